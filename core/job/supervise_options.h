@@ -13,6 +13,8 @@ struct SuperviseOptions {
   /// nothing is judged.
   double hang_factor = 3;
   double hang_minimum_seconds = 5;  ///< it is never judged sooner
+  /// Whether devices, storage and clocks are looked at before the first step.
+  bool preflight = true;
   // What should be the same on several ranks, compared.
   std::int64_t hash_every = 0;  ///< steps; 0: never
 

@@ -61,6 +61,13 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
 }
 
+PeakRate peak_of(const parallel::Topology& topology, Backend& backend, DType compute) {
+  if (topology.device.kind != DeviceKind::cpu)
+    return {compute == DType::bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr};
+  const auto measure = [&backend, compute] { return measure_gemm_peak(backend, compute); };
+  return {measure(), measure};
+}
+
 bool PeakRate::raise_to(double reached) {
   if (!measured() || peak_ <= 0 || reached <= peak_) return false;
   peak_ = std::max({peak_, reached, measure_()});

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/backend/backend.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::core::rank {
 
@@ -31,5 +32,9 @@ class PeakRate {
   double peak_;
   std::function<double()> measure_;
 };
+
+/// Of a device that computes in `compute`: a GPU's peak is its maker's; nobody prints one for a CPU, whose is
+/// measured. `backend` outlives it.
+PeakRate peak_of(const parallel::Topology& topology, kernels::Backend& backend, kernels::DType compute);
 
 }  // namespace trainerd::core::rank

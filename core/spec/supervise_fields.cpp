@@ -57,6 +57,14 @@ void add_hangs(FieldTable& t, job::JobSpec& job) {
       .idle_if(s.hang_factor == 0, "supervise.hang_factor: 0 judges nothing");
 }
 
+void add_preflight(FieldTable& t, job::JobSpec& job) {
+  t.add(
+      "supervise.preflight", &job.supervise.preflight,
+      "before the first step each rank computes products whose values are known, ranks of one kind of device "
+      "are held against each other, each node writes to the output directory and reads back, and nodes "
+      "compare their clocks; under 2 s");
+}
+
 void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
   job::SuperviseOptions& s = job.supervise;
   t.add(
@@ -72,6 +80,7 @@ void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
 void add_supervise(FieldTable& t, job::JobSpec& job) {
   add_heartbeats(t, job);
   add_hangs(t, job);
+  add_preflight(t, job);
   add_replica_hashes(t, job);
 }
 

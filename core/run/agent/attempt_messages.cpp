@@ -34,7 +34,7 @@ void Attempt::handle(std::int64_t rank, Ready m) {
   set_rank_state(run_.membership().node(), rank, 1, io::RankState::ready);
   begin_if_all_ready();
   if (!run_.membership().leads() && all_ready())
-    run_.membership().send(ready_.summary(number_, run_.evaluated_data()));
+    run_.membership().send(run_.preflight(ready_.summary(number_, run_.evaluated_data())));
 }
 
 void Attempt::handle_node(std::int64_t node, const NodeReady& m) {

@@ -1,14 +1,28 @@
 #include "core/run/agent/ready_ranks.h"
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::run {
+
+void ReadyRanks::add_node(std::int64_t node, NodeReady ready) {
+  if (ready.wall_seconds > 0) clocks_[node] = ready.wall_seconds - base::wall_seconds();
+  nodes_[node] = std::move(ready);
+}
+
+std::vector<RankRate> ReadyRanks::rates() const {
+  std::vector<RankRate> rates;
+  for (const auto& [rank, ready] : ranks_) rates.push_back({rank, ready.device, ready.gemm_flops});
+  for (const auto& [node, ready] : nodes_) rates.insert(rates.end(), ready.rates.begin(), ready.rates.end());
+  return rates;
+}
 
 NodeReady ReadyRanks::summary(std::int64_t attempt, const Evaluated& evaluated) const {
   return {.attempt = attempt,
           .threads = threads(),
           .data_fingerprint = ranks_.at(here_.first).data_fingerprint,
-          .evaluated = evaluated};
+          .evaluated = evaluated,
+          .rates = rates()};
 }
 
 std::int64_t ReadyRanks::threads() const {

@@ -4,6 +4,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/run/nodes/membership.h"
 #include "core/run/wire/messages.h"
@@ -20,8 +21,8 @@ class ReadyRanks {
 
   /// A rank of this node is ready.
   void add(std::int64_t rank, Ready ready) { ranks_[rank] = std::move(ready); }
-  /// All ranks of another node are.
-  void add_node(std::int64_t node, NodeReady ready) { nodes_[node] = std::move(ready); }
+  /// All ranks of another node are, as was heard just now.
+  void add_node(std::int64_t node, NodeReady ready);
 
   bool all_here() const { return std::cmp_equal(ranks_.size(), here_.count); }
   /// Everybody that this agent waits for: a follower waits for its own ranks.
@@ -33,6 +34,12 @@ class ReadyRanks {
   using Evaluated = std::map<std::string, std::string>;  ///< DataSeen::evaluated
   /// What the leader is told when all ranks of this node are ready.
   NodeReady summary(std::int64_t attempt, const Evaluated& evaluated = {}) const;
+  /// How fast the ranks that this agent knows of compute.
+  std::vector<RankRate> rates() const;
+  /// Of the other nodes, on the leader.
+  const std::map<std::int64_t, NodeReady>& nodes() const { return nodes_; }
+  /// Seconds by which a node's clock is ahead of this one's, and the way of its message behind.
+  const std::map<std::int64_t, double>& clocks() const { return clocks_; }
   /// Of all ranks that this agent knows of.
   std::int64_t threads() const;
   /// Throws DataError naming a rank of this node, or another node, that sees other data than `data` says, or
@@ -44,6 +51,7 @@ class ReadyRanks {
   const Membership& membership_;
   std::map<std::int64_t, Ready> ranks_;      ///< of this node
   std::map<std::int64_t, NodeReady> nodes_;  ///< the others, on the leader
+  std::map<std::int64_t, double> clocks_;
 };
 
 }  // namespace trainerd::core::run

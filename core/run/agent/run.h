@@ -31,6 +31,7 @@
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
+#include "core/run/preflight/storage_probe.h"
 #include "core/run/stop/time_limit.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/plan_check.h"
@@ -43,9 +44,10 @@
 // run_checkpoints.cpp brings snapshots to the disk, run_partner.cpp to another node, run_durable.cpp
 // checkpoints to the durable tier; run_returns.cpp gives the places of lost nodes away; run_elastic.cpp goes
 // on with fewer or more; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp
-// finds where it begins; run_faults.cpp breaks it on purpose; run_copies.cpp compares what several ranks
-// hold; run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself, to the
-// log, the sinks and the output directory.
+// finds where it begins; run_preflight.cpp looks at nodes and ranks before the first step; run_faults.cpp
+// breaks it on purpose; run_copies.cpp compares what several ranks hold; run_told.cpp is what the ranks
+// report of the training; run_records.cpp is what it says itself, to the log, the sinks and the output
+// directory.
 
 namespace trainerd::core::run {
 
@@ -80,6 +82,8 @@ class Run {
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
+  /// What is told of this node's ranks, with what was seen of the node itself.
+  NodeReady preflight(NodeReady ready);
   /// All ranks are there. Throws DataError when they do not see the same data.
   void on_all_ready(const ReadyRanks& ready);
   void on_step(io::StepRecord record);
@@ -273,6 +277,9 @@ class Run {
   void withdraw_checkpoints();  // run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
+  // Before the first step (run_preflight.cpp).
+  void begin_preflight();
+  void judge_preflight(const ReadyRanks& ready);
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -404,6 +411,8 @@ class Run {
   std::map<std::int64_t, std::int64_t> durable_folders_;
   std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
   io::TrainingState memory_state_;    ///< of the newest snapshot
+  /// Until all ranks are ready.
+  std::optional<StorageProbe> storage_probe_;
 };
 
 }  // namespace trainerd::core::run

@@ -39,7 +39,10 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
   if (!membership_.leads() && sinks_.none()) return;
-  if (again) return;
+  if (again) {
+    judge_preflight(ready);
+    return;
+  }
   if (resumed_) {
     const std::string changed = train::environment_differences(resumed_->environment, first.environment);
     if (!changed.empty()) log::warn("the continuation will not be bit for bit: {}", changed);
@@ -58,6 +61,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
     else notify(change.kind, change.message, change.details);
   if (!early_choice_.empty()) record(io::NoticeKind::durable, std::exchange(early_choice_, {}));
+  judge_preflight(ready);
   watch_outlets();
 }
 

@@ -89,11 +89,12 @@ json body(const End& m) {
           {"signal", m.stop_signal}};
 }
 json body(const NodeReady& m) {
-  return {{"type", "ready"},
-          {"attempt", m.attempt},
-          {"threads", m.threads},
-          {"data_fingerprint", m.data_fingerprint},
-          {"evaluated", m.evaluated}};
+  json rates = json::array();
+  for (const RankRate& rate : m.rates) rates.push_back({rate.rank, rate.device, rate.gemm_flops});
+  return {{"type", "ready"},          {"attempt", m.attempt},
+          {"threads", m.threads},     {"data_fingerprint", m.data_fingerprint},
+          {"evaluated", m.evaluated}, {"rates", rates},
+          {"storage", m.storage},     {"wall_seconds", m.wall_seconds}};
 }
 json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
 json body(const ShardsSaved& m) {
@@ -189,6 +190,18 @@ std::string encode(const NodeMessage& message) {
   return std::visit([](const auto& m) { return to_message(body(m)); }, message);
 }
 
+namespace {
+
+NodeReady node_ready(const json& j) {
+  NodeReady m{j.at("attempt"), j.at("threads"), j.at("data_fingerprint"), j.at("evaluated")};
+  for (const json& rate : j.at("rates")) m.rates.push_back({rate.at(0), rate.at(1), rate.at(2)});
+  m.storage = j.at("storage");
+  m.wall_seconds = j.at("wall_seconds");
+  return m;
+}
+
+}  // namespace
+
 Hello decode_hello(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) {
     if (type != "hello") unknown_message(type);
@@ -255,8 +268,7 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
     if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
-    if (type == "ready")
-      return NodeReady{j.at("attempt"), j.at("threads"), j.at("data_fingerprint"), j.at("evaluated")};
+    if (type == "ready") return node_ready(j);
     if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {
       ShardsSaved m{j.at("step"),          j.at("first"),  {}, j.at("snapshot_seconds"),

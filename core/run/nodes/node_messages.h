@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/run/preflight/preflight.h"
 #include "core/run/stop/stop.h"
 #include "core/run/supervise/rank_sight.h"
 #include "core/run/supervise/straggler_watch.h"
@@ -135,6 +136,10 @@ struct NodeReady {
   std::int64_t threads = 0;  ///< of all its ranks
   std::string data_fingerprint = {};
   std::map<std::string, std::string> evaluated = {};  ///< DataSeen::evaluated
+  // What was seen of the node before the first step (core/run/preflight):
+  std::vector<RankRate> rates = {};  ///< of its ranks
+  std::string storage = {};          ///< what was wrong with its storage; empty: nothing
+  double wall_seconds = 0;           ///< by its clock, as this was sent; 0: not to be compared
 };
 /// Every rank of the node has made its last step.
 struct NodeFinished {

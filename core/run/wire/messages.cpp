@@ -60,7 +60,8 @@ json body(const Ready& m) {
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
           {"data_tokens", m.data_tokens},
-          {"reference", m.reference}};
+          {"reference", m.reference},
+          {"gemm_flops", m.gemm_flops}};
 }
 json body(const io::StepRecord& m) {
   json step{{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
@@ -168,7 +169,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
                    j.at("data_tokens"),     slices_from(j.at("borrowed")),
-                   j.at("reference")};
+                   j.at("reference"),       j.at("gemm_flops")};
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);

@@ -92,6 +92,7 @@ struct Ready {
   /// Of its state: what other ranks save. A snapshot to begin from needs them too.
   std::vector<io::TensorSlice> borrowed = {};
   std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
+  double gemm_flops = 0;       ///< per second, measured before the first step; 0: it was not
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {

@@ -18,6 +18,7 @@
 #include "core/run/worker/evaluator.h"
 #include "core/run/worker/injector.h"
 #include "core/run/worker/plan_check.h"
+#include "core/run/worker/probe.h"
 #include "core/run/worker/rank_status.h"
 #include "core/run/worker/rank_world.h"
 #include "core/run/worker/reference.h"
@@ -161,11 +162,7 @@ void Worker::build(const Start& start) {
   trainer_ = &rank_->trainer();
   trainer_->show_on(*page_);
   if (!late_) late_ = topology.device.runs_behind_host() ? train::StepClock::kMaxSteps - 1 : 0;
-  // A GPU's peak is its maker's; nobody prints one for a CPU.
-  const bool bf16 = job_.precision.compute == kernels::DType::bf16;
-  const auto measure = [this] { return rank::measure_gemm_peak(rank_->backend(), job_.precision.compute); };
-  if (topology.device.kind == kernels::DeviceKind::cpu) peak_.emplace(measure(), measure);
-  else peak_.emplace(bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr);
+  peak_.emplace(rank::peak_of(topology, rank_->backend(), job_.precision.compute));
   saver_.start(start, job_, *rank_, *late_ > 0);
   files_ = data_files(job_, find_s3_);
   train_ = training_data(job_, files_);
@@ -206,6 +203,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
   ready.reference = reference_;
+  if (job_.supervise.preflight) ready.gemm_flops = probe_device(job_, rank_number_, rank_->backend(), *peak_);
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;

@@ -1,0 +1,39 @@
+#include <utility>
+
+#include "core/run/agent/run.h"
+
+// Part of the run (run.h): nodes and ranks are looked at before the first step of each attempt.
+
+namespace trainerd::core::run {
+
+/// The storage is tried while the ranks start.
+void Run::begin_preflight() {
+  if (!job_.supervise.preflight) return;
+  storage_probe_.emplace([path = output_.path()] { return io::open_storage(path); },
+                         ".preflight-node-" + std::to_string(membership_.node()));
+}
+
+NodeReady Run::preflight(NodeReady ready) {
+  if (!job_.supervise.preflight) return ready;
+  if (storage_probe_) ready.storage = storage_probe_->finding();
+  storage_probe_.reset();
+  ready.wall_seconds = base::wall_seconds();
+  return ready;
+}
+
+/// What nodes and ranks say that no error is: told, and the run goes on. The leader's.
+void Run::judge_preflight(const ReadyRanks& ready) {
+  if (!membership_.leads() || !job_.supervise.preflight) return;
+  const auto tell = [&](const std::string& who, const std::string& what) {
+    if (!what.empty()) notify(io::NoticeKind::warning, "pre-flight: " + who + ": " + what);
+  };
+  if (storage_probe_) tell(membership_.name_of(0), storage_probe_->finding());
+  storage_probe_.reset();
+  for (const auto& [node, said] : ready.nodes()) tell(membership_.name_of(node), said.storage);
+  for (const auto& [node, ahead] : ready.clocks()) tell(membership_.name_of(node), clock_finding(ahead));
+  const WorldPlan& world = attempt_->plan();
+  for (const SlowDevice& slow : slow_devices(ready.rates()))
+    tell(place_of(slow.rank, slow.rank / world.here.count, !membership_.alone(), world.layout), slow.text);
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""What watching an undisturbed run costs: its step and its processor time with all of `supervise` that is on by default, and with hashes of
+replicas, over those without any.
+
+  supervision.py BINARY [--pairs N] [--job FILE] [--steps N] [--set KEY=VALUE ...]
+
+Runs with and without take turns; the ratio of a pair is of its two runs. Prints a Markdown table of medians with the 95% interval of the
+median (by order statistics). On a machine that does other work the intervals say that nothing was measured.
+"""
+
+import argparse
+import json
+import math
+import os
+import pathlib
+import subprocess
+import tempfile
+from statistics import median
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WARMUP = 20
+OFF = ["supervise.hang_factor=0", "supervise.preflight=false"]
+KINDS = {"hang watch, pages, pre-flight": [], "the same with hash_every: 100": ["supervise.hash_every=100"]}
+
+
+def measure(binary, job, output, settings):
+    """(median seconds of a step, processor seconds of all processes)"""
+    words = [word for setting in [f"output={output}", "checkpoint.every=0", "evaluate.every=0", "metrics.listen=off", *settings]
+             for word in ("--set", setting)]
+    process = subprocess.Popen([binary, "run", job, "--fresh", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    if status != 0:
+        raise SystemExit(f"{binary} run {job} {' '.join(words)} ended with {os.waitstatus_to_exitcode(status)}")
+    steps = [json.loads(line)["step_seconds"] for line in (output / "steps.jsonl").read_text().splitlines()]
+    return median(steps[WARMUP:]), usage.ru_utime + usage.ru_stime
+
+
+def interval(values):
+    """The median's 95% interval by order statistics."""
+    values, n = sorted(values), len(values)
+    below = 0
+    while sum(math.comb(n, k) for k in range(below + 2)) / 2**n < 0.025:
+        below += 1
+    return values[below], values[n - 1 - below]
+
+
+def text(ratios):
+    low, high = interval(ratios)
+    return f"{100 * (median(ratios) - 1):+.2f}% ({100 * (low - 1):+.2f} to {100 * (high - 1):+.2f})"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("binary")
+    parser.add_argument("--pairs", type=int, default=15)
+    parser.add_argument("--job", default=str(ROOT / "configs" / "tiny.yaml"))
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--set", action="append", default=[], dest="settings")
+    arguments = parser.parse_args()
+    common = [f"steps={arguments.steps}", *arguments.settings]
+    with tempfile.TemporaryDirectory() as directory:
+        output = pathlib.Path(directory) / "run"
+        measured = {name: ([], []) for name in KINDS}
+        seconds = []
+        for turn in range(arguments.pairs):
+            for name, settings in KINDS.items():
+                sides = [("on", settings), ("off", OFF)]
+                both = {side: measure(arguments.binary, arguments.job, output, [*common, *set_to])
+                        for side, set_to in (sides if turn % 2 == 0 else reversed(sides))}
+                seconds.append(both["off"][0])
+                for of, on, off in zip(measured[name], both["on"], both["off"]):
+                    of.append(on / off)
+    print(f"{pathlib.Path(arguments.job).name}, {arguments.steps} steps of {1e3 * median(seconds):.2f} ms, {arguments.pairs} pairs")
+    print("| over a run without any | step | processor time |\n|---|---:|---:|")
+    for name, (step, processor) in measured.items():
+        print(f"| {name} | {text(step)} | {text(processor)} |")
+
+
+if __name__ == "__main__":
+    main()
