@@ -11,6 +11,7 @@
 #include "core/rank/backend.h"
 #include "core/rank/canary.h"
 #include "core/run/preflight/storage_probe.h"
+#include "core/run/worker/probe.h"
 #include "core/spec/machines.h"
 #include "io/storage/local_storage.h"
 #include "kernels/backend/observed_backend.h"
@@ -70,6 +71,13 @@ TEST_CASE("a device that computes a product wrongly is found, with the place", "
     CHECK_THAT(
         rank::wrong_products(broken, dtype),
         Catch::Matchers::StartsWith("linear_dgrad: 1 of 65536 elements is wrong, the first at [255, 255]: "));
+    job::JobSpec job;
+    job.precision.compute = dtype;
+    const rank::PeakRate peak(5e9, [] { return 5e9; });
+    CHECK_THROWS_WITH(
+        run::probe_device(job, 3, broken, peak),
+        Catch::Matchers::StartsWith("rank 3 computes wrongly before its first step: linear_dgrad: 1 of") &&
+            Catch::Matchers::EndsWith("; take its device out of use, or its host where it has none"));
     broken.fprop = flip({3 * 256 + 17, 40000});
     CHECK_THAT(
         rank::wrong_products(broken, dtype),
@@ -83,7 +91,7 @@ TEST_CASE("a device is slow beside the median of its kind", "[preflight]") {
   const auto slow = run::slow_devices(rates);
   REQUIRE(slow.size() == 1);
   CHECK(slow[0].rank == 2);
-  CHECK(slow[0].text == "computes at 4.00 TFLOP/s, and the median of 3 A is 10.00 TFLOP/s");
+  CHECK(slow[0].text == "computes at 4.00 TFLOP/s, and the median of 3 A is 10.0 TFLOP/s");
   CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}, {1, "A", 2e12}}).at(0).rank == 1);
   CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}}).empty());
 }

@@ -57,7 +57,7 @@ class Looking(RunTest):
     def test_a_disk_that_fails_before_the_first_step_is_told_of(self):
         rules, environment = self.failing_disk()
         rules.write_text(f"write {errno.EIO} .preflight\n")
-        self.run_job(self.job(), "--set", "steps=3", env=environment)
+        self.run_job(self.job(), "--set", "steps=6", env=environment)
         [warning] = [e["message"] for e in self.events() if e["event"] == "warning" and "pre-flight" in e["message"]]
         self.assertRegex(warning, r"^pre-flight: node 0: storage: .*/a/\.preflight-node-0.*: Input/output error")
         self.assertEqual(list((self.root / "a").glob(".preflight*")), [])

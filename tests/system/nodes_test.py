@@ -1,5 +1,6 @@
 """Several agents on one host as the nodes of a job: they train as one node does, meet or name who is missing, and end together."""
 
+import errno
 import re
 import socket
 import unittest
@@ -50,6 +51,40 @@ class NodesTest(RunTest):
         for process, output in zip(processes, outputs):
             self.assertEqual(process.returncode, status, "\n----\n".join(outputs))
         return outputs
+
+
+# A clock that is 35 s ahead.
+AHEAD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec* now) {
+  static int (*next)(clockid_t, struct timespec*);
+  if (!next) next = (int (*)(clockid_t, struct timespec*))dlsym(RTLD_NEXT, "clock_gettime");
+  const int result = next(clock, now);
+  if (clock == CLOCK_REALTIME) now->tv_sec += 35;
+  return result;
+}
+"""
+
+
+class Preflight(NodesTest):
+    def test_a_node_whose_storage_fails_and_whose_clock_is_ahead_is_told_of(self):
+        rules, environment = self.failing_disk()
+        rules.write_text(f"write {errno.EIO} .preflight-node-1\n")
+        environment["LD_PRELOAD"] += ":" + self.preloaded("ahead", AHEAD)["LD_PRELOAD"]
+        job, port = self.job(), free_port()
+        arguments = self.arguments("tp2-dp2", "steps=6")
+        self.finish([self.start_node(job, 0, port, *arguments), self.start_node(job, 1, port, *arguments, env=environment)])
+        storage, clock = [e["message"] for e in self.events() if "pre-flight" in e.get("message", "")]
+        self.assertRegex(storage, r"^pre-flight: node 1 \(.+\): storage: .*/\.preflight-node-1: .*Input/output error")
+        self.assertRegex(clock, r"^pre-flight: node 1 \(.+\): its clock is 3[45]\.\d s ahead of node 0's$")
+
+    def test_without_it_nothing_is_looked_at(self):
+        rules, environment = self.failing_disk()
+        rules.write_text(f"write {errno.EIO} .preflight\n")
+        self.run_job(self.job(), "--set", "steps=6", "--set", "supervise.preflight=false", env=environment)
+        self.assertEqual([e for e in self.events() if "pre-flight" in e.get("message", "")], [])
 
 
 class Training(NodesTest):
