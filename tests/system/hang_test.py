@@ -138,13 +138,6 @@ class OneNode(HangTest):
         process.send_signal(signal.SIGTERM)
         self.finish_one(process, status=143)
 
-    def settled(self, name):
-        """The last step once no other comes."""
-        last = -1
-        while last != (last := self.last_step(name)):
-            time.sleep(0.5)
-        return last
-
     def test_a_run_that_is_stopped_as_a_whole_goes_on_undisturbed(self):
         process = self.start(self.job("whole-stop"), *LONG, *QUICK, "--set", "parallel.dp=2")
         self.wait_for_step(process, 4, "whole-stop")

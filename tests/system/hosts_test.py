@@ -311,5 +311,30 @@ class Elastic(HostsTest):
         self.assertIn("did not come back within 1s", self.finish_one(self.agents[0], status=7))
 
 
+class Links(HostsTest):
+    def test_a_link_that_is_cut_for_a_moment_delays_a_step_and_changes_nothing(self):
+        self.begin("moment-cut", *WHOLE, "--set", "supervise={heartbeat: 250ms, dead_after: 60s, hang_minimum: 60s}")
+        self.apart()
+        self.train_until(12)
+        self.hosts.cut(1)
+        last = self.settled(self.name)
+        self.assertLess(last, 200, "the run was over before the cut")
+        self.hosts.restore(1)
+        self.finish_spared()
+        self.assertEqual((self.events_of("node"), self.events_of("restart"), self.events_of("hang")), ([], [], []))
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_host_that_was_cut_off_comes_back_when_the_link_is_restored(self):
+        self.begin("back", *WHOLE, *MEMORY)
+        self.apart()
+        self.train_until(12)
+        self.hosts.cut(1)
+        self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
+        self.hosts.restore(1)
+        self.agents[1] = self.agent(1, 1)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.finish_spared()
+
+
 if __name__ == "__main__":
     unittest.main(verbosity=2)

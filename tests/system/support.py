@@ -201,6 +201,13 @@ class RunTest(unittest.TestCase):
             lines = file.read().split(b"\n")
         return json.loads(lines[-2])["step"] if len(lines) > 1 else 0
 
+    def settled(self, name):
+        """The last step once no other comes."""
+        last = -1
+        while last != (last := self.last_step(name)):
+            time.sleep(0.5)
+        return last
+
     def assert_samples_once(self, name="a", first=0):
         """The ledger of the surviving history: every sample once and in order, whatever failed."""
         lines = [json.loads(line) for line in (self.root / name / "samples.jsonl").read_text().splitlines()]
