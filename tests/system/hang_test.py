@@ -191,6 +191,21 @@ class OneNode(HangTest):
         self.assert_calm("starved")
 
 
+class Stragglers(HangTest):
+    @unittest.skipUnless(FULL, "three windows of 10 s; StragglerWatch has the rules in test_core")
+    def test_a_slow_rank_is_named(self):
+        slow = "[{kind: slow, step: 10, steps: 1000000, rank: 1, factor: 4}]"
+        process = self.start(self.job("slow"), *LONG, "--set", "parallel.dp=2", "--set", f"faults={{allow: true, inject: {slow}}}")
+        address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+        self.wait_for(process, lambda: [e for e in self.events("slow") if e["event"] == "straggler"], "the straggler's event")
+        [event] = [e for e in self.events("slow") if e["event"] == "straggler"]
+        self.assertRegex(event["message"], r"^rank 1 \(dp 1\) is slow: it computes \d+% longer per step than the median of its pipeline stage "
+                                           r"\(\d+\.\d ms against \d+\.\d ms\)$")
+        self.assertRegex(scrape(address), r'trainerd_straggler_ratio\{rank="1"\} [0-9.]+\n')
+        process.send_signal(signal.SIGTERM)
+        self.finish_one(process, status=143)
+
+
 class TwoNodes(HangTest):
     def test_the_rank_of_another_node_is_named_there_and_all_start_again(self):
         arguments = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", "checkpoint.memory=2", *QUICK]
