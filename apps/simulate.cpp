@@ -42,7 +42,8 @@ core::plan::RunFigures figures_of(const core::job::JobSpec& job, const SimulateA
   if (figures.step_seconds && figures.checkpoint_bytes && (figures.save_seconds || !job.checkpoint.async))
     return figures;
   const core::plan::Plan plan = core::plan::make_plan(job, machines_of(job, args.calibrate));
-  if (!figures.step_seconds && plan.timed) figures.step_seconds = plan.time.step_seconds;
+  if (!figures.step_seconds && plan.timed)
+    figures.step_seconds = plan.time.step_seconds + plan.verify_seconds;
   if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
   if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0)
     figures.save_seconds = plan.checkpoint.snapshot_seconds;

@@ -45,6 +45,7 @@ struct Fault {
   std::string tensor = {};    ///< empty: one that the rank holds
   std::int64_t element = -1;  ///< of what the rank updates of it; -1: drawn
   std::int64_t bit = -1;      ///< of the element, from the lowest; -1: the highest of the mantissa
+  std::int64_t times = 1;     ///< flip_gradient only: in so many computations of the step
 
   bool operator==(const Fault&) const = default;
 };

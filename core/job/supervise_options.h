@@ -1,8 +1,43 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
 
 namespace trainerd::core::job {
+
+/// What is done about a step whose loss or gradient norm is not finite or a spike.
+enum class SpikeAction : std::uint8_t {
+  retry,     ///< the step is computed again
+  skip,      ///< nothing is updated, and the next step follows
+  rollback,  ///< the run goes on from the last good checkpoint
+};
+/// By action.
+inline constexpr std::array<std::string_view, 3> kSpikeWords{"retry", "skip", "rollback"};
+
+/// The data of steps that were taken back.
+enum class RollbackData : std::uint8_t {
+  again,  ///< are read again
+  skip,   ///< are passed over
+};
+
+/// Which steps are spikes, and what is done about them.
+struct SpikesOptions {
+  double score = 0;          ///< robust z-score from which on a finite value is a spike; 0: none is
+  std::int64_t window = 64;  ///< steps that a value is compared with
+  /// Words of SpikeAction, tried in this order; empty: a value that is not finite ends the run.
+  std::vector<std::string> policy = {};
+  // How often each is done in a run:
+  std::int64_t retries = 3;
+  std::int64_t skips = 5;
+  std::int64_t rollbacks = 2;
+  RollbackData data = RollbackData::again;
+
+  bool on() const { return !policy.empty(); }
+  bool operator==(const SpikesOptions&) const = default;
+};
 
 /// How a run watches its ranks and nodes.
 struct SuperviseOptions {
@@ -17,6 +52,12 @@ struct SuperviseOptions {
   bool preflight = true;
   // What should be the same on several ranks, compared.
   std::int64_t hash_every = 0;  ///< steps; 0: never
+  // What a step computes, judged before its update.
+  std::int64_t verify_every = 0;  ///< steps between two that are computed twice and compared; 0: none is
+  SpikesOptions spikes = {};
+
+  /// Whether some step's update waits for a judgement.
+  bool judges_steps() const { return verify_every > 0 || spikes.on(); }
 
   bool operator==(const SuperviseOptions&) const = default;
 };

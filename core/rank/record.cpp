@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <tuple>
+#include <utility>
 
 #include "core/train/snapshot.h"
 #include "core/train/trainer.h"
@@ -91,6 +92,22 @@ class Recorder {
   std::int64_t microbatches_, stages_;
 };
 
+/// Has a step computed twice, hashed and compared.
+class JudgeOnce final : public train::Judge {
+ public:
+  explicit JudgeOnce(train::Trainer& trainer) : trainer_(trainer) {}
+  bool judges(std::int64_t) const override { return true; }
+  train::StepVerdict judge(const train::StepOutcome&) override {
+    trainer_.hash_gradients();
+    trainer_.most_of_ranks({0.0f});
+    return std::exchange(again_, false) ? train::StepVerdict::again : train::StepVerdict::update;
+  }
+
+ private:
+  train::Trainer& trainer_;
+  bool again_ = true;
+};
+
 }  // namespace
 
 MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
@@ -139,6 +156,11 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
     trainer.hash_copies(true);
     trainer.step(3, batches, {});
     trainer.hash_copies(false);
+  }
+  JudgeOnce once(trainer);
+  if (trainer.gradients() != nullptr) {  // likewise
+    trainer.judge_by(once);
+    trainer.step(4, batches, {});
   }
   // An evaluation, or the reference's pass over pairs, may need more memory than training.
   if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);

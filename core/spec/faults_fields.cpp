@@ -10,7 +10,7 @@ namespace {
 
 using job::FaultKind;
 
-constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31;
+constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31, kMaxTimes = 1000;
 
 std::vector<Field> fields_of_fault(job::Fault& f) {
   FieldTable t;
@@ -44,6 +44,10 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
   t.add("bit", &f.bit, "of the same: from the lowest, 0")
       .between(0, kMaxBit)
       .or_else("the highest of the mantissa");
+  t.add("times", &f.times,
+        "of flip_gradient: in how many computations of the step, where `supervise` computes it again; an "
+        "element that is drawn is another one each time")
+      .between(1, kMaxTimes);
   return t.take();
 }
 
@@ -107,6 +111,8 @@ std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& 
     if (!flips && f.tensor != plain.tensor) refuse(at + "tensor", "has no effect on a fault " + kind);
     if (!flips && f.element != plain.element) refuse(at + "element", "has no effect on a fault " + kind);
     if (!flips && f.bit != plain.bit) refuse(at + "bit", "has no effect on a fault " + kind);
+    if (f.kind != FaultKind::flip_gradient && f.times != plain.times)
+      refuse(at + "times", "has no effect on a fault " + kind);
   }
   return problems;
 }

@@ -1,3 +1,9 @@
+#include <algorithm>
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "core/spec/field_table.h"
 #include "core/spec/fields.h"
 #include "core/spec/supervise.h"
@@ -14,6 +20,7 @@ constexpr double kBeatsUntilDead = 3;
 constexpr double kMaxSpares = 1 << 20;
 constexpr double kMaxHangFactor = 1e6;
 constexpr double kMaxHashSteps = 1e12;
+constexpr double kMinSpikeWindow = 16, kMaxSpikeWindow = 1 << 16, kMaxSpikeActions = 1e9;
 
 // Between the agents of several nodes. After the other keys of `cluster`.
 void add_heartbeats(FieldTable& t, job::JobSpec& job) {
@@ -75,6 +82,64 @@ void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
       .between(0, kMaxHashSteps);
 }
 
+// What a step computes, judged before its update. Sections of their own: after all plain keys of
+// `supervise`.
+void add_judgement(FieldTable& t, job::JobSpec& job) {
+  job::SuperviseOptions& s = job.supervise;
+  t.add("supervise.verify.every", &s.verify_every,
+        "steps between two that are computed twice, from the same state and batch, and compared before the "
+        "update; where they differ a third computation decides, and the ranks are named; 0: never")
+      .between(0, kMaxHashSteps);
+  job::SpikesOptions& spikes = s.spikes;
+  const auto lists = [&spikes](job::SpikeAction action) {
+    const std::string_view word = job::kSpikeWords.at(static_cast<std::size_t>(action));
+    return std::find(spikes.policy.begin(), spikes.policy.end(), word) != spikes.policy.end();
+  };
+  const std::string no_policy = "supervise.spikes.policy is empty: nothing is judged";
+  t.add("supervise.spikes.policy", &spikes.policy,
+        "what is done, in this order, about a step whose loss or gradients are not finite or a spike: "
+        "`retry` computes it again, `skip` updates nothing and goes on, `rollback` goes back to the last "
+        "good checkpoint. When all are used up the run ends")
+      .or_else("none: a value that is not finite ends the run");
+  t.add("supervise.spikes.score", &spikes.score,
+        "a loss or gradient norm is a spike from so many robust standard deviations above the median of the "
+        "latest steps on; 0: only what is not finite is")
+      .between(0, kMaxHangFactor)
+      .idle_if(!spikes.on(), no_policy);
+  t.add("supervise.spikes.window", &spikes.window, "the latest steps that it is compared with")
+      .between(kMinSpikeWindow, kMaxSpikeWindow)
+      .idle_if(spikes.score == 0, "supervise.spikes.score is 0: only what is not finite is a spike");
+  const auto budget = [&](const char* path, std::int64_t* value, const char* meaning, job::SpikeAction a) {
+    const std::string word(job::kSpikeWords.at(static_cast<std::size_t>(a)));
+    t.add(path, value, meaning)
+        .between(1, kMaxSpikeActions)
+        .idle_if(!lists(a), "supervise.spikes.policy has no " + word);
+  };
+  budget("supervise.spikes.retries", &spikes.retries, "how often a run computes a step again",
+         job::SpikeAction::retry);
+  budget("supervise.spikes.skips", &spikes.skips, "how many steps of a run are skipped",
+         job::SpikeAction::skip);
+  budget("supervise.spikes.rollbacks", &spikes.rollbacks, "how often a run goes back",
+         job::SpikeAction::rollback);
+  t.choice("supervise.spikes.data", spikes.data,
+           {{"again", job::RollbackData::again}, {"skip", job::RollbackData::skip}},
+           "the samples of the steps that a rollback takes back: again: they are trained on again; skip: "
+           "they are passed over")
+      .idle_if(!lists(job::SpikeAction::rollback), "supervise.spikes.policy has no rollback");
+}
+
+/// Of the policy's words.
+std::string policy_problem(const std::vector<std::string>& policy) {
+  for (std::size_t i = 0; i < policy.size(); ++i) {
+    if (std::find(job::kSpikeWords.begin(), job::kSpikeWords.end(), policy[i]) == job::kSpikeWords.end())
+      return "'" + policy[i] + "' is no action: give of retry, skip, rollback";
+    if (std::find(policy.begin(), policy.begin() + static_cast<std::ptrdiff_t>(i), policy[i]) !=
+        policy.begin() + static_cast<std::ptrdiff_t>(i))
+      return "'" + policy[i] + "' is there twice: each action has a budget of its own";
+  }
+  return "";
+}
+
 }  // namespace
 
 void add_supervise(FieldTable& t, job::JobSpec& job) {
@@ -82,6 +147,7 @@ void add_supervise(FieldTable& t, job::JobSpec& job) {
   add_hangs(t, job);
   add_preflight(t, job);
   add_replica_hashes(t, job);
+  add_judgement(t, job);
 }
 
 std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
@@ -98,6 +164,8 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
          "with optimizer muon, replicas on several nodes compute its matrix products each for themselves, "
          "and other processors or thread counts may round them otherwise (nearest valid: 0, or "
          "parallel.zero: 1)"}};
+  if (const std::string problem = policy_problem(s.spikes.policy); !problem.empty())
+    return {{"supervise.spikes.policy", problem}};
   const auto out_of = [](double value, double least, double most) {
     return io::duration_text(value) + " is out of " + io::duration_text(least) + " to " +
            io::duration_text(most) + " (nearest valid: " + io::duration_text(value < least ? least : most) +

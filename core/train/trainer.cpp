@@ -5,6 +5,7 @@
 #include <cmath>
 #include <utility>
 
+#include "core/train/kept_batches.h"
 #include "core/train/learning_rate.h"
 #include "core/train/param_placement.h"
 #include "kernels/tensor/rng.h"
@@ -99,6 +100,7 @@ void Trainer::take_persistent(Arena& persistent) {
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
   }
+  take_judging(persistent);
 }
 
 void Trainer::make_chunks(Arena& persistent) {
@@ -194,28 +196,31 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   slot.step = step;
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
-  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, static_cast<float>(save_vote(vote))};
-  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
-
-  clock_.enter(s, base::LedgerPart::compute);
-  params_.begin_step(s);
-  if (job_.model.dropout.on())
-    dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(step));
-  run(parallel::ParamGatherer::Pass::train, batches);
-  dropout_key_.reset();
-
-  page_->enter(Activity::reduce_grads);
-  params_.finish_grads();
 
   slot.hashed = hashes_copies_;
-  if (slot.hashed) {
-    clock_.enter(s, base::LedgerPart::other);
-    copies_->make(backend_, s, slot.copy_hashes);
-  }
-  if (before_update) {
-    page_->enter(Activity::snapshot);
-    clock_.enter(s, base::LedgerPart::checkpoint);
-    before_update();
+  // A judged step may be computed again: its microbatches are kept.
+  std::optional<KeptBatches> kept;
+  judged_ = judge_ != nullptr && judge_->judges(step);
+  if (judged_) kept.emplace(batches);
+  for (bool first = true;; first = false) {
+    make_gradients(slot, kept ? static_cast<BatchSource&>(*kept) : batches, vote);
+    if (slot.hashed && first) {
+      clock_.enter(s, base::LedgerPart::other);
+      copies_->make(backend_, s, slot.copy_hashes);
+    }
+    if (before_update) {
+      page_->enter(Activity::snapshot);
+      clock_.enter(s, base::LedgerPart::checkpoint);
+      before_update();
+    }
+    page_->enter(Activity::optimizer);
+    clock_.enter(s, base::LedgerPart::optimizer);
+    control(slot);
+    if (!judged_) break;
+    const StepVerdict verdict = judge_->judge(outcome(slot));
+    if (verdict == StepVerdict::skip) pass_over(slot);
+    if (verdict != StepVerdict::again) break;
+    kept->rewind();
   }
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
@@ -223,10 +228,26 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   slot_ = (slot_ + 1) % StepClock::kMaxSteps;
 }
 
-void Trainer::update(const ReportSlot& slot) {
+/// Forward, backward and the sums over ranks: a function of the state, the batch and the step's number.
+void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote) {
   Stream& s = *compute_;
-  page_->enter(Activity::optimizer);
-  clock_.enter(s, base::LedgerPart::optimizer);
+  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, static_cast<float>(save_vote(vote))};
+  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
+
+  clock_.enter(s, base::LedgerPart::compute);
+  params_.begin_step(s);
+  if (job_.model.dropout.on())
+    dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(slot.step));
+  run(parallel::ParamGatherer::Pass::train, batches);
+  dropout_key_.reset();
+
+  page_->enter(Activity::reduce_grads);
+  params_.finish_grads();
+}
+
+/// The norm, the loss and the votes over all ranks, and what they mean for the update.
+void Trainer::control(const ReportSlot& slot) {
+  Stream& s = *compute_;
   for (std::size_t i = 0; i < norm_runs_.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
     if (count > 0)
@@ -234,6 +255,7 @@ void Trainer::update(const ReportSlot& slot) {
                                      .sums = square_sums_.rows(begin, count)});
   }
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
+  if (judged_) backend_.read_back(s, loss, std::as_writable_bytes(std::span(&own_loss_, 1)));
   backend_.total_square_sum(s, {.sums = square_sums_,
                                 .first_block = first_block_,
                                 .total = square_sum,
@@ -253,6 +275,10 @@ void Trainer::update(const ReportSlot& slot) {
                             .nonfinite = nonfinite_,
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
+}
+
+void Trainer::update(const ReportSlot& slot) {
+  Stream& s = *compute_;
   for (const auto& optimizer : optimizers_)
     optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
   params_.updated(s);
@@ -306,13 +332,8 @@ StepReport Trainer::report() {
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;
-  if (report.skipped && voted[2] > 0)
-    report.nonfinite_rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted[2]);
-  if (report.skipped && report.nonfinite_rank == groups_.rank())
-    report.nonfinite =
-        values.nonfinite < 0
-            ? "loss"
-            : params_.info(norm_runs_[static_cast<std::size_t>(values.nonfinite)].run->id).name;
+  report.passed_over = values.skip == StepControlValues::kSkipJudged;
+  if (report.skipped) name_nonfinite(values, voted[2], report.nonfinite_rank, report.nonfinite);
   const auto save = static_cast<SaveVote>(static_cast<int>(voted[1]));
   report.vote = {.stop = voted[0] > 0,
                  .checkpoint = save == SaveVote::checkpoint,

@@ -16,11 +16,13 @@
 #include "core/train/batch_source.h"
 #include "core/train/clocked_groups.h"
 #include "core/train/copy_hashes.h"
+#include "core/train/grad_hashes.h"
 #include "core/train/norm_groups.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_page.h"
 #include "core/train/rank_schedule.h"
 #include "core/train/step_memory.h"
+#include "core/train/step_outcome.h"
 #include "io/records/records.h"
 #include "kernels/backend/backend.h"
 #include "parallel/layout/layout.h"
@@ -50,7 +52,8 @@ struct StepReport {
   /// The same of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
   std::vector<double> group_norms;
   double learning_rate = 0;
-  bool skipped = false;  ///< not finite: nothing was updated on any rank
+  bool skipped = false;      ///< not finite: nothing was updated on any rank
+  bool passed_over = false;  ///< by `StepVerdict::skip`: likewise, finite or not
   std::int64_t nonfinite_rank =
       0;  ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
@@ -96,7 +99,7 @@ class Trainer {
   /// between two.
   /// `before_update`, when given, is called when forward and backward are on the device and the update is
   /// not: until then nothing writes the master weights and the optimizer's states. What it takes is charged
-  /// to checkpoints.
+  /// to checkpoints. Of a step that is computed again it is called each time.
   void launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
               const std::function<void()>& before_update = {});
   /// The report of the oldest step on its way: waits until it is over.
@@ -136,6 +139,17 @@ class Trainer {
   void hash_copies(bool on) { hashes_copies_ = on && copies_; }
   /// The same now: no step is on the way.
   std::vector<std::uint64_t> hash_copies_now();
+
+  /// From the next step on `judge`, which outlives it, says what becomes of the steps that it judges when
+  /// their gradients are made, and before the update: the host waits for the device there. Of a job that
+  /// verifies steps or has a policy for spikes.
+  void judge_by(Judge& judge) { judge_ = &judge; }
+  /// Names of `hash_gradients`; null: the job judges no steps.
+  const GradHashes* gradients() const { return grad_hashes_ ? &*grad_hashes_ : nullptr; }
+  /// Inside a judge: of the reduced gradients of the computation that is judged.
+  std::vector<std::uint64_t> hash_gradients();
+  /// Inside a judge: each value becomes the largest of all ranks. At most one for each rank.
+  std::vector<float> most_of_ranks(const std::vector<float>& values);
 
   /// For records of what a step does: `observe` is called from the next pass on.
   void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
@@ -206,7 +220,15 @@ class Trainer {
   void add_loss(const Chunk& chunk, const model::LossTarget& loss);
   void add_sample_losses(std::int64_t microbatch);
 
+  void make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote);
+  void control(const ReportSlot& slot);
   void update(const ReportSlot& slot);
+  // Steps that are judged (trainer_judge.cpp).
+  void take_judging(kernels::Arena& persistent);
+  StepOutcome outcome(const ReportSlot& slot);
+  void pass_over(const ReportSlot& slot);
+  void name_nonfinite(const kernels::StepControlValues& values, float voted, std::int64_t& rank,
+                      std::string& name) const;
   void sum_groups(const ReportSlot& slot);
   bool norms_groups(std::int64_t step) const;
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
@@ -262,6 +284,12 @@ class Trainer {
   NormGroups norm_groups_;
   std::optional<CopyHashes> copies_;
   bool hashes_copies_ = false;
+  Judge* judge_ = nullptr;
+  bool judged_ = false;                     ///< the step that is being put on the device
+  std::optional<GradHashes> grad_hashes_;   ///< of a job that judges steps
+  kernels::Tensor grad_hash_values_;        ///< i32 [gradients, 2]
+  kernels::Tensor judge_votes_;             ///< f32
+  double own_loss_ = 0;                     ///< of the computation that is judged
   std::vector<std::int32_t> group_of_run_;  ///< of those; empty without groups
   std::vector<std::byte> staging_;          ///< a microbatch's values, one array after the other
 };

@@ -412,6 +412,7 @@ void RunMetrics::on_prediction(const PredictionRecord& record) {
 void RunMetrics::on_notice(const NoticeRecord& record) { state_->wall.on_notice(record); }
 
 void RunMetrics::on_corruption(const CorruptionRecord& record) { state_->supervision.on_corruption(record); }
+void RunMetrics::on_spike(const SpikeRecord& record) { state_->supervision.on_spike(record); }
 
 void RunMetrics::on_restart(const RestartRecord& record) {
   State& s = *state_;

@@ -38,6 +38,7 @@ class RunMetrics : public MetricsSink {
   void on_nodes(const NodesRecord& record) override;
   void on_notice(const NoticeRecord& record) override;
   void on_corruption(const CorruptionRecord&) override;
+  void on_spike(const SpikeRecord&) override;
   void on_restart(const RestartRecord&) override;
   void on_hang(const HangRecord&) override;
   void on_straggler(const StragglerRecord&) override;

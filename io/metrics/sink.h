@@ -32,6 +32,7 @@ class MetricsSink {
   virtual void on_nodes(const NodesRecord&) {}
   /// What was told of steps after the record's is void; they will be told again.
   virtual void on_corruption(const CorruptionRecord&) {}
+  virtual void on_spike(const SpikeRecord&) {}
   virtual void on_restart(const RestartRecord&) {}
   virtual void on_hang(const HangRecord&) {}
   virtual void on_straggler(const StragglerRecord&) {}

@@ -20,7 +20,11 @@ class SupervisionMetrics {
                           "Of a rank that is slow: its seconds of computation per step over the median of "
                           "its pipeline stage, less 1; absent for others.")),
         corruptions_(counter(r, "trainerd_corruptions_total",
-                             "Times that what a rank holds was found to differ from its replicas, by rank.")),
+                             "Times that what a rank holds was found to differ from its replicas, or what it "
+                             "computes from the same computed again, by rank.")),
+        spikes_(counter(r, "trainerd_spikes_total",
+                        "Times that a step's loss or gradients were out of line, by what was done about it; "
+                        "absent before the first.")),
         spares_(gauge(r, "trainerd_spares",
                       "Spare nodes that wait to take a lost node's place; absent in a job of one node.")),
         lost_nodes_(counter(r, "trainerd_nodes_lost_total",
@@ -47,6 +51,7 @@ class SupervisionMetrics {
     for (const std::int64_t rank : record.ranks)
       corruptions_.Add({{"rank", std::to_string(rank)}}).Increment();
   }
+  void on_spike(const SpikeRecord& record) { spikes_.Add({{"action", record.action}}).Increment(); }
   void on_nodes(const NodesRecord& record) {
     spares_.Add({}).Set(static_cast<double>(record.spares));
     raise_to(lost_nodes_.Add({}), static_cast<double>(record.lost));
@@ -61,6 +66,7 @@ class SupervisionMetrics {
   prometheus::Family<prometheus::Gauge>& stragglers_;
   std::set<prometheus::Gauge*> slow_;
   prometheus::Family<prometheus::Counter>& corruptions_;
+  prometheus::Family<prometheus::Counter>& spikes_;
   prometheus::Family<prometheus::Gauge>& spares_;
   prometheus::Family<prometheus::Counter>& lost_nodes_;
 };

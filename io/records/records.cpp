@@ -30,9 +30,9 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
-constexpr std::array<const char*, 15> kNotices{"start",   "resume",    "change",   "warning",    "stop",
-                                               "failure", "finish",    "restart",  "durable",    "node",
-                                               "hang",    "straggler", "injected", "corruption", "withdrawn"};
+constexpr std::array<const char*, 16> kNotices{
+    "start",   "resume", "change", "warning",   "stop",     "failure",    "finish",    "restart",
+    "durable", "node",   "hang",   "straggler", "injected", "corruption", "withdrawn", "spike"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -172,6 +172,7 @@ std::string to_json_line(const StepRecord& record) {
   line["grad_norm"] = record.grad_norm;
   for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
   line["learning_rate"] = record.learning_rate;
+  if (record.skipped) line["skipped"] = true;
   line["step_seconds"] = record.step_seconds;
   line["tokens_per_second"] = record.tokens_per_second;
   if (record.mfu) line["mfu"] = *record.mfu;
@@ -207,6 +208,7 @@ StepRecord parse_step_record(const std::string& text) {
         record.grad_norms.emplace_back(group, real_member(norms, group.c_str()));
     }
     record.learning_rate = real_member(line, "learning_rate");
+    record.skipped = line.value("skipped", false);
     record.step_seconds = real_member(line, "step_seconds");
     record.tokens_per_second = real_member(line, "tokens_per_second");
     if (line.contains("mfu")) record.mfu = real_member(line, "mfu");
@@ -299,7 +301,8 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice) {
     case NoticeKind::straggler:
     case NoticeKind::injected:
     case NoticeKind::corruption:
-    case NoticeKind::withdrawn: return;
+    case NoticeKind::withdrawn:
+    case NoticeKind::spike: return;
   }
 }
 

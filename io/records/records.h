@@ -39,6 +39,7 @@ struct StepRecord {
   /// With metrics.grad_norms, at its steps: the same of groups of parameters, by name.
   std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
+  bool skipped = false;  ///< by supervise.spikes: nothing was updated
   double step_seconds = 0;
   double tokens_per_second = 0;
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
@@ -185,7 +186,8 @@ enum class NoticeKind : std::uint8_t {
   straggler,
   injected,
   corruption,
-  withdrawn
+  withdrawn,
+  spike
 };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
@@ -231,6 +233,10 @@ struct StragglerRecord {
 /// What these ranks hold differs from what others hold of the same.
 struct CorruptionRecord {
   std::vector<std::int64_t> ranks = {};
+};
+/// A step was out of line, and what was done about it: "retry", "skip" or "rollback".
+struct SpikeRecord {
+  std::string action;
 };
 
 /// What happens beside the steps: a line of events.jsonl.

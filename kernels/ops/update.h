@@ -21,6 +21,7 @@ struct StepControlValues {
 
   static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
+  static constexpr std::int32_t kSkipJudged = 3;     ///< the host has decided so
 };
 
 /// From the square sum of all gradients, the loss and the sum of the loss weights, all over all ranks: the

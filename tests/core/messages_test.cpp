@@ -206,7 +206,22 @@ TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
   CHECK((back.rank == 2 && back.step == 15 && back.attempt == 3));
   CHECK(back.names == hashes.names);
   CHECK(back.hashes == hashes.hashes);
+  const run::ResultsDiffer differ{2, 15, {"w", "loss"}, {1, 2}, run::ResultsDiffer::Found::after_spike, 3};
+  const auto differs =
+      std::get<run::ResultsDiffer>(run::decode_worker_message(run::encode(run::WorkerMessage{differ})));
+  CHECK((differs.rank == 2 && differs.step == 15 && differs.attempt == 3 && differs.found == differ.found));
+  CHECK((differs.tensors == differ.tensors && differs.ranks == differ.ranks));
+  const run::SpikeActed spike{7, core::job::SpikeAction::rollback, 2, "back", 96};
+  const auto acted =
+      std::get<run::SpikeActed>(run::decode_worker_message(run::encode(run::WorkerMessage{spike})));
+  CHECK((acted.step == 7 && acted.action == spike.action && acted.used == 2 && acted.message == "back" &&
+         acted.cursor == 96));
   run::Start start;
+  start.spikes = {.used = {1, 0, 2}, .losses = {0.1, 2.5}, .norms = {1e-300, 3}};
+  const auto history =
+      std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).spikes;
+  CHECK((history.used == start.spikes.used && history.losses == start.spikes.losses &&
+         history.norms == start.spikes.norms));
   start.faults_done = {"x", "y"};
   CHECK(std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).faults_done ==
         start.faults_done);

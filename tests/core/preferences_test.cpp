@@ -87,11 +87,27 @@ struct PairCurve {
   bool operator==(const PairCurve&) const = default;
 };
 
+/// Has every step computed twice.
+struct Twice final : core::train::Judge {
+  bool judges(std::int64_t) const override { return true; }
+  core::train::StepVerdict judge(const core::train::StepOutcome& outcome) override {
+    if (last.step != outcome.step) {
+      last = outcome;
+      return core::train::StepVerdict::again;
+    }
+    CHECK((outcome.loss == last.loss && outcome.grad_norm == last.grad_norm));
+    return core::train::StepVerdict::update;
+  }
+  core::train::StepOutcome last;
+};
+
 /// Three steps, before each the log-probabilities of its pairs.
 PairCurve pair_run(const core::job::JobSpec& job) {
   std::vector<PairCurve> curves(test::ranks_of(job));
   test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
     PairCurve& curve = curves[static_cast<std::size_t>(rank)];
+    Twice twice;
+    if (job.supervise.judges_steps()) cpu.trainer().judge_by(twice);
     for (std::int64_t step = 1; step <= 3; ++step) {
       auto batches = batches_of(cpu.trainer(), drawn_pairs(job, step));
       const std::vector<double> logps = cpu.trainer().sample_losses(batches).loss;
@@ -275,6 +291,14 @@ TEST_CASE("losses and gradients of pairs are the same on every layout, with adap
   check_same_pairs(pair_run(larger), expected);
   larger.recompute = {core::job::RecomputeKind::full, 1};
   check_same_pairs(pair_run(larger), expected);
+}
+
+TEST_CASE("steps of pairs that are computed twice come out as others do", "[dpo][judge]") {
+  core::job::JobSpec job = pair_job("");
+  job.parallel.dp = 2, job.parallel.zero = 2;
+  const PairCurve plain = pair_run(job);
+  job.supervise.verify_every = 1;
+  CHECK(pair_run(job) == plain);
 }
 
 TEST_CASE("a pair that is longer than a chunk of the head has the loss of one that is not", "[dpo]") {

@@ -45,6 +45,8 @@ TEST_CASE("what is wrong with a fault is told at its place", "[spec][faults]") {
         "faults.inject[0].bit: has no effect on a fault of kind slow");
   CHECK(wrong("{kind: flip_checkpoint, step: 2, tensor: w}") ==
         "faults.inject[0].tensor: has no effect on a fault of kind flip_checkpoint");
+  CHECK(wrong("{kind: flip_parameter, step: 2, times: 3}") ==
+        "faults.inject[0].times: has no effect on a fault of kind flip_parameter");
   CHECK_THAT(wrong("{kind: kil, step: 2}"), Catch::Contains("(nearest valid: kill)"));
   CHECK_THAT(wrong("{kind: kill}"), Catch::StartsWith("faults.inject[0].step: is required"));
   CHECK_THAT(with_line("faults: {allow: true, random: {rate: 0.1, kinds: [kill, melt]}}").at(0),

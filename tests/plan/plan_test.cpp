@@ -339,6 +339,25 @@ TEST_CASE("a plan counts the padding of a batch that does not divide, and its ti
   CHECK(nlohmann::json::parse(core::plan::plan_json(padded, 0))["padding_sequences"] == 3);
 }
 
+TEST_CASE("a plan counts steps that are verified, all but their update, and no memory but hashes", "[plan]") {
+  const std::string rest = "parallel: {dp: 2}\nbatch: {global: 8, micro: 2}\ncluster: {preset: dgx-h100}\n";
+  const core::plan::Plan plain = plan_of(job_of(kSmall, rest));
+  const core::plan::Plan verified = plan_of(job_of(kSmall, rest + "supervise: {verify: {every: 10}}\n"));
+  CHECK(plain.verify_seconds == 0);
+  const double update = plain.time.mean[base::LedgerPart::optimizer];
+  CHECK(update > 0);
+  CHECK(verified.verify_seconds == Approx((plain.time.step_seconds - update) / 10));
+  CHECK(verified.time.step_seconds == plain.time.step_seconds);
+  const std::int64_t more = verified.peak_bytes - plain.peak_bytes;
+  CHECK(more > 0);
+  CHECK(more < 64 << 10);
+  const auto days = [](const core::plan::Plan& plan) {
+    return nlohmann::json::parse(core::plan::plan_json(plan, 1e12))["budget"]["days"].get<double>();
+  };
+  CHECK(days(verified) == Approx(days(plain) * (1 + verified.verify_seconds / plain.time.step_seconds)));
+  CHECK_THAT(core::plan::plan_text(verified, 0), Catch::Contains("supervise.verify adds "));
+}
+
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",

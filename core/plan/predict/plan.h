@@ -68,6 +68,8 @@ struct Plan {
 
   bool timed = false;  ///< the topology has rates; if not, what follows is 0
   Replay time;
+  /// What supervise.verify adds to a step on average: all but the update of every n-th step a second time.
+  double verify_seconds = 0;
   std::vector<TrafficPlan> communication;
   double tokens_per_second_per_device = 0;
   double model_tflops_per_device = 0;     ///< by flops_per_token: what is recomputed does not count

@@ -103,6 +103,12 @@ std::string advice(const Plan& plan) {
   return fmt::format("  after the operators most goes to ({:.1f}%) {}\n", 100 * share, worst->text);
 }
 
+/// Of training on so many tokens, steps that are verified included.
+double budget_seconds(const Plan& plan, double tokens) {
+  return tokens / (plan.tokens_per_second_per_device * devices_of(plan)) *
+         (1 + plan.verify_seconds / plan.time.step_seconds);
+}
+
 std::string time_text(const Plan& plan, double tokens) {
   if (!plan.timed)
     return "\ntime\n  not predicted: " + plan.topology.name +
@@ -119,7 +125,11 @@ std::string time_text(const Plan& plan, double tokens) {
       "operators)\n",
       plan.tokens_per_second_per_device, plan.tokens_per_second_per_device * devices,
       plan.model_tflops_per_device, 100 * plan.mfu, plan.hardware_tflops_per_device);
-  const double seconds = tokens / (plan.tokens_per_second_per_device * devices);
+  if (plan.verify_seconds > 0)
+    text += fmt::format("  supervise.verify adds {} per step on average ({:.2f}%), every {} steps\n",
+                        duration(plan.verify_seconds), 100 * plan.verify_seconds / step,
+                        plan.job.supervise.verify_every);
+  const double seconds = budget_seconds(plan, tokens);
   if (tokens > 0)
     text += fmt::format("  {:.3g} tokens: {}, {:.3g} device-hours without failures\n", tokens,
                         duration(seconds), seconds / 3600 * devices);
@@ -212,7 +222,7 @@ std::string plan_summary(const Plan& plan) {
   const double step = plan.time.step_seconds;
   return head + fmt::format("time of a step: {}, {:.0f} tokens/s; {} steps: {}\n", duration(step),
                             plan.tokens_per_second_per_device * devices_of(plan), plan.job.steps,
-                            duration(step * static_cast<double>(plan.job.steps)));
+                            duration((step + plan.verify_seconds) * static_cast<double>(plan.job.steps)));
 }
 
 std::string plan_text(const Plan& plan, double tokens) {
@@ -241,6 +251,7 @@ std::string plan_json(const Plan& plan, double tokens) {
   out["model_flops_per_token"] = job::flops_per_token(plan.job.model);
   if (plan.timed) {
     out["step_seconds"] = plan.time.step_seconds;
+    if (plan.verify_seconds > 0) out["verify_seconds"] = plan.verify_seconds;
     out["tokens_per_second_per_device"] = plan.tokens_per_second_per_device;
     out["tflops_per_device"] = plan.model_tflops_per_device;
     out["hardware_tflops_per_device"] = plan.hardware_tflops_per_device;
@@ -248,7 +259,7 @@ std::string plan_json(const Plan& plan, double tokens) {
     out["bubble"] = plan.time.bubble;
     for (const base::LedgerPartInfo& part : base::kLedgerParts)
       out["time"][part.name] = plan.time.mean[part.part];
-    const double seconds = tokens / (plan.tokens_per_second_per_device * devices_of(plan));
+    const double seconds = budget_seconds(plan, tokens);
     if (tokens > 0)
       out["budget"] = {
           {"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};

@@ -127,6 +127,8 @@ class Attempt {
   void handle(std::int64_t rank, const MemoryUsed& m);
   void handle(std::int64_t rank, const FaultInjected& m);
   void handle(std::int64_t rank, CopiesHashed m);
+  void handle(std::int64_t rank, ResultsDiffer m);
+  void handle(std::int64_t rank, const SpikeActed& m);
 
   Run& run_;
   WorldPlan plan_;

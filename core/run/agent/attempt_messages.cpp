@@ -95,6 +95,10 @@ void Attempt::handle(std::int64_t, const FaultInjected& m) { run_.on_injected(m)
 
 void Attempt::handle(std::int64_t, CopiesHashed m) { run_.on_copies(std::move(m)); }
 
+void Attempt::handle(std::int64_t, ResultsDiffer m) { run_.on_differing(std::move(m)); }
+
+void Attempt::handle(std::int64_t, const SpikeActed& m) { run_.on_spike(m); }
+
 void Attempt::handle(std::int64_t, const io::NoticeRecord& m) { run_.notify(m.kind, m.message, m.details); }
 
 void Attempt::handle(std::int64_t, const io::RankStatusRecord& m) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
+#include <vector>
 
 #include "core/job/job.h"
 #include "core/run/agent/restart_budget.h"
@@ -27,6 +29,18 @@ struct RunSeries {
   bool was_ready = false;                  ///< all ranks of some size were
   /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
+  // Of supervise.spikes. A run that goes back is a `Run` of its own too.
+  std::vector<std::int64_t> spikes_used = {};  ///< see SpikeHistory
+  struct Judged {
+    std::int64_t step = 0;
+    double loss = 0, grad_norm = 0;
+  };
+  std::deque<Judged> judged = {};           ///< the latest steps that were updated
+  std::optional<std::int64_t> cursor = {};  ///< of the next run's samples, where it passes some over
+  struct WentBack {
+    std::int64_t from = 0, to = 0;  ///< steps
+  };
+  std::optional<WentBack> went_back = {};  ///< last
 };
 
 }  // namespace trainerd::core::run

@@ -6,26 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "io/text/text.h"
+#include "core/run/supervise/robust_score.h"
 
 namespace trainerd::core::run {
-namespace {
-
-// Of a normal distribution the standard deviation over the median of absolute deviations.
-constexpr double kSigmaOfMad = 1.4826;
-// Losses that hardly move, of a model that has learned its data by heart, are all in line.
-constexpr double kLeastSpread = 0.01;
-
-}  // namespace
 
 double LossWatch::score(double loss) const {
   std::vector<double> values;
   for (const Entry& entry : latest_) values.push_back(entry.loss);
-  const double middle = io::median(values);
-  for (double& value : values) value = std::abs(value - middle);
-  const double spread =
-      std::max(kSigmaOfMad * io::median(std::move(values)), kLeastSpread * std::abs(middle));
-  return spread > 0 ? (loss - middle) / spread : 0;
+  return robust_score(std::move(values), loss);
 }
 
 bool LossWatch::add(std::int64_t step, double loss) {

@@ -118,7 +118,8 @@ void Run::begin() {
                      .resume_path = start_.resume_path,
                      .attempt = attempt_->number(),
                      .folders = folders_,
-                     .faults_done = start_.faults_done});
+                     .faults_done = start_.faults_done,
+                     .spikes = start_.spikes});
 }
 
 AgentResult Run::run() {

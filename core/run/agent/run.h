@@ -17,6 +17,7 @@
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/copy_watch.h"
+#include "core/run/agent/difference_watch.h"
 #include "core/run/agent/discovery_file.h"
 #include "core/run/agent/durable_copier.h"
 #include "core/run/agent/durable_tier.h"
@@ -45,9 +46,9 @@
 // checkpoints to the durable tier; run_returns.cpp gives the places of lost nodes away; run_elastic.cpp goes
 // on with fewer or more; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp
 // finds where it begins; run_preflight.cpp looks at nodes and ranks before the first step; run_faults.cpp
-// breaks it on purpose; run_copies.cpp compares what several ranks hold; run_told.cpp is what the ranks
-// report of the training; run_records.cpp is what it says itself, to the log, the sinks and the output
-// directory.
+// breaks it on purpose; run_copies.cpp compares what several ranks hold; run_spikes.cpp is what judges of
+// steps find; run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself,
+// to the log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 
@@ -91,6 +92,10 @@ class Run {
   void on_rank_status(const io::RankStatusRecord& record);
   /// A rank of any node has hashed what others hold too.
   void on_copies(CopiesHashed m);
+  /// A rank of any node has computed a step twice, with different results.
+  void on_differing(ResultsDiffer m);
+  /// What the ranks do about a step that is out of line.
+  void on_spike(const SpikeActed& m);
   /// A rank of this node breaks as the job's `faults` say.
   void on_injected(const FaultInjected& m);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
@@ -147,6 +152,12 @@ class Run {
   Next follow_restart();
   bool gather_held();
   Next stop_in_place(std::int64_t step);
+  // What judges of steps find (run_spikes.cpp).
+  Next roll_back();
+  std::int64_t rollback_target(std::int64_t step) const;
+  void withdraw_after(std::int64_t step);
+  void add_judged(const io::StepRecord& record);
+  SpikeHistory spike_history(std::int64_t step) const;
   void save_newest(std::int64_t step);
   bool finish_saves(double seconds);
   std::string find_checkpoint(Go& go);
@@ -203,6 +214,7 @@ class Run {
   void on_message(std::int64_t, const RankTimes& m) { to_ranks(m); }
   void on_message(std::int64_t, FaultInjected m);
   void on_message(std::int64_t, CopiesHashed m);
+  void on_message(std::int64_t, ResultsDiffer m);
   void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
   // Checkpoints (run_checkpoints.cpp).
   void save_held(const HeldStep& held, double seconds);
@@ -384,6 +396,10 @@ class Run {
   std::optional<CheckpointFaults> checkpoint_faults_;  ///< of such a job
   std::optional<CopyWatch> copy_watch_;                ///< the leader's, of the present attempt
   std::int64_t copies_attempt_ = 0;                    ///< its number
+  std::optional<DifferenceWatch> differences_;         ///< the leader's, of the present attempt
+  std::int64_t differences_attempt_ = 0;               ///< its number
+  std::optional<SpikeActed> rollback_;                 ///< the leader's: the run goes back
+  std::optional<std::int64_t> first_cursor_;           ///< of a run that has passed samples over: its first
   std::optional<std::int64_t> equal_until_;            ///< the leader's, of ranks that differ
   /// Folders that the present attempt has completed, and those in the durable tier that it copied them to:
   /// what an earlier one left was compared by it, or is of a run that was not.

@@ -94,7 +94,8 @@ AgentResult Run::leave_to_next_size() {
     series_.folders = folders_;
   }
   // The report of a size that never began would be of nothing.
-  if (told_ready_) finish("goes on with another number of nodes");
+  if (told_ready_)
+    finish(rollback_ ? "goes back to an earlier checkpoint" : "goes on with another number of nodes");
   return {step_, 0};
 }
 

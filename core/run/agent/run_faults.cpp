@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -21,9 +22,12 @@ void Run::begin_faults() {
 }
 
 void Run::on_injected(const FaultInjected& m) {
-  start_.faults_done.push_back(m.id);
+  // One that breaks several computations of its step is told of each time.
+  const bool known =
+      std::find(start_.faults_done.begin(), start_.faults_done.end(), m.id) != start_.faults_done.end();
+  if (!known) start_.faults_done.push_back(m.id);
   if (membership_.leads()) {
-    fault_log_->add(m.id);
+    if (!known) fault_log_->add(m.id);
     if (told_ready_) notify(io::NoticeKind::injected, m.message);
     else
       changes_.push_back(

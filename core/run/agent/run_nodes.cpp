@@ -133,6 +133,10 @@ void Run::on_message(std::int64_t, CopiesHashed m) {
   if (m.attempt == attempt_->number()) on_copies(std::move(m));
 }
 
+void Run::on_message(std::int64_t, ResultsDiffer m) {
+  if (m.attempt == attempt_->number()) on_differing(std::move(m));
+}
+
 void Run::on_message(std::int64_t, FaultInjected m) {
   m.kills_agent = false;  // that of the node which told of it
   on_injected(m);

@@ -192,7 +192,7 @@ void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<st
   const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure &&
                     kind != io::NoticeKind::hang && kind != io::NoticeKind::straggler &&
                     kind != io::NoticeKind::injected && kind != io::NoticeKind::corruption &&
-                    kind != io::NoticeKind::withdrawn;
+                    kind != io::NoticeKind::withdrawn && kind != io::NoticeKind::spike;
   log::write(calm ? log::Level::info : log::Level::warn, message);
   for (const std::string& detail : details)
     log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);

@@ -48,6 +48,7 @@ Run::Next Run::after_failure() {
   // It grows later.
   if (std::exchange(grows_, false)) stop_.reset();
   if (!attempt_->failure()->death || lost_node_) return Next::failure;
+  if (rollback_) return roll_back();
   const std::string& crash = attempt_->failure()->crash;
   if (!crash.empty() && series_.crashes.add(crash, step_ + 1)) {
     repeated_ = crash + " in step " + std::to_string(step_ + 1);
@@ -96,6 +97,7 @@ Run::Next Run::lead_restart() {
   if (stop_) return stop_in_place(go.step);  // asked for meanwhile
   go.folders = folders_;
   go.faults_done = start_.faults_done;
+  go.spikes = start_.spikes = spike_history(go.step);
   if (!membership_.alone()) membership_.begin(go);
   next_ = go;
   return Next::attempt;
@@ -142,13 +144,14 @@ bool Run::gather_held() {
 std::string Run::find_checkpoint(Go& go) {
   if (!finish_saves(kDiskSeconds)) return "snapshots that are under way do not reach the disk";
   const auto found = find_newest();
+  if (first_cursor_) go.cursor = *first_cursor_;
   if (!found && first_step_ == 0) return "";  // from the start
   if (!found || found->where.step < first_step_)
     return "the checkpoint of step " + std::to_string(first_step_) + " is not there any more";
   const io::TrainingState& state = found->manifest.state;
   go.last_good = go.resume_path = last_good_ = found->where.path;
   go.step = state.step;
-  go.cursor = state.cursor;
+  if (!first_cursor_ || go.step > first_step_) go.cursor = state.cursor;
   go.tokens = state.tokens;
   return "";
 }
@@ -200,7 +203,7 @@ bool Run::prepare_restart(const Go& go) {
     return false;
   }
   record_restart(go);
-  if (!membership_.leads()) start_.faults_done = go.faults_done;
+  if (!membership_.leads()) start_.faults_done = go.faults_done, start_.spikes = go.spikes;
   start_.resume_path = go.resume_path;
   start_.step = step_ = go.step;
   start_.cursor = go.cursor;

@@ -51,6 +51,7 @@ void Run::resume() {
     start_.evaluate_first = go.evaluate_first;
     folders_ = go.folders;
     start_.faults_done = go.faults_done;
+    start_.spikes = go.spikes;
     return;
   }
   if (!output_.moved_to().empty())
@@ -59,18 +60,22 @@ void Run::resume() {
     warn_early("what an earlier run left unfinished is still there: " + problem);
   folders_ = store_.next_attempts();
   for (const auto& [step, next] : series_.folders) folders_[step] = std::max(folders_[step], next);
+  start_.spikes = spike_history(0);
   auto found = find_newest();
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
     if (!found || incomplete.step > found->where.step)
       warn_early("checkpoint " + incomplete.path +
                  " will not be used: it has no file COMPLETE, so it was never finished");
+  first_cursor_ = std::exchange(series_.cursor, std::nullopt);
+  if (!found && first_cursor_) start_.cursor = *first_cursor_;
   if (!found) return refuse_records();
   const io::TrainingState& state = found->manifest.state;
   train::require_same_identity(found->where.path, state.identity, job_);
   start_.resume_path = last_good_ = found->where.path;
   start_.step = step_ = first_step_ = state.step;
-  start_.cursor = state.cursor;
+  start_.cursor = first_cursor_.value_or(state.cursor);
   start_.tokens = tokens_ = state.tokens;
+  start_.spikes = spike_history(step_);
   origin_ = hf::parse_origin(state.origin, found->where.path);
   if (const auto reference = state.identity.find(kReferenceEntry); reference != state.identity.end())
     start_.reference = reference->second;

@@ -21,6 +21,7 @@ std::string id_of(const job::Fault& f) {
   if (!f.tensor.empty()) id += " tensor " + f.tensor;
   if (f.element >= 0) id += " element " + std::to_string(f.element);
   if (f.bit >= 0) id += " bit " + std::to_string(f.bit);
+  if (f.times > 1) id += " times " + std::to_string(f.times);
   return id;
 }
 

@@ -5,6 +5,7 @@
 
 #include "core/run/wire/hashes_json.h"
 #include "core/run/wire/json_text.h"
+#include "core/run/wire/judgement_json.h"
 #include "core/run/wire/order_json.h"
 #include "core/run/wire/slices_json.h"
 #include "core/version/version.h"
@@ -40,12 +41,14 @@ json body(const Go& m) {
           {"folders", m.folders},
           {"fetch", m.fetch},
           {"nodes", m.nodes},
-          {"faults_done", m.faults_done}};
+          {"faults_done", m.faults_done},
+          {"spikes", to_json(m.spikes)}};
 }
 json body(const FaultInjected& m) {
   return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
+json body(const ResultsDiffer& m) { return to_json(m); }
 json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
 json body(const Held& m) {
   json copies = json::array();
@@ -247,11 +250,13 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("folders").get<std::map<std::int64_t, std::int64_t>>(),
                 j.at("fetch"),
                 j.at("nodes"),
-                j.at("faults_done")};
+                j.at("faults_done"),
+                spike_history_from(j.at("spikes"))};
     if (type == "take_place") return TakePlace{j.at("node")};
     if (type == "resize") return Resize{};
     if (type == "wait_as_spare") return WaitAsSpare{};
     if (type == "hashes") return copies_hashed_from(j);
+    if (type == "differ") return results_differ_from(j);
     if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") {

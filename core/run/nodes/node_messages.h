@@ -70,6 +70,7 @@ struct Go {
   std::vector<std::int64_t> fetch = {};       ///< nodes that get those snapshots from their partners
   std::int64_t nodes = 0;                     ///< that the run has now; 0: those of the job
   std::vector<std::string> faults_done = {};  ///< see `Start`
+  SpikeHistory spikes = {};                   ///< likewise
 };
 /// A worker has died: end the ranks of this attempt, and say what is held.
 struct Regroup {
@@ -229,7 +230,7 @@ using NodeMessage =
     std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished, ShardsSaved,
                  NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot, SnapshotCopied, DurableBegin,
                  DurableDrop, DurableShards, DurableFailed, FetchFailed, TakePlace, WaitAsSpare, Resize,
-                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed>;
+                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed, ResultsDiffer>;
 
 std::string encode(const Hello& hello);
 std::string encode(const BeatHello& hello);

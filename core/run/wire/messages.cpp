@@ -4,6 +4,7 @@
 
 #include "core/run/wire/hashes_json.h"
 #include "core/run/wire/json_text.h"
+#include "core/run/wire/judgement_json.h"
 #include "core/run/wire/layout_json.h"
 #include "core/run/wire/order_json.h"
 #include "core/run/wire/slices_json.h"
@@ -42,7 +43,8 @@ json body(const Start& m) {
           {"order", order_to_json(m.order)},
           {"reference_path", m.reference_path},
           {"reference", m.reference},
-          {"faults_done", m.faults_done}};
+          {"faults_done", m.faults_done},
+          {"spikes", to_json(m.spikes)}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
@@ -78,6 +80,8 @@ json body(const FaultInjected& m) {
   return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
+json body(const ResultsDiffer& m) { return to_json(m); }
+json body(const SpikeActed& m) { return to_json(m); }
 json body(const SnapshotReady& m) {
   return {{"type", "snapshot"}, {"segment", m.segment}, {"memory", m.use == SnapshotUse::memory},
           {"bytes", m.bytes},   {"step", m.step},       {"cursor", m.cursor},
@@ -148,7 +152,8 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("busy_segments"),
               j.at("reference_path"),
               j.at("reference"),
-              j.at("faults_done")};
+              j.at("faults_done"),
+              spike_history_from(j.at("spikes"))};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;
@@ -196,6 +201,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "hashes") return copies_hashed_from(j);
+    if (type == "differ") return results_differ_from(j);
+    if (type == "spike") return spike_acted_from(j);
     if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "rank_status") {

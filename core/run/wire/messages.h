@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/job/supervise_options.h"
 #include "io/checkpoint/checkpoint.h"
 #include "io/records/records.h"
 #include "io/records/trace.h"
@@ -28,6 +29,11 @@ enum class SnapshotUse : std::uint8_t {
 struct HeldShard {
   std::int64_t bytes = 0;
   std::vector<io::TensorSlice> slices;
+};
+/// What judges of steps go on from (supervise.spikes).
+struct SpikeHistory {
+  std::vector<std::int64_t> used = {};          ///< by job::SpikeAction: how often the run has done it
+  std::vector<double> losses = {}, norms = {};  ///< of the latest steps that were updated, oldest first
 };
 /// The first message: what to train, where to begin, and what the agent has worked out for all ranks.
 struct Start {
@@ -58,6 +64,7 @@ struct Start {
   std::string reference_path = {};               ///< of the reference's log-probabilities (loss.dpo)
   std::string reference = {};                    ///< their checksum, of those that the state was made by
   std::vector<std::string> faults_done = {};     ///< of the job's `faults`: not made again
+  SpikeHistory spikes = {};
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -125,6 +132,28 @@ struct CopiesHashed {
   std::vector<std::uint64_t> hashes = {};  ///< by name
   std::int64_t attempt = 1;                ///< between nodes
 };
+/// Two computations of a step from the same state and batch differ, in what is this rank's.
+struct ResultsDiffer {
+  enum class Found : std::uint8_t {
+    one_of_three,  ///< of a step that is verified: the others agree, and the step goes on with theirs
+    no_two_alike,  ///< of three: the rank waits for its end
+    after_spike,   ///< the step was computed again because of a spike
+  };
+  std::int64_t rank = 0;
+  std::int64_t step = 0;
+  std::vector<std::string> tensors = {};  ///< whose gradients differ, or "loss"; the first few
+  std::vector<std::int64_t> ranks = {};   ///< all that send this message for the step
+  Found found = Found::one_of_three;
+  std::int64_t attempt = 1;  ///< between nodes
+};
+/// What is done about a spike, once for all ranks. After a rollback the ranks wait for their end.
+struct SpikeActed {
+  std::int64_t step = 0;
+  job::SpikeAction action = job::SpikeAction::retry;
+  std::int64_t used = 0;     ///< times that the run has done it, this one included
+  std::string message = {};  ///< for people
+  std::int64_t cursor = 0;   ///< of the samples behind the step's
+};
 /// One of the job's `faults` happens now.
 struct FaultInjected {
   std::string id;
@@ -143,9 +172,10 @@ struct Finished {
 };
 
 using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, SaveEvery>;
-using WorkerMessage = std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress,
-                                   io::NoticeRecord, io::RankStatusRecord, StepTrace, MemoryUsed,
-                                   SnapshotReady, StopNeeded, FaultInjected, CopiesHashed, Failed, Finished>;
+using WorkerMessage =
+    std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
+                 io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, FaultInjected,
+                 CopiesHashed, ResultsDiffer, SpikeActed, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

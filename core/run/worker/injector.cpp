@@ -72,7 +72,7 @@ bool Injector::slows(std::int64_t step) const {
 
 void Injector::begin(std::int64_t step) {
   step_ = step;
-  calls_ = 0;
+  calls_ = computations_ = 0;
   in_step_.clear(), gradients_.clear();
   for (DueFault& due : plan_.due(step)) {
     if (due.fault.rank != rank_ || due.fault.kind == FaultKind::flip_checkpoint) continue;
@@ -127,15 +127,26 @@ void Injector::happen(const DueFault& due) {
   }
 }
 
-void Injector::before_update() {
-  for (const DueFault& due : std::exchange(gradients_, {})) flip(due);
+std::function<void()> Injector::before_update(std::function<void()> before) {
+  if (gradients_.empty()) return before;
+  return [this, before = std::move(before)] {
+    if (before) before();
+    flip_gradients();
+  };
+}
+
+void Injector::flip_gradients() {
+  for (const DueFault& due : gradients_)
+    if (computations_ < due.fault.times) flip(due);
+  ++computations_;
 }
 
 void Injector::flip(const DueFault& due) {
   const bool gradient = due.fault.kind == FaultKind::flip_gradient;
   const std::vector<Place> places = places_of(trainer_, due.fault);
   if (places.empty()) return;
-  const std::uint64_t key = kernels::hash_name(due.id, 0);
+  // Of a step that is computed again another place each time.
+  const std::uint64_t key = kernels::hash_name(due.id, static_cast<std::uint64_t>(computations_));
   const Place& place = places[kernels::mix_keys(key, 0) % places.size()];
   const auto count = static_cast<std::uint64_t>(place.run->count);
   const auto element = static_cast<std::int64_t>(

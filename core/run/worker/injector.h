@@ -28,10 +28,9 @@ class Injector {
   bool slows(std::int64_t step) const;
   /// Before the step is put on the device.
   void begin(std::int64_t step);
-  /// Whether `before_update` has something to do in this step.
-  bool flips_gradient() const { return !gradients_.empty(); }
-  /// Between backward and update.
-  void before_update();
+  /// What is done between backward and update, each time that the step is computed: `before`, and then what
+  /// flips gradients, if this step has such a fault.
+  std::function<void()> before_update(std::function<void()> before);
   /// What the device computed in a step that is over, without waiting.
   void measured(std::int64_t step, double compute_seconds);
 
@@ -39,6 +38,7 @@ class Injector {
   void in_pass(std::span<const parallel::Action> actions);
   void happen(const DueFault& due);
   void flip(const DueFault& due);
+  void flip_gradients();
   void tell(const DueFault& due, const std::string& what);
 
   FaultPlan plan_;
@@ -47,6 +47,7 @@ class Injector {
   Tell tell_;
   std::vector<DueFault> in_step_, gradients_;  ///< of the step that is put on the device
   std::int64_t calls_ = 0;                     ///< of the pass's observer
+  std::int64_t computations_ = 0;              ///< of the step, whose gradients were made
   std::int64_t step_ = 0;
   std::int64_t slow_until_ = 0;  ///< the last step that is slowed
   double factor_ = 1;

@@ -15,6 +15,7 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
   for (std::size_t i = 0; i < report.group_norms.size(); ++i)
     record.grad_norms.emplace_back(trainer.norm_groups()[i], report.group_norms[i]);
   record.learning_rate = report.learning_rate;
+  record.skipped = report.passed_over;
   record.time = report.time;
 }
 

@@ -17,6 +17,7 @@
 #include "core/run/worker/evaluation.h"
 #include "core/run/worker/evaluator.h"
 #include "core/run/worker/injector.h"
+#include "core/run/worker/judge_ties.h"
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/probe.h"
 #include "core/run/worker/rank_status.h"
@@ -26,6 +27,7 @@
 #include "core/run/worker/restore.h"
 #include "core/run/worker/resume_check.h"
 #include "core/run/worker/saver.h"
+#include "core/run/worker/trace_messages.h"
 #include "core/run/worker/worker_process.h"
 #include "core/run/worker/worker_world.h"
 #include "core/spec/machines.h"
@@ -105,6 +107,7 @@ class Worker {
   std::optional<Evaluator> evaluator_;
   std::optional<CopyCheck> copies_;
   std::optional<Injector> injector_;  ///< of a job with faults
+  std::optional<StepJudge> judge_;    ///< of a job that verifies steps or has a policy for spikes
   std::deque<Launched> launched_;     ///< not reported yet
   double begin_ = 0;                  ///< of the step that is reported next
   RankStatus status_;
@@ -189,6 +192,13 @@ void Worker::build(const Start& start) {
   if (job_.faults.any())
     injector_.emplace(job_.faults, rank_number_, rank_->layout().grid.ranks(), start.faults_done, *trainer_,
                       [this](const FaultInjected& fault) { send(fault); });
+  if (job_.supervise.judges_steps()) {
+    judge_.emplace(job_.supervise, rank_number_, rank_->layout().grid.ranks(), start.spikes,
+                   judge_ties(*trainer_, {.send = [this](const WorkerMessage& m) { send(m); },
+                                          .await = [this] { await_agent(); },
+                                          .cursor = [this] { return cursor_ + job_.batch.global; }}));
+    trainer_->judge_by(*judge_);
+  }
   send(ready(start, topology));
 }
 
@@ -232,11 +242,7 @@ void Worker::launch(std::int64_t step) {
   if (saver_.under_way()) before_update = [this] { saver_.finish(), send_snapshot(); };
   copies_->begin(step);
   if (injector_) injector_->begin(step);
-  if (injector_ && injector_->flips_gradient())
-    before_update = [this, before = std::move(before_update)] {
-      if (before) before();
-      injector_->before_update();
-    };
+  if (injector_) before_update = injector_->before_update(std::move(before_update));
   trainer_->launch(step, *batches_, saver_.vote(step, stop_asked_), before_update);
   cursor_ += job_.batch.global;
   tokens_ = launched.tokens;
@@ -341,17 +347,11 @@ void Worker::send_snapshot() {
 
 /// The ledger's stretches where they were in the step, which began at `begin`.
 void Worker::send_trace(const io::StepRecord& record, double begin) {
-  constexpr std::size_t kPart = 10'000;  // slices of a message
   std::vector<io::TraceSlice> slices = trainer_->trace();
   slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
-  std::ranges::sort(slices, {}, &io::TraceSlice::start_seconds);
-  slices = train::filled_trace(std::move(slices), rank_number_, begin, begin + record.step_seconds);
-  for (std::size_t at = 0; at < slices.size(); at += kPart) {
-    const auto first = slices.begin() + static_cast<std::ptrdiff_t>(at);
-    const std::size_t count = std::min(kPart, slices.size() - at);
-    send(StepTrace{
-        record.step, {first, first + static_cast<std::ptrdiff_t>(count)}, at + count == slices.size()});
-  }
+  for (const StepTrace& part :
+       trace_messages(record.step, std::move(slices), rank_number_, begin, begin + record.step_seconds))
+    send(part);
 }
 
 Evaluator::Result Worker::evaluate(std::int64_t step) {

@@ -34,6 +34,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::hang:
     case NoticeKind::straggler:
     case NoticeKind::injected:
+    case NoticeKind::spike:
     case NoticeKind::warning: return "warn";
     case NoticeKind::start:
     case NoticeKind::resume:

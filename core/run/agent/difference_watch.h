@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/run/wire/messages.h"
+
+namespace trainerd::core::run {
+
+/// Ranks whose results of a step differ from those of the same step computed again.
+struct DifferenceVerdict {
+  std::int64_t step = 0;
+  std::vector<std::int64_t> ranks;
+  std::string message;
+  std::vector<std::string> details;  ///< "rank 1: layers.0.down.weight"
+  bool fatal = false;                ///< the run ends
+};
+
+/// Gathers what the ranks tell of one attempt. A rank that differs a second time ends the run: it computes
+/// wrongly, and would go on to.
+class DifferenceWatch {
+ public:
+  /// A verdict by the message of the last rank that differs.
+  std::optional<DifferenceVerdict> add(ResultsDiffer m);
+
+ private:
+  std::map<std::int64_t, std::map<std::int64_t, ResultsDiffer>> told_;  ///< by step, rank
+  std::map<std::int64_t, std::int64_t> first_;                          ///< by rank: the step
+};
+
+}  // namespace trainerd::core::run

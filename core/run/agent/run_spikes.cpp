@@ -1,0 +1,159 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "core/run/agent/run.h"
+#include "core/run/log/log.h"
+#include "kernels/base/error.h"
+
+// Part of the run (run.h): what the judges of steps find before an update (core/run/worker/step_judge.h).
+
+namespace trainerd::core::run {
+namespace {
+
+// Of the latest steps' values: as many windows of them as a rollback may take back.
+constexpr std::int64_t kWindowsKept = 64;
+// How long snapshots under way have to reach the disk.
+constexpr double kSavesSeconds = 60;
+
+}  // namespace
+
+void Run::on_differing(ResultsDiffer m) {
+  if (!membership_.leads()) {
+    m.attempt = attempt_->number();
+    return membership_.send(m);
+  }
+  if (attempt_->failure()) return;
+  if (!differences_ || differences_attempt_ != attempt_->number()) {
+    differences_.emplace();
+    differences_attempt_ = attempt_->number();
+  }
+  const std::optional<DifferenceVerdict> verdict = differences_->add(std::move(m));
+  if (!verdict) return;
+  notify(io::NoticeKind::corruption, verdict->message, verdict->details);
+  sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict->ranks});
+  if (!verdict->fatal) return;
+  std::string message = verdict->message;
+  for (const std::string& detail : verdict->details) message += "\n  " + detail;
+  fail({base::ErrorKind::device, message, 3});
+}
+
+void Run::on_spike(const SpikeActed& m) {
+  const auto action = static_cast<std::size_t>(m.action);
+  series_.spikes_used.resize(job::kSpikeWords.size());
+  series_.spikes_used[action] = m.used;
+  notify(io::NoticeKind::spike, m.message);
+  sinks_.each(&io::MetricsSink::on_spike,
+              io::SpikeRecord{.action = std::string(job::kSpikeWords.at(action))});
+  if (m.action != job::SpikeAction::rollback || attempt_->failure()) return;
+  rollback_ = m;
+  fail({base::ErrorKind::diverged, m.message, 3, true});
+}
+
+/// Values that later steps are compared with, in whichever attempt.
+void Run::add_judged(const io::StepRecord& record) {
+  std::deque<RunSeries::Judged>& judged = series_.judged;
+  while (!judged.empty() && judged.back().step >= record.step) judged.pop_back();
+  if (!record.skipped) judged.push_back({record.step, record.loss, record.grad_norm});
+  if (std::cmp_greater(judged.size(), kWindowsKept * job_.supervise.spikes.window)) judged.pop_front();
+}
+
+/// Of an attempt that begins after `step`.
+SpikeHistory Run::spike_history(std::int64_t step) const {
+  SpikeHistory history{.used = series_.spikes_used};
+  for (const RunSeries::Judged& judged : series_.judged) {
+    if (judged.step > step) break;
+    history.losses.push_back(judged.loss);
+    history.norms.push_back(judged.grad_norm);
+  }
+  const auto latest = [&](std::vector<double>& values) {
+    const std::int64_t more = std::ssize(values) - job_.supervise.spikes.window;
+    if (more > 0) values.erase(values.begin(), values.begin() + more);
+  };
+  latest(history.losses), latest(history.norms);
+  return history;
+}
+
+/// The step of the newest checkpoint before `step` that is tagged good, or of the newest without a tag where
+/// none has one; 0: the start. Where the run has gone back from this place before, an earlier one, if there
+/// is one.
+std::int64_t Run::rollback_target(std::int64_t step) const {
+  std::vector<io::StoredCheckpoint> stored = store_.list();
+  if (job_.checkpoint.durable.on()) try {
+      const std::vector<io::StoredCheckpoint> durable = durable_store(options_).list();
+      stored.insert(stored.end(), durable.begin(), durable.end());
+    } catch (const base::CheckpointError& error) {
+      log::warn("the durable tier cannot be looked at: {}", error.what());
+    }
+  const auto newest = [&](bool good, std::int64_t before) {
+    std::int64_t found = 0;
+    for (const io::StoredCheckpoint& checkpoint : stored)
+      if (checkpoint.step < before && (checkpoint.good || !good)) found = std::max(found, checkpoint.step);
+    return found;
+  };
+  const auto choose = [&](std::int64_t before) {
+    const std::int64_t good = newest(true, before);
+    return good > 0 ? good : newest(false, before);
+  };
+  if (series_.went_back && step <= series_.went_back->from)
+    if (const std::int64_t earlier = choose(series_.went_back->to); earlier > 0) return earlier;
+  return choose(step);
+}
+
+void Run::withdraw_after(std::int64_t step) {
+  const auto withdraw = [&](const io::CheckpointStore& store, io::NoticeKind kind) {
+    try {
+      for (const io::StoredCheckpoint& checkpoint : store.list_attempts()) {
+        if (checkpoint.step <= step) continue;
+        store.withdraw(checkpoint.name());
+        notify(kind, fmt::format("checkpoint {} does not count any more: the run goes back to step {}",
+                                 checkpoint.path, step));
+      }
+    } catch (const base::CheckpointError& error) {
+      notify(io::NoticeKind::warning,
+             fmt::format("checkpoints after step {}, to which the run goes back, could not be withdrawn: {}",
+                         step, error.what()));
+    }
+  };
+  withdraw(store_, io::NoticeKind::withdrawn);
+  if (!durable_) return;
+  if (durable_->copying() && durable_->copying()->step > step) {
+    dropped_copy_ = durable_->copying()->folder;
+    drop_durable("the run goes back");
+  }
+  await_dropped_copy();
+  withdraw(durable_store(options_), io::NoticeKind::spike);
+}
+
+/// The run goes on from an earlier checkpoint, as a `Run` of its own (RunSeries): records, sinks and the
+/// order of samples begin there as they do when a job is started again.
+Run::Next Run::roll_back() {
+  const SpikeActed spike = *rollback_;
+  if (!gather_held()) return killed_ ? Next::stop : Next::failure;
+  if (!finish_saves(kSavesSeconds)) {
+    log::error("snapshots that are under way do not reach the disk");
+    return killed_ ? Next::stop : Next::failure;
+  }
+  const std::int64_t target = rollback_target(spike.step);
+  withdraw_after(target);
+  const bool skips = job_.supervise.spikes.data == job::RollbackData::skip;
+  notify(io::NoticeKind::spike,
+         fmt::format("the run goes back to {}; {}", target > 0 ? fmt::format("step {}", target) : "its start",
+                     skips ? fmt::format("the samples of steps {} to {} are passed over, and step {} begins "
+                                         "with sample {}",
+                                         target + 1, spike.step, target + 1, spike.cursor)
+                           : fmt::format("steps {} to {} are done again", target + 1, spike.step)));
+  if (skips) series_.cursor = spike.cursor;
+  series_.went_back = {.from = spike.step, .to = target};
+  series_.nodes = membership_.nodes();
+  if (stop_) {
+    stop_between_ = true;
+    return Next::stop;
+  }
+  resizes_ = true;
+  return Next::resize;
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,180 @@
+#include "core/run/worker/step_judge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::core::run {
+namespace {
+
+using job::SpikeAction;
+using train::StepOutcome;
+using train::StepVerdict;
+
+constexpr std::size_t kShownTensors = 8;
+
+bool none(const std::vector<float>& levels) {
+  return std::all_of(levels.begin(), levels.end(), [](float level) { return level == 0; });
+}
+
+/// The ranks that differ most: where some differ in what is their own, the others have it from them.
+std::vector<std::int64_t> most_different(const std::vector<float>& levels) {
+  const float most = *std::max_element(levels.begin(), levels.end());
+  std::vector<std::int64_t> ranks;
+  for (std::size_t rank = 0; rank < levels.size(); ++rank)
+    if (levels[rank] == most) ranks.push_back(static_cast<std::int64_t>(rank));
+  return ranks;
+}
+
+std::int64_t budget_of(const job::SpikesOptions& options, SpikeAction action) {
+  switch (action) {
+    case SpikeAction::retry: return options.retries;
+    case SpikeAction::skip: return options.skips;
+    case SpikeAction::rollback: break;
+  }
+  return options.rollbacks;
+}
+
+}  // namespace
+
+StepJudge::StepJudge(const job::SuperviseOptions& options, std::int64_t rank, std::int64_t ranks,
+                     const SpikeHistory& history, JudgeTies ties)
+    : options_(options), rank_(rank), ranks_(ranks), ties_(std::move(ties)), watch_(options.spikes, rank) {
+  std::copy_n(history.used.begin(), std::min(history.used.size(), used_.size()), used_.begin());
+  for (std::size_t i = 0; i < std::min(history.losses.size(), history.norms.size()); ++i)
+    watch_.add({.loss = history.losses[i], .grad_norm = history.norms[i]});
+}
+
+StepJudge::Result StepJudge::result_of(const StepOutcome& o) const {
+  const auto bits = [](double x) { return std::bit_cast<std::uint64_t>(x); };
+  return {bits(o.loss), bits(o.grad_norm), bits(o.own_loss), ties_.hash()};
+}
+
+float StepJudge::level(const Result& a, const Result& b) const {
+  if (a.hashes != b.hashes || a.own_loss != b.own_loss) return 2;
+  return a.loss != b.loss || a.grad_norm != b.grad_norm ? 1 : 0;
+}
+
+void StepJudge::tell_differ(const Levels& levels, const Result& a, const Result& b,
+                            ResultsDiffer::Found found) {
+  ResultsDiffer m{.rank = rank_, .step = step_, .ranks = most_different(levels), .found = found};
+  if (std::find(m.ranks.begin(), m.ranks.end(), rank_) == m.ranks.end()) return;
+  std::size_t more = 0;
+  const auto add = [&](const std::string& what) {
+    if (std::find(m.tensors.begin(), m.tensors.end(), what) != m.tensors.end()) return;
+    if (m.tensors.size() < kShownTensors) m.tensors.push_back(what);
+    else ++more;
+  };
+  if (a.own_loss != b.own_loss) add("loss");
+  for (std::size_t i = 0; i < a.hashes.size() && i < b.hashes.size(); ++i)
+    if (a.hashes[i] != b.hashes[i]) add(ties_.names.at(i));
+  if (m.tensors.empty()) add(a.loss != b.loss ? "loss over all ranks" : "gradient norm over all ranks");
+  if (more > 0) m.tensors.push_back(fmt::format("{} more", more));
+  ties_.tell_differ(m);
+}
+
+StepVerdict StepJudge::judge(const StepOutcome& outcome) {
+  if (step_ != outcome.step) {
+    step_ = outcome.step;
+    results_.clear(), tried_.clear();
+    verified_ = !verifies(step_);
+    retried_ = same_again_ = false;
+  }
+  if (!verified_ && !verify(outcome)) return StepVerdict::again;
+  if (std::exchange(retried_, false)) compare_retried(outcome);
+  // Nothing is updated without a token that counts, and there is nothing to judge.
+  if (outcome.loss_weight == 0 && outcome.finite) return StepVerdict::update;
+  const std::string cause = options_.spikes.on() ? watch_.judge(outcome) : std::string();
+  if (!cause.empty()) return act(outcome, cause);
+  if (outcome.finite) watch_.add(outcome);
+  return StepVerdict::update;
+}
+
+/// Whether the step has been computed often enough: twice, or a third time where these differ.
+bool StepJudge::verify(const StepOutcome& outcome) {
+  results_.push_back(result_of(outcome));
+  const auto levels_of = [&](const Result& a, const Result& b) {
+    Levels own(static_cast<std::size_t>(ranks_), 0.0f);
+    own[static_cast<std::size_t>(rank_)] = level(a, b);
+    return ties_.most(own);
+  };
+  if (results_.size() == 1) return false;
+  const Levels first = levels_of(results_[0], results_[1]);
+  if (results_.size() == 2 && !none(first)) return false;
+  verified_ = same_again_ = true;
+  if (results_.size() == 2) return true;
+  // The third computation's gradients are the ones at hand: they are used where they agree with either.
+  const Levels third = levels_of(results_[0], results_[2]), late = levels_of(results_[1], results_[2]);
+  if (none(third) || none(late)) {
+    tell_differ(first, results_[0], results_[1], ResultsDiffer::Found::one_of_three);
+    return true;
+  }
+  tell_differ(third, results_[0], results_[2], ResultsDiffer::Found::no_two_alike);
+  ties_.await_end();
+  throw base::device_error("a rank whose results differ goes on");
+}
+
+/// Bits that differ from the same computation of the same data are neither the data's nor the optimisation's.
+void StepJudge::compare_retried(const StepOutcome& outcome) {
+  const Result now = result_of(outcome);
+  Levels levels(static_cast<std::size_t>(ranks_), 0.0f);
+  levels[static_cast<std::size_t>(rank_)] = level(results_.back(), now);
+  levels = ties_.most(levels);
+  same_again_ = none(levels);
+  if (!same_again_) tell_differ(levels, results_.back(), now, ResultsDiffer::Found::after_spike);
+  results_.back() = now;
+}
+
+StepVerdict StepJudge::act(const StepOutcome& outcome, const std::string& cause) {
+  for (const std::string& word : options_.spikes.policy) {
+    const auto at = std::find(job::kSpikeWords.begin(), job::kSpikeWords.end(), word);
+    const auto action = static_cast<SpikeAction>(at - job::kSpikeWords.begin());
+    std::int64_t& used = used_[static_cast<std::size_t>(action)];
+    const std::int64_t budget = budget_of(options_.spikes, action);
+    if (action == SpikeAction::retry && same_again_) {
+      tried_.emplace_back("retry: computed again with the same result");
+      continue;
+    }
+    if (used >= budget) {
+      tried_.push_back(fmt::format("{}: {} of {} used", word, used, budget));
+      continue;
+    }
+    ++used;
+    const std::string known = same_again_ ? ", computed again with the same result" : "";
+    const std::string count = fmt::format("({} {} of {})", word, used, budget);
+    SpikeActed m{.step = step_, .action = action, .used = used};
+    if (action == SpikeAction::retry) {
+      m.message = fmt::format("spike in step {}: {}; it is computed again {}", step_, cause, count);
+      if (rank_ == 0) ties_.tell_act(m);
+      if (results_.empty()) results_.push_back(result_of(outcome));
+      else results_.back() = result_of(outcome);
+      retried_ = true;
+      return StepVerdict::again;
+    }
+    if (action == SpikeAction::skip) {
+      m.message = fmt::format("spike in step {}{}: {}; nothing is updated {}", step_, known, cause, count);
+      if (rank_ == 0) ties_.tell_act(m);
+      return StepVerdict::skip;
+    }
+    m.message = fmt::format("spike in step {}{}: {}; the run goes back {}", step_, known, cause, count);
+    if (rank_ == 0) ties_.tell_act(m);
+    ties_.await_end();
+  }
+  end(outcome, cause);
+}
+
+void StepJudge::end(const StepOutcome& outcome, const std::string& cause) {
+  const std::int64_t knows = outcome.finite ? 0 : outcome.nonfinite_rank;
+  if (knows != rank_) ties_.await_end();
+  std::string tried;
+  for (const std::string& what : tried_) tried += (tried.empty() ? "" : "; ") + what;
+  throw base::diverged_error(
+      fmt::format("step {}: {}; the step updated nothing, and supervise.spikes has no action left: {}", step_,
+                  cause, tried));
+}
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,75 @@
+// Steps that are judged between their gradients and their update.
+
+#include <algorithm>
+#include <array>
+
+#include "core/train/trainer.h"
+#include "kernels/base/error.h"
+
+namespace trainerd::core::train {
+
+using namespace kernels;
+
+void Trainer::take_judging(Arena& persistent) {
+  if (!job_.supervise.judges_steps()) return;
+  grad_hashes_.emplace(params_);
+  grad_hash_values_ =
+      persistent.take(DType::i32, {std::max<std::int64_t>(1, grad_hashes_->count()), 2}, MemoryTerm::control);
+  judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
+}
+
+/// The host waits for the device.
+StepOutcome Trainer::outcome(const ReportSlot& slot) {
+  Stream& s = *compute_;
+  StepControlValues values;
+  std::array<float, 3> voted{};
+  backend_.read_back(s, slot.control, std::as_writable_bytes(std::span(&values, 1)));
+  backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(voted)));
+  const MeanLoss mean = read_loss(s, slot);
+  StepOutcome outcome{.step = slot.step,
+                      .loss = mean.loss,
+                      .loss_weight = mean.weight,
+                      .grad_norm = values.grad_norm,
+                      .finite = values.skip != StepControlValues::kSkipNonfinite,
+                      .own_loss = own_loss_};
+  if (!outcome.finite) name_nonfinite(values, voted[2], outcome.nonfinite_rank, outcome.nonfinite);
+  return outcome;
+}
+
+void Trainer::name_nonfinite(const StepControlValues& values, float voted, std::int64_t& rank,
+                             std::string& name) const {
+  if (voted > 0) rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted);
+  if (rank == groups_.rank())
+    name = values.nonfinite < 0
+               ? "loss"
+               : params_.info(norm_runs_[static_cast<std::size_t>(values.nonfinite)].run->id).name;
+}
+
+void Trainer::pass_over(const ReportSlot& slot) {
+  StepControlValues values;
+  backend_.read_back(*compute_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
+  values.skip = StepControlValues::kSkipJudged;
+  backend_.write(*compute_, std::as_bytes(std::span(&values, 1)), slot.control);
+}
+
+std::vector<std::uint64_t> Trainer::hash_gradients() {
+  base::check(grad_hashes_.has_value(), "gradients are hashed in a job that judges its steps");
+  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(grad_hashes_->count()));
+  grad_hashes_->make(backend_, *compute_, grad_hash_values_);
+  if (!hashes.empty())
+    backend_.read_back(*compute_, grad_hash_values_, std::as_writable_bytes(std::span(hashes)));
+  return hashes;
+}
+
+std::vector<float> Trainer::most_of_ranks(const std::vector<float>& values) {
+  std::vector<float> most = values;
+  const Tensor votes = judge_votes_.rows(0, static_cast<std::int64_t>(values.size()));
+  backend_.write(*compute_, std::as_bytes(std::span(values)), votes);
+  groups_.world()
+      .all_reduce(*compute_, votes, parallel::ReduceOp::max, {.label = "judgement"})
+      ->wait(*compute_);
+  backend_.read_back(*compute_, votes, std::as_writable_bytes(std::span(most)));
+  return most;
+}
+
+}  // namespace trainerd::core::train
