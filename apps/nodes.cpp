@@ -152,7 +152,8 @@ std::optional<std::int64_t> slurm_step_nodes(const Environment& environment) {
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
                                                             std::int64_t spares,
                                                             const Environment& environment,
-                                                            const NodeAddress& address) {
+                                                            const NodeAddress& address,
+                                                            const std::string& coordinator) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
   core::run::MembershipOptions membership;
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
@@ -189,7 +190,10 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
   if (const auto token = environment("TRAINERD_TOKEN"); token && !token->empty())
     membership.token.emplace(*token, "TRAINERD_TOKEN");
   if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
-  else if (step) membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
+  else if (!coordinator.empty()) {
+  }  // says where the nodes meet
+  else if (step)
+    membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
   else
     throw base::spec_error(
         several +
