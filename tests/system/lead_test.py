@@ -124,6 +124,15 @@ class Moves(LeadTest):
         self.finish_spared(gone=[2], whole=[*WHOLE, "--set", "steps=400"])
 
     @unittest.skipUnless(FULL, SLICE)
+    def test_another_node_is_waited_for_without_a_spare(self):
+        self.begin("waited", *WHOLE)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], "node 1 .* is waited for")
+        self.agents[1] = self.agent(1, 1)
+        self.finish_spared()
+
+    @unittest.skipUnless(FULL, SLICE)
     def test_the_leader_and_another_node_at_once(self):
         self.begin("two", *WHOLE, nodes=3, spares=2)
         self.train_until(12)

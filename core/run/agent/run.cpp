@@ -190,7 +190,7 @@ void Run::train() {
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
-  membership_.admit_late(partner_ != nullptr && job_.restarts > 0);
+  membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
   tell_nodes();
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;

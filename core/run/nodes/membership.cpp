@@ -97,7 +97,8 @@ void Membership::begin(Go go) {
   go.isa = go_.isa;
   go.nodes = nodes();
   go_ = std::move(go);
-  if (leaves_token_ && !token_file_) token_file_.emplace(output_, *options_.token);
+  // A directory that was moved aside has taken it along.
+  if (leaves_token_ && (!token_file_ || !TokenFile::read(output_))) token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 

@@ -125,8 +125,8 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
   }
   expected_.clear();
   agree_on_isa();
-  // Whose output this is shows later.
-  token_file_.reset();
+  // Whose output this is shows later; a coordinator has said it.
+  if (!coordinated()) token_file_.reset();
 }
 
 /// The lowest of all nodes: results must not depend on the node that computes them.
