@@ -190,14 +190,12 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
   if (const auto token = environment("TRAINERD_TOKEN"); token && !token->empty())
     membership.token.emplace(*token, "TRAINERD_TOKEN");
   if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
-  else if (!coordinator.empty()) {
-  }  // says where the nodes meet
-  else if (step)
+  else if (step && coordinator.empty())
     membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
-  else
-    throw base::spec_error(
-        several +
-        " and nothing says where they meet: give --rendezvous HOST:PORT, an address of node 0, on each");
+  else if (coordinator.empty())
+    throw base::spec_error(several +
+                           " and nothing says where they meet: give --rendezvous HOST:PORT, an address of "
+                           "node 0, on each, or set supervise.coordinator");
   return membership;
 }
 
