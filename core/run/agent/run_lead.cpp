@@ -11,6 +11,8 @@ namespace trainerd::core::run {
 void Run::on_lost_lead(const std::string& why) {
   lost_node_ = true;
   leaderless_ = membership_.name_of(0) + " does not lead the run any more: " + why;
+  if (metrics_file_) metrics_file_->disown();
+  if (discovery_file_) discovery_file_->disown();
   membership_.abandon();
   fail({base::ErrorKind::comm, leaderless_, 2});
 }
