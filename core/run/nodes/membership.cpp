@@ -98,7 +98,8 @@ void Membership::begin(Go go) {
   go.nodes = nodes();
   go_ = std::move(go);
   // A directory that was moved aside has taken it along.
-  if (leaves_token_ && (!token_file_ || !TokenFile::read(output_))) token_file_.emplace(output_, *options_.token);
+  if (leaves_token_ && (!token_file_ || !TokenFile::read(output_)))
+    token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 

@@ -196,7 +196,7 @@ class Membership {
                    const std::optional<parallel::JobToken>& given, std::string& why);
   void check_own_address() const;
   base::UniqueFd listen();
-  void take_over(const std::string& lost);
+  void take_over(const Hello& hello);
   void fill_places();
   void receive_news(std::vector<Event>& events);
   void await_go(int signal_fd);

@@ -130,7 +130,7 @@ base::UniqueFd Membership::listen() {
   options_.spare = false;
   options_.nodes.node = 0;
   members_[0].host = this_host();
-  if (!options_.lead.lost.empty()) take_over(options_.lead.lost);
+  takes_over_ = !options_.lead.lost.empty();
   if (options_.rendezvous.host.empty())
     options_.rendezvous = {options_.interface.empty() ? options_.lead.coordinator->own_address()
                                                       : base::own_address(options_.interface),
@@ -140,11 +140,14 @@ base::UniqueFd Membership::listen() {
   return listener;
 }
 
-/// This agent leads a run that another led until now.
-void Membership::take_over(const std::string& lost) {
-  if (std::exchange(takes_over_, true)) return;
-  lead_moved_ = lost + "; " + name_of(0) + " leads the run now";
-  log::info("{}", lead_moved_);
+/// An agent joins that has lost another leader.
+void Membership::take_over(const Hello& hello) {
+  if (hello.lost.empty()) return;
+  // A spare does not know of the run's steps.
+  if (!takes_over_ || !hello.spare) options_.lead.lost = hello.lost;
+  takes_over_ = true;
+  for (const auto& [step, next] : hello.folders)
+    options_.lead.folders[step] = std::max(options_.lead.folders[step], next);
 }
 
 /// Nodes that have not come were lost with the leader before: spares take their places, or an elastic run

@@ -124,6 +124,10 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     throw base::comm_error(text);
   }
   expected_.clear();
+  if (takes_over_) {
+    lead_moved_ = options_.lead.lost + "; " + name_of(0) + " leads the run now";
+    log::info("{}", lead_moved_);
+  }
   agree_on_isa();
   // Whose output this is shows later; a coordinator has said it.
   if (!coordinated()) token_file_.reset();
@@ -186,9 +190,7 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
   Member member{hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent};
   const std::string who = who_is(hello, from);
   std::string why = objection(hello, who);
-  if (why.empty() && !hello.lost.empty()) take_over(hello.lost);
-  for (const auto& [step, next] : hello.folders)
-    options_.lead.folders[step] = std::max(options_.lead.folders[step], next);
+  if (why.empty()) take_over(hello);
   // The number may be that of a node which another agent has taken over.
   const bool taken = why.empty() && coordinated() && !taken_by(hello).empty();
   if (taken) member.channel->send(encode(NodeMessage{WaitAsSpare{}}));
@@ -357,10 +359,13 @@ void Membership::await_go(int signal_fd) {
       }
     for (const Heartbeats::Report& report : beats_->take())
       if (report.what == Heartbeats::Report::What::silent)
-        lose_leader(name_of(0) + " " + silence_text(report.seconds));
+        lose_leader(name_of(0) + (coordinated() ? " was lost: it " : " ") + silence_text(report.seconds));
     if (fds[1].revents == 0) continue;
     const auto text = receive_from_leader();
-    if (!text) lose_leader(name_of(0) + " was lost before training began; see what became of its agent");
+    if (!text)
+      lose_leader(name_of(0) + (options_.spare && coordinated()
+                                    ? " was lost: its agent has ended or its host is out of reach"
+                                    : " was lost before training began; see what became of its agent"));
     const NodeMessage message = decode_node_message(*text);
     if (const auto* end = std::get_if<End>(&message)) {
       end_ = *end;
