@@ -47,10 +47,12 @@ class CommandLine {
     run->add_flag("--spare", nodes.spare,
                   "This is none of the nodes, but waits to take the place of one that is lost "
                   "(cluster.failures.spares); so does a node with a number after the last");
-    run->add_option("--rendezvous,--rdzv-endpoint", nodes.rendezvous,
-                    "Where the nodes meet: an address of node 0 and a free port, the same on all; by default "
-                    "node 0's host "
-                    "and a port made from the job's number under Slurm")
+    run->add_option(
+           "--rendezvous,--rdzv-endpoint", nodes.rendezvous,
+           "Where the nodes meet: an address of node 0 and a free port, the same on all; by default "
+           "node 0's host "
+           "and a port made from the job's number under Slurm. With supervise.coordinator: where this "
+           "agent serves when it leads; by default its own address and any free port")
         ->type_name("HOST:PORT");
     run->add_option("--rendezvous-timeout", nodes.timeout_seconds,
                     "Seconds until the last node must have come; default 300")

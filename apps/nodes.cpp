@@ -152,7 +152,8 @@ std::optional<std::int64_t> slurm_step_nodes(const Environment& environment) {
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
                                                             std::int64_t spares,
                                                             const Environment& environment,
-                                                            const NodeAddress& address) {
+                                                            const NodeAddress& address,
+                                                            const std::string& coordinator) {
   const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
   core::run::MembershipOptions membership;
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
@@ -189,11 +190,12 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
   if (const auto token = environment("TRAINERD_TOKEN"); token && !token->empty())
     membership.token.emplace(*token, "TRAINERD_TOKEN");
   if (!args.rendezvous.empty()) membership.rendezvous = endpoint_of(args.rendezvous);
-  else if (step) membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
-  else
-    throw base::spec_error(
-        several +
-        " and nothing says where they meet: give --rendezvous HOST:PORT, an address of node 0, on each");
+  else if (step && coordinator.empty())
+    membership.rendezvous = {reachable_host(step->hosts.front(), address), step->port};
+  else if (coordinator.empty())
+    throw base::spec_error(several +
+                           " and nothing says where they meet: give --rendezvous HOST:PORT, an address of "
+                           "node 0, on each, or set supervise.coordinator");
   return membership;
 }
 

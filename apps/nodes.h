@@ -35,11 +35,12 @@ std::optional<std::int64_t> slurm_step_nodes(const Environment& environment);
 /// the options, or else by the Slurm step that it is a task of. Under Slurm they meet at the step's first
 /// node: by its name where the network knows that, else at its `address`. TRAINERD_TOKEN is the job's token
 /// where it is set. None for a job of one node that names no rendezvous. Throws SpecError when something is
-/// missing or contradicts.
+/// missing or contradicts. With a `coordinator` they need no address.
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
                                                             std::int64_t spares,
                                                             const Environment& environment,
-                                                            const NodeAddress& address);
+                                                            const NodeAddress& address,
+                                                            const std::string& coordinator = {});
 
 /// The hosts of a list as Slurm writes it: "gpu[1-3,07],login,a[1-2]b[0-1]". Throws SpecError.
 std::vector<std::string> expand_host_list(const std::string& list);

@@ -108,8 +108,9 @@ int run_command(const RunArgs& args) {
       !io::parse_listen_address(args.metrics_listen))
     throw base::spec_error("--metrics-listen: expected a numeric host:port or off, got '" +
                            args.metrics_listen + "'");
-  const auto membership = find_membership(args.nodes, job.cluster.nodes, job.cluster.spares,
-                                          process_environment, core::slurm::slurm_node_address);
+  const auto membership =
+      find_membership(args.nodes, job.cluster.nodes, job.cluster.spares, process_environment,
+                      core::slurm::slurm_node_address, job.supervise.coordinator);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();

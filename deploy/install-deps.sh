@@ -18,6 +18,7 @@ test_packages=(
   dpkg-dev      # finds what Debian's package depends on
   mandoc        # judges and shows man pages
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
+  etcd-server   # says which agent leads
   iproute2      # several hosts on one, as network namespaces
   python3       # drives the real binary
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser
@@ -44,10 +45,12 @@ install_missing() {
   # Debian starts the service of a new package at once and at every boot. The tests start programs of their own. The mask lies in /run: a
   # reboot forgets it.
   local services=()
-  if [ -d /run/systemd/system ] && [[ " ${missing[*]} " == *" prometheus "* ]]; then
-    services=(prometheus.service)
-    "${sudo[@]}" systemctl mask --runtime "${services[@]}"
-  fi
+  local package
+  for package in prometheus etcd-server; do
+    [[ " ${missing[*]} " == *" $package "* ]] && services+=("${package%-server}.service")
+  done
+  [ -d /run/systemd/system ] || services=()
+  [ "${#services[@]}" -eq 0 ] || "${sudo[@]}" systemctl mask --runtime "${services[@]}"
   "${sudo[@]}" apt-get update -q
   "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "${missing[@]}"
   if [ "${#services[@]}" -gt 0 ]; then

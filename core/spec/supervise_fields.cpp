@@ -4,6 +4,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/spec/etcd_url.h"
 #include "core/spec/field_table.h"
 #include "core/spec/fields.h"
 #include "core/spec/supervise.h"
@@ -49,6 +50,11 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
         "a node that was not heard of for so long counts as lost: its agent is stopped, its host frozen, or "
         "the link to it cut; at least 3 heartbeats")
       .above(0)
+      .idle_if(one, one_node);
+  t.add("supervise.coordinator", &s.coordinator,
+        "etcd (3.4 or later) that says which agent leads, `etcd://host:port[,host:port...]`: the run "
+        "survives the "
+        "loss of node 0 too; empty: node 0's agent leads, and the run ends with it")
       .idle_if(one, one_node);
 }
 
@@ -166,6 +172,9 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
          "parallel.zero: 1)"}};
   if (const std::string problem = policy_problem(s.spikes.policy); !problem.empty())
     return {{"supervise.spikes.policy", problem}};
+  if (!s.coordinator.empty())
+    if (const std::string problem = parse_etcd_url(s.coordinator).problem; !problem.empty())
+      return {{"supervise.coordinator", problem}};
   const auto out_of = [](double value, double least, double most) {
     return io::duration_text(value) + " is out of " + io::duration_text(least) + " to " +
            io::duration_text(most) + " (nearest valid: " + io::duration_text(value < least ? least : most) +

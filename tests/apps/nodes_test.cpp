@@ -131,6 +131,19 @@ TEST_CASE("a Slurm step that contradicts the job or itself is refused", "[nodes]
   }
 }
 
+TEST_CASE("with a coordinator nodes need no address to meet at", "[nodes]") {
+  NodeArgs args;
+  args.node = 2;
+  const auto at = [&](const Environment& environment) {
+    return find_membership(args, 3, 0, environment, scheduler_address, "etcd://10.0.0.8:2379")->rendezvous;
+  };
+  CHECK(at(in({})).host.empty());
+  args.rendezvous = "10.0.0.3:5000";
+  CHECK(at(in({})).text() == "10.0.0.3:5000");
+  args = {};
+  CHECK(at(in(kStep)).host.empty());
+}
+
 TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") {
   NodeArgs args;
   args.node = 2;

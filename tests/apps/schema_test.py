@@ -35,9 +35,10 @@ OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|
 # Refused where they have no effect, the default too: for synthetic data, and without a receiver or a partner.
 IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment", "checkpoint.partner.wait", "checkpoint.mtbf",
         "checkpoint.durable.every", "supervise.heartbeat", "supervise.dead_after", "cluster.failures.spares", "cluster.failures.elastic",
-        "cluster.failures.min_replicas"}
+        "cluster.failures.min_replicas", "supervise.coordinator"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
-              "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port"}
+              "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port",
+              "supervise.coordinator": "etcd://host:port"}
 
 EDGES = [10, 64, 128, 1000, 1024, 4096, 1 << 17, 1 << 20, 1 << 22, 1 << 24, 1 << 27, (1 << 31) - 1, 10**12, 1 << 40, (1 << 63) - 1, (1 << 64) - 1]
 VALUES = [True, False, None, -1, 0, 1, 2, 3, 4, 7, *EDGES, *(edge + 1 for edge in EDGES), -0.5, 0.5, 0.999, 1.5, 1e30, "", "x", "10", "auto", "true",

@@ -69,10 +69,12 @@ TEST_CASE("one node is watched as the job says, and faults of ranks that it lack
           "[elastic]") {
   job::JobSpec whole = elastic_job("{dp: 2}", 2);
   whole.supervise.hang_factor = 0;
+  whole.supervise.coordinator = "etcd://10.0.0.1:2379";
   whole.supervise.hash_every = 7;
   whole.faults = {.allow = true, .inject = {{.step = 3, .rank = 1}, {.step = 4, .rank = 0}}};
   const job::JobSpec one = run::job_on(whole, 1).value();
   CHECK(one.supervise.hang_factor == 0);
+  CHECK(one.supervise.coordinator.empty());
   CHECK(one.supervise.hash_every == 7);
   REQUIRE(one.faults.inject.size() == 1);
   CHECK(one.faults.inject[0].step == 4);

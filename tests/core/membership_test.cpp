@@ -74,6 +74,13 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(hello.nodes == 2);
   CHECK(hello.host == "gpu7");
   CHECK(hello.job_yaml == run::shared_job(some_job()));
+  run::Hello rejoins = good_hello();
+  rejoins.lost = "node 0 was lost";
+  rejoins.folders = {{10, 2}};
+  rejoins.spare = true;
+  rejoins = run::decode_hello(run::encode(rejoins));
+  CHECK((rejoins.lost == "node 0 was lost" && rejoins.spare));
+  CHECK(rejoins.folders == std::map<std::int64_t, std::int64_t>{{10, 2}});
   const auto crossed = [](const run::NodeMessage& message) {
     return run::decode_node_message(run::encode(message));
   };

@@ -260,6 +260,15 @@ TEST_CASE("signs of life and spares are of several nodes, and fit each other", "
                     Catch::Contains("cluster.failures.spares: has no effect: cluster.nodes is 1"));
   CHECK_THROWS_WITH(of("}\nsupervise: {dead_after: 2m}", 1),
                     Catch::Contains("supervise.dead_after: has no effect: cluster.nodes is 1"));
+  const std::string url = "etcd://10.0.0.8:2379,10.0.0.9:2379";
+  const job::JobSpec led = of("}\nsupervise: {coordinator: \"" + url + "\"}\n");
+  CHECK(led.supervise.coordinator == url);
+  CHECK(spec::parse_job(spec::to_yaml(led), "again") == led);
+  CHECK_THROWS_WITH(
+      of("}\nsupervise: {coordinator: \"http://10.0.0.8:2379\"}"),
+      Catch::Contains("supervise.coordinator: expected etcd://host:port[,host:port...], got 'http:"));
+  CHECK_THROWS_WITH(of("}\nsupervise: {coordinator: \"" + url + "\"}", 1),
+                    Catch::Contains("supervise.coordinator: has no effect: cluster.nodes is 1"));
 }
 
 TEST_CASE("configs/README.md holds the reference that the parser's table makes", "[spec][readme]") {

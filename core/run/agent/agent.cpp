@@ -1,10 +1,18 @@
 #include "core/run/agent/agent.h"
 
 #include <exception>
+#include <memory>
+#include <span>
 
 #include "core/run/agent/elastic.h"
 #include "core/run/agent/run.h"
+#include "core/run/coordinator/etcd_coordinator.h"
+#include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
+#include "core/spec/etcd_url.h"
+#include "io/checkpoint/tiers.h"
+#include "io/hash/hash.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
 
@@ -24,41 +32,100 @@ AgentOptions options_here(const AgentOptions& options, const job::JobSpec& job,
   return here;
 }
 
-}  // namespace
+/// Etcd, if the job names one.
+std::shared_ptr<Coordinator> coordinator_of(const job::JobSpec& job) {
+  if (job.supervise.coordinator.empty()) return nullptr;
+  const std::string owner = io::tier_owner(job.name, job.output);
+  return make_etcd_coordinator({.members = spec::parse_etcd_url(job.supervise.coordinator).endpoints,
+                                .run = io::xxh3_hex(std::as_bytes(std::span(owner))),
+                                .every_seconds = job.supervise.heartbeat_seconds,
+                                .dead_seconds = job.supervise.dead_after_seconds});
+}
 
-AgentResult run_agent(const AgentOptions& options) {
-  std::optional<Membership> membership;
-  if (options.membership) membership.emplace(*options.membership, options.job, options.signal_fd);
-  else membership.emplace();
-  if (membership->over()) return {0, membership->end()->stop_signal};
+MembershipOptions membership_of(const AgentOptions& options) {
+  MembershipOptions membership = *options.membership;
+  membership.lead.coordinator = coordinator_of(options.job);
+  membership.lead.wait_seconds = options.job.checkpoint.partner_wait_seconds;
+  membership.lead.size_of = [job = options.job](std::int64_t nodes) -> std::int64_t {
+    const auto smaller = job_on(job, nodes);
+    return smaller ? smaller->cluster.nodes : 0;
+  };
+  return membership;
+}
+
+/// The sizes of the run, one after the other, until it is over or its leader is lost.
+AgentResult run_with(const AgentOptions& options, Membership& membership, RunSeries& series) {
+  if (membership.over()) return {0, membership.end()->stop_signal};
   try {
-    RunSeries series{.whole = options.job, .restarts = RestartBudget(options.job.restarts)};
-    for (bool first = true;; first = false) {
-      const auto job = job_on(options.job, membership->nodes());
+    for (;; series.first = false) {
+      const auto job = job_on(options.job, membership.nodes());
       base::check(job.has_value(), "the leader chooses a size that the job has");
-      AgentOptions here = options_here(options, *job, *membership);
-      here.fresh = options.fresh && first;
+      AgentOptions here = options_here(options, *job, membership);
+      here.fresh = options.fresh && series.first;
       // The other nodes leave when this one says so; a signal to one of them is passed on when it has
       // planned.
       std::optional<EarlyStop> early;
-      if (membership->leads())
+      if (membership.leads())
         early.emplace(options.signal_fd, [&](const StopRequest& stop) {
-          membership->finish({.stop_signal = stop.exit_signal});
+          membership.finish({.stop_signal = stop.exit_signal});
           options.leave(stop);
         });
-      Run run(here, *membership, series);
+      Run run(here, membership, series);
       run.prepare();
       early.reset();
       const AgentResult result = run.run();
       if (!run.resizes()) {
-        membership->finish({.stop_signal = result.stop_signal});
+        membership.finish({.stop_signal = result.stop_signal});
         return result;
       }
-      if (!membership->leads()) membership->await_resize(options.signal_fd);
-      if (membership->over()) return {0, membership->end()->stop_signal};
+      if (!membership.leads()) membership.await_resize(options.signal_fd);
+      if (membership.over()) return {0, membership.end()->stop_signal};
     }
+  } catch (const LeaderLost&) {
+    throw;
   } catch (const std::exception& error) {
-    membership->finish(end_by(error));
+    membership.finish(end_by(error));
+    throw;
+  }
+}
+
+/// How this agent joins the run again, when another leads it. Throws CommError when it has done so too often.
+MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, RunSeries& series) {
+  if (!series.restarts.take(base::monotonic_seconds()))
+    throw base::comm_error(std::string(lost.what()) + "; the run has begun again " +
+                           std::to_string(series.restarts.taken()) +
+                           " times within 10 minutes, as often as the job allows (restarts)");
+  place.nodes.node = lost.node;
+  place.spare = lost.spare;
+  place.lead.lost = lost.what();
+  place.lead.folders = series.folders;
+  series.first = false;
+  log::warn("{}; this agent waits for another that leads", lost.what());
+  return place;
+}
+
+/// With a coordinator the run goes on when its leader is lost.
+AgentResult run_led(const AgentOptions& options, RunSeries& series) {
+  MembershipOptions place = membership_of(options);
+  for (;;) {
+    try {
+      Membership membership(place, options.job, options.signal_fd);
+      return run_with(options, membership, series);
+    } catch (const LeaderLost& lost) {
+      place = next_place(place, lost, series);
+    }
+  }
+}
+
+}  // namespace
+
+AgentResult run_agent(const AgentOptions& options) {
+  RunSeries series{.whole = options.job, .restarts = RestartBudget(options.job.restarts)};
+  try {
+    if (options.membership) return run_led(options, series);
+    Membership alone;
+    return run_with(options, alone, series);
+  } catch (const std::exception& error) {
     options.log->add("error", error.what());
     options.log->finish();
     throw;

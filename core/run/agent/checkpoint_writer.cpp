@@ -32,8 +32,11 @@ bool holds_state(CheckpointWriter::Part part) {
 }  // namespace
 
 struct CheckpointWriter::State {
-  State(const io::CheckpointStore& s, const Retries& r)
-      : store(s), retries(r), event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {
+  State(const io::CheckpointStore& s, const Retries& r, std::function<bool()> a)
+      : store(s),
+        retries(r),
+        allowed(std::move(a)),
+        event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK | EFD_SEMAPHORE)) {
     if (!event) throw base::device_error("cannot make an eventfd: " + base::errno_text(errno));
   }
 
@@ -46,6 +49,7 @@ struct CheckpointWriter::State {
 
   io::CheckpointStore store;
   Retries retries;
+  std::function<bool()> allowed;
   base::UniqueFd event;
   std::mutex mutex;
   std::condition_variable wake;
@@ -64,6 +68,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
   const double start = base::monotonic_seconds();
   const auto seconds = [&] { return job.write_seconds + base::monotonic_seconds() - start; };
   try {
+    if (!allowed()) throw base::comm_error("this agent does not lead the run any more");
     std::int64_t bytes = 0;
     for (const io::ShardContent& shard : job.shards) bytes += static_cast<std::int64_t>(shard.bytes.size());
     for (const io::WrittenShard& shard : job.written) bytes += shard.info.bytes;
@@ -171,8 +176,10 @@ void CheckpointWriter::State::serve() {
   }
 }
 
-CheckpointWriter::CheckpointWriter(const io::CheckpointStore& store, const Retries& retries)
-    : state_(std::make_shared<State>(store, retries)), thread_([state = state_] { state->serve(); }) {}
+CheckpointWriter::CheckpointWriter(const io::CheckpointStore& store, const Retries& retries,
+                                   std::function<bool()> allowed)
+    : state_(std::make_shared<State>(store, retries, std::move(allowed))),
+      thread_([state = state_] { state->serve(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {
   if (!thread_.joinable()) return;

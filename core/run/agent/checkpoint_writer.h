@@ -1,6 +1,7 @@
 #pragma once
 
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -61,7 +62,11 @@ class CheckpointWriter {
     double give_up_seconds = 3600;
   };
 
-  CheckpointWriter(const io::CheckpointStore& store, const Retries& retries);
+  /// Nothing is written once `allowed` is false: of a leader that was frozen, which may have a successor. It
+  /// is called by the writer's thread, which may outlive this.
+  CheckpointWriter(
+      const io::CheckpointStore& store, const Retries& retries,
+      std::function<bool()> allowed = [] { return true; });
   /// Finishes what is queued, unless abandoned; what fails is tried once more.
   ~CheckpointWriter();
 

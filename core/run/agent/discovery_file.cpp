@@ -84,7 +84,7 @@ DiscoveryFile::~DiscoveryFile() {
 }
 
 void DiscoveryFile::leave(base::ErrorKind kind) {
-  left_ = true;
+  if (std::exchange(left_, true)) return;
   const std::string text =
       target_text(target_, {{"__metrics_path__", metrics_path_}, {"ended", base::to_string(kind)}});
   if (const int error = write_text(path_, text); error != 0)

@@ -29,6 +29,8 @@ class DiscoveryFile {
 
   /// The run has failed: the file stays, with the error's kind in its label `ended`.
   void leave(base::ErrorKind kind);
+  /// The file is another agent's from now on.
+  void disown() { left_ = true; }
   const std::string& path() const { return path_; }
 
  private:

@@ -14,6 +14,7 @@ void leave_to_several(job::JobSpec& job) {
   const job::JobSpec plain;
   job.supervise.heartbeat_seconds = plain.supervise.heartbeat_seconds;
   job.supervise.dead_after_seconds = plain.supervise.dead_after_seconds;
+  job.supervise.coordinator = plain.supervise.coordinator;
   job.cluster.spares = plain.cluster.spares;
   job.cluster.elastic = plain.cluster.elastic;
   job.cluster.min_replicas = plain.cluster.min_replicas;

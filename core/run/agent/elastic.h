@@ -25,10 +25,12 @@ struct RunSeries {
   const job::JobSpec& whole;  ///< with all of its nodes
   RestartBudget restarts;
   RepeatedCrash crashes = {};
+  bool first = true;                       ///< the next is the first
   std::optional<std::int64_t> nodes = {};  ///< of the next size; none: the run is over
   bool was_ready = false;                  ///< all ranks of some size were
   /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
+  bool lead_told = false;  ///< that this agent has taken the lead over
   // Of supervise.spikes. A run that goes back is a `Run` of its own too.
   std::vector<std::int64_t> spikes_used = {};  ///< see SpikeHistory
   struct Judged {

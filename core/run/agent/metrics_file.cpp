@@ -47,6 +47,8 @@ MetricsFile::MetricsFile(std::string path, const MetricsTarget& target) : path_(
     log::warn("{} cannot be written: {}", path_, base::errno_text(error));
 }
 
-MetricsFile::~MetricsFile() { ::unlink(path_.c_str()); }
+MetricsFile::~MetricsFile() {
+  if (!path_.empty()) ::unlink(path_.c_str());
+}
 
 }  // namespace trainerd::core::run

@@ -28,6 +28,8 @@ class MetricsFile {
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
+  /// The file is another agent's from now on.
+  void disown() { path_.clear(); }
 
  private:
   std::string path_;

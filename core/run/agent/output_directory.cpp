@@ -90,13 +90,19 @@ std::string content_of(const std::string& path) {
 
 }  // namespace
 
-OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier) : path_(io::local_path(path)) {
-  lock();
+OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier,
+                                 const std::optional<LeadMark>& lead)
+    : path_(io::local_path(path)) {
+  lock(lead);
   if (earlier == Earlier::moved_aside) move_aside();
+  if (lead) mark(lead->text());
 }
 
-void OutputDirectory::lock() {
+void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
   const std::string file = lock_file(path_);
+  int unread = 0;
+  const auto before = LeadMark::parse(text_of(file, unread));
+  const bool outdated = lead && before && before->run == lead->run && before->epoch < lead->epoch;
   // Another run may have moved the directory aside between the opening and the lock.
   for (int tries = 0; tries < 10; ++tries) {
     std::error_code error;
@@ -104,10 +110,34 @@ void OutputDirectory::lock() {
     if (error) unwritable(path_, error.value());
     lock_ = base::open_shared(file);
     if (!lock_) unwritable(file, errno);
-    if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
+    const bool held = ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0;
+    if (held && !outdated)
       throw base::spec_error("another run is using " + path_ +
                              "; wait for it, or set `output` to another directory");
-    if (is_at(lock_.get(), file)) return;
+    if (held) take_lock_over(*lead);
+    if (!is_at(lock_.get(), file)) continue;
+    // A host that is frozen or cut off may have lost its lock, and writes to its logs all the same.
+    if (outdated) renew_logs();
+    return;
+  }
+}
+
+/// The lock is another file from now on.
+void OutputDirectory::take_lock_over(const LeadMark& lead) {
+  const std::string file = lock_file(path_), next = file + "." + std::to_string(lead.epoch);
+  lock_ = base::open_shared(next);
+  if (!lock_ || ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) unwritable(next, errno);
+  if (::rename(next.c_str(), file.c_str()) != 0) unwritable(file, errno);
+}
+
+void OutputDirectory::renew_logs() const {
+  for (const std::string& log : {steps(), samples(), events()}) {
+    std::error_code error;
+    if (std::filesystem::symlink_status(log, error).type() != std::filesystem::file_type::regular) continue;
+    const std::string copy = log + ".copy";
+    std::filesystem::remove(copy, error);
+    if (!std::filesystem::copy_file(log, copy, error)) unwritable(copy, error.value());
+    if (::rename(copy.c_str(), log.c_str()) != 0) unwritable(log, errno);
   }
 }
 
@@ -136,7 +166,7 @@ void OutputDirectory::move_aside() {
   moved_to_ = to;
   std::filesystem::create_directories(real, error);
   if (error) unwritable(real, error.value());
-  lock();
+  lock({});
 }
 
 std::optional<std::int64_t> OutputDirectory::recorded_step() const {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "core/job/job.h"
+#include "core/run/coordinator/lead_mark.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core::run {
@@ -19,8 +20,11 @@ class OutputDirectory {
   enum class Earlier { kept, moved_aside };
   /// Makes it and locks it; `path` may be a file:// URI. An output that is to be moved aside is renamed to
   /// `<path>.old-YYYYmmdd-HHMMSS` (UTC) first. Throws SpecError: it cannot be made or written, or another run
-  /// holds it; CheckpointError: the disk is full.
-  explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept);
+  /// holds it; CheckpointError: the disk is full. An agent that leads by a coordinator's word marks it with
+  /// `lead`, and takes it over from one whose lead is older: that one may be frozen, and hold its lock and
+  /// logs open. The lock and the logs are new files then, so that nothing of what it writes later is seen.
+  explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept,
+                           const std::optional<LeadMark>& lead = {});
   /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does
   /// not see it within `seconds`: the nodes do not share the directory.
   static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
@@ -71,7 +75,9 @@ class OutputDirectory {
   void write(const std::string& path, const std::string& text) const;
   struct Unlocked {};
   OutputDirectory(const std::string& path, Unlocked) : path_(path) {}
-  void lock();
+  void lock(const std::optional<LeadMark>& lead);
+  void take_lock_over(const LeadMark& lead);
+  void renew_logs() const;
   void move_aside();
   std::string path_, moved_to_;
   base::UniqueFd lock_;

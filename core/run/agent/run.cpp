@@ -70,19 +70,20 @@ Run::Run(const AgentOptions& options, Membership& membership, RunSeries& series)
       job_(options.job),
       membership_(membership),
       output_(membership.leads()
-                  ? OutputDirectory(job_.output, earlier_of(options))
+                  ? OutputDirectory(job_.output, earlier_of(options), LeadMark::parse(membership.go().run))
                   : OutputDirectory::marked(job_.output, membership.go().run,
                                             std::min(kSharedSeconds, membership.timeout_seconds()))),
       topology_(spec::job_topology(job_)),
       store_(output_.checkpoints(), options.job.checkpoint.keep, options.job.checkpoint.keep_every,
              options.job.checkpoint.read_back),
-      writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}),
+      writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}, membership.write_permit()),
       stop_(membership.stop()),
       series_(series),
       restarts_(series.restarts),
       attempt_(std::make_unique<Attempt>(*this, plan_world(job_, topology_, membership.node()),
                                          membership.go().attempt)),
       parts_(attempt_->plan().layout.grid.ranks()) {
+  sinks_.write_while(membership.write_permit());
   announce();
   if (!membership.leads()) return;
   check_smallest();
@@ -149,6 +150,9 @@ AgentResult Run::run() {
     if (stop_ && !grows_ && membership_.leads() && std::exchange(resizes_, false)) stop_between_ = true;
     if (resizes_ || (grows_ && attempt_->stopped())) return leave_to_next_size();
     drain_durable();
+  } catch (const LeaderLost&) {
+    leave_to_next_leader();
+    throw;
   } catch (const std::exception& error) {
     const End end = end_by(error);
     membership_.finish(end);
@@ -188,7 +192,7 @@ void Run::train() {
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
-  membership_.admit_late(partner_ != nullptr && job_.restarts > 0);
+  membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
   tell_nodes();
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
@@ -234,7 +238,7 @@ bool Run::working() const {
 
 /// Until the attempt is over.
 void Run::supervise() {
-  while (working() && !killed_ && !stop_between_ && !regroup_asked_ && !resizes_) {
+  while (working() && !killed_ && !stop_between_ && !regroup_asked_ && !resizes_ && leaderless_.empty()) {
     const bool death = attempt_->failure() && attempt_->failure()->death;
     // A leader that is lost gives no verdict.
     const bool asks = !membership_.leads() && !lost_node_;
@@ -279,6 +283,7 @@ void Run::wait_for_events(std::optional<double> seconds) {
 
 void Run::throw_failure() {
   Failure failure = *attempt_->failure();
+  if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
   if (!repeated_.empty()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
@@ -335,7 +340,7 @@ void Run::drain_writer() {
 /// The same where another error is on its way: what goes wrong here is told and does not take its place.
 void Run::drain_quietly() {
   // Without the leader no checkpoint of several nodes becomes complete.
-  if (!membership_.leads()) return writer_.abandon();
+  if (!membership_.leads() || !leaderless_.empty()) return writer_.abandon();
   writer_.end_within(kEndSeconds);
   while (writer_.pending() > 0 && !killed_) {
     try {

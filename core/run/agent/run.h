@@ -138,6 +138,8 @@ class Run {
   void supervise();
   void wait_for_events(std::optional<double> seconds);
   bool working() const;
+  void on_lost_lead(const std::string& why);
+  void leave_to_next_leader();
   bool told_to_end() const { return !membership_.leads() && membership_.over(); }
   [[noreturn]] void throw_failure();
   std::string with_last_checkpoint(const Failure& failure) const;
@@ -388,11 +390,12 @@ class Run {
   std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
   bool slow_gemms_told_ = false;
-  std::int64_t refused_told_ = 0;      ///< connections
-  bool killed_ = false;                ///< stopped at once: nothing is waited for
-  bool stop_between_ = false;          ///< stopped between two attempts, or before one has begun to train
-  bool lost_node_ = false;             ///< the workers do not start again without it
-  std::optional<FaultLog> fault_log_;  ///< the leader's, of a job with faults
+  std::int64_t refused_told_ = 0;  ///< connections
+  bool killed_ = false;            ///< stopped at once: nothing is waited for
+  bool stop_between_ = false;      ///< stopped between two attempts, or before one has begun to train
+  std::string leaderless_;  ///< why another may lead: the leader is lost, or this one must not any more
+  bool lost_node_ = false;  ///< the workers do not start again without it
+  std::optional<FaultLog> fault_log_;                  ///< the leader's, of a job with faults
   std::optional<CheckpointFaults> checkpoint_faults_;  ///< of such a job
   std::optional<CopyWatch> copy_watch_;                ///< the leader's, of the present attempt
   std::int64_t copies_attempt_ = 0;                    ///< its number

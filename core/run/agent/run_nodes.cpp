@@ -28,6 +28,10 @@ void Run::on_node_event(Membership::Event event) {
       tell_nodes();
       tell_of_nodes(event.text);
       return grow_if_possible();
+    case Membership::Event::What::coordinator:
+      if (told_ready_) return notify(io::NoticeKind::warning, event.text);
+      return warn_early(event.text);
+    case Membership::Event::What::lead_lost: return on_lost_lead(event.text);
     case Membership::Event::What::lost: break;
   }
   if (membership_.over()) return;
@@ -37,6 +41,8 @@ void Run::on_node_event(Membership::Event event) {
   const std::string lost = membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
   // At once: whatever took that node may end this agent before the run's last words.
   log::warn("{}", lost);
+  if (!membership_.leads() && membership_.coordinated() && !stop_ && !killed_)
+    leaderless_ = lost + ": " + event.text;
   fail({base::ErrorKind::comm, lost + ": " + event.text, 1});
 }
 

@@ -61,6 +61,11 @@ void Run::resume() {
   folders_ = store_.next_attempts();
   for (const auto& [step, next] : series_.folders) folders_[step] = std::max(folders_[step], next);
   start_.spikes = spike_history(0);
+  for (const auto& [step, next] : membership_.known_folders())
+    folders_[step] = std::max(folders_[step], next);
+  if (!membership_.lead_moved().empty() && !series_.lead_told)
+    changes_.push_back({io::NoticeKind::node, 0, membership_.lead_moved(), {}, base::wall_seconds()});
+  series_.lead_told = true;
   auto found = find_newest();
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
     if (!found || incomplete.step > found->where.step)

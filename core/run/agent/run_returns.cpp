@@ -13,8 +13,9 @@ namespace trainerd::core::run {
 /// Whether the run goes on when the node's place is taken again: not before it has begun, nor while it ends.
 bool Run::may_return(std::int64_t) const {
   const parallel::ClusterOptions& cluster = series_.whole.cluster;
-  return membership_.leads() && (partner_ || cluster.spares > 0 || cluster.elastic) && job_.restarts > 0 &&
-         series_.was_ready && !killed_ && (!stop_ || grows_) && !lost_node_ &&
+  return membership_.leads() &&
+         (partner_ || cluster.spares > 0 || cluster.elastic || membership_.coordinated()) &&
+         job_.restarts > 0 && series_.was_ready && !killed_ && (!stop_ || grows_) && !lost_node_ &&
          (!attempt_->all_finished_here() || grows_);
 }
 

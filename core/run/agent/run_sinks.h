@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,8 +17,11 @@ class RunSinks {
  public:
   bool none() const { return sinks_.empty(); }
   void add(std::unique_ptr<io::MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
+  /// From here on sinks are called only while this is true: a leader that was frozen may have a successor.
+  void write_while(std::function<bool()> allowed) { allowed_ = std::move(allowed); }
   template <class Record>
   void each(void (io::MetricsSink::*method)(const Record&), const Record& record) {
+    if (!allowed_()) return;
     for (const auto& sink : sinks_) (*sink.*method)(record);
   }
   /// Gives every sink what changed of the outlets. What is to be told of those that began or ended to fail.
@@ -26,6 +30,7 @@ class RunSinks {
   void finish(const io::RunSummary& summary);
 
  private:
+  std::function<bool()> allowed_ = [] { return true; };
   std::vector<std::unique_ptr<io::MetricsSink>> sinks_;
   std::map<std::string, io::OutletRecord> outlets_;  ///< by name, as they were seen last
   std::map<std::string, std::int64_t> lost_before_;  ///< lines dropped when an outlet worked last

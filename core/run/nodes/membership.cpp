@@ -64,14 +64,18 @@ Membership::Membership(const MembershipOptions& options, const job::JobSpec& job
       max_spares_(job.cluster.spares),
       job_nodes_(options.nodes.nodes),
       elastic_(job.cluster.elastic),
+      beat_seconds_(job.supervise.heartbeat_seconds),
       dead_seconds_(job.supervise.dead_after_seconds) {
   if (!alone())
     beats_ = std::make_unique<Heartbeats>(
         BeatOptions{job.supervise.heartbeat_seconds, job.supervise.dead_after_seconds});
   members_.resize(static_cast<std::size_t>(nodes()));
-  for (std::size_t node = 0; node < members_.size() && node < options_.nodes.hosts.size(); ++node)
+  // With a coordinator a node may be anywhere.
+  for (std::size_t node = 0; !coordinated() && node < members_.size() && node < options_.nodes.hosts.size();
+       ++node)
     members_[node].host = options_.nodes.hosts[node];
-  if (leads()) lead(job, signal_fd);
+  if (coordinated()) meet_by_coordinator(job, signal_fd);
+  else if (leads()) lead(job, signal_fd);
   else follow(job, signal_fd);
 }
 
@@ -88,11 +92,14 @@ std::string Membership::host_of(std::int64_t node) const {
 }
 
 void Membership::begin(Go go) {
+  if (!write_permit()()) throw base::comm_error("this agent does not lead any more: its lease is over");
   go.run = go_.run;
   go.isa = go_.isa;
   go.nodes = nodes();
   go_ = std::move(go);
-  if (leaves_token_ && !token_file_) token_file_.emplace(output_, *options_.token);
+  // A directory that was moved aside has taken it along.
+  if (leaves_token_ && (!token_file_ || !TokenFile::read(output_)))
+    token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 
@@ -117,6 +124,7 @@ std::string Membership::interface() const {
 // ---- talking
 
 void Membership::watch(std::vector<pollfd>& fds) const {
+  fds.push_back({leads() && coordinated() ? options_.lead.coordinator->event_fd() : -1, POLLIN, 0});
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
   fds.push_back({beats_ ? beats_->event_fd() : -1, POLLIN, 0});
   const auto add = [&](const Member& member) {
@@ -134,8 +142,9 @@ void Membership::works() {
 
 std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
   if (finished_ && leads()) return {};
-  std::vector<Event> events = receive(fds.subspan(1));
-  if (fds[0].revents != 0) meet_late(events);
+  std::vector<Event> events = receive(fds.subspan(2));
+  if (fds[0].revents != 0) receive_news(events);
+  if (fds[1].revents != 0) meet_late(events);
   end_waits(events);
   return events;
 }

@@ -3,14 +3,18 @@
 #include <poll.h>
 
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
+#include <source_location>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/run/coordinator/coordinator.h"
 #include "core/run/nodes/heartbeats.h"
 #include "core/run/nodes/node_messages.h"
 #include "core/run/nodes/token_file.h"
@@ -21,9 +25,23 @@
 
 namespace trainerd::core::run {
 
+/// How the agents find who leads, and go on without one that is lost.
+struct LeadOptions {
+  std::shared_ptr<Coordinator> coordinator =
+      {};                    ///< none: the agent of node 0 leads, and the run ends with it
+  std::string lost = {};     ///< of an agent that waits for another leader: why
+  double wait_seconds = 60;  ///< for that, and after it for the other nodes
+  /// By step: the attempt that the folder of its checkpoint will be, as far as this agent knows.
+  std::map<std::int64_t, std::int64_t> folders = {};
+  /// With how many nodes an elastic run goes on, of so many that are there; 0: with none.
+  std::function<std::int64_t(std::int64_t)> size_of = {};
+};
+
 struct MembershipOptions {
   parallel::NodeSet nodes;
-  base::Endpoint rendezvous;     ///< of node 0's agent, as every node can reach it
+  /// Of node 0's agent, as every node can reach it. With a coordinator: where this agent serves when it
+  /// leads; without a host, at any free port of its interface.
+  base::Endpoint rendezvous;
   double timeout_seconds = 300;  ///< until the last node has come
   std::string interface;  ///< network interface, name or address that this node's workers are reached by;
                           ///< empty: that of its route to node 0
@@ -31,6 +49,16 @@ struct MembershipOptions {
   /// the others (TokenFile).
   std::optional<parallel::JobToken> token = {};
   bool spare = false;  ///< this agent waits until a node is lost, and takes its place
+  LeadOptions lead = {};
+};
+
+/// The agent that led is lost, and another may lead (MembershipOptions::lead).
+struct LeaderLost : base::CommError {
+  LeaderLost(const std::string& why, std::int64_t its_node, bool is_spare,
+             std::source_location where = std::source_location::current())
+      : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare) {}
+  std::int64_t node;  ///< of the agent that throws it
+  bool spare;         ///< it is one
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
@@ -87,6 +115,8 @@ class Membership {
       busy,      ///< it is alive, and its event loop has not turned for `seconds`
       spares,    ///< a spare has come or gone, as `text` says
       stop,      ///< a spare, `text`, asks for one, as `message` says: it was a node until now
+      coordinator,  ///< what happens there
+      lead_lost,    ///< this agent, which leads, must not any more: another may
     };
     What what = What::message;
     std::int64_t node = 0;
@@ -123,6 +153,20 @@ class Membership {
   void send(const NodeMessage& message);
   /// Tells the other nodes that the run is over, and gives them time to receive it.
   void finish(const End& end);
+  /// Ends the connections without a word: the others wait for another leader.
+  void abandon();
+
+  // With a coordinator:
+  bool coordinated() const { return options_.lead.coordinator != nullptr; }
+  /// Whether this agent may write what the leader writes, if it leads: false once another may lead. To be
+  /// called by any thread, also when the membership is gone.
+  std::function<bool()> write_permit() const;
+  /// The agents that go on without a leader: for a follower that has lost it. Else CommError.
+  [[noreturn]] void lose_leader(const std::string& why) const;
+  /// The leader's: how it came to lead a run that another led before; empty: none did.
+  const std::string& lead_moved() const { return lead_moved_; }
+  /// The leader's: what agents know of folders of the attempts before, see LeadOptions.
+  const std::map<std::int64_t, std::int64_t>& known_folders() const { return options_.lead.folders; }
 
  private:
   struct Member {
@@ -140,7 +184,23 @@ class Membership {
   };
   void lead(const job::JobSpec& job, int signal_fd);
   void follow(const job::JobSpec& job, int signal_fd);
+  Hello hello_of(const job::JobSpec& job) const;
+  enum class Reached : std::uint8_t { no, without_token, joined };
+  Reached try_to_join(const Hello& hello, const std::optional<parallel::JobToken>& given, double seconds,
+                      std::string& why);
+  // With a coordinator (membership_lead.cpp).
+  void meet_by_coordinator(const job::JobSpec& job, int signal_fd);
+  bool stops_waiting(int signal_fd, double seconds);
+  bool may_lead(double vacant_seconds) const;
+  bool join_leader(const LeadRecord& leader, const job::JobSpec& job,
+                   const std::optional<parallel::JobToken>& given, std::string& why);
+  void check_own_address() const;
+  base::UniqueFd listen();
+  void take_over(const Hello& hello);
+  void fill_places();
+  void receive_news(std::vector<Event>& events);
   void await_go(int signal_fd);
+  std::optional<std::string> receive_from_leader();
   void admit(parallel::StoreServer::Joined joined);
   void refuse(const std::string& why);
   std::string objection(const Hello& hello, const std::string& who) const;
@@ -180,17 +240,20 @@ class Membership {
   std::vector<Channel> ghosts_;  ///< to agents that count as lost, until they have read so
   std::unique_ptr<Heartbeats> beats_;
   std::int64_t next_beats_ = 0;
-  double dead_seconds_ = 0;
+  double beat_seconds_ = 0, dead_seconds_ = 0;
   std::optional<End> end_;
   Go go_;
   std::optional<StopRequest> stop_;
   bool finished_ = false;
+  bool takes_over_ = false;  ///< the leader's, while it meets the others: the run had another leader
+  std::string lead_moved_;
 };
 
 /// No message between agents waits longer to leave or to be whole: a frozen peer must not freeze the others.
 inline constexpr double kAgentMessageSeconds = 30;
 /// For `poll`, until then (monotonic seconds).
 int poll_timeout(double deadline);
+std::string this_host();
 /// What is known of a node that has sent no sign of life: "has not been heard of for 5.0 s ...".
 std::string silence_text(double seconds);
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <sstream>
 
+#include "core/run/coordinator/lead_mark.h"
 #include "core/run/log/log.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/stop/early_stop.h"
@@ -23,13 +24,11 @@ constexpr double kRetrySeconds = 0.1;
 constexpr double kTokenSeconds = 5;
 // Of one attempt to reach the leader; signals are read between two.
 constexpr double kJoinSeconds = 1;
+// Beyond `supervise.dead_after`, how long agents have to notice a leader's loss, end their ranks and find the
+// next one.
+constexpr double kNoticeSeconds = 3;
 // How long an agent that has met the leader tries to make its second connection, for signs of life.
 constexpr double kBeatsSeconds = 15;
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
-}
 
 std::string random_name() {
   std::random_device random;
@@ -61,9 +60,17 @@ std::string seconds_text(double seconds) {
 
 }  // namespace
 
+std::string this_host() {
+  std::array<char, 256> name{};
+  return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "?";
+}
+
 void Membership::lead(const job::JobSpec& job, int signal_fd) {
-  const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  base::UniqueFd listener = base::listen_at(options_.rendezvous);
+  const double patience = options_.lead.lost.empty() ? options_.timeout_seconds : options_.lead.wait_seconds;
+  const double begin = base::monotonic_seconds(), deadline = begin + patience;
+  // By then agents that are left have noticed the loss of the leader before this one, too.
+  const double fill_at = begin + dead_seconds_ + kNoticeSeconds;
+  base::UniqueFd listener = listen();
   leaves_token_ = !options_.token;
   if (leaves_token_) {
     options_.token = parallel::JobToken::random();
@@ -71,18 +78,29 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
   }
   server_ = std::make_unique<parallel::StoreServer>(std::move(listener), *options_.token,
                                                     [](const std::string& line) { log::warn("{}", line); });
-  go_.run = random_name();
+  go_.run = coordinated()
+                ? LeadMark{options_.lead.coordinator->run(), options_.lead.coordinator->epoch()}.text()
+                : random_name();
+  if (coordinated()) options_.lead.coordinator->publish(options_.rendezvous.text());
   job_yaml_ = shared_job(job);
   members_[0].isa = isa_here(job);
   if (!alone()) log::info("node 0 of {} waits for the others at {}", nodes(), options_.rendezvous.text());
   while (!missing().empty()) {
     std::vector<pollfd> fds{{signal_fd, POLLIN, 0}};
     watch(fds);
-    ::poll(fds.data(), fds.size(), poll_timeout(deadline));
+    const bool fills = takes_over_ && base::monotonic_seconds() < fill_at;
+    ::poll(fds.data(), fds.size(), poll_timeout(fills ? std::min(fill_at, deadline) : deadline));
     std::optional<StopRequest> stop;
     if (fds[0].revents != 0)
       if (const int signal = read_signal(signal_fd); signal != 0) stop = stop_request(signal);
-    for (const Event& event : receive(std::span(fds).subspan(2))) {
+    std::vector<Event> events = receive(std::span(fds).subspan(3));
+    receive_news(events);
+    for (const Event& event : events) {
+      if (event.what == Event::What::coordinator) log::warn("{}", event.text);
+      if (event.what == Event::What::lead_lost) {
+        abandon();
+        throw base::comm_error(event.text);
+      }
       // A node that waits says one thing alone: that it is asked to stop.
       if (event.what == Event::What::lost)
         log::warn("{} left the rendezvous: {}", name_of(event.node), event.text);
@@ -96,17 +114,23 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
       return;
     }
     while (auto joined = server_->take_joined()) admit(*std::move(joined));
+    if (takes_over_ && base::monotonic_seconds() >= fill_at) fill_places();
     if (base::monotonic_seconds() <= deadline || missing().empty()) continue;
     const std::string text = "of " + std::to_string(nodes()) +
                              " nodes these did not come to the rendezvous at " + options_.rendezvous.text() +
-                             " in " + seconds_text(options_.timeout_seconds) + " s: " + missing() +
+                             " in " + seconds_text(patience) + " s: " + missing() +
                              "; see whether `trainerd run` was started there and can reach that address";
     finish({.failed = true, .kind = base::ErrorKind::comm, .message = text});
     throw base::comm_error(text);
   }
+  expected_.clear();
+  if (takes_over_) {
+    lead_moved_ = options_.lead.lost + "; " + name_of(0) + " leads the run now";
+    log::info("{}", lead_moved_);
+  }
   agree_on_isa();
-  // Whose output this is shows later.
-  token_file_.reset();
+  // Whose output this is shows later; a coordinator has said it.
+  if (!coordinated()) token_file_.reset();
 }
 
 /// The lowest of all nodes: results must not depend on the node that computes them.
@@ -166,7 +190,11 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
   Member member{hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent};
   const std::string who = who_is(hello, from);
   std::string why = objection(hello, who);
-  if (hello.spare) {
+  if (why.empty()) take_over(hello);
+  // The number may be that of a node which another agent has taken over.
+  const bool taken = why.empty() && coordinated() && !taken_by(hello).empty();
+  if (taken) member.channel->send(encode(NodeMessage{WaitAsSpare{}}));
+  if (hello.spare || taken || (!why.empty() && takes_over_)) {
     std::vector<Event> events;
     if (!why.empty()) turn_away(member, who, why);
     else admit_spare(std::move(member), who, events);
@@ -179,6 +207,7 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
     members_.push_back(std::move(member));
     refuse(why);
   }
+  expected_.erase(hello.node);
   members_[static_cast<std::size_t>(hello.node)] = std::move(member);
 }
 
@@ -202,10 +231,43 @@ void Membership::admit_beats(const BeatHello& hello, base::UniqueFd socket) {
   beats_->add(member->beats, std::move(socket), Heartbeats::Counts::at_once);
 }
 
+Hello Membership::hello_of(const job::JobSpec& job) const {
+  return {.node = node(),
+          .nodes = nodes(),
+          .version = version::version(),
+          .host = this_host(),
+          .job_yaml = shared_job(job),
+          .isa = isa_here(job),
+          .agent = random_name(),
+          .spare = options_.spare,
+          .lost = options_.lead.lost,
+          .folders = options_.lead.folders};
+}
+
+/// One attempt to join the agent that leads.
+Membership::Reached Membership::try_to_join(const Hello& hello,
+                                            const std::optional<parallel::JobToken>& given, double seconds,
+                                            std::string& why) {
+  const auto token = given ? given : TokenFile::read(output_);
+  base::UniqueFd socket;
+  if (token) socket = parallel::join_store(options_.rendezvous, *token, encode(hello), seconds, why);
+  // Without one there is nothing to say, but whether somebody listens.
+  const bool listens = !token && base::try_connect(options_.rendezvous, seconds, why);
+  if (listens)
+    why = "it has left no token for the others in " + TokenFile::path(output_) +
+          "; set `output` to a directory that all nodes share (NFS, Lustre), by the same path, or give all " +
+          "agents one token in TRAINERD_TOKEN";
+  if (!socket) return listens ? Reached::without_token : Reached::no;
+  options_.token = token;
+  base::watch_peer(socket.get(), kAgentMessageSeconds);
+  members_[0].channel.emplace(std::move(socket));
+  join_beats(hello.agent);
+  return Reached::joined;
+}
+
 void Membership::follow(const job::JobSpec& job, int signal_fd) {
   const double deadline = base::monotonic_seconds() + options_.timeout_seconds;
-  const Hello hello{node(),          nodes(),       version::version(), this_host(),
-                    shared_job(job), isa_here(job), random_name(),      options_.spare};
+  const Hello hello = hello_of(job);
   if (!options_.spare) members_[static_cast<std::size_t>(node())].host = hello.host;
   const std::optional<parallel::JobToken> given = options_.token;
   bool told = false;
@@ -215,25 +277,9 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
   for (;;) {
     const double left = deadline - base::monotonic_seconds();
     std::string why;
-    const auto token = given ? given : TokenFile::read(output_);
-    const double patience = std::clamp(left, 0.1, kJoinSeconds);
-    base::UniqueFd socket;
-    if (token) socket = parallel::join_store(options_.rendezvous, *token, encode(hello), patience, why);
-    // Without one there is nothing to say, but whether somebody listens.
-    const bool listens = !token && base::try_connect(options_.rendezvous, patience, why);
-    if (listens)
-      why =
-          "it has left no token for the others in " + TokenFile::path(output_) +
-          "; set `output` to a directory that all nodes share (NFS, Lustre), by the same path, or give all " +
-          "agents one token in TRAINERD_TOKEN";
-    if (socket) {
-      options_.token = token;
-      base::watch_peer(socket.get(), kAgentMessageSeconds);
-      members_[0].channel.emplace(std::move(socket));
-      join_beats(hello.agent);
-      return await_go(signal_fd);
-    }
-    if (listens && !told && options_.timeout_seconds - left > kTokenSeconds) {
+    const Reached reached = try_to_join(hello, given, std::clamp(left, 0.1, kJoinSeconds), why);
+    if (reached == Reached::joined) return await_go(signal_fd);
+    if (reached == Reached::without_token && !told && options_.timeout_seconds - left > kTokenSeconds) {
       log::warn("{} is there, but {}", name_of(0), why);
       told = true;
     }
@@ -242,15 +288,20 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
                              " in " + seconds_text(options_.timeout_seconds) + " s (" + why +
                              "); see whether its `trainerd run` was started, and whether " +
                              options_.rendezvous.host + " is an address of it that this host reaches");
-    pollfd p{signal_fd, POLLIN, 0};
-    if (::poll(&p, 1, static_cast<int>(1e3 * kRetrySeconds)) <= 0) continue;
-    if (const int signal = read_signal(signal_fd); signal != 0) {
-      const StopRequest stop = stop_request(signal);
-      log::info("{}: stopped before {} was reached", stop.reason, name_of(0));
-      end_ = End{.stop_signal = stop.exit_signal};
-      return;
-    }
+    if (stops_waiting(signal_fd, kRetrySeconds)) return;
   }
+}
+
+/// Waits for a while; true: a signal ends the wait for the leader.
+bool Membership::stops_waiting(int signal_fd, double seconds) {
+  pollfd p{signal_fd, POLLIN, 0};
+  if (::poll(&p, 1, static_cast<int>(1e3 * seconds)) <= 0) return false;
+  const int signal = read_signal(signal_fd);
+  if (signal == 0) return false;
+  const StopRequest stop = stop_request(signal);
+  log::info("{}: stopped before {} was reached", stop.reason, name_of(0));
+  end_ = End{.stop_signal = stop.exit_signal};
+  return true;
 }
 
 /// The second connection to the leader, for signs of life. Where it does not come about, what the leader says
@@ -271,6 +322,16 @@ void Membership::join_beats(const std::string& agent) {
       throw base::comm_error(name_of(0) + " at " + options_.rendezvous.text() +
                              " took one connection and not a second (" + why + "); see the log of its agent");
     ::usleep(static_cast<useconds_t>(1e6 * kRetrySeconds));
+  }
+}
+
+/// None: its connection has ended.
+std::optional<std::string> Membership::receive_from_leader() {
+  try {
+    return members_[0].channel->receive();
+  } catch (const base::CommError& error) {
+    if (!coordinated()) throw;
+    lose_leader(name_of(0) + ": " + error.what());
   }
 }
 
@@ -298,11 +359,13 @@ void Membership::await_go(int signal_fd) {
       }
     for (const Heartbeats::Report& report : beats_->take())
       if (report.what == Heartbeats::Report::What::silent)
-        throw base::comm_error(name_of(0) + " " + silence_text(report.seconds));
+        lose_leader(name_of(0) + (coordinated() ? " was lost: it " : " ") + silence_text(report.seconds));
     if (fds[1].revents == 0) continue;
-    const auto text = members_[0].channel->receive();
+    const auto text = receive_from_leader();
     if (!text)
-      throw base::comm_error(name_of(0) + " was lost before training began; see what became of its agent");
+      lose_leader(name_of(0) + (options_.spare && coordinated()
+                                    ? " was lost: its agent has ended or its host is out of reach"
+                                    : " was lost before training began; see what became of its agent"));
     const NodeMessage message = decode_node_message(*text);
     if (const auto* end = std::get_if<End>(&message)) {
       end_ = *end;

@@ -16,9 +16,9 @@ namespace {
 using nlohmann::json;
 
 json body(const Hello& m) {
-  return {{"type", "hello"},         {"node", m.node},   {"nodes", m.nodes},
-          {"version", m.version},    {"host", m.host},   {"job", m.job_yaml},
-          {"isa", to_string(m.isa)}, {"agent", m.agent}, {"spare", m.spare}};
+  return {{"type", "hello"},  {"node", m.node},    {"nodes", m.nodes},        {"version", m.version},
+          {"host", m.host},   {"job", m.job_yaml}, {"isa", to_string(m.isa)}, {"agent", m.agent},
+          {"spare", m.spare}, {"lost", m.lost},    {"folders", m.folders}};
 }
 json body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
 json body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
@@ -221,6 +221,8 @@ Hello decode_hello(const std::string& text) {
     m.isa = isa_in(j);
     m.agent = j.at("agent");
     m.spare = j.at("spare");
+    m.lost = j.at("lost");
+    m.folders = j.at("folders").get<std::map<std::int64_t, std::int64_t>>();
     return m;
   });
 }

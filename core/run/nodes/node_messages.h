@@ -32,6 +32,9 @@ struct Hello {
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
   std::string agent = {};                     ///< a name that no other process has
   bool spare = false;                         ///< it waits for the place of a lost node
+  std::string lost = {};                      ///< of an agent of the run whose leader is lost: why
+  /// By step: the attempt that the folder of its checkpoint will be. A frozen host may write to earlier ones.
+  std::map<std::int64_t, std::int64_t> folders = {};
 };
 /// The same agent's first words on the connection of its signs of life.
 struct BeatHello {

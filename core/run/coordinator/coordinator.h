@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace trainerd::core::run {
+
+/// The agent that leads a run.
+struct LeadRecord {
+  std::string address = {};  ///< "host:port" of its rendezvous; empty: it does not serve yet
+  std::string host = {};     ///< its name, for people
+  std::int64_t epoch = 0;    ///< larger for each agent that takes the lead
+};
+
+/// Who leads a run, kept outside of its agents, so that another can take over. At most one holds the lead,
+/// for as long as it renews its lease: on a thread of the coordinator's own. But for `leads` of one thread.
+class Coordinator {
+ public:
+  virtual ~Coordinator() = default;
+
+  /// Who leads now; none: nobody. Throws CommError when the coordinator does not answer.
+  virtual std::optional<LeadRecord> leader() = 0;
+  /// Takes the lead, if nobody has it: false when somebody has. Throws CommError as above.
+  virtual bool claim(const std::string& host) = 0;
+  /// Tells the others where this agent, which leads, serves the rendezvous. Throws CommError, also when it
+  /// does not lead any more.
+  virtual void publish(const std::string& address) = 0;
+  /// Gives the lead up, so that another can take it at once.
+  virtual void resign() = 0;
+
+  /// Whether this agent leads, by its own clock, which also runs while the process or the machine does not:
+  /// false once its lease may be over. Any thread.
+  virtual bool leads() const = 0;
+  /// Of the present lead, or the last.
+  virtual std::int64_t epoch() const = 0;
+
+  struct News {
+    std::string text;
+    bool lead_lost = false;
+  };
+  /// What happened to the lease since the last call.
+  virtual std::vector<News> take() = 0;
+  /// Readable when `take` has something.
+  virtual int event_fd() const = 0;
+  /// The numeric address of this host on its way to the coordinator. Throws CommError.
+  virtual std::string own_address() = 0;
+  /// By which it knows the run: the same for all agents of it.
+  virtual const std::string& run() const = 0;
+  /// "etcd://10.0.0.1:2379".
+  virtual std::string name() const = 0;
+};
+
+}  // namespace trainerd::core::run

@@ -1,0 +1,232 @@
+// Who leads a run, by a real etcd; and how the next leader takes the output directory over.
+
+#include "core/run/coordinator/coordinator.h"
+
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <thread>
+
+#include "core/run/agent/output_directory.h"
+#include "core/run/agent/run_sinks.h"
+#include "core/run/coordinator/etcd_client.h"
+#include "core/run/coordinator/etcd_coordinator.h"
+#include "core/run/coordinator/lead_mark.h"
+#include "core/spec/etcd_url.h"
+#include "kernels/base/error.h"
+#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
+#include "tests/core/etcd_server.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+using run::Coordinator;
+using run::LeadMark;
+using test::EtcdServer;
+using test::message_of;
+
+namespace {
+
+constexpr double kPatience = 120;  // of a loaded machine
+
+std::unique_ptr<Coordinator> agent_of(const EtcdServer& etcd, double dead_seconds = 60,
+                                      const std::string& name = "a-run") {
+  return run::make_etcd_coordinator(
+      {.members = {etcd.endpoint()}, .run = name, .every_seconds = 0.1, .dead_seconds = dead_seconds});
+}
+
+template <class Condition>
+bool within_patience(Condition condition) {
+  const double end = base::monotonic_seconds() + kPatience;
+  while (!condition() && base::monotonic_seconds() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  return condition();
+}
+
+/// What it says, until the lead is lost.
+std::string news_until_lost(Coordinator& coordinator) {
+  std::string text;
+  bool lost = false;
+  within_patience([&] {
+    for (const Coordinator::News& news : coordinator.take()) {
+      text += news.text + "\n";
+      lost = lost || news.lead_lost;
+    }
+    return lost;
+  });
+  return lost ? text : "not lost";
+}
+
+}  // namespace
+
+TEST_CASE("etcd has one leader of a run, whose address the others learn; after it another may lead",
+          "[coordinator]") {
+  const EtcdServer etcd;
+  const auto first = agent_of(etcd), second = agent_of(etcd), stranger = agent_of(etcd, 60, "another-run");
+  CHECK_FALSE(second->leader().has_value());
+  REQUIRE(first->claim("host \"1\""));
+  CHECK(first->leads());
+  CHECK_FALSE(second->claim("host2"));
+  CHECK_FALSE(second->leads());
+  auto leader = second->leader();
+  REQUIRE(leader.has_value());
+  CHECK((leader->address.empty() && leader->host == "host \"1\"" && leader->epoch == first->epoch()));
+  first->publish("10.0.0.1:29500");
+  leader = second->leader();
+  REQUIRE(leader.has_value());
+  CHECK((leader->address == "10.0.0.1:29500" && leader->epoch == first->epoch()));
+  CHECK(stranger->claim("host3"));
+  CHECK(stranger->own_address() == "127.0.0.1");
+
+  first->resign();
+  CHECK_FALSE(first->leads());
+  CHECK_FALSE(second->leader().has_value());
+  REQUIRE(second->claim("host2"));
+  CHECK(second->epoch() > first->epoch());
+  CHECK(message_of<base::CommError>([&] {
+          first->publish("10.0.0.1:29500");
+        }).starts_with("this agent does not lead any more: another has the key /trainerd/a-run/leader"));
+  CHECK(second->leader()->address.empty());
+  CHECK(second->take().empty());
+}
+
+TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does not", "[coordinator]") {
+  EtcdServer etcd;
+  const auto lead = agent_of(etcd);
+  REQUIRE(lead->claim("host1"));
+  etcd.kill();
+  std::string news;
+  CHECK(within_patience([&] {
+    for (const Coordinator::News& n : lead->take()) news += n.text + "\n";
+    return !news.empty();
+  }));
+  CHECK(news.starts_with(
+      "the lease of this agent's lead cannot be renewed: no member of etcd answers (127.0.0.1:"));
+  CHECK(news.find("the run ends here if that lasts 60.0 s (supervise.dead_after)") != std::string::npos);
+  CHECK(lead->leads());
+  etcd.start();
+  CHECK(within_patience([&] {
+    for (const Coordinator::News& n : lead->take()) news += n.text + "\n";
+    return news.find("answers again") != std::string::npos;
+  }));
+  REQUIRE(lead->leader().has_value());
+  CHECK(lead->leader()->epoch == lead->epoch());
+
+  // Some other program of ours takes the lease away.
+  run::EtcdClient client({etcd.endpoint()}, 10);
+  const auto key = client.get("/trainerd/a-run/leader");
+  REQUIRE(key.has_value());
+  client.revoke(key->lease);
+  CHECK(news_until_lost(*lead) == "etcd says that the lease of this agent's lead is over\n");
+  CHECK_FALSE(lead->leads());
+  CHECK_FALSE(client.get("/trainerd/a-run/leader").has_value());
+}
+
+TEST_CASE("a leader that etcd cannot hear from any more ends its lead by its own clock", "[coordinator]") {
+  EtcdServer etcd;
+  const auto lead = agent_of(etcd, 2);
+  // Of a quarter of that time for an answer a loaded machine may need more.
+  REQUIRE(within_patience([&] {
+    try {
+      return lead->claim("host1");
+    } catch (const base::CommError&) {
+      return false;
+    }
+  }));
+  etcd.kill();
+  CHECK(news_until_lost(*lead).find("the lease of this agent's lead was not renewed for 2.0 s "
+                                    "(supervise.dead_after): no member of etcd") != std::string::npos);
+  CHECK_FALSE(lead->leads());
+  CHECK(message_of<base::CommError>([&] { (void)lead->leader(); }).starts_with("no member of etcd answers"));
+}
+
+TEST_CASE("of several members of etcd one that answers is enough", "[coordinator]") {
+  const EtcdServer etcd;
+  const base::UniqueFd silent = base::listen_at({"127.0.0.1", 0});  // takes connections and says nothing
+  run::EtcdClient client({{"127.0.0.1", base::local_port(silent.get())}, {"127.0.0.1", 1}, etcd.endpoint()},
+                         0.5);
+  CHECK_FALSE(client.get("/nothing").has_value());
+  CHECK(client.own_address() == "127.0.0.1");
+  const auto lease = client.grant(60);
+  CHECK(lease.ttl_seconds == 60);
+  CHECK(client.keep_alive(lease.id) == 60.0);
+  const std::string text("\0\x01\xff etcd?", 9);
+  CHECK(client.create("/k", text, lease.id).text == text);
+  const auto there = client.create("/k", "other", lease.id);
+  CHECK((there.text == text && there.lease == lease.id));
+  CHECK_FALSE(client.replace("/k", there.create_revision + 1, "new", lease.id));
+  CHECK(client.replace("/k", there.create_revision, "new", lease.id));
+  CHECK(client.get("/k")->text == "new");
+  client.revoke(lease.id);
+  client.revoke(lease.id);
+  CHECK_FALSE(client.keep_alive(lease.id).has_value());
+  CHECK_FALSE(client.get("/k").has_value());
+  CHECK(message_of<base::CommError>([&] { client.create("/k", "x", lease.id); }) ==
+        "etcd refuses /v3/kv/txn: etcdserver: requested lease not found");
+}
+
+TEST_CASE("the address of a coordinator is read, and what is not supported is named", "[coordinator]") {
+  const auto problem = [](const std::string& url) { return spec::parse_etcd_url(url).problem; };
+  const spec::EtcdUrl url = spec::parse_etcd_url("etcd://a:2379,[fd00::1]:2380/");
+  REQUIRE(url.problem.empty());
+  REQUIRE(url.endpoints.size() == 2);
+  CHECK((url.endpoints[0].host == "a" && url.endpoints[0].port == 2379));
+  CHECK((url.endpoints[1].host == "fd00::1" && url.endpoints[1].port == 2380));
+  CHECK(problem("https://a:2379") ==
+        "TLS to etcd is not supported: expected etcd://host:port[,host:port...], got 'https://a:2379'");
+  CHECK(problem("a:2379") == "expected etcd://host:port[,host:port...], got 'a:2379'");
+  CHECK(problem("etcd://me:secret@a:2379") ==
+        "a user and password for etcd are not supported: expected etcd://host:port[,host:port...]");
+  CHECK(problem("etcd://a:2379,b") ==
+        "'b' is no host:port with a port of 1 to 65535: expected etcd://host:port[,host:port...], got "
+        "'etcd://a:2379,b'");
+  CHECK_FALSE(problem("etcd://").empty());
+  CHECK_FALSE(problem("etcd://a:2379,").empty());
+  CHECK_FALSE(problem("etcd://a:2379/path").empty());
+}
+
+TEST_CASE("the next leader takes the output directory over from one that holds it still", "[coordinator]") {
+  const test::TempDir dir;
+  const std::string path = dir / "out";
+  const auto kept = run::OutputDirectory::Earlier::kept;
+  const LeadMark first{"a-run", 7}, second{"a-run", 9};
+  CHECK(LeadMark::parse(first.text())->epoch == 7);
+  CHECK_FALSE(LeadMark::parse("4f3a").has_value());
+  CHECK_FALSE(LeadMark::parse(first.text() + " x").has_value());
+  const run::OutputDirectory old(path, kept, first);
+  test::write_file(old.steps(), "1\n");
+  const base::UniqueFd open = base::open_append(old.steps());
+  const std::string used = "another run is using " + path;
+  // One without a lead, one of another run, and one whose lead is older do not.
+  CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
+  for (const LeadMark& mark : {LeadMark{"b-run", 9}, LeadMark{"a-run", 7}, LeadMark{"a-run", 6}})
+    CHECK(
+        message_of<base::SpecError>([&] { run::OutputDirectory other(path, kept, mark); }).starts_with(used));
+
+  const run::OutputDirectory next(path, kept, second);
+  CHECK(test::read_file(path + "/.lock") == second.text());
+  CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
+  // What the old one writes still is not in the log.
+  const std::string late = "late\n";
+  REQUIRE(base::write_all(open.get(), std::as_bytes(std::span(late))) == 0);
+  CHECK(test::read_file(next.steps()) == "1\n");
+}
+
+TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") {
+  struct Counting final : io::MetricsSink {
+    explicit Counting(int& c) : count(c) {}
+    void on_step(const io::StepRecord&) override { ++count; }
+    void on_finish(const io::RunSummary&) override { ++count; }
+    int& count;
+  };
+  int count = 0;
+  bool leads = true;
+  run::RunSinks sinks;
+  sinks.add(std::make_unique<Counting>(count));
+  sinks.write_while([&] { return leads; });
+  sinks.each(&io::MetricsSink::on_step, io::StepRecord{});
+  CHECK(count == 1);
+  leads = false;
+  sinks.each(&io::MetricsSink::on_step, io::StepRecord{});
+  sinks.finish({});
+  CHECK(count == 1);
+}
