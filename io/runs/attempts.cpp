@@ -68,6 +68,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::injected:
       case NoticeKind::corruption:
       case NoticeKind::withdrawn:
+      case NoticeKind::recovered:
       case NoticeKind::warning: break;
     }
   }

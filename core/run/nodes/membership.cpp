@@ -119,8 +119,9 @@ std::string Membership::interface() const {
 void Membership::watch(std::vector<pollfd>& fds) const {
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
   fds.push_back({beats_ ? beats_->event_fd() : -1, POLLIN, 0});
+  const bool link = !link_is_dropped();
   const auto add = [&](const Member& member) {
-    fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
+    fds.push_back({link && member.channel ? member.channel->fd() : -1, POLLIN, 0});
   };
   for (const Member& member : members_) add(member);
   for (const Member& spare : spares_) add(spare);
@@ -134,6 +135,7 @@ void Membership::works() {
 
 std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
   if (finished_ && leads()) return {};
+  if (!link_is_dropped()) restore_link();
   std::vector<Event> events = receive(fds.subspan(1));
   if (fds[0].revents != 0) meet_late(events);
   end_waits(events);
@@ -240,7 +242,7 @@ Membership::Member* Membership::member_of_beats(std::int64_t beats) {
 void Membership::part_with(Member& member, const std::string& why) {
   if (beats_ && member.beats != 0) beats_->remove(member.beats);
   member.beats = 0;
-  if (member.channel && !why.empty() && leads()) {
+  if (member.channel && !why.empty() && leads() && !link_is_dropped()) {
     const int fd = member.channel->fd();
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
     try {
@@ -256,6 +258,11 @@ void Membership::part_with(Member& member, const std::string& why) {
 
 void Membership::send(const NodeMessage& message) {
   const std::string text = encode(message);
+  if (link_is_dropped()) return held_back_.push_back(text);
+  send(text);
+}
+
+void Membership::send(const std::string& text) {
   for (Member& member : members_) {
     if (!member.channel) continue;
     try {
@@ -277,6 +284,7 @@ void Membership::finish(const End& end) {
   spares_.clear();
   late_.clear();
   beats_.reset();
+  if (link_is_dropped()) return members_.clear();
   if (leads()) send(end);
   else if (end.failed) send(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;

@@ -60,6 +60,7 @@ json body(const Ready& m) {
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
           {"data_tokens", m.data_tokens},
+          {"groups_seconds", m.groups_seconds},
           {"reference", m.reference}};
 }
 json body(const io::StepRecord& m) {
@@ -74,7 +75,11 @@ json body(const io::EvaluationProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const FaultInjected& m) {
-  return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
+  return {{"type", "fault"},
+          {"id", m.id},
+          {"message", m.message},
+          {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
+          {"seconds", m.seconds}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
 json body(const SnapshotReady& m) {
@@ -168,7 +173,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
                    j.at("data_tokens"),     slices_from(j.at("borrowed")),
-                   j.at("reference")};
+                   j.at("groups_seconds"),  j.at("reference")};
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);
@@ -195,7 +200,9 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "hashes") return copies_hashed_from(j);
-    if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
+    if (type == "fault")
+      return FaultInjected{j.at("id"), j.at("message"),
+                           job::fault_kind_of(j.at("at_agent").get<std::string>()), j.at("seconds")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "rank_status") {
       io::RankStatusRecord m{j.at("rank"), j.at("step"),        j.at("steps"),          j.at("step_seconds"),

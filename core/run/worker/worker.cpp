@@ -206,6 +206,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
   ready.reference = reference_;
+  ready.groups_seconds = world_->meeting_seconds();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;
