@@ -3,13 +3,14 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace trainerd::core::job {
 
-/// What breaks. Without `agent` in its name it is of one rank's worker.
+/// What breaks: one rank's worker, or the agent of its node.
 enum class FaultKind : std::uint8_t {
   kill,             ///< the worker ends by SIGKILL in the middle of the step
   crash,            ///< the worker ends by SIGSEGV there, as by a bug
@@ -20,19 +21,35 @@ enum class FaultKind : std::uint8_t {
   flip_parameter,   ///< a bit of the master weights, before the step
   flip_gradient,    ///< a bit of the reduced gradients, before the update
   flip_checkpoint,  ///< a bit of the rank's file in the first checkpoint that is written from this step on
+  flip_message,     ///< a bit of what the rank sends first in the step
+  drop_link,        ///< for `seconds` nothing reaches the agent of the rank's node, or comes from it
+  fill_disk,        ///< for `seconds` that agent's writes of checkpoints fail: no space left
+  fail_store,       ///< for `seconds` all that it does in the durable tier fails
 };
 
 /// By kind.
-inline constexpr std::array<std::string_view, 9> kFaultWords{
-    "kill", "crash",          "kill_agent",    "stop",           "hang",
-    "slow", "flip_parameter", "flip_gradient", "flip_checkpoint"};
+inline constexpr std::array<std::string_view, 13> kFaultWords{
+    "kill",           "crash",         "kill_agent",      "stop",         "hang",      "slow",
+    "flip_parameter", "flip_gradient", "flip_checkpoint", "flip_message", "drop_link", "fill_disk",
+    "fail_store"};
 inline std::string word_of(FaultKind kind) {
   return std::string(kFaultWords.at(static_cast<std::size_t>(kind)));
+}
+inline std::optional<FaultKind> fault_kind_of(std::string_view word) {
+  for (std::size_t i = 0; i < kFaultWords.size(); ++i)
+    if (kFaultWords[i] == word) return static_cast<FaultKind>(i);
+  return std::nullopt;
 }
 /// Whether it flips a bit that the rank's device holds.
 inline bool flips_tensor(FaultKind kind) {
   return kind == FaultKind::flip_parameter || kind == FaultKind::flip_gradient;
 }
+/// Whether it is something that an agent cannot do, or does wrongly, for `Fault::seconds`.
+inline bool lasts_seconds(FaultKind kind) {
+  return kind == FaultKind::drop_link || kind == FaultKind::fill_disk || kind == FaultKind::fail_store;
+}
+/// Whether it is of the agent of the rank's node.
+inline bool breaks_agent(FaultKind kind) { return kind == FaultKind::kill_agent || lasts_seconds(kind); }
 
 /// A failure that the run makes on purpose, once.
 struct Fault {
@@ -41,6 +58,7 @@ struct Fault {
   std::int64_t rank = 0;
   std::int64_t steps = 1;  ///< slow only
   double factor = 2;       ///< slow only
+  double seconds = 10;     ///< drop_link, fill_disk and fail_store only
   // Of flip_parameter and flip_gradient:
   std::string tensor = {};    ///< empty: one that the rank holds
   std::int64_t element = -1;  ///< of what the rank updates of it; -1: drawn

@@ -10,7 +10,8 @@ namespace {
 
 using job::FaultKind;
 
-constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31, kMaxTimes = 1000;
+constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31, kMaxTimes = 1000,
+                 kMaxFaultSeconds = 1e6;
 
 std::vector<Field> fields_of_fault(job::Fault& f) {
   FieldTable t;
@@ -24,24 +25,33 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
         {"slow", FaultKind::slow},
         {"flip_parameter", FaultKind::flip_parameter},
         {"flip_gradient", FaultKind::flip_gradient},
-        {"flip_checkpoint", FaultKind::flip_checkpoint}},
+        {"flip_checkpoint", FaultKind::flip_checkpoint},
+        {"flip_message", FaultKind::flip_message},
+        {"drop_link", FaultKind::drop_link},
+        {"fill_disk", FaultKind::fill_disk},
+        {"fail_store", FaultKind::fail_store}},
        "kill: the rank's worker gets SIGKILL; crash: SIGSEGV, as by a bug; kill_agent: the agent of its node "
        "gets SIGKILL; stop: the worker gets SIGSTOP; hang: it computes for ever; slow: its computing takes "
        "`factor` times as long; "
        "flip_parameter: a bit of its master weights changes before the step; flip_gradient: a bit of its "
        "reduced gradients before the update; flip_checkpoint: a bit of its file in the first checkpoint "
-       "that is written from the step on")
+       "that is written from the step on; flip_message: a bit of what it sends first in the step; "
+       "drop_link: for `seconds` nothing passes between the agent of its node and other agents; fill_disk: "
+       "that agent's writes of checkpoints fail as on a full disk; fail_store: all fails that it does in the "
+       "durable tier")
       .needed();
   t.add("step", &f.step, "when").between(1, kMaxFaultStep).needed();
   t.add("rank", &f.rank, "where").between(0, static_cast<double>(parallel::kMaxRanks) - 1);
   t.add("steps", &f.steps, "of slow: for how many steps").between(1, kMaxFaultStep);
   t.add("factor", &f.factor, "of slow: how many times as long; measured by the step before")
       .above(1, kMaxFactor);
+  t.add("seconds", &f.seconds, "of drop_link, fill_disk and fail_store: for how long")
+      .above(0, kMaxFaultSeconds);
   t.add("tensor", &f.tensor, "of flip_parameter and flip_gradient: its name").or_else("one that is drawn");
   t.add("element", &f.element, "of the same: which of those that the rank updates of the tensor")
       .between(0, kMaxElement)
       .or_else("one that is drawn");
-  t.add("bit", &f.bit, "of the same: from the lowest, 0")
+  t.add("bit", &f.bit, "of the same and of flip_message: from the lowest, 0")
       .between(0, kMaxBit)
       .or_else("the highest of the mantissa");
   t.add("times", &f.times,
@@ -51,8 +61,14 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
   return t.take();
 }
 
-bool is_kind(const std::string& word) {
-  return std::find(job::kFaultWords.begin(), job::kFaultWords.end(), word) != job::kFaultWords.end();
+/// Why the job cannot have such a fault; empty: it can.
+std::string unfit(FaultKind kind, const job::JobSpec& job) {
+  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  if (kind == FaultKind::flip_message && ranks == 1) return "a job of one rank sends no messages";
+  if (kind == FaultKind::drop_link && job.cluster.nodes == 1) return "a job of one node has no link to drop";
+  if (kind == FaultKind::fail_store && !job.checkpoint.durable.on())
+    return "the job has no durable tier (checkpoint.durable)";
+  return "";
 }
 
 std::string kinds_text() {
@@ -91,7 +107,10 @@ std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& 
   if (faults.any() && !faults.allow)
     refuse("faults.allow", "is false, and faults are given: set it to true to let the run break itself");
   for (const std::string& kind : faults.random.kinds)
-    if (!is_kind(kind)) refuse("faults.random.kinds", "'" + kind + "' is no kind: give of " + kinds_text());
+    if (const auto known = job::fault_kind_of(kind); !known)
+      refuse("faults.random.kinds", "'" + kind + "' is no kind: give of " + kinds_text());
+    else if (const std::string why = unfit(*known, job); faults.random.rate > 0 && !why.empty())
+      refuse("faults.random.kinds", kind + ": " + why);
   if (faults.random.kinds.empty()) refuse("faults.random.kinds", "is empty: give of " + kinds_text());
   const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
   const job::Fault plain;
@@ -105,12 +124,17 @@ std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& 
     if (f.rank >= ranks && ranks > 0)
       refuse(at + "rank", "rank " + std::to_string(f.rank) + " is none of the job's " +
                               std::to_string(ranks) + " (nearest valid: " + std::to_string(ranks - 1) + ")");
+    if (const std::string why = unfit(f.kind, job); !why.empty())
+      refuse(at + "kind", job::word_of(f.kind) + ": " + why);
     const bool slow = f.kind == FaultKind::slow, flips = job::flips_tensor(f.kind);
+    if (!job::lasts_seconds(f.kind) && f.seconds != plain.seconds)
+      refuse(at + "seconds", "has no effect on a fault " + kind);
     if (!slow && f.steps != plain.steps) refuse(at + "steps", "has no effect on a fault " + kind);
     if (!slow && f.factor != plain.factor) refuse(at + "factor", "has no effect on a fault " + kind);
     if (!flips && f.tensor != plain.tensor) refuse(at + "tensor", "has no effect on a fault " + kind);
     if (!flips && f.element != plain.element) refuse(at + "element", "has no effect on a fault " + kind);
-    if (!flips && f.bit != plain.bit) refuse(at + "bit", "has no effect on a fault " + kind);
+    if (!flips && f.kind != FaultKind::flip_message && f.bit != plain.bit)
+      refuse(at + "bit", "has no effect on a fault " + kind);
     if (f.kind != FaultKind::flip_gradient && f.times != plain.times)
       refuse(at + "times", "has no effect on a fault " + kind);
   }

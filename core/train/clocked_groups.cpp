@@ -1,19 +1,19 @@
 #include "core/train/clocked_groups.h"
 
-#include "parallel/comm/observed_communicator.h"
-
 namespace trainerd::core::train {
 
 using parallel::CommCall;
 using parallel::CommMoment;
 
-RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page) {
-  return RankGroups(groups, [&clock, &page](parallel::Group group, parallel::Communicator& inner) {
+RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page,
+                   const ObserveSends& sends) {
+  return RankGroups(groups, [&clock, &page, &sends](parallel::Group group, parallel::Communicator& inner) {
     if (inner.size() == 1)
       return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
     return parallel::make_observed(
-        inner, [&clock, &page, &charge = info(group)](kernels::Stream& stream, CommMoment moment,
-                                                      const CommCall& call) {
+        inner, [&clock, &page, &sends, &charge = info(group)](kernels::Stream& stream, CommMoment moment,
+                                                              const CommCall& call) {
+          if (call.sent != nullptr && sends) sends(stream, charge, call);
           if (moment == CommMoment::done) page->resume();
           else page->wait(charge.group);
           switch (moment) {

@@ -43,7 +43,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       place_(layout.grid.coordinate(groups.rank())),
       backend_(backend),
       clock_(backend),
-      groups_(clocked(groups, clock_, page_)),
+      groups_(clocked(groups, clock_, page_, sends_)),
       memory_(memory),
       microbatches_(job.microbatches()),
       tokens_(job.batch.micro * job.model.seq_len),

@@ -154,6 +154,9 @@ class Trainer {
   /// For records of what a step does: `observe` is called from the next pass on.
   void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
 
+  /// `observe` sees each message that the rank sends from now on.
+  void observe_sends(ObserveSends observe) { sends_ = std::move(observe); }
+
   /// Where what it does is shown from now on; outlives it.
   void show_on(RankPage& page) { page_ = &page; }
 
@@ -246,6 +249,7 @@ class Trainer {
   StepClock clock_;
   RankPage own_page_;  ///< where nobody looks
   RankPage* page_ = &own_page_;
+  ObserveSends sends_;
   RankGroups groups_;  ///< as `clock_` sees them
   StepMemory& memory_;
   std::int64_t microbatches_;

@@ -30,9 +30,9 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 
-constexpr std::array<const char*, 16> kNotices{
-    "start",   "resume", "change", "warning",   "stop",     "failure",    "finish",    "restart",
-    "durable", "node",   "hang",   "straggler", "injected", "corruption", "withdrawn", "spike"};
+constexpr std::array<const char*, 17> kNotices{
+    "start", "resume", "change",    "warning",  "stop",       "failure",   "finish", "restart",  "durable",
+    "node",  "hang",   "straggler", "injected", "corruption", "withdrawn", "spike",  "recovered"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -57,6 +57,14 @@ nlohmann::ordered_json object_of(const EarlierAttempt& r) {
   nlohmann::ordered_json object{{"last_step", r.last_step}, {"lost_seconds", r.lost_seconds}};
   add_wall_time(object, r.wall_time);
   return object;
+}
+
+Recovery recovery_of(const nlohmann::json& object) {
+  return {.noticed = real_member(object, "noticed"),
+          .decide_seconds = real_member(object, "decide_seconds"),
+          .ready_seconds = real_member(object, "ready_seconds"),
+          .groups_seconds = real_member(object, "groups_seconds"),
+          .total_seconds = real_member(object, "total_seconds")};
 }
 
 EarlierAttempt earlier_of(const nlohmann::json& object) {
@@ -139,6 +147,12 @@ nlohmann::ordered_json object_of(const NoticeRecord& r) {
       {"event", name_of(r.kind)}, {"step", r.step}, {"message", r.message}, {"details", r.details}};
   if (r.earlier) line["earlier"] = object_of(*r.earlier);
   if (r.start_seconds > 0) line["start_seconds"] = r.start_seconds;
+  if (r.recovery)
+    line["recovery"] = {{"noticed", r.recovery->noticed},
+                        {"decide_seconds", r.recovery->decide_seconds},
+                        {"ready_seconds", r.recovery->ready_seconds},
+                        {"groups_seconds", r.recovery->groups_seconds},
+                        {"total_seconds", r.recovery->total_seconds}};
   add_wall_time(line, r.wall_time);
   return line;
 }
@@ -273,7 +287,9 @@ EventRecord parse_event_record(const std::string& text) {
             .wall_time = wall_time_of(line),
             .earlier =
                 line.contains("earlier") ? std::optional(earlier_of(member(line, "earlier"))) : std::nullopt,
-            .start_seconds = line.contains("start_seconds") ? real_member(line, "start_seconds") : 0};
+            .start_seconds = line.contains("start_seconds") ? real_member(line, "start_seconds") : 0,
+            .recovery = line.contains("recovery") ? std::optional(recovery_of(member(line, "recovery")))
+                                                  : std::nullopt};
     throw JsonError("there is no event \"" + event + "\"");
   } catch (const JsonError& e) {
     throw base::data_error(std::string("not a line of events.jsonl: ") + e.what());
@@ -302,7 +318,8 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice) {
     case NoticeKind::injected:
     case NoticeKind::corruption:
     case NoticeKind::withdrawn:
-    case NoticeKind::spike: return;
+    case NoticeKind::spike:
+    case NoticeKind::recovered: return;
   }
 }
 

@@ -187,7 +187,8 @@ enum class NoticeKind : std::uint8_t {
   injected,
   corruption,
   withdrawn,
-  spike
+  spike,
+  recovered
 };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
@@ -197,6 +198,15 @@ struct EarlierAttempt {
   std::int64_t last_step = 0;  ///< that it logged
   double lost_seconds = 0;     ///< of the steps after the checkpoint, which are done again
   double wall_time = 0;        ///< of its last step
+};
+
+/// What it took to go on after a failure, in seconds.
+struct Recovery {
+  double noticed = 0;         ///< when the failure was noticed, Unix time
+  double decide_seconds = 0;  ///< from then until all ranks had ended and it was known where they begin
+  double ready_seconds = 0;   ///< from then until every rank was ready for its first step
+  double groups_seconds = 0;  ///< of that, for the ranks' groups: of node 0's rank that took longest
+  double total_seconds = 0;   ///< from `noticed` until the next step began
 };
 
 /// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was
@@ -209,6 +219,7 @@ struct NoticeRecord {
   double wall_time = 0;
   std::optional<EarlierAttempt> earlier = {};  ///< of a start, resume or restart after another attempt
   double start_seconds = 0;                    ///< of a start or resume: since its process began
+  std::optional<Recovery> recovery = {};       ///< of `recovered`
 };
 
 /// The workers start again in the same run: steps after `step` are done again.

@@ -69,6 +69,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::corruption:
       case NoticeKind::withdrawn:
       case NoticeKind::spike:
+      case NoticeKind::recovered:
       case NoticeKind::warning: break;
     }
   }

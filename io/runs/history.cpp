@@ -30,7 +30,8 @@ std::vector<EvaluationRecord> every_other(const std::vector<EvaluationRecord>& r
 
 bool is_turn(NoticeKind kind) {
   return kind != NoticeKind::change && kind != NoticeKind::warning && kind != NoticeKind::injected &&
-         kind != NoticeKind::corruption && kind != NoticeKind::withdrawn && kind != NoticeKind::spike;
+         kind != NoticeKind::corruption && kind != NoticeKind::withdrawn && kind != NoticeKind::spike &&
+         kind != NoticeKind::recovered;
 }
 
 }  // namespace

@@ -39,27 +39,27 @@ class ObservedCommunicator final : public Communicator {
   std::int64_t size() const override { return inner_.size(); }
 
   std::unique_ptr<Work> all_reduce(Stream& s, const Tensor& x, ReduceOp op, const CommOptions& o) override {
-    return observed(s, {OpKind::all_reduce, o.label, x.bytes()},
+    return observed(s, {OpKind::all_reduce, o.label, x.bytes(), &x},
                     [&] { return inner_.all_reduce(s, x, op, o); });
   }
   std::unique_ptr<Work> all_gather(Stream& s, const Tensor& x, const Tensor& out,
                                    const CommOptions& o) override {
-    return observed(s, {OpKind::all_gather, o.label, out.bytes()},
+    return observed(s, {OpKind::all_gather, o.label, out.bytes(), &x},
                     [&] { return inner_.all_gather(s, x, out, o); });
   }
   std::unique_ptr<Work> reduce_scatter(Stream& s, const Tensor& x, const Tensor& out,
                                        const CommOptions& o) override {
-    return observed(s, {OpKind::reduce_scatter, o.label, x.bytes()},
+    return observed(s, {OpKind::reduce_scatter, o.label, x.bytes(), &x},
                     [&] { return inner_.reduce_scatter(s, x, out, o); });
   }
   std::unique_ptr<Work> all_to_all(Stream& s, const Tensor& x, const Tensor& out,
                                    const CommOptions& o) override {
-    return observed(s, {OpKind::all_to_all, o.label, x.bytes()},
+    return observed(s, {OpKind::all_to_all, o.label, x.bytes(), &x},
                     [&] { return inner_.all_to_all(s, x, out, o); });
   }
   std::unique_ptr<Work> broadcast(Stream& s, const Tensor& x, std::int64_t root,
                                   const CommOptions& o) override {
-    return observed(s, {OpKind::broadcast, o.label, x.bytes()},
+    return observed(s, {OpKind::broadcast, o.label, x.bytes(), rank() == root ? &x : nullptr},
                     [&] { return inner_.broadcast(s, x, root, o); });
   }
   std::unique_ptr<Work> barrier(Stream& s, const CommOptions& o) override {
@@ -67,15 +67,18 @@ class ObservedCommunicator final : public Communicator {
   }
   std::unique_ptr<Work> exchange(Stream& s, std::span<const Transfer> sends,
                                  std::span<const Transfer> receives, const CommOptions& o) override {
-    return observed(s, {OpKind::exchange, o.label, bytes_of(sends) + bytes_of(receives)},
+    return observed(s,
+                    {OpKind::exchange, o.label, bytes_of(sends) + bytes_of(receives),
+                     sends.empty() ? nullptr : &sends.front().tensor},
                     [&] { return inner_.exchange(s, sends, receives, o); });
   }
   void abort() override { inner_.abort(); }
 
  private:
   template <class Call>
-  std::unique_ptr<Work> observed(Stream& s, const CommCall& told, const Call& call) {
+  std::unique_ptr<Work> observed(Stream& s, CommCall told, const Call& call) {
     observe_(s, CommMoment::issue, told);
+    told.sent = nullptr;
     std::unique_ptr<Work> work = call();
     observe_(s, CommMoment::done, told);
     return std::make_unique<ObservedWork>(std::move(work), observe_, told);

@@ -16,6 +16,8 @@ struct CommCall {
   OpKind kind = OpKind::barrier;
   const char* label = "";
   std::int64_t bytes = 0;
+  /// While it is issued: what this rank gives, of an exchange the first; null: nothing, or another moment.
+  const kernels::Tensor* sent = nullptr;
 };
 using ObserveComm = std::function<void(kernels::Stream&, CommMoment, const CommCall&)>;
 

@@ -6,6 +6,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <memory>
 #include <thread>
 
 #include "core/run/nodes/beat_watch.h"
@@ -157,4 +158,31 @@ TEST_CASE("a peer that closes the connection without a beat is silent from then 
   const auto reports = wait_for_report(here);
   REQUIRE(reports.size() == 1);
   CHECK(reports[0].what == What::silent);
+}
+
+TEST_CASE("over a dropped link neither side is heard of, and both are again when it is back", "[heartbeat]") {
+  const auto drop = [](double seconds, double dead_seconds) {
+    const BeatOptions options{.every_seconds = 0.05, .dead_seconds = dead_seconds};
+    auto [a, b] = connection();
+    auto here = std::make_unique<Heartbeats>(options), there = std::make_unique<Heartbeats>(options);
+    here->add(1, std::move(a), Counts::at_once);
+    there->add(2, std::move(b), Counts::at_once);
+    there->drop_link(seconds);
+    return std::pair(std::move(here), std::move(there));
+  };
+  const auto [here, there] = drop(3600, 1);
+  for (Heartbeats* side : {here.get(), there.get()}) {
+    const auto reports = wait_for_report(*side);
+    REQUIRE(reports.size() == 1);
+    CHECK((reports[0].what == What::silent && reports[0].seconds >= 1));
+  }
+  // Shorter than the time after which a peer counts as dead.
+  const auto [early, late] = drop(0.5, 60);
+  const double end = base::monotonic_seconds() + 60;
+  while (!late->in_doubt() && base::monotonic_seconds() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK(late->in_doubt());
+  while ((late->in_doubt() || early->in_doubt()) && base::monotonic_seconds() < end)
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  CHECK_FALSE((late->in_doubt() || early->in_doubt()));
 }

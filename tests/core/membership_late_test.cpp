@@ -169,3 +169,21 @@ TEST_CASE("what a node said before it was made a spare does not end it", "[membe
   CHECK_THAT(meeting.next(Came::spares).text, Catch::EndsWith("has left"));
   CHECK(meeting.leader->spares() == 0);
 }
+
+TEST_CASE("what agents say while the link is dropped arrives when it is back", "[membership]") {
+  Meeting meeting;
+  meeting.leader->drop_link(3600);
+  meeting.leader->send(run::SaveHeld{7});
+  meeting.agents.at(0).send(run::encode(run::NodeMessage{run::NodeFinished{2}}));
+  pollfd unread{meeting.agents.at(0).fd(), POLLIN, 0};
+  std::vector<pollfd> fds;
+  meeting.leader->watch(fds);
+  CHECK(::poll(&unread, 1, 0) == 0);
+  CHECK(::poll(fds.data(), fds.size(), 0) == 0);
+  CHECK(meeting.leader->due_seconds().value_or(1e9) <= 3600);
+  meeting.leader->drop_link(0.01);
+  const auto event = meeting.next(Came::message);
+  CHECK(event.node == 1);
+  CHECK(std::get<run::NodeFinished>(*event.message).attempt == 2);
+  for (run::Channel& agent : meeting.agents) CHECK(std::get<run::SaveHeld>(Meeting::heard(agent)).step == 7);
+}

@@ -12,6 +12,7 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   run::Ready ready;
   ready.device = "cpu";
   ready.pci_bus_id = "0000:65:00.0";
+  ready.groups_seconds = 0.125;
   using kernels::DType;
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
     ready.slices.push_back({"w", dtype, {4, 6}, {1, 2}, {3, 4}});
@@ -20,6 +21,7 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   CHECK(text.find("\"bf16\"") != std::string::npos);
   const run::Ready back = std::get<run::Ready>(run::decode_worker_message(text));
   CHECK(back.pci_bus_id == ready.pci_bus_id);
+  CHECK(back.groups_seconds == ready.groups_seconds);
   REQUIRE(back.slices.size() == 5);
   CHECK(back.gemm_algorithms == ready.gemm_algorithms);
   for (std::size_t i = 0; i < 5; ++i) {
@@ -196,10 +198,11 @@ TEST_CASE("text that is no message is a communication error, of whatever kind th
 }
 
 TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
-  const run::FaultInjected fault{"kill step 3 rank 0", "injected", true};
+  const run::FaultInjected fault{"drop_link step 3 rank 0", "injected", job::FaultKind::drop_link, 2.5};
   const auto told =
       std::get<run::FaultInjected>(run::decode_worker_message(run::encode(run::WorkerMessage{fault})));
-  CHECK((told.id == fault.id && told.message == fault.message && told.kills_agent));
+  CHECK((told.id == fault.id && told.message == fault.message && told.at_agent == fault.at_agent &&
+         told.seconds == fault.seconds));
   const run::CopiesHashed hashes{2, 15, {"a [0:2]"}, {0xffffffffffffffffu, 1}, 3};
   const auto back =
       std::get<run::CopiesHashed>(run::decode_worker_message(run::encode(run::WorkerMessage{hashes})));

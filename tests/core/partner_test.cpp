@@ -166,6 +166,22 @@ TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
   CHECK(steps_of(pair.two) == Steps{10, 20});
 }
 
+TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any more", "[partner]") {
+  Pair pair;
+  // It takes the connection, as the kernel does for a process that is stopped, and never answers.
+  const base::UniqueFd stopped = base::listen_at({"127.0.0.1", 0});
+  parallel::TcpStore words(pair.store.local_endpoint(), pair.token, 5);
+  words.set("partner/1/1", base::Endpoint{"127.0.0.1", base::local_port(stopped.get())}.text());
+  pair.one.send(copy_of(0, 10));
+  pollfd came{stopped.get(), POLLIN, 0};
+  REQUIRE(::poll(&came, 1, 60'000) == 1);
+  CHECK(pair.one.sending());
+  const double begin = base::monotonic_seconds();
+  pair.one.stop_sending();
+  CHECK_FALSE(sent_by(pair.one).problem.empty());
+  CHECK(base::monotonic_seconds() - begin < 20);  // an answer may take 30 s
+}
+
 TEST_CASE("a sender is told when its partner is gone", "[partner]") {
   parallel::JobToken token = parallel::JobToken::random();
   parallel::StoreServer store(base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {});

@@ -29,6 +29,17 @@ TEST_CASE("faults are read, kept in the resolved job, and refused without leave"
   CHECK(with_line("faults: {allow: true}").empty());
 }
 
+TEST_CASE("what an agent cannot do for a while is read with its seconds", "[spec][faults]") {
+  const job::JobSpec job = spec::parse_job(
+      kJob +
+          "faults: {allow: true, inject: [{kind: fill_disk, step: 3, seconds: 0.5}, {kind: fill_disk, step: "
+          "4}]}\n",
+      "job.yaml");
+  CHECK(job.faults.inject.at(0) == job::Fault{.kind = job::FaultKind::fill_disk, .step = 3, .seconds = 0.5});
+  CHECK(job.faults.inject.at(1).seconds == 10);
+  CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").faults == job.faults);
+}
+
 TEST_CASE("what is wrong with a fault is told at its place", "[spec][faults]") {
   const auto wrong = [](const std::string& entry) {
     const Lines lines = with_line("faults: {allow: true, inject: [" + entry + "]}");
@@ -47,6 +58,16 @@ TEST_CASE("what is wrong with a fault is told at its place", "[spec][faults]") {
         "faults.inject[0].tensor: has no effect on a fault of kind flip_checkpoint");
   CHECK(wrong("{kind: flip_parameter, step: 2, times: 3}") ==
         "faults.inject[0].times: has no effect on a fault of kind flip_parameter");
+  CHECK(wrong("{kind: kill, step: 2, seconds: 3}") ==
+        "faults.inject[0].seconds: has no effect on a fault of kind kill");
+  CHECK(wrong("{kind: flip_message, step: 2}") ==
+        "faults.inject[0].kind: flip_message: a job of one rank sends no messages");
+  CHECK(wrong("{kind: drop_link, step: 2}") ==
+        "faults.inject[0].kind: drop_link: a job of one node has no link to drop");
+  CHECK(wrong("{kind: fail_store, step: 2}") ==
+        "faults.inject[0].kind: fail_store: the job has no durable tier (checkpoint.durable)");
+  CHECK_THAT(with_line("faults: {allow: true, random: {rate: 0.1, kinds: [fill_disk, drop_link]}}").at(0),
+             Catch::Contains("faults.random.kinds: drop_link: a job of one node has no link to drop"));
   CHECK_THAT(wrong("{kind: kil, step: 2}"), Catch::Contains("(nearest valid: kill)"));
   CHECK_THAT(wrong("{kind: kill}"), Catch::StartsWith("faults.inject[0].step: is required"));
   CHECK_THAT(with_line("faults: {allow: true, random: {rate: 0.1, kinds: [kill, melt]}}").at(0),

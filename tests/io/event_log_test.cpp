@@ -98,6 +98,20 @@ TEST_CASE("a notice is one line with its kind as the event, and comes back the s
   CHECK(earlier->last_step == 17);
   CHECK(earlier->lost_seconds == 2.5);
   CHECK(earlier->wall_time == 1e9);
+  again.kind = NoticeKind::recovered;
+  again.recovery = Recovery{.noticed = 1e9,
+                            .decide_seconds = 0.5,
+                            .ready_seconds = 0.25,
+                            .groups_seconds = 0.125,
+                            .total_seconds = 1};
+  const auto recovered = std::get<NoticeRecord>(parse_event_record(to_json_line(EventRecord{again})));
+  CHECK(recovered.kind == NoticeKind::recovered);
+  REQUIRE(recovered.recovery.has_value());
+  CHECK(recovered.recovery->noticed == 1e9);
+  CHECK(recovered.recovery->decide_seconds == 0.5);
+  CHECK(recovered.recovery->ready_seconds == 0.25);
+  CHECK(recovered.recovery->groups_seconds == 0.125);
+  CHECK(recovered.recovery->total_seconds == 1);
   for (const std::string text : {R"({"event":"stop","step":1,"message":"m"})",
                                  R"({"event":"stop","step":1,"message":"m","details":"d"})",
                                  R"({"event":"stop","step":1,"message":"m","details":[1]})"})

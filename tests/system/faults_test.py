@@ -46,6 +46,16 @@ class Faults(FaultsTest):
         self.assertIn("injected in step 23: rank 0 is killed", self.injected("killed"))
         self.assertEqual(sorted(self.done("killed")), ["kill step 12 rank 2", "kill step 12 rank 3", "kill step 23 rank 0"])
         self.assertIn("injected in step 23: rank 0 is killed", (self.root / "killed" / "report.html").read_text())
+        recovered = [e for e in self.events("killed") if e["event"] == "recovered"]
+        restarts = [e["step"] for e in self.restarts("killed")]
+        self.assertEqual(recovered[-1]["step"], restarts[-1] + 1)
+        for event in recovered:
+            self.assertIn(event["step"] - 1, restarts)
+            self.assertRegex(event["message"], rf"^recovered: step {event['step']} began \d+\.\d\d s after the failure was noticed: \d+\.\d\d s until the "
+                                               r"ranks had ended and their state was chosen, \d+\.\d\d s until all ranks were ready, \d+\.\d\d s of it for their groups$")
+            took = event["recovery"]
+            self.assertLessEqual(took["decide_seconds"] + took["ready_seconds"], took["total_seconds"] + 0.01)
+            self.assertLessEqual(took["groups_seconds"], took["ready_seconds"])
 
     def test_a_crash_that_comes_again_at_the_same_place_ends_the_run(self):
         crash, elsewhere = {"kind": "crash", "step": 12, "rank": 1}, {"kind": "crash", "step": 17, "rank": 1}
@@ -97,11 +107,13 @@ class Faults(FaultsTest):
 
     def test_a_flipped_bit_changes_what_follows_and_is_told_with_its_place(self):
         whole = self.whole(*DP2)
-        for kind, first in (("flip_parameter", 12), ("flip_gradient", 13)):
-            self.broken(kind, *DP2, *faults({"kind": kind, "step": 12, "rank": 1, "bit": 26, "tensor": "layers.1.down.weight"}))
+        tensor = {"tensor": "layers.1.down.weight"}
+        for kind, first, more, what in (("flip_parameter", 12, tensor, "layers.1.down.weight at rank 1"),
+                                        ("flip_gradient", 13, tensor, "the gradient of layers.1.down.weight at rank 1"),
+                                        ("flip_message", 13, {}, r"what rank 1 sends in \w+ 'gradients' of group dp")):
+            self.broken(kind, *DP2, *faults({"kind": kind, "step": 12, "rank": 1, "bit": 26, **more}))
             [message] = self.injected(kind)
-            what = "the gradient of " if kind == "flip_gradient" else ""
-            self.assertRegex(message, rf"^injected in step 12: bit 26 of element \d+ of {what}layers.1.down.weight at rank 1: \S+ becomes \S+$")
+            self.assertRegex(message, rf"^injected in step 12: bit 26 of element \d+ of {what}: \S+ becomes \S+$")
             losses = self.losses(kind)
             self.assertEqual(losses[:first - 1], whole[:first - 1])
             self.assertNotEqual(losses[first - 1:], whole[first - 1:])
@@ -115,6 +127,35 @@ class Faults(FaultsTest):
         self.assertRegex(output, r"step-00000010 is damaged and will not be used")
         self.assertIn("from step 5", output.replace("after step 5", "from step 5").replace("(step 5)", "from step 5"))
         self.assert_as_whole("bits")
+
+    def test_a_full_disk_and_a_store_that_fails_hold_up_no_step_and_lose_no_checkpoint(self):
+        tier = self.root / "tier"
+        self.broken("full", "--set", f"checkpoint.durable={{to: {tier}, every: 5}}",
+                    *faults({"kind": "fill_disk", "step": 8, "seconds": 1}, {"kind": "fail_store", "step": 3, "seconds": 2}), timeout=PATIENCE)
+        self.assertEqual(self.injected("full"), ["injected in step 3: for 2 s all fails that the agent of rank 0 does in the durable tier",
+                                                 "injected in step 8: for 1 s the agent of rank 0 has no space for checkpoints"])
+        warnings = [e["message"] for e in self.events("full") if e["event"] == "warning"]
+        self.assertTrue(any(re.search(r"step \d+ could not be written.*No space left on device; the disk is full: free some space \(injected\)", w)
+                            for w in warnings), warnings)
+        self.assertTrue(any(re.search(r"step \d+ could not be copied to the durable tier.*Input/output error.*\(injected\)", w) for w in warnings), warnings)
+        self.assert_as_whole("full")
+        self.assertTrue((tier / f"step-{STEPS:08}" / "COMPLETE").exists())
+
+    def test_a_node_whose_link_is_dropped_is_lost_to_both_sides_and_comes_back(self):
+        name, port = "link", free_port()
+        arguments = [*KILLED, *TWO, "--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true",
+                     "--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}", *faults({"kind": "drop_link", "step": 13, "rank": 3, "seconds": 600})]
+
+        def begin(node):
+            return self.start_node(self.job(name, schedule=CONSTANT), node, port, *arguments)
+
+        agents = [begin(0), begin(1)]
+        self.assertRegex(self.finish_one(agents[1], status=7), r"node 0 .*was lost after step \d+: it has not been heard of for \d")
+        agents[1] = begin(1)
+        outputs = self.finish(agents)
+        self.assertIn("injected in step 13: for 600 s the agent of rank 3 and those of other nodes do not reach each other", outputs[0])
+        self.assertRegex(outputs[0], r"restarted: node 1 .*was lost after step \d+: it has not been heard of for .*\(snapshot in memory, which the partners of node 1 kept\)")
+        self.assert_as_whole(name, *TWO)
 
     def test_random_faults_happen_once_each_and_the_run_is_as_undisturbed(self):
         steps = 400 if FULL else STEPS
@@ -136,7 +177,8 @@ class Faults(FaultsTest):
         self.assertTrue(any(detail.startswith("layers.1.down.weight") for detail in event["details"]), event)
         # What was saved before is not of the flipped bit: the run goes on from there, and is as undisturbed.
         # The snapshot of step 15 was compared by the step after it, and its checkpoint counts no more if it was complete.
-        self.assertEqual([c.name for c in self.checkpoints("corrupt")], ["step-00000005", "step-00000010"])
+        kept = [c.name for c in self.checkpoints("corrupt")]  # the first may not have been written in time
+        self.assertIn(kept, (["step-00000005", "step-00000010"], ["step-00000010"]))
         for e in withdrawn:
             self.assertRegex(e["message"], "step-00000015 does not count any more")
         self.broken("corrupt", *three)
@@ -157,12 +199,22 @@ class Faults(FaultsTest):
     def test_clean_runs_of_any_layout_raise_no_alarm(self):
         layouts = {"tp2": ["parallel.tp=2"], "pp2": ["parallel.pp=2"]}
         layouts.update({f"dp2-zero{zero}": ["parallel.dp=2", f"parallel.zero={zero}"] for zero in range(4)})
-        for name, layout in layouts.items():
+        for name, layout in list(layouts.items())[::1 if FULL else 2]:
             with self.subTest(name):
                 arguments = [word for flag in [*layout, "supervise.hash_every=1"] for word in ("--set", flag)]
                 self.broken(name, *arguments)
                 self.assertEqual([e for e in self.events(name) if e["event"] == "corruption"], [])
                 self.assertEqual(self.last_step(name), STEPS)
+
+    def test_clean_steps_raise_no_alarm(self):
+        tiny = "{layers: 1, hidden: 16, heads: 2, kv_heads: 2, ffn: 32, vocab: 256, seq_len: 8}"
+        steps = 100_000 if FULL else 2000
+        self.run_job(self.job("clean", schedule=CONSTANT), "--set", f"model={tiny}", "--set", "batch={global: 2, micro: 1}", "--set", f"steps={steps}",
+                     "--set", "parallel.dp=2", "--set", "parallel.zero=0", "--set", "checkpoint={every: 0, memory: 1000}", "--set", "evaluate.every=0",
+                     "--set", "supervise.hash_every=10", timeout=3000 if FULL else 120)
+        self.assertEqual(self.last_step("clean"), steps)
+        alarms = [e for e in self.events("clean") if e["event"] in ("hang", "straggler", "corruption", "restart", "failure", "warning", "recovered")]
+        self.assertEqual(alarms, [])
 
 
 if __name__ == "__main__":

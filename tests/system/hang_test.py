@@ -8,7 +8,7 @@ from restart_test import KILLED, RestartTest
 from support import *
 
 # The smallest of these is far below what a loaded machine may delay a process by: what is judged is sleep and stops, not delay.
-QUICK = ["--set", "supervise.hang_minimum=2s"]
+QUICK = ["--set", "supervise.hang_minimum=1s"]
 LONG = ["--set", "steps=100000", "--set", "evaluate.every=0", "--set", "checkpoint.every=0", "--set", "checkpoint.memory=2"]
 
 # A rank that comes to no end: while the file that the environment names has "NAME spin" or "NAME sleep", the main thread of the process
@@ -145,13 +145,13 @@ class OneNode(HangTest):
         for _ in range(3 if FULL else 1):
             for pid in every:
                 os.kill(pid, signal.SIGSTOP)
-            time.sleep(3)
+            time.sleep(3 if FULL else 1.5)  # more than the deadline
             for pid in reversed(every):  # the agent first: it sees its ranks stopped
                 os.kill(pid, signal.SIGCONT)
             self.wait_for_step(process, self.last_step("whole-stop") + 3, "whole-stop")
         # The agent alone, as a terminal's Ctrl-Z does.
         process.send_signal(signal.SIGSTOP)
-        time.sleep(3)
+        time.sleep(3 if FULL else 1.5)  # more than the deadline
         process.send_signal(signal.SIGCONT)
         self.wait_for_step(process, self.last_step("whole-stop") + 3, "whole-stop")
         process.send_signal(signal.SIGTERM)
@@ -166,7 +166,7 @@ class OneNode(HangTest):
                              "--set", "parallel.dp=2", env=environment)
         # The ranks wait for the agent, which waits for the disk.
         self.wait_for_step(process, 5, "busy")
-        time.sleep(4)
+        time.sleep(4 if FULL else 2)
         self.assert_calm("busy")
         hold.unlink()
         self.wait_for_step(process, 12, "busy")
@@ -180,7 +180,7 @@ class OneNode(HangTest):
         burners = [subprocess.Popen(["sh", "-c", "while :; do :; done"]) for _ in range(4 * (os.cpu_count() or 1))]
         try:
             first = self.last_step("starved")
-            time.sleep(30 if FULL else 5)
+            time.sleep(30 if FULL else 3)
             self.assertGreater(self.last_step("starved"), first)
         finally:
             for burner in burners:

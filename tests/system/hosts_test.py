@@ -9,12 +9,12 @@ from restart_test import RestartTest
 from support import *
 
 SLICE = "a part of these is enough for every change: tests/run.sh full"
-DEAD, BEAT = 2.0, 0.25
-BEATS = ["--set", "supervise={heartbeat: 250ms, dead_after: 2s}"]
+DEAD, BEAT = 1.5, 0.25
+BEATS = ["--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}"]
 MEMORY = ["--set", "checkpoint={every: 0, memory: 2, partner: true}"]
 DISK = ["--set", "checkpoint.every=5"]
 LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
-WHOLE = ["--set", "steps=200", "--set", "evaluate.every=100"]
+WHOLE = ["--set", "steps=100", "--set", "evaluate.every=50"]
 DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
 # A loaded machine: between what takes `DEAD` and what would be a time limit of the kernel's or the run's.
 SOON = DEAD + (60 if SANITIZED else 12)
@@ -192,11 +192,11 @@ class Replaced(HostsTest):
         self.finish_spared(gone=[2], whole=[*WHOLE, "--set", "steps=600"])
 
     def test_a_spare_that_is_not_needed_ends_with_the_run_and_one_that_is_lost_is_told(self):
-        self.begin("idle", *WHOLE, "--set", "steps=60", spares=2)
+        self.begin("idle", *WHOLE, spares=2)
         self.train_until(5)
         self.agents[3].send_signal(signal.SIGTERM)
         self.finish_one(self.agents[3], status=143)
-        self.finish_spared(gone=[3], whole=[*WHOLE, "--set", "steps=60"])
+        self.finish_spared(gone=[3])
         self.assertIn("has left", "\n".join(self.events_of("node")))
 
     @unittest.skipUnless(FULL, "a minute of a larger model")
@@ -225,6 +225,9 @@ class Replaced(HostsTest):
                 seconds = first["wall_time"] - first["step_seconds"] - begin
                 print(f"{way}: {seconds:.1f} s until the next step, detected and regrouped after {restarted - begin:.1f} s", flush=True)
                 self.assertLess(seconds, 10)
+                [event] = self.wait_for(self.agents[0], lambda: [e for e in self.events(way) if e["event"] == "recovered"], "what it took")
+                print(event["message"], flush=True)
+                self.assertLess(event["recovery"]["groups_seconds"], 1)
                 self.assertFalse((self.root / way / "checkpoints").exists() and self.checkpoints(way))
 
 

@@ -7,8 +7,8 @@ from nodes_test import free_port
 from restart_test import RestartTest
 from support import *
 
-STEPS = 300
-LOST = ["--set", f"steps={STEPS}", "--set", "evaluate.every=100", "--set", "checkpoint.every=0"]
+STEPS = 100
+LOST = ["--set", f"steps={STEPS}", "--set", "evaluate.every=50", "--set", "checkpoint.every=0"]
 MEMORY = ["--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true"]
 TWO = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
 THREE = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]
@@ -122,13 +122,16 @@ class PartnerTest(RestartTest):
         self.finish_all(THREE)
 
     def test_one_that_is_there_again_before_its_loss_is_noticed_waits(self):
-        self.begin("quick", TWO, "--set", "supervise.dead_after=3s")
+        self.begin("quick", TWO, "--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}")
         self.wait_for_step(self.agents[0], 12, "quick")
         old = self.agents[1]
-        os.kill(old.pid, signal.SIGSTOP)  # its connection stays open
+        node = [*self.children(old.pid), old.pid]
+        for pid in node:
+            os.kill(pid, signal.SIGSTOP)  # its connections stay open
         self.agents[1] = self.again(1)
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
-        os.kill(old.pid, signal.SIGCONT)
+        for pid in node:
+            os.kill(pid, signal.SIGCONT)
         self.assertRegex(self.finish_one(old, status=7), "counts as lost|node 0 .* was lost")
         self.finish_all(TWO)
 

@@ -38,6 +38,7 @@
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/resume_check.h"
 #include "io/metrics/sinks.h"
+#include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
 // What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
@@ -47,8 +48,8 @@
 // on with fewer or more; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp
 // finds where it begins; run_preflight.cpp looks at nodes and ranks before the first step; run_faults.cpp
 // breaks it on purpose; run_copies.cpp compares what several ranks hold; run_spikes.cpp is what judges of
-// steps find; run_told.cpp is what the ranks report of the training; run_records.cpp is what it says itself,
-// to the log, the sinks and the output directory.
+// steps find; run_recovery.cpp measures what going on took; run_told.cpp is what the ranks report of the
+// training; run_records.cpp is what it says itself, to the log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 
@@ -165,6 +166,10 @@ class Run {
   std::string find_checkpoint(Go& go);
   bool prepare_restart(const Go& go);
   void record_restart(const Go& go);
+  // What it took (run_recovery.cpp).
+  void begin_recovery();
+  void recovery_is_ready(const ReadyRanks& ready);
+  void end_recovery(const io::StepRecord& first);
   // How it stops (run_stop.cpp).
   void on_signal();
   void stop_at_once(const StopRequest& request, const std::string& message);
@@ -287,6 +292,8 @@ class Run {
   std::string names_of(const std::set<std::int64_t>& nodes) const;
   void tell_nodes();
   // The job's faults (run_faults.cpp).
+  io::CheckpointStore run_store() const;
+  io::CheckpointStore tier_store() const;
   void begin_faults();
   void withdraw_checkpoints();  // run_copies.cpp
   void await_dropped_copy();
@@ -326,6 +333,8 @@ class Run {
   parallel::Topology topology_;
   std::optional<Planned> planned_;       ///< by the leader
   std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
+  std::shared_ptr<io::StorageFault> disk_fault_ = std::make_shared<io::StorageFault>();
+  std::shared_ptr<io::StorageFault> tier_fault_ = std::make_shared<io::StorageFault>();
   io::CheckpointStore store_;
   std::optional<NodeSnapshots> snapshots_;
   CheckpointWriter writer_;
@@ -412,9 +421,11 @@ class Run {
   RunSeries& series_;
   std::string repeated_;  ///< a crash that came again at the same place
   RestartBudget& restarts_;
-  std::int64_t restarted_ = 0;         ///< times, by this process
-  bool regroup_asked_ = false;         ///< by the leader
-  std::map<std::int64_t, Held> held_;  ///< the leader's: by node
+  std::int64_t restarted_ = 0;                    ///< times, by this process
+  std::optional<io::Recovery> recovery_;          ///< the leader's, from a failure until the next step
+  double failure_noticed_ = 0, ranks_begin_ = 0;  ///< of it, by the monotonic clock
+  bool regroup_asked_ = false;                    ///< by the leader
+  std::map<std::int64_t, Held> held_;             ///< the leader's: by node
   /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
   std::optional<std::int64_t> dropped_after_;
   std::optional<Go> next_;  ///< the leader's word on the next attempt

@@ -66,7 +66,7 @@ void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) c
 void Run::begin_durable() {
   const io::DurableOptions& options = job_.checkpoint.durable;
   if (!options.on()) return;
-  copier_.emplace(store_, DurableCopier::Options{.open = [this] { return durable_store(options_); },
+  copier_.emplace(store_, DurableCopier::Options{.open = [this] { return tier_store(); },
                                                  .owner = membership_.leads() ? durable_owner(options_) : "",
                                                  .rate_bytes_per_second = options.rate_bytes_per_second});
   if (!membership_.leads()) return;

@@ -1,11 +1,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
+#include <memory>
 #include <utility>
 
 #include "core/run/agent/run.h"
-#include "io/checkpoint/folders.h"
+#include "io/checkpoint/files.h"
 
 // Part of the run (run.h): the job's `faults`, as far as they are the agents'. Node 0 keeps for all nodes
 // which were made.
@@ -35,7 +37,33 @@ void Run::on_injected(const FaultInjected& m) {
   } else {
     membership_.send(m);
   }
-  if (m.kills_agent) ::kill(::getpid(), SIGKILL);
+  if (!m.at_agent) return;
+  switch (*m.at_agent) {
+    case job::FaultKind::drop_link: return membership_.drop_link(m.seconds);
+    case job::FaultKind::fill_disk: return disk_fault_->fail_for(m.seconds);
+    case job::FaultKind::fail_store: return tier_fault_->fail_for(m.seconds);
+    default: ::kill(::getpid(), SIGKILL);
+  }
+}
+
+io::CheckpointStore Run::run_store() const {
+  const io::CheckpointOptions& options = job_.checkpoint;
+  io::CheckpointStore store(output_.checkpoints(), options.keep, options.keep_every, options.read_back);
+  if (!job_.faults.any()) return store;
+  return {std::make_shared<io::FailingStorage>(store.storage(), disk_fault_,
+                                               io::FailingStorage::Fails::writes, ENOSPC),
+          {.keep = options.keep, .keep_every = options.keep_every},
+          options.read_back};
+}
+
+/// As `durable_store`.
+io::CheckpointStore Run::tier_store() const {
+  io::CheckpointStore store = durable_store(options_);
+  if (!job_.faults.any()) return store;
+  const io::DurableOptions& options = job_.checkpoint.durable;
+  return {
+      std::make_shared<io::FailingStorage>(store.storage(), tier_fault_, io::FailingStorage::Fails::all, EIO),
+      {.keep = options.keep, .keep_every = options.keep_every}};
 }
 
 /// A checkpoint's shards of this node are on the disk.

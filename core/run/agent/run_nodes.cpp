@@ -144,7 +144,7 @@ void Run::on_message(std::int64_t, ResultsDiffer m) {
 }
 
 void Run::on_message(std::int64_t, FaultInjected m) {
-  m.kills_agent = false;  // that of the node which told of it
+  m.at_agent.reset();  // that of the node which told of it
   on_injected(m);
 }
 

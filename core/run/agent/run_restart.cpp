@@ -232,6 +232,7 @@ void Run::record_restart(const Go& go) {
     latest_steps_.pop_back();
   }
   notice.earlier = earlier;
+  begin_recovery();
   sinks_.each(&io::MetricsSink::on_restart,
               io::RestartRecord{.tier = !go.fetch.empty()        ? io::RestoreTier::partner
                                         : go.from_memory         ? io::RestoreTier::memory

@@ -35,6 +35,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   const bool again = std::exchange(told_ready_, true);
   series_.was_ready = true;
   if (again) tell_cadence();
+  recovery_is_ready(ready);
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
@@ -78,6 +79,7 @@ void Run::on_step(io::StepRecord record) {
   if (checkpoint_faults_)
     checkpoint_faults_->on_step(record.step, attempt_->plan().here.first, attempt_->plan().here.count);
   sinks_.each(&io::MetricsSink::on_step, record);
+  end_recovery(record);
   watch_outlets();
   if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)
     sinks_.each(&io::MetricsSink::on_rendezvous, io::RendezvousRecord{refused});

@@ -1,23 +1,19 @@
 #include "core/run/faults/fault_plan.h"
 
 #include <algorithm>
-#include <iterator>
 
 #include "kernels/tensor/rng.h"
 
 namespace trainerd::core::run {
 namespace {
 
-job::FaultKind kind_of(const std::string& word) {
-  const auto found = std::find(job::kFaultWords.begin(), job::kFaultWords.end(), word);
-  return static_cast<job::FaultKind>(std::distance(job::kFaultWords.begin(), found));
-}
-
 // By content, not by place: a fault that is added before another one must not make that happen again.
 std::string id_of(const job::Fault& f) {
   std::string id =
       job::word_of(f.kind) + " step " + std::to_string(f.step) + " rank " + std::to_string(f.rank);
   if (f.kind == job::FaultKind::slow) id += " steps " + std::to_string(f.steps);
+  if (job::lasts_seconds(f.kind) && f.seconds != job::Fault{}.seconds)
+    id += " seconds " + std::to_string(f.seconds);
   if (!f.tensor.empty()) id += " tensor " + f.tensor;
   if (f.element >= 0) id += " element " + std::to_string(f.element);
   if (f.bit >= 0) id += " bit " + std::to_string(f.bit);
@@ -36,7 +32,7 @@ FaultPlan::FaultPlan(const job::FaultsOptions& options, std::int64_t ranks,
     for (int copy = 2; !names.insert(id).second; ++copy) id = id_of(fault) + " #" + std::to_string(copy);
     named_.push_back({id, fault});
   }
-  for (const std::string& word : random_.kinds) random_kinds_.push_back(kind_of(word));
+  for (const std::string& word : random_.kinds) random_kinds_.push_back(job::fault_kind_of(word).value());
 }
 
 std::vector<DueFault> FaultPlan::due(std::int64_t step) const {

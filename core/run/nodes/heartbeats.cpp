@@ -53,6 +53,7 @@ struct Heartbeats::State {
   std::map<std::int64_t, Peer> peers;
   std::vector<Report> reports;
   bool ends = false;
+  double link_back_at = 0;  ///< until then nothing passes to peers or from them
 
   std::atomic<double> busy_since{-1};  ///< of the event loop; negative: it waits
   base::UniqueFd reported{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -107,8 +108,9 @@ void Heartbeats::State::serve() {
     {
       const std::lock_guard lock(mutex);
       if (ends) return;
+      const bool link = base::monotonic_seconds() >= link_back_at;
       for (const auto& [id, peer] : peers)
-        if (peer.socket) {
+        if (peer.socket && link) {
           fds.push_back({peer.socket.get(), POLLIN, 0});
           ids.push_back(id);
         }
@@ -122,7 +124,7 @@ void Heartbeats::State::serve() {
       if (const auto at = peers.find(ids[i]);
           fds[i + 1].revents != 0 && at != peers.end() && at->second.socket.get() == fds[i + 1].fd)
         receive(ids[i], at->second, now);
-    if (now >= next) {
+    if (now >= next && now >= link_back_at) {
       send_beats(now);
       next = now + options.every_seconds;
     }
@@ -168,6 +170,14 @@ void Heartbeats::remove(std::int64_t peer) {
   state_->peers.erase(peer);
   state_->watch.forget(peer);
   std::erase_if(state_->reports, [&](const Report& report) { return report.peer == peer; });
+}
+
+void Heartbeats::drop_link(double seconds) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->link_back_at = base::monotonic_seconds() + seconds;
+  }
+  wake(state_->changed.get());
 }
 
 void Heartbeats::loop_waits() { state_->busy_since = -1; }

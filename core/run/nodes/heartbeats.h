@@ -30,6 +30,9 @@ class Heartbeats {
   void loop_waits();
   void loop_works();
 
+  /// For so long nothing is heard of any peer or sent to one, as over a link that loses packets.
+  void drop_link(double seconds);
+
   struct Report {
     enum class What : std::uint8_t {
       silent,  ///< it counts as dead, and is not listened to any more

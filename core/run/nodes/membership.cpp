@@ -127,8 +127,9 @@ void Membership::watch(std::vector<pollfd>& fds) const {
   fds.push_back({leads() && coordinated() ? options_.lead.coordinator->event_fd() : -1, POLLIN, 0});
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
   fds.push_back({beats_ ? beats_->event_fd() : -1, POLLIN, 0});
+  const bool link = !link_is_dropped();
   const auto add = [&](const Member& member) {
-    fds.push_back({member.channel ? member.channel->fd() : -1, POLLIN, 0});
+    fds.push_back({link && member.channel ? member.channel->fd() : -1, POLLIN, 0});
   };
   for (const Member& member : members_) add(member);
   for (const Member& spare : spares_) add(spare);
@@ -142,6 +143,7 @@ void Membership::works() {
 
 std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
   if (finished_ && leads()) return {};
+  if (!link_is_dropped()) restore_link();
   std::vector<Event> events = receive(fds.subspan(2));
   if (fds[0].revents != 0) receive_news(events);
   if (fds[1].revents != 0) meet_late(events);
@@ -249,7 +251,7 @@ Membership::Member* Membership::member_of_beats(std::int64_t beats) {
 void Membership::part_with(Member& member, const std::string& why) {
   if (beats_ && member.beats != 0) beats_->remove(member.beats);
   member.beats = 0;
-  if (member.channel && !why.empty() && leads()) {
+  if (member.channel && !why.empty() && leads() && !link_is_dropped()) {
     const int fd = member.channel->fd();
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
     try {
@@ -265,6 +267,11 @@ void Membership::part_with(Member& member, const std::string& why) {
 
 void Membership::send(const NodeMessage& message) {
   const std::string text = encode(message);
+  if (link_is_dropped()) return held_back_.push_back(text);
+  send(text);
+}
+
+void Membership::send(const std::string& text) {
   for (Member& member : members_) {
     if (!member.channel) continue;
     try {
@@ -286,6 +293,7 @@ void Membership::finish(const End& end) {
   spares_.clear();
   late_.clear();
   beats_.reset();
+  if (link_is_dropped()) return members_.clear();
   if (leads()) send(end);
   else if (end.failed) send(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;

@@ -140,6 +140,9 @@ class Membership {
   std::int64_t spares() const { return static_cast<std::int64_t>(spares_.size()); }
   /// Whether some node is late with its sign of life, and may turn out to be lost.
   bool in_doubt() const { return beats_ && beats_->in_doubt(); }
+  /// On purpose: for so long nothing that agents say to each other passes here, as over a link that loses
+  /// packets. What is sent meanwhile arrives later.
+  void drop_link(double seconds);
   /// When `take` has something to do though nothing came: in so many seconds.
   std::optional<double> due_seconds() const;
   /// Appends the descriptors to poll.
@@ -216,6 +219,9 @@ class Membership {
   std::vector<Event> receive(std::span<const pollfd> fds);
   void receive_from_spare(std::size_t i, std::vector<Event>& events);
   void receive_reports(std::vector<Event>& events);
+  void send(const std::string& text);
+  bool link_is_dropped() const;
+  void restore_link();
   Member* member_of_beats(std::int64_t beats);
   void part_with(Member& member, const std::string& why);
   std::string missing() const;
@@ -247,6 +253,8 @@ class Membership {
   bool finished_ = false;
   bool takes_over_ = false;  ///< the leader's, while it meets the others: the run had another leader
   std::string lead_moved_;
+  double link_back_at_ = 0;
+  std::vector<std::string> held_back_;  ///< what was to be sent while the link was dropped
 };
 
 /// No message between agents waits longer to leave or to be whole: a frozen peer must not freeze the others.

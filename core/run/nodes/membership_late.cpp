@@ -154,6 +154,7 @@ bool Membership::expect(std::int64_t node) {
 std::optional<double> Membership::due_seconds() const {
   std::optional<double> first;
   for (const Late& late : late_) first = std::min(first.value_or(late.until), late.until);
+  if (link_is_dropped()) first = std::min(first.value_or(link_back_at_), link_back_at_);
   if (first) *first = std::max(0.0, *first - base::monotonic_seconds());
   return first;
 }

@@ -45,7 +45,11 @@ json body(const Go& m) {
           {"spikes", to_json(m.spikes)}};
 }
 json body(const FaultInjected& m) {
-  return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
+  return {{"type", "fault"},
+          {"id", m.id},
+          {"message", m.message},
+          {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
+          {"seconds", m.seconds}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
 json body(const ResultsDiffer& m) { return to_json(m); }
@@ -259,7 +263,9 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "wait_as_spare") return WaitAsSpare{};
     if (type == "hashes") return copies_hashed_from(j);
     if (type == "differ") return results_differ_from(j);
-    if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
+    if (type == "fault")
+      return FaultInjected{j.at("id"), j.at("message"),
+                           job::fault_kind_of(j.at("at_agent").get<std::string>()), j.at("seconds")};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") {
       Held m{j.at("attempt"), j.at("steps"), j.at("taken"), j.at("self_contained"), {}};

@@ -188,6 +188,11 @@ struct Partner::State {
   void require_present(std::int64_t sent_in) const;
   void give(Channel& channel, std::int64_t node, std::int64_t step);
   Channel connect(const json& what);
+  void show_outgoing(int descriptor) {
+    const std::lock_guard lock(mutex);
+    outgoing_fd = descriptor;
+    if (stopped && outgoing_fd >= 0) ::shutdown(outgoing_fd, SHUT_RDWR);
+  }
   void close_outgoing() {
     const std::lock_guard lock(mutex);
     stopped = true;
@@ -330,7 +335,9 @@ Channel Partner::State::connect(const json& what) {
   // A host that is cut off answers nothing: `stop_sending` must not wait for all of the time.
   for (double tries = kConnectSeconds / kTrySeconds; !fd && tries > 0; --tries) {
     const double begin = base::monotonic_seconds();
-    fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why);
+    // One that is stopped takes the connection and does not answer.
+    fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why,
+                              [this](int descriptor) { show_outgoing(descriptor); });
     const std::lock_guard lock(mutex);
     if (stopped || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
   }
@@ -428,6 +435,8 @@ void Partner::drop_after(std::int64_t step) {
 NodeCopy Partner::fetch(std::int64_t step) {
   const std::int64_t node = state_->options.node;
   Channel channel = state_->connect(json{{"type", "give"}, {"node", node}, {"step", step}});
+  const auto hide = [this](Channel*) { state_->show_outgoing(-1); };
+  const std::unique_ptr<Channel, decltype(hide)> shown(&channel, hide);
   NodeCopy copy = receive_copy(channel, {});
   base::check(copy.node == node && copy.step == step, "a partner gives what it was asked for");
   if (!is_whole(copy))

@@ -62,6 +62,7 @@ json body(const Ready& m) {
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
           {"data_tokens", m.data_tokens},
+          {"groups_seconds", m.groups_seconds},
           {"reference", m.reference},
           {"gemm_flops", m.gemm_flops}};
 }
@@ -77,7 +78,11 @@ json body(const io::EvaluationProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const FaultInjected& m) {
-  return {{"type", "fault"}, {"id", m.id}, {"message", m.message}, {"kills_agent", m.kills_agent}};
+  return {{"type", "fault"},
+          {"id", m.id},
+          {"message", m.message},
+          {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
+          {"seconds", m.seconds}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
 json body(const ResultsDiffer& m) { return to_json(m); }
@@ -174,7 +179,8 @@ WorkerMessage decode_worker_message(const std::string& text) {
                    j.at("environment"),     j.at("data_fingerprint"),
                    j.at("gemm_algorithms"), j.at("pci_bus_id"),
                    j.at("data_tokens"),     slices_from(j.at("borrowed")),
-                   j.at("reference"),       j.at("gemm_flops")};
+                   j.at("groups_seconds"),  j.at("reference"),
+                   j.at("gemm_flops")};
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);
@@ -203,7 +209,9 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "hashes") return copies_hashed_from(j);
     if (type == "differ") return results_differ_from(j);
     if (type == "spike") return spike_acted_from(j);
-    if (type == "fault") return FaultInjected{j.at("id"), j.at("message"), j.at("kills_agent")};
+    if (type == "fault")
+      return FaultInjected{j.at("id"), j.at("message"),
+                           job::fault_kind_of(j.at("at_agent").get<std::string>()), j.at("seconds")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "rank_status") {
       io::RankStatusRecord m{j.at("rank"), j.at("step"),        j.at("steps"),          j.at("step_seconds"),

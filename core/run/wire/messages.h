@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/job/faults_options.h"
 #include "core/job/supervise_options.h"
 #include "io/checkpoint/checkpoint.h"
 #include "io/records/records.h"
@@ -98,6 +99,7 @@ struct Ready {
   std::int64_t data_tokens = 0;  ///< of an epoch
   /// Of its state: what other ranks save. A snapshot to begin from needs them too.
   std::vector<io::TensorSlice> borrowed = {};
+  double groups_seconds = 0;   ///< that the rank took to meet those of its groups
   std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
   double gemm_flops = 0;       ///< per second, measured before the first step; 0: it was not
 };
@@ -157,8 +159,9 @@ struct SpikeActed {
 /// One of the job's `faults` happens now.
 struct FaultInjected {
   std::string id;
-  std::string message;       ///< for people
-  bool kills_agent = false;  ///< the agent of this node is to end
+  std::string message;                          ///< for people
+  std::optional<job::FaultKind> at_agent = {};  ///< what breaks at the agent of this node
+  double seconds = 0;                           ///< for so long, if it passes
 };
 struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;

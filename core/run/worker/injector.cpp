@@ -73,17 +73,25 @@ bool Injector::slows(std::int64_t step) const {
 void Injector::begin(std::int64_t step) {
   step_ = step;
   calls_ = computations_ = 0;
-  in_step_.clear(), gradients_.clear();
+  in_step_.clear(), gradients_.clear(), messages_.clear();
   for (DueFault& due : plan_.due(step)) {
     if (due.fault.rank != rank_ || due.fault.kind == FaultKind::flip_checkpoint) continue;
     plan_.set_done(due.id);
     if (due.fault.kind == FaultKind::flip_parameter) flip(due);
     else if (due.fault.kind == FaultKind::flip_gradient) gradients_.push_back(std::move(due));
+    else if (due.fault.kind == FaultKind::flip_message) messages_.push_back(std::move(due));
     else in_step_.push_back(std::move(due));
   }
   const bool acts = !in_step_.empty() || step <= slow_until_;
   trainer_.observe_actions(acts ? [this](std::span<const parallel::Action> actions) { in_pass(actions); }
                                 : train::ObserveActions{});
+  if (messages_.empty()) return trainer_.observe_sends({});
+  trainer_.observe_sends([this](kernels::Stream& stream, const parallel::GroupInfo& group,
+                                const parallel::CommCall& call) {
+    const bool floats = call.sent->dtype == kernels::DType::f32 || call.sent->dtype == kernels::DType::bf16;
+    if (!floats || call.sent->bytes() == 0) return;
+    for (const DueFault& due : std::exchange(messages_, {})) flip_message(due, stream, group, call);
+  });
 }
 
 /// At the first action of the step it is slowed, behind the forwards it is ended.
@@ -120,10 +128,23 @@ void Injector::happen(const DueFault& due) {
       break;
     case FaultKind::hang: tell(due, fmt::format("rank {} computes for ever", rank_)); compute_for_ever();
     case FaultKind::kill_agent: tell(due, fmt::format("the agent of rank {} is killed", rank_)); break;
+    case FaultKind::drop_link:
+      tell(due, fmt::format("for {} s the agent of rank {} and those of other nodes do not reach each other",
+                            due.fault.seconds, rank_));
+      break;
+    case FaultKind::fill_disk:
+      tell(due, fmt::format("for {} s the agent of rank {} has no space for checkpoints", due.fault.seconds,
+                            rank_));
+      break;
+    case FaultKind::fail_store:
+      tell(due, fmt::format("for {} s all fails that the agent of rank {} does in the durable tier",
+                            due.fault.seconds, rank_));
+      break;
     case FaultKind::slow:
     case FaultKind::flip_parameter:
     case FaultKind::flip_gradient:
-    case FaultKind::flip_checkpoint: break;
+    case FaultKind::flip_checkpoint:
+    case FaultKind::flip_message: break;
   }
 }
 
@@ -154,10 +175,28 @@ void Injector::flip(const DueFault& due) {
       count);
   const model::StatePart& part = place.view->state_parts()[place.run->part];
   const kernels::Tensor x = (gradient ? part.grads : part.master).rows(place.run->begin + element, 1);
+  flip_bit(due, trainer_.stream(), x,
+           fmt::format("element {} of {}{} at rank {}", element, gradient ? "the gradient of " : "",
+                       place.view->info(place.run->id).name, rank_));
+}
+
+void Injector::flip_message(const DueFault& due, kernels::Stream& stream, const parallel::GroupInfo& group,
+                            const parallel::CommCall& call) {
+  const kernels::Tensor x = call.sent->reshaped({call.sent->numel()});
+  const auto element = static_cast<std::int64_t>(kernels::mix_keys(kernels::hash_name(due.id, 0), 1) %
+                                                 static_cast<std::uint64_t>(x.numel()));
+  flip_bit(due, stream, x.rows(element, 1),
+           fmt::format("element {} of what rank {} sends in {} '{}' of group {}", element, rank_,
+                       parallel::to_string(call.kind), call.label, group.name));
+}
+
+/// Of one element.
+void Injector::flip_bit(const DueFault& due, kernels::Stream& stream, const kernels::Tensor& element,
+                        const std::string& place) {
   std::array<std::byte, 4> bytes{};
-  const auto used = std::span(bytes).first(static_cast<std::size_t>(x.bytes()));
-  trainer_.backend().read_back(trainer_.stream(), x, used);
-  const std::int64_t bit = bit_to_flip(due.fault.bit, x.bytes());
+  const auto used = std::span(bytes).first(static_cast<std::size_t>(element.bytes()));
+  trainer_.backend().read_back(stream, element, used);
+  const std::int64_t bit = bit_to_flip(due.fault.bit, element.bytes());
   const auto value = [&] {  // bf16 is the upper half of fp32
     std::uint32_t word = 0;
     std::memcpy(reinterpret_cast<std::byte*>(&word) + (4 - used.size()), used.data(), used.size());
@@ -165,16 +204,15 @@ void Injector::flip(const DueFault& due) {
   };
   const float was = value();
   bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1u << (bit % 8));
-  tell(due, fmt::format("bit {} of element {} of {}{} at rank {}: {} becomes {}", bit, element,
-                        gradient ? "the gradient of " : "", place.view->info(place.run->id).name, rank_, was,
-                        value()));
-  trainer_.backend().write(trainer_.stream(), used, x);
+  tell(due, fmt::format("bit {} of {}: {} becomes {}", bit, place, was, value()));
+  trainer_.backend().write(stream, used, element);
 }
 
 void Injector::tell(const DueFault& due, const std::string& what) {
-  tell_({.id = due.id,
-         .message = fmt::format("injected in step {}: {}", step_, what),
-         .kills_agent = due.fault.kind == FaultKind::kill_agent});
+  FaultInjected injected{.id = due.id, .message = fmt::format("injected in step {}: {}", step_, what)};
+  if (job::breaks_agent(due.fault.kind))
+    injected.at_agent = due.fault.kind, injected.seconds = due.fault.seconds;
+  tell_(injected);
 }
 
 void Injector::measured(std::int64_t step, double compute_seconds) {

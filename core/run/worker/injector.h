@@ -39,15 +39,19 @@ class Injector {
   void happen(const DueFault& due);
   void flip(const DueFault& due);
   void flip_gradients();
+  void flip_message(const DueFault& due, kernels::Stream& stream, const parallel::GroupInfo& group,
+                    const parallel::CommCall& call);
+  void flip_bit(const DueFault& due, kernels::Stream& stream, const kernels::Tensor& element,
+                const std::string& place);
   void tell(const DueFault& due, const std::string& what);
 
   FaultPlan plan_;
   std::int64_t rank_;
   train::Trainer& trainer_;
   Tell tell_;
-  std::vector<DueFault> in_step_, gradients_;  ///< of the step that is put on the device
-  std::int64_t calls_ = 0;                     ///< of the pass's observer
-  std::int64_t computations_ = 0;              ///< of the step, whose gradients were made
+  std::vector<DueFault> in_step_, gradients_, messages_;  ///< of the step that is put on the device
+  std::int64_t calls_ = 0;                                ///< of the pass's observer
+  std::int64_t computations_ = 0;                         ///< of the step, whose gradients were made
   std::int64_t step_ = 0;
   std::int64_t slow_until_ = 0;  ///< the last step that is slowed
   double factor_ = 1;

@@ -4,6 +4,7 @@
 
 #include "core/run/worker/flight_segment.h"
 #include "core/train/rank_groups.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/comm/nccl/nccl_plugin.h"
@@ -72,6 +73,7 @@ RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Op
   const auto endpoint = base::parse_endpoint(options_.rendezvous);
   base::check(endpoint.has_value(), "the agent gives its workers the rendezvous as host:port");
   const parallel::JobToken token(options_.token, "the agent");
+  const double begin = base::monotonic_seconds();
   store_ = std::make_unique<AttemptStore>(*endpoint, token, kMeetSeconds, options_.attempt);
   if (nccl_) late_store_ = std::make_unique<AttemptStore>(*endpoint, token, kLateSeconds, options_.attempt);
   else
@@ -79,10 +81,19 @@ RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Op
                                                   parallel::GlooOptions{.host = options_.interface,
                                                                         .deadline_seconds = deadline_seconds_,
                                                                         .rendezvous_seconds = kMeetSeconds});
+  meeting_seconds_ = base::monotonic_seconds() - begin;
 }
 
 std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend,
                                                                 const parallel::GroupMembers& group) {
+  const double begin = base::monotonic_seconds();
+  auto made = make_communicator(backend, group);
+  meeting_seconds_ += base::monotonic_seconds() - begin;
+  return made;
+}
+
+std::unique_ptr<parallel::Communicator> RankWorld::make_communicator(kernels::Backend& backend,
+                                                                     const parallel::GroupMembers& group) {
   if (group.ranks.count == 1) return parallel::make_single_rank(backend);
   if (staged_) return parallel::make_staged(on_host(host_->backend, group), backend);
   if (!nccl_) return on_host(backend, group);

@@ -59,12 +59,16 @@ class RankWorld final : public parallel::World {
 
   std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend,
                                                        const parallel::GroupMembers& group) override;
+  /// Spent on meeting the ranks of all groups so far.
+  double meeting_seconds() const { return meeting_seconds_; }
   /// With NCCL the device may have gone on with any numbers.
   void require_alive() const override;
   /// Where this rank shows what it does; null: nowhere.
   train::RankPage* page() const { return page_; }
 
  private:
+  std::unique_ptr<parallel::Communicator> make_communicator(kernels::Backend& backend,
+                                                            const parallel::GroupMembers& group);
   std::unique_ptr<parallel::Communicator> on_host(kernels::Backend& backend,
                                                   const parallel::GroupMembers& group);
   void meet_by_nccl();
@@ -79,6 +83,7 @@ class RankWorld final : public parallel::World {
   std::optional<base::Segment> flights_;
   train::RankPage* page_ = nullptr;
   std::optional<parallel::FlightRecorder> recorder_;
+  double meeting_seconds_ = 0;
   bool nccl_, staged_;
   double deadline_seconds_;
   std::vector<parallel::NcclGroup> groups_;  ///< of all ranks

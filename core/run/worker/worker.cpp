@@ -214,6 +214,7 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.data_tokens = train_->tokens();
   ready.reference = reference_;
   if (job_.supervise.preflight) ready.gemm_flops = probe_device(job_, rank_number_, rank_->backend(), *peak_);
+  ready.groups_seconds = world_->meeting_seconds();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;
   return ready;

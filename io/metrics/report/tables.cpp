@@ -24,6 +24,7 @@ std::string clock(double wall_time) {
 
 const char* class_of(NoticeKind kind) {
   switch (kind) {
+    case NoticeKind::recovered:
     case NoticeKind::finish: return "good";
     case NoticeKind::corruption:
     case NoticeKind::withdrawn:

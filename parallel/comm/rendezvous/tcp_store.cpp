@@ -55,11 +55,30 @@ std::optional<Answer> converse(int fd, const std::string& request, double second
   return Answer{body[0], body.substr(1)};
 }
 
+/// A descriptor that another thread may shut down, until it is about to be closed.
+class Shown {
+ public:
+  Shown(const std::function<void(int)>& connected, int fd) : connected_(connected) {
+    if (connected_) connected_(fd);
+  }
+  ~Shown() {
+    if (connected_ && !kept_) connected_(-1);
+  }
+  Shown(const Shown&) = delete;
+  Shown& operator=(const Shown&) = delete;
+  void keep() { kept_ = true; }
+
+ private:
+  const std::function<void(int)>& connected_;
+  bool kept_ = false;
+};
+
 /// A connection whose two sides have shown each other that they have the token.
 base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& token, double seconds,
-                               std::string& why) {
+                               std::string& why, const std::function<void(int)>& connected = {}) {
   base::UniqueFd fd = base::try_connect(server, seconds, why);
   if (!fd) return fd;
+  Shown shown(connected, fd.get());
   const std::string ours = random_bytes(JobToken::kNonceBytes);
   const auto challenge =
       converse(fd.get(), frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + ours), 0);
@@ -76,7 +95,10 @@ base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& tok
   }
   const auto answer = converse(
       fd.get(), frames::request(frames::kProve, {}, token.proof(JobToken::Side::client, ours, theirs)), 0);
-  if (answer && answer->what == frames::kDone) return fd;
+  if (answer && answer->what == frames::kDone) {
+    shown.keep();
+    return fd;
+  }
   why = "the connection ended";
   return base::UniqueFd();
 }
@@ -147,11 +169,15 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
 }
 
 base::UniqueFd join_store(const base::Endpoint& server, const JobToken& token, std::string_view text,
-                          double seconds, std::string& why) {
-  base::UniqueFd fd = open_connection(server, token, seconds, why);
+                          double seconds, std::string& why, const std::function<void(int)>& connected) {
+  base::UniqueFd fd = open_connection(server, token, seconds, why, connected);
   if (!fd) return fd;
+  Shown shown(connected, fd.get());
   const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), 0);
-  if (answer && answer->what == frames::kDone) return fd;
+  if (answer && answer->what == frames::kDone) {
+    shown.keep();
+    return fd;
+  }
   why = "the connection ended";
   return base::UniqueFd();
 }

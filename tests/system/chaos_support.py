@@ -1,0 +1,323 @@
+"""Runs that random faults break: what a seed draws, the agents of one run and the faults from outside, and what the run's records say
+that each fault cost."""
+
+import pathlib
+import statistics
+import sys
+
+from support import *
+
+# The models' layouts by the nodes that they run on, each with the losses of one node bit for bit (nodes_test.py).
+LAYOUTS = {
+    "one": (1, ["parallel.dp=1"]),
+    "dp2-zero0": (2, ["parallel.dp=2", "parallel.zero=0"]),
+    "dp2-zero1": (2, ["parallel.dp=2", "parallel.zero=1"]),
+    "dp2-zero2": (2, ["parallel.dp=2", "parallel.zero=2"]),
+    "dp2-zero3": (2, ["parallel.dp=2", "parallel.zero=3"]),
+    "tp2": (2, ["parallel.tp=2"]),
+    "pp2": (2, ["parallel.pp=2"]),
+    "tp2-dp2": (4, ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"]),
+    "tp2-dp2-zero3": (4, ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=3"]),
+    "dp2-pp2": (4, ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"]),
+}
+# Those whose flips `hash_every` finds: every rank's state has a copy.
+COPIED = ("dp2-zero0", "dp2-pp2")
+STEPS = 600  # of the undisturbed run of a layout; the others are not longer
+DEAD, HANG = 2.0, 1.5
+BASE = [f"supervise={{hang_minimum: {HANG}s}}", "evaluate.every=0", "restarts=1000", "metrics.listen=off", "checkpoint.keep=4"]
+BEATS = [f"supervise={{hang_minimum: {HANG}s, heartbeat: 250ms, dead_after: {DEAD}s}}", *BASE[1:]]
+
+# Of `faults`, by how often they are drawn; and from outside.
+ANY = {"kill": 6, "crash": 3, "stop": 1, "hang": 1, "slow": 2, "flip_checkpoint": 1, "fill_disk": 1}
+OUTSIDE = {"SIGKILL worker": 6, "SIGKILL two workers": 2, "SIGSTOP worker": 1, "pause worker": 1}
+NODES = {"kill_agent": 2, "drop_link": 1, "SIGKILL agent": 3, "SIGSTOP agent": 1, "SIGKILL worker and agent": 1}
+LEADER = {"SIGKILL leader": 1}
+FLIPS = {"flip_parameter": 1, "flip_gradient": 1}
+# Kinds after which training goes on as it was.
+CALM = ("slow", "flip_checkpoint", "fill_disk", "fail_store", "pause worker")
+
+
+def draw(rng, weights):
+    return rng.choices(list(weights), list(weights.values()))[0]
+
+
+class Plan:
+    """What a seed makes of a run."""
+
+    def __init__(self, seed, count):
+        rng = self.rng = random.Random(seed)
+        self.seed = seed
+        self.nodes = rng.choice((1, 1, 2))
+        self.layout = rng.choice([name for name, (ranks, _) in LAYOUTS.items()
+                                  if ranks % self.nodes == 0 and (self.nodes == 1 or name != "tp2")])  # tp stays inside a node
+        self.ranks = LAYOUTS[self.layout][0]
+        self.memory = rng.choice((1, 2, 2, 4, 0))
+        self.partner = self.nodes == 2 and self.memory > 0 and rng.random() < 0.7
+        self.spare = self.nodes == 2 and rng.random() < 0.4
+        self.durable = rng.random() < 0.3
+        self.hashes = self.layout in COPIED
+        weights = {**ANY, **OUTSIDE}
+        if self.nodes == 2:
+            weights.update(NODES)
+        weights.update(LEADER)
+        if self.hashes:
+            weights.update(FLIPS)
+        if self.durable:
+            weights["fail_store"] = 2
+        self.faults, step = [], 4
+        for _ in range(count):
+            step += rng.randrange(5, 16)
+            kind = draw(rng, weights)
+            rank = rng.randrange(self.ranks)
+            if kind in ("kill_agent", "drop_link") and self.nodes == 2:  # node 0's agent is "SIGKILL leader"
+                rank = rng.randrange(self.ranks // 2, self.ranks)
+            self.faults.append({"kind": kind, "step": step, "rank": rank})
+            if kind == "drop_link":
+                step += 150  # the ranks go on until it is noticed
+        # A message that is wrong alike for all ranks changes the losses from there on: it comes last.
+        self.wrong_from = None
+        if self.ranks > 1 and rng.random() < 0.15:
+            step += 5
+            self.faults.append({"kind": "flip_message", "step": step, "rank": rng.randrange(self.ranks)})
+            self.wrong_from = step
+        self.steps = min(STEPS, step + rng.randrange(6, 14))
+
+    def inside(self):
+        own = []
+        for fault in self.faults:
+            if "SIG" in fault["kind"] or "pause" in fault["kind"]:
+                continue
+            fault = dict(fault)
+            if fault["kind"] == "slow":
+                fault.update(steps=2, factor=3)
+            if fault["kind"] in ("drop_link", "fill_disk", "fail_store"):
+                fault["seconds"] = 0.3 if fault["kind"] != "drop_link" else 2 * DEAD
+            own.append(fault)
+        return own
+
+    def outside(self):
+        return [f for f in self.faults if "SIG" in f["kind"] or "pause" in f["kind"]]
+
+    def arguments(self, root, name):
+        flags = [*(BASE if self.nodes == 1 else BEATS), *LAYOUTS[self.layout][1], f"steps={self.steps}", "checkpoint.every=10",
+                 "faults=" + json.dumps({"allow": True, "inject": self.inside()})]
+        if self.memory:
+            flags.append(f"checkpoint.memory={self.memory}")
+        if self.partner:
+            flags.append("checkpoint.partner={wait: 60s}")
+        if self.spare:
+            flags.append("cluster.failures.spares=1")
+        if self.hashes:
+            flags.append("supervise.hash_every=1")
+        if self.durable:
+            flags += [f"checkpoint.durable.to={root / (name + '-durable')}", "checkpoint.durable.every=10"]
+        return [word for flag in flags for word in ("--set", flag)]
+
+    def __str__(self):
+        what = [f"{self.nodes} node{'s' * (self.nodes > 1)}", self.layout, f"memory {self.memory}"]
+        what += [word for word in ("partner", "spare", "durable") if getattr(self, word)]
+        return f"seed {self.seed}: {', '.join(what)}; " + ", ".join(f"{f['kind']} at {f['step']}/{f['rank']}" for f in self.faults)
+
+
+class Driver:
+    """Keeps the agents of one run going, as a person or a scheduler does, and breaks them from outside."""
+
+    def __init__(self, test, plan, name, port):
+        self.test, self.plan, self.name, self.port = test, plan, name, port
+        self.agents = [None] * (plan.nodes + plan.spare)
+        self.old = []      # agents that were replaced and are stopped or on their way to an end
+        self.wake = []     # (when, pid)
+        self.pids = []     # of all agents: their sessions
+        self.done = []     # (fault, when) from outside
+        self.starts = 0
+        self.todo = sorted(plan.outside(), key=lambda f: f["step"])
+        self.log = (test.root / f"{name}.out").open("a+")
+
+    def start(self, node):
+        p = self.plan
+        words = [BINARY, "run", self.test.root / f"{self.name}.yaml"]
+        if p.nodes > 1:
+            words += ["--nodes", str(p.nodes), "--node", str(node), "--rendezvous", f"127.0.0.1:{self.port}", "--rendezvous-timeout", "60"]
+        words += p.arguments(self.test.root, self.name)
+        self.starts += 1
+        self.log.write(f"--- {time.time():.3f} start of node {node}\n")
+        self.log.flush()
+        agent = subprocess.Popen(words, stdout=self.log, stderr=subprocess.STDOUT, start_new_session=True)
+        self.pids.append(agent.pid)
+        agent.begun = time.monotonic()
+        return agent
+
+    def run(self, seconds):
+        """Until the run is done."""
+        end = time.monotonic() + seconds
+        self.agents = [self.start(node) for node in range(len(self.agents))]
+        while True:
+            if time.monotonic() > end:
+                raise AssertionError(f"the run is not done within {seconds} s")
+            if self.starts > 4 * len(self.plan.faults) + 40:
+                raise AssertionError(f"agents were started {self.starts} times")
+            self.wake_up()
+            first = self.agents[0].poll()
+            if first == 0:
+                self.end_all()
+                return
+            if first in (2, 3, 6):  # nothing that a fault does
+                raise AssertionError(f"the run has ended with status {first}")
+            if first is not None:
+                self.end_all()
+                self.agents = [self.start(node) for node in range(len(self.agents))]
+                continue
+            for node, agent in enumerate(self.agents[1:], 1):  # without either, the leader ends too
+                if agent.poll() not in (None, 0) and (self.plan.partner or self.plan.spare):
+                    self.agents[node] = self.start(node)
+            if self.todo and self.test.last_step(self.name) >= self.todo[0]["step"]:
+                self.act(self.todo.pop(0))
+            time.sleep(0.01)
+
+    def wake_up(self, everything=False):
+        for when, pid in list(self.wake):
+            if everything or time.monotonic() > when:
+                self.wake.remove((when, pid))
+                signal_quietly(pid, signal.SIGCONT)
+
+    def end_all(self):
+        """The leader has ended: so do the others, but those that came too late to meet it and wait for another."""
+        end = time.monotonic() + PATIENCE
+        for agent in [*self.agents, *self.old]:
+            if agent.begun > end - PATIENCE - 5:
+                agent.kill()
+            while agent.poll() is None:
+                self.wake_up(everything=True)
+                if time.monotonic() > end:
+                    raise AssertionError("an agent does not end after its leader")
+                time.sleep(0.01)
+        self.old = []
+
+    def workers(self):
+        """By rank, as far as they are there."""
+        found = []
+        for agent in self.agents[:self.plan.nodes]:
+            try:
+                found += RunTest.children(agent.pid)
+            except FileNotFoundError:
+                pass
+        return found
+
+    def act(self, fault):
+        kind, workers = fault["kind"], self.workers()
+        if "worker" in kind and not workers:
+            return self.todo.insert(0, fault)  # they start just now
+        self.done.append((fault, time.time()))
+        self.log.write(f"--- {time.time():.3f} {kind}\n")
+        self.log.flush()
+        victim = workers[fault["rank"] % len(workers)] if workers else None
+        if kind == "pause worker":
+            signal_quietly(victim, signal.SIGSTOP)
+            self.wake.append((time.monotonic() + 0.2, victim))
+        elif kind == "SIGSTOP worker":
+            signal_quietly(victim, signal.SIGSTOP)
+        elif kind == "SIGKILL worker":
+            signal_quietly(victim, signal.SIGKILL)
+        elif kind == "SIGKILL two workers":
+            for pid in {victim, workers[(fault["rank"] + 1) % len(workers)]}:
+                signal_quietly(pid, signal.SIGKILL)
+        elif kind == "SIGKILL leader":
+            signal_quietly(self.agents[0].pid, signal.SIGKILL)
+        elif kind == "SIGKILL worker and agent":
+            signal_quietly(self.workers()[0], signal.SIGKILL)
+            signal_quietly(self.agents[1].pid, signal.SIGKILL)
+        elif kind == "SIGKILL agent":
+            signal_quietly(self.agents[1].pid, signal.SIGKILL)
+        elif kind == "SIGSTOP agent":
+            # Another one takes its place; it is woken later, and has to end by itself.
+            old = self.agents[1]
+            signal_quietly(old.pid, signal.SIGSTOP)
+            self.old.append(old)
+            self.wake.append((time.monotonic() + 3 * DEAD, old.pid))
+            if self.plan.partner or self.plan.spare:
+                self.agents[1] = self.start(1)
+        else:
+            raise AssertionError(kind)
+
+    def kill_all(self):
+        for pid in self.pids:
+            for member in session(pid):
+                signal_quietly(member, signal.SIGKILL)
+        for agent in [*self.agents, *self.old]:
+            if agent is not None:
+                agent.wait()
+
+    def output(self):
+        self.log.flush()
+        return (self.test.root / f"{self.name}.out").read_text()[-20000:]
+
+
+def signal_quietly(pid, signum):
+    try:
+        os.kill(pid, signum)
+    except ProcessLookupError:
+        pass
+
+
+def session(pid):
+    """The living processes of the session that the process began."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if int(fields[3]) == pid and fields[0] != "Z":
+            found.append(int(path.parent.name))
+    return found
+
+
+def costs(plan, driver, events):
+    """Per fault that happened: (kind, its cost). What a fault brought about is what comes before the next fault."""
+    happened = [(fault["kind"], when) for fault, when in driver.done]
+    for e in events:
+        if e["event"] == "injected":
+            happened.append((kind_of(plan, e["message"]), e["wall_time"]))
+    happened.sort(key=lambda h: h[1])
+    found = []
+    for i, (kind, when) in enumerate(happened):
+        until = happened[i + 1][1] if i + 1 < len(happened) else float("inf")
+        after = [e for e in events if when - 0.01 <= e["wall_time"] < until + 0.01]
+        cost = {}
+        if kind not in CALM:
+            recovered = next((e for e in after if e["event"] == "recovered"), None)
+            restart = next((e for e in after if e["event"] == "restart"), None)
+            corrupt = next((e for e in after if e["event"] == "corruption"), None)
+            if corrupt and kind in FLIPS:
+                cost["detect"] = corrupt["wall_time"] - when
+            if recovered and restart:
+                r = recovered["recovery"]
+                cost = {"detect": max(0.0, r["noticed"] - when), "recover": r["noticed"] - when + r["total_seconds"],
+                        "groups": r["groups_seconds"], "disk": "checkpoint " in restart["message"].rsplit("(", 1)[-1]}
+        found.append((kind, cost))
+    return found
+
+
+PHRASES = (("is killed", "kill"), ("crashes", "crash"), ("is stopped", "stop"), ("computes for ever", "hang"), ("times as long", "slow"),
+           ("of the gradient of", "flip_gradient"), ("sends in", "flip_message"), ("shard-", "flip_checkpoint"), ("do not reach each other", "drop_link"),
+           ("no space for checkpoints", "fill_disk"), ("in the durable tier", "fail_store"), ("bit ", "flip_parameter"))
+
+
+def kind_of(plan, message):
+    if "the agent of rank" in message and "is killed" in message:
+        return "kill_agent"
+    return next(kind for phrase, kind in PHRASES if phrase in message)
+
+
+def print_table(found, file=sys.stderr):
+    """One line per kind: how many, and what each cost."""
+    def numbers(costs, key):
+        values = [c[key] for c in costs if key in c]
+        return f"{statistics.median(values):7.2f} {max(values):7.2f}" if values else f"{'-':>7} {'-':>7}"
+
+    print(f"{'fault':26} {'count':>6} {'detected':>15} {'recovered':>15} {'groups':>15} {'disk read':>9}   (seconds: median, most)", file=file)
+    for kind in sorted({k for k, _ in found}):
+        of = [c for k, c in found if k == kind]
+        disk = sum(c.get("disk", False) for c in of)
+        print(f"{kind:26} {len(of):6} {numbers(of, 'detect')} {numbers(of, 'recover')} {numbers(of, 'groups')} {disk:9}", file=file)
+    print(f"{'all':26} {len(found):6}", file=file, flush=True)
