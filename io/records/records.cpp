@@ -17,6 +17,12 @@ double real_member(const nlohmann::json& object, const char* key) {
   return value.get<double>();
 }
 
+bool bool_member(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& value = member(object, key);
+  if (!value.is_boolean()) throw JsonError("\"" + std::string(key) + "\" is not true or false");
+  return value.get<bool>();
+}
+
 base::TimeLedger ledger_of(const nlohmann::json& time) {
   base::TimeLedger ledger;
   // A log begun before the axes were told apart has one figure, of gradients and parameters above all.
@@ -222,7 +228,7 @@ StepRecord parse_step_record(const std::string& text) {
         record.grad_norms.emplace_back(group, real_member(norms, group.c_str()));
     }
     record.learning_rate = real_member(line, "learning_rate");
-    record.skipped = line.value("skipped", false);
+    if (line.contains("skipped")) record.skipped = bool_member(line, "skipped");
     record.step_seconds = real_member(line, "step_seconds");
     record.tokens_per_second = real_member(line, "tokens_per_second");
     if (line.contains("mfu")) record.mfu = real_member(line, "mfu");

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 
 #include "core/run/agent/difference_watch.h"
 #include "core/run/supervise/spike_watch.h"
@@ -30,7 +31,9 @@ using Ranks = std::vector<std::int64_t>;
 using Words = std::vector<std::string>;
 
 /// The agent ends the rank.
-struct Ended {};
+struct Ended : std::runtime_error {
+  Ended() : std::runtime_error("the agent ends the rank") {}
+};
 
 StepOutcome outcome(std::int64_t step, double loss, double norm = 1) {
   return {.step = step, .loss = loss, .loss_weight = 8, .grad_norm = norm, .own_loss = 8 * loss};
@@ -322,7 +325,7 @@ TEST_CASE("a flipped gradient is found before the update and leaves no trace, on
       CHECK(flipped.differ[0].ranks == Ranks{1});
       CHECK(flipped.differ[0].tensors.size() == 1);
     }
-    CHECK_THROWS_AS(train(job, {0, 1, 2}), Ended);
+    CHECK_THROWS_WITH(train(job, {0, 1, 2}), Catch::Contains("the agent ends the rank"));
   }
 }
 

@@ -109,6 +109,17 @@ TEST_CASE("an unknown MFU is absent and a NaN loss is null") {
   CHECK(std::isnan(parse_step_record(line).loss));
 }
 
+TEST_CASE("a step that updated nothing is marked, and no other") {
+  StepRecord record;
+  CHECK(to_json_line(record).find("skipped") == std::string::npos);
+  CHECK_FALSE(parse_step_record(to_json_line(record)).skipped);
+  record.skipped = true;
+  std::string line = to_json_line(record);
+  CHECK(line.find("\"skipped\":true") != std::string::npos);
+  CHECK(parse_step_record(line).skipped);
+  CHECK_THROWS_AS(parse_step_record(line.replace(line.find(":true"), 5, ":\"no\"")), DataError);
+}
+
 TEST_CASE("text that is not a step record is a data error") {
   const std::string line = kLine;
   for (const std::string& text :

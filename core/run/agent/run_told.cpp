@@ -57,6 +57,11 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
   sinks_.each(&io::MetricsSink::on_start, info);
   tell_cadence();
+  // A run that went back has new sinks: their counts are of the whole.
+  for (std::size_t action = 0; action < series_.spikes_used.size(); ++action)
+    for (std::int64_t i = 0; i < series_.spikes_used[action]; ++i)
+      sinks_.each(&io::MetricsSink::on_spike,
+                  io::SpikeRecord{.action = std::string(job::kSpikeWords.at(action))});
   record_begin();
   for (const io::NoticeRecord& change : std::exchange(changes_, {}))
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);

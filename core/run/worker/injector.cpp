@@ -166,8 +166,9 @@ void Injector::flip(const DueFault& due) {
   const bool gradient = due.fault.kind == FaultKind::flip_gradient;
   const std::vector<Place> places = places_of(trainer_, due.fault);
   if (places.empty()) return;
-  // Of a step that is computed again another place each time.
-  const std::uint64_t key = kernels::hash_name(due.id, static_cast<std::uint64_t>(computations_));
+  // Of a step that is computed again another place each time, unless the job names it.
+  const std::int64_t draw = due.fault.element >= 0 ? 0 : computations_;
+  const std::uint64_t key = kernels::hash_name(due.id, static_cast<std::uint64_t>(draw));
   const Place& place = places[kernels::mix_keys(key, 0) % places.size()];
   const auto count = static_cast<std::uint64_t>(place.run->count);
   const auto element = static_cast<std::int64_t>(
