@@ -24,9 +24,9 @@ class LeadTest(HostsTest):
                           *(["--set", f"cluster.failures.spares={spares}"] if spares else []), *DISK, *more]
         self.agents = [self.agent(host, host) for host in range(nodes + spares)]
 
-    def agent(self, host, node, *more):
+    def agent(self, host, node, patience=60):
         command = self.hosts.command(host, BINARY, "run", self.job(self.name, schedule=CONSTANT), "--nodes", str(self.nodes), "--node",
-                                     str(node), "--rendezvous-timeout", "60", *self.arguments, *more)
+                                     str(node), "--rendezvous-timeout", str(patience), *self.arguments)
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.addCleanup(self._end, process)
         self.hosts.add(host, process)
@@ -147,7 +147,7 @@ class Ends(LeadTest):
         self.addCleanup(self.hosts.close)
         self.name, self.nodes, port = "silent", 2, free_port()
         self.arguments = ["--set", f"supervise.coordinator=\"etcd://127.0.0.1:{port}\"", *DP[2]]
-        output = self.finish_one(self.agent(0, 0, "--rendezvous-timeout", "1"), status=7)
+        output = self.finish_one(self.agent(0, 0, patience=1), status=7)
         self.assertRegex(output, rf"no agent that leads was found within 1s \(--rendezvous-timeout\): supervise.coordinator: no member of etcd "
                                  rf"answers \(127.0.0.1:{port}: .*\)")
 
