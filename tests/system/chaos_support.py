@@ -72,8 +72,9 @@ class Plan:
             if kind in ("kill_agent", "drop_link") and self.nodes == 2:  # node 0's agent is "SIGKILL leader"
                 rank = rng.randrange(self.ranks // 2, self.ranks)
             self.faults.append({"kind": kind, "step": step, "rank": rank})
-            if kind == "drop_link":
-                step += 150  # the ranks go on until it is noticed
+            if kind in ("drop_link", "SIGSTOP agent"):  # the ranks go on until it is noticed
+                self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 100})
+                step += 31
         # A message that is wrong alike for all ranks changes the losses from there on: it comes last.
         self.wrong_from = None
         if self.ranks > 1 and rng.random() < 0.15:
@@ -89,7 +90,7 @@ class Plan:
                 continue
             fault = dict(fault)
             if fault["kind"] == "slow":
-                fault.update(steps=2, factor=3)
+                fault = {"steps": 2, "factor": 3, **fault}
             if fault["kind"] in ("drop_link", "fill_disk", "fail_store"):
                 fault["seconds"] = 0.3 if fault["kind"] != "drop_link" else 2 * DEAD
             own.append(fault)

@@ -14,7 +14,7 @@ BEATS = ["--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}"]
 MEMORY = ["--set", "checkpoint={every: 0, memory: 2, partner: true}"]
 DISK = ["--set", "checkpoint.every=5"]
 LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
-WHOLE = ["--set", "steps=100", "--set", "evaluate.every=50"]
+WHOLE = ["--set", "steps=60", "--set", "evaluate.every=30"]
 DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
 # A loaded machine: between what takes `DEAD` and what would be a time limit of the kernel's or the run's.
 SOON = DEAD + (60 if SANITIZED else 12)
@@ -244,7 +244,7 @@ class Elastic(HostsTest):
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
-        steps = ["--set", "steps=400", "--set", "evaluate.every=100"]
+        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
         self.begin("elastic", *steps, *self.MORE)
         self.train_until(12)
         self.hosts.signal(1, signal.SIGKILL)
