@@ -212,7 +212,7 @@ class Replaced(HostsTest):
                                   "--set", "steps=1000"]
                 self.job = lambda *_, **__: ROOT / "configs" / "quickstart.yaml"
                 self.agents = [self.agent(host, host) for host in range(3)]
-                self.train_until(8)
+                self.wait_for_step(self.agents[0], 8, way, timeout=600)
                 begin, step = time.time(), self.last_step(way)
                 if way == "cut":
                     self.hosts.cut(1)
