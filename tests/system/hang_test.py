@@ -101,7 +101,7 @@ class OneNode(HangTest):
     def test_a_rank_that_spins_and_one_that_sleeps_are_told_apart(self):
         layout = ["--set", "parallel.tp=2", "--set", "checkpoint.memory=2"]
         for how, kind, evidence in (("spin", "spinning", r"its process computes without progress, for \d+\.\d s of CPU time"),
-                                    ("sleep", "asleep", r"its process sleeps, for \d+\.\d s")):
+                                    ("sleep", "asleep", r"its process sleeps, for \d+\.\d s"))[:2 if FULL else 1]:
             with self.subTest(how):
                 asked = self.root / f"asked-{how}"
                 process = self.start(self.job(how, schedule=CONSTANT), *KILLED, *layout, *QUICK,
@@ -117,6 +117,7 @@ class OneNode(HangTest):
                 self.assert_as_whole(how, *layout)
                 self.assertEqual([p["kind"] for p in self.pages(how)], [kind])
 
+    @unittest.skipUnless(FULL, "faults_test.py has a stopped rank without restarts")
     def test_one_hang_more_than_restarts_ends_the_run_with_the_reason(self):
         process = self.start(self.job("often"), *LONG, *QUICK, "--set", "restarts=0", "--set", "parallel.dp=2")
         self.wait_for_step(process, 4, "often")

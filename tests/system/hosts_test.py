@@ -14,7 +14,7 @@ BEATS = ["--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}"]
 MEMORY = ["--set", "checkpoint={every: 0, memory: 2, partner: true}"]
 DISK = ["--set", "checkpoint.every=5"]
 LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
-WHOLE = ["--set", "steps=100", "--set", "evaluate.every=50"]
+WHOLE = ["--set", "steps=60", "--set", "evaluate.every=30"]
 DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
 # A loaded machine: between what takes `DEAD` and what would be a time limit of the kernel's or the run's.
 SOON = DEAD + (60 if SANITIZED else 12)
@@ -212,7 +212,7 @@ class Replaced(HostsTest):
                                   "--set", "steps=1000"]
                 self.job = lambda *_, **__: ROOT / "configs" / "quickstart.yaml"
                 self.agents = [self.agent(host, host) for host in range(3)]
-                self.train_until(8)
+                self.wait_for_step(self.agents[0], 8, way, timeout=600)
                 begin, step = time.time(), self.last_step(way)
                 if way == "cut":
                     self.hosts.cut(1)
@@ -244,7 +244,7 @@ class Elastic(HostsTest):
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
-        steps = ["--set", "steps=400", "--set", "evaluate.every=100"]
+        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
         self.begin("elastic", *steps, *self.MORE)
         self.train_until(12)
         self.hosts.signal(1, signal.SIGKILL)
