@@ -51,10 +51,11 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
         "the link to it cut; at least 3 heartbeats")
       .above(0)
       .idle_if(one, one_node);
-  t.add("supervise.coordinator", &s.coordinator,
-        "etcd (3.4 or later) that says which agent leads, `etcd://host:port[,host:port...]`: the run "
-        "survives the "
-        "loss of node 0 too; empty: node 0's agent leads, and the run ends with it")
+  t.add(
+       "supervise.coordinator", &s.coordinator,
+       "etcd (3.4 or later) that says which agent leads, `etcd://host:port[,host:port...]`: the run survives "
+       "the loss of node 0 too; empty: node 0's agent leads, and the run ends with it")
+      .or_else("none")
       .idle_if(one, one_node);
 }
 
