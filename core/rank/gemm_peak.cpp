@@ -61,11 +61,11 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
 }
 
-PeakRate peak_of(const parallel::Topology& topology, Backend& backend, DType compute) {
+PeakRate peak_of(const parallel::Topology& topology, Backend& backend, DType compute, double measured) {
   if (topology.device.kind != DeviceKind::cpu)
     return {compute == DType::bf16 ? topology.peak.bf16 : topology.peak.fp32, nullptr};
   const auto measure = [&backend, compute] { return measure_gemm_peak(backend, compute); };
-  return {measure(), measure};
+  return {measured > 0 ? measured : measure(), measure};
 }
 
 bool PeakRate::raise_to(double reached) {

@@ -34,7 +34,8 @@ class PeakRate {
 };
 
 /// Of a device that computes in `compute`: a GPU's peak is its maker's; nobody prints one for a CPU, whose is
-/// measured. `backend` outlives it.
-PeakRate peak_of(const parallel::Topology& topology, kernels::Backend& backend, kernels::DType compute);
+/// measured, unless `measured` (FLOP/s) was already. `backend` outlives it.
+PeakRate peak_of(const parallel::Topology& topology, kernels::Backend& backend, kernels::DType compute,
+                 double measured = 0);
 
 }  // namespace trainerd::core::rank

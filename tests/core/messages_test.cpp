@@ -226,6 +226,9 @@ TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
   CHECK((history.used == start.spikes.used && history.losses == start.spikes.losses &&
          history.norms == start.spikes.norms));
   start.faults_done = {"x", "y"};
+  start.peak_flops = 1.5e12;
+  CHECK(std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).peak_flops ==
+        1.5e12);
   CHECK(std::get<run::Start>(run::decode_agent_message(encode(run::AgentMessage{start}))).faults_done ==
         start.faults_done);
 }

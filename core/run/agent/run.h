@@ -443,6 +443,7 @@ class Run {
   io::TrainingState memory_state_;    ///< of the newest snapshot
   /// Until all ranks are ready.
   std::optional<StorageProbe> storage_probe_;
+  std::set<std::string> preflight_told_;
 };
 
 }  // namespace trainerd::core::run

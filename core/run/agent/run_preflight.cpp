@@ -21,11 +21,12 @@ NodeReady Run::preflight(NodeReady ready) {
   return ready;
 }
 
-/// What nodes and ranks say that no error is: told, and the run goes on. The leader's.
+/// What nodes and ranks say that no error is: told once, and the run goes on. The leader's.
 void Run::judge_preflight(const ReadyRanks& ready) {
   if (!membership_.leads() || !job_.supervise.preflight) return;
   const auto tell = [&](const std::string& who, const std::string& what) {
-    if (!what.empty()) notify(io::NoticeKind::warning, "pre-flight: " + who + ": " + what);
+    const std::string text = "pre-flight: " + who + ": " + what;
+    if (!what.empty() && preflight_told_.insert(text).second) notify(io::NoticeKind::warning, text);
   };
   if (storage_probe_) tell(membership_.name_of(0), storage_probe_->finding());
   storage_probe_.reset();

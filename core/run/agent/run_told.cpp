@@ -32,6 +32,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
   }
   start_.reference = first.reference;
+  if (topology_.device.kind == kernels::DeviceKind::cpu) start_.peak_flops = first.peak_flops;
   const bool again = std::exchange(told_ready_, true);
   series_.was_ready = true;
   if (again) tell_cadence();

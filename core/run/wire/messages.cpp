@@ -43,6 +43,7 @@ json body(const Start& m) {
           {"order", order_to_json(m.order)},
           {"reference_path", m.reference_path},
           {"reference", m.reference},
+          {"peak_flops", m.peak_flops},
           {"faults_done", m.faults_done},
           {"spikes", to_json(m.spikes)}};
 }
@@ -158,7 +159,8 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("reference_path"),
               j.at("reference"),
               j.at("faults_done"),
-              spike_history_from(j.at("spikes"))};
+              spike_history_from(j.at("spikes")),
+              j.at("peak_flops")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;

@@ -66,6 +66,7 @@ struct Start {
   std::string reference = {};                    ///< their checksum, of those that the state was made by
   std::vector<std::string> faults_done = {};     ///< of the job's `faults`: not made again
   SpikeHistory spikes = {};
+  double peak_flops = 0;  ///< of a CPU, measured by an earlier attempt; 0: to be measured
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};

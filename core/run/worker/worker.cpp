@@ -165,7 +165,7 @@ void Worker::build(const Start& start) {
   trainer_ = &rank_->trainer();
   trainer_->show_on(*page_);
   if (!late_) late_ = topology.device.runs_behind_host() ? train::StepClock::kMaxSteps - 1 : 0;
-  peak_.emplace(rank::peak_of(topology, rank_->backend(), job_.precision.compute));
+  peak_.emplace(rank::peak_of(topology, rank_->backend(), job_.precision.compute, start.peak_flops));
   saver_.start(start, job_, *rank_, *late_ > 0);
   files_ = data_files(job_, find_s3_);
   train_ = training_data(job_, files_);
