@@ -12,6 +12,7 @@
 #include "core/rank/device_rank.h"
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
+#include "kernels/base/clock.h"
 #include "kernels/base/segment.h"
 #include "train_support.h"
 
@@ -219,7 +220,9 @@ TEST_CASE("a vote to stop takes effect when its report comes, and what was done 
 
 TEST_CASE("a rank tells of itself after its first step and after its last, about once a second between",
           "[worker]") {
+  const double begin = base::monotonic_seconds();
   const Told told = run_with_agent(job_of(""), 0);
+  const double took = base::monotonic_seconds() - begin;  // on a busy machine also between two steps
   REQUIRE(told.steps.size() == 8);
   REQUIRE(told.statuses.size() >= 2);
   const io::RankStatusRecord &first = told.statuses.front(), &last = told.statuses.back();
@@ -229,7 +232,7 @@ TEST_CASE("a rank tells of itself after its first step and after its last, about
   double seconds = 0;
   for (const io::StepRecord& step : told.steps) seconds += step.step_seconds;
   CHECK(last.time.sum() == Approx(seconds).epsilon(1e-3));
-  CHECK(static_cast<double>(told.statuses.size()) <= 3 + seconds);
+  CHECK(static_cast<double>(told.statuses.size()) <= 3 + took);
   CHECK(last.memory_used_bytes > 0);
   CHECK(last.memory_used_bytes <= last.memory_planned_bytes);
   CHECK(last.resident_bytes > last.memory_used_bytes);  // this test's process holds it
