@@ -34,11 +34,10 @@ double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
 
 }  // namespace
 
-double measure_gemm_peak(Backend& backend, DType dtype) {
-  constexpr std::int64_t kSize = 1024;
-  const std::int64_t matrix = kSize * kSize * size_of(dtype);
-  const Tensor shape{nullptr, dtype, {kSize, kSize}};
-  const PrepareWeight prepare{.plain_NC = shape, .role = GemmRole::fprop, .tokens = kSize, .out = {}};
+double measure_gemm_peak(Backend& backend, DType dtype, std::int64_t size) {
+  const std::int64_t matrix = size * size * size_of(dtype);
+  const Tensor shape{nullptr, dtype, {size, size}};
+  const PrepareWeight prepare{.plain_NC = shape, .role = GemmRole::fprop, .tokens = size, .out = {}};
   const std::int64_t prepared = backend.prepared_bytes(prepare);
   LinearFprop gemm{.x_TC = shape, .weight = {shape, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = shape};
   const std::int64_t scratch_size =
@@ -46,16 +45,16 @@ double measure_gemm_peak(Backend& backend, DType dtype) {
   const Buffer buffer =
       backend.allocate(MemoryKind::device, 3 * align_up(matrix) + align_up(prepared) + 2 * scratch_size);
   Arena arena("gemm_peak", buffer.data(), buffer.bytes());
-  const Tensor x = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
-  const Tensor w = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
-  const Tensor y = arena.take(dtype, {kSize, kSize}, MemoryTerm::workspace);
+  const Tensor x = arena.take(dtype, {size, size}, MemoryTerm::workspace);
+  const Tensor w = arena.take(dtype, {size, size}, MemoryTerm::workspace);
+  const Tensor y = arena.take(dtype, {size, size}, MemoryTerm::workspace);
   const auto stream = backend.make_stream("gemm_peak", &arena);
   gemm = {.x_TC = x, .weight = {w, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y};
   double best = best_seconds(backend, *stream, gemm);
   if (prepared > 0) {
     gemm.weight.prepared = arena.take(DType::u8, {prepared}, MemoryTerm::workspace);
     backend.prepare_weight(
-        *stream, {.plain_NC = w, .role = GemmRole::fprop, .tokens = kSize, .out = gemm.weight.prepared});
+        *stream, {.plain_NC = w, .role = GemmRole::fprop, .tokens = size, .out = gemm.weight.prepared});
     best = std::min(best, best_seconds(backend, *stream, gemm));
   }
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;

@@ -8,11 +8,11 @@
 
 namespace trainerd::core::rank {
 
-/// FLOP/s of a square GEMM of 1024 in `dtype` on this backend: the best of several, with a plain weight and
+/// FLOP/s of a square GEMM of `size` in `dtype` on this backend: the best of several, with a plain weight and
 /// with a prepared one where there is such a form, a tenth of a second each. It is the CPU's peak in MFU:
 /// other work on the machine slows a repeat, nothing makes one faster than the hardware. 0 when the time
 /// could not be measured.
-double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype);
+double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype, std::int64_t size = 1024);
 
 /// The peak that MFU is of: a maker's figure, or a measured one. A figure that was measured while other
 /// programs ran is too low; steps that exceed it show that, and it is measured again.

@@ -61,7 +61,14 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
   return t.take();
 }
 
-/// Why the job cannot have such a fault; empty: it can.
+std::string kinds_text() {
+  std::string text;
+  for (const std::string_view word : job::kFaultWords) text.append(text.empty() ? "" : ", ").append(word);
+  return text;
+}
+
+}  // namespace
+
 std::string unfit(FaultKind kind, const job::JobSpec& job) {
   const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
   if (kind == FaultKind::flip_message && ranks == 1) return "a job of one rank sends no messages";
@@ -70,14 +77,6 @@ std::string unfit(FaultKind kind, const job::JobSpec& job) {
     return "the job has no durable tier (checkpoint.durable)";
   return "";
 }
-
-std::string kinds_text() {
-  std::string text;
-  for (const std::string_view word : job::kFaultWords) text.append(text.empty() ? "" : ", ").append(word);
-  return text;
-}
-
-}  // namespace
 
 void add_faults(FieldTable& t, job::FaultsOptions& faults) {
   t.add("faults.allow", &faults.allow,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "core/job/job.h"
@@ -10,6 +11,8 @@ namespace trainerd::core::spec {
 
 /// The keys of the section `faults`.
 void add_faults(FieldTable& t, job::FaultsOptions& faults);
+/// Why the job cannot have a fault of that kind, for people; empty: it can.
+std::string unfit(job::FaultKind kind, const job::JobSpec& job);
 /// What of them does not go with each other or with the rest of the job.
 std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& bad);
 

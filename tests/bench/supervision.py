@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """What watching an undisturbed run costs: its step and its processor time with all of `supervise` that is on by default, and with hashes of
-replicas, over those without any.
+replicas, over those without.
 
-  supervision.py BINARY [--pairs N] [--job FILE] [--steps N] [--set KEY=VALUE ...]
+  supervision.py BINARY [--before BINARY] [--pairs N] [--job FILE] [--steps N] [--set KEY=VALUE ...]
 
-Runs with and without take turns; the ratio of a pair is of its two runs. Prints a Markdown table of medians with the 95% interval of the
+Pages of ranks and rings of their operations are always written: what they cost too shows beside a binary from before them (--before), which
+runs the other side of each pair. Without one the other side is the same binary with the hang watch and the pre-flight off. The processor
+time contains the start, and so the pre-flight. Runs with and without take turns; the ratio of a pair is of its two runs. Prints a Markdown table of medians with the 95% interval of the
 median (by order statistics). On a machine that does other work the intervals say that nothing was measured.
 """
 
@@ -52,6 +54,7 @@ def text(ratios):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
+    parser.add_argument("--before")
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--job", default=str(ROOT / "configs" / "tiny.yaml"))
     parser.add_argument("--steps", type=int, default=400)
@@ -64,14 +67,14 @@ def main():
         seconds = []
         for turn in range(arguments.pairs):
             for name, settings in KINDS.items():
-                sides = [("on", settings), ("off", OFF)]
-                both = {side: measure(arguments.binary, arguments.job, output, [*common, *set_to])
-                        for side, set_to in (sides if turn % 2 == 0 else reversed(sides))}
+                sides = [("on", arguments.binary, settings), ("off", arguments.before or arguments.binary, [] if arguments.before else OFF)]
+                both = {side: measure(binary, arguments.job, output, [*common, *set_to])
+                        for side, binary, set_to in (sides if turn % 2 == 0 else reversed(sides))}
                 seconds.append(both["off"][0])
                 for of, on, off in zip(measured[name], both["on"], both["off"]):
                     of.append(on / off)
     print(f"{pathlib.Path(arguments.job).name}, {arguments.steps} steps of {1e3 * median(seconds):.2f} ms, {arguments.pairs} pairs")
-    print("| over a run without any | step | processor time |\n|---|---:|---:|")
+    print(f"| over {'the binary from before' if arguments.before else 'a run without'} | step | processor time |\n|---|---:|---:|")
     for name, (step, processor) in measured.items():
         print(f"| {name} | {text(step)} | {text(processor)} |")
 

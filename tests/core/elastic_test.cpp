@@ -80,6 +80,16 @@ TEST_CASE("one node is watched as the job says, and faults of ranks that it lack
   CHECK(one.faults.inject[0].step == 4);
   whole.faults.inject.pop_back();
   CHECK(run::job_on(whole, 1).value().faults == job::FaultsOptions{});
+  // Nor can those of a link, or of messages between ranks.
+  whole.faults = {.allow = true,
+                  .inject = {{.kind = job::FaultKind::drop_link, .step = 3},
+                             {.kind = job::FaultKind::flip_message, .step = 4}},
+                  .random = {.rate = 0.1, .kinds = {"drop_link", "kill"}}};
+  const job::FaultsOptions left = run::job_on(whole, 1).value().faults;
+  CHECK(left.inject.empty());
+  CHECK(left.random.kinds == std::vector<std::string>{"kill"});
+  whole.faults.random.kinds = {"drop_link"};
+  CHECK(run::job_on(whole, 1).value().faults == job::FaultsOptions{});
 }
 
 TEST_CASE("an elastic job's fewest replicas are at most its dp", "[elastic]") {

@@ -105,12 +105,12 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK((slice.logical_shape == box.logical_shape && slice.begin == box.begin && slice.shape == box.shape));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
   const auto ready = std::get<run::NodeReady>(crossed(run::NodeReady{
-      2, 64, "a.txt 12 \"x\"", {{"data.valid", "v \"x\""}}, {{3, "a CPU", 5e9}}, "storage: slow", 7.5}));
+      2, 64, "a.txt 12 \"x\"", {{"data.valid", "v \"x\""}}, {{3, "a CPU", 5e9}}, "storage: slow", 7.5, 2.5}));
   CHECK((ready.attempt == 2 && ready.threads == 64 && ready.data_fingerprint == "a.txt 12 \"x\""));
   CHECK(ready.evaluated == std::map<std::string, std::string>{{"data.valid", "v \"x\""}});
   REQUIRE(ready.rates.size() == 1);
   CHECK((ready.rates[0].rank == 3 && ready.rates[0].device == "a CPU" && ready.rates[0].gemm_flops == 5e9));
-  CHECK((ready.storage == "storage: slow" && ready.wall_seconds == 7.5));
+  CHECK((ready.storage == "storage: slow" && ready.wall_seconds == 7.5 && ready.clock_ahead == 2.5));
   CHECK(std::get<run::NodeFinished>(crossed(run::NodeFinished{3})).attempt == 3);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);

@@ -88,24 +88,28 @@ TEST_CASE("a device that computes a product wrongly is found, with the place", "
 TEST_CASE("a device is slow beside the median of its kind", "[preflight]") {
   const std::vector<run::RankRate> rates{{0, "A", 10e12}, {1, "A", 11e12}, {2, "A", 4e12},
                                          {3, "B", 1e12},  {4, "A", 0},     {5, "B", 0.6e12}};
-  const auto slow = run::slow_devices(rates);
+  const auto slow = run::slow_devices(rates, run::kSlowGpu);
   REQUIRE(slow.size() == 1);
   CHECK(slow[0].rank == 2);
+  CHECK(run::slow_devices(rates, run::kSlowCpu).empty());
   CHECK(slow[0].text == "computes at 4.00 TFLOP/s, and the median of 3 A is 10.0 TFLOP/s");
-  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}, {1, "A", 2e12}}).at(0).rank == 1);
-  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}}).empty());
+  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}, {1, "A", 2e12}}, run::kSlowGpu)
+            .at(0)
+            .rank == 1);
+  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}}, run::kSlowGpu).empty());
 }
 
 TEST_CASE("a clock is told of when records of two nodes would not agree", "[preflight]") {
-  CHECK(run::clock_finding(0.9).empty());
-  CHECK(run::clock_finding(-0.9).empty());
-  CHECK(run::clock_finding(35) == "its clock is 35.0 s ahead of node 0's");
-  CHECK(run::clock_finding(-90.04) == "its clock is 90.0 s behind node 0's");
+  CHECK(run::clock_finding({.least = -0.9, .most = 0.9}).empty());
+  CHECK(run::clock_finding({.least = 35, .most = 36}) == "its clock is at least 35.0 s ahead of node 0's");
+  CHECK(run::clock_finding({.least = -95, .most = -90.04}) == "its clock is at least 90.0 s behind node 0's");
+  // Messages that waited say nothing.
+  CHECK(run::clock_finding({.least = -40, .most = 30}).empty());
 }
 
 namespace {
 
-const std::string kName = ".preflight-node-0";
+const std::string kName = ".preflight-node-1";
 
 class TestFile : public io::StoredFile {
  public:
@@ -145,24 +149,34 @@ class TestStorage : public io::LocalStorage {
 TEST_CASE("a storage is tried by a file that is written, read back and removed", "[preflight]") {
   const test::TempDir directory;
   const std::string root = directory.path();
-  const auto file = std::filesystem::path(root) / kName;
+  const auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(root))
+      names.push_back(entry.path().filename().string());
+    return names;
+  };
   SECTION("a sound one, with a file that an earlier try left") {
-    std::ofstream(file) << "left";
-    CHECK(run::StorageProbe([&] { return std::make_unique<io::LocalStorage>(root); }, kName, 60)
+    std::ofstream(root + "/" + kName + "-left") << "left";
+    std::ofstream(root + "/" + kName + "0-of-another-node") << "left";
+    CHECK(run::StorageProbe(
+              root, [&] { return std::make_unique<io::LocalStorage>(root); }, kName, 60)
               .finding()
               .empty());
-    CHECK_FALSE(std::filesystem::exists(file));
+    CHECK(files() == std::vector<std::string>{kName + "0-of-another-node"});
   }
   SECTION("one that corrupts what it keeps") {
-    run::StorageProbe probe([&] { return std::make_unique<TestStorage>(root, true); }, kName, 60);
+    run::StorageProbe probe(
+        root, [&] { return std::make_unique<TestStorage>(root, true); }, kName, 60);
     CHECK_THROWS_WITH(probe.finding(),
-                      file.string() +
-                          ": other bytes were read than had been written: the storage corrupts what "
-                          "it keeps; look at its health, or set `output` to another one");
+                      Catch::Matchers::StartsWith(root + "/" + kName + "-") &&
+                          Catch::Matchers::EndsWith(
+                              ": other bytes were read than had been written: the storage corrupts what "
+                              "it keeps; look at its health, or set `output` to another one"));
   }
   SECTION("one that is not there") {
     const std::string missing = root + "/none";
-    run::StorageProbe probe([&] { return std::make_unique<io::LocalStorage>(missing); }, kName, 60);
+    run::StorageProbe probe(
+        missing, [&] { return std::make_unique<io::LocalStorage>(missing); }, kName, 60);
     CHECK_THAT(probe.finding(),
                Catch::Matchers::StartsWith("storage: ") && Catch::Matchers::Contains(missing));
   }
@@ -170,17 +184,17 @@ TEST_CASE("a storage is tried by a file that is written, read back and removed",
     std::promise<void> hold;
     {
       run::StorageProbe probe(
+          root,
           [root, held = hold.get_future().share()] {
             return std::make_unique<TestStorage>(root, false, held);
           },
           kName, 0.05);
-      CHECK(probe.finding() ==
-            "storage: " + file.string() + ": 1 MiB was not written and read back within 0.05s");
+      CHECK(probe.finding() == "storage: " + root + ": 1 MiB was not written and read back within 0.05s");
     }
     hold.set_value();
     // The thread that hung goes on by itself, and the directory must outlive it.
-    while (!std::filesystem::exists(file)) {}
-    while (std::filesystem::exists(file)) {}
+    while (files().empty()) {}
+    while (!files().empty()) {}
   }
 }
 

@@ -59,7 +59,7 @@ class Looking(RunTest):
         rules.write_text(f"write {errno.EIO} .preflight\n")
         self.run_job(self.job(), "--set", "steps=6", env=environment)
         [warning] = [e["message"] for e in self.events() if e["event"] == "warning" and "pre-flight" in e["message"]]
-        self.assertRegex(warning, r"^pre-flight: node 0: storage: .*/a/\.preflight-node-0.*: Input/output error")
+        self.assertRegex(warning, r"^pre-flight: node 0: storage: .*/a/\.preflight-node-0-\w+.*: Input/output error")
         self.assertEqual(list((self.root / "a").glob(".preflight*")), [])
 
     def test_an_error_that_passes_is_waited_for(self):

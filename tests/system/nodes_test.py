@@ -77,8 +77,8 @@ class Preflight(NodesTest):
         arguments = self.arguments("tp2-dp2", "steps=6")
         self.finish([self.start_node(job, 0, port, *arguments), self.start_node(job, 1, port, *arguments, env=environment)])
         storage, clock = [e["message"] for e in self.events() if "pre-flight" in e.get("message", "")]
-        self.assertRegex(storage, r"^pre-flight: node 1 \(.+\): storage: .*/\.preflight-node-1: .*Input/output error")
-        self.assertRegex(clock, r"^pre-flight: node 1 \(.+\): its clock is 3[45]\.\d s ahead of node 0's$")
+        self.assertRegex(storage, r"^pre-flight: node 1 \(.+\): storage: .*/\.preflight-node-1-\w+: .*Input/output error")
+        self.assertRegex(clock, r"^pre-flight: node 1 \(.+\): its clock is at least (\d+\.\d) s ahead of node 0's$")
 
     def test_without_it_nothing_is_looked_at(self):
         rules, environment = self.failing_disk()

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/spec/faults_fields.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/layout.h"
@@ -22,10 +23,18 @@ void leave_to_several(job::JobSpec& job) {
   job.checkpoint.partner_wait_seconds = plain.checkpoint.partner_wait_seconds;
 }
 
-/// A fault of a rank that is not there cannot happen.
+/// A fault of a rank or a link that is not there cannot happen.
 void leave_out_faults(job::JobSpec& job) {
   const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
-  std::erase_if(job.faults.inject, [&](const job::Fault& fault) { return fault.rank >= ranks; });
+  std::erase_if(job.faults.inject, [&](const job::Fault& fault) {
+    return fault.rank >= ranks || !spec::unfit(fault.kind, job).empty();
+  });
+  job::RandomFaults& random = job.faults.random;
+  std::erase_if(random.kinds, [&](const std::string& word) {
+    const auto kind = job::fault_kind_of(word);
+    return kind && !spec::unfit(*kind, job).empty();
+  });
+  if (random.kinds.empty()) random = {};
   if (!job.faults.any()) job.faults = {};
 }
 

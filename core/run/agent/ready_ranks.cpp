@@ -6,7 +6,8 @@
 namespace trainerd::core::run {
 
 void ReadyRanks::add_node(std::int64_t node, NodeReady ready) {
-  if (ready.wall_seconds > 0) clocks_[node] = ready.wall_seconds - base::wall_seconds();
+  if (ready.wall_seconds > 0)
+    clocks_[node] = {.least = ready.wall_seconds - base::wall_seconds(), .most = ready.clock_ahead};
   nodes_[node] = std::move(ready);
 }
 

@@ -38,8 +38,8 @@ class ReadyRanks {
   std::vector<RankRate> rates() const;
   /// Of the other nodes, on the leader.
   const std::map<std::int64_t, NodeReady>& nodes() const { return nodes_; }
-  /// Seconds by which a node's clock is ahead of this one's, and the way of its message behind.
-  const std::map<std::int64_t, double>& clocks() const { return clocks_; }
+  /// How far the clocks of other nodes are ahead of this one's.
+  const std::map<std::int64_t, ClockRange>& clocks() const { return clocks_; }
   /// Of all ranks that this agent knows of.
   std::int64_t threads() const;
   /// Throws DataError naming a rank of this node, or another node, that sees other data than `data` says, or
@@ -51,7 +51,7 @@ class ReadyRanks {
   const Membership& membership_;
   std::map<std::int64_t, Ready> ranks_;      ///< of this node
   std::map<std::int64_t, NodeReady> nodes_;  ///< the others, on the leader
-  std::map<std::int64_t, double> clocks_;
+  std::map<std::int64_t, ClockRange> clocks_;
 };
 
 }  // namespace trainerd::core::run

@@ -9,8 +9,9 @@ namespace trainerd::core::run {
 /// The storage is tried while the ranks start.
 void Run::begin_preflight() {
   if (!job_.supervise.preflight) return;
-  storage_probe_.emplace([path = output_.path()] { return io::open_storage(path); },
-                         ".preflight-node-" + std::to_string(membership_.node()));
+  storage_probe_.emplace(
+      output_.path(), [path = output_.path()] { return io::open_storage(path); },
+      ".preflight-node-" + std::to_string(membership_.node()));
 }
 
 NodeReady Run::preflight(NodeReady ready) {
@@ -18,6 +19,7 @@ NodeReady Run::preflight(NodeReady ready) {
   if (storage_probe_) ready.storage = storage_probe_->finding();
   storage_probe_.reset();
   ready.wall_seconds = base::wall_seconds();
+  ready.clock_ahead = membership_.clock_ahead();
   return ready;
 }
 
@@ -33,7 +35,8 @@ void Run::judge_preflight(const ReadyRanks& ready) {
   for (const auto& [node, said] : ready.nodes()) tell(membership_.name_of(node), said.storage);
   for (const auto& [node, ahead] : ready.clocks()) tell(membership_.name_of(node), clock_finding(ahead));
   const WorldPlan& world = attempt_->plan();
-  for (const SlowDevice& slow : slow_devices(ready.rates()))
+  const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
+  for (const SlowDevice& slow : slow_devices(ready.rates(), cpu ? kSlowCpu : kSlowGpu))
     tell(place_of(slow.rank, slow.rank / world.here.count, !membership_.alone(), world.layout), slow.text);
 }
 

@@ -96,6 +96,7 @@ void Membership::begin(Go go) {
   go.run = go_.run;
   go.isa = go_.isa;
   go.nodes = nodes();
+  go.wall_seconds = base::wall_seconds();
   go_ = std::move(go);
   // A directory that was moved aside has taken it along.
   if (leaves_token_ && (!token_file_ || !TokenFile::read(output_)))
@@ -267,7 +268,10 @@ void Membership::part_with(Member& member, const std::string& why) {
 
 void Membership::send(const NodeMessage& message) {
   const std::string text = encode(message);
-  if (link_is_dropped()) return held_back_.push_back(text);
+  // A fault that happens is known before it does, or it would happen again.
+  const bool passes = std::holds_alternative<FaultInjected>(message);
+  if (!passes && link_is_dropped()) return held_back_.push_back(text);
+  if (!passes && !held_back_.empty()) restore_link();
   send(text);
 }
 
@@ -294,6 +298,7 @@ void Membership::finish(const End& end) {
   late_.clear();
   beats_.reset();
   if (link_is_dropped()) return members_.clear();
+  if (!held_back_.empty()) restore_link();
   if (leads()) send(end);
   else if (end.failed) send(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;

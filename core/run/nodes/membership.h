@@ -96,6 +96,8 @@ class Membership {
   kernels::Isa isa() const { return go_.isa; }
   /// The leader's.
   const Go& go() const { return go_; }
+  /// Seconds by which this host's clock is ahead of the leader's, and the way of `Go`.
+  double clock_ahead() const { return clock_ahead_; }
   /// Sends the others `Go`. The leader calls it when it holds the output directory. Agents that come later
   /// are told that the job runs already.
   void begin(Go go);
@@ -251,6 +253,7 @@ class Membership {
   Go go_;
   std::optional<StopRequest> stop_;
   bool finished_ = false;
+  double clock_ahead_ = 0;
   bool takes_over_ = false;  ///< the leader's, while it meets the others: the run had another leader
   std::string lead_moved_;
   double link_back_at_ = 0;

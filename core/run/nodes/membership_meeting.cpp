@@ -387,6 +387,7 @@ void Membership::await_go(int signal_fd) {
     }
     if (const auto* go = std::get_if<Go>(&message)) {
       go_ = *go;
+      clock_ahead_ = base::wall_seconds() - go->wall_seconds;
       if (go->nodes > 0) options_.nodes.nodes = go->nodes;
       members_.resize(static_cast<std::size_t>(nodes()));
       return;

@@ -42,6 +42,7 @@ json body(const Go& m) {
           {"fetch", m.fetch},
           {"nodes", m.nodes},
           {"faults_done", m.faults_done},
+          {"wall_seconds", m.wall_seconds},
           {"spikes", to_json(m.spikes)}};
 }
 json body(const FaultInjected& m) {
@@ -98,10 +99,15 @@ json body(const End& m) {
 json body(const NodeReady& m) {
   json rates = json::array();
   for (const RankRate& rate : m.rates) rates.push_back({rate.rank, rate.device, rate.gemm_flops});
-  return {{"type", "ready"},          {"attempt", m.attempt},
-          {"threads", m.threads},     {"data_fingerprint", m.data_fingerprint},
-          {"evaluated", m.evaluated}, {"rates", rates},
-          {"storage", m.storage},     {"wall_seconds", m.wall_seconds}};
+  return {{"type", "ready"},
+          {"attempt", m.attempt},
+          {"threads", m.threads},
+          {"data_fingerprint", m.data_fingerprint},
+          {"evaluated", m.evaluated},
+          {"rates", rates},
+          {"storage", m.storage},
+          {"wall_seconds", m.wall_seconds},
+          {"clock_ahead", m.clock_ahead}};
 }
 json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
 json body(const ShardsSaved& m) {
@@ -204,6 +210,7 @@ NodeReady node_ready(const json& j) {
   for (const json& rate : j.at("rates")) m.rates.push_back({rate.at(0), rate.at(1), rate.at(2)});
   m.storage = j.at("storage");
   m.wall_seconds = j.at("wall_seconds");
+  m.clock_ahead = j.at("clock_ahead");
   return m;
 }
 
@@ -257,7 +264,8 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("fetch"),
                 j.at("nodes"),
                 j.at("faults_done"),
-                spike_history_from(j.at("spikes"))};
+                spike_history_from(j.at("spikes")),
+                j.at("wall_seconds")};
     if (type == "take_place") return TakePlace{j.at("node")};
     if (type == "resize") return Resize{};
     if (type == "wait_as_spare") return WaitAsSpare{};

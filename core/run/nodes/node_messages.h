@@ -74,6 +74,7 @@ struct Go {
   std::int64_t nodes = 0;                     ///< that the run has now; 0: those of the job
   std::vector<std::string> faults_done = {};  ///< see `Start`
   SpikeHistory spikes = {};                   ///< likewise
+  double wall_seconds = 0;                    ///< by the leader's clock, as this was sent
 };
 /// A worker has died: end the ranks of this attempt, and say what is held.
 struct Regroup {
@@ -144,6 +145,7 @@ struct NodeReady {
   std::vector<RankRate> rates = {};  ///< of its ranks
   std::string storage = {};          ///< what was wrong with its storage; empty: nothing
   double wall_seconds = 0;           ///< by its clock, as this was sent; 0: not to be compared
+  double clock_ahead = 0;            ///< of the leader's by what `Go` said, and its way
 };
 /// Every rank of the node has made its last step.
 struct NodeFinished {

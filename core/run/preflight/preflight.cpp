@@ -3,14 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "io/text/text.h"
 
 namespace trainerd::core::run {
 
-std::vector<SlowDevice> slow_devices(std::span<const RankRate> rates) {
+std::vector<SlowDevice> slow_devices(std::span<const RankRate> rates, double least_share) {
   std::map<std::string, std::vector<double>> by_name;
   for (const RankRate& rate : rates)
     if (rate.gemm_flops > 0) by_name[rate.device].push_back(rate.gemm_flops);
@@ -20,7 +19,7 @@ std::vector<SlowDevice> slow_devices(std::span<const RankRate> rates) {
     if (rate.gemm_flops <= 0) continue;
     const std::vector<double>& peers = by_name.at(rate.device);
     const double median = peers[peers.size() / 2];
-    if (rate.gemm_flops >= kSlowDevice * median) continue;
+    if (rate.gemm_flops >= least_share * median) continue;
     slow.push_back({rate.rank, fmt::format("computes at {}, and the median of {} {} is {}",
                                            io::with_unit(rate.gemm_flops, "FLOP/s"), peers.size(),
                                            rate.device, io::with_unit(median, "FLOP/s"))});
@@ -28,10 +27,12 @@ std::vector<SlowDevice> slow_devices(std::span<const RankRate> rates) {
   return slow;
 }
 
-std::string clock_finding(double seconds_ahead) {
-  if (!(std::abs(seconds_ahead) > kClockSeconds)) return "";
-  return fmt::format("its clock is {:.1f} s {} node 0's", std::abs(seconds_ahead),
-                     seconds_ahead > 0 ? "ahead of" : "behind");
+std::string clock_finding(const ClockRange& ahead) {
+  if (ahead.least > kClockSeconds)
+    return fmt::format("its clock is at least {:.1f} s ahead of node 0's", ahead.least);
+  if (ahead.most < -kClockSeconds)
+    return fmt::format("its clock is at least {:.1f} s behind node 0's", -ahead.most);
+  return "";
 }
 
 }  // namespace trainerd::core::run

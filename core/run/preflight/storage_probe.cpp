@@ -1,5 +1,7 @@
 #include "core/run/preflight/storage_probe.h"
 
+#include <fmt/format.h>
+
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -15,6 +17,11 @@
 namespace trainerd::core::run {
 namespace {
 
+std::string random_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
 std::vector<std::byte> random_bytes() {
   std::mt19937_64 random(std::random_device{}());
   std::vector<std::byte> bytes(static_cast<std::size_t>(StorageProbe::kBytes));
@@ -25,8 +32,9 @@ std::vector<std::byte> random_bytes() {
 }  // namespace
 
 struct StorageProbe::State {
+  const std::string directory;
   const Open open;
-  const std::string name;
+  const std::string prefix;
   const double begin = base::monotonic_seconds();
   const double limit;
   std::mutex mutex;
@@ -36,19 +44,22 @@ struct StorageProbe::State {
   bool corrupt = false;
   std::string path, problem;
 
-  State(Open o, std::string n, double l) : open(std::move(o)), name(std::move(n)), limit(l) {}
+  State(std::string d, Open o, std::string p, double l)
+      : directory(std::move(d)), open(std::move(o)), prefix(std::move(p)), limit(l) {}
 
   void run() {
     std::string what;
     bool differs = false;
     try {
       const auto storage = open();
+      for (const std::string& left : storage->list(""))
+        if (left.starts_with(prefix + "-")) storage->remove(left);
+      const std::string name = prefix + "-" + random_name();
       {
         const std::scoped_lock lock(mutex);
         path = storage->path_of(name);
       }
       const std::vector<std::byte> bytes = random_bytes();
-      storage->remove(name);
       storage->write(name, bytes);
       std::vector<std::byte> read(bytes.size());
       {
@@ -69,8 +80,9 @@ struct StorageProbe::State {
   }
 };
 
-StorageProbe::StorageProbe(Open open, std::string name, double limit_seconds)
-    : state_(std::make_shared<State>(std::move(open), std::move(name), limit_seconds)) {
+StorageProbe::StorageProbe(std::string directory, Open open, std::string prefix, double limit_seconds)
+    : state_(
+          std::make_shared<State>(std::move(directory), std::move(open), std::move(prefix), limit_seconds)) {
   std::thread([state = state_] { state->run(); }).detach();
 }
 
@@ -82,7 +94,7 @@ std::string StorageProbe::finding() {
   const double left = s.begin + s.limit - base::monotonic_seconds();
   s.changed.wait_for(lock, std::chrono::duration<double>(left), [&] { return s.done; });
   if (!s.done)
-    return "storage: " + s.path + ": 1 MiB was not written and read back within " +
+    return "storage: " + s.directory + ": 1 MiB was not written and read back within " +
            io::duration_text(s.limit);
   if (s.corrupt)
     throw base::checkpoint_error(s.path +

@@ -17,8 +17,10 @@ class StorageProbe {
   static constexpr double kLimitSeconds = 2;
 
   using Open = std::function<std::unique_ptr<io::Storage>()>;
-  /// `open` is called on that thread. `name`: of the file; one that is there is replaced.
-  StorageProbe(Open open, std::string name, double limit_seconds = kLimitSeconds);
+  /// `open` is called on that thread. `directory`: what it opens, for people. Files are called `prefix` and
+  /// what no other probe has: one that hung earlier may still write its own. Those that are there are
+  /// removed.
+  StorageProbe(std::string directory, Open open, std::string prefix, double limit_seconds = kLimitSeconds);
   /// Does not wait: a thread that hangs goes on by itself.
   ~StorageProbe();
   StorageProbe(const StorageProbe&) = delete;
