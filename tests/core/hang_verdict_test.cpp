@@ -176,6 +176,19 @@ TEST_CASE("a rank that was stopped inside a collective is the cause, and not the
       "its process is stopped by a signal");
 }
 
+TEST_CASE("a process that is stopped is waited for before one that sleeps is named", "[hang]") {
+  // Rank 0 waits for rank 2, and its page does not tell.
+  std::vector<RankSight> sights{asleep(rank(0)), waiting(1, Group::tp, 8, "all_reduce", "embedding"), rank(2),
+                                waiting(3, Group::tp, 8, "all_reduce", "embedding")};
+  sights[2].process_state = 'T', sights[2].still.stopped = 4.5;
+  CHECK_FALSE(verdict(sights, layout_of(2, 1, 2)));
+  sights[2].still.stopped = 5.1;
+  const auto found = verdict(sights, layout_of(2, 1, 2));
+  REQUIRE(found);
+  CHECK(found->kind == "stopped");
+  CHECK(found->ranks == Ranks{2});
+}
+
 TEST_CASE("a rank that is about to enter a collective, or does not leave it, waits for nobody", "[hang]") {
   // Its page says that it waits; its ring has no operation under way.
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),

@@ -232,6 +232,8 @@ class Judge {
     for (const auto& [rank, sight] : ranks_) {
       const std::optional<HangCause> cause = limits_.cause(*sight, awaits(rank));
       if (!cause || (*cause == HangCause::disk || *cause == HangCause::data) == restart) continue;
+      // What sleeps may wait for a process that is stopped, in a way that its page does not tell.
+      if (*cause == HangCause::asleep && any_stopped()) continue;
       const std::string line = line_of(*cause, *sight);
       if (verdict) verdict->details.push_back(line);
       else verdict = HangVerdict{.kind = text_of(*cause), .restart = restart, .message = line};
@@ -240,6 +242,10 @@ class Judge {
     if (verdict && !verdict->details.empty())
       verdict->message += fmt::format("; and {} more of the kind", verdict->details.size());
     return verdict;
+  }
+
+  bool any_stopped() const {
+    return std::ranges::any_of(ranks_, [](const auto& entry) { return entry.second->process_state == 'T'; });
   }
 
   std::string line_of(HangCause cause, const RankSight& sight) const {
