@@ -48,8 +48,11 @@ std::string Run::names_of(const std::set<std::int64_t>& nodes) const {
 }
 
 void Run::tell_nodes() {
-  if (membership_.leads() && membership_.job_nodes() > 1)
-    sinks_.each(&io::MetricsSink::on_nodes, io::NodesRecord{membership_.spares(), membership_.lost()});
+  if (!membership_.leads() || membership_.job_nodes() == 1) return;
+  // The leader before this one was lost too, and could not count itself.
+  const std::int64_t leaders = membership_.lead_moved().empty() ? 0 : 1;
+  sinks_.each(&io::MetricsSink::on_nodes,
+              io::NodesRecord{membership_.spares(), membership_.lost() + leaders});
 }
 
 /// What the lost nodes were to save will not be: the others do not wait for it. A checkpoint whose shards are
