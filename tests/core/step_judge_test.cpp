@@ -212,7 +212,8 @@ TEST_CASE("where one rank is wrong in one computation and another in the next, b
   const auto level = [&](std::size_t rank, std::size_t a, std::size_t b) {
     return hashes[rank][a] != hashes[rank][b] ? 2.0f : 0.0f;
   };
-  const std::vector<std::pair<std::size_t, std::size_t>> pairs{{0, 1}, {0, 2}, {1, 2}};
+  // By the second computation, and by the third.
+  const std::vector<std::pair<std::size_t, std::size_t>> pairs{{0, 1}, {0, 1}, {0, 2}, {1, 2}};
   for (std::size_t rank = 0; rank < 2; ++rank) {
     std::size_t computation = 0, compared = 0;
     StepJudge judge(options, static_cast<std::int64_t>(rank), 2, {},

@@ -150,10 +150,13 @@ bool Run::finish_saves_before_rollback() {
 /// The nodes that the run goes on with; none: it cannot.
 std::optional<std::int64_t> Run::nodes_after_rollback() {
   if (away_.empty()) return membership_.nodes();
-  if (shrinks())
-    return job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_))->cluster.nodes;
-  if (!await_return()) return std::nullopt;
-  return membership_.nodes();
+  if (!shrinks()) return await_return() ? std::optional(membership_.nodes()) : std::nullopt;
+  const std::int64_t nodes =
+      job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_))->cluster.nodes;
+  notify(io::NoticeKind::node,
+         fmt::format("{} {} lost meanwhile; the run goes on with {} {}", names_of(away_),
+                     away_.size() == 1 ? "was" : "were", nodes, nodes == 1 ? "node" : "nodes"));
+  return nodes;
 }
 
 /// The run goes on from an earlier checkpoint, as a `Run` of its own (RunSeries): records, sinks and the
