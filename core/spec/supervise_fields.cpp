@@ -173,6 +173,14 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
          "parallel.zero: 1)"}};
   if (const std::string problem = policy_problem(s.spikes.policy); !problem.empty())
     return {{"supervise.spikes.policy", problem}};
+  const bool retries =
+      std::find(s.spikes.policy.begin(), s.spikes.policy.end(), "retry") != s.spikes.policy.end();
+  if (job.attention == kernels::Determinism::fast && (s.verify_every > 0 || retries))
+    return {
+        {s.verify_every > 0 ? "supervise.verify.every" : "supervise.spikes.policy",
+         std::string("with attention: fast a step that is computed again has other bits on sound hardware, "
+                     "which would be called corruption (nearest valid: ") +
+             (s.verify_every > 0 ? "0" : "a policy without retry") + ", or attention: deterministic)"}};
   if (!s.coordinator.empty())
     if (const std::string problem = parse_etcd_url(s.coordinator).problem; !problem.empty())
       return {{"supervise.coordinator", problem}};

@@ -217,7 +217,7 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
     clock_.enter(s, base::LedgerPart::optimizer);
     control(slot);
     if (!judged_) break;
-    const StepVerdict verdict = judge_->judge(outcome(slot));
+    const StepVerdict verdict = judge_computation(slot);
     if (verdict == StepVerdict::skip) pass_over(slot);
     if (verdict != StepVerdict::again) break;
     kept->rewind();
@@ -255,7 +255,7 @@ void Trainer::control(const ReportSlot& slot) {
                                      .sums = square_sums_.rows(begin, count)});
   }
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
-  if (judged_) backend_.read_back(s, loss, std::as_writable_bytes(std::span(&own_loss_, 1)));
+  if (judged_) read_own_loss(loss);
   backend_.total_square_sum(s, {.sums = square_sums_,
                                 .first_block = first_block_,
                                 .total = square_sum,

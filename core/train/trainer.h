@@ -228,6 +228,8 @@ class Trainer {
   void update(const ReportSlot& slot);
   // Steps that are judged (trainer_judge.cpp).
   void take_judging(kernels::Arena& persistent);
+  void read_own_loss(const kernels::Tensor& loss);
+  StepVerdict judge_computation(const ReportSlot& slot);
   StepOutcome outcome(const ReportSlot& slot);
   void pass_over(const ReportSlot& slot);
   void name_nonfinite(const kernels::StepControlValues& values, float voted, std::int64_t& rank,

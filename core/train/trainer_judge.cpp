@@ -18,7 +18,22 @@ void Trainer::take_judging(Arena& persistent) {
   judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
 }
 
-/// The host waits for the device.
+/// The sum of losses that this rank adds. The host waits for the device, as a report does: what holds it up
+/// is what runs there.
+void Trainer::read_own_loss(const Tensor& loss) {
+  page_->enter(Activity::report);
+  backend_.read_back(*compute_, loss, std::as_writable_bytes(std::span(&own_loss_, 1)));
+  page_->enter(Activity::optimizer);
+}
+
+/// The host waits for the device, as above.
+StepVerdict Trainer::judge_computation(const ReportSlot& slot) {
+  page_->enter(Activity::report);
+  const StepVerdict verdict = judge_->judge(outcome(slot));
+  page_->enter(Activity::optimizer);
+  return verdict;
+}
+
 StepOutcome Trainer::outcome(const ReportSlot& slot) {
   Stream& s = *compute_;
   StepControlValues values;

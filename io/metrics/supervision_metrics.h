@@ -23,8 +23,8 @@ class SupervisionMetrics {
                              "Times that what a rank holds was found to differ from its replicas, or what it "
                              "computes from the same computed again, by rank.")),
         spikes_(counter(r, "trainerd_spikes_total",
-                        "Times that a step's loss or gradients were out of line, by what was done about it; "
-                        "absent before the first.")),
+                        "Times that a step's loss or gradients were out of line since the process began, by "
+                        "what was done about it.")),
         spares_(gauge(r, "trainerd_spares",
                       "Spare nodes that wait to take a lost node's place; absent in a job of one node.")),
         lost_nodes_(counter(r, "trainerd_nodes_lost_total",
@@ -35,6 +35,7 @@ class SupervisionMetrics {
     for (const char* kind :
          {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data"})
       hangs_.Add({{"kind", kind}});
+    for (const char* action : {"retry", "skip", "rollback"}) spikes_.Add({{"action", action}});
   }
   void on_hang(const HangRecord& record) { hangs_.Add({{"kind", record.kind}}).Increment(); }
   void on_straggler(const StragglerRecord& record) {

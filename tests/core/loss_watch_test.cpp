@@ -31,6 +31,14 @@ TEST_CASE("losses of a clean run are in line, spikes are not", "[loss-watch]") {
   CHECK(watch.add(100'002, 0.5));  // lower is no harm
 }
 
+TEST_CASE("a loss that is not finite is compared with nothing that follows", "[loss-watch]") {
+  LossWatch watch;
+  REQUIRE_FALSE(watch.add(1, std::numeric_limits<double>::quiet_NaN()));
+  std::int64_t step = 1;
+  for (int i = 0; i < 40; ++i) REQUIRE(watch.add(++step, 2 + 0.01 * (i % 3)));
+  CHECK_FALSE(watch.add(++step, 20));
+}
+
 TEST_CASE("a loss that stays high is out of line for a window, then the new level", "[loss-watch]") {
   LossWatch watch;
   std::int64_t step = 0;

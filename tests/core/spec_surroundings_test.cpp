@@ -136,6 +136,13 @@ TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spe
   CHECK(job_from({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == job::DeviceChoice::automatic);
   // Keys that are a GPU's alone have their effect.
   CHECK(job_from({"attention=fast"}, on({.cuda_devices = 1})).attention == kernels::Determinism::fast);
+  // It is not deterministic: what is computed again has other bits.
+  for (const char* key : {"supervise.verify.every=5", "supervise.spikes.policy=[skip, retry]"})
+    CHECK_THAT(error_of({"attention=fast", key}, on({.cuda_devices = 1})),
+               Catch::Contains("with attention: fast a step that is computed again has other bits on sound "
+                               "hardware, which would be called corruption"));
+  CHECK(job_from({"attention=fast", "supervise.spikes.policy=[skip]"}, on({.cuda_devices = 1}))
+            .supervise.judges_steps());
   CHECK_THAT(error_of({"attention=fast"}, on({.cores = 4})), Catch::Contains("attention: has no effect"));
 }
 

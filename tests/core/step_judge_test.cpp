@@ -35,6 +35,10 @@ struct Ended : std::runtime_error {
   Ended() : std::runtime_error("the agent ends the rank") {}
 };
 
+struct Dead : std::runtime_error {
+  Dead() : std::runtime_error("the communication of the ranks has ended") {}
+};
+
 StepOutcome outcome(std::int64_t step, double loss, double norm = 1) {
   return {.step = step, .loss = loss, .loss_weight = 8, .grad_norm = norm, .own_loss = 8 * loss};
 }
@@ -55,7 +59,12 @@ struct Alone {
                .most = [](const std::vector<float>& own) { return own; },
                .tell_differ = [this](const ResultsDiffer& m) { differ.push_back(m); },
                .tell_act = [this](const SpikeActed& m) { acts.push_back(m); },
+               .require_alive =
+                   [this] {
+                     if (--alive_calls < 0) throw Dead{};
+                   },
                .await_end = [] { throw Ended{}; }}) {}
+  int alive_calls = 1 << 20;  ///< that find the ranks' communication alive
   std::uint64_t hash = 1;
   std::vector<ResultsDiffer> differ;
   std::vector<SpikeActed> acts;
@@ -168,6 +177,24 @@ TEST_CASE("what an attempt before has used of the policy is used", "[judge]") {
   CHECK_THROWS_WITH(r.judge.judge(broken(3)), Catch::Contains("skip: 2 of 2 used; rollback: 2 of 2 used"));
 }
 
+TEST_CASE("nothing is said of values that were read after the communication had ended", "[judge]") {
+  // The reading before the judge, of the hash, and of what the ranks came to.
+  for (int alive = 0; alive < 5; ++alive) {
+    CAPTURE(alive);
+    core::job::SuperviseOptions options = policy({"skip"});
+    options.verify_every = 1;
+    Alone r(options);
+    r.alive_calls = alive;
+    const auto compute = [&] {
+      r.judge.judge(outcome(1, 1));
+      r.judge.judge(broken(1));
+      r.judge.judge(broken(1));
+    };
+    CHECK_THROWS_AS(compute(), Dead);
+    CHECK((r.acts.empty() && r.differ.empty()));
+  }
+}
+
 TEST_CASE("a step that was verified is not computed again for its spike", "[judge]") {
   core::job::SuperviseOptions options = policy({"retry"});
   options.verify_every = 1;
@@ -176,7 +203,73 @@ TEST_CASE("a step that was verified is not computed again for its spike", "[judg
   CHECK_THROWS_WITH(r.judge.judge(broken(1)), Catch::Contains("retry: computed again with the same result"));
 }
 
-TEST_CASE("ranks whose results differ are named together, and end the run at the second time", "[judge]") {
+TEST_CASE("where one rank is wrong in one computation and another in the next, both are named", "[judge]") {
+  // Two ranks whose own results are known; each judge sees what both came to.
+  const std::vector<std::vector<std::uint64_t>> hashes{{9, 1, 1}, {1, 9, 1}};
+  std::vector<ResultsDiffer> told;
+  core::job::SuperviseOptions options;
+  options.verify_every = 1;
+  const auto level = [&](std::size_t rank, std::size_t a, std::size_t b) {
+    return hashes[rank][a] != hashes[rank][b] ? 2.0f : 0.0f;
+  };
+  // By the second computation, and by the third.
+  const std::vector<std::pair<std::size_t, std::size_t>> pairs{{0, 1}, {0, 1}, {0, 2}, {1, 2}};
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    std::size_t computation = 0, compared = 0;
+    StepJudge judge(options, static_cast<std::int64_t>(rank), 2, {},
+                    {.hash = [&] { return std::vector{hashes[rank][computation++]}; },
+                     .names = {"w"},
+                     .most =
+                         [&](const std::vector<float>& own) {
+                           const auto [a, b] = pairs.at(compared++);
+                           REQUIRE(own[rank] == level(rank, a, b));
+                           return std::vector{level(0, a, b), level(1, a, b)};
+                         },
+                     .tell_differ = [&](const ResultsDiffer& m) { told.push_back(m); },
+                     .tell_act = [](const SpikeActed&) {},
+                     .require_alive = [] {},
+                     .await_end = [] { throw Ended{}; }});
+    CHECK(judge.judge(outcome(1, 1)) == StepVerdict::again);
+    CHECK(judge.judge(outcome(1, 1)) == StepVerdict::again);
+    CHECK_THROWS_AS(judge.judge(outcome(1, 1)), Ended);
+  }
+  REQUIRE(told.size() == 2);
+  CHECK(told[0].ranks == Ranks{0, 1});
+  CHECK(told[0].tensors == Words{"w", "in its first computation"});
+  CHECK(told[1].tensors == Words{"w", "in its second computation"});
+  DifferenceWatch watch;
+  CHECK_FALSE(watch.add(told[0]));
+  const auto verdict = watch.add(told[1]);
+  REQUIRE(verdict);
+  CHECK((verdict->fatal &&
+         verdict->message ==
+             "silent corruption in step 1: ranks 0, 1 computed three times, and no two of the "
+             "computations are alike on all ranks"));
+}
+
+TEST_CASE("ranks that only got an error from another do not end the run", "[judge]") {
+  DifferenceWatch watch;
+  const auto told = [&](std::int64_t step, std::vector<Words> tensors) {
+    std::optional<core::run::DifferenceVerdict> verdict;
+    for (std::int64_t rank = 0; rank < 2; ++rank)
+      verdict = watch.add({.rank = rank,
+                           .step = step,
+                           .tensors = tensors[static_cast<std::size_t>(rank)],
+                           .ranks = {0, 1},
+                           .found = ResultsDiffer::Found::one_of_three});
+    REQUIRE(verdict);
+    return verdict->fatal;
+  };
+  // Before the sum over ranks: any of them may have been wrong.
+  for (const std::int64_t step : {1, 2, 3}) CHECK_FALSE(told(step, {{"w"}, {"w"}}));
+  // The part of the loss is the rank's own.
+  CHECK_FALSE(told(4, {{"w"}, {"loss", "w"}}));
+  CHECK_FALSE(told(5, {{"loss", "w"}, {"w"}}));
+  CHECK(told(6, {{"w"}, {"loss", "w"}}));
+}
+
+TEST_CASE("ranks whose results differ are named together, and one ends the run at the second time",
+          "[judge]") {
   DifferenceWatch watch;
   const auto told = [](std::int64_t rank, std::int64_t step, Ranks ranks, ResultsDiffer::Found found) {
     return ResultsDiffer{.rank = rank, .step = step, .tensors = {"a", "b"}, .ranks = ranks, .found = found};
@@ -190,6 +283,7 @@ TEST_CASE("ranks whose results differ are named together, and end the run at the
         "silent corruption in step 5: ranks 1, 3 computed other results the first time than the second; the "
         "third time agrees with one of them, and the step goes on with that");
   CHECK(first->details == Words{"rank 1: a, b", "rank 3: a, b"});
+  CHECK_FALSE(watch.add(told(3, 7, {3}, ResultsDiffer::Found::one_of_three))->fatal);
   const auto other = watch.add(told(2, 6, {2}, ResultsDiffer::Found::after_spike));
   REQUIRE(other);
   CHECK_FALSE(other->fatal);
@@ -199,7 +293,7 @@ TEST_CASE("ranks whose results differ are named together, and end the run at the
   const auto again = watch.add(told(3, 9, {3}, ResultsDiffer::Found::one_of_three));
   REQUIRE(again);
   CHECK(again->fatal);
-  CHECK_THAT(again->message, Catch::EndsWith("; rank 3 differed in step 5 too, so the run ends"));
+  CHECK_THAT(again->message, Catch::EndsWith("; rank 3 differed in step 7 too, so the run ends"));
   const auto none = watch.add(told(0, 9, {0}, ResultsDiffer::Found::no_two_alike));
   REQUIRE(none);
   CHECK((none->fatal && none->message ==
@@ -253,6 +347,7 @@ Judged train(const core::job::JobSpec& job, const Ranks& bad = {}, float value =
                                                             all.acts.push_back(*a);
                                                         },
                                                     .await = [] { throw Ended{}; },
+                                                    .require_alive = [] {},
                                                     .cursor = [] { return std::int64_t{0}; }}));
       trainer.judge_by(*judge);
     }
@@ -295,6 +390,29 @@ std::string text_of(const Words& keys) {
 }
 
 }  // namespace
+
+TEST_CASE("a rank that judges shows that it waits for its device", "[judge]") {
+  struct Look final : core::train::Judge {
+    bool judges(std::int64_t) const override { return true; }
+    StepVerdict judge(const StepOutcome&) override {
+      seen.push_back(page.activity());
+      return StepVerdict::update;
+    }
+    core::train::RankPage page;
+    std::vector<core::train::Activity> seen;
+  } look;
+  core::job::JobSpec job = small_job();
+  job.supervise.verify_every = 1;
+  on_every_rank(job, [&](std::int64_t, core::rank::DeviceRank& device) {
+    core::train::Trainer& trainer = device.trainer();
+    trainer.show_on(look.page);
+    trainer.judge_by(look);
+    const std::vector<std::int32_t> samples = skewed_samples(job, 1);
+    trainer.launch(1, *batches(trainer, samples), {}, {});
+    CHECK(look.page.activity() == core::train::Activity::optimizer);
+  });
+  CHECK(look.seen == std::vector{core::train::Activity::report});
+}
 
 TEST_CASE("a step that is verified comes out as one that is not, on every layout", "[judge][layouts]") {
   for (const Words& keys : kLayouts) {

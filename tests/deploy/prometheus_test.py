@@ -10,8 +10,9 @@ from support import *
 
 ALERTS = (FOLDER / "rules" / "alerts.yml").read_text()
 # A CPU run has no GPU.
-# Of GPUs; of several nodes; and of what a sound run does not count.
-ABSENT = ("trainerd_device_", "trainerd_nodes_lost_total", "trainerd_corruptions_total", "trainerd_spikes_total")
+OF_GPUS = "trainerd_device_"
+# Of ranks that differ and of nodes that are lost, which a sound run of one node has none of.
+OF_FAILURES = ("trainerd_corruptions_", "trainerd_nodes_lost_")
 
 
 def same_words(text):
@@ -84,7 +85,7 @@ class RealPrometheus(PrometheusTest):
         self.assertEqual(set(records), recorded())
         self.assertEqual([r["name"] for r in alerts], list(alert_texts()))
         used = re.findall(r"\btrainerd_[a-z_]+", " ".join(r["query"] for r in rules))
-        for name in sorted({*records, *(n for n in used if not n.startswith(ABSENT))}):
+        for name in sorted({*records, *(n for n in used if not n.startswith((OF_GPUS, *OF_FAILURES)))}):
             labels = self.wait_until(f"{name} has samples", lambda: self.query(f'{name}{{run="{run}"}}'))[0][0]
             self.assertEqual(labels["job"], "trainerd", name)
             # Energy is summed over the nodes of a run.

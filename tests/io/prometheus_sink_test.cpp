@@ -358,6 +358,7 @@ TEST_CASE("hangs are counted by what held training up, and slow ranks are shown 
   CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"link\"}") == 0);
   sink.on_hang({"stopped"});
   CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"stopped\"}") == 1);
+  CHECK(scrape(sink).at("trainerd_spikes_total{action=\"rollback\"}") == 0);
   sink.on_spike({"skip"});
   sink.on_spike({"skip"});
   CHECK(scrape(sink).at("trainerd_spikes_total{action=\"skip\"}") == 2);

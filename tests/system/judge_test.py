@@ -101,6 +101,19 @@ class Spikes(JudgeTest):
         self.assertEqual([line["step"] for line in lines], list(range(1, STEPS + 1)))
         self.assertEqual([line["first"] for line in lines], [count * (n if n < 25 else n + 3) for n in range(STEPS)])
 
+    def test_samples_that_were_passed_over_stay_so_when_the_job_is_started_again_before_its_next_checkpoint(self):
+        name = "started"
+        output = self.broken(name, *ZERO1, *spikes("rollback", data="skip", rollbacks=1), *faults(flip(28), flip(29)), status=6)
+        self.assertIn("supervise.spikes has no action left: rollback: 1 of 1 used", output)
+        self.assertEqual(json.loads((self.root / name / "passed-over.json").read_text())["step"], 25)
+        self.assertNotIn("was never finished", output)
+        stop, resume = [e for e in self.events(name) if e["event"] in ("stop", "resume")]
+        self.assertEqual((stop["event"], stop["message"], resume["event"]), ("stop", "stopped after step 27 to go back to step 25", "resume"))
+        self.run_job(self.job(name, schedule=CONSTANT), *KILLED, *ZERO1)
+        lines = [json.loads(line) for line in (self.root / name / "samples.jsonl").read_text().splitlines()]
+        count = lines[0]["count"]
+        self.assertEqual([line["first"] for line in lines], [count * (n if n < 25 else n + 3) for n in range(STEPS)])
+
     def test_a_policy_that_is_used_up_ends_the_run_with_its_evidence(self):
         output = self.broken("end", *ZERO1, *spikes("retry", "skip", skips=1, retries=1), *faults(flip(28, times=9, element=1), flip(30, times=9, element=1)), status=6)
         self.assertRegex(output, r"spike in step 28, computed again with the same result: .*; nothing is updated \(skip 1 of 1\)")

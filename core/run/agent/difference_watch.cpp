@@ -3,9 +3,28 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace trainerd::core::run {
+
+namespace {
+
+/// The rank that computed wrongly, where the messages of a step tell: it alone differs, or its part of the
+/// loss alone, which no other rank has a share in. An error in gradients reaches all ranks that they are
+/// summed on.
+std::optional<std::int64_t> culprit_of(const std::map<std::int64_t, ResultsDiffer>& of_step) {
+  if (of_step.size() == 1) return of_step.begin()->first;
+  std::optional<std::int64_t> culprit;
+  for (const auto& [rank, differs] : of_step) {
+    if (std::find(differs.tensors.begin(), differs.tensors.end(), "loss") == differs.tensors.end()) continue;
+    if (culprit) return std::nullopt;
+    culprit = rank;
+  }
+  return culprit;
+}
+
+}  // namespace
 
 std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
   const std::int64_t step = m.step;
@@ -17,6 +36,7 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
   DifferenceVerdict verdict{.step = step, .ranks = ranks, .message = {}, .details = {}};
   for (const auto& [rank, differs] : of_step)
     verdict.details.push_back(fmt::format("rank {}: {}", rank, fmt::join(differs.tensors, ", ")));
+  const std::optional<std::int64_t> culprit = culprit_of(of_step);
   told_.erase(step);
   const std::string who = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
   const std::string what = fmt::format("silent corruption in step {}: {} computed ", step, who);
@@ -27,7 +47,9 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
                         "of them, and the step goes on with that";
       break;
     case ResultsDiffer::Found::no_two_alike:
-      verdict.message = what + "three times, and no two results are alike";
+      verdict.message = what + (ranks.size() == 1 ? "three times, and no two results are alike"
+                                                  : "three times, and no two of the computations are alike "
+                                                    "on all ranks");
       verdict.fatal = true;
       break;
     case ResultsDiffer::Found::after_spike:
@@ -37,12 +59,11 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
           "not the data";
       break;
   }
-  for (const std::int64_t rank : ranks) {
-    const auto [at, fresh] = first_.try_emplace(rank, step);
-    if (fresh || at->second == step || verdict.fatal) continue;
-    verdict.message += fmt::format("; rank {} differed in step {} too, so the run ends", rank, at->second);
-    verdict.fatal = true;
-  }
+  if (!culprit) return verdict;
+  const auto [at, fresh] = first_.try_emplace(*culprit, step);
+  if (fresh || at->second == step || verdict.fatal) return verdict;
+  verdict.message += fmt::format("; rank {} differed in step {} too, so the run ends", *culprit, at->second);
+  verdict.fatal = true;
   return verdict;
 }
 

@@ -19,8 +19,9 @@ struct DifferenceVerdict {
   bool fatal = false;                ///< the run ends
 };
 
-/// Gathers what the ranks tell of one attempt. A rank that differs a second time ends the run: it computes
-/// wrongly, and would go on to.
+/// Gathers what the ranks tell of one attempt. A rank that computed wrongly a second time ends the run: it
+/// would go on to. Where several ranks differ, because they got the error from one that cannot be told, it is
+/// reported alone.
 class DifferenceWatch {
  public:
   /// A verdict by the message of the last rank that differs.
@@ -28,7 +29,7 @@ class DifferenceWatch {
 
  private:
   std::map<std::int64_t, std::map<std::int64_t, ResultsDiffer>> told_;  ///< by step, rank
-  std::map<std::int64_t, std::int64_t> first_;                          ///< by rank: the step
+  std::map<std::int64_t, std::int64_t> first_;  ///< by rank that computed wrongly: the step
 };
 
 }  // namespace trainerd::core::run

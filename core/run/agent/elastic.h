@@ -37,8 +37,15 @@ struct RunSeries {
     std::int64_t step = 0;
     double loss = 0, grad_norm = 0;
   };
-  std::deque<Judged> judged = {};           ///< the latest steps that were updated
-  std::optional<std::int64_t> cursor = {};  ///< of the next run's samples, where it passes some over
+  std::deque<Judged> judged = {};  ///< the latest steps that were updated
+  /// Samples that a rollback passed over: those of the step after `step` begin at `cursor`.
+  struct PassedOver {
+    std::int64_t step = 0, cursor = 0;
+  };
+  std::optional<PassedOver> passed_over = {};  ///< last; in a file beside the checkpoints too
+  std::optional<std::int64_t> returns_to =
+      {};  ///< the step that the next run begins after, of one that goes back
+  std::vector<std::vector<std::int64_t>> corruptions = {};  ///< the ranks of each, for the counts
   struct WentBack {
     std::int64_t from = 0, to = 0;  ///< steps
   };

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <filesystem>
 #include <limits>
+#include <set>
 #include <system_error>
 #include <thread>
 #include <variant>
@@ -183,14 +184,20 @@ std::optional<std::int64_t> OutputDirectory::recorded_step() const {
 }
 
 bool OutputDirectory::records_no_checkpoint() const {
-  std::int64_t events_seen = 0, saved = 0;
+  std::int64_t events_seen = 0;
+  std::set<std::string> saved;  // folders
+  const auto folder = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
   io::read_event_log(events(), std::numeric_limits<std::int64_t>::max(), [&](const io::EventRecord& event) {
     ++events_seen;
-    saved += std::holds_alternative<io::CheckpointRecord>(event) ? 1 : 0;
+    if (const auto* checkpoint = std::get_if<io::CheckpointRecord>(&event))
+      saved.insert(folder(checkpoint->path));
     const auto* notice = std::get_if<io::NoticeRecord>(&event);
-    saved -= notice != nullptr && notice->kind == io::NoticeKind::withdrawn ? 1 : 0;
+    if (notice == nullptr || notice->kind != io::NoticeKind::withdrawn) return;
+    // "checkpoint PATH does not count any more: ...". Its record may be cut already.
+    const std::string& message = notice->message;
+    saved.erase(folder(message.substr(0, message.find(" does not count any more"))));
   });
-  return events_seen > 0 && saved <= 0;
+  return events_seen > 0 && saved.empty();
 }
 
 OutputDirectory OutputDirectory::marked(const std::string& path, const std::string& run, double seconds) {

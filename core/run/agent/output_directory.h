@@ -65,6 +65,8 @@ class OutputDirectory {
   }
   std::string traces() const { return path_ + "/traces"; }
   std::string hangs() const { return path_ + "/hangs"; }
+  /// See RunSeries::PassedOver.
+  std::string passed_over() const { return path_ + "/passed-over.json"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string reference() const { return path_ + "/reference.safetensors"; }
   /// Whether report.html is there, no older than steps.jsonl, and of a run that ended.

@@ -99,6 +99,12 @@ void Run::plan() {
   if (options_.rates) {
     const plan::Plan plan = plan::make_plan(job_, spec::with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
+    // Where every step is verified, the median is of such: all but the update comes twice.
+    if (plan.timed && job_.supervise.verify_every == 1) {
+      *planned.step_seconds += plan.verify_seconds;
+      for (const base::LedgerPartInfo& part : base::kLedgerParts)
+        if (part.part != base::LedgerPart::optimizer) planned.time[part.part] *= 2;
+    }
   }
   if (planned.step_seconds) log::info("planned: {} per step", plan::duration(*planned.step_seconds));
   ranks_.plan(planned.step_seconds);

@@ -157,6 +157,8 @@ class Run {
   Next stop_in_place(std::int64_t step);
   // What judges of steps find (run_spikes.cpp).
   Next roll_back();
+  bool finish_saves_before_rollback();
+  std::optional<std::int64_t> nodes_after_rollback();
   std::int64_t rollback_target(std::int64_t step) const;
   void withdraw_after(std::int64_t step);
   void add_judged(const io::StepRecord& record);

@@ -89,6 +89,11 @@ AgentResult Run::leave_to_next_size() {
     if (grows_)
       record(io::NoticeKind::stop,
              "stopped after step " + std::to_string(step_) + " to go on with more nodes");
+    if (rollback_ && series_.returns_to)
+      record(io::NoticeKind::stop,
+             "stopped after step " + std::to_string(step_) + " to go back to " +
+                 (*series_.returns_to > 0 ? "step " + std::to_string(*series_.returns_to)
+                                          : std::string("the start")));
     membership_.send(Resize{});
     membership_.resize(*series_.nodes, attempt_->number() + 1);
     series_.folders = folders_;

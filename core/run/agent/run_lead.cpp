@@ -22,6 +22,8 @@ void Run::leave_to_next_leader() {
   writer_.abandon();
   series_.folders = folders_;
   series_.lead_told = false;
+  // The next leader may go back too: what it passes over is in the file.
+  series_.passed_over.reset(), series_.returns_to.reset();
   // The report of a run that never began would be of nothing.
   if (told_ready_) finish("goes on with another leader");
 }

@@ -2,6 +2,7 @@
 #include <numeric>
 #include <utility>
 
+#include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/evaluation.h"
@@ -160,8 +161,10 @@ std::string Run::find_checkpoint(Go& go) {
 bool Run::finish_saves(double seconds) {
   const double end = base::monotonic_seconds() + seconds;
   const auto pending = [this] { return writer_.pending() > 0 || !parts_.none(); };
-  while (pending() && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
+  while (pending() && !killed_ && !lost_node_ && base::monotonic_seconds() < end) {
     wait_for_events(end - base::monotonic_seconds());
+    if (!away_.empty()) give_up_saves_of_lost();  // lost meanwhile
+  }
   return !pending();
 }
 
@@ -203,7 +206,10 @@ bool Run::prepare_restart(const Go& go) {
     return false;
   }
   record_restart(go);
-  if (!membership_.leads()) start_.faults_done = go.faults_done, start_.spikes = go.spikes;
+  if (!membership_.leads()) {
+    start_.faults_done = go.faults_done, start_.spikes = go.spikes;
+    keep_history(series_, go.spikes, go.step);
+  }
   start_.resume_path = go.resume_path;
   start_.step = step_ = go.step;
   start_.cursor = go.cursor;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
@@ -5,6 +7,7 @@
 
 #include "core/hf/companions.h"
 #include "core/hf/weight_source.h"
+#include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/batches.h"
@@ -52,6 +55,9 @@ void Run::resume() {
     folders_ = go.folders;
     start_.faults_done = go.faults_done;
     start_.spikes = go.spikes;
+    keep_history(series_, go.spikes, go.step);
+    // Another leads: what it passes over is in the file.
+    series_.passed_over.reset(), series_.returns_to.reset();
     return;
   }
   if (!output_.moved_to().empty())
@@ -67,11 +73,19 @@ void Run::resume() {
     changes_.push_back({io::NoticeKind::node, 0, membership_.lead_moved(), {}, base::wall_seconds()});
   series_.lead_told = true;
   auto found = find_newest();
+  const auto returns_to = std::exchange(series_.returns_to, std::nullopt);
+  if (found && returns_to && found->where.step > *returns_to)
+    throw base::checkpoint_error(fmt::format(
+        "the run goes back to step {}, and checkpoint {} of a later step still counts: it could not "
+        "be withdrawn; remove it",
+        *returns_to, found->where.path));
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
-    if (!found || incomplete.step > found->where.step)
+    // Those after it were withdrawn, which was told.
+    if (incomplete.step <= returns_to.value_or(incomplete.step) &&
+        (!found || incomplete.step > found->where.step))
       warn_early("checkpoint " + incomplete.path +
                  " will not be used: it has no file COMPLETE, so it was never finished");
-  first_cursor_ = std::exchange(series_.cursor, std::nullopt);
+  first_cursor_ = cursor_after(series_, found ? found->where.step : 0, output_.passed_over());
   if (!found && first_cursor_) start_.cursor = *first_cursor_;
   if (!found) return refuse_records();
   const io::TrainingState& state = found->manifest.state;

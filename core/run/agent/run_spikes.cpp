@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "kernels/base/error.h"
@@ -15,8 +16,10 @@ namespace {
 
 // Of the latest steps' values: as many windows of them as a rollback may take back.
 constexpr std::int64_t kWindowsKept = 64;
-// How long snapshots under way have to reach the disk.
+// How long snapshots under way have to reach the disk, if the job does not give them longer.
 constexpr double kSavesSeconds = 60;
+// The same of a run that is to stop: a scheduler kills it soon.
+constexpr double kStoppingSavesSeconds = 20;
 
 }  // namespace
 
@@ -33,6 +36,7 @@ void Run::on_differing(ResultsDiffer m) {
   const std::optional<DifferenceVerdict> verdict = differences_->add(std::move(m));
   if (!verdict) return;
   notify(io::NoticeKind::corruption, verdict->message, verdict->details);
+  series_.corruptions.push_back(verdict->ranks);
   sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict->ranks});
   if (!verdict->fatal) return;
   std::string message = verdict->message;
@@ -127,31 +131,63 @@ void Run::withdraw_after(std::int64_t step) {
   withdraw(durable_store(options_), io::NoticeKind::spike);
 }
 
+/// Snapshots that are under way are checkpoints that the run may go back to. A disk that fails is tried again
+/// as long as while the run trains.
+bool Run::finish_saves_before_rollback() {
+  if (!away_.empty()) give_up_saves_of_lost();
+  double end = base::monotonic_seconds() + std::max(kSavesSeconds, job_.checkpoint.give_up_seconds);
+  for (bool stopping = false; !finish_saves(1);) {
+    if (killed_ || lost_node_ || base::monotonic_seconds() > end) {
+      log::error("snapshots that are under way do not reach the disk");
+      return false;
+    }
+    if (stop_ && !std::exchange(stopping, true))
+      end = std::min(end, base::monotonic_seconds() + kStoppingSavesSeconds);
+  }
+  return !killed_ && !lost_node_;
+}
+
+/// The nodes that the run goes on with; none: it cannot.
+std::optional<std::int64_t> Run::nodes_after_rollback() {
+  if (away_.empty()) return membership_.nodes();
+  if (!shrinks()) return await_return() ? std::optional(membership_.nodes()) : std::nullopt;
+  const std::int64_t nodes =
+      job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_))->cluster.nodes;
+  notify(io::NoticeKind::node,
+         fmt::format("{} {} lost meanwhile; the run goes on with {} {}", names_of(away_),
+                     away_.size() == 1 ? "was" : "were", nodes, nodes == 1 ? "node" : "nodes"));
+  return nodes;
+}
+
 /// The run goes on from an earlier checkpoint, as a `Run` of its own (RunSeries): records, sinks and the
 /// order of samples begin there as they do when a job is started again.
 Run::Next Run::roll_back() {
   const SpikeActed spike = *rollback_;
-  if (!gather_held()) return killed_ ? Next::stop : Next::failure;
-  if (!finish_saves(kSavesSeconds)) {
-    log::error("snapshots that are under way do not reach the disk");
-    return killed_ ? Next::stop : Next::failure;
-  }
+  if (!gather_held() || !finish_saves_before_rollback()) return killed_ ? Next::stop : Next::failure;
   const std::int64_t target = rollback_target(spike.step);
-  withdraw_after(target);
   const bool skips = job_.supervise.spikes.data == job::RollbackData::skip;
+  // First: it is of no account while a later checkpoint is there.
+  const std::string unwritten = pass_samples_over(
+      series_, skips ? std::optional(RunSeries::PassedOver{target, spike.cursor}) : std::nullopt,
+      output_.passed_over());
+  if (!unwritten.empty())
+    notify(io::NoticeKind::warning,
+           "which samples the run passes over is known to this process alone: " + unwritten);
+  withdraw_after(target);
   notify(io::NoticeKind::spike,
          fmt::format("the run goes back to {}; {}", target > 0 ? fmt::format("step {}", target) : "its start",
                      skips ? fmt::format("the samples of steps {} to {} are passed over, and step {} begins "
                                          "with sample {}",
                                          target + 1, spike.step, target + 1, spike.cursor)
                            : fmt::format("steps {} to {} are done again", target + 1, spike.step)));
-  if (skips) series_.cursor = spike.cursor;
   series_.went_back = {.from = spike.step, .to = target};
-  series_.nodes = membership_.nodes();
   if (stop_) {
     stop_between_ = true;
     return Next::stop;
   }
+  series_.nodes = nodes_after_rollback();
+  if (!series_.nodes) return killed_ ? Next::stop : Next::failure;
+  series_.returns_to = target;
   resizes_ = true;
   return Next::resize;
 }

@@ -63,6 +63,8 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     for (std::int64_t i = 0; i < series_.spikes_used[action]; ++i)
       sinks_.each(&io::MetricsSink::on_spike,
                   io::SpikeRecord{.action = std::string(job::kSpikeWords.at(action))});
+  for (const std::vector<std::int64_t>& ranks : series_.corruptions)
+    sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = ranks});
   record_begin();
   for (const io::NoticeRecord& change : std::exchange(changes_, {}))
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
@@ -80,7 +82,7 @@ void Run::on_step(io::StepRecord record) {
   latest_steps_.emplace_back(record.step, record.step_seconds);
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   if (cadence_) cadence_->add_step(record.step_seconds);
-  judge_checkpoint(record.step, record.loss);
+  if (!record.skipped) judge_checkpoint(record.step, record.loss);
   if (job_.supervise.spikes.on()) add_judged(record);
   if (checkpoint_faults_)
     checkpoint_faults_->on_step(record.step, attempt_->plan().here.first, attempt_->plan().here.count);

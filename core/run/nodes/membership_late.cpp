@@ -160,7 +160,7 @@ std::optional<double> Membership::due_seconds() const {
 }
 
 void Membership::await_resize(int signal_fd) {
-  log::info("the run goes on with another number of nodes: waiting for node 0");
+  log::info("the run goes on from a checkpoint, with the nodes that node 0 names: waiting for it");
   await_go(signal_fd);
 }
 

@@ -15,6 +15,7 @@ JudgeTies judge_ties(train::Trainer& trainer, JudgeWorker worker) {
                 m.cursor = cursor();
                 send(m);
               },
+          .require_alive = std::move(worker.require_alive),
           .await_end =
               [await = std::move(worker.await)] {
                 for (;;) await();

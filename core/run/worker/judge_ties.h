@@ -12,6 +12,7 @@ namespace trainerd::core::run {
 struct JudgeWorker {
   std::function<void(const WorkerMessage&)> send;
   std::function<void()> await;           ///< for a message of the agent
+  std::function<void()> require_alive;   ///< of JudgeTies
   std::function<std::int64_t()> cursor;  ///< of the samples behind those of the step under way
 };
 

@@ -51,7 +51,18 @@ StepJudge::StepJudge(const job::SuperviseOptions& options, std::int64_t rank, st
 
 StepJudge::Result StepJudge::result_of(const StepOutcome& o) const {
   const auto bits = [](double x) { return std::bit_cast<std::uint64_t>(x); };
-  return {bits(o.loss), bits(o.grad_norm), bits(o.own_loss), ties_.hash()};
+  Result result{bits(o.loss), bits(o.grad_norm), bits(o.own_loss), ties_.hash()};
+  ties_.require_alive();
+  return result;
+}
+
+/// This rank's level becomes those of all.
+StepJudge::Levels StepJudge::most(float own) const {
+  Levels levels(static_cast<std::size_t>(ranks_), 0.0f);
+  levels[static_cast<std::size_t>(rank_)] = own;
+  levels = ties_.most(levels);
+  ties_.require_alive();
+  return levels;
 }
 
 float StepJudge::level(const Result& a, const Result& b) const {
@@ -60,7 +71,7 @@ float StepJudge::level(const Result& a, const Result& b) const {
 }
 
 void StepJudge::tell_differ(const Levels& levels, const Result& a, const Result& b,
-                            ResultsDiffer::Found found) {
+                            ResultsDiffer::Found found, const std::string& note) {
   ResultsDiffer m{.rank = rank_, .step = step_, .ranks = most_different(levels), .found = found};
   if (std::find(m.ranks.begin(), m.ranks.end(), rank_) == m.ranks.end()) return;
   std::size_t more = 0;
@@ -74,10 +85,34 @@ void StepJudge::tell_differ(const Levels& levels, const Result& a, const Result&
     if (a.hashes[i] != b.hashes[i]) add(ties_.names.at(i));
   if (m.tensors.empty()) add(a.loss != b.loss ? "loss over all ranks" : "gradient norm over all ranks");
   if (more > 0) m.tensors.push_back(fmt::format("{} more", more));
+  if (!note.empty()) m.tensors.push_back(note);
   ties_.tell_differ(m);
 }
 
+/// `levels`: of the first computation and the second, `third` of the first and the third, `late` of the
+/// second and the third. One rank may have been wrong in the first and another in the second: all are named.
+void StepJudge::tell_no_two_alike(Levels levels, const Levels& third, const Levels& late) {
+  for (std::size_t rank = 0; rank < levels.size(); ++rank)
+    levels[rank] = std::max({levels[rank], third[rank], late[rank]});
+  struct Pair {
+    std::size_t a, b;
+    const char* alone;  ///< where these two are alike
+  };
+  constexpr std::array<Pair, 3> kPairs{{{0, 1, "in its third computation"},
+                                        {0, 2, "in its second computation"},
+                                        {1, 2, "in its first computation"}}};
+  const auto differs = [&](const Pair& pair) { return level(results_[pair.a], results_[pair.b]); };
+  const Pair* worst = &kPairs[0];
+  for (const Pair& pair : kPairs)
+    if (differs(pair) > differs(*worst)) worst = &pair;
+  std::string note;
+  for (const Pair& pair : kPairs)
+    if (differs(pair) < differs(*worst)) note = pair.alone;
+  tell_differ(levels, results_[worst->a], results_[worst->b], ResultsDiffer::Found::no_two_alike, note);
+}
+
 StepVerdict StepJudge::judge(const StepOutcome& outcome) {
+  ties_.require_alive();
   if (step_ != outcome.step) {
     step_ = outcome.step;
     results_.clear(), tried_.clear();
@@ -97,11 +132,7 @@ StepVerdict StepJudge::judge(const StepOutcome& outcome) {
 /// Whether the step has been computed often enough: twice, or a third time where these differ.
 bool StepJudge::verify(const StepOutcome& outcome) {
   results_.push_back(result_of(outcome));
-  const auto levels_of = [&](const Result& a, const Result& b) {
-    Levels own(static_cast<std::size_t>(ranks_), 0.0f);
-    own[static_cast<std::size_t>(rank_)] = level(a, b);
-    return ties_.most(own);
-  };
+  const auto levels_of = [&](const Result& a, const Result& b) { return most(level(a, b)); };
   if (results_.size() == 1) return false;
   const Levels first = levels_of(results_[0], results_[1]);
   if (results_.size() == 2 && !none(first)) return false;
@@ -113,7 +144,7 @@ bool StepJudge::verify(const StepOutcome& outcome) {
     tell_differ(first, results_[0], results_[1], ResultsDiffer::Found::one_of_three);
     return true;
   }
-  tell_differ(third, results_[0], results_[2], ResultsDiffer::Found::no_two_alike);
+  tell_no_two_alike(first, third, late);
   ties_.await_end();
   throw base::device_error("a rank whose results differ goes on");
 }
@@ -121,9 +152,7 @@ bool StepJudge::verify(const StepOutcome& outcome) {
 /// Bits that differ from the same computation of the same data are neither the data's nor the optimisation's.
 void StepJudge::compare_retried(const StepOutcome& outcome) {
   const Result now = result_of(outcome);
-  Levels levels(static_cast<std::size_t>(ranks_), 0.0f);
-  levels[static_cast<std::size_t>(rank_)] = level(results_.back(), now);
-  levels = ties_.most(levels);
+  const Levels levels = most(level(results_.back(), now));
   same_again_ = none(levels);
   if (!same_again_) tell_differ(levels, results_.back(), now, ResultsDiffer::Found::after_spike);
   results_.back() = now;

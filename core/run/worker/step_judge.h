@@ -21,6 +21,8 @@ struct JudgeTies {
   std::function<std::vector<float>(const std::vector<float>&)> most;
   std::function<void(const ResultsDiffer&)> tell_differ;
   std::function<void(const SpikeActed&)> tell_act;  ///< by rank 0, for all
+  /// Throws when the ranks' communication has ended: what was read from the device may be any numbers then.
+  std::function<void()> require_alive;
   /// The agent ends this rank; does not return.
   std::function<void()> await_end;
 };
@@ -53,7 +55,10 @@ class StepJudge final : public train::Judge {
   }
   Result result_of(const train::StepOutcome& outcome) const;
   float level(const Result& a, const Result& b) const;
-  void tell_differ(const Levels& levels, const Result& a, const Result& b, ResultsDiffer::Found found);
+  Levels most(float own) const;
+  void tell_differ(const Levels& levels, const Result& a, const Result& b, ResultsDiffer::Found found,
+                   const std::string& note = "");
+  void tell_no_two_alike(Levels levels, const Levels& third, const Levels& late);
   bool verify(const train::StepOutcome& outcome);
   void compare_retried(const train::StepOutcome& outcome);
   train::StepVerdict act(const train::StepOutcome& outcome, const std::string& cause);

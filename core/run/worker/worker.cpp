@@ -196,6 +196,7 @@ void Worker::build(const Start& start) {
     judge_.emplace(job_.supervise, rank_number_, rank_->layout().grid.ranks(), start.spikes,
                    judge_ties(*trainer_, {.send = [this](const WorkerMessage& m) { send(m); },
                                           .await = [this] { await_agent(); },
+                                          .require_alive = [this] { world_->require_alive(); },
                                           .cursor = [this] { return cursor_ + job_.batch.global; }}));
     trainer_->judge_by(*judge_);
   }
