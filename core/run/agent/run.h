@@ -63,11 +63,11 @@ std::string durable_owner(const AgentOptions& options);
 class Run {
  public:
   Run(const AgentOptions& options, Membership& membership, RunSeries& series);
+  ~Run();
   /// Opens the log, finds the checkpoint to go on from, and looks at the data.
   void prepare();
   AgentResult run();
-  /// Whether it ended to go on with another number of nodes.
-  bool resizes() const { return resizes_; }
+  bool resizes() const { return resizes_; }  ///< it ended to go on with another number of nodes
 
   // ---- for its attempts
 
@@ -139,8 +139,11 @@ class Run {
   void supervise();
   void wait_for_events(std::optional<double> seconds);
   bool working() const;
-  void on_lost_lead(const std::string& why);
+  void require_lead() const;  // run_lead.cpp
+  void on_lost_lead(const std::string& text);
+  [[noreturn]] void leave_without_lead(const std::exception& error);
   void leave_to_next_leader();
+  void meet_partner(std::int64_t attempt);
   bool told_to_end() const { return !membership_.leads() && membership_.over(); }
   [[noreturn]] void throw_failure();
   std::string with_last_checkpoint(const Failure& failure) const;
@@ -441,8 +444,7 @@ class Run {
   std::map<std::int64_t, std::int64_t> durable_folders_;
   std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
   io::TrainingState memory_state_;    ///< of the newest snapshot
-  /// Until all ranks are ready.
-  std::optional<StorageProbe> storage_probe_;
+  std::optional<StorageProbe> storage_probe_;  ///< until all ranks are ready
 };
 
 }  // namespace trainerd::core::run

@@ -124,7 +124,7 @@ void Run::withdraw_after(std::int64_t step) {
     drop_durable("the run goes back");
   }
   await_dropped_copy();
-  withdraw(durable_store(options_), io::NoticeKind::spike);
+  withdraw(tier_store(), io::NoticeKind::spike);
 }
 
 /// The run goes on from an earlier checkpoint, as a `Run` of its own (RunSeries): records, sinks and the
