@@ -157,8 +157,10 @@ class CheckpointStore {
 
   /// Hashes, writes and completes a checkpoint, then removes the oldest ones that are not to be kept, and
   /// what earlier kills left; what cannot be removed is left for the next one. On an error (disk full, ...)
-  /// removes what it wrote and throws CheckpointError: a StorageError can be tried again.
-  StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards);
+  /// removes what it wrote and throws CheckpointError: a StorageError can be tried again. Its attempt is
+  /// `least_attempt` at the least: another host may still write to earlier ones, which are not seen here.
+  StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards,
+                         std::int64_t least_attempt = 1);
 
   // The same in two parts, for nodes that share the directory: each writes its shards, of ranks from `first`
   // on, and one completes the checkpoint with those of all, by rank. Checkpoints of later steps may be under

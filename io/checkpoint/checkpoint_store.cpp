@@ -205,8 +205,9 @@ std::int64_t CheckpointStore::next_attempt(std::int64_t step) const {
   return found == next.end() ? 1 : found->second;
 }
 
-StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<const ShardContent> shards) {
-  const std::int64_t attempt = next_attempt(state.step);
+StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<const ShardContent> shards,
+                                        std::int64_t least_attempt) {
+  const std::int64_t attempt = std::max(next_attempt(state.step), least_attempt);
   try {
     return complete(state, attempt, write_shards(state.step, attempt, 0, shards));
   } catch (...) {

@@ -146,6 +146,7 @@ struct MlflowSink::State {
         else changed.wait_for(lock, std::chrono::duration<double>(left), due);
         continue;
       }
+      if (!run.allowed()) break;
       std::optional<MlflowError> error;
       if (!attached) {
         error = attach(lock);

@@ -48,6 +48,8 @@ struct MlflowRun {
   std::string steps_path = {}, events_path = {};
   std::vector<std::pair<std::string, std::string>> params = {};
   std::vector<std::pair<std::string, std::string>> tags = {};
+  /// Once it is false nothing is sent any more, the run's end neither: another process logs it. Any thread.
+  std::function<bool()> allowed = [] { return true; };
 };
 
 /// Logs a run on an MLflow server by its REST API 2.0, on a thread of its own. Values wait while the server

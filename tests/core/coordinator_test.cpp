@@ -6,12 +6,14 @@
 #include <chrono>
 #include <thread>
 
+#include "core/run/agent/guarded_storage.h"
 #include "core/run/agent/output_directory.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/coordinator/etcd_client.h"
 #include "core/run/coordinator/etcd_coordinator.h"
 #include "core/run/coordinator/lead_mark.h"
 #include "core/spec/etcd_url.h"
+#include "io/checkpoint/checkpoint.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 #include "kernels/base/output_file.h"
@@ -119,6 +121,14 @@ TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does n
   CHECK(news_until_lost(*lead) == "etcd says that the lease of this agent's lead is over\n");
   CHECK_FALSE(lead->leads());
   CHECK_FALSE(client.get("/trainerd/a-run/leader").has_value());
+  CHECK_FALSE(lead->leads());
+  for (const std::string text : {"5", "{}", "{\"address\": 5, \"host\": \"a\"}"}) {
+    const auto lease = client.grant(60);
+    client.create("/trainerd/a-run/leader", text, lease.id);
+    CHECK(message_of<base::CommError>([&] { (void)lead->leader(); }) ==
+          "the key /trainerd/a-run/leader in etcd is none that trainerd wrote: '" + text + "'");
+    client.revoke(lease.id);
+  }
 }
 
 TEST_CASE("a leader that etcd cannot hear from any more ends its lead by its own clock", "[coordinator]") {
@@ -198,17 +208,65 @@ TEST_CASE("the next leader takes the output directory over from one that holds i
   const std::string used = "another run is using " + path;
   // One without a lead, one of another run, and one whose lead is older do not.
   CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
-  for (const LeadMark& mark : {LeadMark{"b-run", 9}, LeadMark{"a-run", 7}, LeadMark{"a-run", 6}})
+  for (const LeadMark& mark : {LeadMark{"b-run", 9}, LeadMark{"a-run", 7}})
     CHECK(
         message_of<base::SpecError>([&] { run::OutputDirectory other(path, kept, mark); }).starts_with(used));
 
+  const auto older = [&] { run::OutputDirectory other(path, kept, LeadMark{"a-run", 6}); };
+  CHECK(message_of<run::LeadLost>(older) ==
+        "this agent does not lead the run any more: a later leader (7) has the output directory " + path);
+  old.require_mark(first);
+
   const run::OutputDirectory next(path, kept, second);
+  CHECK_THROWS_AS(old.require_mark(first), run::LeadLost);
+  next.require_mark(second);
+  // A follower of the old leader need not wait for a mark that does not come back.
+  CHECK_THROWS_AS(run::OutputDirectory::marked(path, first.text(), 60), run::LeadLost);
   CHECK(test::read_file(path + "/.lock") == second.text());
   CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
   // What the old one writes still is not in the log.
   const std::string late = "late\n";
   REQUIRE(base::write_all(open.get(), std::as_bytes(std::span(late))) == 0);
   CHECK(test::read_file(next.steps()) == "1\n");
+}
+
+TEST_CASE("a mark that an earlier leader has left takes no directory from a run that has none",
+          "[coordinator]") {
+  const test::TempDir dir;
+  const std::string path = dir / "out";
+  const auto kept = run::OutputDirectory::Earlier::kept;
+  { const run::OutputDirectory ended(path, kept, LeadMark{"a-run", 7}); }
+  {
+    // An etcd that has lost its data counts from the beginning.
+    const run::OutputDirectory again(path, kept, LeadMark{"a-run", 2});
+    again.require_mark({"a-run", 2});
+  }
+  const run::OutputDirectory alone(path);
+  CHECK(test::read_file(path + "/.lock").empty());
+  CHECK(message_of<base::SpecError>([&] {
+          run::OutputDirectory other(path, kept, LeadMark{"a-run", 9});
+        }).starts_with("another run is using " + path));
+}
+
+TEST_CASE("an agent that does not lead any more changes nothing in a store", "[coordinator]") {
+  const test::TempDir dir;
+  const io::CheckpointStore plain(dir / "checkpoints", 1);
+  plain.storage()->make_folder("step-00000005");
+  bool leads = true;
+  const io::CheckpointStore store(std::make_shared<run::GuardedStorage>(plain.storage(),
+                                                                        [&] {
+                                                                          if (!leads)
+                                                                            throw run::LeadLost("no");
+                                                                        }),
+                                  {.keep = 1});
+  leads = false;
+  CHECK_THROWS_AS(store.collect_partial(), run::LeadLost);
+  CHECK_THROWS_AS(store.discard(5, 1), run::LeadLost);
+  CHECK_THROWS_AS(store.write_shards(6, 1, 0, {}), run::LeadLost);
+  CHECK(plain.storage()->list("") == std::vector<std::string>{"step-00000005"});
+  leads = true;
+  CHECK(store.collect_partial().empty());
+  CHECK(plain.storage()->list("").empty());
 }
 
 TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") {

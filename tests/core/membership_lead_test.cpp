@@ -15,6 +15,7 @@
 #include "core/spec/spec.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/socket.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;
@@ -149,10 +150,26 @@ TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare wh
     CHECK_THROWS_AS(node1->lose_leader("node 0 was lost"), run::LeaderLost);
     agents.lead.vacate();
     CHECK_FALSE(leader->write_permit()());
-    CHECK_THROWS_WITH(leader->begin({}), Catch::Contains("does not lead any more"));
+    CHECK(leader->lead_is_lost());
+    CHECK_THROWS_AS(leader->require_lead(), run::LeadLost);
+    CHECK_THROWS_WITH(leader->begin({}), Catch::Contains("does not lead the run any more: the lease"));
+    // Whatever ends an agent that must not lead any more does not end the run.
+    leader->finish({.failed = true, .kind = base::ErrorKind::device, .message = "the disk"});
+    std::vector<Membership::Event> events;
+    for (const double end = base::monotonic_seconds() + 120;
+         events.empty() && base::monotonic_seconds() < end;) {
+      std::vector<pollfd> fds;
+      node1->watch(fds);
+      ::poll(fds.data(), fds.size(), 100);
+      events = node1->take(fds);
+    }
+    REQUIRE(events.size() == 1);
+    CHECK(events[0].what == Membership::Event::What::lost);
+    CHECK_FALSE(node1->over());
   }
   run::MembershipOptions told = agents.place(1, "node 0 was lost");
   told.lead.folders = {{10, 2}};
+  told.lead.faults_done = {"kill-5-1"};
   second = agents.join(told);
   third = agents.join(agents.place(2, "node 0 was lost"));
   auto spare = agents.join(agents.place(3, "node 0 was lost"));
@@ -161,6 +178,7 @@ TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare wh
   CHECK((node1->node() == 1 && node2->node() == 2));
   CHECK(leader->lead_moved() == "node 0 was lost; " + leader->name_of(0) + " leads the run now");
   CHECK(leader->known_folders() == std::map<std::int64_t, std::int64_t>{{10, 2}});
+  CHECK(leader->known_faults() == std::vector<std::string>{"kill-5-1"});
   CHECK(node1->go().step == 5);
 
   leader->admit_late(true);
@@ -189,12 +207,74 @@ TEST_CASE("an agent that finds no leader in time says what it knows", "[membersh
   Agents agents(0, false);
   run::MembershipOptions place = agents.place(1, "node 0 was lost");
   place.lead.wait_seconds = 0.2;
+  agents.job.supervise.dead_after_seconds = 0.1;
   CHECK_THROWS_WITH(
       Membership(place, agents.job, agents.no_signal.get()),
-      Catch::Contains("node 0 was lost; no agent that leads was found within 0.2s "
-                      "(checkpoint.partner.wait): nobody leads: start the agent of node 0 again"));
+      Catch::Contains(
+          "node 0 was lost; no agent that leads was found within 0.2s "
+          "(checkpoint.partner.wait) of the end of its lease: nobody leads: start the agent of node 0 "
+          "again"));
   place = agents.place(0);
   place.rendezvous = {"192.0.2.1", 29500};
   CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
                     Catch::Contains("192.0.2.1 is none of this host's addresses"));
+}
+
+TEST_CASE("agents that come while a new leader meets the others get the places of those that do not",
+          "[membership][coordinator]") {
+  Agents agents(0, true);
+  agents.job.supervise.dead_after_seconds = 1;
+  auto first = agents.join(agents.place(1, "node 0 was lost"));
+  for (const double end = base::monotonic_seconds() + 120; base::monotonic_seconds() < end;) {
+    const std::lock_guard lock(agents.lead.mutex);
+    if (agents.lead.record && !agents.lead.record->address.empty()) break;
+  }
+  auto second = agents.join(agents.place(2, "node 0 was lost"));
+  auto again = agents.join(agents.place(0));  // by its old command
+  const auto a = first.get(), b = second.get(), c = again.get();
+  CHECK((a->leads() && a->nodes() == 3));
+  CHECK((b->node() == 2 && b->nodes() == 3));
+  CHECK((c->node() == 1 && c->nodes() == 3));
+}
+
+TEST_CASE("a leader that takes connections and does not answer holds the others up for seconds alone",
+          "[membership][coordinator]") {
+  Agents agents(0, false);
+  agents.job.supervise.dead_after_seconds = 0.1;
+  const base::UniqueFd frozen = base::listen_at({"127.0.0.1", 0});
+  const std::string address = "127.0.0.1:" + std::to_string(base::local_port(frozen.get()));
+  agents.lead.record = LeadRecord{address, "host1", 7};
+  run::MembershipOptions place = agents.place(1, "node 0 was lost");
+  place.lead.wait_seconds = 0.2;
+  const double begin = base::monotonic_seconds();
+  CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
+                    Catch::Contains("host1 has the lead, and cannot be reached at " + address +
+                                    ": it takes connections, and has not answered for 2 s"));
+  CHECK(base::monotonic_seconds() - begin < 28);
+  // The lead that was just lost is not tried while its lease may last.
+  place.lead.lost_epoch = 7;
+  std::thread successor([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    const std::lock_guard lock(agents.lead.mutex);
+    agents.lead.record = LeadRecord{"127.0.0.1:1", "host2", 8};
+  });
+  place.lead.wait_seconds = 0;
+  agents.job.supervise.dead_after_seconds = 1;
+  CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
+                    Catch::Contains("host2 has the lead, and cannot be reached at 127.0.0.1:1"));
+  successor.join();
+}
+
+TEST_CASE("an agent that takes the lead and cannot serve gives it up and asks again",
+          "[membership][coordinator]") {
+  Agents agents(1, false);
+  agents.job.supervise.dead_after_seconds = 0.1;
+  const base::UniqueFd taken = base::listen_at({"127.0.0.1", 0});
+  run::MembershipOptions place = agents.place(3, "node 0 was lost");
+  place.rendezvous = {"127.0.0.1", base::local_port(taken.get())};
+  place.lead.wait_seconds = 0.2;
+  CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
+                    Catch::StartsWith("node 0 was lost; no agent that leads was found within 0.2s"));
+  CHECK(agents.lead.epochs > 1);
+  CHECK_FALSE(agents.lead.record.has_value());
 }

@@ -77,10 +77,12 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   run::Hello rejoins = good_hello();
   rejoins.lost = "node 0 was lost";
   rejoins.folders = {{10, 2}};
+  rejoins.faults_done = {"kill-5-1"};
   rejoins.spare = true;
   rejoins = run::decode_hello(run::encode(rejoins));
   CHECK((rejoins.lost == "node 0 was lost" && rejoins.spare));
   CHECK(rejoins.folders == std::map<std::int64_t, std::int64_t>{{10, 2}});
+  CHECK(rejoins.faults_done == std::vector<std::string>{"kill-5-1"});
   const auto crossed = [](const run::NodeMessage& message) {
     return run::decode_node_message(run::encode(message));
   };

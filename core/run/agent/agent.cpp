@@ -61,7 +61,11 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
       const auto job = job_on(options.job, membership.nodes());
       base::check(job.has_value(), "the leader chooses a size that the job has");
       AgentOptions here = options_here(options, *job, membership);
-      here.fresh = options.fresh && series.first;
+      // A run that another agent led is the one that goes on, by whatever command this one was started.
+      const bool begins = series.first && membership.lead_moved().empty();
+      here.fresh = options.fresh && begins;
+      if (options.fresh && series.first && !begins)
+        log::warn("--fresh is passed over: {}", membership.lead_moved());
       // The other nodes leave when this one says so; a signal to one of them is passed on when it has
       // planned.
       std::optional<EarlyStop> early;
@@ -83,6 +87,11 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
     }
   } catch (const LeaderLost&) {
     throw;
+  } catch (const LeadLost& error) {
+    // A follower has seen the mark of the next leader.
+    if (!membership.leads()) membership.lose_leader(error.what());
+    membership.abandon();
+    throw;
   } catch (const std::exception& error) {
     membership.finish(end_by(error));
     throw;
@@ -98,7 +107,9 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
   place.nodes.node = lost.node;
   place.spare = lost.spare;
   place.lead.lost = lost.what();
+  place.lead.lost_epoch = lost.epoch;
   place.lead.folders = series.folders;
+  place.lead.faults_done = series.faults_done;
   series.first = false;
   log::warn("{}; this agent waits for another that leads", lost.what());
   return place;

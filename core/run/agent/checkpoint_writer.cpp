@@ -82,7 +82,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
       result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
     } else {
       io::StoredCheckpoint stored = job.part == Part::all
-                                        ? store.write(job.state, job.shards)
+                                        ? store.write(job.state, job.shards, job.folder)
                                         : store.complete(job.state, job.folder, job.written);
       result.record = {stored.step, bytes, job.snapshot_seconds, seconds(), stored.path};
       result.left_over = std::move(stored.left_over);

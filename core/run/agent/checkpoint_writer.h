@@ -26,7 +26,7 @@ class CheckpointWriter {
   struct Job {
     Part part = Part::all;
     io::TrainingState state = {};  ///< of shards alone: the step
-    std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` the store finds it
+    std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` at the least
     std::int64_t first_rank = 0;   ///< of `shards`
     /// By rank; their bytes stay untouched until the job's result is taken.
     std::vector<io::ShardContent> shards = {};

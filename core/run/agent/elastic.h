@@ -4,6 +4,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/job/job.h"
@@ -30,7 +31,8 @@ struct RunSeries {
   bool was_ready = false;                  ///< all ranks of some size were
   /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
-  bool lead_told = false;  ///< that this agent has taken the lead over
+  std::vector<std::string> faults_done = {};  ///< of the job's, as far as this agent knows
+  bool lead_told = false;                     ///< that this agent has taken the lead over
   // Of supervise.spikes. A run that goes back is a `Run` of its own too.
   std::vector<std::int64_t> spikes_used = {};  ///< see SpikeHistory
   struct Judged {

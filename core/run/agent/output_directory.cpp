@@ -16,6 +16,7 @@
 #include <thread>
 #include <variant>
 
+#include "core/run/coordinator/coordinator.h"
 #include "core/spec/spec.h"
 #include "io/lines/step_log.h"
 #include "io/metrics/event_log.h"
@@ -72,6 +73,11 @@ bool is_at(int fd, const std::string& path) {
          open.st_ino == there.st_ino;
 }
 
+[[noreturn]] void taken_over(const std::string& path, std::int64_t epoch) {
+  throw LeadLost("this agent does not lead the run any more: a later leader (" + std::to_string(epoch) +
+                 ") has the output directory " + path);
+}
+
 std::string time_stamp() {
   const std::time_t now = std::time(nullptr);
   std::tm parts{};
@@ -96,14 +102,12 @@ OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier,
     : path_(io::local_path(path)) {
   lock(lead);
   if (earlier == Earlier::moved_aside) move_aside();
-  if (lead) mark(lead->text());
+  // What an earlier leader has left would let its successor take the directory from this run.
+  mark(lead ? lead->text() : "");
 }
 
 void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
   const std::string file = lock_file(path_);
-  int unread = 0;
-  const auto before = LeadMark::parse(text_of(file, unread));
-  const bool outdated = lead && before && before->run == lead->run && before->epoch < lead->epoch;
   // Another run may have moved the directory aside between the opening and the lock.
   for (int tries = 0; tries < 10; ++tries) {
     std::error_code error;
@@ -111,7 +115,13 @@ void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
     if (error) unwritable(path_, error.value());
     lock_ = base::open_shared(file);
     if (!lock_) unwritable(file, errno);
+    int unread = 0;
+    const auto before = LeadMark::parse(text_of(file, unread));
+    const bool ours = lead && before && before->run == lead->run;
+    const bool outdated = ours && before->epoch < lead->epoch;
     const bool held = ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0;
+    // One that nobody holds is of an etcd that has lost its data, and counts from the beginning.
+    if (held && ours && before->epoch > lead->epoch) taken_over(path_, before->epoch);
     if (held && !outdated)
       throw base::spec_error("another run is using " + path_ +
                              "; wait for it, or set `output` to another directory");
@@ -204,7 +214,11 @@ OutputDirectory OutputDirectory::marked(const std::string& path, const std::stri
   const std::string directory = io::local_path(path);
   const double deadline = base::monotonic_seconds() + seconds;
   int error = 0;
-  while (text_of(lock_file(directory), error) != run) {
+  const auto ours = LeadMark::parse(run);
+  for (std::string text; (text = text_of(lock_file(directory), error)) != run;) {
+    const auto mark = LeadMark::parse(text);
+    if (ours && mark && mark->run == ours->run && mark->epoch > ours->epoch)
+      taken_over(directory, mark->epoch);
     if (base::monotonic_seconds() > deadline)
       throw base::spec_error(
           "this node does not see node 0's output directory " + directory +
@@ -213,6 +227,12 @@ OutputDirectory OutputDirectory::marked(const std::string& path, const std::stri
     std::this_thread::sleep_for(kLookAgain);
   }
   return {directory, Unlocked{}};
+}
+
+void OutputDirectory::require_mark(const LeadMark& lead) const {
+  int error = 0;
+  const auto mark = LeadMark::parse(text_of(lock_file(path_), error));
+  if (mark && mark->text() != lead.text()) taken_over(path_, mark->epoch);
 }
 
 void OutputDirectory::mark(const std::string& run) const {

@@ -23,13 +23,18 @@ class OutputDirectory {
   /// holds it; CheckpointError: the disk is full. An agent that leads by a coordinator's word marks it with
   /// `lead`, and takes it over from one whose lead is older: that one may be frozen, and hold its lock and
   /// logs open. The lock and the logs are new files then, so that nothing of what it writes later is seen.
+  /// Throws LeadLost when an agent whose lead is newer holds it.
   explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept,
                            const std::optional<LeadMark>& lead = {});
   /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does
-  /// not see it within `seconds`: the nodes do not share the directory.
+  /// not see it within `seconds`: the nodes do not share the directory; LeadLost when it is marked by a later
+  /// leader of the run.
   static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
   /// Leaves the run's name for the other nodes.
   void mark(const std::string& run) const;
+
+  /// Throws LeadLost when the directory is not marked with `lead` any more: another agent has taken it over.
+  void require_mark(const LeadMark& lead) const;
 
   /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
   /// there. Throws SpecError.

@@ -63,16 +63,21 @@ OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
   return OutputDirectory::Earlier::moved_aside;
 }
 
+/// Locked by the leader; by the others found with its mark.
+OutputDirectory directory_of(const AgentOptions& options, const Membership& membership) {
+  const std::string &path = options.job.output, &run = membership.go().run;
+  membership.require_lead();
+  if (membership.leads()) return OutputDirectory(path, earlier_of(options), LeadMark::parse(run));
+  return OutputDirectory::marked(path, run, std::min(kSharedSeconds, membership.timeout_seconds()));
+}
+
 }  // namespace
 
 Run::Run(const AgentOptions& options, Membership& membership, RunSeries& series)
     : options_(options),
       job_(options.job),
       membership_(membership),
-      output_(membership.leads()
-                  ? OutputDirectory(job_.output, earlier_of(options), LeadMark::parse(membership.go().run))
-                  : OutputDirectory::marked(job_.output, membership.go().run,
-                                            std::min(kSharedSeconds, membership.timeout_seconds()))),
+      output_(directory_of(options, membership)),
       topology_(spec::job_topology(job_)),
       store_(run_store()),
       writer_(store_, {.give_up_seconds = job_.checkpoint.give_up_seconds}, membership.write_permit()),
@@ -113,6 +118,7 @@ void Run::plan() {
 
 /// The leader's word to the other nodes.
 void Run::begin() {
+  require_lead();
   if (!membership_.leads() || membership_.alone()) return;
   output_.mark(membership_.go().run);
   membership_.begin({.last_good = last_good_,
@@ -135,6 +141,7 @@ AgentResult Run::run() {
   }
   open_sinks();
   if (membership_.leads()) {
+    require_lead();
     output_.write_job(job_);
     if (!tokenizer_.empty()) hf::replace_tokenizer(tokenizer_, output_.path() + "/" + hf::kCompanionFolder);
     if (stopped_before_start()) return {step_, stop_->exit_signal};
@@ -159,6 +166,7 @@ AgentResult Run::run() {
     leave_to_next_leader();
     throw;
   } catch (const std::exception& error) {
+    if (membership_.lead_is_lost()) leave_without_lead(error);
     const End end = end_by(error);
     membership_.finish(end);
     if (discovery_file_) discovery_file_->leave(end.kind);

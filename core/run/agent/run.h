@@ -41,15 +41,8 @@
 #include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
-// What lives as long as a run, for its files: run.cpp starts, watches and ends it; run_restart.cpp follows a
-// worker's death by another attempt; run_nodes.cpp is what it makes of what other nodes say;
-// run_checkpoints.cpp brings snapshots to the disk, run_partner.cpp to another node, run_durable.cpp
-// checkpoints to the durable tier; run_returns.cpp gives the places of lost nodes away; run_elastic.cpp goes
-// on with fewer or more; run_cadence.cpp says how often; run_stop.cpp is how a run is stopped; run_resume.cpp
-// finds where it begins; run_preflight.cpp looks at nodes and ranks before the first step; run_faults.cpp
-// breaks it on purpose; run_copies.cpp compares what several ranks hold; run_spikes.cpp is what judges of
-// steps find; run_recovery.cpp measures what going on took; run_told.cpp is what the ranks report of the
-// training; run_records.cpp is what it says itself, to the log, the sinks and the output directory.
+// What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each of
+// which says at its head what part it is.
 
 namespace trainerd::core::run {
 
@@ -63,11 +56,11 @@ std::string durable_owner(const AgentOptions& options);
 class Run {
  public:
   Run(const AgentOptions& options, Membership& membership, RunSeries& series);
+  ~Run();
   /// Opens the log, finds the checkpoint to go on from, and looks at the data.
   void prepare();
   AgentResult run();
-  /// Whether it ended to go on with another number of nodes.
-  bool resizes() const { return resizes_; }
+  bool resizes() const { return resizes_; }  ///< it ended to go on with another number of nodes
 
   // ---- for its attempts
 
@@ -139,8 +132,11 @@ class Run {
   void supervise();
   void wait_for_events(std::optional<double> seconds);
   bool working() const;
-  void on_lost_lead(const std::string& why);
+  void require_lead() const;  // run_lead.cpp
+  void on_lost_lead(const std::string& text);
+  [[noreturn]] void leave_without_lead(const std::exception& error);
   void leave_to_next_leader();
+  void meet_partner(std::int64_t attempt);
   bool told_to_end() const { return !membership_.leads() && membership_.over(); }
   [[noreturn]] void throw_failure();
   std::string with_last_checkpoint(const Failure& failure) const;
@@ -443,8 +439,7 @@ class Run {
   std::map<std::int64_t, std::int64_t> durable_folders_;
   std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
   io::TrainingState memory_state_;    ///< of the newest snapshot
-  /// Until all ranks are ready.
-  std::optional<StorageProbe> storage_probe_;
+  std::optional<StorageProbe> storage_probe_;  ///< until all ranks are ready
   std::set<std::string> preflight_told_;
 };
 

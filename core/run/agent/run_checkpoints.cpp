@@ -54,7 +54,8 @@ void Run::save_held(const HeldStep& held, double seconds) {
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
-  job.folder = folder_attempt(held.step);
+  // Of a job of one node the store finds it.
+  job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
   end_copy_from_memory();

@@ -62,7 +62,7 @@ void Run::withdraw_checkpoints() {
   withdraw(store_, completed_folders_, io::NoticeKind::withdrawn);
   if (!durable_) return;
   await_dropped_copy();
-  withdraw(durable_store(options_), copied_folders_, io::NoticeKind::corruption);
+  withdraw(tier_store(), copied_folders_, io::NoticeKind::corruption);
 }
 
 /// A copy whose last file was on its way may become complete still.

@@ -85,6 +85,9 @@ void Run::grow_if_possible() {
 /// The end of this size. The others end theirs when they hear of it.
 AgentResult Run::leave_to_next_size() {
   resizes_ = true;
+  // Of every node: the leader may be lost before it says more.
+  series_.folders = folders_;
+  series_.faults_done = start_.faults_done;
   if (membership_.leads()) {
     if (grows_)
       record(io::NoticeKind::stop,
@@ -96,7 +99,6 @@ AgentResult Run::leave_to_next_size() {
                                           : std::string("the start")));
     membership_.send(Resize{});
     membership_.resize(*series_.nodes, attempt_->number() + 1);
-    series_.folders = folders_;
   }
   // The report of a size that never began would be of nothing.
   if (told_ready_)

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "core/run/agent/guarded_storage.h"
 #include "core/run/agent/run.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
@@ -14,11 +15,27 @@
 // which were made.
 
 namespace trainerd::core::run {
+namespace {
+
+/// Nothing is changed in the store by an agent that does not lead any more.
+io::CheckpointStore guarded(const io::CheckpointStore& store, const io::Retention& retention, bool read_back,
+                            const Membership& membership) {
+  if (!membership.coordinated()) return store;
+  return {std::make_shared<GuardedStorage>(store.storage(), membership.write_guard()), retention, read_back};
+}
+
+}  // namespace
 
 void Run::begin_faults() {
   if (!job_.faults.any()) return;
   if (membership_.leads()) {
     fault_log_.emplace(output_.path() + "/faults-done");
+    // What the last leader was told of as it ended is not there.
+    for (const std::vector<std::string>& known : {membership_.known_faults(), series_.faults_done})
+      for (const std::string& id : known) {
+        const std::vector<std::string>& done = fault_log_->done();
+        if (std::find(done.begin(), done.end(), id) == done.end()) fault_log_->add(id);
+      }
     start_.faults_done = fault_log_->done();
   }
   checkpoint_faults_.emplace(job_.faults, attempt_->plan().layout.grid.ranks(), start_.faults_done);
@@ -30,7 +47,7 @@ void Run::on_injected(const FaultInjected& m) {
       std::find(start_.faults_done.begin(), start_.faults_done.end(), m.id) != start_.faults_done.end();
   if (!known) start_.faults_done.push_back(m.id);
   if (membership_.leads()) {
-    if (!known) fault_log_->add(m.id);
+    if (!known && !membership_.lead_is_lost()) fault_log_->add(m.id);
     if (told_ready_) notify(io::NoticeKind::injected, m.message);
     else
       changes_.push_back(
@@ -50,21 +67,24 @@ void Run::on_injected(const FaultInjected& m) {
 io::CheckpointStore Run::run_store() const {
   const io::CheckpointOptions& options = job_.checkpoint;
   io::CheckpointStore store(output_.checkpoints(), options.keep, options.keep_every, options.read_back);
-  if (!job_.faults.any()) return store;
-  return {std::make_shared<io::FailingStorage>(store.storage(), disk_fault_,
-                                               io::FailingStorage::Fails::writes, ENOSPC),
-          {.keep = options.keep, .keep_every = options.keep_every},
-          options.read_back};
+  const io::Retention retention{.keep = options.keep, .keep_every = options.keep_every};
+  if (job_.faults.any())
+    store = {std::make_shared<io::FailingStorage>(store.storage(), disk_fault_,
+                                                  io::FailingStorage::Fails::writes, ENOSPC),
+             retention, options.read_back};
+  return guarded(store, retention, options.read_back, membership_);
 }
 
 /// As `durable_store`.
 io::CheckpointStore Run::tier_store() const {
   io::CheckpointStore store = durable_store(options_);
-  if (!job_.faults.any()) return store;
   const io::DurableOptions& options = job_.checkpoint.durable;
-  return {
-      std::make_shared<io::FailingStorage>(store.storage(), tier_fault_, io::FailingStorage::Fails::all, EIO),
-      {.keep = options.keep, .keep_every = options.keep_every}};
+  const io::Retention retention{.keep = options.keep, .keep_every = options.keep_every};
+  if (job_.faults.any())
+    store = {std::make_shared<io::FailingStorage>(store.storage(), tier_fault_,
+                                                  io::FailingStorage::Fails::all, EIO),
+             retention};
+  return guarded(store, retention, false, membership_);
 }
 
 /// A checkpoint's shards of this node are on the disk.

@@ -3,29 +3,68 @@
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): with a coordinator the loss of the leader ends the run of this agent, and not the
-// job: run_agent begins another when one leads again.
+// job: run_agent begins another when one leads again. Any failure of an agent that does not lead any more is
+// of that, and is not told to the others.
 
 namespace trainerd::core::run {
 
+/// Before something of the run is changed that is the leader's: throws LeadLost when another may lead.
+void Run::require_lead() const {
+  membership_.require_lead();
+  const auto lead = LeadMark::parse(membership_.go().run);
+  if (membership_.leads() && lead) output_.require_mark(*lead);
+}
+
 /// This agent must not lead any more. The others are not told: they find the next leader.
-void Run::on_lost_lead(const std::string& why) {
+void Run::on_lost_lead(const std::string& text) {
   lost_node_ = true;
-  leaderless_ = membership_.name_of(0) + " does not lead the run any more: " + why;
+  leaderless_ = text;
   if (metrics_file_) metrics_file_->disown();
   if (discovery_file_) discovery_file_->disown();
   membership_.abandon();
   fail({base::ErrorKind::comm, leaderless_, 2});
 }
 
+/// An error is what an agent meets that goes on when it does not lead any more.
+void Run::leave_without_lead(const std::exception& error) {
+  const bool told = !leaderless_.empty();
+  if (!told) {
+    const auto* lost = dynamic_cast<const LeadLost*>(&error);
+    if (lost == nullptr) log::error("{}", error.what());
+    on_lost_lead(lost != nullptr ? lost->what() : membership_.lead_lost_text());
+  }
+  end_failed(leaderless_);
+  if (told) throw;
+  throw LeadLost(leaderless_);
+}
+
+// Files that are another agent's by now are not removed.
+Run::~Run() {
+  if (!membership_.lead_is_lost()) return;
+  if (metrics_file_) metrics_file_->disown();
+  if (discovery_file_) discovery_file_->disown();
+}
+
 void Run::leave_to_next_leader() {
   attempt_->kill_workers();
   writer_.abandon();
   series_.folders = folders_;
+  series_.faults_done = start_.faults_done;
   series_.lead_told = false;
   // The next leader may go back too: what it passes over is in the file.
   series_.passed_over.reset(), series_.returns_to.reset();
   // The report of a run that never began would be of nothing.
   if (told_ready_) finish("goes on with another leader");
+}
+
+/// Partners find each other by the leader's store.
+void Run::meet_partner(std::int64_t attempt) {
+  try {
+    partner_->begin(attempt);
+  } catch (const base::CommError& error) {
+    if (membership_.leads() || !membership_.coordinated()) throw;
+    membership_.lose_leader(membership_.name_of(0) + " was lost: " + error.what());
+  }
 }
 
 }  // namespace trainerd::core::run

@@ -31,7 +31,7 @@ void Run::on_node_event(Membership::Event event) {
     case Membership::Event::What::coordinator:
       if (told_ready_) return notify(io::NoticeKind::warning, event.text);
       return warn_early(event.text);
-    case Membership::Event::What::lead_lost: return on_lost_lead(event.text);
+    case Membership::Event::What::lead_lost: return on_lost_lead(membership_.lead_lost_text(event.text));
     case Membership::Event::What::lost: break;
   }
   if (membership_.over()) return;

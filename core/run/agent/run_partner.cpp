@@ -22,7 +22,7 @@ void Run::begin_partner() {
                                                         .store = membership_.store(),
                                                         .address = base::own_address(membership_.interface()),
                                                         .token = membership_.token()});
-  partner_->begin(attempt_->number());
+  meet_partner(attempt_->number());
   log::info("{} keeps a copy of this node's snapshots", membership_.name_of(partner));
 }
 
@@ -138,7 +138,7 @@ void Run::free_kept() {
 /// Before the next attempt: steps after its first will be done again.
 void Run::forget_copies(const Go& go) {
   constexpr std::int64_t kNone = -1;
-  partner_->begin(go.attempt);
+  meet_partner(go.attempt);
   partner_->drop_after(go.from_memory ? go.step : kNone);
   copied_step_.reset();
   wanted_copy_.reset();

@@ -17,6 +17,8 @@
 #include "io/text/text.h"
 #include "io/tracking/tracking.h"
 
+// Part of the run (run.h): what it says itself, to the log, the sinks and the output directory.
+
 namespace trainerd::core::run {
 namespace {
 
@@ -127,6 +129,7 @@ void Run::remove_left_targets() const {
 }
 
 void Run::open_sinks() {
+  require_lead();
   // The other nodes of a job may lie on this host, where node 0 has the job's port.
   if (membership_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
@@ -142,6 +145,7 @@ void Run::open_sinks() {
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
   earlier_run_ = io::read_earlier_run(output_.steps(), output_.events(), step_);
+  require_lead();  // the records may have taken long to read
   auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
   auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
   auto samples = std::make_unique<io::SamplesSink>(output_.samples(), step_, earlier_run_.attempts + 1);
@@ -182,7 +186,8 @@ void Run::open_trackers() {
                                                             .steps_path = output_.steps(),
                                                             .events_path = output_.events(),
                                                             .params = spec::key_values(job_),
-                                                            .tags = std::move(start.tags)},
+                                                            .tags = std::move(start.tags),
+                                                            .allowed = membership_.write_permit()},
                                               [](const std::string& warning) { log::warn("{}", warning); }));
   log::info("the run is logged by MLflow at {}, experiment {}", mlflow.uri, mlflow.experiment);
 }
@@ -269,8 +274,10 @@ void Run::record_failure(const std::string& error) {
 /// An attempt that was refused before anything of the run was touched: one more line or two in the events of
 /// a run that has some.
 void Run::record_refused(const std::string& error) {
-  if (!membership_.leads() || ::access(output_.events().c_str(), F_OK) != 0) return;
+  if (!membership_.leads() || membership_.lead_is_lost() || ::access(output_.events().c_str(), F_OK) != 0)
+    return;
   try {
+    require_lead();
     sinks_.add(
         std::make_unique<io::EventLogSink>(output_.events(), std::numeric_limits<std::int64_t>::max()));
     begun_ = true;

@@ -62,6 +62,7 @@ void Run::resume() {
   }
   if (!output_.moved_to().empty())
     log::info("the output of an earlier run was moved to {}", output_.moved_to());
+  require_lead();
   if (const std::string problem = store_.collect_partial(); !problem.empty())
     warn_early("what an earlier run left unfinished is still there: " + problem);
   folders_ = store_.next_attempts();

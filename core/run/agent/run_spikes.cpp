@@ -128,7 +128,7 @@ void Run::withdraw_after(std::int64_t step) {
     drop_durable("the run goes back");
   }
   await_dropped_copy();
-  withdraw(durable_store(options_), io::NoticeKind::spike);
+  withdraw(tier_store(), io::NoticeKind::spike);
 }
 
 /// Snapshots that are under way are checkpoints that the run may go back to. A disk that fails is tried again

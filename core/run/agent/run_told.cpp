@@ -29,7 +29,8 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   if (!first.gemm_algorithms.empty()) {
     // The workers that start again compute alike.
     start_.gemm_algorithms = first.gemm_algorithms;
-    if (membership_.leads()) output_.write_gemm_algorithms(first.gemm_algorithms);
+    if (membership_.leads() && !membership_.lead_is_lost())
+      output_.write_gemm_algorithms(first.gemm_algorithms);
   }
   start_.reference = first.reference;
   if (topology_.device.kind == kernels::DeviceKind::cpu) start_.peak_flops = first.peak_flops;

@@ -3,8 +3,11 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <vector>
+
+#include "kernels/base/error.h"
 
 namespace trainerd::core::run {
 
@@ -13,6 +16,12 @@ struct LeadRecord {
   std::string address = {};  ///< "host:port" of its rendezvous; empty: it does not serve yet
   std::string host = {};     ///< its name, for people
   std::int64_t epoch = 0;    ///< larger for each agent that takes the lead
+};
+
+/// This agent led the run and must not any more: another may. What it was about to write is another's.
+struct LeadLost : base::CommError {
+  explicit LeadLost(const std::string& why, std::source_location where = std::source_location::current())
+      : CommError(base::ErrorKind::comm, why, where) {}
 };
 
 /// Who leads a run, kept outside of its agents, so that another can take over. At most one holds the lead,
@@ -32,7 +41,7 @@ class Coordinator {
   virtual void resign() = 0;
 
   /// Whether this agent leads, by its own clock, which also runs while the process or the machine does not:
-  /// false once its lease may be over. Any thread.
+  /// false once its lease may be over, and from then on until the next `claim`. Any thread.
   virtual bool leads() const = 0;
   /// Of the present lead, or the last.
   virtual std::int64_t epoch() const = 0;
@@ -45,7 +54,8 @@ class Coordinator {
   virtual std::vector<News> take() = 0;
   /// Readable when `take` has something.
   virtual int event_fd() const = 0;
-  /// The numeric address of this host on its way to the coordinator. Throws CommError.
+  /// The numeric address of this host on its way to the coordinator: that of the loopback interface only
+  /// where no part of the coordinator is on another host. Throws CommError.
   virtual std::string own_address() = 0;
   /// By which it knows the run: the same for all agents of it.
   virtual const std::string& run() const = 0;

@@ -2,11 +2,13 @@
 
 #include <nlohmann/json.hpp>
 
+#include <algorithm>
 #include <cstdlib>
 #include <string_view>
 #include <utility>
 
 #include "io/http/http_client.h"
+#include "kernels/base/clock.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -14,6 +16,10 @@ namespace {
 using nlohmann::json;
 
 // gRPC's codes (https://grpc.io/docs/guides/status-codes), as the gateway gives them.
+// No member is asked with less.
+constexpr double kLeastSeconds = 0.01;
+constexpr double kAnyTime = 1e9;
+
 constexpr int kDeadlineExceeded = 4, kNotFound = 5, kUnavailable = 14;
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
@@ -88,20 +94,25 @@ struct EtcdClient::State {
   std::size_t answered = 0;  ///< the member that answered last
   io::HttpClient http;
 
-  json ask(const std::string& path, const json& body, std::optional<Refusal>& refusal);
-  json ask(const std::string& path, const json& body);
+  json ask(const std::string& path, const json& body, std::optional<Refusal>& refusal,
+           double within_seconds = kAnyTime);
+  json ask(const std::string& path, const json& body, double within_seconds = kAnyTime);
 };
 
 /// An answer, or what etcd says against it.
-json EtcdClient::State::ask(const std::string& path, const json& body, std::optional<Refusal>& refusal) {
+json EtcdClient::State::ask(const std::string& path, const json& body, std::optional<Refusal>& refusal,
+                            double within_seconds) {
+  const double end = base::monotonic_seconds() + within_seconds;
   std::string problems;
   for (std::size_t i = 0; i < members.size(); ++i) {
+    const double left = end - base::monotonic_seconds();
+    if (i > 0 && left <= 0) break;
     const std::size_t member = (answered + i) % members.size();
     std::string why;
     const auto response = http.send({.url = "http://" + members[member].text() + path,
                                      .body = body.dump(),
                                      .headers = {"Content-Type: application/json"},
-                                     .seconds = seconds},
+                                     .seconds = std::clamp(left, kLeastSeconds, seconds)},
                                     why);
     if (response) {
       const json answer = json::parse(response->body, nullptr, false);
@@ -109,7 +120,8 @@ json EtcdClient::State::ask(const std::string& path, const json& body, std::opti
         answered = member;
         return answer;
       }
-      const int code = answer.is_object() ? answer.value("code", 0) : 0;
+      const auto said = answer.find("code");
+      const int code = said != answer.end() && said->is_number_integer() ? said->get<int>() : 0;
       why = answer.is_object() ? text_at(answer, "error") : "";
       if (why.empty())
         why = "status " + std::to_string(response->status) + ", which is no answer of etcd 3.4";
@@ -125,9 +137,9 @@ json EtcdClient::State::ask(const std::string& path, const json& body, std::opti
   throw base::comm_error("no member of etcd answers (" + problems + ")");
 }
 
-json EtcdClient::State::ask(const std::string& path, const json& body) {
+json EtcdClient::State::ask(const std::string& path, const json& body, double within_seconds) {
   std::optional<Refusal> refusal;
-  json answer = ask(path, body, refusal);
+  json answer = ask(path, body, refusal, within_seconds);
   if (refusal) throw base::comm_error("etcd refuses " + path + ": " + refusal->text);
   return answer;
 }
@@ -145,8 +157,8 @@ EtcdClient::Lease EtcdClient::grant(std::int64_t ttl_seconds) {
   return lease;
 }
 
-std::optional<double> EtcdClient::keep_alive(const std::string& lease) {
-  const json answer = state_->ask("/v3/lease/keepalive", {{"ID", lease}});
+std::optional<double> EtcdClient::keep_alive(const std::string& lease, double within_seconds) {
+  const json answer = state_->ask("/v3/lease/keepalive", {{"ID", lease}}, within_seconds);
   const auto result = answer.find("result");
   if (result == answer.end()) throw base::comm_error("etcd does not renew a lease: " + answer.dump());
   const std::int64_t seconds = number_at(*result, "TTL");
@@ -187,17 +199,22 @@ bool EtcdClient::replace(const std::string& key, std::int64_t create_revision, c
                          const std::string& lease) {
   const json answer = state_->ask("/v3/kv/txn", {{"compare", json::array({created_at(key, create_revision)})},
                                                  {"success", json::array({put_of(key, text, lease)})}});
-  return answer.value("succeeded", false);
+  const auto succeeded = answer.find("succeeded");
+  return succeeded != answer.end() && succeeded->is_boolean() && succeeded->get<bool>();
 }
 
 std::string EtcdClient::own_address() {
-  std::string problems;
+  std::string problems, on_this_host;
   for (const base::Endpoint& member : state_->members) {
     std::string why;
-    if (const base::UniqueFd socket = base::try_connect(member, state_->seconds, why))
-      return base::local_address(socket.get());
+    if (const base::UniqueFd socket = base::try_connect(member, state_->seconds, why)) {
+      const std::string address = base::local_address(socket.get());
+      if (!base::is_loopback(address)) return address;
+      on_this_host = address;
+    }
     problems += (problems.empty() ? "" : "; ") + member.text() + ": " + why;
   }
+  if (!on_this_host.empty()) return on_this_host;
   throw base::comm_error("no member of etcd can be reached (" + problems + ")");
 }
 

@@ -27,8 +27,9 @@ class EtcdClient {
     double ttl_seconds = 0;
   };
   Lease grant(std::int64_t ttl_seconds);
-  /// Its time to live from now; none: there is no such lease any more.
-  std::optional<double> keep_alive(const std::string& lease);
+  /// Its time to live from now; none: there is no such lease any more. No member is waited for longer than
+  /// `within_seconds` from now, all together.
+  std::optional<double> keep_alive(const std::string& lease, double within_seconds = 1e9);
   /// One that is gone is no error.
   void revoke(const std::string& lease);
 
@@ -44,7 +45,8 @@ class EtcdClient {
   bool replace(const std::string& key, std::int64_t create_revision, const std::string& text,
                const std::string& lease);
 
-  /// The numeric address of this host on its way to the first member that can be reached.
+  /// The numeric address of this host on its way to the first member that can be reached, and is on another
+  /// host if any such is.
   std::string own_address();
   /// From any thread: the call under way fails soon, and so do later ones.
   void abort();

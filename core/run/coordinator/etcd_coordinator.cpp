@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <condition_variable>
@@ -61,7 +60,7 @@ class EtcdCoordinator final : public Coordinator {
   bool claim(const std::string& host) override;
   void publish(const std::string& address) override;
   void resign() override;
-  bool leads() const override { return boot_seconds() < valid_until_; }
+  bool leads() const override;
   std::int64_t epoch() const override { return epoch_; }
   std::vector<News> take() override;
   int event_fd() const override { return event_.get(); }
@@ -76,8 +75,11 @@ class EtcdCoordinator final : public Coordinator {
   double valid_from(double sent, double ttl_seconds) const {
     return sent + std::min(ttl_seconds, options_.dead_seconds);
   }
+  void give_back(const std::string& lease);
   void keep();
   void report(News news);
+  bool extend(double until);
+  double left_seconds() const;
 
   const EtcdOptions options_;
   const std::string key_;
@@ -85,7 +87,8 @@ class EtcdCoordinator final : public Coordinator {
   base::UniqueFd event_;
   std::string lease_, host_;
   std::int64_t epoch_ = 0;
-  std::atomic<double> valid_until_{kNever};  ///< by the clock of `boot_seconds`
+  mutable std::mutex lease_mutex_;
+  mutable double valid_until_ = kNever;  ///< by the clock of `boot_seconds`; under `lease_mutex_`
 
   std::mutex mutex_;  // of what follows
   std::condition_variable changed_;
@@ -101,13 +104,38 @@ std::string EtcdCoordinator::name() const {
   return text;
 }
 
+// A lease that may have been over once stays over: what was not written meanwhile would be missing.
+bool EtcdCoordinator::leads() const {
+  const std::lock_guard lock(lease_mutex_);
+  if (boot_seconds() >= valid_until_) valid_until_ = kNever;
+  return valid_until_ != kNever;
+}
+
+double EtcdCoordinator::left_seconds() const {
+  const std::lock_guard lock(lease_mutex_);
+  return valid_until_ - boot_seconds();
+}
+
+/// A renewal that was heard of when the lease may have been over comes too late: false.
+bool EtcdCoordinator::extend(double until) {
+  const std::lock_guard lock(lease_mutex_);
+  if (boot_seconds() >= valid_until_) valid_until_ = kNever;
+  else valid_until_ = until;
+  return valid_until_ != kNever;
+}
+
 std::optional<LeadRecord> EtcdCoordinator::leader() {
   const auto found = client_.get(key_);
   if (!found) return std::nullopt;
   const json j = json::parse(found->text, nullptr, false);
-  if (!j.is_object())
+  const auto text_at = [&j](const char* key) {
+    const auto at = j.find(key);
+    return at != j.end() && at->is_string() ? std::optional(at->get<std::string>()) : std::nullopt;
+  };
+  const auto address = text_at("address"), host = text_at("host");
+  if (!address || !host)
     throw base::comm_error("the key " + key_ + " in etcd is none that trainerd wrote: '" + found->text + "'");
-  return LeadRecord{j.value("address", ""), j.value("host", ""), found->create_revision};
+  return LeadRecord{*address, *host, found->create_revision};
 }
 
 bool EtcdCoordinator::claim(const std::string& host) {
@@ -116,14 +144,25 @@ bool EtcdCoordinator::claim(const std::string& host) {
   const double sent = boot_seconds();
   const EtcdClient::Lease lease = client_.grant(static_cast<std::int64_t>(std::ceil(options_.dead_seconds)));
   // A first answer may have been lost on its way: then the key is there, with this lease.
-  const EtcdClient::Value found = client_.create(key_, value(""), lease.id);
+  EtcdClient::Value found;
+  try {
+    found = client_.create(key_, value(""), lease.id);
+  } catch (const base::CommError&) {
+    // The key may be there all the same, and would keep all others from the lead.
+    give_back(lease.id);
+    throw;
+  }
   if (found.lease != lease.id) {
-    client_.revoke(lease.id);
+    give_back(lease.id);
     return false;
   }
   lease_ = lease.id;
   epoch_ = found.create_revision;
-  valid_until_ = valid_from(sent, lease.ttl_seconds);
+  {
+    const std::lock_guard lock(lease_mutex_);
+    valid_until_ = valid_from(sent, lease.ttl_seconds);
+  }
+  take();  // of a lead before
   stops_ = false;
   // Signals are for the agent's own thread.
   sigset_t all, before;
@@ -148,10 +187,13 @@ void EtcdCoordinator::resign() {
   changed_.notify_all();
   thread_.join();
   const bool led = leads();
-  valid_until_ = kNever;
-  if (!led) return;
+  extend(kNever);
+  if (led) give_back(lease_);
+}
+
+void EtcdCoordinator::give_back(const std::string& lease) {
   try {
-    client_.revoke(lease_);
+    client_.revoke(lease);
   } catch (const base::CommError&) {  // it ends by itself
   }
 }
@@ -176,34 +218,40 @@ void EtcdCoordinator::report(News news) {
 void EtcdCoordinator::keep() {
   ::prctl(PR_SET_NAME, "trainerd:lease");
   EtcdClient client(options_.members, patience(options_));
-  bool failing = false;
+  std::string problem;  // of the last round
+  bool told = false;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      const double pause = failing ? options_.every_seconds / 2 : options_.every_seconds;
+      const double every = told ? options_.every_seconds / 2 : options_.every_seconds;
+      const double pause = std::clamp(left_seconds(), 0.0, every);
       changed_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stops_; });
       if (stops_) return;
     }
     const double sent = boot_seconds();
-    std::string why;
     try {
-      const std::optional<double> ttl = client.keep_alive(lease_);
-      if (!ttl) {
-        valid_until_ = kNever;
-        return report({"etcd says that the lease of this agent's lead is over", true});
+      // A round over all members ends with the lease, so that its end is noticed at once.
+      const double left = left_seconds();
+      if (left > 0) {
+        const std::optional<double> ttl = client.keep_alive(lease_, left);
+        if (!ttl) {
+          extend(kNever);
+          return report({"etcd says that the lease of this agent's lead is over", true});
+        }
+        problem.clear();
+        if (extend(valid_from(sent, *ttl)) && std::exchange(told, false))
+          report({"the coordinator " + name() + " answers again"});
       }
-      valid_until_ = valid_from(sent, *ttl);
-      if (std::exchange(failing, false)) report({"the coordinator " + name() + " answers again"});
     } catch (const std::exception& error) {
-      why = error.what();
+      if (problem.empty() || leads()) problem = error.what();
     }
     if (!leads())
       return report({"the lease of this agent's lead was not renewed for " +
                          one_decimal(options_.dead_seconds) + " s (supervise.dead_after)" +
-                         (why.empty() ? "" : ": " + why),
+                         (problem.empty() ? "" : ": " + problem),
                      true});
-    if (!why.empty() && !std::exchange(failing, true))
-      report({"the lease of this agent's lead cannot be renewed: " + why +
+    if (!problem.empty() && !std::exchange(told, true))
+      report({"the lease of this agent's lead cannot be renewed: " + problem +
               "; the run ends here if that lasts " + one_decimal(options_.dead_seconds) +
               " s (supervise.dead_after)"});
   }

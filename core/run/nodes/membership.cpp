@@ -92,7 +92,7 @@ std::string Membership::host_of(std::int64_t node) const {
 }
 
 void Membership::begin(Go go) {
-  if (!write_permit()()) throw base::comm_error("this agent does not lead any more: its lease is over");
+  require_lead();
   go.run = go_.run;
   go.isa = go_.isa;
   go.nodes = nodes();
@@ -291,6 +291,7 @@ void Membership::send(const std::string& text) {
 void Membership::finish(const End& end) {
   end_ = end;
   if (finished_) return;
+  if (lead_is_lost()) return abandon();
   finished_ = true;
   for (Member& spare : spares_) members_.push_back(std::move(spare));
   for (Late& late : late_) members_.push_back(std::move(late.member));

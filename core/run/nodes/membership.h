@@ -28,11 +28,13 @@ namespace trainerd::core::run {
 /// How the agents find who leads, and go on without one that is lost.
 struct LeadOptions {
   std::shared_ptr<Coordinator> coordinator =
-      {};                    ///< none: the agent of node 0 leads, and the run ends with it
-  std::string lost = {};     ///< of an agent that waits for another leader: why
-  double wait_seconds = 60;  ///< for that, and after it for the other nodes
+      {};                       ///< none: the agent of node 0 leads, and the run ends with it
+  std::string lost = {};        ///< of an agent that waits for another leader: why
+  std::int64_t lost_epoch = 0;  ///< of the lead of the one that was lost; 0: it is not known
+  double wait_seconds = 60;     ///< for that, and after it for the other nodes
   /// By step: the attempt that the folder of its checkpoint will be, as far as this agent knows.
   std::map<std::int64_t, std::int64_t> folders = {};
+  std::vector<std::string> faults_done = {};  ///< see Hello
   /// With how many nodes an elastic run goes on, of so many that are there; 0: with none.
   std::function<std::int64_t(std::int64_t)> size_of = {};
 };
@@ -54,11 +56,12 @@ struct MembershipOptions {
 
 /// The agent that led is lost, and another may lead (MembershipOptions::lead).
 struct LeaderLost : base::CommError {
-  LeaderLost(const std::string& why, std::int64_t its_node, bool is_spare,
+  LeaderLost(const std::string& why, std::int64_t its_node, bool is_spare, std::int64_t its_epoch,
              std::source_location where = std::source_location::current())
-      : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare) {}
-  std::int64_t node;  ///< of the agent that throws it
-  bool spare;         ///< it is one
+      : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare), epoch(its_epoch) {}
+  std::int64_t node;   ///< of the agent that throws it
+  bool spare;          ///< it is one
+  std::int64_t epoch;  ///< of the lead that it followed
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
@@ -156,7 +159,8 @@ class Membership {
 
   /// To the leader, or from it to all. One who is gone is noticed where it is seen.
   void send(const NodeMessage& message);
-  /// Tells the other nodes that the run is over, and gives them time to receive it.
+  /// Tells the other nodes that the run is over, and gives them time to receive it. A leader that must not
+  /// lead any more says nothing (`abandon`).
   void finish(const End& end);
   /// Ends the connections without a word: the others wait for another leader.
   void abandon();
@@ -166,12 +170,19 @@ class Membership {
   /// Whether this agent may write what the leader writes, if it leads: false once another may lead. To be
   /// called by any thread, also when the membership is gone.
   std::function<bool()> write_permit() const;
+  /// The same as a call that throws LeadLost.
+  std::function<void()> write_guard() const;
+  void require_lead() const { write_guard()(); }
+  bool lead_is_lost() const { return !write_permit()(); }
+  /// "node 0 (host) does not lead the run any more: ..."; without `why`: its lease is over.
+  std::string lead_lost_text(const std::string& why = "") const;
   /// The agents that go on without a leader: for a follower that has lost it. Else CommError.
   [[noreturn]] void lose_leader(const std::string& why) const;
   /// The leader's: how it came to lead a run that another led before; empty: none did.
   const std::string& lead_moved() const { return lead_moved_; }
   /// The leader's: what agents know of folders of the attempts before, see LeadOptions.
   const std::map<std::int64_t, std::int64_t>& known_folders() const { return options_.lead.folders; }
+  const std::vector<std::string>& known_faults() const { return options_.lead.faults_done; }
 
  private:
   struct Member {
@@ -199,14 +210,20 @@ class Membership {
   bool may_lead(double vacant_seconds) const;
   bool join_leader(const LeadRecord& leader, const job::JobSpec& job,
                    const std::optional<parallel::JobToken>& given, std::string& why);
+  bool lead_if_possible(const job::JobSpec& job, int signal_fd, std::string& why);
+  void begin_again(const MembershipOptions& given);
+  double notice_seconds() const;
+  double answer_seconds() const;
   void check_own_address() const;
   base::UniqueFd listen();
   void take_over(const Hello& hello);
   void fill_places();
+  void turn_surplus_away();
   void receive_news(std::vector<Event>& events);
   void await_go(int signal_fd);
   std::optional<std::string> receive_from_leader();
   void admit(parallel::StoreServer::Joined joined);
+  void admit(const Hello& hello, Member member, const std::string& who);
   void refuse(const std::string& why);
   std::string objection(const Hello& hello, const std::string& who) const;
   static std::string who_is(const Hello& hello, const std::string& from);
@@ -254,8 +271,10 @@ class Membership {
   std::optional<StopRequest> stop_;
   bool finished_ = false;
   double clock_ahead_ = 0;
+  bool meets_ = false;       ///< the leader waits for the others
   bool takes_over_ = false;  ///< the leader's, while it meets the others: the run had another leader
   std::string lead_moved_;
+  std::int64_t joined_epoch_ = 0;  ///< of the leader that this agent has tried to join last
   double link_back_at_ = 0;
   std::vector<std::string> held_back_;  ///< what was to be sent while the link was dropped
 };

@@ -21,8 +21,10 @@ std::string Membership::who_is(const Hello& hello, const std::string& from) {
          from + ")";
 }
 
-/// As many as the job says, and the agents of the nodes that a smaller run does without.
+/// As many as the job says, and the agents of the nodes that a smaller run does without. Which places an
+/// agent that takes the lead over has to give away shows when it has met the others (`turn_surplus_away`).
 bool Membership::has_room() const {
+  if (meets_ && coordinated()) return true;
   return std::cmp_less(spares_.size(), max_spares_ + job_nodes_ - nodes());
 }
 
@@ -46,6 +48,16 @@ void Membership::admit_spare(Member member, const std::string& who, std::vector<
   }
   events.push_back({.what = Event::What::spares, .text = who + " waits as a spare"});
   spares_.push_back(std::move(member));
+}
+
+/// Of agents that came while the leader met the others: those that there is no place for.
+void Membership::turn_surplus_away() {
+  while (!spares_.empty() && std::cmp_greater(spares_.size(), max_spares_ + job_nodes_ - nodes())) {
+    turn_away(spares_.back(), "the spare on " + spares_.back().host,
+              "the job has as many spares as cluster.failures.spares says (" + std::to_string(max_spares_) +
+                  "), and all nodes");
+    spares_.pop_back();
+  }
 }
 
 /// Tells an agent why it is none of the run's.

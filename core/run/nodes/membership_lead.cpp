@@ -1,7 +1,11 @@
 #include <algorithm>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
 #include <utility>
 
 #include "core/run/coordinator/coordinator.h"
+#include "core/run/coordinator/lead_mark.h"
 #include "core/run/log/log.h"
 #include "core/run/nodes/membership.h"
 #include "io/text/text.h"
@@ -15,21 +19,51 @@
 namespace trainerd::core::run {
 namespace {
 
-constexpr double kAskSeconds = 0.5;   // between two questions to the coordinator, at the most
-constexpr double kReachSeconds = 1;   // of one attempt to reach the leader
+// Beyond `supervise.dead_after`, how long agents have to notice a leader's loss, end their ranks and find the
+// next one.
+constexpr double kNoticeSeconds = 3;
+// A lease may last so much longer than `supervise.dead_after`, which etcd takes as whole seconds.
+constexpr double kLeaseSeconds = 2;
+// How long the leader has for one answer to an agent that joins. One that is frozen gives none.
+constexpr double kLeastAnswerSeconds = 2, kMostAnswerSeconds = 10;
+constexpr double kAnswerSeconds = 30;  // without a coordinator
+constexpr double kAskSeconds = 0.5;    // between two questions to the coordinator, at the most
+constexpr double kReachSeconds = 1;    // of one attempt to reach the leader
 constexpr double kAfterSpares = 3;    // beats for which the nodes of an elastic job leave the lead to a spare
 constexpr double kTurnSeconds = 0.1;  // by which each of them leaves it to the one before
 
 }  // namespace
 
 void Membership::lose_leader(const std::string& why) const {
-  if (coordinated()) throw LeaderLost(why, node(), options_.spare);
+  const auto mark = LeadMark::parse(go_.run);
+  if (coordinated()) throw LeaderLost(why, node(), options_.spare, mark ? mark->epoch : joined_epoch_);
   throw base::comm_error(why);
 }
 
 std::function<bool()> Membership::write_permit() const {
   if (!coordinated() || !leads()) return [] { return true; };
   return [coordinator = options_.lead.coordinator] { return coordinator->leads(); };
+}
+
+std::function<void()> Membership::write_guard() const {
+  if (!coordinated() || !leads()) return [] {};
+  return [coordinator = options_.lead.coordinator, text = lead_lost_text()] {
+    if (!coordinator->leads()) throw LeadLost(text);
+  };
+}
+
+std::string Membership::lead_lost_text(const std::string& why) const {
+  std::ostringstream lease;
+  lease << "the lease of this agent's lead was not renewed for " << std::fixed << std::setprecision(1)
+        << dead_seconds_ << " s (supervise.dead_after)";
+  return name_of(0) + " does not lead the run any more: " + (why.empty() ? lease.str() : why);
+}
+
+/// From the loss of a leader on, until the last agent knows of it and looks for the next.
+double Membership::notice_seconds() const { return std::ceil(dead_seconds_) + kNoticeSeconds; }
+
+double Membership::answer_seconds() const {
+  return coordinated() ? std::clamp(dead_seconds_, kLeastAnswerSeconds, kMostAnswerSeconds) : kAnswerSeconds;
 }
 
 bool Membership::may_lead(double vacant_seconds) const {
@@ -44,7 +78,7 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
   Coordinator& coordinator = *options_.lead.coordinator;
   if (!options_.rendezvous.host.empty()) check_own_address();
   const bool rejoins = !options_.lead.lost.empty();
-  const double patience = rejoins ? options_.lead.wait_seconds : options_.timeout_seconds;
+  const double patience = rejoins ? options_.lead.wait_seconds + notice_seconds() : options_.timeout_seconds;
   const double begin = base::monotonic_seconds();
   const MembershipOptions given = options_;
   double vacant_since = begin;
@@ -58,13 +92,18 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
     try {
       const std::optional<LeadRecord> leader = coordinator.leader();
       if (std::exchange(told_silent, false)) log::info("{} answers", coordinator.name());
-      if (leader) {
-        vacant_since = base::monotonic_seconds();
+      // Of a leader that is lost the address stays until its lease is over.
+      const bool is_lost = leader && leader->epoch == options_.lead.lost_epoch &&
+                           base::monotonic_seconds() - begin < std::ceil(dead_seconds_) + kLeaseSeconds;
+      if (leader) vacant_since = base::monotonic_seconds();
+      if (is_lost) {
+        why = leader->host + " has the lead still, until its lease is over";
+      } else if (leader) {
         joined = join_leader(*leader, job, given.token, why);
       } else if (may_lead(base::monotonic_seconds() - vacant_since)) {
         claimed = coordinator.claim(this_host());
       } else {
-        why = "nobody leads: start the agent of node 0" + std::string(rejoins ? " again, or a spare's" : "");
+        why = "nobody leads: start the agent of node 0" + std::string(rejoins ? " again" : "");
       }
       if (!why.empty() && why != told) log::info("{}", why);
       told = why;
@@ -73,17 +112,52 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
       if (!std::exchange(told_silent, true)) log::warn("{}", why);
     }
     if (joined) return await_go(signal_fd);
-    if (claimed) return lead(job, signal_fd);
-    // What an attempt to join has changed.
-    options_ = given;
-    members_[0].channel.reset();
+    if (claimed && lead_if_possible(job, signal_fd, why)) return;
+    begin_again(given);
     if (base::monotonic_seconds() - begin > patience)
-      throw base::comm_error((rejoins ? options_.lead.lost + "; no" : "no") +
-                             std::string(" agent that leads was found within ") +
-                             io::duration_text(patience) +
-                             (rejoins ? " (checkpoint.partner.wait): " : " (--rendezvous-timeout): ") + why);
+      throw base::comm_error(
+          (rejoins ? options_.lead.lost + "; no" : "no") +
+          std::string(" agent that leads was found within ") +
+          io::duration_text(rejoins ? options_.lead.wait_seconds : patience) +
+          (rejoins ? " (checkpoint.partner.wait) of the end of its lease: " : " (--rendezvous-timeout): ") +
+          why);
     if (stops_waiting(signal_fd, std::min(kAskSeconds, beat_seconds_))) return;
   }
+}
+
+/// False: this agent has the lead no more, for what `why` says. An agent that goes on without the leader that
+/// it had asks again then; else that ends it.
+bool Membership::lead_if_possible(const job::JobSpec& job, int signal_fd, std::string& why) {
+  try {
+    lead(job, signal_fd);
+    return true;
+  } catch (const base::CommError& error) {
+    // The others have heard of the end.
+    if (finished_ || options_.lead.lost.empty()) throw;
+    options_.lead.coordinator->resign();
+    why = error.what();
+    log::warn("{}", why);
+    return false;
+  }
+}
+
+/// Takes back what an attempt to join or to lead has changed.
+void Membership::begin_again(const MembershipOptions& given) {
+  options_ = given;
+  for (Member& member : members_) part_with(member, "");
+  for (Member& spare : spares_) part_with(spare, "");
+  for (Late& late : late_) part_with(late.member, "");
+  spares_.clear();
+  late_.clear();
+  ghosts_.clear();
+  expected_.clear();
+  members_.clear();
+  members_.resize(static_cast<std::size_t>(nodes()));
+  if (!options_.spare) members_[static_cast<std::size_t>(node())].host = this_host();
+  server_.reset();
+  token_file_.reset();
+  takes_over_ = meets_ = false;
+  go_ = {};
 }
 
 /// Another host's would be given to the others as this one's.
@@ -108,6 +182,7 @@ bool Membership::join_leader(const LeadRecord& leader, const job::JobSpec& job,
     return false;
   }
   options_.rendezvous = *address;
+  joined_epoch_ = leader.epoch;
   if (node() == 0 && !options_.spare) {
     options_.spare = true;
     options_.nodes.node = nodes();
@@ -135,6 +210,11 @@ base::UniqueFd Membership::listen() {
     options_.rendezvous = {options_.interface.empty() ? options_.lead.coordinator->own_address()
                                                       : base::own_address(options_.interface),
                            0};
+  if (nodes() > 1 && base::is_loopback(options_.rendezvous.host))
+    log::warn(
+        "this agent leads, and agents of other hosts cannot reach it at {}: name the network with "
+        "--interface, or its address with --rendezvous, unless all nodes are on this host",
+        options_.rendezvous.host);
   base::UniqueFd listener = base::listen_at(options_.rendezvous);
   options_.rendezvous.port = base::local_port(listener.get());
   return listener;
@@ -148,6 +228,9 @@ void Membership::take_over(const Hello& hello) {
   takes_over_ = true;
   for (const auto& [step, next] : hello.folders)
     options_.lead.folders[step] = std::max(options_.lead.folders[step], next);
+  std::vector<std::string>& done = options_.lead.faults_done;
+  for (const std::string& fault : hello.faults_done)
+    if (std::find(done.begin(), done.end(), fault) == done.end()) done.push_back(fault);
 }
 
 /// Nodes that have not come were lost with the leader before: spares take their places, or an elastic run

@@ -24,9 +24,6 @@ constexpr double kRetrySeconds = 0.1;
 constexpr double kTokenSeconds = 5;
 // Of one attempt to reach the leader; signals are read between two.
 constexpr double kJoinSeconds = 1;
-// Beyond `supervise.dead_after`, how long agents have to notice a leader's loss, end their ranks and find the
-// next one.
-constexpr double kNoticeSeconds = 3;
 // How long an agent that has met the leader tries to make its second connection, for signs of life.
 constexpr double kBeatsSeconds = 15;
 
@@ -66,10 +63,12 @@ std::string this_host() {
 }
 
 void Membership::lead(const job::JobSpec& job, int signal_fd) {
-  const double patience = options_.lead.lost.empty() ? options_.timeout_seconds : options_.lead.wait_seconds;
+  const double patience =
+      options_.lead.lost.empty() ? options_.timeout_seconds : options_.lead.wait_seconds + notice_seconds();
   const double begin = base::monotonic_seconds(), deadline = begin + patience;
   // By then agents that are left have noticed the loss of the leader before this one, too.
-  const double fill_at = begin + dead_seconds_ + kNoticeSeconds;
+  const double fill_at = std::min(begin + notice_seconds(), deadline);
+  meets_ = true;
   base::UniqueFd listener = listen();
   leaves_token_ = !options_.token;
   if (leaves_token_) {
@@ -97,10 +96,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     receive_news(events);
     for (const Event& event : events) {
       if (event.what == Event::What::coordinator) log::warn("{}", event.text);
-      if (event.what == Event::What::lead_lost) {
-        abandon();
-        throw base::comm_error(event.text);
-      }
+      if (event.what == Event::What::lead_lost) throw LeadLost(lead_lost_text(event.text));
       // A node that waits says one thing alone: that it is asked to stop.
       if (event.what == Event::What::lost)
         log::warn("{} left the rendezvous: {}", name_of(event.node), event.text);
@@ -113,6 +109,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
       finish({.stop_signal = stop->exit_signal});
       return;
     }
+    require_lead();
     while (auto joined = server_->take_joined()) admit(*std::move(joined));
     if (takes_over_ && base::monotonic_seconds() >= fill_at) fill_places();
     if (base::monotonic_seconds() <= deadline || missing().empty()) continue;
@@ -123,7 +120,9 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     finish({.failed = true, .kind = base::ErrorKind::comm, .message = text});
     throw base::comm_error(text);
   }
+  meets_ = false;
   expected_.clear();
+  turn_surplus_away();
   if (takes_over_) {
     lead_moved_ = options_.lead.lost + "; " + name_of(0) + " leads the run now";
     log::info("{}", lead_moved_);
@@ -187,8 +186,15 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
     return;
   }
   base::watch_peer(joined.socket.get(), kAgentMessageSeconds);
-  Member member{hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent};
-  const std::string who = who_is(hello, from);
+  try {
+    admit(hello, {hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent},
+          who_is(hello, from));
+  } catch (const base::CommError& error) {  // it has gone by itself
+    log::warn("the rendezvous dropped {}: {}", from, error.what());
+  }
+}
+
+void Membership::admit(const Hello& hello, Member member, const std::string& who) {
   std::string why = objection(hello, who);
   if (why.empty()) take_over(hello);
   // The number may be that of a node which another agent has taken over.
@@ -241,7 +247,8 @@ Hello Membership::hello_of(const job::JobSpec& job) const {
           .agent = random_name(),
           .spare = options_.spare,
           .lost = options_.lead.lost,
-          .folders = options_.lead.folders};
+          .folders = options_.lead.folders,
+          .faults_done = options_.lead.faults_done};
 }
 
 /// One attempt to join the agent that leads.
@@ -250,7 +257,9 @@ Membership::Reached Membership::try_to_join(const Hello& hello,
                                             std::string& why) {
   const auto token = given ? given : TokenFile::read(output_);
   base::UniqueFd socket;
-  if (token) socket = parallel::join_store(options_.rendezvous, *token, encode(hello), seconds, why);
+  if (token)
+    socket =
+        parallel::join_store(options_.rendezvous, *token, encode(hello), seconds, why, {}, answer_seconds());
   // Without one there is nothing to say, but whether somebody listens.
   const bool listens = !token && base::try_connect(options_.rendezvous, seconds, why);
   if (listens)
@@ -310,8 +319,9 @@ void Membership::join_beats(const std::string& agent) {
   const double deadline = base::monotonic_seconds() + kBeatsSeconds;
   std::string why;
   while (!members_[0].channel->ready()) {
-    base::UniqueFd socket = parallel::join_store(options_.rendezvous, *options_.token,
-                                                 encode(BeatHello{agent}), kJoinSeconds, why);
+    base::UniqueFd socket =
+        parallel::join_store(options_.rendezvous, *options_.token, encode(BeatHello{agent}), kJoinSeconds,
+                             why, {}, answer_seconds());
     if (socket) {
       members_[0].beats = ++next_beats_;
       // Node 0 may look for hours at checkpoints and data before it takes the connection up.

@@ -18,7 +18,7 @@ using nlohmann::json;
 json body(const Hello& m) {
   return {{"type", "hello"},  {"node", m.node},    {"nodes", m.nodes},        {"version", m.version},
           {"host", m.host},   {"job", m.job_yaml}, {"isa", to_string(m.isa)}, {"agent", m.agent},
-          {"spare", m.spare}, {"lost", m.lost},    {"folders", m.folders}};
+          {"spare", m.spare}, {"lost", m.lost},    {"folders", m.folders},    {"faults_done", m.faults_done}};
 }
 json body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
 json body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
@@ -234,6 +234,7 @@ Hello decode_hello(const std::string& text) {
     m.spare = j.at("spare");
     m.lost = j.at("lost");
     m.folders = j.at("folders").get<std::map<std::int64_t, std::int64_t>>();
+    m.faults_done = j.at("faults_done").get<std::vector<std::string>>();
     return m;
   });
 }

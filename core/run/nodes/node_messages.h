@@ -35,6 +35,7 @@ struct Hello {
   std::string lost = {};                      ///< of an agent of the run whose leader is lost: why
   /// By step: the attempt that the folder of its checkpoint will be. A frozen host may write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
+  std::vector<std::string> faults_done = {};  ///< see `Start`: as far as this agent knows
 };
 /// The same agent's first words on the connection of its signs of life.
 struct BeatHello {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <sstream>
 #include <thread>
 
 #include "kernels/base/clock.h"
@@ -45,14 +46,24 @@ bool receive_exactly(int fd, char* out, std::size_t bytes) {
 
 /// One request and its answer; none when the server is gone or is no store.
 std::optional<Answer> converse(int fd, const std::string& request, double seconds) {
-  base::watch_peer(fd, seconds + kAnswerSeconds);
+  base::watch_peer(fd, seconds);
   char length[4];
+  errno = 0;
   if (!send_all(fd, request) || !receive_exactly(fd, length, sizeof(length))) return std::nullopt;
   const std::size_t bytes = frames::read_length({length, sizeof(length)});
   if (bytes < 1 || bytes > StoreLimits{}.frame_bytes) return std::nullopt;
   std::string body(bytes, '\0');
   if (!receive_exactly(fd, body.data(), bytes)) return std::nullopt;
   return Answer{body[0], body.substr(1)};
+}
+
+/// Whether the last `converse` gave up for the time that it took.
+bool answer_is_late(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+std::string no_answer(double seconds) {
+  std::ostringstream text;
+  text << "it takes connections, and has not answered for " << seconds << " s: it is stopped or frozen";
+  return text.str();
 }
 
 /// A descriptor that another thread may shut down, until it is about to be closed.
@@ -75,13 +86,18 @@ class Shown {
 
 /// A connection whose two sides have shown each other that they have the token.
 base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& token, double seconds,
-                               std::string& why, const std::function<void(int)>& connected = {}) {
+                               std::string& why, const std::function<void(int)>& connected = {},
+                               double answer_seconds = kAnswerSeconds) {
   base::UniqueFd fd = base::try_connect(server, seconds, why);
   if (!fd) return fd;
   Shown shown(connected, fd.get());
   const std::string ours = random_bytes(JobToken::kNonceBytes);
-  const auto challenge =
-      converse(fd.get(), frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + ours), 0);
+  const auto challenge = converse(
+      fd.get(), frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + ours), answer_seconds);
+  if (!challenge && answer_is_late(errno)) {
+    why = no_answer(answer_seconds);
+    return base::UniqueFd();
+  }
   if (!challenge || challenge->what != frames::kChallenge ||
       challenge->value.size() != JobToken::kNonceBytes + JobToken::kProofBytes) {
     why = "what listens there is no rendezvous";
@@ -94,7 +110,8 @@ base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& tok
     return base::UniqueFd();
   }
   const auto answer = converse(
-      fd.get(), frames::request(frames::kProve, {}, token.proof(JobToken::Side::client, ours, theirs)), 0);
+      fd.get(), frames::request(frames::kProve, {}, token.proof(JobToken::Side::client, ours, theirs)),
+      answer_seconds);
   if (answer && answer->what == frames::kDone) {
     shown.keep();
     return fd;
@@ -143,7 +160,7 @@ std::optional<std::string> TcpStore::ask(char request, const std::string& key, s
   std::string why = "the connection ended";
   if (!fd) fd = open_connection(server_, token_, deadline_seconds_, why);
   if (!fd) throw unreachable(server_, why);
-  const auto answer = converse(fd.get(), frames::request(request, key, value), seconds);
+  const auto answer = converse(fd.get(), frames::request(request, key, value), seconds + kAnswerSeconds);
   if (!answer) throw unreachable(server_, "the connection ended");
   if (answer->what == frames::kError)
     throw base::comm_error("the rendezvous at " + server_.text() + " refused a request: " + answer->value);
@@ -169,11 +186,12 @@ std::int64_t TcpStore::add(const std::string& key, std::int64_t amount) {
 }
 
 base::UniqueFd join_store(const base::Endpoint& server, const JobToken& token, std::string_view text,
-                          double seconds, std::string& why, const std::function<void(int)>& connected) {
-  base::UniqueFd fd = open_connection(server, token, seconds, why, connected);
+                          double seconds, std::string& why, const std::function<void(int)>& connected,
+                          double answer_seconds) {
+  base::UniqueFd fd = open_connection(server, token, seconds, why, connected, answer_seconds);
   if (!fd) return fd;
   Shown shown(connected, fd.get());
-  const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), 0);
+  const auto answer = converse(fd.get(), frames::request(frames::kJoin, {}, text), answer_seconds);
   if (answer && answer->what == frames::kDone) {
     shown.keep();
     return fd;

@@ -85,10 +85,11 @@ class TcpStore final : public Store {
 };
 
 /// Hands the connection over to the owner of the server, with `text`: it is no longer a client's. One
-/// attempt: an empty descriptor, and `why`, when no store of the job is there within `seconds`; one that is
-/// may take half a minute to answer. `connected` is given the descriptor meanwhile, by whose shutdown the
-/// wait ends, and -1 before a failed one is closed.
+/// attempt: an empty descriptor, and `why`, when no store of the job is there within `seconds`, or one that
+/// is takes longer than `answer_seconds` to give one of its three answers. `connected` is given the
+/// descriptor meanwhile, by whose shutdown the wait ends, and -1 before a failed one is closed.
 base::UniqueFd join_store(const base::Endpoint& server, const JobToken& token, std::string_view text,
-                          double seconds, std::string& why, const std::function<void(int)>& connected = {});
+                          double seconds, std::string& why, const std::function<void(int)>& connected = {},
+                          double answer_seconds = 30);
 
 }  // namespace trainerd::parallel
