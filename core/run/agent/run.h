@@ -41,8 +41,8 @@
 #include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
-// What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each of
-// which says at its head what part it is.
+// What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each
+// of which says at its head what part it is.
 
 namespace trainerd::core::run {
 
