@@ -44,7 +44,7 @@ class LeadTest(HostsTest):
 
 class Moves(LeadTest):
     def test_a_spare_takes_the_lead_and_etcd_may_be_gone_for_a_moment(self):
-        self.begin("spare", *WHOLE, spares=1)
+        self.begin("spare", *WHOLE, "--set", "steps=400", spares=1)
         self.train_until(12)
         self.etcd.kill()
         self.read_until(self.agents[0], "cannot be renewed")
@@ -52,7 +52,7 @@ class Moves(LeadTest):
         self.train_until(self.last_step(self.name) + 6)
         self.hosts.signal(0, signal.SIGKILL)
         self.read_until(self.agents[2], "leads the run now")
-        self.finish_spared(gone=[0])
+        self.finish_spared(gone=[0], whole=[*WHOLE, "--set", "steps=400"])
         self.assert_lead_moved(2)
         self.assertTrue(any("answers again" in m for m in self.events_of("warning")), self.events_of("warning"))
 
