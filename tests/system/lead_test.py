@@ -13,14 +13,14 @@ CLOSE = ["--set", "precision=fp32"]
 
 
 class LeadTest(HostsTest):
-    def begin(self, name, *more, nodes=2, spares=0):
+    def begin(self, name, *more, nodes=2, spares=0, dead_after="2s"):
         """The agents' hosts, and after them one of etcd."""
         self.name, self.nodes, self.spares = name, nodes, spares
         self.hosts = Hosts(nodes + spares + 1)
         self.addCleanup(self.hosts.close)
         self.etcd = Etcd(self.hosts, nodes + spares)
         self.addCleanup(self.etcd.close)
-        self.arguments = ["--set", f"supervise={{heartbeat: 250ms, dead_after: 4s, coordinator: \"{self.etcd.url}\"}}", *DP[nodes],
+        self.arguments = ["--set", f"supervise={{heartbeat: 250ms, dead_after: {dead_after}, coordinator: \"{self.etcd.url}\"}}", *DP[nodes],
                           *(["--set", f"cluster.failures.spares={spares}"] if spares else []), *DISK, *more]
         self.agents = [self.agent(host, host) for host in range(nodes + spares)]
 
@@ -53,7 +53,7 @@ class Moves(LeadTest):
 
     @unittest.skipUnless(FULL, SLICE)
     def test_etcd_may_be_gone_for_a_moment(self):
-        self.begin("etcd", *WHOLE, "--set", "supervise.dead_after=60s")
+        self.begin("etcd", *WHOLE, dead_after="60s")
         self.train_until(12)
         self.etcd.kill()
         self.read_until(self.agents[0], "cannot be renewed")

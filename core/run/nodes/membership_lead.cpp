@@ -28,6 +28,7 @@ constexpr double kLeaseSeconds = 2;
 constexpr double kLeastAnswerSeconds = 2, kMostAnswerSeconds = 10;
 constexpr double kAnswerSeconds = 30;  // without a coordinator
 constexpr double kAskSeconds = 0.5;    // between two questions to the coordinator, at the most
+constexpr double kYieldSeconds = 1;    // for which an agent that could not lead leaves the lead to others
 constexpr double kReachSeconds = 1;    // of one attempt to reach the leader
 constexpr double kAfterSpares = 3;    // beats for which the nodes of an elastic job leave the lead to a spare
 constexpr double kTurnSeconds = 0.1;  // by which each of them leaves it to the one before
@@ -113,6 +114,7 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
     }
     if (joined) return await_go(signal_fd);
     if (claimed && lead_if_possible(job, signal_fd, why)) return;
+    if (claimed && std::exchange(told, why) != why) log::warn("{}", why);
     begin_again(given);
     if (base::monotonic_seconds() - begin > patience)
       throw base::comm_error(
@@ -121,7 +123,8 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
           io::duration_text(rejoins ? options_.lead.wait_seconds : patience) +
           (rejoins ? " (checkpoint.partner.wait) of the end of its lease: " : " (--rendezvous-timeout): ") +
           why);
-    if (stops_waiting(signal_fd, std::min(kAskSeconds, beat_seconds_))) return;
+    // Another may be able to lead where this one was not.
+    if (stops_waiting(signal_fd, claimed ? kYieldSeconds : std::min(kAskSeconds, beat_seconds_))) return;
   }
 }
 
@@ -136,7 +139,6 @@ bool Membership::lead_if_possible(const job::JobSpec& job, int signal_fd, std::s
     if (finished_ || options_.lead.lost.empty()) throw;
     options_.lead.coordinator->resign();
     why = error.what();
-    log::warn("{}", why);
     return false;
   }
 }
