@@ -13,7 +13,7 @@ CLOSE = ["--set", "precision=fp32"]
 
 
 class LeadTest(HostsTest):
-    def begin(self, name, *more, nodes=2, spares=0, dead_after="2s"):
+    def begin(self, name, *more, nodes=2, spares=0, dead_after="4s"):
         """The agents' hosts, and after them one of etcd."""
         self.name, self.nodes, self.spares = name, nodes, spares
         self.hosts = Hosts(nodes + spares + 1)
