@@ -103,7 +103,7 @@ OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier,
   lock(lead);
   if (earlier == Earlier::moved_aside) move_aside();
   // What an earlier leader has left would let its successor take the directory from this run.
-  mark(lead ? lead->text() : "");
+  if (lead || !content_of(lock_file(path_)).empty()) mark(lead ? lead->text() : "");
 }
 
 void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
