@@ -62,8 +62,8 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
 void add_hangs(FieldTable& t, job::JobSpec& job) {
   job::SuperviseOptions& s = job.supervise;
   t.add("supervise.hang_factor", &s.hang_factor,
-        "a rank hangs when it makes no progress for so many times the median step, or its longest recent "
-        "action of the kind; the run names it and restarts all workers from memory; 0: off")
+        "a rank counts as hung when it makes no progress for this many times the median step, or its "
+        "longest recent action of the kind; the run names it and restarts all workers from memory; 0: off")
       .between(0, kMaxHangFactor);
   t.add("supervise.hang_minimum", Duration{&s.hang_minimum_seconds},
         "no rank is hung sooner; first steps and evaluations have 12 times as long, loads 60 times")
@@ -104,9 +104,9 @@ void add_judgement(FieldTable& t, job::JobSpec& job) {
   };
   const std::string no_policy = "supervise.spikes.policy is empty: nothing is judged";
   t.add("supervise.spikes.policy", &spikes.policy,
-        "what is done, in this order, about a step whose loss or gradients are not finite or a spike: "
-        "`retry` computes it again, `skip` updates nothing and goes on, `rollback` goes back to the last "
-        "good checkpoint. When all are used up the run ends")
+        "actions, in this order, on a step whose loss or gradients are not finite or a spike: `retry` "
+        "computes it again, `skip` leaves out its update, `rollback` goes back to the last good "
+        "checkpoint. When all are used up the run ends")
       .or_else("none: a value that is not finite ends the run");
   t.add("supervise.spikes.score", &spikes.score,
         "a loss or gradient norm is a spike from so many robust standard deviations above the median of the "
@@ -122,11 +122,11 @@ void add_judgement(FieldTable& t, job::JobSpec& job) {
         .between(1, kMaxSpikeActions)
         .idle_if(!lists(a), "supervise.spikes.policy has no " + word);
   };
-  budget("supervise.spikes.retries", &spikes.retries, "how often a run computes a step again",
+  budget("supervise.spikes.retries", &spikes.retries, "maximum number of retries in a run",
          job::SpikeAction::retry);
-  budget("supervise.spikes.skips", &spikes.skips, "how many steps of a run are skipped",
+  budget("supervise.spikes.skips", &spikes.skips, "maximum number of skipped steps in a run",
          job::SpikeAction::skip);
-  budget("supervise.spikes.rollbacks", &spikes.rollbacks, "how often a run goes back",
+  budget("supervise.spikes.rollbacks", &spikes.rollbacks, "maximum number of rollbacks in a run",
          job::SpikeAction::rollback);
   t.choice("supervise.spikes.data", spikes.data,
            {{"again", job::RollbackData::again}, {"skip", job::RollbackData::skip}},
