@@ -179,6 +179,7 @@ class Run {
   void stop_after(std::int64_t step);
   // Fewer nodes and more (run_elastic.cpp).
   void check_smallest() const;
+  std::optional<JobSize> size_of_the_rest() const;
   bool shrinks() const;
   Next shrink();
   void grow_if_possible();
