@@ -68,26 +68,32 @@ TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec
 
 TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") {
   const std::string recipe = "precision={compute: bf16, grads: bf16}";
-  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}),
-                    Catch::Contains("precision.grads") && Catch::Contains("staged"));
+  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}), Catch::Contains("precision.grads") &&
+                                                             Catch::Contains("staged") &&
+                                                             Catch::Contains("set precision.reduce to bf16"));
   CHECK_NOTHROW(cuda_job({recipe}));
+  CHECK_NOTHROW(cuda_job({"precision={compute: bf16, grads: bf16, reduce: bf16}", "parallel.dp=2"}));
   CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
 }
 
-TEST_CASE("gradients in bf16 between ranks are refused on CUDA devices", "[cuda][spec]") {
-  for (const std::vector<std::string>& overrides : {std::vector<std::string>{"parallel.dp=2"},
-                                                    {"parallel.dp=2", "cluster.communication=staged"},
-                                                    {"cluster.preset=dgx-h200"}}) {
-    std::vector<std::string> reduced = overrides;
-    reduced.push_back("precision={compute: bf16, reduce: bf16}");
-    CHECK_THROWS_WITH(cuda_job(reduced),
-                      Catch::Contains("precision.reduce: bf16 is for device: cpu so far") &&
-                          Catch::Contains("set it to fp32"));
-    reduced.push_back("device=cpu");
-    if (overrides.size() == 1) CHECK_NOTHROW(cuda_job(reduced));
-    reduced.back() = "precision.reduce=fp32";
-    CHECK_NOTHROW(cuda_job(reduced));
-  }
+TEST_CASE("gradients in bf16 between ranks of CUDA devices are planned with their staging", "[cuda][spec]") {
+  for (const std::string communication : {"auto", "staged"})
+    for (const std::string grads : {"fp32", "bf16"}) {
+      CAPTURE(communication, grads);
+      const auto gradients = [&](const std::string& reduce) {
+        const core::rank::DryRun plan =
+            plan_on_h200(cuda_job({"precision={compute: bf16, grads: " + grads + ", reduce: " + reduce + "}",
+                                   "parallel={dp: 8, zero: 1}", "batch={global: 8, micro: 1}",
+                                   "cluster.preset=dgx-h200", "cluster.communication=" + communication}));
+        for (const auto& region : plan.memory.regions)
+          if (region.name == "persistent") return region.terms.at("gradients");
+        return std::int64_t{0};
+      };
+      // Of the largest unit of gradients, a layer's matrices: qkv, projection, gate and up, down.
+      constexpr std::int64_t kUnit = 256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 512;
+      const std::int64_t staged = gradients("bf16") - gradients("fp32");
+      CHECK(staged == (grads == "fp32" ? 4 : 2) * kUnit);
+    }
 }
 
 TEST_CASE("ranks share devices evenly where the job says so, and have their own where not", "[cuda]") {
