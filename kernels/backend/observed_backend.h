@@ -48,6 +48,7 @@ class ObservedBackend : public Backend {
 
   const Target& target() const override { return inner_.target(); }
   BackendCounters counters() const override { return inner_.counters(); }
+  void tune(const Tuning& tuning) override { inner_.tune(tuning); }
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override { return inner_.allocate(kind, bytes); }
   void copy(Stream& s, const Tensor& from, const Tensor& to) override {
     timed(s, Operator::copy, {0, 2.0 * static_cast<double>(from.bytes())}, {},

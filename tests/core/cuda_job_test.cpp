@@ -219,12 +219,35 @@ TEST_CASE("determinism of a long attention costs memory, which the plan knows", 
 }
 
 TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded memory", "[cuda]") {
-  using kernels::DeviceKind, kernels::DType;
+  using kernels::DType;
   using parallel::head_chunk_tokens;
+  const kernels::Target cpu;
+  kernels::Target cuda;
+  cuda.kind = kernels::DeviceKind::cuda;
   // Qwen 2.5's vocabulary in bf16: 303,872 bytes a token.
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cpu) == 128);
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cuda) == 3456);
-  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, DeviceKind::cuda) == 1000);
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cpu) == 128);
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 3456);
+  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+  cuda.tuning.head_chunk_tokens = 8192;
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 8192);
+  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+}
+
+TEST_CASE("a larger workspace of GEMMs and chunk of the head are planned with their memory", "[cuda]") {
+  const core::job::JobSpec job =
+      cuda_job({"cluster.preset=dgx-h200", "model.vocab=128256", "model.seq_len=2048"});
+  parallel::Topology topology = core::spec::job_topology(job);
+  const auto scratch = [&](const kernels::Tuning& tuning) {
+    topology.device.tuning = tuning;
+    return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device)
+        .memory.bytes_of("scratch");
+  };
+  // 8192 tokens in each microbatch, all at once; 4096, 8192: logits in bf16 beside a GEMM and its workspace.
+  const std::int64_t half = scratch({.head_chunk_tokens = 4096}), all = scratch({.head_chunk_tokens = 8192});
+  CHECK(all - half >= 4096 * std::int64_t{128256} * 2);
+  CHECK(all - half <= 4096 * (std::int64_t{128256} * 2 + 64));
+  constexpr std::int64_t kMore = std::int64_t{224} << 20;
+  CHECK(scratch({.gemm_workspace_bytes = std::int64_t{256} << 20, .head_chunk_tokens = 8192}) - all == kMore);
 }
 
 TEST_CASE("a job that does not fit a device is refused with the device's memory", "[cuda]") {

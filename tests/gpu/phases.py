@@ -56,10 +56,10 @@ def with_overrides(command, overrides):
     return command
 
 
-def train(run, job, *overrides, limit=150, steps=()):
-    """Our training step, timed."""
-    command = with_overrides([run.ours("train_bench"), job_file(job), *steps], overrides)
-    return run.step(" ".join(["ours", pathlib.Path(job_file(job)).stem, *overrides]), command, limit, watch=True)[0]
+def train(run, job, *overrides, limit=150, steps=(), tuning=()):
+    """Our training step, timed. `tuning`: options of train_bench that choose speed against memory."""
+    command = with_overrides([run.ours("train_bench"), job_file(job), *steps, *tuning], overrides)
+    return run.step(" ".join(["ours", job_file(job).stem, *tuning, *overrides]), command, limit, watch=True)[0]
 
 
 def pytorch(run, job, mode, *flags, overrides=(), limit=240):
@@ -216,21 +216,22 @@ def curves(run):
 
 # ---- Tuning: benchmark A by the choices that a job has, beside PyTorch ----
 
-# Of the same job; the first is as it is.
-TUNING = ((), ("gemm_algorithms=timed",), ("attention=fast",), ("gemm_algorithms=timed", "attention=fast"))
+WORKSPACE, CHUNK = ("--gemm-workspace", "256"), ("--head-chunk", "8192")
+# (options of train_bench, overrides of the job) beside the job as it is: one choice at a time, then all.
+TUNING = (((), ("gemm_algorithms=timed",)), (WORKSPACE, ()), (CHUNK, ()), ((), ("attention=fast",)),
+          ((*WORKSPACE, *CHUNK), ("gemm_algorithms=timed",)))
 
 
 def tuning(run):
-    first, *others = TUNING
-    ours = train(run, "a", *first)
+    ours = train(run, "a")
     check_path(run, ours)
-    for overrides in others:
-        check_path(run, train(run, "a", *overrides))
+    for options, overrides in TUNING:
+        check_path(run, train(run, "a", *overrides, tuning=options, limit=120))
     if has_torch(python()):
         compare_losses(run, "a", ours, pytorch(run, "a", "default", "--deterministic"))
     else:
         skip_torch(run, "PyTorch a")
-    train(run, "a", *first)
+    train(run, "a")
     check_path(run, train(run, "b", "gemm_algorithms=timed"))
     for job in "ab":
         run.step(f"rates of operators, {job}", [run.ours("operators_bench"), job_file(job)], 90, watch=True, lines=True)

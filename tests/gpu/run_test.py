@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -113,6 +114,14 @@ class Tables(unittest.TestCase):
         self.assertIn("| a: fprop | 800 | 1000 |", text)
         self.assertIn("| a: add_norm_forward | 32768 x 1536 | 125 | 400.0 | 100 | 3200 | 80% |", text)
 
+    def test_tuned_runs_are_named_and_stand_beside_the_ratio(self):
+        tuned = {**OURS, "gemm_algorithms": "timed", "gemm_workspace_bytes": 2**28, "head_chunk_tokens": 8192, "step_seconds": [1.0]}
+        plain = {**OURS, "gemm_algorithms": "first", "gemm_workspace_bytes": 2**25, "head_chunk_tokens": 0}
+        records = [{"phase": "tuning", "step": "x", "outcome": "passed", "result": r} for r in (plain, tuned, THEIRS)]
+        text = table.markdown(records)
+        self.assertIn("| a: trainerd, GEMMs timed, workspace 256 MiB, head chunk 8192 |", text)
+        self.assertIn(f"| {524288 / 8.1:,.0f} | {524288 / (16 * 0.6 + 0.1):,.0f} (pytorch default) |", text)
+
     def test_a_ledger_says_what_each_class_reached_and_what_lies_between(self):
         text = table.markdown([{"phase": "contact", "measure": "operator ledger of a", **r} for r in LEDGER])
         self.assertIn("| linear_fprop | 32768 x 1536 x 1536 | 112 | 25.00 | 25.0% | 692.0 TFLOP/s | 17.50 | 70% |", text)
@@ -169,14 +178,23 @@ class Judgements(Folder):
         self.assertEqual(machine.json_lines('{"a": 1}\nnoise\n{"b": '), [{"a": 1}])
 
 
-class Programs(Folder):
-    """The whole script with programs that say what real ones have said."""
-
-    def program(self, name, text):
+class Script(Folder):
+    def program(self, name, text, shell="/bin/sh"):
         path = self.root / name
-        path.write_text("#!/bin/sh\n" + text)
+        path.write_text(f"#!{shell}\n" + text)
         path.chmod(0o755)
         return path
+
+    def run_script(self, *args, seconds=120):
+        env = {**os.environ, "PYTHON": str(self.root / "python")}
+        env.pop("OUT", None)
+        done = subprocess.run([SCRIPT, "--out", self.root / "out", "--build", self.root, *args], env=env, capture_output=True, text=True, timeout=seconds)
+        records = [json.loads(line) for line in (self.root / "out" / "results.jsonl").read_text().splitlines()]
+        return done, records
+
+
+class Programs(Script):
+    """The whole script with programs that say what real ones have said."""
 
     TEST_CUDA = """case "$*" in
   --list-tags) echo '    2  [.print]'; echo '    2  [gemm]'; echo '    1  [norm]' ;;
@@ -194,14 +212,7 @@ esac
         self.program("operators_bench", lines_of([GEMM, NORM]))
         self.program("device_bench", lines_of(DEVICE))
         self.program("train_bench", f"case \"$*\" in *--describe*) echo '{{}}' ;; *--ledger*) {lines_of(LEDGER)} ;; *) {lines_of([OURS])} ;; esac\n")
-        self.python = self.program("python", f"case \"$*\" in *pytorch_train*) {lines_of([THEIRS])} ;; esac\n")
-
-    def run_script(self, *args):
-        env = {**os.environ, "PYTHON": str(self.python)}
-        env.pop("OUT", None)
-        done = subprocess.run([SCRIPT, "--out", self.root / "out", "--build", self.root, *args], env=env, capture_output=True, text=True, timeout=120)
-        records = [json.loads(line) for line in (self.root / "out" / "results.jsonl").read_text().splitlines()]
-        return done, records
+        self.program("python", f"case \"$*\" in *pytorch_train*) {lines_of([THEIRS])} ;; esac\n")
 
     def test_contact_shows_the_device_a_tiny_job_the_ledger_and_every_tag(self):
         done, records = self.run_script("contact")
@@ -221,8 +232,8 @@ esac
         done, records = self.run_script("tuning")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         steps = [r["step"] for r in records if "step" in r and "losses" not in r["step"]]
-        self.assertEqual(steps, ["ours a", "ours a gemm_algorithms=timed", "ours a attention=fast", "ours a gemm_algorithms=timed attention=fast",
-                                 "PyTorch a default --deterministic", "ours a", "ours b gemm_algorithms=timed", "rates of operators, a", "rates of operators, b"])
+        self.assertEqual(steps, ["ours a", "ours a gemm_algorithms=timed", "ours a --gemm-workspace 256", "ours a --head-chunk 8192", "ours a attention=fast",
+                                 "ours a --gemm-workspace 256 --head-chunk 8192 gemm_algorithms=timed", "PyTorch a default --deterministic", "ours a", "ours b gemm_algorithms=timed", "rates of operators, a", "rates of operators, b"])
         self.assertIn("GEMMs by role", done.stdout)
 
     def test_the_record_compares_each_benchmark_and_its_last_steps_are_not_fatal(self):
@@ -320,8 +331,39 @@ esac
 
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
-class OnTheCpu(Folder):
+class OnTheCpu(Script):
     """The programs that measure, run for real in the CPU world."""
+
+    def test_contact_with_the_real_programs_on_the_cpu(self):
+        # What is asked of a GPU is asked of the CPU, of the tiny job in place of A, of the CPU's operator tests with two of their tags.
+        real = pathlib.Path(BUILD)
+        self.program("trainerd", f"exec {real}/trainerd \"$@\"\n")
+        self.program("operators_bench", "exit 1\n")
+        self.program("python", "exit 1\n")
+        self.program("device_bench", f"exec {real}/device_bench --device cpu --seconds 0.2 --size 256\n")
+        self.program("train_bench", f"exec {real}/train_bench \"${{@/%\\/a.yaml//tiny.yaml}}\" --set device=cpu\n", shell="/bin/bash")
+        self.program("test_cuda", f"""case "$*" in
+  --list-tags) {real}/test_kernels --list-tags | grep -E '\\[(flat|reduce)\\]' ;;
+  *--list-test-names-only*' ~'*) ;;
+  *) exec {real}/test_kernels "$@" ;;
+esac
+""")
+        done, records = self.run_script("contact", seconds=280)
+        failed = {r["step"]: r["outcome"] for r in records if r.get("outcome", "").startswith(("failed", "timed out")) and r.get("ours", True)}
+        self.assertEqual(failed, {}, done.stdout[-4000:])
+        self.assertEqual(done.returncode, 0)
+        steps = {r["step"]: r for r in records if "step" in r}
+        for name in ("trainerd --version", "ours tiny device=cuda", "losses of tiny: CPU and CUDA", "tiny: it learns on CUDA", "ours a: losses and kernels",
+                     "20 losses, CUDA and CPU, fp32", "20 losses, CUDA and CPU, bf16"):
+            self.assertEqual(steps[name]["outcome"], "passed", name)
+        self.assertEqual(steps["losses of tiny: CPU and CUDA"]["largest"], 0)
+        self.assertEqual(len(steps["ours a"]["result"]["losses"]), 3)
+        tags = [name for name in steps if name.startswith("test_cuda [")]
+        self.assertEqual([re.match(r"test_cuda (\[\w+\]): [1-9]", name)[1] for name in tags], ["[flat]", "[reduce]"])
+        log = (self.root / "out" / "log.txt").read_text()
+        self.assertRegex(log, r"(?m)^\d+\.\d+ s: sum_parts adds its parts")
+        for heading in ("## Operators of a step of tiny", "- a product of 256 for 0 s", "- host link:"):
+            self.assertIn(heading, done.stdout)
 
     def measured(self, *command):
         done = subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120)
@@ -365,7 +407,8 @@ class OnTheCpu(Folder):
         self.assertGreater(found[-1]["median_flops_per_second"], 1e8)
 
     def test_wrong_options_are_refused(self):
-        for command in (["device_bench", "--seconds", "0"], ["device_bench", "--device", "tpu"], ["train_bench", TINY, "--steps", "0"]):
+        for command in (["device_bench", "--seconds", "0"], ["device_bench", "--device", "tpu"], ["train_bench", TINY, "--steps", "0"],
+                        ["train_bench", TINY, "--gemm-workspace", "256"], ["train_bench", TINY, "--head-chunk", "-1"]):
             done = subprocess.run([str(pathlib.Path(BUILD) / command[0]), *map(str, command[1:])], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 1)
             self.assertIn(command[0] + ": ", done.stderr)

@@ -23,6 +23,16 @@ def equivalent(result):
     return STEP_TOKENS / (microbatch * STEP_TOKENS / tokens + update), microbatch, update
 
 
+def tuning_of(result):
+    """What a run of ours chose in place of what a job has by itself."""
+    text = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
+    if (workspace := result.get("gemm_workspace_bytes", 2**25)) != 2**25:
+        text += f", workspace {workspace // 2**20} MiB"
+    if chunk := result.get("head_chunk_tokens"):
+        text += f", head chunk {chunk}"
+    return text
+
+
 def trainings(records):
     return [r for r in records if "step_seconds" in r.get("result", {})]
 
@@ -39,7 +49,7 @@ def training_table(records):
         flops, peak = facts.get(result["job"], (None, None))
         seen = r.get("device", {})
         memory = result.get("planned_bytes") or result.get("peak_bytes")
-        timed = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
+        timed = tuning_of(result)
         lines.append([f"{result['job']}: {result['impl']}{timed}", result["attention"], result.get("attention_library", ""), result["master"],
                       f"{result['micro']} x {result['seq_len']}", f"{1e3 * microbatch:.1f}", f"{1e3 * update:.1f}", f"{rate:,.0f}",
                       f"{100 * rate * flops / peak:.1f}%" if peak else "", f"{memory / 2**30:.1f}" if memory else "",
@@ -55,7 +65,7 @@ def ratios(records):
     for r in trainings(records):
         result = r["result"]
         key = (result["job"], result["attention"], result["master"])
-        if result.get("gemm_algorithms") == "timed":
+        if tuning_of(result):
             continue  # opt-in: beside the ratio, not in it
         side = "ours" if result["impl"] == "trainerd" else "theirs"
         best.setdefault(key, {"ours": [], "theirs": []})[side].append((equivalent(result)[0], result["impl"]))

@@ -6,6 +6,9 @@
 //                                                what the operators of the step after N took: a line for each
 //                                                class of calls, and one for the step
 //
+//   --gemm-workspace MIB, --head-chunk TOKENS    of a CUDA device, in place of its own choice
+//   (kernels::Tuning)
+//
 // Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in
 // [0, 1) made of philox(t, i, b).
 
@@ -37,6 +40,7 @@ struct Args {
   std::string job;
   std::vector<std::string> overrides;
   std::int64_t warmup = 3, steps = 6;
+  kernels::Tuning tuning;
   enum class Want { rate, description, ledger } want = Want::rate;
 };
 
@@ -51,6 +55,8 @@ Args parse(int argc, char** argv) {
     if (flag == "--set") args.overrides.push_back(value());
     else if (flag == "--warmup") args.warmup = std::stoll(value());
     else if (flag == "--steps") args.steps = std::stoll(value());
+    else if (flag == "--gemm-workspace") args.tuning.gemm_workspace_bytes = std::stoll(value()) << 20;
+    else if (flag == "--head-chunk") args.tuning.head_chunk_tokens = std::stoll(value());
     else if (flag == "--describe") args.want = Args::Want::description;
     else if (flag == "--ledger") args.want = Args::Want::ledger;
     else if (flag.starts_with("--") || !args.job.empty())
@@ -62,7 +68,17 @@ Args parse(int argc, char** argv) {
         "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--describe | --ledger]");
   if (args.warmup < 0 || args.steps < 1)
     throw std::invalid_argument("--warmup needs at least 0, --steps at least 1");
+  if (args.tuning.gemm_workspace_bytes < 1 || args.tuning.head_chunk_tokens < 0)
+    throw std::invalid_argument("--gemm-workspace needs at least 1, --head-chunk at least 0");
   return args;
+}
+
+parallel::Topology tuned_topology(const core::job::JobSpec& job, const Args& args) {
+  parallel::Topology topology = core::spec::job_topology(job);
+  if (topology.device.kind != kernels::DeviceKind::cuda && args.tuning != kernels::Tuning{})
+    throw std::invalid_argument("--gemm-workspace and --head-chunk are for device: cuda");
+  topology.device.tuning = args.tuning;
+  return topology;
 }
 
 Json describe(const core::job::JobSpec& job) {
@@ -130,7 +146,7 @@ void throw_if_skipped(const core::train::StepReport& report, std::int64_t step) 
 }
 
 Json run(const core::job::JobSpec& job, const Args& args) {
-  const parallel::Topology topology = core::spec::job_topology(job);
+  const parallel::Topology topology = tuned_topology(job, args);
   core::rank::DeviceRank rank(job, topology);
   core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
@@ -160,6 +176,8 @@ Json run(const core::job::JobSpec& job, const Args& args) {
           {"job", job.name},
           {"master", kernels::name_of(job.precision.master)},
           {"gemm_algorithms", rank.gemm_algorithms().empty() ? "first" : "timed"},
+          {"gemm_workspace_bytes", topology.device.tuning.gemm_workspace_bytes},
+          {"head_chunk_tokens", topology.device.tuning.head_chunk_tokens},
           {"attention", job.attention == kernels::Determinism::fast ? "fast" : "deterministic"},
           {"attention_library", attention},
           {"micro", job.batch.micro},
@@ -186,7 +204,7 @@ bench::OperatorLedger::Rates floor_rates(const core::job::JobSpec& job, const pa
 }
 
 void print_ledger(const core::job::JobSpec& job, const Args& args) {
-  const parallel::Topology topology = core::spec::job_topology(job);
+  const parallel::Topology topology = tuned_topology(job, args);
   // Before the step's memory is taken.
   const bench::OperatorLedger::Rates rates = floor_rates(job, topology);
   bench::OperatorLedger ledger(rates);
