@@ -19,7 +19,7 @@ constexpr std::int64_t kAlignElements = 64;
 job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec) {
   if (spec.trainable) return recipe;
   recipe.master = recipe.params;
-  recipe.reduce = recipe.grads;
+  recipe.reduce = DType::f32;
   return recipe;
 }
 ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
@@ -58,7 +58,7 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
                    [&](ParamId a, ParamId b) { return info(a).unit < info(b).unit; });
 
   const std::int64_t parts = placement_.dp.parts(),
-                     pieces = recipe.rounds_reduction() ? placement_.dp.pieces() : 1;
+                     pieces = recipe.exchanges_gradients() ? placement_.dp.pieces() : 1;
   std::vector<parallel::Section> sections;
   std::vector<std::size_t> section_of(infos_.size());
   ParamId before = kNoParam;

@@ -169,7 +169,7 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
   format("reduce", r.reduce,
          "gradients on their way to other data-parallel ranks; fp32: as `grads` holds them; bf16: rounded to "
-         "nearest, and summed in fp32 in rank order (`device: cpu`)")
+         "nearest, and summed in fp32 in rank order")
       .or_else("`fp32`");
   format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
       .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",

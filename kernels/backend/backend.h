@@ -61,6 +61,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const Target& target() const = 0;
   virtual BackendCounters counters() const { return {}; }
+  /// From now on target().tuning. Before the first operator; a CPU has nothing of the kind to choose.
+  virtual void tune(const Tuning& tuning) { static_cast<void>(tuning); }
 
   // Memory. `allocate` throws CapacityError. Fresh memory reads as zero.
   virtual Buffer allocate(MemoryKind kind, std::int64_t bytes) = 0;

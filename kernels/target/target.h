@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/target/tuning.h"
 #include "kernels/tensor/dtype.h"
 
 namespace trainerd::kernels {
@@ -29,6 +30,7 @@ struct Target {
   bool bf16_gemm = false;
   bool amx = false;  ///< those instructions are AMX's
   int threads = 1;
+  Tuning tuning;
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
 
   // CUDA devices alone.

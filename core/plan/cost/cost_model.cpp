@@ -160,6 +160,14 @@ TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const Gr
                          (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
     cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
     cost.bandwidth *= 2;
+  } else if (kind == parallel::OpKind::all_to_all && !inside && g.per_domain > 1) {
+    // Each member sends its parts for other domains itself, where a ring carries one stream for all members.
+    const double members = real(g.per_domain);
+    const double network = (n - members) / n * real(bytes) * members / (reached(link) * cards);
+    const double neighbours = joined ? (members - 1) / n * real(bytes) / reached(t.nvlink) : 0;
+    cost.bandwidth = std::max(network, neighbours);
+    cost.shares[static_cast<std::size_t>(Port::network)] = network / cost.bandwidth;
+    cost.shares[static_cast<std::size_t>(Port::nvlink)] = neighbours / cost.bandwidth;
   } else if (kind == parallel::OpKind::barrier) {
     cost.latency = link.start_seconds + 2 * hops;
     cost.bandwidth = 0;

@@ -71,10 +71,15 @@ Target describe_device(int device) {
 CudaBackend::CudaBackend(int device)
     : device_(use_device(device)),
       target_(describe_device(device)),
-      gemms_(std::make_unique<GemmLibrary>()),
+      gemms_(std::make_unique<GemmLibrary>(target_.tuning.gemm_workspace_bytes)),
       attention_(make_attention_library(target_)) {}
 
 CudaBackend::~CudaBackend() = default;
+
+void CudaBackend::tune(const Tuning& tuning) {
+  target_.tuning = tuning;
+  gemms_ = std::make_unique<GemmLibrary>(tuning.gemm_workspace_bytes);
+}
 
 Buffer CudaBackend::allocate(MemoryKind kind, std::int64_t bytes) {
   base::check(bytes >= 0, "a negative number of bytes was asked for");

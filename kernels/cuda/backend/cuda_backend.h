@@ -25,6 +25,7 @@ class CudaBackend final : public Backend {
 
   const Target& target() const override { return target_; }
   BackendCounters counters() const override { return counters_; }
+  void tune(const Tuning& tuning) override;
 
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;
   void copy(Stream&, const Tensor& from, const Tensor& to) override;

@@ -52,7 +52,7 @@ std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
     c = std::max(c, align_up(p.m * p.n * size_of(p.out)));
     bias = std::max(bias, align_up(p.m * size_of(p.out)));
   }
-  const Buffer memory = allocate(MemoryKind::device, a + b + c + bias + kGemmScratch);
+  const Buffer memory = allocate(MemoryKind::device, a + b + c + bias + gemm_scratch(target_));
   Arena none;
   const std::unique_ptr<Stream> stream = make_stream("gemm_timing", &none);
   std::byte* at = memory.data();

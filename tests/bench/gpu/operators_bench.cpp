@@ -215,7 +215,7 @@ class JobShapes {
 
   void gemms() {
     const std::int64_t q = m.heads * m.head_dim;
-    const std::int64_t head_tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target().kind);
+    const std::int64_t head_tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target());
     gemm("qkv", T, heads.columns(), m.hidden);
     gemm("attn_out", T, m.hidden, q);
     gemm("gate_up", T, 2 * m.ffn, m.hidden);
@@ -385,7 +385,7 @@ class JobShapes {
     b.clear();
   }
   void loss() {
-    const std::int64_t tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target().kind);
+    const std::int64_t tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target());
     const Tensor logits = b.normal(dtype, {tokens, m.vocab}),
                  targets = b.ids(tokens, [&](std::int64_t t) { return t * 7919 % m.vocab; });
     const Tensor max = b.empty(DType::f32, {tokens}), sum = b.empty(DType::f32, {tokens}),
