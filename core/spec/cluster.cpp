@@ -6,6 +6,7 @@
 #include "core/spec/compose.h"
 #include "core/spec/fields.h"
 #include "core/spec/read.h"
+#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -137,6 +138,7 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   } else {
     // What a cluster's builds have, unlike this one perhaps.
     t.device.bf16_gemm = true;
+    t.device.vocab_multiple = kernels::kCudaVocabMultiple;
     t.device.gemm_library = "cuBLASLt";
     t.device.attention_library = "cuDNN";
   }

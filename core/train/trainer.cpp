@@ -52,7 +52,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
-                                          tokens_, layout.options.sequence_parallel)),
+                                          tokens_, layout.options.sequence_parallel,
+                                          backend.target().vocab_multiple)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
       norm_groups_(job.metrics.grad_norms, job.model) {
@@ -138,7 +139,8 @@ void Trainer::make_frames() {
 }
 
 void Trainer::add_partial_sums() {
-  const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
+  const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp),
+                                                     backend_.target().vocab_multiple);
   for (model::ParamId id = 0; id < params_.count(); ++id)
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1 &&
         params_.info(id).trainable)

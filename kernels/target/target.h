@@ -31,6 +31,9 @@ struct Target {
   int threads = 1;
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
 
+  /// A rank's rows of the vocabulary are padded to a multiple of this, in the embedding and the head.
+  std::int64_t vocab_multiple = 1;
+
   // CUDA devices alone.
   int sm_version = 0;             ///< compute capability as in sm_90: 90
   int sm_count = 0;               ///< streaming multiprocessors

@@ -165,7 +165,8 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const job::PrecisionRecipe& p = plan.job.precision;
   const parallel::ChunkSpan whole{
       .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
-  for (const model::ParamInfo& info : model::declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
+  for (const model::ParamInfo& info :
+       model::declare_parameters(plan.job.model, {&whole, 1}, 1, false, model::kLogicalVocab).infos)
     if (info.trainable) {
       std::int64_t bytes = kernels::size_of(p.master);
       for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/gemm/gemm_library.h"
 #include "kernels/cuda/runtime/check.h"
+#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -54,6 +55,7 @@ Target describe_device(int device) {
   target.kind = DeviceKind::cuda;
   target.name = properties.name;
   target.bf16_gemm = true;
+  target.vocab_multiple = kCudaVocabMultiple;
   target.sm_version = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
                       attribute(cudaDevAttrComputeCapabilityMinor, device);
   target.sm_count = attribute(cudaDevAttrMultiProcessorCount, device);
