@@ -42,7 +42,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       layout_(layout),
       place_(layout.grid.coordinate(groups.rank())),
       backend_(backend),
-      clock_(backend),
+      clock_(backend, job::uses_nccl(job) ? StepClock::IssueMarks::traced : StepClock::IssueMarks::always),
       groups_(clocked(groups, clock_, page_, sends_)),
       memory_(memory),
       microbatches_(job.microbatches()),
