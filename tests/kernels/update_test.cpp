@@ -25,7 +25,7 @@ StepControlValues control_of(Machine& m, const Values& sums, const std::vector<s
                                         .clip_norm = clip,
                                         .values = values});
   StepControlValues control;
-  std::memcpy(&control, values.data, sizeof(control));
+  std::memcpy(&control, read_bytes(values).data(), sizeof(control));
   return control;
 }
 
@@ -56,7 +56,7 @@ TEST_CASE("step control skips a step that has an id outside the vocabulary, befo
                                             .outside = m.tensor(DType::f32, {1}, {outside}),
                                             .values = values});
       StepControlValues control;
-      std::memcpy(&control, values.data, sizeof(control));
+      std::memcpy(&control, read_bytes(values).data(), sizeof(control));
       CHECK(control.skip == (outside > 0                 ? StepControlValues::kSkipOutside
                              : std::isfinite(square_sum) ? 0
                                                          : StepControlValues::kSkipNonfinite));
