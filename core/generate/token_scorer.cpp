@@ -144,7 +144,7 @@ class ForwardPass {
 MemoryBudget budget_of(const job::JobSpec& job, const parallel::Layout& layout, const Target& target) {
   MetaBackend backend(target, [](const MetaCall&) {});
   parallel::MetaWorld world(0);
-  train::StepMemory memory(one_slot());
+  train::StepMemory memory(one_slot(), target.alignment);
   ForwardPass forward(job, layout, backend, world, memory);
   forward.run(std::vector<std::int32_t>(static_cast<std::size_t>(job.model.seq_len), 0));
   return memory.budget();

@@ -5,7 +5,6 @@
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
 #include "kernels/nvml/nvml.h"
-#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::core::spec {
 
@@ -42,8 +41,7 @@ parallel::Topology cuda_topology(std::int64_t ranks, parallel::Devices devices, 
   }
   parallel::Topology assumed;
   assumed.devices_per_node = ranks;
-  assumed.device.kind = kernels::DeviceKind::cuda;
-  assumed.device.vocab_multiple = kernels::kCudaVocabMultiple;
+  assumed.device = kernels::cuda_target();
   assumed.device.name = "CUDA device, of which this machine has none";
   return assumed;
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/target/cuda_limits.h"
 #include "kernels/tensor/dtype.h"
 
 namespace trainerd::kernels {
@@ -31,6 +32,9 @@ struct Target {
   int threads = 1;
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
 
+  /// Bytes: what is taken of an arena begins at a multiple of this, and parameters at one of as many
+  /// elements.
+  std::int64_t alignment = 64;
   /// A rank's rows of the vocabulary are padded to a multiple of this, in the embedding and the head.
   std::int64_t vocab_multiple = 1;
 
@@ -43,6 +47,16 @@ struct Target {
   /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
   bool runs_behind_host() const { return kind == DeviceKind::cuda; }
 };
+
+/// What all CUDA devices have alike.
+inline Target cuda_target() {
+  Target target;
+  target.kind = DeviceKind::cuda;
+  target.bf16_gemm = true;
+  target.alignment = kCudaAlignment;
+  target.vocab_multiple = kCudaVocabMultiple;
+  return target;
+}
 
 /// The CPU this process runs on, with at most `most` of its instruction sets and of those that oneDNN may use
 /// (ONEDNN_MAX_CPU_ISA). `threads` 0 means one for each core the process may use, by its affinity and its

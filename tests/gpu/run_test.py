@@ -94,6 +94,11 @@ class Tables(unittest.TestCase):
         self.assertIn("| a: fprop | 800 | 1000 |", text)
         self.assertIn("| a: add_norm_forward | 32768 x 1536 | 125 | 400.0 | 100 | 3200 | 80% |", text)
 
+    def test_a_choice_that_did_not_apply_is_no_rate_of_it(self):
+        text = table.markdown([{"measure": "rates", **GEMM}, {"measure": "rates", **TIMED, "kind": "timed gemm not used"}])
+        self.assertIn("| a: qkv fprop | 32768 x 2048 x 1536 | 250 | 0.200 | 800 | not used | 80% |", text)
+        self.assertIn("| a: fprop | 800 |  |", text)
+
     def test_nothing_measured_is_a_table_of_steps_alone(self):
         text = table.markdown([{"phase": "1", "step": "x", "outcome": "failed: status 1\nmore", "seconds": 2.0}])
         self.assertIn("| x | failed: status 1 | 2.0 |", text)

@@ -103,8 +103,9 @@ inline void check_reductions(
                                             .gradients = c.progress,
                                             .parameters = parallel::Progress::caller};
   const std::vector<parallel::Section> sections = reduction_sections();
-  const parallel::BucketLayout plan = parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
-                                                                c.wire == DType::bf16 ? groups.pieces() : 1);
+  const parallel::BucketLayout plan =
+      parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
+                                c.wire == DType::bf16 ? groups.pieces() : 1, kernels::kAlignment);
   std::vector<parallel::GradUnit> units(kReductionUnits);
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (u == kOwnUnit) units[u].ring = parallel::GradUnit::Ring::own;

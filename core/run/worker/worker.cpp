@@ -266,6 +266,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.widened_gemms = counters.widened_gemms;
   record.reference_gemms = counters.reference_gemms;
   record.own_attention = counters.own_attention;
+  record.missed_gemm_choices = counters.missed_gemm_choices;
   return report;
 }
 

@@ -9,7 +9,6 @@
 #include "kernels/cuda/gemm/gemm_library.h"
 #include "kernels/cuda/plan/images.h"
 #include "kernels/cuda/runtime/check.h"
-#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -52,11 +51,8 @@ int attribute(cudaDeviceAttr which, int device) {
 Target describe_device(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "reading a device's properties");
-  Target target;
-  target.kind = DeviceKind::cuda;
+  Target target = cuda_target();
   target.name = properties.name;
-  target.bf16_gemm = true;
-  target.vocab_multiple = kCudaVocabMultiple;
   target.sm_version = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
                       attribute(cudaDevAttrComputeCapabilityMinor, device);
   target.sm_count = attribute(cudaDevAttrMultiProcessorCount, device);

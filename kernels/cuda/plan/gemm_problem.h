@@ -39,7 +39,8 @@ struct WgradScratch {
   std::int64_t dweight = kGemmScratch, total = 0;
   explicit WgradScratch(const LinearWgrad& a) {
     if (a.dbias_N.defined())
-      dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
+      dweight = std::max(
+          dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel()), kGemmWorkspaceAlignment));
     total = dweight;
     if (wgrad_through_scratch(a)) total += align_up(a.dweight_NC.numel() * 4);
   }
