@@ -141,7 +141,7 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
   parallel::MetaWorld world(
       rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
   const train::RankGroups groups(layout, rank, job.model, world, backend);
-  train::StepMemory memory(slots);
+  train::StepMemory memory(slots, target.alignment);
   train::Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();

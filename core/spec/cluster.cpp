@@ -124,7 +124,8 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.devices_per_node = f.devices_per_node;
   t.nvlink_domain = f.nvlink_domain;
   t.rails = f.rails;
-  t.device.kind = f.kind;
+  // What a cluster's builds have, unlike this one perhaps.
+  if (f.kind == kernels::DeviceKind::cuda) t.device = kernels::cuda_target();
   t.device.name = f.device;
   t.device.sm_version = static_cast<int>(f.sm_version);
   t.device.sm_count = static_cast<int>(f.sm_count);
@@ -135,8 +136,6 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
     t.device.amx = f.amx;
     t.device.gemm_library = f.gemm_library;
   } else {
-    // What a cluster's builds have, unlike this one perhaps.
-    t.device.bf16_gemm = true;
     t.device.gemm_library = "cuBLASLt";
     t.device.attention_library = "cuDNN";
   }

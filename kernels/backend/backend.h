@@ -52,6 +52,8 @@ struct BackendCounters {
       0;  ///< GEMMs that oneDNN computed by its reference loops, for want of a kernel
   std::int64_t own_attention =
       0;  ///< attention calls on a GPU by our own slow kernels, for want of a library's
+  std::int64_t missed_gemm_choices =
+      0;  ///< GEMMs on a GPU that no timed choice applied to, while choices are in use
 };
 
 /// Memory and math of one device. One virtual for each operator at the largest useful fusion; arguments in

@@ -112,6 +112,7 @@ Cost cost(const GeluBackward& a, const Target&) {
   return {15 * numel(a.x_TF), sum_bytes({&a.dact_TF, &a.x_TF, &a.dx_TF})};
 }
 
+Cost cost(const CheckIds& a, const Target&) { return {0, sum_bytes({&a.tokens_T, &a.targets_T})}; }
 Cost cost(const EmbeddingForward& a, const Target&) {
   // Each token reads its own row, however large the table.
   const double tables = a.positions_table_SD.defined() ? 2.0 : 1.0;

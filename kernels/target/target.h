@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/target/cuda_limits.h"
 #include "kernels/target/tuning.h"
 #include "kernels/tensor/dtype.h"
 
@@ -33,6 +34,12 @@ struct Target {
   Tuning tuning;
   std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
 
+  /// Bytes: what is taken of an arena begins at a multiple of this, and parameters at one of as many
+  /// elements.
+  std::int64_t alignment = 64;
+  /// A rank's rows of the vocabulary are padded to a multiple of this, in the embedding and the head.
+  std::int64_t vocab_multiple = 1;
+
   // CUDA devices alone.
   int sm_version = 0;             ///< compute capability as in sm_90: 90
   int sm_count = 0;               ///< streaming multiprocessors
@@ -42,6 +49,16 @@ struct Target {
   /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
   bool runs_behind_host() const { return kind == DeviceKind::cuda; }
 };
+
+/// What all CUDA devices have alike.
+inline Target cuda_target() {
+  Target target;
+  target.kind = DeviceKind::cuda;
+  target.bf16_gemm = true;
+  target.alignment = kCudaAlignment;
+  target.vocab_multiple = kCudaVocabMultiple;
+  return target;
+}
 
 /// The CPU this process runs on, with at most `most` of its instruction sets and of those that oneDNN may use
 /// (ONEDNN_MAX_CPU_ISA). `threads` 0 means one for each core the process may use, by its affinity and its

@@ -33,7 +33,7 @@ std::map<std::string, std::int64_t> volume_of(const core::job::JobSpec& job,
       volume[std::string(info(group).name) + "." + to_string(c.kind)] += c.bytes;
   });
   const core::train::RankGroups groups(layout, 0, job.model, world, backend);
-  core::train::StepMemory memory(core::train::count_slots(job, layout, 0));
+  core::train::StepMemory memory(core::train::count_slots(job, layout, 0), topology.device.alignment);
   core::train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
   core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none

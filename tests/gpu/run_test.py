@@ -138,6 +138,11 @@ class Tables(unittest.TestCase):
         self.assertIn("- copies of 1024 MiB: 4,300 GB/s (read and written)\n- host link: 55.0 GB/s to the device, 54.0 GB/s from it\n", text)
         self.assertIn("first, median and last second 800.0, 750.0, 740.0 TFLOP/s\n- meanwhile 1755 MHz and 690 W (medians)\n", text)
 
+    def test_a_choice_that_did_not_apply_is_no_rate_of_it(self):
+        text = table.markdown([{"measure": "rates", **GEMM}, {"measure": "rates", **TIMED, "kind": "timed gemm not used"}])
+        self.assertIn("| a: qkv fprop | 32768 x 2048 x 1536 | 250 | 0.200 | 800 | not used | 80% |", text)
+        self.assertIn("| a: fprop | 800 |  |", text)
+
     def test_nothing_measured_is_a_table_of_steps_alone(self):
         text = table.markdown([{"phase": "contact", "step": "x", "outcome": "failed: status 1\nmore", "seconds": 2.0}])
         self.assertIn("| x | failed: status 1 | 2.0 |", text)

@@ -81,7 +81,8 @@ def ratios(records):
 
 def operator_tables(records):
     measured = [r for r in records if "floor_seconds" in r and not r["kind"].startswith("ledger")]
-    timed = {(r["job"], r["op"]): r["flops"] / r["seconds"] / 1e12 for r in measured if r["kind"] == "timed gemm"}
+    timed = {(r["job"], r["op"]): f"{r['flops'] / r['seconds'] / 1e12:.0f}" for r in measured if r["kind"] == "timed gemm"}
+    timed |= {(r["job"], r["op"]): "not used" for r in measured if r["kind"] == "timed gemm not used"}
     text = ""
     for kind, title in (("gemm", "GEMMs"), ("attention", "Attention"), ("memory", "Memory-bound operators")):
         lines = []
@@ -92,7 +93,7 @@ def operator_tables(records):
             else:
                 line += [f"{r['flops'] / 1e12:.3f}", f"{r['flops'] / r['seconds'] / 1e12:.0f}"]
             if kind == "gemm":
-                line.append(f"{timed[r['job'], r['op']]:.0f}" if (r["job"], r["op"]) in timed else "")
+                line.append(timed.get((r["job"], r["op"]), ""))
             lines.append(line + [f"{100 * r['floor_seconds'] / r['seconds']:.0f}%"])
         if lines:
             columns = {"memory": ["MB", "floor us", "GB/s"], "gemm": ["TFLOP", "TFLOP/s", "by timing"], "attention": ["TFLOP", "TFLOP/s"]}[kind]

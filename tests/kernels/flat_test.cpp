@@ -14,8 +14,9 @@ constexpr std::int64_t kLengths[] = {1, 37, 2 * 16384 + 5};
 std::vector<std::uint32_t> hash_of(Machine& m, const Tensor& x) {
   const Tensor out = m.empty(DType::i32, {2});
   m.backend().tensor_hash(m.stream(), {.x = x, .out = out});
-  const auto* words = reinterpret_cast<const std::uint32_t*>(out.data);
-  return {words[0], words[1]};
+  std::vector<std::uint32_t> words(2);
+  std::memcpy(words.data(), read_bytes(out).data(), 8);
+  return words;
 }
 
 /// The definition in kernels/cpu/reduce.cpp, word by word.

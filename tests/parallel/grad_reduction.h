@@ -104,8 +104,9 @@ inline void check_reductions(
                                             .gradients = c.progress,
                                             .parameters = parallel::Progress::caller};
   const std::vector<parallel::Section> sections = reduction_sections();
-  const parallel::BucketLayout plan = parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
-                                                                c.dtypes.exchanged() ? groups.pieces() : 1);
+  const parallel::BucketLayout plan =
+      parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
+                                c.dtypes.exchanged() ? groups.pieces() : 1, kernels::kAlignment);
   std::vector<parallel::GradUnit> units(kReductionUnits);
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (u == kOwnUnit) units[u].ring = parallel::GradUnit::Ring::own;

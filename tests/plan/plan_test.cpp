@@ -82,7 +82,7 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
         topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
     parallel::MetaWorld world(rank);
     const core::train::RankGroups groups(layout, rank, job.model, world, backend);
-    core::train::StepMemory memory(core::train::count_slots(job, layout, rank));
+    core::train::StepMemory memory(core::train::count_slots(job, layout, rank), topology.device.alignment);
     core::train::Trainer trainer(job, layout, backend, groups, memory);
     core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
     trainer.step(1, batches, {});

@@ -165,7 +165,8 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const job::PrecisionRecipe& p = plan.job.precision;
   const parallel::ChunkSpan whole{
       .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
-  for (const model::ParamInfo& info : model::declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
+  for (const model::ParamInfo& info :
+       model::declare_parameters(plan.job.model, {&whole, 1}, 1, false, model::kLogicalVocab).infos)
     if (info.trainable) {
       std::int64_t bytes = kernels::size_of(p.master);
       for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))
@@ -176,6 +177,10 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)
     plan.checkpoint.snapshot_seconds = static_cast<double>(snapshot) / t.host_bytes_per_second;
+  const bool beside = plan.timed && plan.job.checkpoint.async && t.device.runs_behind_host();
+  const double before_update =
+      beside ? plan.time.step_seconds - plan.time.mean[base::LedgerPart::optimizer] : 0.0;
+  plan.checkpoint.stall_seconds = std::max(0.0, plan.checkpoint.snapshot_seconds - before_update);
   const double nodes =
       std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
   if (t.failures_per_node_day > 0) plan.checkpoint.failure_seconds = kDay / (t.failures_per_node_day * nodes);

@@ -139,8 +139,9 @@ std::string time_text(const Plan& plan, double tokens) {
 std::string checkpoint_text(const Plan& plan) {
   const CheckpointPlan& c = plan.checkpoint;
   std::string text = fmt::format("\ncheckpoint: {}", amount(static_cast<double>(c.bytes)));
-  if (c.snapshot_seconds > 0)
-    text += fmt::format(", training stands still for {}", duration(c.snapshot_seconds));
+  if (c.snapshot_seconds > c.stall_seconds)
+    text += fmt::format(", copied from the devices in {}, beside the step", duration(c.snapshot_seconds));
+  if (c.stall_seconds > 0) text += fmt::format(", training stands still for {}", duration(c.stall_seconds));
   if (c.failure_seconds > 0) text += fmt::format("; a failure every {}", duration(c.failure_seconds));
   if (c.interval_seconds > 0)
     text +=
@@ -265,7 +266,10 @@ std::string plan_json(const Plan& plan, double tokens) {
           {"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};
   }
   Json& checkpoint = out["checkpoint"] = {{"bytes", plan.checkpoint.bytes}};
-  if (plan.checkpoint.snapshot_seconds > 0) checkpoint["snapshot_seconds"] = plan.checkpoint.snapshot_seconds;
+  if (plan.checkpoint.snapshot_seconds > 0) {
+    checkpoint["snapshot_seconds"] = plan.checkpoint.snapshot_seconds;
+    checkpoint["stall_seconds"] = plan.checkpoint.stall_seconds;
+  }
   if (plan.checkpoint.failure_seconds > 0)
     checkpoint["mean_time_between_failures_seconds"] = plan.checkpoint.failure_seconds;
   if (plan.checkpoint.interval_seconds > 0) checkpoint["interval_seconds"] = plan.checkpoint.interval_seconds;

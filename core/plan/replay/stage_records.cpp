@@ -17,8 +17,8 @@ using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
 /// recompute the same layers, whose windows are alike, and use the same pools and classes of slots.
-std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
-                     const train::SlotCounts& slots) {
+std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
+                     std::int64_t pipeline_rank, const train::SlotCounts& slots) {
   std::string key;
   const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
@@ -30,8 +30,9 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, st
     }
     key += ";";
   }
-  const model::DeclaredParams declared = model::declare_parameters(
-      job.model, chunks, job.batch.micro * job.model.seq_len, layout.options.sequence_parallel);
+  const model::DeclaredParams declared =
+      model::declare_parameters(job.model, chunks, job.batch.micro * job.model.seq_len,
+                                layout.options.sequence_parallel, target.vocab_multiple);
   for (const model::ParamInfo& p : declared.infos) {
     for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
     for (const std::int64_t of :
@@ -89,7 +90,7 @@ StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
                         const kernels::Target& target, const std::vector<train::SlotCounts>& slots) {
   std::map<std::string, std::vector<std::size_t>> classes;
   for (std::size_t rank = 0; rank < slots.size(); ++rank)
-    classes[class_of(job, layout, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
+    classes[class_of(job, layout, target, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
   StageRecords records;
   records.of_rank.resize(slots.size());
   records.memory.resize(slots.size());

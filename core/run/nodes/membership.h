@@ -114,6 +114,8 @@ class Membership {
   /// What this node's workers need to meet those of other nodes.
   base::Endpoint store() const;
   std::string interface() const;
+  /// The network interface that this agent was given, by name or address; empty: none was.
+  const std::string& given_interface() const { return options_.interface; }
   const parallel::JobToken& token() const { return *options_.token; }
   /// Connections to the leader that were none of the job's.
   std::int64_t refused() const { return server_ ? server_->refused() : 0; }

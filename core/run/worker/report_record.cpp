@@ -1,6 +1,7 @@
 #include "core/run/worker/report_record.h"
 
 #include "io/text/text.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::core::run {
 
@@ -17,6 +18,18 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
   record.learning_rate = report.learning_rate;
   record.skipped = report.passed_over;
   record.time = report.time;
+}
+
+void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
+                     std::int64_t vocab, const std::function<void()>& await_agent) {
+  const std::string which = "step " + std::to_string(step);
+  while (report.outside_rank && *report.outside_rank != rank) await_agent();
+  if (report.outside_rank) throw train::outside_error(which, vocab);
+  while (report.skipped && report.nonfinite_rank != rank) await_agent();
+  if (report.skipped)
+    throw base::diverged_error(
+        which + ": " + (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
+        " is not finite; the step updated nothing");
 }
 
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now) {

@@ -255,12 +255,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   train::StepReport report = trainer_->report();
   world_->require_alive();
   // The rank that has the culprit names it; the agent ends the others.
-  while (report.skipped && report.nonfinite_rank != rank_number_) await_agent();
-  if (report.skipped)
-    throw base::diverged_error(
-        "step " + std::to_string(launched.step) + ": " +
-        (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
-        " is not finite; the step updated nothing");
+  require_updated(report, launched.step, rank_number_, job_.model.vocab, [this] { await_agent(); });
   require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
   record.step = launched.step;
   record.tokens = launched.tokens;
@@ -271,6 +266,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.widened_gemms = counters.widened_gemms;
   record.reference_gemms = counters.reference_gemms;
   record.own_attention = counters.own_attention;
+  record.missed_gemm_choices = counters.missed_gemm_choices;
   return report;
 }
 

@@ -24,7 +24,7 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   const Target& target() const override { return target_; }
-  BackendCounters counters() const override { return counters_; }
+  BackendCounters counters() const override;
   void tune(const Tuning& tuning) override;
 
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/cuda/plan/gemm_problem.h"
 #include "kernels/cuda/runtime/check.h"
@@ -46,6 +47,7 @@ struct GemmConfig {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C lies like D
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
+  bool missed = false;  ///< no choice applied though choices are in use
 
   GemmConfig() = default;
   GemmConfig(const GemmConfig&) = delete;
@@ -131,10 +133,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
 GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
   auto plan = describe(p, bias);
-  if (const auto chosen = chosen_.find(p); chosen != chosen_.end()) {
-    static_assert(sizeof(plan->algorithm) == sizeof(chosen->second.algorithm));
-    std::memcpy(&plan->algorithm, chosen->second.algorithm.data(), sizeof(plan->algorithm));
-    plan->workspace = static_cast<std::size_t>(chosen->second.workspace_bytes);
+  plan->missed = choices_.missed(p);
+  if (const GemmChoice* chosen = choices_.find(p)) {
+    static_assert(sizeof(plan->algorithm) == sizeof(chosen->algorithm));
+    std::memcpy(&plan->algorithm, chosen->algorithm.data(), sizeof(plan->algorithm));
+    plan->workspace = static_cast<std::size_t>(chosen->workspace_bytes);
     cublasLtMatmulHeuristicResult_t result{};
     if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
                                 &plan->algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
@@ -174,6 +177,7 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
   GemmConfig& plan = plan_of(p, args.bias);
   if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  missed_choices_ += plan.missed;
   run(stream, plan, args);
 }
 
@@ -200,9 +204,9 @@ GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const Ge
   return choice;
 }
 
-void GemmLibrary::use(std::span<const GemmChoice> choices) {
+void GemmLibrary::use(std::vector<GemmChoice> choices) {
   plans_.clear();
-  for (const GemmChoice& choice : choices) chosen_[choice.problem] = choice;
+  choices_.use(std::move(choices));
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -56,8 +55,11 @@ class GemmLibrary {
   /// unless another gains more than 2%. What `args` point to is overwritten.
   GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
                   const Measure& measure);
-  /// From now on these are run where they apply. Throws DeviceError when the library does not know one.
-  void use(std::span<const GemmChoice> choices);
+  /// From now on these are run where they apply, and no others. Throws DeviceError when the library does not
+  /// know one.
+  void use(std::vector<GemmChoice> choices);
+  /// Products that were run without a choice while choices were in use.
+  std::int64_t missed_choices() const { return missed_choices_; }
 
  private:
   GemmConfig& plan_of(const GemmProblem& problem, const std::byte* bias);
@@ -67,7 +69,8 @@ class GemmLibrary {
   void run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;
   cublasLtHandle_t handle_ = nullptr;
   std::size_t workspace_bytes_;
-  std::map<GemmProblem, GemmChoice> chosen_;
+  GemmChoices choices_;
+  std::int64_t missed_choices_ = 0;
   std::map<GemmProblem, std::unique_ptr<GemmConfig>> plans_;
 };
 

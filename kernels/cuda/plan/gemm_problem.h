@@ -41,7 +41,8 @@ struct WgradScratch {
   std::int64_t dweight, total = 0;
   WgradScratch(const LinearWgrad& a, const Target& target) : dweight(gemm_scratch(target)) {
     if (a.dbias_N.defined())
-      dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
+      dweight = std::max(
+          dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel()), kGemmWorkspaceAlignment));
     total = dweight;
     if (wgrad_through_scratch(a)) total += align_up(a.dweight_NC.numel() * 4);
   }
