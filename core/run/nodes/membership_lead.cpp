@@ -245,7 +245,7 @@ void Membership::fill_places() {
   if (there == nodes() || !elastic_) return;
   const std::int64_t size = options_.lead.size_of(there);
   if (size == 0 || size == nodes()) return;
-  log::info("of {} nodes {} have come: the run goes on with {}", nodes(), there, size);
+  log::info("{} of {} nodes came: the run goes on with {}", there, nodes(), size);
   resize(size, 1);
 }
 
