@@ -2,6 +2,10 @@
 
 #include "core/run/coordinator/coordinator.h"
 
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
 #include <thread>
@@ -287,4 +291,60 @@ TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") 
   sinks.each(&io::MetricsSink::on_step, io::StepRecord{});
   sinks.finish({});
   CHECK(count == 1);
+}
+
+namespace {
+
+/// Answers each request with the same JSON, as no etcd does.
+class FalseEtcd {
+ public:
+  explicit FalseEtcd(std::string body) : body_(std::move(body)), thread_([this] { serve(); }) {}
+  ~FalseEtcd() {
+    ::shutdown(listener_.get(), SHUT_RDWR);
+    thread_.join();
+  }
+  base::Endpoint endpoint() const { return {"127.0.0.1", base::local_port(listener_.get())}; }
+
+ private:
+  void serve() {
+    for (;;) {
+      const base::UniqueFd fd(::accept(listener_.get(), nullptr, nullptr));
+      if (!fd) return;
+      std::array<char, 4096> request;
+      // The header alone, or with its body: it is answered when no more comes.
+      for (pollfd more{fd.get(), POLLIN, 0}; ::poll(&more, 1, 100) > 0;)
+        if (::recv(fd.get(), request.data(), request.size(), 0) <= 0) break;
+      const std::string answer =
+          "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(body_.size()) +
+          "\r\n\r\n" + body_;
+      (void)!::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  const std::string body_;
+  const base::UniqueFd listener_ = base::listen_at({"127.0.0.1", 0});
+  std::thread thread_;
+};
+
+}  // namespace
+
+TEST_CASE("what answers in etcd's place and is none is named with what it said", "[coordinator]") {
+  const auto said = [](const std::string& body, auto ask) {
+    const FalseEtcd server(body);
+    run::EtcdClient client({server.endpoint()}, 5);
+    const std::string member = server.endpoint().text();
+    std::string message = message_of<base::CommError>([&] { ask(client); });
+    if (const auto at = message.find(member); at != std::string::npos)
+      message.replace(at, member.size(), "MEMBER");
+    return message;
+  };
+  CHECK(said("{}", [](run::EtcdClient& c) { c.grant(60); }) == "etcd grants no lease: {}");
+  CHECK(said("{}", [](run::EtcdClient& c) { c.keep_alive("7"); }) == "etcd does not renew a lease: {}");
+  CHECK(said("{}", [](run::EtcdClient& c) { c.create("/k", "x", "7"); }) ==
+        "etcd does not say who has /k: {}");
+  CHECK(said("<html>", [](run::EtcdClient& c) { c.get("/k"); }) ==
+        "no member of etcd answers (MEMBER: status 200, which is no answer of etcd 3.4)");
+  run::EtcdClient none({{"127.0.0.1", 1}}, 1);
+  CHECK_THAT(message_of<base::CommError>([&] { none.own_address(); }),
+             Catch::StartsWith("no member of etcd can be reached (127.0.0.1:1: "));
 }

@@ -244,6 +244,10 @@ TEST_CASE("ranks that wait for each other are told", "[hang]") {
   CHECK(found->details[0] ==
         "rank 0 (tp 0, dp 0) waits for all_reduce #8 'row_linear' of group tp, in forward of microbatch 5 of "
         "step 12, for rank 1");
+  // Over two nodes their link is a cause, too.
+  sights[2].node = sights[3].node = 1;
+  CHECK(verdict(sights, layout_of(2, 1, 2))->message ==
+        "ranks 0, 1, 2, 3 wait for each other; or a link between their nodes loses what is sent");
   // Not yet.
   sights[2].still.asleep = 4;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 2)));

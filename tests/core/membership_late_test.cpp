@@ -44,22 +44,19 @@ class Meeting {
     for (run::Channel& agent : agents) REQUIRE(std::get<run::Go>(heard(agent)).step == 5);
   }
 
-  run::Channel join(std::int64_t node, bool spare = false) const {
+  run::Channel join(std::int64_t node, bool spare = false, const std::string& agent = "") const {
     const run::Hello hello{node,
                            3,
                            version::version(),
                            "host" + std::to_string(node),
                            run::shared_job(job_),
                            kernels::detect_cpu(1, job::most_isa(job_)).isa,
-                           "",
+                           agent,
                            spare};
-    std::string why;
-    for (;;) {
-      if (base::UniqueFd socket =
-              parallel::join_store(options_.rendezvous, *options_.token, run::encode(hello), 10, why))
-        return run::Channel(std::move(socket));
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+    return run::Channel(connect(run::encode(hello)));
+  }
+  base::UniqueFd join_beats(const std::string& agent) const {
+    return connect(run::encode(run::BeatHello{agent}));
   }
 
   static run::NodeMessage heard(run::Channel& agent) { return run::decode_node_message(*agent.receive()); }
@@ -80,6 +77,16 @@ class Meeting {
     return {};
   }
 
+  /// Takes up what came, for a while.
+  void serve() {
+    for (const double end = base::monotonic_seconds() + 0.2; base::monotonic_seconds() < end;) {
+      std::vector<pollfd> fds;
+      leader->watch(fds);
+      ::poll(fds.data(), fds.size(), 20);
+      CHECK(leader->take(fds).empty());
+    }
+  }
+
   /// The agent is gone, and its place waits for another.
   void lose(std::int64_t node) {
     agents.at(static_cast<std::size_t>(node - 1)) = run::Channel(base::UniqueFd());
@@ -91,6 +98,15 @@ class Meeting {
   std::vector<run::Channel> agents;  ///< of nodes 1 and 2
 
  private:
+  base::UniqueFd connect(const std::string& text) const {
+    std::string why;
+    for (;;) {
+      if (base::UniqueFd socket = parallel::join_store(options_.rendezvous, *options_.token, text, 10, why))
+        return socket;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+  }
+
   job::JobSpec job_;
   run::MembershipOptions options_;
   base::UniqueFd no_signal_{::eventfd(0, EFD_CLOEXEC)};
@@ -111,6 +127,44 @@ TEST_CASE("any agent takes a place that waits for one", "[membership]") {
   CHECK(meeting.next(Came::returned).node == 2);
   CHECK(std::get<run::TakePlace>(Meeting::heard(back)).node == 2);
   CHECK(meeting.leader->spares() == 0);
+}
+
+TEST_CASE("an agent that there is no place for learns why", "[membership]") {
+  Meeting meeting;
+  run::Channel spare = meeting.join(0, true);
+  meeting.serve();
+  CHECK(std::get<run::End>(Meeting::heard(spare)).message ==
+        "the job has as many spares as cluster.failures.spares says (0), and all nodes");
+  run::Channel other = meeting.join(4);
+  meeting.serve();
+  CHECK_THAT(std::get<run::End>(Meeting::heard(other)).message,
+             Catch::EndsWith("is none of the nodes 1 to 2 that node 0 waits for"));
+}
+
+TEST_CASE("agents that are not heard of are told to others and to themselves", "[membership]") {
+  Meeting meeting(1);
+  // They have the connection for signs of life, and give none.
+  run::Channel spare = meeting.join(0, true, "a spare's");
+  CHECK(meeting.next(Came::spares).text.ends_with("waits as a spare"));
+  const base::UniqueFd silent_spare = meeting.join_beats("a spare's");
+  const auto left = meeting.next(Came::spares);
+  CHECK_THAT(left.text,
+             Catch::StartsWith("the spare on host0 has not been heard of for 0.") &&
+                 Catch::EndsWith(" s (supervise.dead_after): its agent is stopped, its host is frozen, "
+                                 "or the link to it is cut"));
+  CHECK_THAT(
+      std::get<run::End>(Meeting::heard(spare)).message,
+      Catch::StartsWith("this spare was not heard of for 0.") && Catch::EndsWith(" s and is given up"));
+  meeting.lose(2);
+  run::Channel node = meeting.join(2, false, "a node's");
+  CHECK(meeting.next(Came::returned).node == 2);
+  const base::UniqueFd silent_node = meeting.join_beats("a node's");
+  const auto lost = meeting.next(Came::lost);
+  CHECK(lost.node == 2);
+  CHECK_THAT(lost.text, Catch::StartsWith("it has not been heard of for 0."));
+  CHECK_THAT(std::get<run::End>(Meeting::heard(node)).message,
+             Catch::StartsWith("node 2 (host2) was not heard of for 0.") &&
+                 Catch::EndsWith(" s and counts as lost: the run goes on without this agent"));
 }
 
 TEST_CASE("an agent of a smaller run that lost a node takes its place", "[membership]") {

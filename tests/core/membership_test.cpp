@@ -221,7 +221,8 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   run::Hello hello = good_hello();
   hello.version = "0.0.1";
   CHECK_THAT(leader_meets(encode(hello)),
-             Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0"));
+             Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0") &&
+                 Catch::EndsWith("; install one version on all nodes"));
   // Another version may say other things.
   CHECK_THAT(leader_meets(R"({"type":"hello","node":1,"version":"9.0","host":"h","spirit":"kind"})"),
              Catch::Contains("runs trainerd 9.0"));
@@ -298,7 +299,10 @@ TEST_CASE("the job's token is its owner's, and there for as long as others may c
     std::filesystem::permissions(file, std::filesystem::perms::group_read,
                                  std::filesystem::perm_options::add);
     CHECK_THROWS_WITH(run::TokenFile::read(output),
-                      Catch::Contains(file) && Catch::Contains("TRAINERD_TOKEN"));
+                      file +
+                          ", the job's token, can be used by others than its owner, or its file system does "
+                          "not say by whom; give all agents one token in the environment variable "
+                          "TRAINERD_TOKEN instead");
     std::filesystem::permissions(file, std::filesystem::perms::group_read,
                                  std::filesystem::perm_options::remove);
   }
@@ -320,7 +324,9 @@ TEST_CASE("the job's token is its owner's, and there for as long as others may c
   CHECK_FALSE(run::TokenFile::read(output).has_value());
   CHECK_THROWS_AS(parallel::JobToken("short", "TRAINERD_TOKEN"), base::SpecError);
   test::write_file(dir / "file", "");
-  CHECK_THROWS_AS(run::TokenFile(dir / "file", parallel::JobToken::random()), base::SpecError);
+  CHECK_THROWS_WITH(run::TokenFile(dir / "file", parallel::JobToken::random()),
+                    Catch::StartsWith("the job's token cannot be written: " + (dir / "file") + "/.token: ") &&
+                        Catch::EndsWith("; set `output` to a directory that can be written"));
 }
 
 TEST_CASE("an agent tells apart a leader that is not there, one without a token, and one of another job",

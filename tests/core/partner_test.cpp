@@ -4,6 +4,7 @@
 
 #include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -183,6 +184,26 @@ TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any mo
   pair.one.stop_sending();
   CHECK_FALSE(sent_by(pair.one).problem.empty());
   CHECK(base::monotonic_seconds() - begin < 20);  // an answer may take 30 s
+}
+
+TEST_CASE("a copy that is under way when the leader is gone ends when it is not wanted any more",
+          "[partner]") {
+  parallel::JobToken token = parallel::JobToken::random();
+  auto store = std::make_unique<parallel::StoreServer>(base::listen_at({"127.0.0.1", 0}), token,
+                                                       [](const std::string&) {});
+  run::Partner one({0, 1, store->local_endpoint(), "127.0.0.1", token});
+  one.begin(1);
+  // The partner has not come yet.
+  one.send(copy_of(0, 10));
+  one.stop_sending();
+  CHECK(sent_by(one).problem == "node 1, which keeps this node's copies, has not said where it listens");
+  store.reset();
+  one.send(copy_of(0, 20));
+  ::usleep(100'000);
+  const double begin = base::monotonic_seconds();
+  one.stop_sending();
+  CHECK_FALSE(sent_by(one).problem.empty());
+  CHECK(base::monotonic_seconds() - begin < 6);  // the store is tried for 10 s
 }
 
 TEST_CASE("a sender is told when its partner is gone", "[partner]") {

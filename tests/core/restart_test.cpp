@@ -155,6 +155,14 @@ TEST_CASE("a failure is told by what each rank did last, and by who has not come
                                  "its process is stopped"));
   CHECK_THAT(lines[3], Catch::Contains("reduce_scatter #3"));
   CHECK_THAT(lines[4], Catch::StartsWith("rank 3: in no communication for 12."));
+  const auto end_of_line = [&](char state) {
+    ranks[3].process_state = state;
+    const std::string line = core::run::flight_text(ranks, tp2_dp2(), {}, now)[4];
+    return line.substr(line.rfind("bytes") + 5);
+  };
+  CHECK(end_of_line('S').empty());
+  CHECK(end_of_line('D') == "; its process waits for a device or a disk");
+  CHECK(end_of_line('X') == "; its process has ended");
 }
 
 TEST_CASE("a ring that has gone round keeps the latest operations in order", "[restart]") {

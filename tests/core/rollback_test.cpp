@@ -49,7 +49,10 @@ TEST_CASE("samples that a rollback passed over stay passed over until the run is
   RunSeries last = rollback_series(job);
   CHECK_FALSE(run::cursor_after(last, 0, path));
   std::ofstream(path) << "{";
-  CHECK_THROWS_AS(run::cursor_after(last, 0, path), base::CheckpointError);
+  CHECK_THROWS_WITH(
+      run::cursor_after(last, 0, path),
+      Catch::StartsWith(path + ", which names the samples that the run passes over, cannot be read: ") &&
+          Catch::EndsWith("; remove it to go on with the samples that the checkpoint names"));
 }
 
 TEST_CASE("a node that does not lead keeps what it needs to lead: used actions and the latest values",

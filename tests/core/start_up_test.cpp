@@ -285,7 +285,9 @@ TEST_CASE("ranks of a node are ready when all are, and one with other data is na
   CHECK((ready.summary(4).attempt == 4 && ready.summary(4).data_fingerprint == "a.txt"));
   rank.data_fingerprint = "b.txt";
   ready.add(1, rank);
-  CHECK_THROWS_WITH(ready.require_data("a.txt"), Catch::StartsWith("rank 1 sees other data than node 0"));
+  CHECK_THROWS_WITH(ready.require_data("a.txt"),
+                    Catch::StartsWith("rank 1 sees other data than node 0") &&
+                        Catch::EndsWith(": a file changed while the run started"));
 }
 
 TEST_CASE("a rank's node says what its evaluations read", "[start]") {

@@ -87,13 +87,12 @@ TEST_CASE("a spike is far above the latest values, by the robust z-score", "[jud
   const double spread = 1.4826 * 0.05;
   CHECK(watch.judge(outcome(21, 2.095 + 9.9 * spread)).empty());
   CHECK(watch.judge(outcome(21, 2.095 + 20 * spread)) ==
-        "the loss is 3.578, 20.0 robust standard deviations above the median 2.095 of the latest 20 steps");
+        "the loss is 3.578, 20 robust standard deviations above the median 2.095 of the latest 20 steps");
   CHECK(watch.judge(outcome(21, -100)).empty());  // low is no spike
   // A norm that never moved has a spread of 1% of it.
   CHECK(watch.judge(outcome(21, 2.1, 1.09)).empty());
-  CHECK(
-      watch.judge(outcome(21, 2.1, 1.2)) ==
-      "the gradient norm is 1.2, 20.0 robust standard deviations above the median 1 of the latest 20 steps");
+  CHECK(watch.judge(outcome(21, 2.1, 1.2)) ==
+        "the gradient norm is 1.2, 20 robust standard deviations above the median 1 of the latest 20 steps");
   // The window moves on.
   for (int i = 0; i < 20; ++i) watch.add(outcome(i, 50, 1));
   CHECK(watch.judge(outcome(50, 50)).empty());

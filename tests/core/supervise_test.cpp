@@ -198,12 +198,16 @@ TEST_CASE("a rank that computes longer than its peers for three windows is a str
   CHECK((begins[0].rank == 2 && begins[0].slow));
   CHECK(begins[0].excess == Approx(0.3));
   CHECK(begins[0].seconds == Approx(1.3));
+  CHECK(StragglerWatch::text_of(begins[0], "rank 2 (dp 2)") ==
+        "rank 2 (dp 2) is slow: it computes 30% longer per step than the median of its pipeline stage "
+        "(1300.0 ms against 1000.0 ms)");
   CHECK(window(watch, slow, 8).empty());  // told once
   CHECK(window(watch, even, 9).empty());
   CHECK(window(watch, even, 10).empty());
   const auto ends = window(watch, even, 11);
   REQUIRE(ends.size() == 1);
   CHECK((ends[0].rank == 2 && !ends[0].slow));
+  CHECK(StragglerWatch::text_of(ends[0], "rank 2 (dp 2)") == "rank 2 (dp 2) is not slow any more");
 }
 
 TEST_CASE("noise of all ranks, a small difference and other work make no straggler", "[straggler]") {

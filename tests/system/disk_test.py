@@ -80,7 +80,7 @@ class Looking(RunTest):
         (self.root / "a" / "checkpoints").rename(away)  # as a file system that is not mounted
         before = self.kept()
         output = self.run_job(job, "--set", "steps=6", status=5)
-        self.assertIn("up to step 12", output)
+        self.assertRegex(output, r"/a holds the records of a run up to step 12, but \S+/a/checkpoints holds no complete checkpoint: bring it back")
         self.assertIn(f"trainerd run {job} --fresh --set steps=6", output)
         self.assert_kept(before)
         # Mounted again, it goes on.
@@ -216,7 +216,8 @@ class Saving(RunTest):
                 self.assertGreater(float(metrics["trainerd_checkpoint_age_seconds"]), 0)
                 saved = self.checkpoints(name)[-1]
                 rules.unlink()
-                self.wait_for(process, lambda: self.warnings("can be written again", name), "it is saved")
+                [warning, *_] = self.wait_for(process, lambda: self.warnings("can be written again", name), "it is saved")
+                self.assertRegex(warning["message"], r"^checkpoints can be written again: that of step \d+ was, after \d+ failed tries in ")
                 self.wait_for(process, lambda: self.checkpoints(name)[-1] != saved, "a newer checkpoint")
                 process.send_signal(signal.SIGTERM)
                 output, _ = process.communicate(timeout=PATIENCE)

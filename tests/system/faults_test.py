@@ -1,5 +1,6 @@
 """Runs that break themselves as their jobs say: each kind does what it says, is recorded, and happens once."""
 
+import errno
 import re
 import statistics
 import unittest
@@ -104,11 +105,15 @@ class Faults(FaultsTest):
 
     def test_a_stopped_and_a_hanging_rank_are_told_by_what_each_did_last(self):
         for kind, state in (("stop", "is stopped"), ("hang", "computes for ever")):
+            if kind == "stop":  # a folder that cannot be made
+                (self.root / kind).mkdir()
+                (self.root / kind / "hangs").touch()
             output = self.broken(kind, "--set", "parallel.dp=2", "--set", "supervise.hang_minimum=1s", "--set", "restarts=0",
                                  *faults({"kind": kind, "step": 12, "rank": 1}), status=7)
             self.assertEqual(self.injected(kind), [f"injected in step 12: rank 1 {state}"])
             self.assertRegex(output, r"rank 1 \(dp 1\) (never entered \w+|makes no progress).*; last seen in .* of step 12")
             self.assertEqual(self.last_step(kind), 11)
+            self.assertEqual(bool(re.search(r"/stop/hangs/hang-\d{8}\.json cannot be written: Not a directory", output)), kind == "stop")
 
     def test_a_slow_rank_holds_up_its_steps_and_changes_no_number(self):
         self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 30}))
@@ -144,9 +149,9 @@ class Faults(FaultsTest):
     def test_a_full_disk_and_a_store_that_fails_hold_up_no_step_and_lose_no_checkpoint(self):
         tier = self.root / "tier"
         self.broken("full", "--set", f"checkpoint.durable={{to: {tier}, every: 5}}",
-                    *faults({"kind": "fill_disk", "step": 8, "seconds": 1}, {"kind": "fail_store", "step": 3, "seconds": 2}), timeout=PATIENCE)
-        self.assertEqual(self.injected("full"), ["injected in step 3: for 2 s all fails that the agent of rank 0 does in the durable tier",
-                                                 "injected in step 8: for 1 s the agent of rank 0 has no space for checkpoints"])
+                    *faults({"kind": "fill_disk", "step": 8, "seconds": 0.5}, {"kind": "fail_store", "step": 3, "seconds": 1}), timeout=PATIENCE)
+        self.assertEqual(self.injected("full"), ["injected in step 3: for 1 s all fails that the agent of rank 0 does in the durable tier",
+                                                 "injected in step 8: for 0.5 s the agent of rank 0 has no space for checkpoints"])
         warnings = [e["message"] for e in self.events("full") if e["event"] == "warning"]
         self.assertTrue(any(re.search(r"step \d+ could not be written.*No space left on device; the disk is full: free some space \(injected\)", w)
                             for w in warnings), warnings)
@@ -201,11 +206,20 @@ class Faults(FaultsTest):
 
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
-        self.broken("only", *arguments, *faults({"kind": "flip_parameter", "step": 3, "rank": 1}), status=8)
+        # The checkpoint of step 5 is complete before step 6 compares it.
+        flip = [*arguments, "--set", "checkpoint.async=false", *faults({"kind": "flip_parameter", "step": 3, "rank": 1})]
+        self.broken("only", *flip, status=8)
         self.assertEqual(self.checkpoints("only"), [])
+        [event] = [e for e in self.events("only") if e["event"] == "withdrawn"]
+        self.assertRegex(event["message"], r"^checkpoint .*/step-00000005 does not count any more: the copies that ranks held of its state were not found equal$")
+        rules, environment = self.failing_disk()
+        rules.write_text(f"remove {errno.EROFS} COMPLETE\n")
+        self.broken("kept", *flip, status=8, env=environment)
+        self.assertRegex(self.events("kept")[-2]["message"], r"^checkpoints after step 0 may hold the corruption and could not be withdrawn, remove them: "
+                                                             r".*step-00000005.*Read-only file system")
         output = self.broken("only", *arguments)
         self.assertIn("before its first checkpoint: it begins at step 1 again", output)
-        self.assert_as_whole("only", *arguments)
+        self.assert_as_whole("only", *DP2)
 
     def test_of_two_replicas_both_are_named(self):
         output = self.broken("two", *DP2, "--set", "supervise.hash_every=1", *faults({"kind": "flip_gradient", "step": 14, "rank": 1}), status=8)

@@ -81,6 +81,7 @@ class OneNode(HangTest):
         self.assert_as_whole("stopped", *layout)
         [event], [page] = self.hangs("stopped"), self.pages("stopped")
         self.assertIn("rank 3 (tp 1, dp 1)", event["message"])
+        self.assertRegex(event["details"][-1], r"^what all ranks did is in .*/stopped/hangs/hang-\d{8}\.json$")
         self.assertEqual((page["kind"], page["held_up_by"], page["message"]), ("stopped", [3], event["message"]))
         self.assertEqual([(r["rank"], r["process_state"] == "T") for r in page["ranks"]], [(0, False), (1, False), (2, False), (3, True)])
         for rank in page["ranks"]:

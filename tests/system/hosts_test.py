@@ -63,8 +63,9 @@ class HostsTest(RestartTest):
 
     def finish_spared(self, gone=(), whole=WHOLE):
         """All agents but those of the hosts that are gone end well, with the losses of the undisturbed run."""
-        self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
+        outputs = self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
         self.assert_as_whole(self.name, *whole, *DP[self.nodes])
+        return outputs
 
 
 class Noticed(HostsTest):
@@ -244,7 +245,7 @@ class Elastic(HostsTest):
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
-        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
+        steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
         self.begin("elastic", *steps, *self.MORE)
         self.train_until(12)
         self.hosts.signal(1, signal.SIGKILL)
@@ -257,6 +258,8 @@ class Elastic(HostsTest):
         self.assert_close(*steps, *DP[2])
         changes = [detail for e in self.events(self.name) if e["event"] == "change" for detail in e["details"]]
         self.assertTrue(any("parallel.dp" in change for change in changes), changes)
+        self.assertIn("a node has come: the run goes on with 2 nodes and dp 2 after this step", self.events_of("node"))
+        self.assertRegex("\n".join(self.events_of("stop")), r"stopped after step \d+ to go on with more nodes")
 
     def test_the_planner_chooses_another_layout_where_no_whole_replica_is_left(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]

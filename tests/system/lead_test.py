@@ -9,11 +9,12 @@ from netns import Hosts
 from nodes_test import free_port
 from support import *
 
+LONGER = [*WHOLE, "--set", "steps=150"]  # not over before a leader that was frozen finds out
 CLOSE = ["--set", "precision=fp32"]
 
 
 class LeadTest(HostsTest):
-    def begin(self, name, *more, nodes=2, spares=0, dead_after="4s"):
+    def begin(self, name, *more, nodes=2, spares=0, dead_after="3s"):
         """The agents' hosts, and after them one of etcd."""
         self.name, self.nodes, self.spares = name, nodes, spares
         self.hosts = Hosts(nodes + spares + 1)
@@ -44,11 +45,13 @@ class LeadTest(HostsTest):
 
 class Moves(LeadTest):
     def test_a_spare_takes_the_lead(self):
-        self.begin("spare", *WHOLE, spares=1)
+        self.begin("spare", *LONGER, spares=1)
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
         self.read_until(self.agents[2], "leads the run now")
-        self.finish_spared(gone=[0])
+        output = self.finish_spared(gone=[0], whole=LONGER)[0]
+        self.assertRegex(output, r"node 0 .*was lost after step \d+: .*; this agent waits for another that leads")
+        self.assertIn(f"{self.hosts.names[0] if self.hosts.apart else ''} has the lead still, until its lease is over", output)
         self.assert_lead_moved(2)
 
     @unittest.skipUnless(FULL, SLICE)
@@ -74,7 +77,7 @@ class Moves(LeadTest):
         self.assert_lead_moved(0)
 
     def test_a_frozen_leader_that_goes_on_writes_nothing_and_ends(self):
-        self.begin("frozen", *WHOLE, "--set", "steps=400", spares=1)
+        self.begin("frozen", *LONGER, spares=1)
         self.train_until(12)
         frozen = time.monotonic()
         self.hosts.signal(0, signal.SIGSTOP)
@@ -86,7 +89,7 @@ class Moves(LeadTest):
         output = self.finish_one(self.agents[0], status=7)
         self.assertRegex(output, r"node 0 .*does not lead the run any more: (etcd says that the lease|the lease of this agent's lead was not)")
         self.assert_gone(0)
-        self.finish_spared(gone=[0], whole=[*WHOLE, "--set", "steps=400"])
+        self.finish_spared(gone=[0], whole=LONGER)
         self.assert_lead_moved(2, "it has not been heard of for")
         self.assertEqual([m for m in self.events_of("failure")], [])
 
@@ -95,7 +98,7 @@ class Moves(LeadTest):
         self.begin("elastic", *WHOLE, "--set", "cluster.failures.elastic=true", *CLOSE)
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
-        self.read_until(self.agents[1], "the run goes on with 1")
+        self.read_until(self.agents[1], "1 of 2 nodes came: the run goes on with 1")
         self.train_until(self.last_step(self.name) + 12)
         self.agents[0] = self.agent(0, 0)
         self.wait_for(self.agents[1], lambda: any("goes on with 2 nodes and dp 2" in m for m in self.events_of("node")), "it grows")
@@ -117,7 +120,7 @@ class Moves(LeadTest):
         self.train_until(12)
         self.hosts.cut(0)
         self.read_until(self.agents[2], "leads the run now")
-        self.assertRegex(self.finish_one(self.agents[0], status=7), "does not lead the run any more: the lease .* was not renewed for 4.0 s")
+        self.assertRegex(self.finish_one(self.agents[0], status=7), "does not lead the run any more: the lease .* was not renewed for 3.0 s")
         self.assert_gone(0)
         self.finish_spared(gone=[0])
 
@@ -161,6 +164,13 @@ class Ends(LeadTest):
         output = self.finish_one(self.agent(0, 0, patience=1), status=7)
         self.assertRegex(output, rf"no agent that leads was found within 1s \(--rendezvous-timeout\): supervise.coordinator: no member of etcd "
                                  rf"answers \(127.0.0.1:{port}: .*\)")
+
+    def test_a_job_without_restarts_ends_with_its_leader(self):
+        self.begin("budget", *WHOLE, "--set", "steps=1000000", "--set", "restarts=0")
+        self.train_until(5)
+        self.hosts.signal(0, signal.SIGKILL)
+        self.assertRegex(self.finish_one(self.agents[1], status=7),
+                         r"node 0 .*was lost after step \d+: .*; this agent was started again 0 times within 10 minutes \(restarts: 0\)")
 
     @unittest.skipUnless(FULL, SLICE)
     def test_without_another_leader_the_others_end(self):

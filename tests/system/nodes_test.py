@@ -68,6 +68,28 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 """
 
 
+# An agent whose event loop is held up: while the file that the environment names exists, no recvmsg or recv of its main thread returns.
+HELD = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+static void hold(void) {
+  char name[16] = {0};
+  const char* file = getenv("HELD");
+  prctl(PR_GET_NAME, name);
+  while (file && gettid() == getpid() && !strcmp(name, "trainerd") && access(file, F_OK) == 0) usleep(1000);
+}
+ssize_t recv(int fd, void* to, size_t n, int flags) {
+  hold();
+  return ((ssize_t(*)(int, void*, size_t, int))dlsym(RTLD_NEXT, "recv"))(fd, to, n, flags);
+}
+"""
+
+
 class Preflight(NodesTest):
     def test_a_node_whose_storage_fails_and_whose_clock_is_ahead_is_told_of(self):
         rules, environment = self.failing_disk()
@@ -268,7 +290,8 @@ class Meeting(NodesTest):
         token = self.root / "late" / ".token"
         self.assertEqual(token.stat().st_mode & 0o777, 0o600)
         agents[1].send_signal(signal.SIGTERM)
-        self.finish(agents, status=143)
+        output, _ = self.finish(agents, status=143)
+        self.assertRegex(output, r"node 1 \(.*\) wants to join the job: it is turned away: the job runs already, with a node of each number; end it before")
         self.assertFalse(token.exists())
 
     def test_a_node_that_does_not_share_the_output_directory_is_told(self):
@@ -307,7 +330,32 @@ class Meeting(NodesTest):
                 if "node" in line:
                     break
             waiting.send_signal(signal.SIGTERM)
-            self.finish([waiting], status=143)
+            self.assertRegex(self.finish([waiting], status=143)[0], ("SIGTERM: stopped while node 0 waited for node 1", "SIGTERM: stopped before node 0 was reached")[node])
+
+    def test_an_agent_that_leaves_before_all_have_met_is_named(self):
+        port, job, three = free_port(), self.job("left"), ["--set", "parallel.dp=3", "--set", "batch.global=6"]
+        first, second = (self.start_node(job, node, port, *three, nodes=3) for node in (0, 1))
+        self.read_until(second, "node 1 of 3 joins")
+        token = self.root / "left" / ".token"
+        self.wait_for(first, token.exists, "it serves")
+        time.sleep(0.5)  # it joins, which nothing tells of
+        second.kill()
+        self.assertRegex(self.read_until(first, "rendezvous: its agent"), r"node 1 \(.+\) left the rendezvous: its agent has ended or its host is out of reach")
+        first.send_signal(signal.SIGTERM)
+        self.finish([first], status=143)
+
+    def test_an_agent_that_something_holds_up_is_alive_and_named(self):
+        port, job, hold = free_port(), self.job("busy"), self.root / "hold"
+        arguments = self.arguments("tp2-dp2", "steps=1000000", "supervise={heartbeat: 250ms, dead_after: 1s}")
+        environment = {**self.preloaded("held", HELD), "HELD": str(hold)}
+        agents = [self.start_node(job, node, port, *arguments, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
+        self.wait_for_step(agents[0], 3, "busy")
+        hold.touch()
+        [event] = self.wait_for(agents[0], lambda: [e for e in self.events("busy") if e["event"] == "warning" and "busy" in e["message"]], "it is told of")
+        self.assertRegex(event["message"], r"^node 1 \(.+\) is alive, but its agent has been busy for 1\.\d+ s: it may wait for a disk$")
+        hold.unlink()
+        agents[0].send_signal(signal.SIGTERM)
+        self.finish(agents, status=143)
 
     def test_what_is_missing_or_contradicts_is_status_2(self):
         job = self.job("wrong")

@@ -14,15 +14,38 @@ TWO = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro
 THREE = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]
 
 
+# While the file that the environment names exists, an agent's connections to all ports but one are refused.
+REFUSED = r"""
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+int connect(int fd, const struct sockaddr* to, socklen_t size) {
+  char name[16] = {0};
+  prctl(PR_GET_NAME, name);
+  if (to->sa_family == AF_INET && !strcmp(name, "trainerd") && access(getenv("REFUSED"), F_OK) == 0 &&
+      ntohs(((const struct sockaddr_in*)to)->sin_port) != atoi(getenv("REFUSED_BUT")))
+    return errno = ECONNREFUSED, -1;
+  return ((int (*)(int, const struct sockaddr*, socklen_t))dlsym(RTLD_NEXT, "connect"))(fd, to, size);
+}
+"""
+
+
 class PartnerTest(RestartTest):
-    def begin(self, name, layout, *more, nodes=2):
-        self.name, self.port, self.nodes = name, free_port(), nodes
+    def begin(self, name, layout, *more, nodes=2, port=None, environments=None):
+        """`environments`: by node."""
+        self.name, self.port, self.nodes, self.environments = name, port or free_port(), nodes, environments or {}
         self.arguments = [*LOST, *layout, *MEMORY, *more]
         self.agents = [self.again(node) for node in range(nodes)]
 
     def again(self, node, *more):
         job = self.job(self.name, schedule=CONSTANT)
-        return self.start_node(job, node, self.port, *self.arguments, *more, nodes=self.nodes)
+        return self.start_node(job, node, self.port, *self.arguments, *more, nodes=self.nodes, env=self.environments.get(node))
 
     def lose(self, node):
         """kill -9: its workers die with it."""
@@ -60,6 +83,27 @@ class PartnerTest(RestartTest):
         self.assertIn("the partner gave back the snapshots of step", outputs[1])
         [event] = self.restarts("two")
         self.assertIn("partners of node 1", event["message"])
+
+    def test_a_partner_that_cannot_be_reached_is_named(self):
+        port, refuse = free_port(), self.root / "refuse"
+        environment = {**self.preloaded("refused", REFUSED), "REFUSED": str(refuse), "REFUSED_BUT": str(port)}
+        self.begin("unreached", TWO, port=port, environments={1: environment})
+        self.wait_for_step(self.agents[0], 6, self.name)
+        refuse.touch()
+        self.assertRegex(self.read_until(self.agents[1], "did not reach"),
+                         r"the snapshot of step \d+ did not reach this node's partner: node 0 at [\d.]+:\d+: .*Connection refused.*; the next one is tried")
+        refuse.unlink()
+        self.read_until(self.agents[1], "snapshots reach this node's partner again")
+        self.lose(1)
+        refuse.touch()
+        self.agents[1] = self.again(1)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.assertRegex(self.read_until(self.agents[0], "restarted: "),
+                         r"restarted: node 1 .*: its snapshot of step \d+ did not come back from its partner: node 0 at [\d.]+:\d+: .*; "
+                         r"see the log of the partner's agent and the network between the two; the workers start again from step 0 \(the start\)")
+        refuse.unlink()
+        self.finish(self.agents)
+        self.assert_as_whole(self.name, *LOST, *TWO)
 
     def test_agents_of_three_come_back_one_after_the_other(self):
         self.begin("three", THREE, nodes=3)
@@ -139,7 +183,8 @@ class PartnerTest(RestartTest):
         self.begin("other", TWO)
         self.wait_for_step(self.agents[0], 12, "other")
         self.lose(1)
-        self.read_until(self.agents[0], "start its agent again")
+        self.assertRegex(self.read_until(self.agents[0], "start its agent again"),
+                         r"node 1 \(.+\) is waited for up to 1m \(checkpoint\.partner\.wait\): start its agent again$")
         self.assertIn("has another job than node 0", self.finish_one(self.again(1, "--set", "seed=8"), status=7))
         self.agents[1] = self.again(1)
         self.read_until(self.agents[0], "restarted: ")

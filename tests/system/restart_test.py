@@ -1,6 +1,7 @@
 """The workers start again after one of them has died: from memory, from the disk, from the start; and what ends the run."""
 
 import atexit
+import errno
 import pathlib
 import re
 import tempfile
@@ -161,6 +162,39 @@ class OneNode(RestartTest):
         self.finish_one(process)
         self.assert_as_whole("disk", *long)
 
+    def test_a_checkpoint_that_is_gone_is_named_where_the_workers_would_begin_from_it(self):
+        job = self.job("gone", schedule=CONSTANT)
+        self.run_job(job, *KILLED, "--set", "steps=10", "--set", "evaluate.every=0")
+        process = self.start(job, "--set", "steps=100000", "--set", "evaluate.every=0", "--set", "checkpoint.every=0")
+        self.wait_for_step(process, 12, "gone")
+        for checkpoint in self.checkpoints("gone"):
+            shutil.rmtree(checkpoint)
+        self.kill_worker(process)
+        self.assertIn("the workers do not start again: the checkpoint of step 10 is not there any more", self.finish_one(process, status=7))
+
+    def test_a_snapshot_that_cannot_be_written_after_the_last_death_is_told_beside_it(self):
+        rules, environment = self.failing_disk()
+        process = self.start(self.job("full"), "--set", "steps=100000", "--set", "restarts=0", "--set", "checkpoint.give_up=500ms", env=environment)
+        self.wait_for_checkpoint(process, "full")
+        rules.write_text(f"write {errno.ENOSPC} shard-\n")
+        self.wait_for(process, lambda: [e for e in self.events("full") if "could not be written" in e.get("message", "")], "it fails")
+        self.kill_worker(process)
+        output = self.finish_one(process, status=7)
+        self.assertRegex(output, r"while the last checkpoint was written: the checkpoint of step \d+ could not be written in \d+ tr.*No space left")
+        self.assertRegex(output, r"rank 0 \(pid \d+\) ended by signal 9")
+
+    @unittest.skipUnless(FULL, "a minute: how long snapshots have to reach the disk")
+    def test_snapshots_that_do_not_reach_the_disk_keep_the_workers_from_starting_again(self):
+        hold, environment = self.slow_disk()
+        hold.write_text("step-")
+        port, arguments = free_port(), [*self.arguments("dp2-pp2", "steps=100000"), "--set", "checkpoint.every=5"]
+        agents = [self.start_node(self.job("held"), node, port, *arguments, env=environment) for node in (0, 1)]
+        self.wait_for_step(agents[0], 8, "held")
+        self.kill_worker(agents[0])  # a replica's state is on the other node: memory is not enough
+        self.read_until(agents[0], "the workers do not start again: snapshots that are under way do not reach the disk")
+        hold.unlink()
+        self.finish(agents, status=7)
+
     def test_a_death_after_the_last_step_leaves_the_checkpoint_that_is_being_written(self):
         hold, environment = self.slow_disk()
         hold.write_text("step-")
@@ -181,7 +215,7 @@ class OneNode(RestartTest):
         self.wait_for(process, lambda: self.children(process.pid), "a worker")
         self.kill_worker(process)
         output = self.finish_one(process, status=7)
-        self.assertRegex(output, r"rank 0 .*signal 9 .*started again 1 time within 10 minutes \(restarts: 1\)")
+        self.assertRegex(output, r"rank 0 .*signal 9 .*started again 1 time within 10 minutes \(restarts: 1\); run the job again to go on from there")
         self.assertEqual(len(self.restarts("often")), 1)
 
     def test_a_typed_error_is_no_death(self):
@@ -196,11 +230,17 @@ class OneNode(RestartTest):
             name = f"stopped-{moment}"
             process = self.start(self.job(name), "--set", "steps=100000")
             self.wait_for_step(process, 12, name)
+            if moment == "before":
+                process.send_signal(signal.SIGSTOP)  # it sees the signal first, and then the death
             self.kill_worker(process)
             if moment == "after":
                 self.read_until(process, "restarted: ")
             process.send_signal(signal.SIGTERM)
-            self.finish_one(process, status=143)
+            process.send_signal(signal.SIGCONT)
+            output = self.finish_one(process, status=143)
+            # On a busy machine they may have begun by then.
+            self.assertRegex(output, {"before": r"rank 0 .*signal 9.*; the run is stopping, so the workers do not start again",
+                                      "after": r"SIGTERM: (the workers have just started again: stopping after step \d+|finishing the step, saving, stopping)"}[moment])
             last = self.checkpoints(name)[-1].name
             self.assertEqual(self.events(name)[-1]["event"], "stop")
             self.assertIn(last, self.events(name)[-1]["message"])
@@ -219,14 +259,12 @@ class OneNode(RestartTest):
 class TwoNodes(RestartTest):
     def test_a_death_on_any_node_restarts_the_workers_of_all(self):
         # Each node holds what its own ranks need; with ZeRO 0 a replica's state is on the other node, and the disk has it.
-        layouts = {"memory": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"],
-                   "disk": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=0"],
-                   "cadence": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "checkpoint.memory=2"]}
-        for node, (source, layout) in enumerate(layouts.items()):
+        layout = ["--set", "steps=60", "--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
+        zero0 = [*layout, "--set", "parallel.zero=0"]
+        for node, (source, arguments, more) in enumerate((("memory", layout, []), ("disk", zero0, []), ("cadence", layout, ["--set", "checkpoint.memory=2"]))):
             with self.subTest(source):
                 shutil.rmtree(self.root / "whole", ignore_errors=True)
-                arguments = [word for flag in [*layout, "steps=100"] for word in ("--set", flag)]
-                agents = self.start_nodes(self.job(source, schedule=CONSTANT), *KILLED, *arguments)
+                agents = self.start_nodes(self.job(source, schedule=CONSTANT), *KILLED, *arguments, *more)
                 self.wait_for_step(agents[0], 12, source)
                 self.wait_for_checkpoint(agents[0], source)
                 node %= 2
@@ -236,6 +274,15 @@ class TwoNodes(RestartTest):
                 for output in outputs:
                     self.assertRegex(output, rf"restarted: .*rank {2 * node + 1} .*signal 9.*{found}")
                 self.assert_as_whole(source, *arguments)
+
+    @unittest.skipUnless(FULL, "half a minute: how long nodes have to end their ranks")
+    def test_a_node_that_does_not_end_its_ranks_is_named(self):
+        agents = self.start_nodes(self.job("late"), "--set", "steps=100000", "--set", "supervise.dead_after=5m", *self.arguments("tp2-dp2"))
+        self.wait_for_step(agents[0], 6, "late")
+        agents[1].send_signal(signal.SIGSTOP)
+        self.kill_worker(agents[0], 0)
+        self.assertRegex(self.finish_one(agents[0], status=7), r"node 1 \(.*\) did not end its ranks within 30 s")
+        agents[1].kill()
 
     def test_a_node_that_is_lost_meanwhile_ends_the_run(self):
         agents = self.start_nodes(self.job("lost"), "--set", "steps=100000", *self.arguments("tp2-dp2"))

@@ -420,6 +420,7 @@ class Resume(RunTest):
         process.send_signal(signal.SIGQUIT)
         output, _ = process.communicate(timeout=PATIENCE)  # the disk still stands
         self.assertEqual(process.returncode, 131, output)
+        self.assertRegex(output, r"SIGQUIT: stopping at once; the last checkpoint is none")
         self.assertFalse(alive(worker))
         self.assertEqual(self.checkpoints(), [])
         hold.unlink()
@@ -435,7 +436,7 @@ class Resume(RunTest):
         output, _ = process.communicate(timeout=PATIENCE)  # the disk still stands
         self.assertEqual(process.returncode, 143, output)
         self.assertEqual(self.steps(), [])
-        self.assertIn("before training began", output)
+        self.assertIn("SIGTERM before training began: stopping", output)
 
     def test_sigint_exits_130_and_a_second_one_after_a_second_stops_at_once(self):
         process = self.start(self.job(), "--set", "steps=100000")
@@ -455,6 +456,8 @@ class Resume(RunTest):
         slow.send_signal(signal.SIGINT)
         output, _ = slow.communicate(timeout=PATIENCE)
         self.assertEqual(slow.returncode, 130, output)
+        self.assertIn("SIGINT: stopping at once", output)
+        self.assertEqual(self.events("slow")[-1]["message"], "stopped at once by SIGINT after step 0; the last checkpoint is none")
         self.assertEqual((self.steps("slow"), self.checkpoints("slow")), ([], []))
 
     def test_a_damaged_checkpoint_is_named_and_the_one_before_it_is_used(self):

@@ -101,9 +101,10 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
 /// How this agent joins the run again, when another leads it. Throws CommError when it has done so too often.
 MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, RunSeries& series) {
   if (!series.restarts.take(base::monotonic_seconds()))
-    throw base::comm_error(std::string(lost.what()) + "; the run has begun again " +
+    throw base::comm_error(std::string(lost.what()) + "; this agent was started again " +
                            std::to_string(series.restarts.taken()) +
-                           " times within 10 minutes, as often as the job allows (restarts)");
+                           (series.restarts.taken() == 1 ? " time" : " times") +
+                           " within 10 minutes (restarts: " + std::to_string(series.whole.restarts) + ")");
   place.nodes.node = lost.node;
   place.spare = lost.spare;
   place.lead.lost = lost.what();

@@ -25,7 +25,7 @@ std::optional<RunSeries::PassedOver> read_passed_over(const std::string& path) {
     return RunSeries::PassedOver{.step = j.at("step"), .cursor = j.at("cursor")};
   } catch (const nlohmann::json::exception& error) {
     throw base::checkpoint_error(
-        path + ": cannot be read, and says which samples the run passes over: " + error.what() +
+        path + ", which names the samples that the run passes over, cannot be read: " + error.what() +
         "; remove it to go on with the samples that the checkpoint names");
   }
 }

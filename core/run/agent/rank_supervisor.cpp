@@ -169,12 +169,7 @@ void RankSupervisor::add(Attempt& attempt, const RankTime& time) {
   for (const StragglerWatch::Change& change : stragglers_->add(time, base::monotonic_seconds())) {
     const std::int64_t node = change.rank / run_.topology().devices_per_node;
     const std::string who = place_of(change.rank, node, !run_.membership().alone(), layout);
-    run_.notify(io::NoticeKind::straggler,
-                change.slow
-                    ? fmt::format("{} is slow: it computes {:.0f}% longer per step than the median of "
-                                  "its pipeline stage ({:.1f} ms against {:.1f} ms)",
-                                  who, 100 * change.excess, 1e3 * change.seconds, 1e3 * change.median_seconds)
-                    : who + " is not slow any more");
+    run_.notify(io::NoticeKind::straggler, StragglerWatch::text_of(change, who));
     run_.sinks().each(&io::MetricsSink::on_straggler,
                       io::StragglerRecord{change.rank, node, change.slow ? change.excess : 0});
   }

@@ -59,7 +59,7 @@ void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) c
   try {
     io::require_tier_of(*durable.storage(), durable_owner(options_));
   } catch (const io::StorageError& error) {
-    log::warn("whose the durable tier is cannot be read: {}", error.what());  // the copy tries again
+    log::warn("the owner of the durable tier cannot be read: {}", error.what());  // the copy tries again
   }
 }
 

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "core/run/agent/passed_over.h"
@@ -133,7 +134,13 @@ bool Run::gather_held() {
   const double end = base::monotonic_seconds() + kRegroupSeconds;
   while (std::cmp_less(held_.size(), membership_.nodes() - 1 - std::ssize(away_))) {
     const double left = end - base::monotonic_seconds();
-    if (left <= 0) log::error("not every node has ended its ranks in {} s", kRegroupSeconds);
+    if (left <= 0) {
+      std::set<std::int64_t> late;
+      for (std::int64_t node = 1; node < membership_.nodes(); ++node)
+        if (!held_.contains(node) && !away_.contains(node)) late.insert(node);
+      log::error("{} did not end {} ranks within {} s", names_of(late), late.size() == 1 ? "its" : "their",
+                 kRegroupSeconds);
+    }
     if (left <= 0 || killed_ || lost_node_) return false;
     wait_for_events(left);
   }

@@ -174,7 +174,9 @@ Run::Next Run::roll_back() {
       output_.passed_over());
   if (!unwritten.empty())
     notify(io::NoticeKind::warning,
-           "which samples the run passes over is known to this process alone: " + unwritten);
+           "the samples that the run passes over could not be written down; a later start of the job reads "
+           "them again: " +
+               unwritten);
   withdraw_after(target);
   notify(io::NoticeKind::spike,
          fmt::format("the run goes back to {}; {}", target > 0 ? fmt::format("step {}", target) : "its start",

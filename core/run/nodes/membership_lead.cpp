@@ -245,7 +245,7 @@ void Membership::fill_places() {
   if (there == nodes() || !elastic_) return;
   const LeadOptions::Size size = options_.lead.size_of(there);
   if (size.nodes == 0 || size.nodes == nodes()) return;
-  log::info("of {} nodes {} have come: the run goes on with {}", nodes(), there, size.nodes);
+  log::info("{} of {} nodes came: the run goes on with {}", there, nodes(), size.nodes);
   resize(size.nodes, 1, size.layout);
 }
 

@@ -138,25 +138,6 @@ NodeCopy receive_copy(Channel& channel, NodeCopy room) {
 
 }  // namespace
 
-std::int64_t NodeCopy::bytes() const {
-  std::int64_t bytes = 0;
-  for (const Rank& rank : ranks) bytes += rank.bytes;
-  return bytes;
-}
-
-bool NodeCopy::self_contained() const {
-  std::vector<io::TensorSlice> all;
-  for (const Rank& rank : ranks) all.insert(all.end(), rank.slices.begin(), rank.slices.end());
-  for (const Rank& rank : ranks)
-    for (const io::TensorSlice& box : rank.borrowed)
-      if (!io::covers(all, box)) return false;
-  return true;
-}
-
-std::int64_t partner_of(std::int64_t node, std::int64_t nodes, std::int64_t domain) {
-  return (node + (domain > 1 && domain < nodes ? domain : 1)) % nodes;
-}
-
 struct Partner::State {
   explicit State(Options o)
       : options(std::move(o)),
@@ -188,6 +169,10 @@ struct Partner::State {
   void require_present(std::int64_t sent_in) const;
   void give(Channel& channel, std::int64_t node, std::int64_t step);
   Channel connect(const json& what);
+  bool is_stopped() const {
+    const std::lock_guard lock(mutex);
+    return stopped;
+  }
   void show_outgoing(int descriptor) {
     const std::lock_guard lock(mutex);
     outgoing_fd = descriptor;
@@ -319,13 +304,15 @@ Channel Partner::State::connect(const json& what) {
     const std::lock_guard lock(mutex);
     now = attempt;
   }
-  parallel::TcpStore store(options.store, options.token, kConnectSeconds);
   std::optional<std::string> word;
-  for (double end = base::monotonic_seconds() + kPeerSeconds; !word && base::monotonic_seconds() < end;) {
-    word = store.wait(key_of(now, options.partner), kWaitSeconds);
-    const std::lock_guard lock(mutex);
-    if (stopped) break;
-  }
+  const double start = base::monotonic_seconds();
+  while (!word && !is_stopped() && base::monotonic_seconds() < start + kPeerSeconds) try {
+      // The leader may be gone: `stop_sending` must not wait for all of the time.
+      word = parallel::TcpStore(options.store, options.token, kTrySeconds)
+                 .wait(key_of(now, options.partner), kWaitSeconds);
+    } catch (const base::CommError&) {
+      if (is_stopped() || base::monotonic_seconds() > start + kConnectSeconds) throw;
+    }
   const auto where = word ? base::parse_endpoint(*word) : std::nullopt;
   if (!where)
     throw base::comm_error("node " + std::to_string(options.partner) +
@@ -338,8 +325,7 @@ Channel Partner::State::connect(const json& what) {
     // One that is stopped takes the connection and does not answer.
     fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why,
                               [this](int descriptor) { show_outgoing(descriptor); });
-    const std::lock_guard lock(mutex);
-    if (stopped || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
+    if (is_stopped() || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
   }
   if (!fd)
     throw base::comm_error("node " + std::to_string(options.partner) + " at " + where->text() + ": " + why);

@@ -26,7 +26,7 @@ std::string SpikeWatch::judge(const char* what, double value, const std::deque<d
   const double median = io::median(values), score = robust_score(std::move(values), value);
   if (score < options_.score) return "";
   return fmt::format(
-      "the {} is {:.4g}, {:.1f} robust standard deviations above the median {:.4g} of the "
+      "the {} is {:.4g}, {:.4g} robust standard deviations above the median {:.4g} of the "
       "latest {} steps",
       what, value, score, median, latest.size());
 }

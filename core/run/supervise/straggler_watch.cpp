@@ -1,5 +1,7 @@
 #include "core/run/supervise/straggler_watch.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -20,6 +22,14 @@ double lower_median(std::vector<double> values) {
 StragglerWatch::StragglerWatch(std::vector<std::vector<std::int64_t>> peers) : peers_(std::move(peers)) {
   for (const auto& stage : peers_)
     for (const std::int64_t rank : stage) ranks_[rank];
+}
+
+std::string StragglerWatch::text_of(const Change& change, const std::string& rank) {
+  if (!change.slow) return rank + " is not slow any more";
+  return fmt::format(
+      "{} is slow: it computes {:.0f}% longer per step than the median of its pipeline stage "
+      "({:.1f} ms against {:.1f} ms)",
+      rank, 100 * change.excess, 1e3 * change.seconds, 1e3 * change.median_seconds);
 }
 
 void StragglerWatch::restart() {

@@ -36,6 +36,8 @@ class StragglerWatch {
     double excess = 0;  ///< seconds per step over the peers' median, less 1, in the last window
     double seconds = 0, median_seconds = 0;  ///< per step
   };
+  /// `rank`: its name, as `place_of` gives it.
+  static std::string text_of(const Change& change, const std::string& rank);
   /// What a rank says at `now` (seconds); what a window that is over by it changes.
   std::vector<Change> add(const RankTime& time, double now);
   /// New processes count from 0. Who was slow is to show it anew.
