@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# From a clone to a trained model: installs what is missing, builds, trains the quickstart job (one to three minutes on two cores).
+# From a clone to a trained model: installs what is missing, builds, trains the quickstart job (one to two minutes on two cores).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -66,6 +66,18 @@ class Faults(FaultsTest):
         self.broken("elsewhere", *PAIR, *faults(crash, elsewhere), "--set", "restarts=100")
         self.assert_as_whole("elsewhere", *PAIR)
 
+    def test_a_hang_that_comes_again_at_the_same_place_ends_the_run(self):
+        hang, elsewhere = {"kind": "hang", "step": 12, "rank": 1}, {"kind": "hang", "step": 17, "rank": 1}
+        quick = ["--set", "parallel.dp=2", "--set", "supervise.hang_minimum=1s", "--set", "restarts=100"]
+        output = self.broken("hang", *quick, *faults(hang, hang, elsewhere), status=8)
+        self.assertRegex(output, r"rank 1 by a hang \(spinning\) in step 12 is what ended the attempt before too, so the workers do not start again")
+        self.assertEqual([e["step"] for e in self.events("hang") if e["event"] == "hang"], [11, 11])
+        if FULL:
+            # At another step it is another hang; a process that something stops twice is none of its own.
+            stop = {"kind": "stop", "step": 22, "rank": 1}
+            self.broken("elsewhere", *quick, *faults(hang, elsewhere, stop, stop))
+            self.assert_as_whole("elsewhere", "--set", "parallel.dp=2")
+
     def test_a_killed_agent_does_not_kill_itself_again_after_a_resume(self):
         kill = faults({"kind": "kill_agent", "step": 13})
         self.broken("agent", *kill, status=-9)

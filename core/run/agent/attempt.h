@@ -36,7 +36,7 @@ struct Failure {
   std::string message;
   int weight = 0;          ///< how much it tells of the cause
   bool death = false;      ///< a worker ended by a signal: the workers may start again
-  std::string crash = {};  ///< rank and signal of a worker that crashed by what it computed
+  std::string crash = {};  ///< what comes again at the same place: a crash or a hang, and whose
 };
 
 /// One world of a run: its layout, this node's workers, the memory that they share, and what they say until

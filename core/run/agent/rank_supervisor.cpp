@@ -25,6 +25,14 @@ HangLimits limits_of(const job::JobSpec& job, const parallel::Topology& topology
           .threads = cpu ? topology.device.threads : 1};
 }
 
+/// What names a hang that the ranks brought about themselves: in the same step it would come again. A stopped
+/// process and a lost link come from outside; empty then.
+std::string own_fault(const HangVerdict& verdict) {
+  if (verdict.kind == "stopped" || verdict.kind == "link") return "";
+  return fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
+                     fmt::join(verdict.ranks, ", "), verdict.kind);
+}
+
 /// The ranks of each pipeline stage: they have the same work.
 std::vector<std::vector<std::int64_t>> stages_of(const parallel::ProcessGrid& grid) {
   std::vector<std::vector<std::int64_t>> stages(static_cast<std::size_t>(grid.size(parallel::Axis::pp)));
@@ -105,7 +113,7 @@ void RankSupervisor::tell(Attempt& attempt, const HangVerdict& verdict,
   if (std::string kept = keep(verdict, sights); !kept.empty()) details.push_back(std::move(kept));
   run_.notify(io::NoticeKind::hang, verdict.message, std::move(details));
   run_.sinks().each(&io::MetricsSink::on_hang, io::HangRecord{verdict.kind});
-  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true});
+  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, own_fault(verdict)});
 }
 
 /// Writes down all that is known of the ranks. Where it is.

@@ -314,8 +314,7 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
   if (!repeated_.empty())
     return text + "; " + repeated_ +
            " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
-           "hardware "
-           "that computes wrongly; try the step on other hardware";
+           "hardware that computes wrongly; try the step on other hardware";
   if (failure.death && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +

@@ -417,7 +417,7 @@ class Run {
   std::string dropped_copy_;  ///< in the durable tier, when ranks differed
   // Between two attempts.
   RunSeries& series_;
-  std::string repeated_;  ///< a crash that came again at the same place
+  std::string repeated_;  ///< a crash or hang that came again at the same place
   RestartBudget& restarts_;
   std::int64_t restarted_ = 0;                    ///< times, by this process
   std::optional<io::Recovery> recovery_;          ///< the leader's, from a failure until the next step

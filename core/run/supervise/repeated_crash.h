@@ -14,11 +14,11 @@ inline bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-/// Crashes of a run's workers: the same rank by the same signal in the same step, and no more restarts are
-/// worth it.
+/// Crashes and hangs of a run's workers: the same rank by the same signal, or the same ranks by the same kind
+/// of hang, in the same step, and no more restarts are worth it.
 class RepeatedCrash {
  public:
-  /// `place`: rank and signal; `step`: under way. Whether that crash was there before.
+  /// `place`: what and whose; `step`: under way. Whether that failure was there before.
   bool add(const std::string& place, std::int64_t step) {
     const auto [at, is_new] = last_.try_emplace(place, step);
     const bool again = !is_new && at->second == step;
