@@ -154,8 +154,16 @@ TEST_CASE("the limit of the workspace cuts the library's backward into pieces", 
       WholeSequences{.sequences = 64, .tokens = 1024, .heads = 32, .kv_heads = 8}.backward(), target);
   CHECK(by_sequence.pieces.kv_heads == 8);
   CHECK((by_sequence.pieces.sequences > 1 && by_sequence.pieces.sequences < 64));
-  target.attention_limit_bytes = 16 << 20;
-  CHECK(choose_attention(s.backward(), target).kernel == AttentionKernel::tensor_cores);
+  // One key head: with the library up to 4 GiB, beyond that within the limit alone.
+  const WholeSequences grouped{.sequences = 1, .tokens = 8192, .heads = 16, .kv_heads = 1},
+      longer{.sequences = 1, .tokens = 32768, .heads = 32, .kv_heads = 8};
+  const kernels::cuda::AttentionChoice one_head = choose_attention(grouped.backward(), target);
+  CHECK(one_head.kernel == AttentionKernel::library);
+  CHECK((one_head.workspace > 2 * kGiB && one_head.workspace <= 4 * kGiB));
+  CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::tensor_cores);
+  CHECK(choose_attention(longer.backward(), target).limited);
+  target.attention_limit_bytes = 16 * kGiB;
+  CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::library);
 }
 
 TEST_CASE("the workspace is what the installed library plans, piece by piece", "[attention][choice]") {

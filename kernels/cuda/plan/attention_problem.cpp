@@ -10,6 +10,10 @@ namespace {
 /// Of a forward by the formula: plans of cuDNN 9.19 ask for 256 bytes at most.
 constexpr std::int64_t kForwardWorkspace = std::int64_t{1} << 20;
 
+/// One key head of one sequence stays with the library up to this, whatever the limit: as 8192 tokens do with
+/// 16 query heads to a key head.
+constexpr std::int64_t kOneHeadBytes = std::int64_t{4} << 30;
+
 template <class Args, class... Outputs>
 bool library_can(const Args& a, const Target& target, const Outputs&... outputs) {
   const AttentionBlock& b = a.block;
@@ -77,6 +81,7 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
     if (choice.workspace <= limit) break;
     if (p.sequences > 1) p.sequences = even(all, p.sequences / 2);
     else if (p.kv_heads > 1) p.kv_heads = even(kv_heads, p.kv_heads / 2);
+    else if (choice.workspace <= kOneHeadBytes) break;
     else return {.limited = true};
   }
   choice.kernel = AttentionKernel::library;

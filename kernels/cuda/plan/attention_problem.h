@@ -61,9 +61,9 @@ struct AttentionChoice {
 /// positions, windows, softcaps, merges, outputs in fp32.
 ///
 /// A backward goes in pieces whose workspace stays within the target's limit: whole sequences, or one
-/// sequence at a time and as many key heads as fit. Where one key head of one sequence is above the limit, as
-/// with the deterministic backward of long sequences, whose workspace grows with the square of the length,
-/// our own kernels run it: their scratch is a number for each row.
+/// sequence at a time and as many key heads as fit. Where one key head of one sequence is above the limit and
+/// above 4 GiB, as with the deterministic backward of long sequences, whose workspace grows with the square
+/// of the length, our own kernels run it: their scratch is a number for each row.
 AttentionChoice choose_attention(const AttentionForward&, const Target&);
 AttentionChoice choose_attention(const AttentionBackward&, const Target&);
 
