@@ -19,6 +19,7 @@ DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Layout& layout,
       pool_(topology.device.threads),
       backend_(make_backend(topology, pool_, rank)) {
   backend_->tune(topology.device.tuning);
+  backend_->limit_attention(plan_.attention_limit_bytes);
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe), when);
   const bool timed = job.gemm_algorithms == job::GemmAlgorithms::timed;
   if (timed && rank == 0)

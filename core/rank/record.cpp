@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/rank/dry_run.h"
 #include "core/train/snapshot.h"
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
@@ -108,31 +109,7 @@ class JudgeOnce final : public train::Judge {
   bool again_ = true;
 };
 
-}  // namespace
-
-MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
-  if (microbatch + 1 == microbatches) return MicrobatchRole::last;
-  return microbatch == 0 ? MicrobatchRole::first : MicrobatchRole::middle;
-}
-
-std::int64_t RankRecord::times(const ActionKey& key, std::int64_t microbatches) {
-  return key.role == MicrobatchRole::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
-}
-
-double RankRecord::flops(std::int64_t microbatches) const {
-  const auto of = [&](const RecordedSegment& segment) {
-    double sum = 0;
-    for (const RecordedEvent& event : segment)
-      if (event.kind == RecordedEvent::Kind::op) sum += ops[static_cast<std::size_t>(event.index)].cost.flops;
-    return sum;
-  };
-  double sum = of(before) + of(after);
-  for (const auto& [key, segment] : actions)
-    sum += static_cast<double>(times(key, microbatches)) * of(segment);
-  return sum;
-}
-
-RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+RankRecord record_once(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                        const kernels::Target& target, const train::SlotCounts& slots,
                        std::span<const train::SlotCounts> alike) {
   const job::JobSpec few = shortened(job);
@@ -168,8 +145,58 @@ RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, 
   RankRecord record = recorder.take();
   record.memory = memory.budget();
   for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
+  record.attention_limit_bytes = target.attention_limit_bytes;
   record.snapshot_bytes = train::Snapshot(trainer.params()).bytes();
   return record;
+}
+
+}  // namespace
+
+MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
+  if (microbatch + 1 == microbatches) return MicrobatchRole::last;
+  return microbatch == 0 ? MicrobatchRole::first : MicrobatchRole::middle;
+}
+
+std::int64_t RankRecord::times(const ActionKey& key, std::int64_t microbatches) {
+  return key.role == MicrobatchRole::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
+}
+
+double RankRecord::flops(std::int64_t microbatches) const {
+  const auto of = [&](const RecordedSegment& segment) {
+    double sum = 0;
+    for (const RecordedEvent& event : segment)
+      if (event.kind == RecordedEvent::Kind::op) sum += ops[static_cast<std::size_t>(event.index)].cost.flops;
+    return sum;
+  };
+  double sum = of(before) + of(after);
+  for (const auto& [key, segment] : actions)
+    sum += static_cast<double>(times(key, microbatches)) * of(segment);
+  return sum;
+}
+
+RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const train::SlotCounts& slots,
+                       std::span<const train::SlotCounts> alike) {
+  RankRecord record = record_once(job, layout, rank, target, slots, alike);
+  if (!attention_is_limited(record)) return record;
+  std::int64_t most = record.memory.total_bytes();
+  for (const kernels::MemoryBudget& memory : record.memory_alike) most = std::max(most, memory.total_bytes());
+  kernels::Target roomier = target;
+  roomier.attention_limit_bytes = attention_limit(target, most + overhead_bytes(job, layout, rank));
+  if (roomier.attention_limit_bytes == target.attention_limit_bytes) return record;
+  return record_once(job, layout, rank, roomier, slots, alike);
+}
+
+std::int64_t attention_limit(const kernels::Target& target, std::int64_t used_bytes) {
+  const std::int64_t least = target.attention_limit_bytes,
+                     part = (target.memory_bytes - used_bytes) / kAttentionShareOfLeft;
+  std::int64_t limit = least;
+  while (target.memory_bytes > 0 && 2 * limit - least <= part) limit *= 2;
+  return limit;
+}
+
+bool attention_is_limited(const RankRecord& record) {
+  return std::ranges::any_of(record.ops, [](const RecordedOp& op) { return op.what.limited; });
 }
 
 std::int64_t flow_bytes(const job::JobSpec& job) {

@@ -184,7 +184,7 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
     return {{"supervise.spikes.policy", problem}};
   const bool retries =
       std::find(s.spikes.policy.begin(), s.spikes.policy.end(), "retry") != s.spikes.policy.end();
-  if (job.attention == kernels::Determinism::fast && (s.verify_every > 0 || retries))
+  if (job.attention.backward == kernels::Determinism::fast && (s.verify_every > 0 || retries))
     return {
         {s.verify_every > 0 ? "supervise.verify.every" : "supervise.spikes.policy",
          std::string("with attention: fast a step that is computed again has other bits on sound hardware, "

@@ -81,6 +81,7 @@ class ObservedBackend : public Backend {
   void enter_thread() override { inner_.enter_thread(); }
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
 
+  void limit_attention(std::int64_t bytes) override { inner_.limit_attention(bytes); }
   std::string time_gemms(std::span<const OpClass> gemms) override { return inner_.time_gemms(gemms); }
   void use_gemms(const std::string& choices) override { inner_.use_gemms(choices); }
 
@@ -91,7 +92,8 @@ class ObservedBackend : public Backend {
  private:
   template <class Args>
   void call(Stream& stream, Operator op, const Args& args, void (Backend::*run)(Stream&, const Args&)) {
-    timed(stream, op, cost(args, inner_.target()), op_class(args), [&] { (inner_.*run)(stream, args); });
+    timed(stream, op, cost(args, inner_.target()), op_class_on(args, inner_.target()),
+          [&] { (inner_.*run)(stream, args); });
   }
   template <class Run>
   void timed(Stream& stream, Operator op, const Cost& cost, const OpClass& what, const Run& run) {

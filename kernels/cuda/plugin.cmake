@@ -16,7 +16,7 @@ find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR
 if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR)
   message(STATUS "attention on CUDA: cuDNN")
   set(TRAINERD_CUDNN ON)
-  set(cudnn_sources attention_cudnn.cpp attention_graph.cpp)
+  set(cudnn_sources attention_cudnn.cpp attention_graph.cpp attention_plans.cpp)
 else()
   message(STATUS "attention on CUDA: our own kernels alone (cuDNN or its front end was not found)")
   set(TRAINERD_CUDNN OFF)

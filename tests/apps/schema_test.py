@@ -111,7 +111,7 @@ def properties(schema, prefix=""):
 
 KEYS = reference()
 # A value stands for a map of one of their keys.
-SHORT = {"precision", "checkpoint.memory", "checkpoint.partner", "cluster.failures.elastic"}
+SHORT = {"precision", "checkpoint.memory", "checkpoint.partner", "cluster.failures.elastic", "attention"}
 SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - SHORT)
 OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *sorted(SHORT)] if "." in s]
 

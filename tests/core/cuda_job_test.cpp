@@ -142,11 +142,11 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
 }
 
 TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
-  CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
+  CHECK(cuda_job({"attention=fast"}).attention.backward == kernels::Determinism::fast);
   CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}),
                     Catch::Contains("attention") && Catch::Contains("has no effect"));
-  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention ==
-        kernels::Determinism::fast);
+  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml")
+            .attention.backward == kernels::Determinism::fast);
 }
 
 TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {

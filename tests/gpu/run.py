@@ -63,7 +63,7 @@ def main():
         (args.out / "table.md").write_text(text)
     print(text)
     run.close()
-    return 1 if run.failed() else 0
+    return 1 if run.failed() or table.misnamed(run.records) else 0
 
 
 if __name__ == "__main__":

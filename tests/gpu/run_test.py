@@ -143,6 +143,22 @@ class Tables(unittest.TestCase):
         self.assertIn("| a: qkv fprop | 32768 x 2048 x 1536 | 250 | 0.200 | 800 | not used | 80% |", text)
         self.assertIn("| a: fprop | 800 |  |", text)
 
+    def test_a_row_that_ran_by_own_kernels_says_so_or_fails(self):
+        def found(**changed):
+            return table.misnamed([{"phase": "2a", "step": "ours a", "outcome": "passed", "result": {**OURS, "compute": "bf16", **changed}}])
+        self.assertEqual(found(own_attention_calls=0, widened_gemms=0), [])
+        self.assertIn("a: 112 calls of attention by own kernels", found(own_attention_calls=112)[0])
+        self.assertIn("3 widened GEMMs", found(widened_gemms=3)[0])
+        self.assertEqual(found(own_attention_calls=112, attention_library="own kernels"), [])
+        self.assertEqual(found(own_attention_calls=112, compute="fp32"), [])
+        rows = [{"phase": "2a", "step": "ours a", "outcome": "passed", "result": {**OURS, "own_attention_calls": 7}}]
+        self.assertIn("Rows that are not what they say", table.markdown(rows))
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        results = pathlib.Path(folder.name) / "results.jsonl"
+        results.write_text("".join(json.dumps(r) + "\n" for r in rows))
+        self.assertEqual(subprocess.run([sys.executable, table.__file__, results], capture_output=True).returncode, 1)
+
     def test_nothing_measured_is_a_table_of_steps_alone(self):
         text = table.markdown([{"phase": "contact", "step": "x", "outcome": "failed: status 1\nmore", "seconds": 2.0}])
         self.assertIn("| x | failed: status 1 | 2.0 |", text)

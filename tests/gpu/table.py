@@ -59,6 +59,19 @@ def training_table(records):
                  "GiB used", "first and last loss"], lines)
 
 
+def misnamed(records):
+    """Why rows of ours in bf16 are not what they say: they ran by our own attention, or widened GEMMs, and name a library."""
+    found = []
+    for r in trainings(records):
+        result = r["result"]
+        own, widened = result.get("own_attention_calls", 0), result.get("widened_gemms", 0)
+        on_gpu = result.get("attention_library") and result.get("peak_flops")
+        if on_gpu and result["impl"] == "trainerd" and result.get("compute", "bf16") == "bf16" and (own or widened) \
+                and "own kernels" not in result["attention_library"]:
+            found.append(f"{result['job']}: {own} calls of attention by own kernels, {widened} widened GEMMs, and the row says {result['attention_library']}")
+    return found
+
+
 def ratios(records):
     """Ours over PyTorch's best, for each job, kind of attention and state."""
     best = {}
@@ -166,6 +179,8 @@ def markdown(records):
         text += "\n## Steps\n\n" + rows(["step", "outcome", "s"], steps) + "\n"
     if trainings(records):
         text += f"## Training, as steps of {STEP_TOKENS:,} tokens\n\n" + training_table(records) + "\n" + ratios(records) + "\n"
+    if misnamed(records):
+        text += "## Rows that are not what they say\n\n" + "".join(f"- {row}\n" for row in misnamed(records)) + "\n"
     return text + ledger_tables(records) + gemm_means(records) + operator_tables(records)
 
 
@@ -173,4 +188,6 @@ if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as lines:
-        print(markdown([json.loads(line) for line in lines]))
+        read = [json.loads(line) for line in lines]
+    print(markdown(read))
+    sys.exit(1 if misnamed(read) else 0)

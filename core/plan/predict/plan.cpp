@@ -10,6 +10,7 @@
 #include "core/plan/cost/group_places.h"
 #include "core/plan/predict/schedule_report.h"
 #include "core/plan/replay/stage_records.h"
+#include "core/rank/attention_check.h"
 #include "core/rank/dry_run.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
@@ -201,9 +202,11 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
                  WhenTooLarge when_too_large, const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
+  for (const auto& record : records.of_rank) rank::require_attention(job, *record);
   plan_memory(plan, layout, records, other);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, other);
+  plan.attention = plan_attention(records, topology, job.microbatches(), plan.timed);
   plan_checkpoints(plan, records);
   return plan;
 }

@@ -7,6 +7,7 @@
 
 #include "core/job/job.h"
 #include "core/plan/cost/group_places.h"
+#include "core/plan/predict/attention_plan.h"
 #include "core/plan/replay/other_software.h"
 #include "core/plan/replay/replay.h"
 #include "core/rank/dry_run.h"
@@ -69,6 +70,7 @@ struct Plan {
   bool fits = false;
   std::vector<NearLayout> near;  ///< of near_changes
 
+  AttentionPlan attention;
   bool timed = false;  ///< the topology has rates; if not, what follows is 0
   Replay time;
   /// What supervise.verify adds to a step on average: all but the update of every n-th step a second time.
@@ -83,7 +85,7 @@ struct Plan {
 
 /// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and
 /// replays its schedule on the machines of `topology`. Throws CapacityError or SpecError where the job cannot
-/// be laid out on them at all.
+/// be laid out on them at all, or its attention.require is not met.
 Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
 
 /// A line each, indented.

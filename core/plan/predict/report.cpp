@@ -93,6 +93,9 @@ std::string advice(const Plan& plan) {
            (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
       {l[base::LedgerPart::optimizer],
        "the update: a zero of 1 or more shares it over the data-parallel ranks"},
+      {plan.attention.limited_seconds - plan.attention.fast_seconds,
+       "attention's deterministic backward of long sequences: attention: fast, whose last bits depend on "
+       "timing, takes that much less"},
   };
   const auto worst = std::max_element(losses.begin(), losses.end(), [](const LostTime& a, const LostTime& b) {
     return a.seconds < b.seconds;
@@ -227,8 +230,8 @@ std::string plan_summary(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan, double tokens) {
-  return head_text(plan) + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) +
-         checkpoint_text(plan);
+  return head_text(plan) + memory_text(plan) + traffic_text(plan) + attention_text(plan.attention) +
+         time_text(plan, tokens) + checkpoint_text(plan);
 }
 
 std::string plan_json(const Plan& plan, double tokens) {
@@ -247,6 +250,15 @@ std::string plan_json(const Plan& plan, double tokens) {
   for (const TrafficPlan& t : plan.communication) {
     axes[t.group] = {{"ranks", t.size}, {"link", t.link}, {"calls", t.calls}, {"bytes", t.bytes}};
     if (plan.timed) axes[t.group]["seconds"] = t.seconds;
+  }
+  if (const AttentionPlan& a = plan.attention; a.own_calls > 0) {
+    out["own_attention"] = {{"calls", a.own_calls}, {"plain_calls", a.plain_calls}};
+    if (a.own_seconds > 0) out["own_attention"]["seconds"] = a.own_seconds;
+    if (a.limited_calls > 0) out["own_attention"]["limited_calls"] = a.limited_calls;
+    if (a.limited_seconds > 0) {
+      out["own_attention"]["limited_seconds"] = a.limited_seconds;
+      out["own_attention"]["fast_seconds"] = a.fast_seconds;
+    }
   }
   out["flops_convention"] = kFlopsConvention;
   out["model_flops_per_token"] = job::flops_per_token(plan.job.model);

@@ -32,6 +32,26 @@ void require_updated(const train::StepReport& report, std::int64_t step, std::in
         " is not finite; the step updated nothing");
 }
 
+void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record) {
+  record.widened_gemms = counters.widened_gemms;
+  record.reference_gemms = counters.reference_gemms;
+  record.own_attention = counters.own_attention;
+  record.missed_gemm_choices = counters.missed_gemm_choices;
+  record.attention_fallbacks = counters.attention_fallbacks;
+  if (job.attention.require == job::AttentionRequire::library && counters.own_attention > 0)
+    throw base::device_error("step " + std::to_string(record.step) + ": attention.require is library, and " +
+                             std::to_string(counters.own_attention) +
+                             " calls of attention ran by our own kernels: set attention.require: any, or see "
+                             "which shapes `trainerd plan` gives to the library");
+}
+
+std::string attention_warning(const io::StepRecord& record, const std::string& library) {
+  if (record.attention_fallbacks == 0) return "";
+  return std::to_string(record.attention_fallbacks) +
+         " calls of attention ran by our own kernels, which are " + "slower, though they were planned for " +
+         library + ": see trainerd_own_attention_total; with attention.require: library the run ends instead";
+}
+
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now) {
   return {
       .kind = io::NoticeKind::warning,

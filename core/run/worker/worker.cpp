@@ -262,11 +262,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
-  const kernels::BackendCounters counters = rank_->backend().counters();
-  record.widened_gemms = counters.widened_gemms;
-  record.reference_gemms = counters.reference_gemms;
-  record.own_attention = counters.own_attention;
-  record.missed_gemm_choices = counters.missed_gemm_choices;
+  put_counters(rank_->backend().counters(), job_, record);
   return report;
 }
 

@@ -69,6 +69,7 @@ Target describe_device(int device) {
   target.pci_bus_id = bus_id.data();
   target.gemm_library = gemm_library_name();
   target.attention_library = attention_library_name();
+  target.attention_workspace = attention_workspace_plans();
   return target;
 }
 

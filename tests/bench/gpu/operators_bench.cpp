@@ -123,13 +123,15 @@ class Bench {
                 void (Backend::*run)(Stream&, const Args&)) {
     need_scratch(scratch_bytes(args, target()));
     const Cost c = cost(args, target());
+    const std::int64_t own = backend_->counters().own_attention;
     const Measured m = time([&] { (backend_.get()->*run)(*stream_, args); });
+    const bool by_own = backend_->counters().own_attention > own;
     const double floor =
         std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
     return {{"kind", kind},
             {"job", job_},
             {"op", op},
-            {"shape", shape},
+            {"shape", shape + (by_own ? ", own kernels" : "")},
             {"flops", c.flops},
             {"bytes", c.bytes},
             {"seconds", m.median},

@@ -1,6 +1,6 @@
 // Times whole training steps of a job on its device and prints one JSON line: see README.md beside this file.
 //
-//   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N]
+//   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels]
 //   train_bench JOB.yaml [--set KEY=VALUE]... --describe      what pytorch_train.py needs to know of the job
 //   train_bench JOB.yaml [--set KEY=VALUE]... --ledger [--warmup N]
 //                                                what the operators of the step after N took: a line for each
@@ -8,6 +8,9 @@
 //
 //   --gemm-workspace MIB, --head-chunk TOKENS    of a CUDA device, in place of its own choice
 //   (kernels::Tuning)
+//
+// A bf16 job on a CUDA device whose attention ran by our own kernels, or whose GEMMs were widened, fails:
+// its row would name the library. With --own-kernels the row names our own kernels instead.
 //
 // Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in
 // [0, 1) made of philox(t, i, b).
@@ -41,6 +44,7 @@ struct Args {
   std::vector<std::string> overrides;
   std::int64_t warmup = 3, steps = 6;
   kernels::Tuning tuning;
+  bool own_kernels = false;
   enum class Want { rate, description, ledger } want = Want::rate;
 };
 
@@ -59,13 +63,15 @@ Args parse(int argc, char** argv) {
     else if (flag == "--head-chunk") args.tuning.head_chunk_tokens = std::stoll(value());
     else if (flag == "--describe") args.want = Args::Want::description;
     else if (flag == "--ledger") args.want = Args::Want::ledger;
+    else if (flag == "--own-kernels") args.own_kernels = true;
     else if (flag.starts_with("--") || !args.job.empty())
       throw std::invalid_argument("unknown option " + flag);
     else args.job = flag;
   }
   if (args.job.empty())
     throw std::invalid_argument(
-        "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--describe | --ledger]");
+        "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels] "
+        "[--describe | --ledger]");
   if (args.warmup < 0 || args.steps < 1)
     throw std::invalid_argument("--warmup needs at least 0, --steps at least 1");
   if (args.tuning.gemm_workspace_bytes < 1 || args.tuning.head_chunk_tokens < 0)
@@ -171,14 +177,16 @@ Json run(const core::job::JobSpec& job, const Args& args) {
     seconds.push_back(took);
     optimizer.push_back(report.time[base::LedgerPart::optimizer]);
   }
-  const std::string attention = target.attention_library.empty() ? "own kernels" : target.attention_library;
+  const std::string attention =
+      args.own_kernels || target.attention_library.empty() ? "own kernels" : target.attention_library;
   return {{"impl", "trainerd"},
           {"job", job.name},
+          {"compute", kernels::name_of(job.precision.compute)},
           {"master", kernels::name_of(job.precision.master)},
           {"gemm_algorithms", rank.gemm_algorithms().empty() ? "first" : "timed"},
           {"gemm_workspace_bytes", topology.device.tuning.gemm_workspace_bytes},
           {"head_chunk_tokens", topology.device.tuning.head_chunk_tokens},
-          {"attention", job.attention == kernels::Determinism::fast ? "fast" : "deterministic"},
+          {"attention", job.attention.backward == kernels::Determinism::fast ? "fast" : "deterministic"},
           {"attention_library", attention},
           {"micro", job.batch.micro},
           {"microbatches", job.microbatches()},
@@ -240,16 +248,29 @@ void print_ledger(const core::job::JobSpec& job, const Args& args) {
   std::printf("%s\n", total.dump().c_str());
 }
 
+/// Why the row is not what it says; empty where it is.
+std::string misnamed(const Json& row, kernels::DeviceKind device) {
+  const std::int64_t own = row.at("own_attention_calls"), widened = row.at("widened_gemms");
+  if (device != kernels::DeviceKind::cuda || row.at("compute") != "bf16" || (own == 0 && widened == 0) ||
+      row.at("attention_library") == "own kernels")
+    return "";
+  return std::to_string(own) + " calls of attention ran by our own kernels and " + std::to_string(widened) +
+         " GEMMs were widened, and the row says " + row.at("attention_library").get<std::string>() +
+         ": see `trainerd plan`, or give --own-kernels";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const Args args = parse(argc, argv);
     const core::job::JobSpec job = core::spec::load_job(args.job, args.overrides);
-    if (args.want == Args::Want::ledger) print_ledger(job, args);
-    else
-      std::printf("%s\n",
-                  (args.want == Args::Want::description ? describe(job) : run(job, args)).dump().c_str());
+    if (args.want == Args::Want::ledger) return print_ledger(job, args), 0;
+    if (args.want == Args::Want::description) return std::printf("%s\n", describe(job).dump().c_str()), 0;
+    const Json row = run(job, args);
+    std::printf("%s\n", row.dump().c_str());
+    if (const std::string why = misnamed(row, core::spec::job_topology(job).device.kind); !why.empty())
+      throw base::device_error(why);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_bench: %s\n", error.what());
