@@ -68,28 +68,6 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 """
 
 
-# An agent whose event loop is held up: while the file that the environment names exists, no recvmsg or recv of its main thread returns.
-HELD = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/prctl.h>
-#include <sys/socket.h>
-#include <unistd.h>
-static void hold(void) {
-  char name[16] = {0};
-  const char* file = getenv("HELD");
-  prctl(PR_GET_NAME, name);
-  while (file && gettid() == getpid() && !strcmp(name, "trainerd") && access(file, F_OK) == 0) usleep(1000);
-}
-ssize_t recv(int fd, void* to, size_t n, int flags) {
-  hold();
-  return ((ssize_t(*)(int, void*, size_t, int))dlsym(RTLD_NEXT, "recv"))(fd, to, n, flags);
-}
-"""
-
-
 class Preflight(NodesTest):
     def test_a_node_whose_storage_fails_and_whose_clock_is_ahead_is_told_of(self):
         rules, environment = self.failing_disk()
@@ -160,7 +138,9 @@ class Training(NodesTest):
             for node in signalled:
                 agents[node].send_signal(signal.SIGTERM)
                 time.sleep(0.01)
-            self.finish(agents, status=143)
+            outputs = self.finish(agents, status=143)
+            if len(signalled) == 2:
+                self.assertRegex(outputs[0], r"SIGTERM(: the run is stopping already, by SIGTERM at node 1| at node 1 \(.+\): the run is stopping already, by SIGTERM)")
             last = self.steps(name)[-1]["step"]
             self.assertEqual([p.name for p in self.checkpoints(name)], [f"step-{last:08d}"])
 
@@ -344,18 +324,12 @@ class Meeting(NodesTest):
         first.send_signal(signal.SIGTERM)
         self.finish([first], status=143)
 
-    def test_an_agent_that_something_holds_up_is_alive_and_named(self):
-        port, job, hold = free_port(), self.job("busy"), self.root / "hold"
-        arguments = self.arguments("tp2-dp2", "steps=1000000", "supervise={heartbeat: 250ms, dead_after: 1s}")
-        environment = {**self.preloaded("held", HELD), "HELD": str(hold)}
-        agents = [self.start_node(job, node, port, *arguments, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
-        self.wait_for_step(agents[0], 3, "busy")
-        hold.touch()
-        [event] = self.wait_for(agents[0], lambda: [e for e in self.events("busy") if e["event"] == "warning" and "busy" in e["message"]], "it is told of")
-        self.assertRegex(event["message"], r"^node 1 \(.+\) is alive, but its agent has been busy for 1\.\d+ s: it may wait for a disk$")
-        hold.unlink()
-        agents[0].send_signal(signal.SIGTERM)
-        self.finish(agents, status=143)
+    def test_a_sigquit_to_any_agent_ends_all_at_once(self):
+        agents = self.start_nodes(self.job("quit"), *self.arguments("tp2-dp2", "steps=1000000"))
+        self.wait_for_step(agents[0], 3, "quit")
+        agents[1].send_signal(signal.SIGQUIT)
+        self.assertIn("SIGQUIT: stopping at once", self.finish([agents[1]], status=131)[0])
+        self.assertRegex(self.finish([agents[0]], status=7)[0], r"trainerd: node 1 \(.+\): stopped at once by SIGQUIT; the last checkpoint is ")
 
     def test_what_is_missing_or_contradicts_is_status_2(self):
         job = self.job("wrong")

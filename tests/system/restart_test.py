@@ -162,16 +162,6 @@ class OneNode(RestartTest):
         self.finish_one(process)
         self.assert_as_whole("disk", *long)
 
-    def test_a_checkpoint_that_is_gone_is_named_where_the_workers_would_begin_from_it(self):
-        job = self.job("gone", schedule=CONSTANT)
-        self.run_job(job, *KILLED, "--set", "steps=10", "--set", "evaluate.every=0")
-        process = self.start(job, "--set", "steps=100000", "--set", "evaluate.every=0", "--set", "checkpoint.every=0")
-        self.wait_for_step(process, 12, "gone")
-        for checkpoint in self.checkpoints("gone"):
-            shutil.rmtree(checkpoint)
-        self.kill_worker(process)
-        self.assertIn("the workers do not start again: the checkpoint of step 10 is not there any more", self.finish_one(process, status=7))
-
     def test_a_snapshot_that_cannot_be_written_after_the_last_death_is_told_beside_it(self):
         rules, environment = self.failing_disk()
         process = self.start(self.job("full"), "--set", "steps=100000", "--set", "restarts=0", "--set", "checkpoint.give_up=500ms", env=environment)
@@ -187,7 +177,7 @@ class OneNode(RestartTest):
     def test_snapshots_that_do_not_reach_the_disk_keep_the_workers_from_starting_again(self):
         hold, environment = self.slow_disk()
         hold.write_text("step-")
-        port, arguments = free_port(), [*self.arguments("dp2-pp2", "steps=100000"), "--set", "checkpoint.every=5"]
+        port, arguments = free_port(), self.arguments("tp2-dp2", "steps=100000", "parallel.zero=0")
         agents = [self.start_node(self.job("held"), node, port, *arguments, env=environment) for node in (0, 1)]
         self.wait_for_step(agents[0], 8, "held")
         self.kill_worker(agents[0])  # a replica's state is on the other node: memory is not enough
@@ -274,6 +264,17 @@ class TwoNodes(RestartTest):
                 for output in outputs:
                     self.assertRegex(output, rf"restarted: .*rank {2 * node + 1} .*signal 9.*{found}")
                 self.assert_as_whole(source, *arguments)
+
+    def test_a_checkpoint_that_is_gone_is_named_where_the_workers_would_begin_from_it_and_all_agents_fail(self):
+        job, layout = self.job("gone", schedule=CONSTANT), self.arguments("tp2-dp2", "evaluate.every=0")
+        self.finish(self.start_nodes(job, *layout, "--set", "steps=5"))
+        agents = self.start_nodes(job, *layout, "--set", "steps=100000", "--set", "checkpoint.every=0")
+        self.wait_for_step(agents[0], 7, "gone")
+        shutil.rmtree(self.checkpoints("gone")[0])
+        self.kill_worker(agents[0])
+        first, second = self.finish(agents, status=7)
+        self.assertIn("the workers do not start again: the checkpoint of step 5 is not there any more", first)
+        self.assertRegex(second, r"trainerd: rank 0 \(pid \d+\) ended by signal 9 .* after step \d+; the last checkpoint is .*/step-00000005; run the job again")
 
     @unittest.skipUnless(FULL, "half a minute: how long nodes have to end their ranks")
     def test_a_node_that_does_not_end_its_ranks_is_named(self):

@@ -216,10 +216,8 @@ void Run::train() {
     if (killed_) return;
     attempt_->end_workers();
     if (told_to_end()) {
-      if (!membership_.end()->failed) return;
-      log_flights();
-      drain_quietly();
-      base::throw_error(membership_.end()->kind, membership_.end()->message);
+      if (membership_.end()->failed) log_flights();
+      return throw_told_failure();
     }
     if (stop_between_) {
       finish_saves(kEndSeconds);
@@ -293,6 +291,13 @@ void Run::wait_for_events(std::optional<double> seconds) {
 }
 
 // ---- the end
+
+/// Where the leader has ended the run by an error, this agent ends by it.
+void Run::throw_told_failure() {
+  if (!membership_.end()->failed) return;
+  drain_quietly();
+  base::throw_error(membership_.end()->kind, membership_.end()->message);
+}
 
 void Run::throw_failure() {
   Failure failure = *attempt_->failure();

@@ -138,6 +138,7 @@ class Run {
   void leave_to_next_leader();
   void meet_partner(std::int64_t attempt);
   bool told_to_end() const { return !membership_.leads() && membership_.over(); }
+  void throw_told_failure();
   [[noreturn]] void throw_failure();
   std::string with_last_checkpoint(const Failure& failure) const;
   void fail(Failure failure) { attempt_->fail(std::move(failure)); }

@@ -188,6 +188,7 @@ Run::Next Run::follow_restart() {
   membership_.send(held);
   while (!next_ && !resizes_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
   if (resizes_) return Next::resize;
+  if (!killed_ && told_to_end()) throw_told_failure();
   if (killed_ || told_to_end()) return Next::stop;
   if (!next_ || !prepare_restart(*next_)) return Next::failure;
   folders_ = next_->folders;

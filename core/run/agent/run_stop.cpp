@@ -52,10 +52,7 @@ void Run::stop_at_once(const StopRequest& request, const std::string& message) {
   attempt_->kill_workers();
   writer_.abandon();
   if (membership_.leads()) membership_.finish({.stop_signal = request.exit_signal});
-  else
-    membership_.finish(
-        {.failed = true,
-         .message = membership_.name_of(membership_.node()) + " was stopped at once by " + request.reason});
+  else membership_.finish({.failed = true, .message = "stopped at once by " + request.reason});
 }
 
 void Run::on_signal() {
