@@ -92,7 +92,7 @@ class Limits(Folder):
         self.assertEqual([json.loads(x)["step"] for x in (self.root / "results.jsonl").read_text().splitlines()], ["late", "cut"])
 
 
-class Tables(unittest.TestCase):
+class Tables(Folder):
     def test_a_step_of_524288_tokens_is_sixteen_microbatches_and_one_update(self):
         rate, microbatch, update = table.equivalent(OURS)
         self.assertAlmostEqual(microbatch, 0.5)
@@ -153,9 +153,7 @@ class Tables(unittest.TestCase):
         self.assertEqual(found(own_attention_calls=112, compute="fp32"), [])
         rows = [{"phase": "2a", "step": "ours a", "outcome": "passed", "result": {**OURS, "own_attention_calls": 7}}]
         self.assertIn("Rows that are not what they say", table.markdown(rows))
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        results = pathlib.Path(folder.name) / "results.jsonl"
+        results = self.root / "results.jsonl"
         results.write_text("".join(json.dumps(r) + "\n" for r in rows))
         self.assertEqual(subprocess.run([sys.executable, table.__file__, results], capture_output=True).returncode, 1)
 
