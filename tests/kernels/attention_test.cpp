@@ -16,7 +16,7 @@ void check_problem(const Problem& p, DType dtype) {
       INFO(kernels::name_of(dtype) << " on " << kernels::to_string(isa) << " with " << threads
                                    << " threads, head " << E << ", " << p.lengths.size() << " sequences");
       Machine m(isa, threads);
-      std::memset(m.scratch().base(), 0xff, static_cast<std::size_t>(m.scratch().capacity()));
+      m.spoil_scratch();
       const Tensor x = m.tensor(dtype, {T, W}, qkv), bounds = m.ids(p.cu_seqlens());
       const Tensor y = m.empty(dtype, {T, H * E}), sums = m.empty(DType::f32, {H, T}),
                    dx = m.empty(dtype, {T, W});

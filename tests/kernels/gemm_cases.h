@@ -51,9 +51,7 @@ inline Weight weight_of(Machine& m, DType dtype, Size size, const Values& values
 }
 
 /// Scratch that reads as NaN, so that what an operator does not write itself shows.
-inline void poison_scratch(Machine& m) {
-  std::memset(m.scratch().base(), 0xff, static_cast<std::size_t>(m.scratch().capacity()));
-}
+inline void poison_scratch(Machine& m) { m.spoil_scratch(); }
 
 /// The inputs of all three roles and their products.
 struct Case {

@@ -58,14 +58,22 @@ class Machine {
       : pool_(threads),
         backend_holder_(make(target_of(isa, threads, bf16_gemm), pool_)),
         backend_(*backend_holder_) {
-    scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, kScratchBytes);
-    scratch_ = kernels::Arena("scratch", scratch_memory_.data(), kScratchBytes);
+    // A GEMM library's workspace is in it.
+    const bool cuda = backend_.target().kind == kernels::DeviceKind::cuda;
+    const std::int64_t bytes = cuda ? 8 * kScratchBytes : kScratchBytes;
+    scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, bytes);
+    scratch_ = kernels::Arena("scratch", scratch_memory_.data(), bytes);
     stream_ = backend_.make_stream("compute", &scratch_);
   }
 
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *stream_; }
   kernels::Arena& scratch() { return scratch_; }
+  /// Its first bytes become NaNs: what an operator reads before it has written it shows.
+  void spoil_scratch() {
+    write_bytes(std::vector<std::byte>(kScratchBytes, std::byte{0xff}),
+                {scratch_.base(), DType::u8, {kScratchBytes}});
+  }
 
   /// Memory of `shape`, which ends at a guard page; its bytes are set to a pattern that is a NaN in fp32 and
   /// bf16, so that an output that is not written or is read shows.
