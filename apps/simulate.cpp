@@ -46,7 +46,7 @@ core::plan::RunFigures figures_of(const core::job::JobSpec& job, const SimulateA
     figures.step_seconds = plan.time.step_seconds + plan.verify_seconds;
   if (!figures.checkpoint_bytes) figures.checkpoint_bytes = static_cast<double>(plan.checkpoint.bytes);
   if (!figures.save_seconds && job.checkpoint.async && plan.checkpoint.snapshot_seconds > 0)
-    figures.save_seconds = plan.checkpoint.snapshot_seconds;
+    figures.save_seconds = plan.checkpoint.stall_seconds;
   return figures;
 }
 /// Seconds of a chunk's computations as the options give them.

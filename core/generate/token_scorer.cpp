@@ -77,15 +77,18 @@ class ForwardPass {
         memory_(memory),
         groups_(layout, 0, job.model, world, backend),
         stream_(backend.make_stream("compute", &memory.scratch())),
-        declared_(frozen(
-            model::declare_parameters(job.model, parallel::chunks_of(layout, 0), job.model.seq_len, false))),
+        declared_(
+            frozen(model::declare_parameters(job.model, parallel::chunks_of(layout, 0), job.model.seq_len,
+                                             false, backend.target().vocab_multiple))),
         params_(declared_.infos, train::optimizer_views(job.optimizer, declared_.infos), job.precision,
                 train::param_placement(layout, groups_, 1), backend, memory.persistent()) {
     Arena& persistent = memory.persistent();
     const model::RopeTables rope = model::take_rope_tables(job.model, persistent);
     model::fill_rope_tables(job.model, rope, backend, *stream_);
-    logits_1V_ = persistent.take(job.precision.compute, {1, model::local_sizes(job.model, 1, 0).vocab_rows},
-                                 MemoryTerm::activations);
+    logits_1V_ =
+        persistent.take(job.precision.compute,
+                        {1, model::local_sizes(job.model, 1, 0, backend.target().vocab_multiple).vocab_rows},
+                        MemoryTerm::activations);
     chunk_ = std::make_unique<model::ModelChunk>(
         job.model, job.recompute, declared_.chunks.front(), job.precision.compute, params_,
         parallel::TensorParallel{.backend = backend, .group = groups_.tp()}, rope);
@@ -141,7 +144,7 @@ class ForwardPass {
 MemoryBudget budget_of(const job::JobSpec& job, const parallel::Layout& layout, const Target& target) {
   MetaBackend backend(target, [](const MetaCall&) {});
   parallel::MetaWorld world(0);
-  train::StepMemory memory(one_slot());
+  train::StepMemory memory(one_slot(), target.alignment);
   ForwardPass forward(job, layout, backend, world, memory);
   forward.run(std::vector<std::int32_t>(static_cast<std::size_t>(job.model.seq_len), 0));
   return memory.budget();

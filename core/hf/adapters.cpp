@@ -16,7 +16,7 @@ namespace {
 model::DeclaredParams whole_model(const job::ModelOptions& options) {
   const std::vector<parallel::ChunkSpan> whole{
       {.first_layer = 0, .layers = options.layers, .embedding = true, .head = true}};
-  return model::declare_parameters(options, whole, 1, false);
+  return model::declare_parameters(options, whole, 1, false, model::kLogicalVocab);
 }
 
 }  // namespace

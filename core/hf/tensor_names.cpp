@@ -34,7 +34,7 @@ std::string in_layer(std::string pattern, const std::string& layer) {
 std::vector<model::ParamInfo> parameters_of(const job::ModelOptions& options) {
   const std::vector<parallel::ChunkSpan> whole{
       {.first_layer = 0, .layers = options.layers, .embedding = true, .head = true}};
-  return model::declare_parameters(options, whole, 1, false).infos;
+  return model::declare_parameters(options, whole, 1, false, model::kLogicalVocab).infos;
 }
 
 const TensorRule& rule_for(std::span<const TensorRule> rules, const std::string& pattern) {

@@ -21,6 +21,16 @@ enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 /// timing.
 enum class GemmAlgorithms : std::uint8_t { first, timed };
 
+/// Whether attention on a GPU may run by our own kernels, or by the library alone.
+enum class AttentionRequire : std::uint8_t { any, library };
+/// How attention runs on a GPU.
+struct AttentionRun {
+  kernels::Determinism backward = kernels::Determinism::deterministic;
+  AttentionRequire require = AttentionRequire::any;
+
+  bool operator==(const AttentionRun&) const = default;
+};
+
 /// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
 enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
 
@@ -35,7 +45,7 @@ struct JobSpec {
   std::uint64_t seed = 0;
   std::string output;  ///< directory; default runs/<name>
   DeviceChoice device = DeviceChoice::automatic;
-  kernels::Determinism attention = kernels::Determinism::deterministic;  ///< of its backward, on a GPU
+  AttentionRun attention;
   GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
   IsaChoice isa = IsaChoice::automatic;
   std::int64_t threads = 0;   ///< CPU threads of a worker; 0: one for each core

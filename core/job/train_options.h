@@ -85,8 +85,8 @@ struct PrecisionRecipe {
   kernels::DType moments = kernels::DType::f32;
   kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
 
-  /// Whether gradients are rounded on their way to other ranks.
-  bool rounds_reduction() const { return grads == kernels::DType::f32 && reduce == kernels::DType::bf16; }
+  /// Whether ranks exchange their gradients in bf16, and each sums its part (parallel::RoundedSum).
+  bool exchanges_gradients() const { return reduce == kernels::DType::bf16; }
 
   bool operator==(const PrecisionRecipe&) const = default;
 };

@@ -41,7 +41,7 @@ ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptio
                        ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
                        const RopeTables& rope, Determinism attention)
     : model_(model),
-      local_(local_sizes(model, tp.group.size(), tp.group.rank())),
+      local_(local_sizes(model, tp.group.size(), tp.group.rank(), tp.backend.target().vocab_multiple)),
       ids_(std::move(ids)),
       dtype_(dtype),
       params_(params),

@@ -12,14 +12,11 @@ namespace {
 using namespace kernels;
 using parallel::GradUnit;
 
-// A parameter begins on a cache line in every dtype.
-constexpr std::int64_t kAlignElements = 64;
-
 /// As a view of such parameters keeps them: see ViewSpec.
 job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec) {
   if (spec.trainable) return recipe;
   recipe.master = recipe.params;
-  recipe.reduce = recipe.grads;
+  recipe.reduce = DType::f32;
   return recipe;
 }
 ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
@@ -58,7 +55,8 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
                    [&](ParamId a, ParamId b) { return info(a).unit < info(b).unit; });
 
   const std::int64_t parts = placement_.dp.parts(),
-                     pieces = recipe.rounds_reduction() ? placement_.dp.pieces() : 1;
+                     pieces = recipe.exchanges_gradients() ? placement_.dp.pieces() : 1,
+                     alignment = backend_.target().alignment;
   std::vector<parallel::Section> sections;
   std::vector<std::size_t> section_of(infos_.size());
   ParamId before = kNoParam;
@@ -77,15 +75,17 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
     if (by_itself) {
       sections.pop_back();
-      for (const std::int64_t elements : tensor_sections(info(id).shard, placement_.tp, parts * pieces))
+      for (const std::int64_t elements :
+           tensor_sections(info(id).shard, placement_.tp, parts * pieces * alignment))
         sections.push_back({param.unit, elements});
     } else {
-      sections.back().elements += align_up(param.shape.numel(), kAlignElements);
+      // Aligned in every dtype.
+      sections.back().elements += align_up(param.shape.numel(), alignment);
     }
     before = id;
   }
-  buckets_ =
-      parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads), parts, pieces);
+  buckets_ = parallel::lay_out_buckets(sections, placement_.bucket_bytes / size_of(recipe.grads), parts,
+                                       pieces, alignment);
   for (const ParamId id : ids_)
     of(id).offset += buckets_.section_begins[section_of[static_cast<std::size_t>(id)]];
 }
@@ -220,7 +220,7 @@ void ParamView::add_partial_sum(ParamId id, std::int64_t begin, std::int64_t cou
   std::vector<parallel::PartialSum>& sums = partial_sums_;
   // Neighbours in memory are summed at once, the padding between them too.
   if (!sums.empty() && sums.back().group == &group &&
-      begin == align_up(sums.back().begin + sums.back().count))
+      begin == align_up(sums.back().begin + sums.back().count, backend_.target().alignment))
     sums.back().count = begin + count - sums.back().begin;
   else sums.push_back({begin, count, &group, label});
 }

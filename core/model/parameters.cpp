@@ -18,17 +18,18 @@ struct Rule {
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
   std::vector<SplitSegment> segments;
-  bool pad = false;
+  std::int64_t pad_to = 0;
 };
 
 /// Adds parameters under a common prefix, with the model's initialisation.
 class Declarer {
  public:
   Declarer(const job::ModelOptions& model, std::int64_t tokens, bool sequence_parallel,
-           std::vector<ParamInfo>& infos)
+           std::int64_t vocab_multiple, std::vector<ParamInfo>& infos)
       : model_(model),
         tokens_(tokens),
-        norm_rule_{sequence_parallel ? TensorPlacement::partial : TensorPlacement::replicate, 0, {}, false},
+        vocab_multiple_(vocab_multiple),
+        norm_rule_{sequence_parallel ? TensorPlacement::partial : TensorPlacement::replicate, 0, {}, 0},
         infos_(infos) {}
 
   /// What follows belongs to another chunk, or to other matrices of it.
@@ -68,7 +69,7 @@ class Declarer {
   AdapterParams adapter(const std::string& prefix, std::int64_t out, std::int64_t in, const Rule& tp,
                         std::initializer_list<const char*> projections) {
     AdapterParams params;
-    Rule of_b{tp.dim == 0 ? tp.placement : TensorPlacement::partial, 0, {}, false};
+    Rule of_b{tp.dim == 0 ? tp.placement : TensorPlacement::partial, 0, {}, 0};
     std::int64_t rows = 0;
     for (std::size_t i = 0; i < projections.size(); ++i) {
       if (!model_.lora.adapts(projections.begin()[i])) continue;
@@ -77,7 +78,7 @@ class Declarer {
       if (tp.dim == 0) of_b.segments.push_back(tp.segments.at(i));
     }
     if (params.segments.empty()) return params;
-    const Rule of_a = tp.dim == 0 ? Rule{TensorPlacement::partial, 0, {}, false} : tp;
+    const Rule of_a = tp.dim == 0 ? Rule{TensorPlacement::partial, 0, {}, 0} : tp;
     const auto count = static_cast<std::int64_t>(params.segments.size()), rank = model_.lora.rank;
     params.a =
         matrix(prefix + ".lora_a", {count * rank, in}, 1 / std::sqrt(static_cast<double>(in)), of_a, false);
@@ -97,7 +98,7 @@ class Declarer {
   float first_norm_weight() const { return model_.norm_weight == job::NormWeight::less_one ? 0.0f : 1.0f; }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
-                              {TensorPlacement::shard, 0, {{model_.vocab, 1}}, true}, gemm, owner);
+                              {TensorPlacement::shard, 0, {{model_.vocab, 1}}, vocab_multiple_}, gemm, owner);
     infos_.back().cut_alone = true;
     return id;
   }
@@ -108,7 +109,7 @@ class Declarer {
             .placement = tp.placement,
             .dim = tp.dim,
             .segments = tp.segments,
-            .pad = tp.pad,
+            .pad_to = tp.pad_to,
             .owner = owner};
   }
   ParamId add(std::optional<std::size_t>& unit, ParamInfo info) {
@@ -120,6 +121,7 @@ class Declarer {
   }
   const job::ModelOptions& model_;
   std::int64_t tokens_;
+  std::int64_t vocab_multiple_;
   Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
   std::size_t units_ = 0;
@@ -129,7 +131,7 @@ class Declarer {
 
 Rule query_key_value(const job::ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, false};
+  return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, 0};
 }
 
 LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
@@ -149,7 +151,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   if (m.qk_norm) {
     // Each rank sees its own heads: a summand of the gradient. A norm over all heads has one rank.
     const bool all = m.qk_norm_span == job::QkNormSpan::all;
-    const Rule summand{TensorPlacement::partial, 0, {}, false};
+    const Rule summand{TensorPlacement::partial, 0, {}, 0};
     layer.q_norm =
         declare.vector(prefix + "q_norm.weight", all ? q : m.head_dim, declare.first_norm_weight(), summand);
     layer.k_norm =
@@ -157,21 +159,21 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   }
   if (m.attention.sinks)
     layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
-                                 {TensorPlacement::shard, 0, {{m.heads, 1}}, false});
+                                 {TensorPlacement::shard, 0, {{m.heads, 1}}, 0});
   layer.attn_out =
       declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
-                     {TensorPlacement::shard, 1, {{q, m.head_dim}}, false}, m.linear_bias, {"o_proj"});
+                     {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0}, m.linear_bias, {"o_proj"});
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   if (job::gated(m.mlp))
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, false}, m.linear_bias,
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, m.linear_bias,
                               {"gate_proj", "up_proj"});
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, false}, m.linear_bias, {"up_proj"});
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, m.linear_bias, {"up_proj"});
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, false}, m.linear_bias, {"down_proj"});
+                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, m.linear_bias, {"down_proj"});
   if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }
@@ -179,9 +181,10 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
 }  // namespace
 
 DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
-                                  std::int64_t microbatch_tokens, bool sequence_parallel) {
+                                  std::int64_t microbatch_tokens, bool sequence_parallel,
+                                  std::int64_t vocab_multiple) {
   DeclaredParams declared;
-  Declarer declare(model, microbatch_tokens, sequence_parallel, declared.infos);
+  Declarer declare(model, microbatch_tokens, sequence_parallel, vocab_multiple, declared.infos);
   ParamId embedding = kNoParam;
   bool has_head = false;
   for (const parallel::ChunkSpan& span : chunks) {
@@ -214,8 +217,13 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
   return declared;
 }
 
-LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank) {
-  const std::int64_t rows = (model.vocab + tp - 1) / tp;
+LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,
+                       std::int64_t vocab_multiple) {
+  const std::int64_t rows = parallel::local_shape({.logical = {model.vocab},
+                                                   .placement = TensorPlacement::shard,
+                                                   .segments = {{model.vocab, 1}},
+                                                   .pad_to = vocab_multiple},
+                                                  tp)[0];
   return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows,
           tp_rank * rows};
 }

@@ -67,9 +67,13 @@ struct DeclaredParams {
 /// {weight,bias}, final_norm.{weight,bias}, head.weight; of adapters, where the model has them,
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}. With adapters nothing else is trainable.
 /// `microbatch_tokens`: rows of the activations that the GEMM weights will meet; with `sequence_parallel`
-/// each tp rank norms its own tokens, and the norms' gradients are summands.
+/// each tp rank norms its own tokens, and the norms' gradients are summands. `vocab_multiple`: of the device
+/// (kernels::Target), or kLogicalVocab.
 DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
-                                  std::int64_t microbatch_tokens, bool sequence_parallel);
+                                  std::int64_t microbatch_tokens, bool sequence_parallel,
+                                  std::int64_t vocab_multiple);
+/// For the parameters as files hold them: with tp 1 nothing is padded.
+constexpr std::int64_t kLogicalVocab = 1;
 
 /// Sizes of what one tensor-parallel rank computes on.
 struct LocalSizes {
@@ -79,7 +83,8 @@ struct LocalSizes {
   std::int64_t vocab_rows = 0;       ///< of the embedding and the head, padding included
   std::int64_t first_vocab_row = 0;  ///< in the vocabulary
 };
-LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank);
+LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,
+                       std::int64_t vocab_multiple);
 
 /// "" or why the model cannot be split over tp ranks.
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp);

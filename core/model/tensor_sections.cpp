@@ -1,16 +1,13 @@
 #include "core/model/tensor_sections.h"
 
-#include "kernels/memory/memory.h"
-
 namespace trainerd::core::model {
 
 std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std::int64_t tp,
-                                          std::int64_t parts) {
+                                          std::int64_t grain) {
   std::vector<std::int64_t> sections;
   bool even = true;
   for (const parallel::WholeMatrix& matrix : parallel::whole_matrices(shard, tp)) {
-    // A section's size is rounded up to this: see parallel::lay_out_buckets.
-    even = even && matrix.local_count % (parts * kernels::kAlignment) == 0;
+    even = even && matrix.local_count % grain == 0;
     sections.push_back(matrix.local_count);
   }
   if (even) return sections;

@@ -13,12 +13,14 @@ parallel::Layout layout_of(const job::JobSpec& job, const parallel::Topology& to
 
 DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Layout& layout,
                        const parallel::Topology& topology, std::int64_t rank, parallel::World& world,
-                       Observe observe, const std::string& gemm_algorithms)
+                       Observe observe, const std::string& gemm_algorithms, kernels::Observation when)
     : layout_(layout),
       plan_(dry_run(job, layout_, rank, topology.device)),
       pool_(topology.device.threads),
       backend_(make_backend(topology, pool_, rank)) {
-  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe));
+  backend_->tune(topology.device.tuning);
+  backend_->limit_attention(plan_.attention_limit_bytes);
+  if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe), when);
   const bool timed = job.gemm_algorithms == job::GemmAlgorithms::timed;
   if (timed && rank == 0)
     gemm_algorithms_ = gemm_algorithms.empty()
@@ -36,7 +38,8 @@ DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Layout& layout,
   trainer_ = std::make_unique<train::Trainer>(job, layout_, backend(), *groups_, *memory_);
 }
 
-DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe)
-    : DeviceRank(job, layout_of(job, topology), topology, 0, alone_, std::move(observe)) {}
+DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe,
+                       kernels::Observation when)
+    : DeviceRank(job, layout_of(job, topology), topology, 0, alone_, std::move(observe), {}, when) {}
 
 }  // namespace trainerd::core::rank

@@ -17,17 +17,20 @@ class DeviceRank {
  public:
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `world` outlives this. `observe`, when given, is called with every operator (and slows each by a wait).
+  /// `world` outlives this. `observe`, when given, is called with every operator, as `when` says.
   /// `gemm_algorithms`: the choices of an earlier run, where the job asks for timed ones.
   DeviceRank(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
              std::int64_t rank, parallel::World& world, Observe observe = {},
-             const std::string& gemm_algorithms = {});
+             const std::string& gemm_algorithms = {}, kernels::Observation when = kernels::Observation::each);
   /// The only rank of its world.
-  DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe = {});
+  DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe = {},
+             kernels::Observation when = kernels::Observation::each);
 
   train::Trainer& trainer() { return *trainer_; }
   train::StepMemory& memory() { return *memory_; }
   kernels::Backend& backend() { return observed_ ? *observed_ : *backend_; }
+  /// Of an observed rank: observes what was called so far.
+  void settle_observed() { observed_->settle(); }
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
   const train::RankGroups& groups() const { return *groups_; }
@@ -40,7 +43,7 @@ class DeviceRank {
   base::ThreadPool pool_;
   parallel::SingleRankWorld alone_;
   std::unique_ptr<kernels::Backend> backend_;
-  std::unique_ptr<kernels::Backend> observed_;
+  std::unique_ptr<kernels::ObservedBackend> observed_;
   std::string gemm_algorithms_;
   std::unique_ptr<train::StepMemory> memory_;
   std::unique_ptr<train::RankGroups>

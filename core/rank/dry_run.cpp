@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/rank/attention_check.h"
 #include "core/rank/record.h"
 #include "core/train/rank_groups.h"
 #include "core/train/snapshot_copy.h"
@@ -43,8 +44,13 @@ DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int
       layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
   const RankRecord record =
       record_rank(job, layout, rank, target, train::count_slots(job, layout, pipeline_rank));
-  return {record.memory, record.snapshot_bytes, record.flops(job.microbatches()),
-          staging_bytes(job, layout, rank), overhead_bytes(job, layout, rank)};
+  require_attention(job, record);
+  return {record.memory,
+          record.snapshot_bytes,
+          record.flops(job.microbatches()),
+          staging_bytes(job, layout, rank),
+          overhead_bytes(job, layout, rank),
+          record.attention_limit_bytes};
 }
 
 std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {

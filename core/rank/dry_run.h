@@ -18,10 +18,12 @@ struct DryRun {
   double flops_per_step = 0;  ///< by operators, of this rank: hardware FLOPs, what is recomputed included
   std::int64_t staging_bytes =
       0;  ///< of pinned host memory, through which snapshots and staged communication pass
-  std::int64_t overhead_bytes = 0;  ///< of a CUDA device, beside `memory`: the reserves below
+  std::int64_t overhead_bytes = 0;         ///< of a CUDA device, beside `memory`: the reserves below
+  std::int64_t attention_limit_bytes = 0;  ///< for Backend::limit_attention
 };
 
-/// The totals of `record_rank`. The real run allocates exactly the memory that this reports.
+/// The totals of `record_rank`. The real run allocates exactly the memory that this reports. Throws
+/// CapacityError where the job's `attention.require` is not met.
 DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                const kernels::Target& target);
 

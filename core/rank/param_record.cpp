@@ -22,11 +22,13 @@ class MetaParams {
       : backend_(target),
         world_(rank, std::move(on_collective)),
         groups_(layout, rank, job.model, world_, backend_),
+        persistent_(kernels::Arena::dry("persistent", target.alignment)),
         stream_(backend_.make_stream("compute", &scratch_)) {
     const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
     std::vector<model::ParamInfo> infos =
         model::declare_parameters(job.model, parallel::chunks_of(layout, stage),
-                                  job.batch.micro * job.model.seq_len, layout.options.sequence_parallel)
+                                  job.batch.micro * job.model.seq_len, layout.options.sequence_parallel,
+                                  target.vocab_multiple)
             .infos;
     if (of == Of::matrices) std::erase_if(infos, [](const model::ParamInfo& info) { return info.vectors; });
     const std::vector<model::ViewSpec> views = train::optimizer_views(job.optimizer, infos);
@@ -44,7 +46,7 @@ class MetaParams {
   kernels::MetaBackend backend_;
   parallel::MetaWorld world_;
   train::RankGroups groups_;
-  kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_ = kernels::Arena::dry("persistent");
+  kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_;
   std::unique_ptr<kernels::Stream> stream_;
   std::optional<model::ParamStore> params_;
 };

@@ -4,6 +4,7 @@
 #include <tuple>
 #include <utility>
 
+#include "core/rank/dry_run.h"
 #include "core/train/snapshot.h"
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
@@ -108,6 +109,47 @@ class JudgeOnce final : public train::Judge {
   bool again_ = true;
 };
 
+RankRecord record_once(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
+                       const kernels::Target& target, const train::SlotCounts& slots,
+                       std::span<const train::SlotCounts> alike) {
+  const job::JobSpec few = shortened(job);
+  Recorder recorder(few.microbatches(), layout.options.pp);
+  kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
+  parallel::MetaWorld world(
+      rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
+  const train::RankGroups groups(layout, rank, job.model, world, backend);
+  train::StepMemory memory(slots, target.alignment);
+  train::Trainer trainer(few, layout, backend, groups, memory);
+  trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
+  trainer.initialise();
+  train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+  // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are
+  // alike.
+  if (layout.options.zero == 3) trainer.step(1, batches, {});
+  recorder.start();
+  trainer.step(2, batches, {});
+  recorder.stop();
+  if (trainer.copies() != nullptr) {  // for its memory
+    trainer.hash_copies(true);
+    trainer.step(3, batches, {});
+    trainer.hash_copies(false);
+  }
+  JudgeOnce once(trainer);
+  if (trainer.gradients() != nullptr) {  // likewise
+    trainer.judge_by(once);
+    trainer.step(4, batches, {});
+  }
+  // An evaluation, or the reference's pass over pairs, may need more memory than training.
+  if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);
+  if (job.evaluate.every > 0 || job.loss.dpo.on()) trainer.evaluate(batches);
+  RankRecord record = recorder.take();
+  record.memory = memory.budget();
+  for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
+  record.attention_limit_bytes = target.attention_limit_bytes;
+  record.snapshot_bytes = train::Snapshot(trainer.params()).bytes();
+  return record;
+}
+
 }  // namespace
 
 MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
@@ -135,41 +177,26 @@ double RankRecord::flops(std::int64_t microbatches) const {
 RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                        const kernels::Target& target, const train::SlotCounts& slots,
                        std::span<const train::SlotCounts> alike) {
-  const job::JobSpec few = shortened(job);
-  Recorder recorder(few.microbatches(), layout.options.pp);
-  kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
-  parallel::MetaWorld world(
-      rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
-  const train::RankGroups groups(layout, rank, job.model, world, backend);
-  train::StepMemory memory(slots);
-  train::Trainer trainer(few, layout, backend, groups, memory);
-  trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
-  trainer.initialise();
-  train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
-  // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are
-  // alike.
-  if (layout.options.zero == 3) trainer.step(1, batches, {});
-  recorder.start();
-  trainer.step(2, batches, {});
-  recorder.stop();
-  if (trainer.copies() != nullptr) {  // for its memory
-    trainer.hash_copies(true);
-    trainer.step(3, batches, {});
-    trainer.hash_copies(false);
-  }
-  JudgeOnce once(trainer);
-  if (trainer.gradients() != nullptr) {  // likewise
-    trainer.judge_by(once);
-    trainer.step(4, batches, {});
-  }
-  // An evaluation, or the reference's pass over pairs, may need more memory than training.
-  if (job.evaluate.average) trainer.read(model::ParamStore::Read::averages);
-  if (job.evaluate.every > 0 || job.loss.dpo.on()) trainer.evaluate(batches);
-  RankRecord record = recorder.take();
-  record.memory = memory.budget();
-  for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
-  record.snapshot_bytes = train::Snapshot(trainer.params()).bytes();
-  return record;
+  RankRecord record = record_once(job, layout, rank, target, slots, alike);
+  if (!attention_is_limited(record)) return record;
+  std::int64_t most = record.memory.total_bytes();
+  for (const kernels::MemoryBudget& memory : record.memory_alike) most = std::max(most, memory.total_bytes());
+  kernels::Target roomier = target;
+  roomier.attention_limit_bytes = attention_limit(target, most + overhead_bytes(job, layout, rank));
+  if (roomier.attention_limit_bytes == target.attention_limit_bytes) return record;
+  return record_once(job, layout, rank, roomier, slots, alike);
+}
+
+std::int64_t attention_limit(const kernels::Target& target, std::int64_t used_bytes) {
+  const std::int64_t least = target.attention_limit_bytes,
+                     part = (target.memory_bytes - used_bytes) / kAttentionShareOfLeft;
+  std::int64_t limit = least;
+  while (target.memory_bytes > 0 && 2 * limit - least <= part) limit *= 2;
+  return limit;
+}
+
+bool attention_is_limited(const RankRecord& record) {
+  return std::ranges::any_of(record.ops, [](const RecordedOp& op) { return op.what.limited; });
 }
 
 std::int64_t flow_bytes(const job::JobSpec& job) {

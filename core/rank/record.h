@@ -70,6 +70,7 @@ struct RankRecord {
   kernels::MemoryBudget memory;
   std::vector<kernels::MemoryBudget> memory_alike;  ///< for each of the slot counts that were asked for
   std::int64_t snapshot_bytes = 0;                  ///< of this rank's share of a checkpoint
+  std::int64_t attention_limit_bytes = 0;           ///< Target::attention_limit_bytes of this record
 
   /// How often a key's segment runs in a step.
   static std::int64_t times(const ActionKey& key, std::int64_t microbatches);
@@ -80,10 +81,20 @@ struct RankRecord {
 /// Builds a rank's trainer in a world that computes nothing, initialises it, and records its second step (the
 /// first learns in which order parameters are used) over as few microbatches as show everything that many do.
 /// Ranks that differ from this one in their slots alone get their memory from `alike`. Looks at no data and
-/// needs no device.
+/// needs no device. Where the limit of attention's workspace cuts or forbids the library's backward, all is
+/// recorded again with the limit that the memory allows (`attention_limit`).
 RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                        const kernels::Target& target, const train::SlotCounts& slots,
                        std::span<const train::SlotCounts> alike = {});
+
+/// Whether the limit of its workspace cuts attention's backward into pieces or leaves it to our own kernels.
+bool attention_is_limited(const RankRecord& record);
+/// Of the memory that a rank's plan leaves, one part in so many goes to attention's workspace at most: the
+/// rest is for what no plan counts (fragments, libraries).
+constexpr std::int64_t kAttentionShareOfLeft = 2;
+/// The target's limit of attention's workspace, doubled as often as that part has room for, where the
+/// target's memory is known and `used_bytes` of it are used with the limit as it is.
+std::int64_t attention_limit(const kernels::Target& target, std::int64_t used_bytes);
 
 /// Bytes of one message between pipeline neighbours.
 std::int64_t flow_bytes(const job::JobSpec& job);

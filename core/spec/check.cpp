@@ -194,10 +194,6 @@ class Checker {
 
   void precision() {
     const job::PrecisionRecipe& r = job_.precision;
-    if (good({"precision", "precision.reduce", "device"}) && job_.device == job::DeviceChoice::cuda &&
-        r.reduce == kernels::DType::bf16)
-      problem("precision.reduce",
-              "bf16 is for device: cpu so far: on device: cuda set it to fp32, or leave it out");
     if (!good({"precision", "precision.rounding", "precision.master", "precision.moments"})) return;
     if (r.rounding == kernels::Rounding::stochastic && r.master != kernels::DType::bf16 &&
         r.moments != kernels::DType::bf16)
@@ -344,10 +340,12 @@ class Checker {
     layout();
     // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it
     // again, see job_here.
-    if (!cluster && job::uses_nccl(job_) && p.dp > 1 && job_.precision.grads == kernels::DType::bf16)
+    const job::PrecisionRecipe& r = job_.precision;
+    if (!cluster && job::uses_nccl(job_) && p.dp > 1 && r.grads == kernels::DType::bf16 &&
+        !r.exchanges_gradients())
       problem("precision.grads",
-              "bf16 gradients cannot be summed in fp32 by NCCL: set it to fp32, or cluster.communication to "
-              "staged");
+              "bf16 gradients cannot be summed in fp32 by NCCL: set precision.reduce to bf16 (ranks exchange "
+              "them and sum in fp32), grads to fp32, or cluster.communication to staged");
     if (!good({"cluster.preset", "cluster.nodes"})) return;
     const parallel::ProcessGrid grid = parallel::make_grids(p).dense;
     if ((!cluster || given("cluster.nodes")) && !among_nodes(grid.ranks())) return;

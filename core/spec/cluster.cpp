@@ -1,5 +1,6 @@
 #include "core/spec/cluster.h"
 
+#include <algorithm>
 #include <set>
 
 #include "core/spec/cluster_measured.h"
@@ -124,7 +125,8 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.devices_per_node = f.devices_per_node;
   t.nvlink_domain = f.nvlink_domain;
   t.rails = f.rails;
-  t.device.kind = f.kind;
+  // What a cluster's builds have, unlike this one perhaps.
+  if (f.kind == kernels::DeviceKind::cuda) t.device = kernels::cuda_target();
   t.device.name = f.device;
   t.device.sm_version = static_cast<int>(f.sm_version);
   t.device.sm_count = static_cast<int>(f.sm_count);
@@ -135,12 +137,11 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
     t.device.amx = f.amx;
     t.device.gemm_library = f.gemm_library;
   } else {
-    // What a cluster's builds have, unlike this one perhaps.
-    t.device.bf16_gemm = true;
     t.device.gemm_library = "cuBLASLt";
     t.device.attention_library = "cuDNN";
   }
   t.device_memory_bytes = f.device_memory_mib << 20;
+  t.device.memory_bytes = std::max<std::int64_t>(0, (f.device_memory_mib - f.device_overhead_mib) << 20);
   t.memory_bytes_per_second = f.device_memory_gb_per_second * 1e9;
   t.node_memory_bytes = f.node_memory_gib << 30;
   t.peak = {f.peak_tflops.fp32 * 1e12, f.peak_tflops.tf32 * 1e12, f.peak_tflops.bf16 * 1e12,

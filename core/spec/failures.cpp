@@ -23,8 +23,9 @@ void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, F
   add("restart_seconds", &f.restart_seconds, "processes and communicators, up to the restore").at_least(0);
   add("spares", &f.spares, "nodes that stand by").between(0, kMaxNodes);
   add("replace_hours", &f.replace_hours, "until a lost node is back; 0: another is always there").at_least(0);
-  add("elastic", &f.elastic, "go on with fewer replicas instead of waiting for a node");
+  add("elastic", &f.elastic, "go on with fewer replicas instead of waiting for a node").heads_section();
   add("min_replicas", &f.min_replicas, "below which an elastic job waits").between(1, kMaxNodes);
+  add("elastic.replan", &f.replan, "with any layout of the devices left, taken to be as fast per device");
   const auto add_memory = [&](const std::string& name, FailureSpec::Memory& m) {
     add(name + ".save_seconds", &m.save_seconds, "training stands still; given: there is such a copy")
         .at_least(0);

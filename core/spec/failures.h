@@ -15,7 +15,7 @@ struct FailureSpec {
   double detection_seconds = -1, restart_seconds = -1, planned_seconds = 0;
   std::int64_t spares = 0;
   double replace_hours = 0;
-  bool elastic = false;
+  bool elastic = false, replan = false;
   std::int64_t min_replicas = 1;
   /// Copies in host memory: of the rank's own node, and of another's.
   struct Memory {

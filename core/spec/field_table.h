@@ -30,6 +30,10 @@ class FieldTable {
 /// The keys of scaled rotary angles, and of how layers differ.
 void add_layers(FieldTable& t, job::ModelOptions& m);
 
+/// What attention runs by on a GPU: the short form, and the keys of the map.
+void add_attention(FieldTable& t, job::JobSpec& job);
+void add_attention_section(FieldTable& t, job::JobSpec& job);
+
 /// The keys of what is minimised beside the cross entropy.
 void add_objective(FieldTable& t, job::JobSpec& job);
 

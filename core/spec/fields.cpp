@@ -169,7 +169,7 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   format("grads", r.grads, "accumulated parameter gradients").or_else("`fp32`");
   format("reduce", r.reduce,
          "gradients on their way to other data-parallel ranks; fp32: as `grads` holds them; bf16: rounded to "
-         "nearest, and summed in fp32 in rank order (`device: cpu`)")
+         "nearest, and summed in fp32 in rank order")
       .or_else("`fp32`");
   format("master", r.master, "weights as the optimizer updates them; bf16: the parameters themselves")
       .only_if(r.master == DType::f32 || r.master == r.params, "`fp32` or the value of `params`",
@@ -295,12 +295,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
             {"cpu", job::DeviceChoice::cpu},
             {"cuda", job::DeviceChoice::cuda}},
            "where the workers compute; auto: on CUDA devices where the machine has them, else on the CPU");
-  t.choice(
-       "attention", job.attention,
-       {{"deterministic", kernels::Determinism::deterministic}, {"fast", kernels::Determinism::fast}},
-       "backward pass of attention on a GPU; fast: its sums, and so the last bits of a run, depend on timing")
-      .idle_if(job.device != job::DeviceChoice::cuda && job.cluster.preset == "local",
-               "on a CPU it is always deterministic");
+  add_attention(t, job);
   t.choice("gemm_algorithms", job.gemm_algorithms,
            {{"first", job::GemmAlgorithms::first}, {"timed", job::GemmAlgorithms::timed}},
            "of a GPU's matrix products: the first that cuBLASLt proposes; timed: rank 0 times several before "
@@ -326,6 +321,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "from the start; one death more ends the run; 0: the first one does")
       .between(0, kMaxRestarts);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
+  add_attention_section(t, job);
   add_model(t, job.model);
   add_lora(t, job.model.lora);
   add_parallel(t, job.parallel);

@@ -41,7 +41,7 @@ parallel::Topology cuda_topology(std::int64_t ranks, parallel::Devices devices, 
   }
   parallel::Topology assumed;
   assumed.devices_per_node = ranks;
-  assumed.device.kind = kernels::DeviceKind::cuda;
+  assumed.device = kernels::cuda_target();
   assumed.device.name = "CUDA device, of which this machine has none";
   return assumed;
 }

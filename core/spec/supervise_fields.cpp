@@ -36,11 +36,20 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
       .idle_if(one, one_node);
   t.add("cluster.failures.elastic", &job.cluster.elastic,
         "when a lost node has no spare, go on with the data-parallel replicas that the nodes left hold, from "
-        "the newest checkpoint and with the same global batch, and grow again when a node comes")
+        "the newest checkpoint and with the same global batch, and grow again when a node comes; or a map "
+        "with the key `replan`")
+      .heads_section()
+      .written_if(!job.cluster.elastic || !job.cluster.replan)
       .idle_if(one, one_node);
   t.add("cluster.failures.min_replicas", &job.cluster.min_replicas,
         "dp below which an elastic job does not go; it waits for a node instead")
       .between(1, kMaxSpares)
+      .idle_if(one || !job.cluster.elastic, one ? one_node : "cluster.failures.elastic is false");
+  t.add("cluster.failures.elastic.replan", &job.cluster.replan,
+        "the planner chooses tp, pp and what goes with them for the nodes left, so that all of their ranks "
+        "take "
+        "part; a map with it means `elastic: true`")
+      .written_if(job.cluster.elastic && job.cluster.replan)
       .idle_if(one || !job.cluster.elastic, one ? one_node : "cluster.failures.elastic is false");
   t.add("supervise.heartbeat", Duration{&s.heartbeat_seconds},
         "time between two signs of life that each node's agent and node 0's send each other")
@@ -175,7 +184,7 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
     return {{"supervise.spikes.policy", problem}};
   const bool retries =
       std::find(s.spikes.policy.begin(), s.spikes.policy.end(), "retry") != s.spikes.policy.end();
-  if (job.attention == kernels::Determinism::fast && (s.verify_every > 0 || retries))
+  if (job.attention.backward == kernels::Determinism::fast && (s.verify_every > 0 || retries))
     return {
         {s.verify_every > 0 ? "supervise.verify.every" : "supervise.spikes.policy",
          std::string("with attention: fast a step that is computed again has other bits on sound hardware, "

@@ -17,7 +17,7 @@ RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& 
           if (moment == CommMoment::done) page->resume();
           else page->wait(charge.group);
           switch (moment) {
-            case CommMoment::issue: return clock.stall(stream, charge.issue, call);
+            case CommMoment::issue: return clock.issue(stream, charge.issue, call);
             case CommMoment::wait: return clock.stall(stream, charge.wait, call);
             case CommMoment::done: return clock.resume(stream);
           }

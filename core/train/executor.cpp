@@ -103,6 +103,13 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   backend_.write_made(*compute_, to, staging_, std::ref(fill));
   page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::compute);
+  // The host has checked what it read. What the device got is another matter, and no operator would notice.
+  if (request.tokens)
+    backend_.check_ids(*compute_, {.tokens_T = batch.tokens_T,
+                                   .targets_T = batch.targets_T,
+                                   .vocab = job_.model.vocab,
+                                   .flag = slots_[static_cast<std::size_t>(slot_)].votes.rows(2, 1),
+                                   .flag_value = as_vote(groups_.rank())});
 }
 
 model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& action, BatchSource& batches) {

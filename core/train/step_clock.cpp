@@ -40,7 +40,13 @@ void StepClock::stall(kernels::Stream& stream, Part part, const parallel::CommCa
   work_.call = {};
 }
 
+void StepClock::issue(kernels::Stream& stream, Part part, const parallel::CommCall& call) {
+  unmarked_issue_ = running_ != nullptr && issue_marks_ == IssueMarks::traced && !running_->traced;
+  if (!unmarked_issue_) stall(stream, part, call);
+}
+
 void StepClock::resume(kernels::Stream& stream) {
+  if (std::exchange(unmarked_issue_, false)) return;
   if (running_ != nullptr) mark(stream, std::exchange(stalled_, std::nullopt).value());
 }
 

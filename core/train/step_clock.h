@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,12 +21,19 @@ class StepClock {
   /// Steps begun and not yet read.
   static constexpr int kMaxSteps = 2;
 
-  explicit StepClock(kernels::Backend& backend) : backend_(backend) {}
+  /// When the issue of an operation is marked. One that only puts work on another stream does not stall the
+  /// compute stream: its marks cost time and read as nothing, so that a trace alone has them.
+  enum class IssueMarks : std::uint8_t { always, traced };
+
+  explicit StepClock(kernels::Backend& backend, IssueMarks issue_marks = IssueMarks::always)
+      : backend_(backend), issue_marks_(issue_marks) {}
   void start(kernels::Stream& stream);
   /// From here on the stream's time belongs to `part`.
   void enter(kernels::Stream& stream, Part part);
   /// Until `resume` it belongs to `part`, and then again to the part before. Stalls do not nest.
   void stall(kernels::Stream& stream, Part part, const parallel::CommCall& call);
+  /// The same while an operation is issued, where that is marked.
+  void issue(kernels::Stream& stream, Part part, const parallel::CommCall& call);
   void resume(kernels::Stream& stream);
   /// The step that was started is over when the stream is here.
   void end(kernels::Stream& stream);
@@ -62,10 +70,12 @@ class StepClock {
   Part current() const { return running_->marks[running_->used - 1].part; }
 
   kernels::Backend& backend_;
+  IssueMarks issue_marks_;
   std::array<Lap, kMaxSteps> laps_;
   int oldest_ = 0, ended_ = 0;   // laps to be read: from `oldest_` on, around
   Lap* running_ = nullptr;       // of the step that is being marked; null between steps
   std::optional<Part> stalled_;  // the part that a stall interrupts
+  bool unmarked_issue_ = false;  // an operation is being issued without marks
   StreamWork work_;
   bool tracing_ = false;
   std::vector<io::TraceSlice> trace_;

@@ -37,15 +37,15 @@ const char* to_string(SlotClass slot_class) {
   return "?";
 }
 
-StepMemory::StepMemory(const SlotCounts& slots)
-    : persistent_(Arena::dry("persistent")),
-      scratch_(Arena::dry("scratch")),
+StepMemory::StepMemory(const SlotCounts& slots, std::int64_t alignment)
+    : persistent_(Arena::dry("persistent", alignment)),
+      scratch_(Arena::dry("scratch", alignment)),
       pool_of_chunk_(slots.pool_of_chunk),
       slots_(slots.of_pool.size()) {
   for (std::size_t pool = 0; pool < slots_.size(); ++pool)
     for (std::size_t i = 0; i < kSlotClasses; ++i)
       for (int slot = 0; slot < slots.of_pool[pool][i]; ++slot)
-        slots_[pool][i].push_back(Arena::dry(region_name(i, pool, slots_.size())));
+        slots_[pool][i].push_back(Arena::dry(region_name(i, pool, slots_.size()), alignment));
 }
 
 StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBudget& budget)
@@ -54,8 +54,9 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
     buffers_.push_back(backend.allocate(MemoryKind::device, budget.bytes_of(name)));
     return buffers_.back().data();
   };
-  persistent_ = Arena("persistent", allocate("persistent"), budget.bytes_of("persistent"));
-  scratch_ = Arena("scratch", allocate("scratch"), budget.bytes_of("scratch"));
+  const std::int64_t alignment = backend.target().alignment;
+  persistent_ = Arena("persistent", allocate("persistent"), budget.bytes_of("persistent"), alignment);
+  scratch_ = Arena("scratch", allocate("scratch"), budget.bytes_of("scratch"), alignment);
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const int count = slots.of_pool[pool][i];
@@ -63,7 +64,8 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
       const std::string name = region_name(i, pool, slots_.size());
       std::byte* base = allocate(name);
       const std::int64_t bytes = budget.bytes_of(name) / count;
-      for (int slot = 0; slot < count; ++slot) slots_[pool][i].emplace_back(name, base + slot * bytes, bytes);
+      for (int slot = 0; slot < count; ++slot)
+        slots_[pool][i].emplace_back(name, base + slot * bytes, bytes, alignment);
     }
   }
 }

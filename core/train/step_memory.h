@@ -37,8 +37,8 @@ struct SlotCounts {
 /// In a dry run the regions have no memory and no end, and `budget` says what they came to.
 class StepMemory {
  public:
-  /// For the dry run.
-  explicit StepMemory(const SlotCounts& slots);
+  /// For the dry run on a device of that `alignment` (kernels::Target).
+  StepMemory(const SlotCounts& slots, std::int64_t alignment);
   /// Allocates every region at its planned size. Throws CapacityError.
   StepMemory(kernels::Backend& backend, const SlotCounts& slots, const kernels::MemoryBudget& budget);
 

@@ -42,7 +42,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       layout_(layout),
       place_(layout.grid.coordinate(groups.rank())),
       backend_(backend),
-      clock_(backend),
+      clock_(backend, job::uses_nccl(job) ? StepClock::IssueMarks::traced : StepClock::IssueMarks::always),
       groups_(clocked(groups, clock_, page_, sends_)),
       memory_(memory),
       microbatches_(job.microbatches()),
@@ -52,7 +52,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
-                                          tokens_, layout.options.sequence_parallel)),
+                                          tokens_, layout.options.sequence_parallel,
+                                          backend.target().vocab_multiple)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
       norm_groups_(job.metrics.grad_norms, job.model) {
@@ -98,7 +99,7 @@ void Trainer::take_persistent(Arena& persistent) {
     if (copies_) slot.copy_hashes = persistent.take(DType::i32, {copies_->count(), 2}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
-    slot.votes = persistent.take(DType::f32, {3}, MemoryTerm::control);
+    slot.votes = persistent.take(DType::f32, {sizeof(VoteValues) / sizeof(float)}, MemoryTerm::control);
   }
   take_judging(persistent);
 }
@@ -113,7 +114,7 @@ void Trainer::make_chunks(Arena& persistent) {
                                  .sequence_parallel = layout_.options.sequence_parallel,
                                  .overlap_chunks = layout_.options.tp_overlap_chunks,
                                  .overlap_backward = layout_.options.overlap_tp_backward},
-                                rope_, job_.attention),
+                                rope_, job_.attention.backward),
               {},
               {},
               {},
@@ -138,7 +139,8 @@ void Trainer::make_frames() {
 }
 
 void Trainer::add_partial_sums() {
-  const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp));
+  const model::LocalSizes local = model::local_sizes(job_.model, layout_.options.tp, at(place_, Axis::tp),
+                                                     backend_.target().vocab_multiple);
   for (model::ParamId id = 0; id < params_.count(); ++id)
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1 &&
         params_.info(id).trainable)
@@ -231,8 +233,8 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
 /// Forward, backward and the sums over ranks: a function of the state, the batch and the step's number.
 void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote) {
   Stream& s = *compute_;
-  const std::array<float, 2> asked{vote.stop ? 1.0f : 0.0f, static_cast<float>(save_vote(vote))};
-  backend_.write(s, std::as_bytes(std::span(asked)), slot.votes.rows(0, 2));
+  const VoteValues asked{.stop = vote.stop ? 1.0f : 0.0f, .save = static_cast<float>(save_vote(vote))};
+  backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.votes);
 
   clock_.enter(s, base::LedgerPart::compute);
   params_.begin_step(s);
@@ -260,8 +262,8 @@ void Trainer::control(const ReportSlot& slot) {
                                 .first_block = first_block_,
                                 .total = square_sum,
                                 .nonfinite = nonfinite_,
-                                .flag = slot.votes.rows(2, 1),
-                                .flag_value = static_cast<float>(layout_.grid.ranks() - groups_.rank())});
+                                .flag = slot.votes.rows(3, 1),
+                                .flag_value = as_vote(groups_.rank())});
   groups_.world()
       .all_reduce(s, slot.totals, parallel::ReduceOp::sum,
                   {.label = "norm_and_loss", .accumulate = DType::f64})
@@ -273,6 +275,7 @@ void Trainer::control(const ReportSlot& slot) {
                             .weight = slot.totals.rows(2, 1),
                             .nominal_weight = static_cast<double>(job_.loss_terms_per_step()),
                             .nonfinite = nonfinite_,
+                            .outside = slot.votes.rows(2, 1),
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
 }
@@ -317,7 +320,7 @@ StepReport Trainer::report() {
   const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMaxSteps - clock_.unread()) %
                                                            StepClock::kMaxSteps)];
   StepControlValues values;
-  std::array<float, 3> voted{};
+  VoteValues voted;
   StepReport report;
   const MeanLoss mean = read_loss(*reports_, slot);
   report.loss = mean.loss;
@@ -326,16 +329,17 @@ StepReport Trainer::report() {
   report.rewards = mean.rewards;
   report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
-  backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(voted)));
+  backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(&voted, 1)));
   if (slot.hashed) report.copy_hashes = read_copy_hashes(*reports_, slot);
   report.time = clock_.read();
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;
   report.passed_over = values.skip == StepControlValues::kSkipJudged;
-  if (report.skipped) name_nonfinite(values, voted[2], report.nonfinite_rank, report.nonfinite);
-  const auto save = static_cast<SaveVote>(static_cast<int>(voted[1]));
-  report.vote = {.stop = voted[0] > 0,
+  if (report.skipped) name_nonfinite(values, voted.nonfinite, report.nonfinite_rank, report.nonfinite);
+  if (voted.outside > 0) report.outside_rank = rank_of_vote(voted.outside);
+  const auto save = static_cast<SaveVote>(static_cast<int>(voted.save));
+  report.vote = {.stop = voted.stop > 0,
                  .checkpoint = save == SaveVote::checkpoint,
                  .memory = save == SaveVote::memory,
                  .no_room = save == SaveVote::no_room};
@@ -377,7 +381,11 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   base::check(clock_.unread() == 0, "an evaluation comes between steps");
   Stream& s = *compute_;
   const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  backend_.fill_zero(s, slot.votes);
   run(parallel::ParamGatherer::Pass::evaluate, batches);
+  VoteValues found;
+  backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(&found, 1)));
+  if (found.outside > 0) throw outside_error("an evaluation", job_.model.vocab);
   const double asked = stop ? 1 : 0;
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));
   groups_.world()

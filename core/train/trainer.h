@@ -57,11 +57,16 @@ struct StepReport {
   std::int64_t nonfinite_rank =
       0;  ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
-  StepVote vote;          ///< of all ranks
+  /// The first rank whose device has token ids outside the vocabulary: nothing was updated on any rank.
+  std::optional<std::int64_t> outside_rank;
+  StepVote vote;  ///< of all ranks
   /// Of `Trainer::copies`, as they were before the update, if `hash_copies` asked for them; else empty.
   std::vector<std::uint64_t> copy_hashes;
   base::TimeLedger time;  ///< of this device's part of the step
 };
+
+/// `what` had token ids outside the vocabulary on this rank's device.
+base::DataError outside_error(const std::string& what, std::int64_t vocab);
 
 /// Tokens that count in the loss, where not all `tokens` of the global batch do.
 inline std::optional<std::int64_t> counted_tokens(const StepReport& report, std::int64_t tokens) {
@@ -190,9 +195,19 @@ class Trainer {
     bool hashed = false;
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
-    kernels::Tensor votes;  ///< f32 [3]: to stop, to save (`SaveVote`), and of a rank whose gradients are not
-                            ///< finite: ranks - its number
+    kernels::Tensor votes;  ///< f32: `VoteValues`
   };
+  /// What ranks tell each other by a maximum. A rank stands as ranks - its number.
+  struct VoteValues {
+    float stop = 0;
+    float save = 0;       ///< `SaveVote`
+    float outside = 0;    ///< the first rank that has token ids outside the vocabulary
+    float nonfinite = 0;  ///< the first rank whose gradients are not finite
+  };
+  float as_vote(std::int64_t rank) const { return static_cast<float>(layout_.grid.ranks() - rank); }
+  std::int64_t rank_of_vote(float vote) const {
+    return layout_.grid.ranks() - static_cast<std::int64_t>(vote);
+  }
   /// Sends and receives on their way, and what of each chunk they read or write.
   struct Flight {
     std::unique_ptr<parallel::Work> work;

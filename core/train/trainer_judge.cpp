@@ -10,6 +10,13 @@ namespace trainerd::core::train {
 
 using namespace kernels;
 
+base::DataError outside_error(const std::string& what, std::int64_t vocab) {
+  return base::data_error(what + ": token ids on the device are outside the vocabulary of " +
+                          std::to_string(vocab) +
+                          ", and nothing was updated; ids are checked as they are read, so that they changed "
+                          "in memory or on their way to the device: test this machine's memory and device");
+}
+
 void Trainer::take_judging(Arena& persistent) {
   if (!job_.supervise.judges_steps()) return;
   grad_hashes_.emplace(params_);
@@ -37,9 +44,9 @@ StepVerdict Trainer::judge_computation(const ReportSlot& slot) {
 StepOutcome Trainer::outcome(const ReportSlot& slot) {
   Stream& s = *compute_;
   StepControlValues values;
-  std::array<float, 3> voted{};
+  VoteValues voted;
   backend_.read_back(s, slot.control, std::as_writable_bytes(std::span(&values, 1)));
-  backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(voted)));
+  backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(&voted, 1)));
   const MeanLoss mean = read_loss(s, slot);
   StepOutcome outcome{.step = slot.step,
                       .loss = mean.loss,
@@ -47,13 +54,13 @@ StepOutcome Trainer::outcome(const ReportSlot& slot) {
                       .grad_norm = values.grad_norm,
                       .finite = values.skip != StepControlValues::kSkipNonfinite,
                       .own_loss = own_loss_};
-  if (!outcome.finite) name_nonfinite(values, voted[2], outcome.nonfinite_rank, outcome.nonfinite);
+  if (!outcome.finite) name_nonfinite(values, voted.nonfinite, outcome.nonfinite_rank, outcome.nonfinite);
   return outcome;
 }
 
 void Trainer::name_nonfinite(const StepControlValues& values, float voted, std::int64_t& rank,
                              std::string& name) const {
-  if (voted > 0) rank = layout_.grid.ranks() - static_cast<std::int64_t>(voted);
+  if (voted > 0) rank = rank_of_vote(voted);
   if (rank == groups_.rank())
     name = values.nonfinite < 0
                ? "loss"

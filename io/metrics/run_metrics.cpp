@@ -124,6 +124,8 @@ struct RunMetrics::State {
   Single<Counter> own_attention{
       counter(r, "trainerd_own_attention_total",
               "Attention calls on a GPU by our own slow kernels, for want of a library's.")};
+  Single<Counter> missed_choices{counter(r, "trainerd_missed_gemm_choices_total",
+                                         "Matrix products on a GPU that no timed choice applied to.")};
   Single<Counter> checkpoints{
       counter(r, "trainerd_checkpoints_total", "Checkpoints completed by this process.")};
   Single<Counter> restarts{counter(r, "trainerd_restarts_total",
@@ -213,7 +215,7 @@ struct RunMetrics::State {
   std::optional<std::int64_t> attempts;
   std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that may be done again
   // Of the workers that were there before a restart: a worker counts from its own start.
-  double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0;
+  double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0, missed_choices_before = 0;
 };
 
 RunMetrics::RunMetrics(const std::string& powercap) : state_(std::make_unique<State>(powercap)) {}
@@ -296,6 +298,7 @@ void RunMetrics::on_step(const StepRecord& record) {
   raise_to(s.widened.get(), s.widened_before + static_cast<double>(record.widened_gemms));
   raise_to(s.reference_gemms.get(), s.reference_gemms_before + static_cast<double>(record.reference_gemms));
   raise_to(s.own_attention.get(), s.own_attention_before + static_cast<double>(record.own_attention));
+  raise_to(s.missed_choices.get(), s.missed_choices_before + static_cast<double>(record.missed_gemm_choices));
   s.step_seconds.Observe(record.step_seconds);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     s.time.Add(labels_of(part)).Increment(std::max(0.0, record.time[part.part]));
@@ -424,6 +427,7 @@ void RunMetrics::on_restart(const RestartRecord& record) {
   s.widened_before = s.widened.get().Value();
   s.reference_gemms_before = s.reference_gemms.get().Value();
   s.own_attention_before = s.own_attention.get().Value();
+  s.missed_choices_before = s.missed_choices.get().Value();
   s.run_flops.get().Set(s.flops_per_token * s.tokens_before);
   if (s.attempts) s.attempt.get().Set(static_cast<double>(++*s.attempts));
   for (; !s.useful.empty() && s.useful.back().first > record.step; s.useful.pop_back()) {

@@ -201,6 +201,8 @@ std::string to_json_line(const StepRecord& record) {
   line["widened_gemms"] = record.widened_gemms;
   line["reference_gemms"] = record.reference_gemms;
   if (record.own_attention > 0) line["own_attention"] = record.own_attention;
+  if (record.missed_gemm_choices > 0) line["missed_gemm_choices"] = record.missed_gemm_choices;
+  if (record.attention_fallbacks > 0) line["attention_fallbacks"] = record.attention_fallbacks;
   add_wall_time(line, record.wall_time);
   return to_text(line);
 }
@@ -237,6 +239,10 @@ StepRecord parse_step_record(const std::string& text) {
     record.widened_gemms = int_member(line, "widened_gemms");
     if (line.contains("reference_gemms")) record.reference_gemms = int_member(line, "reference_gemms");
     if (line.contains("own_attention")) record.own_attention = int_member(line, "own_attention");
+    if (line.contains("missed_gemm_choices"))
+      record.missed_gemm_choices = int_member(line, "missed_gemm_choices");
+    if (line.contains("attention_fallbacks"))
+      record.attention_fallbacks = int_member(line, "attention_fallbacks");
     record.wall_time = wall_time_of(line);
     return record;
   } catch (const JsonError& e) {

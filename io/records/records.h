@@ -44,10 +44,12 @@ struct StepRecord {
   double tokens_per_second = 0;
   std::optional<double> mfu;  ///< absent when the device's peak is unknown
   base::TimeLedger time;
-  std::int64_t widened_gemms = 0;    ///< so far: bf16 GEMMs computed in fp32
-  std::int64_t reference_gemms = 0;  ///< so far: GEMMs that oneDNN computed by its slow reference loops
-  std::int64_t own_attention = 0;    ///< so far: attention calls on a GPU that no library served
-  double wall_time = 0;              ///< when it was done, Unix seconds; 0: a log from before this was kept
+  std::int64_t widened_gemms = 0;        ///< so far: bf16 GEMMs computed in fp32
+  std::int64_t reference_gemms = 0;      ///< so far: GEMMs that oneDNN computed by its slow reference loops
+  std::int64_t own_attention = 0;        ///< so far: attention calls on a GPU that no library served
+  std::int64_t missed_gemm_choices = 0;  ///< so far: GEMMs that no timed choice applied to
+  std::int64_t attention_fallbacks = 0;  ///< so far: those of them that were planned for the library
+  double wall_time = 0;  ///< when it was done, Unix seconds; 0: a log from before this was kept
   // A line of samples.jsonl, not of steps.jsonl: the global batch's place in the order of samples, how many
   // of its tokens count in the loss (absent: all), and of a blend how many of its samples each source gave.
   std::int64_t first_sample = 0, samples = 0;

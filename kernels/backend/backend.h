@@ -50,8 +50,10 @@ struct BackendCounters {
       0;  ///< GEMMs on bf16 operands computed in fp32 because the machine has no bf16 GEMM
   std::int64_t reference_gemms =
       0;  ///< GEMMs that oneDNN computed by its reference loops, for want of a kernel
-  std::int64_t own_attention =
-      0;  ///< attention calls on a GPU by our own slow kernels, for want of a library's
+  std::int64_t own_attention = 0;  ///< attention calls on a GPU by our own kernels, for want of a library's
+  std::int64_t attention_fallbacks = 0;  ///< those of them that were planned for the library
+  std::int64_t missed_gemm_choices =
+      0;  ///< GEMMs on a GPU that no timed choice applied to, while choices are in use
 };
 
 /// Memory and math of one device. One virtual for each operator at the largest useful fusion; arguments in
@@ -61,6 +63,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual const Target& target() const = 0;
   virtual BackendCounters counters() const { return {}; }
+  /// From now on target().tuning. Before the first operator; a CPU has nothing of the kind to choose.
+  virtual void tune(const Tuning& tuning) { static_cast<void>(tuning); }
 
   // Memory. `allocate` throws CapacityError. Fresh memory reads as zero.
   virtual Buffer allocate(MemoryKind kind, std::int64_t bytes) = 0;
@@ -96,6 +100,10 @@ class Backend {
   // The operators: void name(Stream&, const Arguments&).
 #define TRAINERD_OPERATOR(name, Args, cuda) virtual void name(Stream&, const Args&) = 0;
 #include "kernels/ops/operators.def"
+
+  /// The most workspace of attention's backward, as the rank's plan chose it (Target::attention_limit_bytes).
+  /// Before the first operator.
+  virtual void limit_attention(std::int64_t bytes) { static_cast<void>(bytes); }
 
   /// The library's quickest algorithm for each of a step's GEMMs, measured on the device, as text for
   /// `use_gemms`. Before memory is planned on: takes device memory for the largest and gives it back. Throws

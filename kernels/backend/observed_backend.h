@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kernels/backend/backend.h"
 #include "kernels/cost/cost.h"
@@ -20,15 +21,34 @@ struct ObservedCall {
   OpClass what;
 };
 
-/// A backend that times each operator of another and calls an observer. Waits for every operator: for traces
-/// and benchmarks, not for training.
+/// When the times of operators are read. `each`: after each operator, which the host waits for: an operator's
+/// time includes its launch. `settled`: when `settle` is called, so that a device runs behind the host as
+/// ever and no launch is timed.
+enum class Observation : std::uint8_t { each, settled };
+
+/// A backend that times each operator of another and calls an observer: for traces and benchmarks, not for
+/// training.
 class ObservedBackend : public Backend {
  public:
-  ObservedBackend(Backend& inner, std::function<void(const ObservedCall&)> observe)
-      : inner_(inner), observe_(std::move(observe)), from_(inner.make_event()), to_(inner.make_event()) {}
+  ObservedBackend(Backend& inner, std::function<void(const ObservedCall&)> observe,
+                  Observation when = Observation::each)
+      : inner_(inner), observe_(std::move(observe)), when_(when) {}
+
+  /// Waits for what was called and is not observed yet, and observes it, in the order of calls.
+  void settle() {
+    for (Timed& t : timed_) {
+      inner_.wait_host(*t.to);
+      t.call.seconds = inner_.elapsed_seconds(*t.from, *t.to);
+      observe_(t.call);
+      spare_.push_back(std::move(t.from));
+      spare_.push_back(std::move(t.to));
+    }
+    timed_.clear();
+  }
 
   const Target& target() const override { return inner_.target(); }
   BackendCounters counters() const override { return inner_.counters(); }
+  void tune(const Tuning& tuning) override { inner_.tune(tuning); }
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override { return inner_.allocate(kind, bytes); }
   void copy(Stream& s, const Tensor& from, const Tensor& to) override {
     timed(s, Operator::copy, {0, 2.0 * static_cast<double>(from.bytes())}, {},
@@ -61,6 +81,7 @@ class ObservedBackend : public Backend {
   void enter_thread() override { inner_.enter_thread(); }
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
 
+  void limit_attention(std::int64_t bytes) override { inner_.limit_attention(bytes); }
   std::string time_gemms(std::span<const OpClass> gemms) override { return inner_.time_gemms(gemms); }
   void use_gemms(const std::string& choices) override { inner_.use_gemms(choices); }
 
@@ -71,19 +92,35 @@ class ObservedBackend : public Backend {
  private:
   template <class Args>
   void call(Stream& stream, Operator op, const Args& args, void (Backend::*run)(Stream&, const Args&)) {
-    timed(stream, op, cost(args, inner_.target()), op_class(args), [&] { (inner_.*run)(stream, args); });
+    timed(stream, op, cost(args, inner_.target()), op_class_on(args, inner_.target()),
+          [&] { (inner_.*run)(stream, args); });
   }
   template <class Run>
   void timed(Stream& stream, Operator op, const Cost& cost, const OpClass& what, const Run& run) {
-    inner_.record(stream, *from_);
+    Timed t{{op, cost, 0, what}, event(), event()};
+    inner_.record(stream, *t.from);
     run();
-    inner_.record(stream, *to_);
-    inner_.wait_host(*to_);
-    observe_({op, cost, inner_.elapsed_seconds(*from_, *to_), what});
+    inner_.record(stream, *t.to);
+    timed_.push_back(std::move(t));
+    if (when_ == Observation::each) settle();
   }
+  /// Events are reused: making one may take a device longer than an operator.
+  std::unique_ptr<Event> event() {
+    if (spare_.empty()) return inner_.make_event();
+    std::unique_ptr<Event> event = std::move(spare_.back());
+    spare_.pop_back();
+    return event;
+  }
+
+  struct Timed {
+    ObservedCall call;
+    std::unique_ptr<Event> from, to;
+  };
   Backend& inner_;
   std::function<void(const ObservedCall&)> observe_;
-  std::unique_ptr<Event> from_, to_;
+  Observation when_;
+  std::vector<Timed> timed_;  ///< not observed yet
+  std::vector<std::unique_ptr<Event>> spare_;
 };
 
 }  // namespace trainerd::kernels

@@ -241,18 +241,38 @@ bool is_known_host(const std::string& host) {
   return rc == 0 || rc == EAI_AGAIN || rc == EAI_SYSTEM;
 }
 
-std::string own_address(const std::string& name) {
-  const auto none = [&](const std::string& why) {
-    return comm_error("cannot communicate from " + name + " (" + why +
-                      "); give the name or an address of a network interface of this machine");
-  };
+namespace {
+
+CommError no_interface(const std::string& name, const std::string& why) {
+  return comm_error("cannot communicate from " + name + " (" + why +
+                    "); give the name or an address of a network interface of this machine");
+}
+
+/// An interface and one of its addresses.
+struct InterfaceAddress {
+  std::string name, address;
+};
+
+/// Of this machine, those of IPv4 first. Errors name `asked`.
+std::vector<InterfaceAddress> interface_addresses(const std::string& asked) {
   ifaddrs* found = nullptr;
-  if (::getifaddrs(&found) != 0) throw none(errno_text(errno));
+  if (::getifaddrs(&found) != 0) throw no_interface(asked, errno_text(errno));
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(found, &::freeifaddrs);
+  std::vector<InterfaceAddress> result;
   for (const int family : {AF_INET, AF_INET6})
     for (const ifaddrs* i = found; i != nullptr; i = i->ifa_next)
-      if (i->ifa_name == name && i->ifa_addr != nullptr && i->ifa_addr->sa_family == family)
-        return numeric(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+      if (i->ifa_addr != nullptr && i->ifa_addr->sa_family == family)
+        result.push_back({i->ifa_name, numeric(i->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
+                                                                              : sizeof(sockaddr_in6))});
+  return result;
+}
+
+}  // namespace
+
+std::string own_address(const std::string& name) {
+  const auto none = [&](const std::string& why) { return no_interface(name, why); };
+  for (const InterfaceAddress& i : interface_addresses(name))
+    if (i.name == name) return i.address;
   std::string why = "it has no address";
   const Addresses addresses = look_up({name, 0}, why);
   for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
@@ -261,6 +281,13 @@ std::string own_address(const std::string& name) {
     why = numeric(a->ai_addr, a->ai_addrlen) + ": " + errno_text(errno);
   }
   throw none(why);
+}
+
+std::string interface_name(const std::string& name) {
+  const std::string address = own_address(name);
+  for (const InterfaceAddress& i : interface_addresses(name))
+    if (i.name == name || i.address == address) return i.name;
+  return "";
 }
 
 std::string local_address(int fd) { return address_of(fd, ::getsockname); }

@@ -40,6 +40,8 @@ bool is_known_host(const std::string& host);
 /// The numeric address of one of this machine's network interfaces, by the interface's name ("ib0"), a host
 /// name or an address. Throws CommError when it has none such.
 std::string own_address(const std::string& name);
+/// The name of that interface; empty when none has that very address (as with 127.0.1.1).
+std::string interface_name(const std::string& name);
 
 /// Numeric addresses of a connection's two ends.
 std::string local_address(int fd);

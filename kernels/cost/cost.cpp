@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/plan/attention_problem.h"
+
 namespace trainerd::kernels {
 namespace {
 
@@ -66,9 +68,24 @@ double attention_bytes(const Args& a) {
   return static_cast<double>(a.q_THE.bytes() + a.k_TKE.bytes() + a.v_TKE.bytes());
 }
 
+template <class Args>
+OpClass classify(const Args& a, const Target& target) {
+  OpClass what = op_class(a);
+  if constexpr (requires { cuda::choose_attention(a, target); })
+    if (target.kind == DeviceKind::cuda) {
+      const cuda::AttentionChoice choice = cuda::choose_attention(a, target);
+      what.kernel = choice.kernel, what.limited = choice.limited;
+    }
+  return what;
+}
+
 double numel(const Tensor& t) { return static_cast<double>(t.numel()); }
 
 }  // namespace
+
+#define TRAINERD_OPERATOR(name, Args, cuda) \
+  OpClass op_class_on(const Args& a, const Target& target) { return classify(a, target); }
+#include "kernels/ops/operators.def"
 
 Cost cost(const PrepareWeight& a, const Target&) { return {0, sum_bytes({&a.plain_NC, &a.out})}; }
 
@@ -112,6 +129,7 @@ Cost cost(const GeluBackward& a, const Target&) {
   return {15 * numel(a.x_TF), sum_bytes({&a.dact_TF, &a.x_TF, &a.dx_TF})};
 }
 
+Cost cost(const CheckIds& a, const Target&) { return {0, sum_bytes({&a.tokens_T, &a.targets_T})}; }
 Cost cost(const EmbeddingForward& a, const Target&) {
   // Each token reads its own row, however large the table.
   const double tables = a.positions_table_SD.defined() ? 2.0 : 1.0;
@@ -148,12 +166,15 @@ Cost cost(const AttentionForward& a, const Target&) {
   return {attention_flops(a, 2), attention_bytes(a) + written(a.out_THE, a.mode) + written(a.lse_HT, a.mode)};
 }
 
-Cost cost(const AttentionBackward& a, const Target&) {
-  // Five products against the forward's two: the scores are made again.
-  return {attention_flops(a, 5), attention_bytes(a) + sum_bytes({&a.lse_HT}) +
-                                     static_cast<double>(a.out_THE.bytes() + a.dout_THE.bytes()) +
-                                     written(a.dq_THE, a.dq_mode) + written(a.dk_TKE, a.dkv_mode) +
-                                     written(a.dv_TKE, a.dkv_mode)};
+Cost cost(const AttentionBackward& a, const Target& target) {
+  // Five products against the forward's two: the scores are made again. Our own kernels on a CUDA device make
+  // them and the gradients of the weights twice, so that every sum has one owner.
+  const AttentionKernel kernel = op_class_on(a, target).kernel;
+  const bool twice = kernel == AttentionKernel::tensor_cores || kernel == AttentionKernel::plain;
+  return {attention_flops(a, twice ? kOwnBackwardProducts : kBackwardProducts),
+          attention_bytes(a) + sum_bytes({&a.lse_HT}) +
+              static_cast<double>(a.out_THE.bytes() + a.dout_THE.bytes()) + written(a.dq_THE, a.dq_mode) +
+              written(a.dk_TKE, a.dkv_mode) + written(a.dv_TKE, a.dkv_mode)};
 }
 
 Cost cost(const AttentionSinkForward& a, const Target&) {

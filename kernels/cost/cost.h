@@ -17,7 +17,15 @@ struct Cost {
   double bytes = 0;
 };
 
+/// Products of attention's backward, each of 2 FLOPs for a score and an element of its head: of one that
+/// makes the scores once, and of our own kernels on a CUDA device.
+constexpr double kBackwardProducts = 5, kOwnBackwardProducts = 7;
+
 #define TRAINERD_OPERATOR(name, Args, cuda) Cost cost(const Args&, const Target&);
+#include "kernels/ops/operators.def"
+
+/// What an operator call is on a target: for attention with the kernel that runs it there.
+#define TRAINERD_OPERATOR(name, Args, cuda) OpClass op_class_on(const Args&, const Target&);
 #include "kernels/ops/operators.def"
 
 }  // namespace trainerd::kernels

@@ -10,6 +10,8 @@
 namespace trainerd::kernels {
 namespace {
 
+bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
+
 /// The four values of `normal_at` that share one Philox call, bit for bit.
 void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
   const auto r = philox(key, quad, 0);
@@ -91,7 +93,6 @@ void CpuBackend::dropout(Stream&, const Dropout& a) {
 void CpuBackend::cast(Stream& stream, const Cast& a) {
   base::check(a.in.numel() == a.out.numel(), "cast: as many elements out as in");
   if (a.in.dtype == a.out.dtype) return copy(stream, a.in, a.out);
-  const auto is_float = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
   base::check(is_float(a.in.dtype) && is_float(a.out.dtype), "cast: between fp32 and bf16");
   for_each_block(pool_, a.in.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
     vector_.cast(a.in.dtype, a.in.data + begin * size_of(a.in.dtype), a.out.dtype,
@@ -100,13 +101,12 @@ void CpuBackend::cast(Stream& stream, const Cast& a) {
 }
 
 void CpuBackend::sum_parts(Stream&, const SumParts& a) {
-  const std::int64_t n = a.out.numel(), size = size_of(a.x.dtype);
-  base::check((a.x.dtype == DType::f32 || a.x.dtype == DType::bf16) && a.out.dtype == DType::f32 &&
-                  a.parts >= 1 && a.x.numel() == a.parts * n,
-              "sum_parts: parts in fp32 or bf16 of the size of out, which is fp32");
+  const std::int64_t n = a.out.numel();
+  base::check(is_float(a.x.dtype) && is_float(a.out.dtype) && a.parts >= 1 && a.x.numel() == a.parts * n,
+              "sum_parts: parts of the size of out, all in fp32 or bf16");
   for_each_block(pool_, n, kBlockElements, [&](std::int64_t begin, std::int64_t end) {
-    vector_.sum_parts(a.x.dtype, a.x.data + begin * size, a.parts, n, a.out.as<float>() + begin, end - begin,
-                      a.mode);
+    vector_.sum_parts(a.x.dtype, a.x.data + begin * size_of(a.x.dtype), a.parts, n, a.out.dtype,
+                      a.out.data + begin * size_of(a.out.dtype), end - begin, a.mode);
   });
 }
 

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstring>
+#include <span>
+#include <utility>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/plan/blocks.h"
@@ -6,6 +9,23 @@
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
+namespace {
+
+/// A negative id is larger than any vocabulary.
+std::uint32_t largest_id(const Tensor& ids) {
+  std::uint32_t largest = 0;
+  for (const std::int32_t id : std::span(ids.as<std::int32_t>(), static_cast<std::size_t>(ids.numel())))
+    largest = std::max(largest, static_cast<std::uint32_t>(id));
+  return largest;
+}
+
+}  // namespace
+
+void CpuBackend::check_ids(Stream&, const CheckIds& a) {
+  base::check(a.flag.dtype == DType::f32 && a.flag.numel() == 1, "check ids: one flag in fp32");
+  for (const Tensor* ids : {&a.tokens_T, &a.targets_T})
+    if (std::cmp_greater_equal(largest_id(*ids), a.vocab)) *a.flag.as<float>() = a.flag_value;
+}
 
 void CpuBackend::embedding_forward(Stream&, const EmbeddingForward& a) {
   const std::int64_t tokens = a.out_TD.size(0), d = a.out_TD.size(1);

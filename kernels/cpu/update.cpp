@@ -86,7 +86,8 @@ void CpuBackend::step_control(Stream&, const StepControl& a) {
   StepControlValues values;
   values.nonfinite = *a.nonfinite.as<std::int32_t>();
   values.grad_norm = std::sqrt(total) * to_mean;
-  if (!std::isfinite(total) || !std::isfinite(*a.loss.as<double>()))
+  if (a.outside.defined() && *a.outside.as<float>() != 0) values.skip = StepControlValues::kSkipOutside;
+  else if (!std::isfinite(total) || !std::isfinite(*a.loss.as<double>()))
     values.skip = StepControlValues::kSkipNonfinite;
   else if (weight == 0) values.skip = StepControlValues::kSkipEmpty;
   else

@@ -16,7 +16,7 @@ find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR
 if(CUDNN_INCLUDE_DIR AND CUDNN_LIBRARY AND CUDNN_FRONTEND_INCLUDE_DIR)
   message(STATUS "attention on CUDA: cuDNN")
   set(TRAINERD_CUDNN ON)
-  set(cudnn_sources attention_cudnn.cpp attention_graph.cpp)
+  set(cudnn_sources attention_cudnn.cpp attention_graph.cpp attention_plans.cpp)
 else()
   message(STATUS "attention on CUDA: our own kernels alone (cuDNN or its front end was not found)")
   set(TRAINERD_CUDNN OFF)
@@ -57,6 +57,15 @@ set_target_properties(trainerd_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/backend/plugin.cpp TARGET_DIRECTORY trainerd_kernels_cuda_backend
                             PROPERTIES COMPILE_DEFINITIONS TRAINERD_INTERFACE_HASH="${interface_hash}")
+# What describe_device() knows of the kernels' images.
+foreach(architecture ${CMAKE_CUDA_ARCHITECTURES})
+  if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
+    message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES: name GPUs by number (90a-real), not \"${architecture}\"")
+  endif()
+endforeach()
+string(REPLACE ";" "," images "${CMAKE_CUDA_ARCHITECTURES}")
+set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/backend/cuda_backend.cpp TARGET_DIRECTORY trainerd_kernels_cuda_backend
+                            PROPERTIES COMPILE_DEFINITIONS TRAINERD_CUDA_IMAGES="${images}")
 target_link_libraries(trainerd_cuda PRIVATE trainerd_options trainerd_kernels_backend CUDA::cudart_static CUDA::cublasLt)
 
 if(TRAINERD_CUDNN)

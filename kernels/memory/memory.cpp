@@ -53,23 +53,23 @@ Buffer::~Buffer() {
   if (release_) release_();
 }
 
-Arena::Arena(std::string name, std::byte* base, std::int64_t capacity)
-    : name_(std::move(name)), base_(base), capacity_(capacity) {
+Arena::Arena(std::string name, std::byte* base, std::int64_t capacity, std::int64_t alignment)
+    : name_(std::move(name)), base_(base), capacity_(capacity), alignment_(alignment) {
   taken_.reserve(256);
 }
 
-Arena Arena::dry(std::string name) {
+Arena Arena::dry(std::string name, std::int64_t alignment) {
   // A non-null base, so that an address taken in a dry run is never mistaken for an absent tensor.
-  return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), kDryBytes};
+  return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), kDryBytes, alignment};
 }
 
 std::byte* Arena::take_bytes(std::int64_t bytes, MemoryTerm term) {
   base::check(bytes >= 0, "a negative number of bytes was asked for");
-  if (bytes > kDryBytes || (capacity_ == kDryBytes && align_up(bytes) > capacity_ - top_))
+  if (bytes > kDryBytes || (capacity_ == kDryBytes && align_up(bytes, alignment_) > capacity_ - top_))
     throw base::capacity_error("the job does not fit: region " + name_ + " would hold " +
                                std::to_string(top_) + " bytes and then " + std::to_string(bytes) +
                                " more; make the model, batch.micro or model.seq_len smaller");
-  const std::int64_t size = align_up(bytes);
+  const std::int64_t size = align_up(bytes, alignment_);
   if (size > capacity_ - top_)
     throw base::capacity_error("region " + name_ + " holds " + std::to_string(capacity_) +
                                " bytes by plan; " + std::to_string(top_ + size) + " are asked for");

@@ -12,7 +12,7 @@
 
 namespace trainerd::kernels {
 
-/// Every offset is a multiple of this: a cache line, and a full vector register.
+/// Every offset is a multiple of this at least: a cache line, and a full vector register.
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kAlignment) {
   return (bytes + to - 1) / to * to;
@@ -53,7 +53,7 @@ class Buffer {
   std::function<void()> release_;
 };
 
-/// A LIFO stack over one span whose size the dry run fixed. Takes are aligned to `kAlignment`.
+/// A LIFO stack over one span whose size the dry run fixed. Takes are aligned to `alignment` bytes.
 /// A dry arena has addresses but no memory, and its end is beyond any machine: it only measures.
 class Arena {
  public:
@@ -61,8 +61,8 @@ class Arena {
 
   Arena() = default;
   /// An arena over [base, base + capacity).
-  Arena(std::string name, std::byte* base, std::int64_t capacity);
-  static Arena dry(std::string name);
+  Arena(std::string name, std::byte* base, std::int64_t capacity, std::int64_t alignment = kAlignment);
+  static Arena dry(std::string name, std::int64_t alignment = kAlignment);
 
   /// Throws CapacityError when the plan did not foresee it (a broken plan, not the user's fault), and in a
   /// dry arena when the job is larger than any machine.
@@ -91,6 +91,7 @@ class Arena {
   std::string name_;
   std::byte* base_ = nullptr;
   std::int64_t capacity_ = 0;
+  std::int64_t alignment_ = kAlignment;
   std::int64_t top_ = 0;
   std::int64_t high_water_ = 0;
   std::vector<Taken> taken_;

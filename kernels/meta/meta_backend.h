@@ -60,7 +60,7 @@ class MetaBackend final : public Backend {
     const std::int64_t scratch = scratch_bytes(args, target_);
     const ArenaScope scope(stream.scratch());
     if (scratch > 0) stream.scratch().take_bytes(scratch, MemoryTerm::workspace);
-    note(stream, op, cost(args, target_), scratch, op_class(args));
+    note(stream, op, cost(args, target_), scratch, op_class_on(args, target_));
   }
   void note(const Stream& stream, Operator op, const Cost& cost, std::int64_t scratch,
             const OpClass& what = {});

@@ -37,10 +37,11 @@ struct Dropout {
   std::uint64_t first = 0;  ///< place of element 0 among those that the key is for
 };
 
-/// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. What was in `out` is added last.
+/// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. What was in `out` is added last. `out`
+/// in bf16 is rounded once, to nearest even.
 struct SumParts {
   Tensor x;            ///< fp32 or bf16: parts of the size of `out`, one after the other
-  Tensor out;          ///< fp32, apart from `x`
+  Tensor out;          ///< fp32 or bf16, apart from `x`
   std::int64_t parts;  ///< at least 1
   WriteMode mode = WriteMode::assign;
 };

@@ -27,6 +27,16 @@ struct EmbeddingBackward {
   WriteMode mode = WriteMode::accumulate;
 };
 
+/// flag[0] becomes `flag_value` where a token or target is outside [0, vocab), and else stays as it is.
+struct CheckIds {
+  Tensor tokens_T;   ///< i32
+  Tensor targets_T;  ///< i32
+  std::int64_t vocab = 0;
+  Tensor flag;  ///< f32 [1]
+  float flag_value = 1;
+};
+
+inline OpClass op_class(const CheckIds& a) { return memory_class(a.tokens_T); }
 inline OpClass op_class(const EmbeddingForward& a) { return memory_class(a.out_TD); }
 inline OpClass op_class(const EmbeddingBackward& a) { return memory_class(a.dout_TD); }
 

@@ -13,6 +13,10 @@ namespace trainerd::kernels {
 /// What the time of a product or of attention is a sum over: see core/plan/cost/measured_cost.h.
 constexpr std::size_t kShapeTerms = 6;
 
+/// What runs attention: a CPU's kernel (`host`), or on a CUDA device the library, our own kernels on tensor
+/// cores, or our own without.
+enum class AttentionKernel : std::uint8_t { host, library, tensor_cores, plain };
+
 struct OpClass {
   enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
   DType dtype = DType::f32;          ///< of its operands, where those are activations, weights or parameters
@@ -23,6 +27,9 @@ struct OpClass {
   std::int64_t length = 0;          ///< of attention: queries of the longest sequence
   std::int64_t key_length = 0;      ///< and its keys, or those of the mask's window
   std::int64_t heads = 0, head_size = 0, sequences = 0;
+  AttentionKernel kernel = AttentionKernel::host;
+  /// The limit of its workspace cuts the library's backward into pieces, or leaves it to our own kernels.
+  bool limited = false;
 
   auto operator<=>(const OpClass&) const = default;
 };

@@ -22,6 +22,7 @@ struct StepControlValues {
   static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
   static constexpr std::int32_t kSkipJudged = 3;     ///< the host has decided so
+  static constexpr std::int32_t kSkipOutside = 4;    ///< an id is outside the vocabulary
 };
 
 /// From the square sum of all gradients, the loss and the sum of the loss weights, all over all ranks: the
@@ -34,6 +35,7 @@ struct StepControl {
   Tensor weight;              ///< f64 [1]
   double nominal_weight = 1;  ///< of a global batch of which every token counts
   Tensor nonfinite;           ///< i32 [1]: handed on
+  Tensor outside = {};        ///< f32 [1], optional: not 0 where a rank has an id outside the vocabulary
   double clip_norm = 0;       ///< 0: no clipping
   Tensor values;              ///< uint8 [sizeof(StepControlValues)]
 };

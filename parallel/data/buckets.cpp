@@ -8,11 +8,11 @@
 namespace trainerd::parallel {
 
 BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t bucket_elements,
-                             std::int64_t parts, std::int64_t pieces) {
-  base::check(bucket_elements > 0 && parts >= 1 && pieces >= 1,
+                             std::int64_t parts, std::int64_t pieces, std::int64_t alignment) {
+  base::check(bucket_elements > 0 && parts >= 1 && pieces >= 1 && alignment >= 1,
               "buckets are made of elements, for at least one rank");
-  // A piece begins on a cache line in every dtype.
-  const std::int64_t grain = parts * pieces * kernels::kAlignment;
+  // A piece is aligned in every dtype.
+  const std::int64_t grain = parts * pieces * alignment;
   BucketLayout plan;
   plan.parts = parts;
   for (const Section& section : sections) {

@@ -52,8 +52,8 @@ struct Section {
 };
 
 /// Sizes are rounded up to what can be cut; `bucket_elements` is a wish. Each part can be cut once more, into
-/// `pieces` equal ones.
+/// `pieces` equal ones. All begin at multiples of `alignment` elements.
 BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t bucket_elements,
-                             std::int64_t parts, std::int64_t pieces);
+                             std::int64_t parts, std::int64_t pieces, std::int64_t alignment);
 
 }  // namespace trainerd::parallel

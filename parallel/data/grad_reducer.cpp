@@ -17,11 +17,12 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
       plan_(plan),
       units_(std::move(units)),
       sharded_(sharded),
+      dtypes_(dtypes),
       backend_(backend),
       slot_of_unit_(plan.units.size(), nullptr),
       reduced_(plan.units.size(), 0) {
   base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
-  if (dtypes.rounded() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(dtypes.wire, persistent);
+  if (dtypes.exchanged() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(persistent);
   if (sharded_) {
     parts_ = persistent.take(dtypes.held, {plan_.shard_elements()}, MemoryTerm::gradients);
     take_rings(dtypes.held, persistent);
@@ -31,16 +32,16 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
   }
 }
 
-void GradReducer::take_staging(DType wire, Arena& persistent) {
+void GradReducer::take_staging(Arena& persistent) {
   // In the background a unit is on its way while the next one's gradients are made. Else a bucket is.
   std::int64_t most = 0;
   if (groups_.gradients == Progress::background)
     for (const Unit& unit : plan_.units) most = std::max(most, unit.size);
   else
     for (const Bucket& bucket : plan_.buckets) most = std::max(most, bucket.size);
-  rounded_inside_.emplace(*groups_.inner, wire, most, backend_, persistent);
+  rounded_inside_.emplace(*groups_.inner, dtypes_, most, backend_, persistent);
   if (groups_.outer != nullptr)
-    rounded_outside_.emplace(*groups_.outer, wire, most / groups_.inner->size(), backend_, persistent);
+    rounded_outside_.emplace(*groups_.outer, dtypes_, most / groups_.inner->size(), backend_, persistent);
 }
 
 void GradReducer::take_rings(DType dtype, Arena& persistent) {
@@ -60,13 +61,13 @@ void GradReducer::take_rings(DType dtype, Arena& persistent) {
     if (units_[u].ring == GradUnit::Ring::own) continue;
     const auto ring = static_cast<std::size_t>(units_[u].ring);
     largest[ring] = std::max(largest[ring], plan_.units[u].size);
-    adds[ring] = adds[ring] || (units_[u].reductions > 1 && !rounded_inside_);
+    adds[ring] = adds[ring] || (units_[u].reductions > 1 && !adds_in_place());
   }
   for (std::size_t ring = 0; ring < 2; ++ring) add_ring(largest[ring], slots, adds[ring]);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const bool own = units_[u].ring == GradUnit::Ring::own;
     ring_of_unit_.push_back(own ? rings_.size() : static_cast<std::size_t>(units_[u].ring));
-    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1 && !rounded_inside_);
+    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1 && !adds_in_place());
   }
 }
 
@@ -128,15 +129,15 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
               .bucket = b,
               .whole = whole.rows(at, size),
               .out = part(b),
-              .mode = adds ? WriteMode::accumulate : WriteMode::assign,
+              .mode = adds && adds_in_place() ? WriteMode::accumulate : WriteMode::assign,
               .last = last,
               .hop = Hop::inside,
               .work = {},
               .staged = {}};
+    if (adds && !adds_in_place()) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
     if (rounded_inside_) {
       send_rounded(stream, p.whole, p);
     } else {
-      if (adds) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
       const Tensor out = groups_.shards_outside() ? groups_.piece(p.whole) : p.out;
       p.work = groups_.inner->reduce_scatter(stream, p.whole, out, options());
     }
@@ -151,11 +152,16 @@ void GradReducer::advance(Stream& stream, Pending& p) {
   if (p.hop == Hop::inside && groups_.shards_outside()) {
     p.work = groups_.outer->reduce_scatter(stream, groups_.piece(p.whole), p.out, options());
   } else if (p.hop == Hop::inside || groups_.shards_outside()) {
-    const Tensor sum = part(p.bucket);
-    if (p.out.data != sum.data) backend_.add(stream, {sum, p.out, sum});
-    if (groups_.replicas && p.last) p.work = groups_.outer->all_reduce(stream, sum, ReduceOp::sum, options());
+    add_to_part(stream, p);
+    if (groups_.replicas && p.last)
+      p.work = groups_.outer->all_reduce(stream, part(p.bucket), ReduceOp::sum, options());
   }
   p.hop = Hop::outside;
+}
+
+void GradReducer::add_to_part(Stream& stream, const Pending& p) {
+  const Tensor sum = part(p.bucket);
+  if (p.out.data != sum.data) backend_.add(stream, {sum, p.out, sum});
 }
 
 void GradReducer::send_rounded(Stream& stream, const Tensor& x, Pending& p) {
@@ -181,7 +187,10 @@ void GradReducer::advance_rounded(Stream& stream, Pending& p) {
   RoundedSum& rounded = *level(p.hop);
   if (p.hop == Hop::outside) {
     p.hop = Hop::gather;
-    if (!groups_.replicas) return rounded.sum(stream, run, sum, p.mode);
+    if (!groups_.replicas) {
+      rounded.sum(stream, run, p.out, p.mode);
+      return add_to_part(stream, p);
+    }
     // Each replica makes the sum of its piece.
     const std::int64_t size = sum.numel() / groups_.outer->size();
     const Tensor mine = sum.rows(groups_.outer->rank() * size, size);
@@ -189,10 +198,15 @@ void GradReducer::advance_rounded(Stream& stream, Pending& p) {
     p.work = groups_.outer->all_gather(stream, mine, sum, options());
     return;
   }
-  const Tensor to = groups_.shards_outside() ? groups_.piece(p.whole) : sum;
-  rounded.sum(stream, run, to, groups_.shards_outside() ? WriteMode::assign : p.mode);
   p.hop = Hop::outside;
-  if (groups_.shards_outside() || (groups_.replicas && p.last)) send_rounded(stream, to, p);
+  if (groups_.shards_outside()) {
+    const Tensor piece = groups_.piece(p.whole);
+    rounded.sum(stream, run, piece, WriteMode::assign);
+    return send_rounded(stream, piece, p);
+  }
+  rounded.sum(stream, run, p.out, p.mode);
+  add_to_part(stream, p);
+  if (groups_.replicas && p.last) send_rounded(stream, sum, p);
 }
 
 void GradReducer::settle(Stream& stream, std::vector<Pending>& pending) {

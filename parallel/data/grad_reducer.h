@@ -30,22 +30,14 @@ struct GradUnit {
   std::int64_t reductions = 1;  ///< in a step
 };
 
-/// Of gradients: as they are held, and as they cross to other ranks. With fp32 and bf16 each level's sums are
-/// made by RoundedSum; else gradients cross as they are held.
-struct GradDtypes {
-  kernels::DType held = kernels::DType::f32;
-  kernels::DType wire = kernels::DType::f32;
-  bool rounded() const { return held == kernels::DType::f32 && wire == kernels::DType::bf16; }
-};
-
 /// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by
 /// reduce-scatter. Every ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where
 /// each sum takes the place of this rank's part, or
 /// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the
 /// reductions of a step add up.
 ///
-/// Where gradients are rounded for the way, sums are not: what is gathered of them, for whole gradients or
-/// among replicas, is fp32. One rank rounds nothing.
+/// Where fp32 gradients are rounded for the way, sums are not: what is gathered of them, for whole gradients
+/// or among replicas, is fp32. One rank rounds nothing.
 class GradReducer {
  public:
   GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
@@ -79,8 +71,7 @@ class GradReducer {
     std::size_t bucket = 0;
     kernels::Tensor whole;  ///< the bucket's gradients
     kernels::Tensor out;    ///< where the sum goes: the part itself, or what is then added to it
-    kernels::WriteMode mode =
-        kernels::WriteMode::assign;  ///< of a rounded sum, which goes to the part itself
+    kernels::WriteMode mode = kernels::WriteMode::assign;  ///< of RoundedSum's, to `out`
     bool last = true;
     Hop hop = Hop::inside;  ///< the operation under way
     std::unique_ptr<Work> work;
@@ -96,7 +87,10 @@ class GradReducer {
     std::size_t next = 0;  ///< the oldest
   };
   void take_rings(kernels::DType dtype, kernels::Arena& persistent);
-  void take_staging(kernels::DType wire, kernels::Arena& persistent);
+  void take_staging(kernels::Arena& persistent);
+  /// Whether a sum is added to the part as it is made: in fp32 by RoundedSum. In bf16 it is rounded first, as
+  /// what the communicator sums is.
+  bool adds_in_place() const { return rounded_inside_ && dtypes_.held == kernels::DType::f32; }
   CommOptions options() const { return {.label = "gradients", .progress = groups_.gradients}; }
   std::optional<RoundedSum>& level(Hop hop) {
     return hop == Hop::inside ? rounded_inside_ : rounded_outside_;
@@ -104,6 +98,8 @@ class GradReducer {
   /// Starts the pending's operation at the level of its hop, when there is room.
   void send_rounded(kernels::Stream& stream, const kernels::Tensor& x, Pending& pending);
   void advance_rounded(kernels::Stream& stream, Pending& pending);
+  /// The sum in `out` is in the part.
+  void add_to_part(kernels::Stream& stream, const Pending& pending);
   /// Awaits what is under way and issues what follows it.
   void advance(kernels::Stream& stream, Pending& pending);
   void settle(kernels::Stream& stream, std::vector<Pending>& pending);
@@ -116,9 +112,10 @@ class GradReducer {
   BucketLayout plan_;
   std::vector<GradUnit> units_;
   bool sharded_;
+  GradDtypes dtypes_;
   kernels::Backend& backend_;
   kernels::Tensor flat_, parts_;
-  std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< where gradients are rounded
+  std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< where gradients cross in bf16
   std::uint64_t started_ = 0;
   std::vector<Ring> rings_;
   std::vector<std::size_t> ring_of_unit_;

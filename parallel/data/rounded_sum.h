@@ -9,26 +9,39 @@
 
 namespace trainerd::parallel {
 
-/// A reduce-scatter whose summands cross in a narrower dtype: each rank rounds them to nearest even, its own
-/// too, exchanges them by all-to-all, and adds those of its part in fp32, in rank order. So the sum is
-/// rounded nowhere but in its fp32 additions, and has the same bits over every communicator.
+/// Of gradients: as they are held, and as they cross to other ranks. With bf16 on the way each level's sums
+/// are made by RoundedSum; else gradients cross as they are held, and the communicator makes the sums.
+struct GradDtypes {
+  kernels::DType held = kernels::DType::f32;
+  kernels::DType wire = kernels::DType::f32;
+  bool exchanged() const { return wire == kernels::DType::bf16; }
+};
+
+/// A reduce-scatter made of an all-to-all: each rank rounds its summands to nearest even where they are held
+/// wider than they cross, its own too, exchanges them, and adds those of its part in fp32, in rank order. So
+/// the sum is rounded nowhere but in its fp32 additions, and once more where it is held in bf16; it has the
+/// same bits over every communicator.
 class RoundedSum {
  public:
-  /// `elements`: of summands that are under way at once, at most; takes twice as much of `wire`.
-  RoundedSum(Communicator& group, kernels::DType wire, std::int64_t elements, kernels::Backend& backend,
+  /// `elements`: of summands that are under way at once, at most. Takes as much of the wire's dtype for those
+  /// that arrive, and again for those that are rounded.
+  RoundedSum(Communicator& group, const GradDtypes& dtypes, std::int64_t elements, kernels::Backend& backend,
              kernels::Arena& persistent)
-      : group_(group), backend_(backend), ring_(wire, elements, persistent) {}
+      : group_(group),
+        backend_(backend),
+        ring_(dtypes.wire, elements,
+              dtypes.held == dtypes.wire ? StagingRing::Staged::received : StagingRing::Staged::both,
+              persistent) {}
 
   /// Where summands are staged; nothing while there is no room.
   std::optional<StagingRing::Run> take(std::int64_t elements) { return ring_.take(elements); }
-  /// `x`, fp32, holds one part for each rank; it may change once `stream` is there.
+  /// `x`, as gradients are held, holds one part for each rank; it may change once what is given was awaited.
   std::unique_ptr<Work> send(kernels::Stream& stream, const kernels::Tensor& x, const StagingRing::Run& run,
                              const CommOptions& options) {
-    backend_.cast(stream, {x, run.sent});
-    return group_.all_to_all(stream, run.sent, run.received, options);
+    if (run.sent.defined()) backend_.cast(stream, {x, run.sent});
+    return group_.all_to_all(stream, run.sent.defined() ? run.sent : x, run.received, options);
   }
-  /// After the wait for what `send` gave: out (+)= this rank's part of the sum, in fp32. The run is free
-  /// again.
+  /// After the wait for what `send` gave: out (+)= this rank's part of the sum. The run is free again.
   void sum(kernels::Stream& stream, const StagingRing::Run& run, const kernels::Tensor& out,
            kernels::WriteMode mode) {
     backend_.sum_parts(stream, {.x = run.received, .out = out, .parts = group_.size(), .mode = mode});

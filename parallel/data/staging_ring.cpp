@@ -8,12 +8,12 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
-StagingRing::StagingRing(DType dtype, std::int64_t elements, Arena& persistent)
-    : sent_(persistent.take(dtype, {elements}, MemoryTerm::gradients)),
+StagingRing::StagingRing(DType dtype, std::int64_t elements, Staged staged, Arena& persistent)
+    : sent_(staged == Staged::both ? persistent.take(dtype, {elements}, MemoryTerm::gradients) : Tensor{}),
       received_(persistent.take(dtype, {elements}, MemoryTerm::gradients)) {}
 
 std::optional<StagingRing::Run> StagingRing::take(std::int64_t elements) {
-  const std::int64_t size = sent_.numel();
+  const std::int64_t size = received_.numel();
   base::check(elements <= size, "a run of a staging ring is no longer than the ring");
   // Free is what lies behind the latest run, up to the end or to the oldest; or, where that is too short,
   // what lies before the oldest.
@@ -26,11 +26,11 @@ std::optional<StagingRing::Run> StagingRing::take(std::int64_t elements) {
     if ((wrapped || begin == 0) && oldest - begin < elements) return std::nullopt;
   }
   taken_.push_back({begin, begin + elements});
-  return Run{sent_.rows(begin, elements), received_.rows(begin, elements)};
+  return Run{sent_.defined() ? sent_.rows(begin, elements) : Tensor{}, received_.rows(begin, elements)};
 }
 
 void StagingRing::give_back(const Run& run) {
-  const std::int64_t begin = (run.sent.data - sent_.data) / size_of(sent_.dtype);
+  const std::int64_t begin = (run.received.data - received_.data) / size_of(received_.dtype);
   const auto it = std::find_if(taken_.begin(), taken_.end(),
                                [&](const Taken& t) { return t.begin == begin && !t.given_back; });
   base::check(it != taken_.end(), "a run is given back to the ring that it was taken from, once");

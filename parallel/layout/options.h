@@ -44,6 +44,7 @@ struct ClusterOptions {
   std::int64_t nodes = 1;
   std::int64_t spares = 0;        ///< nodes beside those, which take the places of lost ones
   bool elastic = false;           ///< go on with fewer replicas where a lost node has no spare
+  bool replan = false;            ///< with another tp and pp then, which the planner chooses
   std::int64_t min_replicas = 1;  ///< dp below which an elastic job waits
   Communication communication = Communication::automatic;
   double timeout_seconds = 300;  ///< longest time that a communication of the ranks takes

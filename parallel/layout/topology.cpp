@@ -41,6 +41,7 @@ Topology detect_cuda_topology(std::int64_t ranks, Devices devices) {
                                std::to_string(device) + " is " + other.name +
                                ": choose devices that are alike by CUDA_VISIBLE_DEVICES");
   topology.device_memory_bytes = cuda.memory_bytes(0) / topology.ranks_per_device;
+  topology.device.memory_bytes = topology.device_memory_bytes;
   topology.peak = published_peaks(topology.device.name);
   topology.node_memory_bytes = base::node_memory_bytes();
   return topology;

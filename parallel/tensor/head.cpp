@@ -150,12 +150,15 @@ void pairs_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
 
 }  // namespace
 
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype, DeviceKind device) {
+std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype,
+                               const Target& target) {
   constexpr std::int64_t kTokens = 128;
-  const std::int64_t chunk_bytes =
-      device == DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
+  const bool cuda = target.kind == DeviceKind::cuda;
+  const std::int64_t chunk_bytes = cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
   const std::int64_t fit =
-      chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
+      cuda && target.tuning.head_chunk_tokens > 0
+          ? target.tuning.head_chunk_tokens
+          : chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
   return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
 }
 
@@ -165,7 +168,7 @@ void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLos
   whole.y_TD = gathered(tp, s, a.y_TD, "head");
   const std::int64_t tokens = whole.y_TD.size(0);
   const std::int64_t chunk =
-      head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target().kind);
+      head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target());
   const auto run = [&] {
     WriteMode mode = a.mode;
     const std::int64_t pair = a.preference ? a.preference->pair_tokens : 1;

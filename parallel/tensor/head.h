@@ -52,8 +52,8 @@ void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const Hea
 
 /// Tokens of one chunk of the head: large enough that reading and writing the weight's gradient once a chunk
 /// is cheap, small enough that a chunk's logits stay within a fixed number of bytes: 32 MiB on a CPU, 1 GiB
-/// on a GPU, whose GEMMs want thousands of rows.
+/// on a GPU, whose GEMMs want thousands of rows, unless its tuning says how many tokens.
 std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, kernels::DType dtype,
-                               kernels::DeviceKind device);
+                               const kernels::Target& target);
 
 }  // namespace trainerd::parallel

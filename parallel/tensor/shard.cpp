@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "kernels/memory/memory.h"
 
 namespace trainerd::parallel {
 namespace {
@@ -14,10 +15,13 @@ struct Cut {
   bool even = true;
 };
 
-Cut cut(const SplitSegment& segment, std::int64_t tp, bool pad) {
+Cut cut(const SplitSegment& segment, std::int64_t tp, std::int64_t pad_to) {
   const std::int64_t units = segment.size / segment.unit;
+  if (pad_to > 0) {
+    const std::int64_t of_rank = (units + tp - 1) / tp;
+    return {kernels::align_up(of_rank, pad_to) * segment.unit, 1, true};
+  }
   if (units % tp == 0) return {segment.size / tp, 1, true};
-  if (pad) return {(units + tp - 1) / tp * segment.unit, 1, true};
   if (units < tp && tp % units == 0) return {segment.unit, tp / units, true};
   return {0, 1, false};
 }
@@ -27,7 +31,7 @@ Cut cut(const SplitSegment& segment, std::int64_t tp, bool pad) {
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
   if (spec.placement != TensorPlacement::shard) return "";
   for (const SplitSegment& segment : spec.segments)
-    if (!cut(segment, tp, spec.pad).even)
+    if (!cut(segment, tp, spec.pad_to).even)
       return std::to_string(segment.size / segment.unit) + " units of " + std::to_string(segment.unit) +
              " cannot be divided over tp " + std::to_string(tp);
   return "";
@@ -37,7 +41,7 @@ kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
   kernels::Shape shape = spec.logical;
   if (spec.placement != TensorPlacement::shard) return shape;
   std::int64_t size = 0;
-  for (const SplitSegment& segment : spec.segments) size += cut(segment, tp, spec.pad).local;
+  for (const SplitSegment& segment : spec.segments) size += cut(segment, tp, spec.pad_to).local;
   shape.sizes[static_cast<std::size_t>(spec.dim)] = size;
   return shape;
 }
@@ -48,7 +52,7 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
   std::vector<ShardPiece> pieces;
   std::int64_t logical = 0, local = 0;
   for (const SplitSegment& segment : spec.segments) {
-    const Cut c = cut(segment, tp, spec.pad);
+    const Cut c = cut(segment, tp, spec.pad_to);
     const std::int64_t begin = tp_rank / c.holders * c.local;
     const std::int64_t size = std::clamp<std::int64_t>(segment.size - begin, 0, c.local);
     const ShardPiece piece{logical + begin, local, size, tp_rank % c.holders == 0, c.holders};
@@ -74,7 +78,7 @@ std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) 
   std::vector<WholeMatrix> matrices;
   std::int64_t row = 0, begin = 0;
   for (const SplitSegment& segment : spec.segments) {
-    const std::int64_t count = cut(segment, tp, spec.pad).local * local[1];
+    const std::int64_t count = cut(segment, tp, spec.pad_to).local * local[1];
     matrices.push_back({row, segment.size, local[1], begin, count});
     row += segment.size, begin += count;
   }

@@ -37,7 +37,9 @@ struct ShardSpec {
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
   std::vector<SplitSegment> segments;  ///< with `shard`; their sizes add up to the logical size of `dim`
-  bool pad = false;  ///< sizes that do not divide are padded (the vocabulary); otherwise an error
+  /// Each rank's part is padded to a multiple of this many units (the vocabulary); 0: a size that does not
+  /// divide is an error.
+  std::int64_t pad_to = 0;
   Granularity granularity = Granularity::element;
   bool owner = true;  ///< false: another pipeline stage holds it too, saves it and counts it in the norm
 };

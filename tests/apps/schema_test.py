@@ -35,7 +35,7 @@ OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|
 # Refused where they have no effect, the default too: for synthetic data, and without a receiver or a partner.
 IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment", "checkpoint.partner.wait", "checkpoint.mtbf",
         "checkpoint.durable.every", "supervise.heartbeat", "supervise.dead_after", "cluster.failures.spares", "cluster.failures.elastic",
-        "cluster.failures.min_replicas", "supervise.coordinator"}
+        "cluster.failures.min_replicas", "cluster.failures.elastic.replan", "supervise.coordinator"}
 OF_SEVERAL = {"precision.params": "is not available yet", "precision.master": "is not available yet", "metrics.listen": "host:port",
               "metrics.otlp.endpoint": "http://host:port", "metrics.mlflow.uri": "http://host:port",
               "supervise.coordinator": "etcd://host:port"}
@@ -111,7 +111,7 @@ def properties(schema, prefix=""):
 
 KEYS = reference()
 # A value stands for a map of one of their keys.
-SHORT = {"precision", "checkpoint.memory", "checkpoint.partner"}
+SHORT = {"precision", "checkpoint.memory", "checkpoint.partner", "cluster.failures.elastic", "attention"}
 SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - SHORT)
 OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *sorted(SHORT)] if "." in s]
 

@@ -68,26 +68,32 @@ TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec
 
 TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") {
   const std::string recipe = "precision={compute: bf16, grads: bf16}";
-  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}),
-                    Catch::Contains("precision.grads") && Catch::Contains("staged"));
+  CHECK_THROWS_WITH(cuda_job({recipe, "parallel.dp=2"}), Catch::Contains("precision.grads") &&
+                                                             Catch::Contains("staged") &&
+                                                             Catch::Contains("set precision.reduce to bf16"));
   CHECK_NOTHROW(cuda_job({recipe}));
+  CHECK_NOTHROW(cuda_job({"precision={compute: bf16, grads: bf16, reduce: bf16}", "parallel.dp=2"}));
   CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
 }
 
-TEST_CASE("gradients in bf16 between ranks are refused on CUDA devices", "[cuda][spec]") {
-  for (const std::vector<std::string>& overrides : {std::vector<std::string>{"parallel.dp=2"},
-                                                    {"parallel.dp=2", "cluster.communication=staged"},
-                                                    {"cluster.preset=dgx-h200"}}) {
-    std::vector<std::string> reduced = overrides;
-    reduced.push_back("precision={compute: bf16, reduce: bf16}");
-    CHECK_THROWS_WITH(cuda_job(reduced),
-                      Catch::Contains("precision.reduce: bf16 is for device: cpu so far") &&
-                          Catch::Contains("set it to fp32"));
-    reduced.push_back("device=cpu");
-    if (overrides.size() == 1) CHECK_NOTHROW(cuda_job(reduced));
-    reduced.back() = "precision.reduce=fp32";
-    CHECK_NOTHROW(cuda_job(reduced));
-  }
+TEST_CASE("gradients in bf16 between ranks of CUDA devices are planned with their staging", "[cuda][spec]") {
+  for (const std::string communication : {"auto", "staged"})
+    for (const std::string grads : {"fp32", "bf16"}) {
+      CAPTURE(communication, grads);
+      const auto gradients = [&](const std::string& reduce) {
+        const core::rank::DryRun plan =
+            plan_on_h200(cuda_job({"precision={compute: bf16, grads: " + grads + ", reduce: " + reduce + "}",
+                                   "parallel={dp: 8, zero: 1}", "batch={global: 8, micro: 1}",
+                                   "cluster.preset=dgx-h200", "cluster.communication=" + communication}));
+        for (const auto& region : plan.memory.regions)
+          if (region.name == "persistent") return region.terms.at("gradients");
+        return std::int64_t{0};
+      };
+      // Of the largest unit of gradients, a layer's matrices: qkv, projection, gate and up, down.
+      constexpr std::int64_t kUnit = 256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 512;
+      const std::int64_t staged = gradients("bf16") - gradients("fp32");
+      CHECK(staged == (grads == "fp32" ? 4 : 2) * kUnit);
+    }
 }
 
 TEST_CASE("ranks share devices evenly where the job says so, and have their own where not", "[cuda]") {
@@ -136,11 +142,11 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
 }
 
 TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
-  CHECK(cuda_job({"attention=fast"}).attention == kernels::Determinism::fast);
+  CHECK(cuda_job({"attention=fast"}).attention.backward == kernels::Determinism::fast);
   CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}),
                     Catch::Contains("attention") && Catch::Contains("has no effect"));
-  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml").attention ==
-        kernels::Determinism::fast);
+  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"attention=fast"})), "resolved.yaml")
+            .attention.backward == kernels::Determinism::fast);
 }
 
 TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
@@ -213,12 +219,35 @@ TEST_CASE("determinism of a long attention costs memory, which the plan knows", 
 }
 
 TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded memory", "[cuda]") {
-  using kernels::DeviceKind, kernels::DType;
+  using kernels::DType;
   using parallel::head_chunk_tokens;
+  const kernels::Target cpu;
+  kernels::Target cuda;
+  cuda.kind = kernels::DeviceKind::cuda;
   // Qwen 2.5's vocabulary in bf16: 303,872 bytes a token.
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cpu) == 128);
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, DeviceKind::cuda) == 3456);
-  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, DeviceKind::cuda) == 1000);
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cpu) == 128);
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 3456);
+  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+  cuda.tuning.head_chunk_tokens = 8192;
+  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 8192);
+  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+}
+
+TEST_CASE("a larger workspace of GEMMs and chunk of the head are planned with their memory", "[cuda]") {
+  const core::job::JobSpec job =
+      cuda_job({"cluster.preset=dgx-h200", "model.vocab=128256", "model.seq_len=2048"});
+  parallel::Topology topology = core::spec::job_topology(job);
+  const auto scratch = [&](const kernels::Tuning& tuning) {
+    topology.device.tuning = tuning;
+    return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device)
+        .memory.bytes_of("scratch");
+  };
+  // 8192 tokens in each microbatch, all at once; 4096, 8192: logits in bf16 beside a GEMM and its workspace.
+  const std::int64_t half = scratch({.head_chunk_tokens = 4096}), all = scratch({.head_chunk_tokens = 8192});
+  CHECK(all - half >= 4096 * std::int64_t{128256} * 2);
+  CHECK(all - half <= 4096 * (std::int64_t{128256} * 2 + 64));
+  constexpr std::int64_t kMore = std::int64_t{224} << 20;
+  CHECK(scratch({.gemm_workspace_bytes = std::int64_t{256} << 20, .head_chunk_tokens = 8192}) - all == kMore);
 }
 
 TEST_CASE("a job that does not fit a device is refused with the device's memory", "[cuda]") {

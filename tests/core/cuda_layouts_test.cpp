@@ -97,6 +97,24 @@ void check_cuda_layouts(const std::vector<std::string>& keys) {
 
 }  // namespace
 
+TEST_CASE("gradients in bf16 between ranks that share CUDA devices have the same sums at ZeRO 0 and 1",
+          "[gpu]") {
+  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
+    WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
+    return;
+  }
+  const std::vector<double> wide = run(job_of({"parallel.dp=2", "parallel.zero=1"}));
+  for (const std::string precision :
+       {"precision={reduce: bf16}", "precision={compute: bf16, grads: bf16, reduce: bf16}"}) {
+    CAPTURE(precision);
+    const std::vector<double> whole = run(job_of({precision, "parallel.dp=2", "parallel.zero=0"}));
+    CHECK(whole == run(job_of({precision, "parallel.dp=2", "parallel.zero=1"})));
+    CHECK(whole.back() < whole.front());
+    CHECK(largest_difference(whole, wide) > 0);
+    CHECK(largest_difference(whole, wide) < 0.01);  // as tests/core/rounded_reduction_test.cpp bounds bf16
+  }
+}
+
 TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[gpu]") {
   if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
     WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");

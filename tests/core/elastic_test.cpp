@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "core/run/agent/replan.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
@@ -17,8 +18,8 @@ job::JobSpec elastic_job(const std::string& parallel, int nodes, const std::stri
       "steps: 20\nmodel: {layers: 4, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
       "batch: {global: 24, micro: 1}\ndata: {train: [a.txt]}\nsupervise: {dead_after: 9s}\n"
       "parallel: " +
-          parallel + "\ncluster: {nodes: " + std::to_string(nodes) + ", failures: {elastic: true" + more +
-          "}}\n",
+          parallel + "\ncluster: {nodes: " + std::to_string(nodes) + ", failures: {" +
+          (more.find("elastic") == std::string::npos ? "elastic: true" : "spares: 0") + more + "}}\n",
       "job.yaml");
 }
 
@@ -61,8 +62,8 @@ TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elasti
   // On one node nothing of several is said.
   const job::JobSpec one = run::job_on(whole, 1).value();
   CHECK(spec::parse_job(spec::to_yaml(one), "again") == one);
-  CHECK(run::smallest_job(whole) == one);
-  CHECK(run::smallest_job(elastic_job("{dp: 4}", 4, ", min_replicas: 3")).cluster.nodes == 3);
+  CHECK(run::JobSizes(whole).smallest().job == one);
+  CHECK(run::JobSizes(elastic_job("{dp: 4}", 4, ", min_replicas: 3")).smallest().job.cluster.nodes == 3);
 }
 
 TEST_CASE("one node is watched as the job says, and faults of ranks that it lacks are left out",
@@ -95,4 +96,66 @@ TEST_CASE("one node is watched as the job says, and faults of ranks that it lack
 TEST_CASE("an elastic job's fewest replicas are at most its dp", "[elastic]") {
   CHECK_THROWS_WITH(elastic_job("{dp: 4}", 4, ", min_replicas: 5"),
                     Catch::Contains("cluster.failures.min_replicas: 5 is more than dp 4 (nearest valid: 4)"));
+}
+
+namespace {
+
+job::JobSpec replanned_job(const std::string& parallel, int nodes, const std::string& more = "") {
+  return elastic_job(parallel, nodes, ", elastic: {replan: true}" + more);
+}
+
+/// "nodes: tp x pp x dp" that the planner chooses for so many nodes; "none".
+std::string layout_on(const job::JobSpec& whole, std::int64_t nodes) {
+  const auto size = run::JobSizes(whole).on(nodes);
+  if (!size) return "none";
+  const parallel::ParallelOptions& p = size->job.parallel;
+  return std::to_string(size->job.cluster.nodes) + ": " + std::to_string(p.tp) + " x " +
+         std::to_string(p.pp) + " x " + std::to_string(p.dp);
+}
+
+}  // namespace
+
+TEST_CASE("the planner chooses the layout of an elastic job's nodes that are left", "[elastic][replan]") {
+  // Replicas of four ranks: no whole one is left, or ranks would be idle.
+  const job::JobSpec spread = replanned_job("{pp: 4, dp: 1}", 4);
+  CHECK(layout_on(spread, 4) == "4: 1 x 4 x 1");
+  CHECK(layout_on(spread, 3) == "3: 1 x 1 x 3");
+  CHECK(layout_on(spread, 1) == "1: 1 x 1 x 1");
+  CHECK(layout_on(replanned_job("{pp: 2, dp: 2}", 4), 3) == "3: 1 x 1 x 3");
+  // What differs least: replicas of the same layout where they take all ranks, else another pp or tp alone.
+  CHECK(layout_on(replanned_job("{pp: 2, dp: 3}", 6), 4) == "4: 1 x 2 x 2");
+  CHECK(layout_on(replanned_job("{tp: 2, pp: 2, dp: 2}", 4), 3) == "3: 2 x 1 x 3");
+  CHECK(layout_on(replanned_job("{pp: 4, dp: 1}", 4, ", min_replicas: 1"), 2) == "2: 1 x 1 x 2");
+  // Its own, as before, without the key.
+  CHECK(size_on(elastic_job("{pp: 4, dp: 1}", 4), 3) == "none");
+}
+
+TEST_CASE("followers make the job of a size from what the leader says", "[elastic][replan]") {
+  const job::JobSpec whole = replanned_job("{tp: 2, pp: 2, dp: 2}", 4);
+  const run::JobSize size = run::JobSizes(whole).on(3).value();
+  REQUIRE_FALSE(size.layout.empty());
+  CHECK(run::job_on(whole, 3, size.layout) == size.job);
+  CHECK(spec::parse_job(spec::to_yaml(size.job), "again") == size.job);
+  CHECK(run::layout_from(run::layout_text(plan::choice_of(whole))) == plan::choice_of(whole));
+  CHECK_THROWS_AS(run::layout_from("{}"), base::SpecError);
+  CHECK(run::JobSizes(whole).on(4).value().layout.empty());
+  // What is of several nodes is not said of one.
+  const run::JobSize one = run::JobSizes(whole).on(1).value();
+  CHECK(spec::parse_job(spec::to_yaml(one.job), "again") == one.job);
+  CHECK_FALSE(one.job.cluster.elastic);
+}
+
+TEST_CASE("replicas and memory limit what the planner may choose", "[elastic][replan]") {
+  CHECK(layout_on(replanned_job("{dp: 4}", 4, ", min_replicas: 3"), 3) == "3: 1 x 1 x 3");
+  CHECK(layout_on(replanned_job("{dp: 4}", 4, ", min_replicas: 3"), 2) == "none");
+  CHECK(run::JobSizes(replanned_job("{dp: 4}", 4, ", min_replicas: 3")).smallest().job.cluster.nodes == 3);
+}
+
+TEST_CASE("elastic has a short form and a map", "[elastic][spec]") {
+  const auto of = [](const std::string& elastic) {
+    return elastic_job("{dp: 2}", 2, ", elastic: " + elastic).cluster;
+  };
+  CHECK((of("{replan: true}").elastic && of("{replan: true}").replan));
+  CHECK((of("{}").elastic && !of("{}").replan));
+  CHECK(spec::to_yaml(replanned_job("{dp: 2}", 2)).find("elastic:\n      replan: true") != std::string::npos);
 }

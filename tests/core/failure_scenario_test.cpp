@@ -135,6 +135,12 @@ TEST_CASE("an elastic job drops the replica of a lost node, whose other nodes st
       plan::failure_scenario(small, plan::job_failures(small, {"cluster.failures.elastic=true"}), kFigures);
   CHECK(t.nodes == 4);
   CHECK(t.speed_by_missing == std::vector<double>{1, 0.75, 0.5, 0.25});
+  // With other layouts all devices that are left take part.
+  const plan::FailureScenario u = plan::failure_scenario(
+      job, plan::job_failures(job, {"cluster.failures.elastic={replan: true}"}), kFigures);
+  CHECK(u.speed_by_missing.size() == 2048);
+  CHECK(u.speed_by_missing[1] == 2047.0 / 2048);
+  CHECK(u.speed_by_missing.back() == 1.0 / 2048);
 }
 
 TEST_CASE("storage saves as the job says, in the foreground or behind training", "[goodput]") {

@@ -105,7 +105,7 @@ struct Agents {
     options.token = token;
     options.lead.coordinator = std::make_shared<MemoryCoordinator>(lead);
     options.lead.lost = lost;
-    options.lead.size_of = [](std::int64_t nodes) { return nodes; };
+    options.lead.size_of = [](std::int64_t nodes) { return run::LeadOptions::Size{nodes}; };
     return options;
   }
 

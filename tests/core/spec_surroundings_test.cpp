@@ -135,7 +135,8 @@ TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spe
   CHECK(job_from({"device=cpu"}, on({.cuda_devices = 8})).device == job::DeviceChoice::cpu);
   CHECK(job_from({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == job::DeviceChoice::automatic);
   // Keys that are a GPU's alone have their effect.
-  CHECK(job_from({"attention=fast"}, on({.cuda_devices = 1})).attention == kernels::Determinism::fast);
+  CHECK(job_from({"attention=fast"}, on({.cuda_devices = 1})).attention.backward ==
+        kernels::Determinism::fast);
   // It is not deterministic: what is computed again has other bits.
   for (const char* key : {"supervise.verify.every=5", "supervise.spikes.policy=[skip, retry]"})
     CHECK_THAT(error_of({"attention=fast", key}, on({.cuda_devices = 1})),

@@ -108,7 +108,8 @@ std::vector<io::TensorSlice> slices_of_rank(const job::JobSpec& job, const paral
   parallel::MetaWorld world(rank, [](parallel::Group, const parallel::MetaCollective&) {});
   const train::RankGroups groups(layout, rank, job.model, world, backend);
   const auto stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
-  train::StepMemory memory(train::count_all_slots(job, layout).at(static_cast<std::size_t>(stage)));
+  train::StepMemory memory(train::count_all_slots(job, layout).at(static_cast<std::size_t>(stage)),
+                           topology.device.alignment);
   train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
   return train::Snapshot(trainer.params()).slices();

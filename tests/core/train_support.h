@@ -104,11 +104,8 @@ enum class Through { memory, staged };
 
 /// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
 template <class Body>
-void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
-                   Through through = Through::memory) {
-  parallel::Topology topology = cpu_topology(1);
-  topology.devices_per_node = devices_per_node;
-  topology.nodes = 64;
+void on_ranks_of(const parallel::Topology& topology, const core::job::JobSpec& job, const Body& body,
+                 Through through = Through::memory) {
   const parallel::Layout layout = core::rank::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
   world.run([&](std::int64_t rank) {
@@ -124,6 +121,16 @@ void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t
     cpu.trainer().initialise();
     body(rank, cpu);
   });
+}
+
+/// The same on this machine's CPU, a thread for each rank.
+template <class Body>
+void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
+                   Through through = Through::memory) {
+  parallel::Topology topology = cpu_topology(1);
+  topology.devices_per_node = devices_per_node;
+  topology.nodes = 64;
+  on_ranks_of(topology, job, body, through);
 }
 
 /// Ranks of a job.

@@ -33,7 +33,7 @@ std::map<std::string, std::int64_t> volume_of(const core::job::JobSpec& job,
       volume[std::string(info(group).name) + "." + to_string(c.kind)] += c.bytes;
   });
   const core::train::RankGroups groups(layout, 0, job.model, world, backend);
-  core::train::StepMemory memory(core::train::count_slots(job, layout, 0));
+  core::train::StepMemory memory(core::train::count_slots(job, layout, 0), topology.device.alignment);
   core::train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
   core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
@@ -182,6 +182,22 @@ TEST_CASE("gradients that are rounded for the way halve the bytes of each reduct
   CHECK(volume["dp_outer.all_to_all"] == kAll / 2 / 2);
   CHECK(volume["dp_outer.all_gather"] == kAll / 2);
   CHECK(volume.count("dp_outer.all_reduce") == 0);
+}
+
+TEST_CASE("gradients held in bf16 cross with as many bytes by exchange as by reduce-scatter", "[volume]") {
+  for (const std::int64_t zero : {0, 1, 2, 3}) {
+    CAPTURE(zero);
+    core::job::JobSpec job = job_of(zero, 3);
+    job.precision.name = "custom";
+    job.precision.grads = kernels::DType::bf16;
+    auto summed = volume_of(job);
+    job.precision.reduce = kernels::DType::bf16;
+    auto exchanged = volume_of(job);
+    CHECK(summed["dp.reduce_scatter"] == (zero >= 2 ? 3 : 1) * kAll / 2);
+    CHECK(exchanged["dp.all_to_all"] == summed["dp.reduce_scatter"]);
+    CHECK(exchanged.count("dp.reduce_scatter") == 0);
+    CHECK(exchanged["dp.all_gather"] == summed["dp.all_gather"]);
+  }
 }
 
 TEST_CASE("rounding for the way takes room for one unit of gradients on its way, or for a bucket",

@@ -61,6 +61,28 @@ class Install(unittest.TestCase):
                 for name in re.findall(r"/usr/share/common-licenses/([A-Za-z]+-[0-9.]*[0-9])", path.read_text(errors="replace")):
                     self.assertTrue((licences / "common-licenses" / name).is_file(), name)
 
+    @unittest.skipUnless((BUILD / "test_cuda").exists(), "built without CUDA")
+    def test_the_script_for_a_gpu_finds_all_it_runs(self):
+        out = self.prefix / "results"
+        done = subprocess.run([self.prefix / "tests" / "gpu" / "run.sh", "--out", out], capture_output=True, text=True, cwd="/", timeout=240)
+        if "no GPU" not in done.stdout:
+            self.skipTest("this machine has a GPU: the script runs there by itself")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^commit: ")
+        sys.path.insert(0, str(self.prefix / "tests" / "gpu"))
+        sys.dont_write_bytecode = True
+        import machine
+        import phases
+        self.assertEqual(pathlib.Path(phases.__file__).parent, self.prefix / "tests" / "gpu")
+        places = machine.Places()
+        self.assertEqual(places.missing, [])
+        self.assertTrue(places.plugin.exists())
+        for name in ("a", "b", "c", "tiny"):
+            self.assertTrue(phases.job_file(name).is_file(), name)
+        self.assertTrue((phases.JOBS / "pytorch_train.py").is_file())
+        self.assertTrue((places.share / "configs" / "quickstart.yaml").is_file())
+        self.assertEqual([b for b, _ in phases.RANKS_TESTS if not places.binary(b).exists()], [])
+
 
 if __name__ == "__main__":
     unittest.main()

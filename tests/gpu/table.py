@@ -23,6 +23,16 @@ def equivalent(result):
     return STEP_TOKENS / (microbatch * STEP_TOKENS / tokens + update), microbatch, update
 
 
+def tuning_of(result):
+    """What a run of ours chose in place of what a job has by itself."""
+    text = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
+    if (workspace := result.get("gemm_workspace_bytes", 2**25)) != 2**25:
+        text += f", workspace {workspace // 2**20} MiB"
+    if chunk := result.get("head_chunk_tokens"):
+        text += f", head chunk {chunk}"
+    return text
+
+
 def trainings(records):
     return [r for r in records if "step_seconds" in r.get("result", {})]
 
@@ -39,7 +49,7 @@ def training_table(records):
         flops, peak = facts.get(result["job"], (None, None))
         seen = r.get("device", {})
         memory = result.get("planned_bytes") or result.get("peak_bytes")
-        timed = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
+        timed = tuning_of(result)
         lines.append([f"{result['job']}: {result['impl']}{timed}", result["attention"], result.get("attention_library", ""), result["master"],
                       f"{result['micro']} x {result['seq_len']}", f"{1e3 * microbatch:.1f}", f"{1e3 * update:.1f}", f"{rate:,.0f}",
                       f"{100 * rate * flops / peak:.1f}%" if peak else "", f"{memory / 2**30:.1f}" if memory else "",
@@ -49,13 +59,26 @@ def training_table(records):
                  "GiB used", "first and last loss"], lines)
 
 
+def misnamed(records):
+    """Why rows of ours in bf16 are not what they say: they ran by our own attention, or widened GEMMs, and name a library."""
+    found = []
+    for r in trainings(records):
+        result = r["result"]
+        own, widened = result.get("own_attention_calls", 0), result.get("widened_gemms", 0)
+        on_gpu = result.get("attention_library") and result.get("peak_flops")
+        if on_gpu and result["impl"] == "trainerd" and result.get("compute", "bf16") == "bf16" and (own or widened) \
+                and "own kernels" not in result["attention_library"]:
+            found.append(f"{result['job']}: {own} calls of attention by own kernels, {widened} widened GEMMs, and the row says {result['attention_library']}")
+    return found
+
+
 def ratios(records):
     """Ours over PyTorch's best, for each job, kind of attention and state."""
     best = {}
     for r in trainings(records):
         result = r["result"]
         key = (result["job"], result["attention"], result["master"])
-        if result.get("gemm_algorithms") == "timed":
+        if tuning_of(result):
             continue  # opt-in: beside the ratio, not in it
         side = "ours" if result["impl"] == "trainerd" else "theirs"
         best.setdefault(key, {"ours": [], "theirs": []})[side].append((equivalent(result)[0], result["impl"]))
@@ -70,8 +93,9 @@ def ratios(records):
 
 
 def operator_tables(records):
-    measured = [r for r in records if "floor_seconds" in r]
-    timed = {(r["job"], r["op"]): r["flops"] / r["seconds"] / 1e12 for r in measured if r["kind"] == "timed gemm"}
+    measured = [r for r in records if "floor_seconds" in r and not r["kind"].startswith("ledger")]
+    timed = {(r["job"], r["op"]): f"{r['flops'] / r['seconds'] / 1e12:.0f}" for r in measured if r["kind"] == "timed gemm"}
+    timed |= {(r["job"], r["op"]): "not used" for r in measured if r["kind"] == "timed gemm not used"}
     text = ""
     for kind, title in (("gemm", "GEMMs"), ("attention", "Attention"), ("memory", "Memory-bound operators")):
         lines = []
@@ -82,11 +106,50 @@ def operator_tables(records):
             else:
                 line += [f"{r['flops'] / 1e12:.3f}", f"{r['flops'] / r['seconds'] / 1e12:.0f}"]
             if kind == "gemm":
-                line.append(f"{timed[r['job'], r['op']]:.0f}" if (r["job"], r["op"]) in timed else "")
+                line.append(timed.get((r["job"], r["op"]), ""))
             lines.append(line + [f"{100 * r['floor_seconds'] / r['seconds']:.0f}%"])
         if lines:
             columns = {"memory": ["MB", "floor us", "GB/s"], "gemm": ["TFLOP", "TFLOP/s", "by timing"], "attention": ["TFLOP", "TFLOP/s"]}[kind]
             text += f"## {title}\n\n" + rows(["", "shape", "us", *columns, "of the floor"], lines) + "\n"
+    return text
+
+
+def ledger_tables(records):
+    """Operators of one step by class, the longest first: what they took, what they reached, and what bytes and FLOPs take at least."""
+    text = ""
+    totals = {r["job"]: r for r in records if r.get("kind") == "ledger total"}
+    for job, total in totals.items():
+        lines = []
+        for r in records:
+            if r.get("kind") != "ledger" or r["job"] != job:
+                continue
+            seconds = max(r["seconds"], 1e-9)  # of a clock's tick
+            rate = f"{r['bytes'] / seconds / 1e9:,.0f} GB/s" if r["class"] == "memory" else f"{r['flops'] / seconds / 1e12:,.1f} TFLOP/s"
+            lines.append([r["op"], r["shape"], r["calls"], f"{1e3 * seconds:.2f}", f"{100 * seconds / total['step_seconds']:.1f}%", rate,
+                          f"{1e3 * r['floor_seconds']:.2f}", f"{100 * r['floor_seconds'] / seconds:.0f}%"])
+        rest = total["step_seconds"] - total["operator_seconds"]
+        lines.append(["between operators", "", "", f"{1e3 * rest:.2f}", f"{100 * rest / total['step_seconds']:.1f}%", "", "", ""])
+        text += f"## Operators of a step of {job}\n\n" + rows(["", "shape", "calls", "ms", "of the step", "reached", "floor ms", "of the floor"], lines)
+        text += f"\nFloors by {total['bytes_per_second'] / 1e9:,.0f} GB/s of a copy and {total['flops_per_second'] / 1e12:,.1f} TFLOP/s.\n\n"
+    return text
+
+
+def device_lines(records):
+    """What device_bench measured."""
+    text = ""
+    for r in records:
+        if r.get("kind") == "device":
+            text += f"- {r['device']}: {r['gemm_library']}; {r['attention_library'] or 'own attention'}\n"
+            text += "".join(f"- {path}\n" for path in r["libraries"])
+        elif r.get("kind") == "device copy":
+            text += f"- copies of {r['bytes'] / 2**20:.0f} MiB: {r['bytes_per_second'] / 1e9:,.0f} GB/s (read and written)\n"
+        elif r.get("kind") == "host copy":
+            text += f"- host link: {r['to_device_bytes_per_second'] / 1e9:.1f} GB/s to the device, {r['from_device_bytes_per_second'] / 1e9:.1f} GB/s from it\n"
+        elif r.get("kind") == "sustained gemm":
+            rates = ", ".join(f"{r[key + '_flops_per_second'] / 1e12:,.1f}" for key in ("first", "median", "last"))
+            text += f"- a product of {r['size']} for {r['seconds']:.0f} s: first, median and last second {rates} TFLOP/s\n"
+        if "device" in r and "sm_mhz" in (r["device"] if isinstance(r["device"], dict) else {}) and r.get("step", "").startswith("device:"):
+            text += f"- meanwhile {r['device']['sm_mhz']['median']:.0f} MHz and {r['device']['watts']['median']:.0f} W (medians)\n"
     return text
 
 
@@ -110,16 +173,21 @@ def markdown(records):
             text += "".join(f"- {name}: {value}\n" for name, value in r["machine"].items())
         if r.get("kind") == "copy":
             text += f"- copy: {r['bytes_per_second'] / 1e9:.0f} GB/s (read and written); {r['gemm_library']}; {r['attention_library'] or 'own attention'}\n"
+    text += device_lines(records)
     steps = [[r["step"], r["outcome"].splitlines()[0], f"{r['seconds']:.1f}" if "seconds" in r else ""] for r in records if "step" in r]
     if steps:
         text += "\n## Steps\n\n" + rows(["step", "outcome", "s"], steps) + "\n"
     if trainings(records):
         text += f"## Training, as steps of {STEP_TOKENS:,} tokens\n\n" + training_table(records) + "\n" + ratios(records) + "\n"
-    return text + gemm_means(records) + operator_tables(records)
+    if misnamed(records):
+        text += "## Rows that are not what they say\n\n" + "".join(f"- {row}\n" for row in misnamed(records)) + "\n"
+    return text + ledger_tables(records) + gemm_means(records) + operator_tables(records)
 
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
         sys.exit(__doc__)
     with open(sys.argv[1], encoding="utf-8") as lines:
-        print(markdown([json.loads(line) for line in lines]))
+        read = [json.loads(line) for line in lines]
+    print(markdown(read))
+    sys.exit(1 if misnamed(read) else 0)

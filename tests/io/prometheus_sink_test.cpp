@@ -97,7 +97,8 @@ StepRecord step(std::int64_t n) {
                    {base::LedgerPart::data_wait, 0.02},
                    {base::LedgerPart::optimizer, 0.08}},
           .widened_gemms = n * 7,
-          .reference_gemms = n * 2};
+          .reference_gemms = n * 2,
+          .missed_gemm_choices = n * 3};
 }
 
 }  // namespace
@@ -150,6 +151,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_run_tokens") == 6144);
   CHECK(m.at("trainerd_widened_gemms_total") == 42);
   CHECK(m.at("trainerd_reference_gemms_total") == 12);
+  CHECK(m.at("trainerd_missed_gemm_choices_total") == 18);
   CHECK(m.at("trainerd_step_seconds_count") == 2);
   CHECK(m.at("trainerd_step_seconds_sum") == Approx(0.6));
   CHECK(m.at(R"(trainerd_step_seconds_bucket{le="0.25"})") == 0);

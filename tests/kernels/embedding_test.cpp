@@ -1,3 +1,5 @@
+#include <limits>
+
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {
@@ -60,6 +62,36 @@ TEST_CASE("embedding forward takes rows of the held table and adds positions", "
           return outputs;
         });
       }
+}
+
+TEST_CASE("ids outside the vocabulary are flagged, wherever they are, and those inside are not",
+          "[embedding]") {
+  constexpr std::int64_t kTokens = 300;
+  constexpr std::int32_t kVocab = 97;
+  struct Ids {
+    std::int64_t place;
+    std::int32_t token, target;
+    bool outside;
+  };
+  for (const Ids& c : {Ids{0, 0, kVocab - 1, false}, Ids{0, kVocab, 1, true}, Ids{299, 5, kVocab, true},
+                       Ids{150, -1, 3, true}, Ids{257, 3, std::numeric_limits<std::int32_t>::max(), true},
+                       Ids{31, 1, std::numeric_limits<std::int32_t>::min(), true}}) {
+    CAPTURE(c.place, c.token, c.target);
+    std::vector<std::int32_t> tokens(kTokens, kVocab - 1), targets(kTokens, 0);
+    tokens[static_cast<std::size_t>(c.place)] = c.token;
+    targets[static_cast<std::size_t>(c.place)] = c.target;
+    check_operator([&](Machine& m) {
+      const Tensor first = m.tensor(DType::f32, {1}, {0.0}), before = m.tensor(DType::f32, {1}, {3.0});
+      for (const Tensor& flag : {first, before})
+        m.backend().check_ids(m.stream(), {.tokens_T = m.ids(tokens),
+                                           .targets_T = m.ids(targets),
+                                           .vocab = kVocab,
+                                           .flag = flag,
+                                           .flag_value = 7});
+      return std::vector<Output>{{"flag", first, {c.outside ? 7.0 : 0.0}},
+                                 {"flag of a batch before", before, {c.outside ? 7.0 : 3.0}}};
+    });
+  }
 }
 
 TEST_CASE("embedding backward sums the gradients of equal tokens", "[embedding]") {

@@ -14,8 +14,9 @@ constexpr std::int64_t kLengths[] = {1, 37, 2 * 16384 + 5};
 std::vector<std::uint32_t> hash_of(Machine& m, const Tensor& x) {
   const Tensor out = m.empty(DType::i32, {2});
   m.backend().tensor_hash(m.stream(), {.x = x, .out = out});
-  const auto* words = reinterpret_cast<const std::uint32_t*>(out.data);
-  return {words[0], words[1]};
+  std::vector<std::uint32_t> words(2);
+  std::memcpy(words.data(), read_bytes(out).data(), 8);
+  return words;
 }
 
 /// The definition in kernels/cpu/reduce.cpp, word by word.
@@ -134,11 +135,14 @@ TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
 }
 
 TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to what was there", "[flat]") {
-  for (const DType dtype : kActivationDtypes)
+  for (const auto& [dtype, out_dtype] : {std::pair(DType::f32, DType::f32),
+                                         {DType::bf16, DType::f32},
+                                         {DType::f32, DType::bf16},
+                                         {DType::bf16, DType::bf16}})
     for (const std::int64_t n : kLengths)
       for (const std::int64_t parts : {1, 2, 5})
         for (const kernels::WriteMode mode : {kernels::WriteMode::assign, kernels::WriteMode::accumulate}) {
-          const Values x = normal_values(parts * n, 6, dtype), before = normal_values(n, 7, DType::f32);
+          const Values x = normal_values(parts * n, 6, dtype), before = normal_values(n, 7, out_dtype);
           Values exact(before), expected(before);
           for (std::size_t i = 0; i < before.size(); ++i) {
             double wide = 0;
@@ -151,8 +155,9 @@ TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to w
             exact[i] = adds ? before[i] + wide : wide;
             expected[i] = static_cast<double>(adds ? sum + static_cast<float>(before[i]) : sum);
           }
-          check_operator([&](Machine& m) {
-            const Tensor out = m.tensor(DType::f32, {n}, before);
+          expected = rounded(expected, out_dtype);
+          check_operator([&, dtype = dtype, out_dtype = out_dtype](Machine& m) {
+            const Tensor out = m.tensor(out_dtype, {n}, before);
             m.backend().sum_parts(
                 m.stream(), {.x = m.tensor(dtype, {parts * n}, x), .out = out, .parts = parts, .mode = mode});
             CHECK(Machine::read(out) == expected);

@@ -55,6 +55,32 @@ TEST_CASE("GEMM algorithms of another library or device, and broken ones, are re
   refused(negative, kHere);
 }
 
+TEST_CASE("a choice applies to its own product and alignment, and what it does not apply to is missed",
+          "[gemm_choices]") {
+  cuda::GemmChoices choices;
+  const cuda::GemmProblem timed = some()[0].problem;
+  CHECK(choices.find(timed) == nullptr);
+  CHECK_FALSE(choices.missed(timed));  // none are in use
+  choices.use(some());
+  REQUIRE(choices.find(timed) != nullptr);
+  CHECK(*choices.find(timed) == some()[0]);
+  CHECK_FALSE(choices.missed(timed));
+  cuda::GemmProblem unaligned = timed;
+  unaligned.align_b = 64;
+  cuda::GemmProblem longer = timed;
+  longer.n = 513;
+  for (const cuda::GemmProblem& other : {unaligned, longer}) {
+    CHECK(choices.find(other) == nullptr);
+    CHECK(choices.missed(other));
+  }
+  // Those of one shape do not stay for the next.
+  choices.use({some()[1]});
+  CHECK(choices.find(timed) == nullptr);
+  CHECK(choices.missed(timed));
+  choices.use({});
+  CHECK_FALSE(choices.missed(timed));
+}
+
 TEST_CASE("an operator's GEMM is the column-major product that runs it", "[gemm_choices]") {
   // fprop y[64, 48] = x[64, 32] w[48, 32]^T with a bias and an addend.
   OpClass fprop = gemm_class(GemmRole::fprop, DType::bf16, DType::bf16, 64, 48, 32);

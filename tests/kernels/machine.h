@@ -72,13 +72,16 @@ class Machine {
   Tensor empty(DType dtype, const Shape& shape) {
     const std::int64_t bytes = shape.numel() * kernels::size_of(dtype);
     memory_.push_back(backend_.allocate(kernels::MemoryKind::device, bytes));
-    std::memset(memory_.back().data(), 0xff, static_cast<std::size_t>(bytes));
-    return {memory_.back().data(), dtype, shape};
+    const Tensor x{memory_.back().data(), dtype, shape};
+    write_bytes(std::vector<std::byte>(static_cast<std::size_t>(bytes), std::byte{0xff}), x);
+    return x;
   }
   Tensor tensor(DType dtype, const Shape& shape, const Values& values) {
     const Tensor x = empty(dtype, shape);
     REQUIRE(static_cast<std::int64_t>(values.size()) == x.numel());
-    for (std::size_t i = 0; i < values.size(); ++i) set(x, i, values[i]);
+    std::vector<std::byte> bytes(static_cast<std::size_t>(x.bytes()));
+    for (std::size_t i = 0; i < values.size(); ++i) set({bytes.data(), dtype, shape}, i, values[i]);
+    write_bytes(bytes, x);
     return x;
   }
   Tensor ids(const std::vector<std::int32_t>& values) {
@@ -88,7 +91,8 @@ class Machine {
 
   static Values read(const Tensor& x) {
     Values values(static_cast<std::size_t>(x.numel()));
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] = get(x, i);
+    std::vector<std::byte> bytes = read_bytes(x);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = get({bytes.data(), x.dtype, x.shape}, i);
     return values;
   }
 
@@ -158,10 +162,9 @@ inline void check_operator(const std::function<std::vector<Output>(Machine&)>& o
                          << kernels::to_string(isa) << " with " << threads << " threads");
         CHECK(scaled_error(Machine::read(output.actual), output.reference) <=
               tolerance(output.actual.dtype, output.length));
-        const std::span<const std::byte> bits(output.actual.data,
-                                              static_cast<std::size_t>(output.actual.bytes()));
-        if (threads == 1) first.emplace_back(bits.begin(), bits.end());
-        else CHECK(std::equal(bits.begin(), bits.end(), first[i].begin(), first[i].end()));
+        std::vector<std::byte> bits = read_bytes(output.actual);
+        if (threads == 1) first.push_back(std::move(bits));
+        else CHECK((bits == first[i]));
       }
     }
   }
@@ -210,7 +213,7 @@ inline Tensor control_tensor(Machine& m, float factor, int skip) {
   control.grad_factor = factor;
   control.skip = skip;
   const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))});
-  std::memcpy(values.data, &control, sizeof(control));
+  write_bytes(std::as_bytes(std::span(&control, 1)), values);
   return values;
 }
 

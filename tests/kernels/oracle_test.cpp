@@ -277,13 +277,15 @@ TEST_CASE("flat operators on odd addresses match the CPU world", "[oracle]") {
     on.m.backend().cast(on.m.stream(), {.in = a, .out = wide});
     on.m.backend().block_square_sums(on.m.stream(), {.x = a, .sums = sums});
     const Tensor parts = on.normal({3 * n}, 3), odd_sum = on.empty(DType::f32, {n}),
-                 even_sum = on.parameters({n - n % 8}, 4);
+                 even_sum = on.parameters({n - n % 8}, 4), narrow_sum = on.empty(DType::bf16, {n});
     on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = odd_sum, .parts = 3});
     on.m.backend().sum_parts(on.m.stream(), {.x = parts.rows(0, 2 * even_sum.numel()),
                                              .out = even_sum,
                                              .parts = 2,
                                              .mode = kernels::WriteMode::accumulate});
+    on.m.backend().sum_parts(on.m.stream(), {.x = parts, .out = narrow_sum, .parts = 3});
     return std::vector<Result>{{"sum of odd parts", odd_sum},
+                               {"sum in bf16", narrow_sum},
                                {"sum of even parts", even_sum},
                                {"sum", out},
                                {"scaled", b},

@@ -25,7 +25,7 @@ StepControlValues control_of(Machine& m, const Values& sums, const std::vector<s
                                         .clip_norm = clip,
                                         .values = values});
   StepControlValues control;
-  std::memcpy(&control, values.data, sizeof(control));
+  std::memcpy(&control, read_bytes(values).data(), sizeof(control));
   return control;
 }
 
@@ -42,6 +42,25 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 7.0).grad_factor == 1.0f);
   CHECK(control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 0.0).grad_factor == 1.0f);
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
+}
+
+TEST_CASE("step control skips a step that has an id outside the vocabulary, before all else", "[update]") {
+  for (const double square_sum : {4.0, std::numeric_limits<double>::infinity()})
+    for (const double outside : {0.0, 2.0}) {
+      Machine m(kernels::Isa::portable, 1);
+      const Tensor values = m.empty(DType::u8, {sizeof(StepControlValues)});
+      m.backend().step_control(m.stream(), {.square_sum = m.tensor(DType::f64, {1}, {square_sum}),
+                                            .loss = m.tensor(DType::f64, {1}, {1.0}),
+                                            .weight = m.tensor(DType::f64, {1}, {1.0}),
+                                            .nonfinite = m.ids({-1}),
+                                            .outside = m.tensor(DType::f32, {1}, {outside}),
+                                            .values = values});
+      StepControlValues control;
+      std::memcpy(&control, read_bytes(values).data(), sizeof(control));
+      CHECK(control.skip == (outside > 0                 ? StepControlValues::kSkipOutside
+                             : std::isfinite(square_sum) ? 0
+                                                         : StepControlValues::kSkipNonfinite));
+    }
 }
 
 TEST_CASE("square sums by group are those of the group's runs, and of all runs together", "[update]") {

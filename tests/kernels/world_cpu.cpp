@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/kernels/world.h"
 
@@ -5,6 +7,12 @@ namespace trainerd::test {
 
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool) {
   return std::make_unique<kernels::CpuBackend>(cpu, pool);
+}
+
+std::vector<std::byte> read_bytes(const kernels::Tensor& x) { return {x.data, x.data + x.bytes()}; }
+
+void write_bytes(std::span<const std::byte> from, const kernels::Tensor& x) {
+  std::copy(from.begin(), from.end(), x.data);
 }
 
 std::vector<kernels::Isa> instruction_sets() {

@@ -64,15 +64,17 @@ class HostTensor {
   Tensor tensor_;
 };
 
-/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
-/// shows; where that order is not ours to say, small whole numbers, whose sums are exact in any.
-inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
+inline std::uint64_t value_bits(std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   std::uint64_t h = seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) * 0xd1b54a32d192ed03u +
                     static_cast<std::uint64_t>(i) * 0x8cb92ba72f3d8dd7u;
   h = (h ^ (h >> 29)) * 0xbf58476d1ce4e5b9u;
   h = (h ^ (h >> 32)) * 0x94d049bb133111ebu;
-  h ^= h >> 31;
-  if (!kSumsInRankOrder && dtype != DType::u8) return static_cast<double>(h % 17) - 8;
+  return h ^ (h >> 31);
+}
+/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
+/// shows.
+inline double value_in_rank_order(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
+  const std::uint64_t h = value_bits(seed, rank, i);
   const double unit = static_cast<double>(h >> 11) / 9007199254740992.0 - 0.5;
   if (dtype == DType::i32) return std::floor(unit * 2e8);
   if (dtype == DType::u8) return static_cast<double>(h & 255);
@@ -81,6 +83,13 @@ inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::
   const auto f = static_cast<float>(scaled);
   return dtype == DType::bf16 ? static_cast<double>(kernels::to_float(kernels::to_bf16(f)))
                               : static_cast<double>(f);
+}
+
+/// The same; where the order of summands is not ours to say, small whole numbers, whose sums are exact in
+/// any.
+inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
+  if (!kSumsInRankOrder && dtype != DType::u8) return static_cast<double>(value_bits(seed, rank, i) % 17) - 8;
+  return value_in_rank_order(dtype, seed, rank, i);
 }
 
 inline Values values_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t numel) {

@@ -29,7 +29,9 @@ void check_on_all_ranks(const ReductionCase& c) {
 
 TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bit for bit", "[reduction]") {
   std::mt19937 draw(11);  // half of the cases, but in full runs
-  for (const DType wire : {DType::bf16, DType::f32})
+  using parallel::GradDtypes;
+  for (const GradDtypes& dtypes : {GradDtypes{DType::f32, DType::bf16}, GradDtypes{DType::f32, DType::f32},
+                                   GradDtypes{DType::bf16, DType::bf16}, GradDtypes{DType::bf16, DType::f32}})
     for (const Progress progress : {Progress::background, Progress::caller})
       for (const auto& [inner, outer] :
            {std::pair<std::int64_t, std::int64_t>{2, 1}, {3, 1}, {5, 1}, {2, 2}, {2, 3}, {3, 2}})
@@ -42,7 +44,7 @@ TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bi
                                 .replicas = replicas,
                                 .sharded = sharded,
                                 .progress = progress,
-                                .wire = wire,
+                                .dtypes = dtypes,
                                 .microbatches = 2});
           }
 }
@@ -67,7 +69,7 @@ TEST_CASE("one rank's gradients are not rounded", "[reduction]") {
 TEST_CASE("runs of a staging ring lie apart while they are taken", "[reduction]") {
   constexpr std::int64_t kElements = 64 * 16;
   kernels::Arena arena = kernels::Arena::dry("staging");
-  parallel::StagingRing ring(DType::bf16, kElements, arena);
+  parallel::StagingRing ring(DType::bf16, kElements, parallel::StagingRing::Staged::both, arena);
   CHECK(arena.top() == 2 * 2 * kElements);
   struct Held {
     parallel::StagingRing::Run run;

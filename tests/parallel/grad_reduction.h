@@ -20,7 +20,7 @@ struct ReductionCase {
   bool replicas = false;              ///< of what `inner` shards
   bool sharded = false;               ///< gradients, not only what they update
   parallel::Progress progress = parallel::Progress::background;
-  DType wire = DType::bf16;
+  parallel::GradDtypes dtypes{DType::f32, DType::bf16};
   std::int64_t microbatches = 1;
   std::int64_t bucket_elements = 1024;
   std::int64_t ranks() const { return inner * outer; }
@@ -30,8 +30,8 @@ inline std::string text_of(const ReductionCase& c) {
   return std::to_string(c.inner) + " x " + std::to_string(c.outer) + (c.replicas ? " replicas" : "") +
          (c.sharded ? " sharded" : " whole") +
          (c.progress == parallel::Progress::background ? " background " : " caller ") +
-         kernels::name_of(c.wire) + ", " + std::to_string(c.microbatches) + " microbatches, buckets of " +
-         std::to_string(c.bucket_elements);
+         kernels::name_of(c.dtypes.held) + " by " + kernels::name_of(c.dtypes.wire) + ", " +
+         std::to_string(c.microbatches) + " microbatches, buckets of " + std::to_string(c.bucket_elements);
 }
 
 /// Units of one, several and unlike sections, whose sizes nothing divides.
@@ -50,34 +50,35 @@ inline float nearest_of_8_digits(float x) {
 inline float reduction_gradient(std::int64_t step, std::int64_t microbatch, std::size_t unit,
                                 std::int64_t rank, std::int64_t i) {
   const auto seed = static_cast<std::uint64_t>(step * 1000 + microbatch * 10) + unit;
-  return static_cast<float>(value_of(DType::f32, seed, rank, i));
+  return static_cast<float>(value_in_rank_order(DType::f32, seed, rank, i));
 }
 
 /// What element i of a unit comes to, by the definition.
 inline float reduced_by_hand(const ReductionCase& c, std::int64_t step, std::size_t unit, std::int64_t i) {
   const std::int64_t reductions = c.sharded && unit != kOwnUnit ? c.microbatches : 1;
+  const auto held = [&](float x) { return c.dtypes.held == DType::bf16 ? nearest_of_8_digits(x) : x; };
   const auto gradient = [&](std::int64_t reduction, std::int64_t rank) {
-    float sum = reduction_gradient(step, reduction, unit, rank, i);
+    float sum = held(reduction_gradient(step, reduction, unit, rank, i));
     for (std::int64_t m = 1; reductions == 1 && m < c.microbatches; ++m)
-      sum += reduction_gradient(step, m, unit, rank, i);
+      sum = held(sum + held(reduction_gradient(step, m, unit, rank, i)));
     return sum;
   };
-  const auto crossing = [&](float x) { return c.wire == DType::bf16 ? nearest_of_8_digits(x) : x; };
+  const auto crossing = [&](float x) { return c.dtypes.exchanged() ? nearest_of_8_digits(x) : x; };
   if (c.ranks() == 1) return gradient(0, 0);
   const auto inside = [&](std::int64_t reduction, std::int64_t outer) {
     float sum = crossing(gradient(reduction, outer * c.inner));
     for (std::int64_t k = 1; k < c.inner; ++k) sum += crossing(gradient(reduction, outer * c.inner + k));
-    return sum;
+    return held(sum);
   };
   const auto outside = [&](const std::function<float(std::int64_t)>& summand) {
     if (c.outer == 1) return summand(0);
     float sum = crossing(summand(0));
     for (std::int64_t o = 1; o < c.outer; ++o) sum += crossing(summand(o));
-    return sum;
+    return held(sum);
   };
   const auto over_reductions = [&](const std::function<float(std::int64_t)>& summand) {
     float sum = summand(0);
-    for (std::int64_t r = 1; r < reductions; ++r) sum += summand(r);
+    for (std::int64_t r = 1; r < reductions; ++r) sum = held(sum + summand(r));
     return sum;
   };
   if (c.replicas)
@@ -103,8 +104,9 @@ inline void check_reductions(
                                             .gradients = c.progress,
                                             .parameters = parallel::Progress::caller};
   const std::vector<parallel::Section> sections = reduction_sections();
-  const parallel::BucketLayout plan = parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
-                                                                c.wire == DType::bf16 ? groups.pieces() : 1);
+  const parallel::BucketLayout plan =
+      parallel::lay_out_buckets(sections, c.bucket_elements, groups.parts(),
+                                c.dtypes.exchanged() ? groups.pieces() : 1, kernels::kAlignment);
   std::vector<parallel::GradUnit> units(kReductionUnits);
   for (std::size_t u = 0; u < units.size(); ++u) {
     if (u == kOwnUnit) units[u].ring = parallel::GradUnit::Ring::own;
@@ -112,8 +114,7 @@ inline void check_reductions(
     if (u != kOwnUnit && c.sharded) units[u].reductions = c.microbatches;
   }
   const auto make = [&](kernels::Arena& arena) {
-    return parallel::GradReducer(groups, plan, units, c.sharded, parallel::GradDtypes{DType::f32, c.wire},
-                                 machine.backend, arena);
+    return parallel::GradReducer(groups, plan, units, c.sharded, c.dtypes, machine.backend, arena);
   };
   kernels::Arena counted = kernels::Arena::dry("gradients");
   make(counted);
@@ -130,8 +131,10 @@ inline void check_reductions(
     expect(x.numel() == plan.units[unit].size, "a unit's gradients are of its size");
     for (std::int64_t i = 0; i < x.numel(); ++i) {
       const float g = reduction_gradient(step, m, unit, rank, i);
-      float& sum = x.as<float>()[i];
-      sum = m == 0 || units[unit].reductions > 1 ? g : sum + g;
+      const bool first = m == 0 || units[unit].reductions > 1;
+      const bool narrow = x.dtype == DType::bf16;
+      const float summand = narrow ? nearest_of_8_digits(g) : g;
+      put(x, i, static_cast<double>(first ? summand : static_cast<float>(get(x, i)) + summand));
     }
   };
   for (std::int64_t step = 1; step <= 2; ++step) {
@@ -158,10 +161,10 @@ inline void check_reductions(
         const Tensor x = c.sharded ? reducer.part(b) : reducer.flat().rows(held.begin, held.size);
         for (std::int64_t i = 0; i < held.size; ++i) {
           const float expected = reduced_by_hand(c, step, unit, held.begin - plan.units[unit].begin + i);
-          expect(x.as<float>()[i] == expected,
+          expect(static_cast<float>(get(x, i)) == expected,
                  text_of(c) + ": step " + std::to_string(step) + ", rank " + std::to_string(rank) +
                      ", unit " + std::to_string(unit) + ", element " + std::to_string(i) + " of bucket " +
-                     std::to_string(b) + " is " + std::to_string(x.as<float>()[i]) + ", by hand " +
+                     std::to_string(b) + " is " + std::to_string(get(x, i)) + ", by hand " +
                      std::to_string(expected));
         }
       }

@@ -82,7 +82,7 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
         topology.device, [&](const kernels::MetaCall& call) { flops += counting ? call.cost.flops : 0; });
     parallel::MetaWorld world(rank);
     const core::train::RankGroups groups(layout, rank, job.model, world, backend);
-    core::train::StepMemory memory(core::train::count_slots(job, layout, rank));
+    core::train::StepMemory memory(core::train::count_slots(job, layout, rank), topology.device.alignment);
     core::train::Trainer trainer(job, layout, backend, groups, memory);
     core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
     trainer.step(1, batches, {});
@@ -230,6 +230,11 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
         Approx(3.0 / 4 * 40e-3 + 30e-6));
   CHECK(collective_seconds(parallel::OpKind::reduce_scatter, 800'000'000, {16, 8, Link::rail}, t) ==
         Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
+  // Exchanged, each of the eight sends its parts for the other node by its own card.
+  CHECK(collective_seconds(parallel::OpKind::all_to_all, 800'000'000, {16, 8, Link::rail}, t) ==
+        Approx(8.0 / 16 * 80e-3 + 10e-6 + 14e-6));
+  CHECK(collective_seconds(parallel::OpKind::all_to_all, 400'000'000, {4, 1, Link::rail}, t) ==
+        Approx(3.0 / 4 * 40e-3 + 30e-6));
   // A small sum over many nodes takes a tree.
   CHECK(collective_seconds(parallel::OpKind::all_reduce, 8, {1024, 1, Link::rail}, t) ==
         Approx(2 * 10 * 10e-6).epsilon(1e-3));

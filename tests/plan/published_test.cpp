@@ -65,6 +65,8 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
   // The published systems reduce and gather by layers, or all at once.
   p.bucket_bytes = std::int64_t{1} << 40;
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
+  // None of them asks a library for a deterministic backward.
+  job.attention.backward = kernels::Determinism::fast;
   p.overlap_tp_backward = software_node(file, row)["tp_backward_behind"].as<bool>(false);
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
   p.schedule =

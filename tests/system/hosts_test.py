@@ -261,6 +261,21 @@ class Elastic(HostsTest):
         self.assertIn("a node has come: the run goes on with 2 nodes and dp 2 after this step", self.events_of("node"))
         self.assertRegex("\n".join(self.events_of("stop")), r"stopped after step \d+ to go on with more nodes")
 
+    def test_the_planner_chooses_another_layout_where_no_whole_replica_is_left(self):
+        steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
+        self.begin("replanned", *steps, *self.MORE, "--set", "parallel={pp: 2}", "--set", "cluster.failures.elastic={replan: true}")
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        size = "goes on with 1 node, tp 1, pp 1 and dp 1"
+        self.wait_for(self.agents[0], lambda: any(size in m for m in self.events_of("node")), size)
+        self.train_until(self.last_step(self.name) + 12)
+        self.agents[1] = self.agent(1, 1)
+        self.wait_for(self.agents[0], lambda: any("goes on with 2 nodes and dp 1" in m for m in self.events_of("node")), "it grows")
+        self.finish(self.agents)
+        self.assert_close(*steps)
+        changes = [detail for e in self.events(self.name) if e["event"] == "change" for detail in e["details"]]
+        self.assertTrue(any("parallel.pp" in change for change in changes), changes)
+
     @unittest.skipUnless(FULL, SLICE)
     def test_of_three_nodes_two_are_cut_off_one_after_the_other(self):
         steps = ["--set", "steps=300", "--set", "evaluate.every=100"]

@@ -11,6 +11,7 @@
 namespace trainerd::core::plan {
 namespace {
 
+using kernels::AttentionKernel;
 using kernels::DType;
 using kernels::OpClass;
 using parallel::Link;
@@ -41,13 +42,44 @@ double gemm_seconds(const OpClass& g, const Topology& t) {
   return best;
 }
 
-double attention_seconds(const rank::RecordedOp& op, const Topology& t) {
+/// What our own kernels on tensor cores reach of a library's rate. From Hopper on a library uses instructions
+/// (wgmma, tcgen05) that mma.sync is slower than: there FlashAttention-3 is 1.5 to 2.0 times as fast as
+/// FlashAttention-2 forward, 1.5 to 1.75 backward (arXiv 2407.08608, section 4.1), and the slower end of each
+/// is taken. On sm_80, sm_89 and sm_120 mma.sync is what a library uses, too.
+double own_rate(const Topology& t, bool forward) {
+  const int sm = t.device.sm_version;
+  if (sm < 90 || sm >= 120) return 1;
+  return 1 / (forward ? 2.0 : 1.75);
+}
+
+/// FLOP/s of our own kernels without tensor cores, at most: a multiply-add reads two words of shared memory,
+/// of which a multiprocessor reads 32 per clock, where it has 128 multiply-adds (64 on sm_80).
+double plain_rate(const Topology& t) {
+  const double fp32 = t.peak.fp32 > 0 ? t.peak.fp32 : t.peak.bf16 / 16;
+  return fp32 / (t.device.sm_version == 80 ? 4 : 8);
+}
+
+/// The call as a library would run it.
+rank::RecordedOp by_library(rank::RecordedOp op) {
+  const bool own =
+      op.what.kernel == AttentionKernel::tensor_cores || op.what.kernel == AttentionKernel::plain;
+  if (own && op.what.kind == OpClass::Kind::attention_backward)
+    op.cost.flops *= kernels::kBackwardProducts / kernels::kOwnBackwardProducts;
+  if (own) op.what.kernel = AttentionKernel::library;
+  return op;
+}
+
+double attention_seconds(const rank::RecordedOp& recorded, const Topology& t) {
+  // Attention that writes its scores is of other software, whatever we would run it by.
+  const rank::RecordedOp op = t.rates.attention.score_bytes > 0 ? by_library(recorded) : recorded;
   const OpClass& a = op.what;
   const bool forward = a.kind == OpClass::Kind::attention_forward;
+  if (a.kernel == AttentionKernel::plain) return op.cost.flops / plain_rate(t);
   const auto& rates = t.rates.attention;
   const double start = forward ? rates.forward_start : rates.backward_start;
+  const double own = a.kernel == AttentionKernel::tensor_cores ? own_rate(t, forward) : 1;
   const double reached =
-      (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
+      own * (forward ? rates.forward : rates.backward) * real(a.length) / (real(a.length) + start);
   const double scores = real(a.sequences) * real(a.heads) * real(a.length) * real(a.key_length);
   // Backward reads and writes scores and their gradients.
   const double traffic = scores * rates.score_bytes * (forward ? 1 : 2);
@@ -109,6 +141,8 @@ double op_seconds(const rank::RecordedOp& op, const Topology& t) {
   return std::max(made, moved);
 }
 
+rank::RecordedOp unlimited(const rank::RecordedOp& op) { return op.what.limited ? by_library(op) : op; }
+
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks) {
   GroupPlace place{static_cast<std::int64_t>(ranks.size()), 1, Link::none};
   if (place.size == 1) return place;
@@ -160,6 +194,14 @@ TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const Gr
                          (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
     cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
     cost.bandwidth *= 2;
+  } else if (kind == parallel::OpKind::all_to_all && !inside && g.per_domain > 1) {
+    // Each member sends its parts for other domains itself, where a ring carries one stream for all members.
+    const double members = real(g.per_domain);
+    const double network = (n - members) / n * real(bytes) * members / (reached(link) * cards);
+    const double neighbours = joined ? (members - 1) / n * real(bytes) / reached(t.nvlink) : 0;
+    cost.bandwidth = std::max(network, neighbours);
+    cost.shares[static_cast<std::size_t>(Port::network)] = network / cost.bandwidth;
+    cost.shares[static_cast<std::size_t>(Port::nvlink)] = neighbours / cost.bandwidth;
   } else if (kind == parallel::OpKind::barrier) {
     cost.latency = link.start_seconds + 2 * hops;
     cost.bandwidth = 0;

@@ -25,9 +25,13 @@ bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
 std::string how_to_get_rates(const parallel::Topology& topology);
 
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more
-/// summands. Attention: the peak's part that grows with the sequence. Everything else: its bytes. No operator
-/// is faster than its bytes. By measured curves instead, where the topology has them.
+/// summands. Attention by a library: the peak's part that grows with the sequence; by our own kernels on a
+/// CUDA device: a part of that, or what shared memory feeds. Everything else: its bytes. No operator is
+/// faster than its bytes. By measured curves instead, where the topology has them.
 double op_seconds(const rank::RecordedOp& op, const parallel::Topology& topology);
+
+/// The call as it would run if attention's workspace had no limit.
+rank::RecordedOp unlimited(const rank::RecordedOp& op);
 
 /// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).
 struct GroupPlace {

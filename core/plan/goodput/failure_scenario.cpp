@@ -20,6 +20,11 @@ std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario&
                            std::int64_t devices_per_node, std::int64_t ranks, std::int64_t dp) {
   std::vector<double> table{1};
   for (std::int64_t missing = 1; spec.elastic && missing < s.nodes; ++missing) {
+    if (spec.replan) {
+      if ((s.nodes - missing) * devices_per_node < spec.min_replicas) break;
+      table.push_back(static_cast<double>(s.nodes - missing) / static_cast<double>(s.nodes));
+      continue;
+    }
     const std::int64_t left = replicas(s.nodes - missing, devices_per_node, ranks, dp);
     if (left < std::max<std::int64_t>(1, spec.min_replicas)) break;
     table.push_back(static_cast<double>(left) / static_cast<double>(dp));
@@ -120,6 +125,7 @@ spec::FailureSpec job_failures(const job::JobSpec& job, const std::vector<std::s
   if (job.cluster.spares > 0 && !given("spares")) failures.spares = job.cluster.spares;
   if (job.cluster.elastic && !given("elastic")) {
     failures.elastic = true;
+    if (!given("elastic.replan")) failures.replan = job.cluster.replan;
     if (!given("min_replicas")) failures.min_replicas = job.cluster.min_replicas;
   }
   return failures;

@@ -10,6 +10,7 @@
 #include "core/plan/cost/group_places.h"
 #include "core/plan/predict/schedule_report.h"
 #include "core/plan/replay/stage_records.h"
+#include "core/rank/attention_check.h"
 #include "core/rank/dry_run.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
@@ -165,7 +166,8 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   const job::PrecisionRecipe& p = plan.job.precision;
   const parallel::ChunkSpan whole{
       .first_layer = 0, .layers = plan.job.model.layers, .embedding = true, .head = true};
-  for (const model::ParamInfo& info : model::declare_parameters(plan.job.model, {&whole, 1}, 1, false).infos)
+  for (const model::ParamInfo& info :
+       model::declare_parameters(plan.job.model, {&whole, 1}, 1, false, model::kLogicalVocab).infos)
     if (info.trainable) {
       std::int64_t bytes = kernels::size_of(p.master);
       for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))
@@ -176,6 +178,10 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   for (const auto& record : records.of_rank) snapshot = std::max(snapshot, record->snapshot_bytes);
   if (t.host_bytes_per_second > 0)
     plan.checkpoint.snapshot_seconds = static_cast<double>(snapshot) / t.host_bytes_per_second;
+  const bool beside = plan.timed && plan.job.checkpoint.async && t.device.runs_behind_host();
+  const double before_update =
+      beside ? plan.time.step_seconds - plan.time.mean[base::LedgerPart::optimizer] : 0.0;
+  plan.checkpoint.stall_seconds = std::max(0.0, plan.checkpoint.snapshot_seconds - before_update);
   const double nodes =
       std::ceil(static_cast<double>(plan.job.parallel.ranks()) / static_cast<double>(t.devices_per_node));
   if (t.failures_per_node_day > 0) plan.checkpoint.failure_seconds = kDay / (t.failures_per_node_day * nodes);
@@ -196,9 +202,11 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
                  WhenTooLarge when_too_large, const OtherSoftware& other) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
+  for (const auto& record : records.of_rank) rank::require_attention(job, *record);
   plan_memory(plan, layout, records, other);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, other);
+  plan.attention = plan_attention(records, topology, job.microbatches(), plan.timed);
   plan_checkpoints(plan, records);
   return plan;
 }

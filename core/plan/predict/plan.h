@@ -7,6 +7,7 @@
 
 #include "core/job/job.h"
 #include "core/plan/cost/group_places.h"
+#include "core/plan/predict/attention_plan.h"
 #include "core/plan/replay/other_software.h"
 #include "core/plan/replay/replay.h"
 #include "core/rank/dry_run.h"
@@ -38,8 +39,11 @@ struct TrafficPlan {
 
 struct CheckpointPlan {
   std::int64_t bytes = 0;       ///< of the whole checkpoint
-  double snapshot_seconds = 0;  ///< training stands still; 0: unknown
-  double failure_seconds = 0;   ///< mean time between failures of the job's nodes; 0: unknown
+  double snapshot_seconds = 0;  ///< that the copy to the host takes; 0: unknown
+  /// That training stands still for it. A GPU copies beside the next step's forward and backward, which only
+  /// read what is saved; its optimizer waits for the rest.
+  double stall_seconds = 0;
+  double failure_seconds = 0;  ///< mean time between failures of the job's nodes; 0: unknown
   double interval_seconds =
       0;  ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
 };
@@ -66,6 +70,7 @@ struct Plan {
   bool fits = false;
   std::vector<NearLayout> near;  ///< of near_changes
 
+  AttentionPlan attention;
   bool timed = false;  ///< the topology has rates; if not, what follows is 0
   Replay time;
   /// What supervise.verify adds to a step on average: all but the update of every n-th step a second time.
@@ -80,7 +85,7 @@ struct Plan {
 
 /// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and
 /// replays its schedule on the machines of `topology`. Throws CapacityError or SpecError where the job cannot
-/// be laid out on them at all.
+/// be laid out on them at all, or its attention.require is not met.
 Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
 
 /// A line each, indented.

@@ -93,6 +93,9 @@ std::string advice(const Plan& plan) {
            (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
       {l[base::LedgerPart::optimizer],
        "the update: a zero of 1 or more shares it over the data-parallel ranks"},
+      {plan.attention.limited_seconds - plan.attention.fast_seconds,
+       "attention's deterministic backward of long sequences: attention: fast, whose last bits depend on "
+       "timing, takes that much less"},
   };
   const auto worst = std::max_element(losses.begin(), losses.end(), [](const LostTime& a, const LostTime& b) {
     return a.seconds < b.seconds;
@@ -139,8 +142,9 @@ std::string time_text(const Plan& plan, double tokens) {
 std::string checkpoint_text(const Plan& plan) {
   const CheckpointPlan& c = plan.checkpoint;
   std::string text = fmt::format("\ncheckpoint: {}", amount(static_cast<double>(c.bytes)));
-  if (c.snapshot_seconds > 0)
-    text += fmt::format(", training stands still for {}", duration(c.snapshot_seconds));
+  if (c.snapshot_seconds > c.stall_seconds)
+    text += fmt::format(", copied from the devices in {}, beside the step", duration(c.snapshot_seconds));
+  if (c.stall_seconds > 0) text += fmt::format(", training stands still for {}", duration(c.stall_seconds));
   if (c.failure_seconds > 0) text += fmt::format("; a failure every {}", duration(c.failure_seconds));
   if (c.interval_seconds > 0)
     text +=
@@ -226,8 +230,8 @@ std::string plan_summary(const Plan& plan) {
 }
 
 std::string plan_text(const Plan& plan, double tokens) {
-  return head_text(plan) + memory_text(plan) + traffic_text(plan) + time_text(plan, tokens) +
-         checkpoint_text(plan);
+  return head_text(plan) + memory_text(plan) + traffic_text(plan) + attention_text(plan.attention) +
+         time_text(plan, tokens) + checkpoint_text(plan);
 }
 
 std::string plan_json(const Plan& plan, double tokens) {
@@ -247,6 +251,15 @@ std::string plan_json(const Plan& plan, double tokens) {
     axes[t.group] = {{"ranks", t.size}, {"link", t.link}, {"calls", t.calls}, {"bytes", t.bytes}};
     if (plan.timed) axes[t.group]["seconds"] = t.seconds;
   }
+  if (const AttentionPlan& a = plan.attention; a.own_calls > 0) {
+    out["own_attention"] = {{"calls", a.own_calls}, {"plain_calls", a.plain_calls}};
+    if (a.own_seconds > 0) out["own_attention"]["seconds"] = a.own_seconds;
+    if (a.limited_calls > 0) out["own_attention"]["limited_calls"] = a.limited_calls;
+    if (a.limited_seconds > 0) {
+      out["own_attention"]["limited_seconds"] = a.limited_seconds;
+      out["own_attention"]["fast_seconds"] = a.fast_seconds;
+    }
+  }
   out["flops_convention"] = kFlopsConvention;
   out["model_flops_per_token"] = job::flops_per_token(plan.job.model);
   if (plan.timed) {
@@ -265,7 +278,10 @@ std::string plan_json(const Plan& plan, double tokens) {
           {"tokens", tokens}, {"days", seconds / kDay}, {"device_hours", seconds / 3600 * devices_of(plan)}};
   }
   Json& checkpoint = out["checkpoint"] = {{"bytes", plan.checkpoint.bytes}};
-  if (plan.checkpoint.snapshot_seconds > 0) checkpoint["snapshot_seconds"] = plan.checkpoint.snapshot_seconds;
+  if (plan.checkpoint.snapshot_seconds > 0) {
+    checkpoint["snapshot_seconds"] = plan.checkpoint.snapshot_seconds;
+    checkpoint["stall_seconds"] = plan.checkpoint.stall_seconds;
+  }
   if (plan.checkpoint.failure_seconds > 0)
     checkpoint["mean_time_between_failures_seconds"] = plan.checkpoint.failure_seconds;
   if (plan.checkpoint.interval_seconds > 0) checkpoint["interval_seconds"] = plan.checkpoint.interval_seconds;

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/model/parameters.h"
 #include "core/model/recompute.h"
 #include "core/plan/cost/cost_model.h"
+#include "core/rank/dry_run.h"
 #include "parallel/layout/schedule_shape.h"
 
 namespace trainerd::core::plan {
@@ -17,8 +19,8 @@ using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
 /// recompute the same layers, whose windows are alike, and use the same pools and classes of slots.
-std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank,
-                     const train::SlotCounts& slots) {
+std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
+                     std::int64_t pipeline_rank, const train::SlotCounts& slots) {
   std::string key;
   const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
@@ -30,8 +32,9 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, st
     }
     key += ";";
   }
-  const model::DeclaredParams declared = model::declare_parameters(
-      job.model, chunks, job.batch.micro * job.model.seq_len, layout.options.sequence_parallel);
+  const model::DeclaredParams declared =
+      model::declare_parameters(job.model, chunks, job.batch.micro * job.model.seq_len,
+                                layout.options.sequence_parallel, target.vocab_multiple);
   for (const model::ParamInfo& p : declared.infos) {
     for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
     for (const std::int64_t of :
@@ -89,16 +92,46 @@ StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
                         const kernels::Target& target, const std::vector<train::SlotCounts>& slots) {
   std::map<std::string, std::vector<std::size_t>> classes;
   for (std::size_t rank = 0; rank < slots.size(); ++rank)
-    classes[class_of(job, layout, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
+    classes[class_of(job, layout, target, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
   StageRecords records;
   records.of_rank.resize(slots.size());
   records.memory.resize(slots.size());
+  const auto record_of = [&](std::size_t rank, const kernels::Target& on,
+                             std::span<const train::SlotCounts> alike) {
+    return std::make_shared<rank::RankRecord>(rank::record_rank(
+        job, layout, representative(layout, static_cast<std::int64_t>(rank)), on, slots[rank], alike));
+  };
+  kernels::Target least = target;
+  least.memory_bytes = 0;
   for (const auto& [key, ranks] : classes) {
     std::vector<train::SlotCounts> alike;
     for (const std::size_t rank : ranks) alike.push_back(slots[rank]);
-    const auto record = std::make_shared<rank::RankRecord>(
-        rank::record_rank(job, layout, representative(layout, static_cast<std::int64_t>(ranks.front())),
-                          target, slots[ranks.front()], alike));
+    const auto record = record_of(ranks.front(), least, alike);
+    if (target.memory_bytes > 0 && rank::attention_is_limited(*record)) {
+      // What each has left for attention's workspace differs with its slots.
+      std::map<std::int64_t, std::vector<std::size_t>> by_limit;
+      for (std::size_t i = 0; i < ranks.size(); ++i) {
+        const std::int64_t overhead =
+            rank::overhead_bytes(job, layout, representative(layout, static_cast<std::int64_t>(ranks[i])));
+        by_limit[rank::attention_limit(target, record->memory_alike[i].total_bytes() + overhead)].push_back(
+            i);
+      }
+      for (const auto& [limit, members] : by_limit) {
+        kernels::Target roomier = least;
+        roomier.attention_limit_bytes = limit;
+        std::vector<train::SlotCounts> of_members;
+        for (const std::size_t i : members) of_members.push_back(slots[ranks[i]]);
+        const auto again = limit == target.attention_limit_bytes
+                               ? record
+                               : record_of(ranks[members.front()], roomier, of_members);
+        for (std::size_t m = 0; m < members.size(); ++m) {
+          const std::size_t rank = ranks[members[m]];
+          records.of_rank[rank] = again;
+          records.memory[rank] = again == record ? record->memory_alike[members[m]] : again->memory_alike[m];
+        }
+      }
+      continue;
+    }
     for (std::size_t i = 0; i < ranks.size(); ++i) {
       records.of_rank[ranks[i]] = record;
       records.memory[ranks[i]] = record->memory_alike[i];

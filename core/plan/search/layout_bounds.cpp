@@ -97,7 +97,10 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
       parts_.job(), small,
       {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
   const train::SlotCounts slots = train::count_slots(job, layout, stage);
-  const rank::RankRecord record = rank::record_rank(job, layout, rank, t.device, slots);
+  // With as little memory for attention as there may be, and in `seconds_of` as if there were enough.
+  kernels::Target least = t.device;
+  least.memory_bytes = 0;
+  const rank::RankRecord record = rank::record_rank(job, layout, rank, least, slots);
 
   ChunkCosts costs;
   for (const auto& region : record.memory.regions) {
@@ -112,7 +115,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
     for (const rank::RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
       if (e.kind == rank::RecordedEvent::Kind::op && (!only || record.ops[i].op == *only))
-        seconds += op_seconds(record.ops[i], t);
+        seconds += op_seconds(unlimited(record.ops[i]), t);
       if (e.kind != rank::RecordedEvent::Kind::issue || only) continue;
       const rank::RecordedCollective& call = record.collectives[i];
       if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)

@@ -20,7 +20,8 @@ double orthogonal_seconds(const job::ModelOptions& model, const parallel::Topolo
   const auto stream = backend.make_stream("compute", &scratch);
   std::vector<std::pair<double, double>> matrices;  // FLOPs, seconds
   const parallel::ChunkSpan layer{.first_layer = 0, .layers = 1, .embedding = false, .head = false};
-  for (const model::ParamInfo& info : model::declare_parameters(model, {&layer, 1}, 1, false).infos) {
+  for (const model::ParamInfo& info :
+       model::declare_parameters(model, {&layer, 1}, 1, false, model::kLogicalVocab).infos) {
     if (info.shard.granularity != parallel::Granularity::matrix) continue;
     for (const parallel::WholeMatrix& whole : parallel::whole_matrices(info.shard, 1)) {
       const kernels::Shape wide{std::min(whole.rows, whole.columns), std::max(whole.rows, whole.columns)};

@@ -42,13 +42,13 @@ std::shared_ptr<Coordinator> coordinator_of(const job::JobSpec& job) {
                                 .dead_seconds = job.supervise.dead_after_seconds});
 }
 
-MembershipOptions membership_of(const AgentOptions& options) {
+MembershipOptions membership_of(const AgentOptions& options, JobSizes& sizes) {
   MembershipOptions membership = *options.membership;
   membership.lead.coordinator = coordinator_of(options.job);
   membership.lead.wait_seconds = options.job.checkpoint.partner_wait_seconds;
-  membership.lead.size_of = [job = options.job](std::int64_t nodes) -> std::int64_t {
-    const auto smaller = job_on(job, nodes);
-    return smaller ? smaller->cluster.nodes : 0;
+  membership.lead.size_of = [&sizes](std::int64_t nodes) -> LeadOptions::Size {
+    const auto smaller = sizes.on(nodes);
+    return smaller ? LeadOptions::Size{smaller->job.cluster.nodes, smaller->layout} : LeadOptions::Size{};
   };
   return membership;
 }
@@ -58,7 +58,7 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
   if (membership.over()) return {0, membership.end()->stop_signal};
   try {
     for (;; series.first = false) {
-      const auto job = job_on(options.job, membership.nodes());
+      const auto job = job_on(options.job, membership.nodes(), membership.layout());
       base::check(job.has_value(), "the leader chooses a size that the job has");
       AgentOptions here = options_here(options, *job, membership);
       // A run that another agent led is the one that goes on, by whatever command this one was started.
@@ -118,7 +118,7 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
 
 /// With a coordinator the run goes on when its leader is lost.
 AgentResult run_led(const AgentOptions& options, RunSeries& series) {
-  MembershipOptions place = membership_of(options);
+  MembershipOptions place = membership_of(options, series.sizes);
   for (;;) {
     try {
       Membership membership(place, options.job, options.signal_fd);

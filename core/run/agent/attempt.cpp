@@ -7,6 +7,7 @@
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/flight_segment.h"
+#include "core/run/worker/worker_environment.h"
 #include "core/spec/spec.h"
 #include "core/train/rank_groups.h"
 #include "kernels/base/clock.h"
@@ -100,7 +101,8 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
         snapshots.segment(plan_.here.first + i, held->segments.at(static_cast<std::size_t>(i)))->fd());
   auto [ours, theirs] = Channel::make_pair();
   worker.channel.emplace(std::move(ours));
-  worker.process.emplace(run_.options().executable, rank, std::move(theirs), memory);
+  worker.process.emplace(run_.options().executable, rank, std::move(theirs), memory,
+                         worker_variables(run_.job(), run_.membership().given_interface()));
   Start own = start;
   own.rank = rank;
   const auto place = static_cast<std::size_t>(rank - plan_.here.first);

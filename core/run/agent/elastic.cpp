@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "core/run/agent/replan.h"
 #include "core/spec/faults_fields.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
@@ -18,6 +19,7 @@ void leave_to_several(job::JobSpec& job) {
   job.supervise.coordinator = plain.supervise.coordinator;
   job.cluster.spares = plain.cluster.spares;
   job.cluster.elastic = plain.cluster.elastic;
+  job.cluster.replan = plain.cluster.replan;
   job.cluster.min_replicas = plain.cluster.min_replicas;
   job.checkpoint.partner = plain.checkpoint.partner;
   job.checkpoint.partner_wait_seconds = plain.checkpoint.partner_wait_seconds;
@@ -66,10 +68,40 @@ std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes
   return std::nullopt;
 }
 
-job::JobSpec smallest_job(const job::JobSpec& whole) {
-  for (std::int64_t nodes = 1; nodes < whole.cluster.nodes; ++nodes)
-    if (auto job = job_on(whole, nodes)) return *std::move(job);
-  return whole;
+std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes, const std::string& layout) {
+  if (layout.empty()) return job_on(whole, nodes);
+  job::JobSpec job = with_layout(whole, nodes, layout_from(layout));
+  leave_out_faults(job);
+  if (nodes == 1) leave_to_several(job);
+  return job;
+}
+
+std::optional<JobSize> JobSizes::exactly_on(std::int64_t nodes) {
+  if (!whole_.cluster.replan) {
+    auto job = job_on(whole_, nodes);
+    if (!job || job->cluster.nodes != nodes) return std::nullopt;
+    return JobSize{*std::move(job)};
+  }
+  const auto [planned, is_new] = planned_.try_emplace(nodes);
+  if (!is_new) return planned->second;
+  if (const auto choice = replanned(whole_, nodes)) {
+    const std::string layout = layout_text(*choice);
+    planned->second = JobSize{job_on(whole_, nodes, layout).value(), layout};
+  }
+  return planned->second;
+}
+
+std::optional<JobSize> JobSizes::on(std::int64_t nodes) {
+  if (nodes >= whole_.cluster.nodes) return JobSize{whole_};
+  for (; nodes > 0; --nodes)
+    if (auto size = exactly_on(nodes)) return size;
+  return std::nullopt;
+}
+
+JobSize JobSizes::smallest() {
+  for (std::int64_t nodes = 1; nodes < whole_.cluster.nodes; ++nodes)
+    if (auto size = exactly_on(nodes)) return *std::move(size);
+  return JobSize{whole_};
 }
 
 }  // namespace trainerd::core::run

@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/job/job.h"
@@ -13,21 +14,47 @@
 
 namespace trainerd::core::run {
 
+/// A size that an elastic job goes on with.
+struct JobSize {
+  job::JobSpec job;
+  std::string layout =
+      {};  ///< that the planner has chosen (replan.h); empty: whole replicas of the job's own
+};
+
 /// The job on `nodes` of its nodes, or on as many fewer as hold whole replicas: dp is what they hold, and all
 /// else, the global batch too, stays. None where that is less than `cluster.failures.min_replicas`, or no
 /// valid job.
 std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes);
+/// The job on so many nodes with the layout that the leader has chosen, if any.
+std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes, const std::string& layout);
 
-/// An elastic job on the fewest nodes that it goes on with.
-job::JobSpec smallest_job(const job::JobSpec& whole);
+/// The sizes of an elastic job, as who leads it chooses them. With `cluster.failures.elastic.replan` a size
+/// has any layout that fits, and takes all ranks of its nodes where there is one.
+class JobSizes {
+ public:
+  explicit JobSizes(job::JobSpec whole) : whole_(std::move(whole)) {}
+
+  /// On `nodes` of its nodes or the most below that it can go on with. None: with no number of them.
+  std::optional<JobSize> on(std::int64_t nodes);
+  /// On the fewest nodes that it goes on with; the whole job where there are no fewer.
+  JobSize smallest();
+
+ private:
+  std::optional<JobSize> exactly_on(std::int64_t nodes);
+
+  job::JobSpec whole_;
+  std::map<std::int64_t, std::optional<JobSize>> planned_;  ///< by nodes
+};
 
 /// What a run that changes its size keeps. Each size is a `Run` of its own, which goes on from a checkpoint.
 struct RunSeries {
   const job::JobSpec& whole;  ///< with all of its nodes
   RestartBudget restarts;
   RepeatedCrash crashes = {};
+  JobSizes sizes{whole};
   bool first = true;                       ///< the next is the first
   std::optional<std::int64_t> nodes = {};  ///< of the next size; none: the run is over
+  std::string layout = {};                 ///< likewise (JobSize)
   bool was_ready = false;                  ///< all ranks of some size were
   /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};

@@ -180,6 +180,7 @@ class Run {
   void stop_after(std::int64_t step);
   // Fewer nodes and more (run_elastic.cpp).
   void check_smallest() const;
+  std::optional<JobSize> size_of_the_rest() const;
   bool shrinks() const;
   Next shrink();
   void grow_if_possible();
@@ -397,7 +398,7 @@ class Run {
   std::string candidate_;              ///< folder of the checkpoint that waits for its tag
   std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
   double told_interval_seconds_ = 0;
-  bool slow_gemms_told_ = false;
+  bool slow_gemms_told_ = false, attention_told_ = false;
   std::int64_t refused_told_ = 0;  ///< connections
   bool killed_ = false;            ///< stopped at once: nothing is waited for
   bool stop_between_ = false;      ///< stopped between two attempts, or before one has begun to train

@@ -16,9 +16,13 @@ namespace {
 // How long snapshots under way have to reach the disk.
 constexpr double kShrinkSeconds = 60;
 
-std::string size_text(const job::JobSpec& job) {
-  return std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes") + " and dp " +
-         std::to_string(job.parallel.dp);
+std::string size_text(const JobSize& size) {
+  const job::JobSpec& job = size.job;
+  const parallel::ParallelOptions& p = job.parallel;
+  const std::string nodes = std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes");
+  if (size.layout.empty()) return nodes + " and dp " + std::to_string(p.dp);
+  return nodes + ", tp " + std::to_string(p.tp) + ", pp " + std::to_string(p.pp) + " and dp " +
+         std::to_string(p.dp);
 }
 
 }  // namespace
@@ -26,14 +30,18 @@ std::string size_text(const job::JobSpec& job) {
 /// The fewest replicas need the most memory of a rank: what fits there fits everywhere.
 void Run::check_smallest() const {
   if (!series_.whole.cluster.elastic || job_.cluster.nodes < series_.whole.cluster.nodes) return;
-  const job::JobSpec smallest = smallest_job(series_.whole);
-  if (smallest.cluster.nodes == series_.whole.cluster.nodes)
+  const JobSize smallest = series_.sizes.smallest();
+  if (smallest.job.cluster.nodes == series_.whole.cluster.nodes)
     throw base::capacity_error(
-        "cluster.failures.elastic: the job has no smaller size: its replicas (tp x pp ranks) do not fit on "
-        "fewer "
-        "nodes, or cluster.failures.min_replicas is its dp; leave it out");
+        std::string("cluster.failures.elastic: the job has no smaller size: ") +
+        (series_.whole.cluster.replan
+             ? "no layout fits fewer nodes with cluster.failures.min_replicas"
+             : "its replicas (tp x pp ranks) do not fit on fewer nodes, or cluster.failures.min_replicas is "
+               "its "
+               "dp; `elastic: {replan: true}` lets the planner choose another tp and pp") +
+        "; leave it out");
   try {
-    plan_world(smallest, spec::job_topology(smallest), 0);
+    plan_world(smallest.job, spec::job_topology(smallest.job), 0);
   } catch (const base::CapacityError& error) {
     throw base::capacity_error(
         "cluster.failures.elastic: on " + size_text(smallest) +
@@ -42,10 +50,15 @@ void Run::check_smallest() const {
   log::info("elastic: the job fits on {} at the least", size_text(smallest));
 }
 
+/// Of the nodes that are there.
+std::optional<JobSize> Run::size_of_the_rest() const {
+  return series_.sizes.on(membership_.nodes() - std::ssize(away_) + std::ssize(back_));
+}
+
 /// Whether a lost node that has no spare is done without.
 bool Run::shrinks() const {
   if (!series_.whole.cluster.elastic || stop_ || killed_ || lost_node_ || back_ == away_) return false;
-  return job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_)).has_value();
+  return size_of_the_rest().has_value();
 }
 
 /// Every node's ranks have ended. What is on its way to the disk reaches it, but for what the lost nodes were
@@ -56,9 +69,9 @@ Run::Next Run::shrink() {
     log::error("snapshots that are under way do not reach the disk");
     return killed_ ? Next::stop : Next::failure;
   }
-  const auto smaller = job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_));
+  const auto smaller = size_of_the_rest();
   if (!smaller || stop_ || killed_ || lost_node_) return killed_ ? Next::stop : Next::failure;
-  series_.nodes = smaller->cluster.nodes;
+  series_.nodes = smaller->job.cluster.nodes, series_.layout = smaller->layout;
   record_begin();
   notify(io::NoticeKind::node, attempt_->failure()->message + "; the run goes on with " +
                                    size_text(*smaller) + " from the newest checkpoint");
@@ -72,9 +85,9 @@ void Run::grow_if_possible() {
       stop_ || killed_ || attempt_->failure() || !told_ready_ || !attempt_->all_ready() ||
       attempt_->all_finished_here())
     return;
-  const auto larger = job_on(series_.whole, membership_.nodes() + membership_.spares());
-  if (!larger || larger->cluster.nodes <= membership_.nodes()) return;
-  series_.nodes = larger->cluster.nodes;
+  const auto larger = series_.sizes.on(membership_.nodes() + membership_.spares());
+  if (!larger || larger->job.cluster.nodes <= membership_.nodes()) return;
+  series_.nodes = larger->job.cluster.nodes, series_.layout = larger->layout;
   grows_ = true;
   stop_ = StopRequest{.reason = "a node that has come", .exit_signal = 0};
   notify(io::NoticeKind::node,
@@ -98,7 +111,7 @@ AgentResult Run::leave_to_next_size() {
                  (*series_.returns_to > 0 ? "step " + std::to_string(*series_.returns_to)
                                           : std::string("the start")));
     membership_.send(Resize{});
-    membership_.resize(*series_.nodes, attempt_->number() + 1);
+    membership_.resize(*series_.nodes, attempt_->number() + 1, series_.layout);
   }
   // The report of a size that never began would be of nothing.
   if (told_ready_)

@@ -149,10 +149,12 @@ bool Run::finish_saves_before_rollback() {
 
 /// The nodes that the run goes on with; none: it cannot.
 std::optional<std::int64_t> Run::nodes_after_rollback() {
+  series_.layout = membership_.layout();
   if (away_.empty()) return membership_.nodes();
   if (!shrinks()) return await_return() ? std::optional(membership_.nodes()) : std::nullopt;
-  const std::int64_t nodes =
-      job_on(series_.whole, membership_.nodes() - std::ssize(away_) + std::ssize(back_))->cluster.nodes;
+  const JobSize size = size_of_the_rest().value();
+  const std::int64_t nodes = size.job.cluster.nodes;
+  series_.layout = size.layout;
   notify(io::NoticeKind::node,
          fmt::format("{} {} lost meanwhile; the run goes on with {} {}", names_of(away_),
                      away_.size() == 1 ? "was" : "were", nodes, nodes == 1 ? "node" : "nodes"));

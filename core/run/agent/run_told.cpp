@@ -7,6 +7,7 @@
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/worker/evaluation.h"
+#include "core/run/worker/report_record.h"
 #include "core/train/snapshot.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
@@ -97,6 +98,9 @@ void Run::on_step(io::StepRecord record) {
            "oneDNN computes some matrix products by its reference implementation, many times slower than "
            "need be: "
            "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
+  if (const std::string fell_back = attention_warning(record, topology_.device.attention_library);
+      !fell_back.empty() && !std::exchange(attention_told_, true))
+    notify(io::NoticeKind::warning, fell_back);
   if (plan_check_) plan_check_->add(record);
   compare_with_plan();
   if (!evaluation_due(job_, record.step)) stop_after(record.step);

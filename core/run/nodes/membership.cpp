@@ -96,6 +96,7 @@ void Membership::begin(Go go) {
   go.run = go_.run;
   go.isa = go_.isa;
   go.nodes = nodes();
+  go.layout = go_.layout;
   go.wall_seconds = base::wall_seconds();
   go_ = std::move(go);
   // A directory that was moved aside has taken it along.

@@ -35,8 +35,12 @@ struct LeadOptions {
   /// By step: the attempt that the folder of its checkpoint will be, as far as this agent knows.
   std::map<std::int64_t, std::int64_t> folders = {};
   std::vector<std::string> faults_done = {};  ///< see Hello
-  /// With how many nodes an elastic run goes on, of so many that are there; 0: with none.
-  std::function<std::int64_t(std::int64_t)> size_of = {};
+  /// With how many nodes an elastic run goes on, of so many that are there (0: with none), and Go::layout.
+  struct Size {
+    std::int64_t nodes = 0;
+    std::string layout = {};
+  };
+  std::function<Size(std::int64_t)> size_of = {};
 };
 
 struct MembershipOptions {
@@ -85,6 +89,8 @@ class Membership {
   /// That the run has now: an elastic one may have fewer than its job.
   std::int64_t nodes() const { return options_.nodes.nodes; }
   std::int64_t job_nodes() const { return job_nodes_; }
+  /// That the leader has chosen for them (Go::layout).
+  const std::string& layout() const { return go_.layout; }
   double timeout_seconds() const { return options_.timeout_seconds; }
   bool leads() const { return node() == 0; }
   bool alone() const { return nodes() == 1; }
@@ -108,6 +114,8 @@ class Membership {
   /// What this node's workers need to meet those of other nodes.
   base::Endpoint store() const;
   std::string interface() const;
+  /// The network interface that this agent was given, by name or address; empty: none was.
+  const std::string& given_interface() const { return options_.interface; }
   const parallel::JobToken& token() const { return *options_.token; }
   /// Connections to the leader that were none of the job's.
   std::int64_t refused() const { return server_ ? server_->refused() : 0; }
@@ -137,8 +145,8 @@ class Membership {
   /// Nodes that were lost.
   std::int64_t lost() const { return lost_; }
   /// The leader's, of an elastic run: its nodes are `count` of those that are there and of the spares, with
-  /// new numbers; the rest are spares. They wait for `begin`, which says `attempt`.
-  void resize(std::int64_t count, std::int64_t attempt);
+  /// new numbers; the rest are spares. They wait for `begin`, which says `attempt` and `layout`.
+  void resize(std::int64_t count, std::int64_t attempt, const std::string& layout = "");
   /// The others': waits for that.
   void await_resize(int signal_fd);
   /// Agents that wait to take the place of a lost node.

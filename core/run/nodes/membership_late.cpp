@@ -176,7 +176,7 @@ void Membership::await_resize(int signal_fd) {
   await_go(signal_fd);
 }
 
-void Membership::resize(std::int64_t count, std::int64_t attempt) {
+void Membership::resize(std::int64_t count, std::int64_t attempt, const std::string& layout) {
   std::vector<Member> all;
   for (std::size_t node = 0; node < members_.size(); ++node)
     if (node == 0 || members_[node].channel) all.push_back(std::move(members_[node]));
@@ -198,7 +198,7 @@ void Membership::resize(std::int64_t count, std::int64_t attempt) {
   }
   options_.nodes.nodes = count;
   // What is held, and where training went on, is of the size before.
-  go_ = {.run = go_.run, .isa = go_.isa, .attempt = attempt};
+  go_ = {.run = go_.run, .isa = go_.isa, .attempt = attempt, .layout = layout};
 }
 
 }  // namespace trainerd::core::run

@@ -243,10 +243,10 @@ void Membership::fill_places() {
     if (members_[static_cast<std::size_t>(node)].channel || (!expected_.contains(node) && expect(node)))
       ++there;
   if (there == nodes() || !elastic_) return;
-  const std::int64_t size = options_.lead.size_of(there);
-  if (size == 0 || size == nodes()) return;
-  log::info("{} of {} nodes came: the run goes on with {}", there, nodes(), size);
-  resize(size, 1);
+  const LeadOptions::Size size = options_.lead.size_of(there);
+  if (size.nodes == 0 || size.nodes == nodes()) return;
+  log::info("{} of {} nodes came: the run goes on with {}", there, nodes(), size.nodes);
+  resize(size.nodes, 1, size.layout);
 }
 
 void Membership::receive_news(std::vector<Event>& events) {

@@ -41,6 +41,7 @@ json body(const Go& m) {
           {"folders", m.folders},
           {"fetch", m.fetch},
           {"nodes", m.nodes},
+          {"layout", m.layout},
           {"faults_done", m.faults_done},
           {"wall_seconds", m.wall_seconds},
           {"spikes", to_json(m.spikes)}};
@@ -264,6 +265,7 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("folders").get<std::map<std::int64_t, std::int64_t>>(),
                 j.at("fetch"),
                 j.at("nodes"),
+                j.at("layout"),
                 j.at("faults_done"),
                 spike_history_from(j.at("spikes")),
                 j.at("wall_seconds")};

@@ -71,8 +71,10 @@ struct Go {
   std::string reason = {};   ///< what ended the attempt before
   /// The attempt that the folder of a step's checkpoint will be, where it is not the first.
   std::map<std::int64_t, std::int64_t> folders = {};
-  std::vector<std::int64_t> fetch = {};       ///< nodes that get those snapshots from their partners
-  std::int64_t nodes = 0;                     ///< that the run has now; 0: those of the job
+  std::vector<std::int64_t> fetch = {};  ///< nodes that get those snapshots from their partners
+  std::int64_t nodes = 0;                ///< that the run has now; 0: those of the job
+  std::string layout =
+      {};  ///< of an elastic job, chosen by the planner for these nodes; empty: the job's own
   std::vector<std::string> faults_done = {};  ///< see `Start`
   SpikeHistory spikes = {};                   ///< likewise
   double wall_seconds = 0;                    ///< by the leader's clock, as this was sent

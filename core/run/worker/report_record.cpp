@@ -1,6 +1,7 @@
 #include "core/run/worker/report_record.h"
 
 #include "io/text/text.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::core::run {
 
@@ -17,6 +18,38 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
   record.learning_rate = report.learning_rate;
   record.skipped = report.passed_over;
   record.time = report.time;
+}
+
+void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
+                     std::int64_t vocab, const std::function<void()>& await_agent) {
+  const std::string which = "step " + std::to_string(step);
+  while (report.outside_rank && *report.outside_rank != rank) await_agent();
+  if (report.outside_rank) throw train::outside_error(which, vocab);
+  while (report.skipped && report.nonfinite_rank != rank) await_agent();
+  if (report.skipped)
+    throw base::diverged_error(
+        which + ": " + (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
+        " is not finite; the step updated nothing");
+}
+
+void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record) {
+  record.widened_gemms = counters.widened_gemms;
+  record.reference_gemms = counters.reference_gemms;
+  record.own_attention = counters.own_attention;
+  record.missed_gemm_choices = counters.missed_gemm_choices;
+  record.attention_fallbacks = counters.attention_fallbacks;
+  if (job.attention.require == job::AttentionRequire::library && counters.own_attention > 0)
+    throw base::device_error("step " + std::to_string(record.step) + ": attention.require is library, and " +
+                             std::to_string(counters.own_attention) +
+                             " calls of attention ran by our own kernels: set attention.require: any, or see "
+                             "which shapes `trainerd plan` gives to the library");
+}
+
+std::string attention_warning(const io::StepRecord& record, const std::string& library) {
+  if (record.attention_fallbacks == 0) return "";
+  return std::to_string(record.attention_fallbacks) +
+         " calls of attention ran by our own kernels, which are " + "slower, though they were planned for " +
+         library + ": see trainerd_own_attention_total; with attention.require: library the run ends instead";
 }
 
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now) {

@@ -1,14 +1,28 @@
 #pragma once
 
+#include <functional>
+#include <string>
+
 #include "core/job/job.h"
 #include "core/train/trainer.h"
 #include "io/records/records.h"
+#include "kernels/backend/backend.h"
 
 namespace trainerd::core::run {
 
 /// Puts what a step of `trainer` gave back into its record.
 void put_report(const train::StepReport& report, const train::Trainer& trainer, const job::JobSpec& job,
                 io::StepRecord& record);
+
+/// Throws DataError or DivergedError for a step that updated nothing, on the rank that knows the cause. On
+/// others it calls `await_agent`, which ends this rank, until it does.
+void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
+                     std::int64_t vocab, const std::function<void()>& await_agent);
+/// What a rank's backend counted so far. Throws DeviceError where the job's `attention.require` is not met.
+void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record);
+
+/// That attention which was planned for `library` ran by our own kernels; empty where none did.
+std::string attention_warning(const io::StepRecord& record, const std::string& library);
 
 /// That the measured peak of GEMMs was too low.
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now);

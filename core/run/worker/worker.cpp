@@ -255,22 +255,14 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   train::StepReport report = trainer_->report();
   world_->require_alive();
   // The rank that has the culprit names it; the agent ends the others.
-  while (report.skipped && report.nonfinite_rank != rank_number_) await_agent();
-  if (report.skipped)
-    throw base::diverged_error(
-        "step " + std::to_string(launched.step) + ": " +
-        (report.nonfinite == "loss" ? "the loss" : "the gradient of " + report.nonfinite) +
-        " is not finite; the step updated nothing");
+  require_updated(report, launched.step, rank_number_, job_.model.vocab, [this] { await_agent(); });
   require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
   record.step = launched.step;
   record.tokens = launched.tokens;
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
-  const kernels::BackendCounters counters = rank_->backend().counters();
-  record.widened_gemms = counters.widened_gemms;
-  record.reference_gemms = counters.reference_gemms;
-  record.own_attention = counters.own_attention;
+  put_counters(rank_->backend().counters(), job_, record);
   return report;
 }
 

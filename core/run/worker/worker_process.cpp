@@ -15,6 +15,7 @@
 #include <ctime>
 #include <string>
 
+#include "core/run/worker/worker_environment.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::run {
@@ -42,7 +43,7 @@ struct SpawnSetup {
 }  // namespace
 
 WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
-                             const Memory& memory) {
+                             const Memory& memory, const std::map<std::string, std::string>& variables) {
   SpawnSetup setup;
   // Sources are moved out of the way first: a target number may be another source's.
   std::vector<base::UniqueFd> high;
@@ -87,11 +88,15 @@ WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, b
                                  std::to_string(::getpid()),
                                  "--rank",
                                  std::to_string(rank)};
-  std::vector<char*> argv;
-  for (std::string& word : words) argv.push_back(word.data());
-  argv.push_back(nullptr);
-  const int rc =
-      ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes, argv.data(), environ);
+  std::vector<std::string> environment = environment_with(environ, variables);
+  const auto pointers = [](std::vector<std::string>& texts) {
+    std::vector<char*> result;
+    for (std::string& text : texts) result.push_back(text.data());
+    result.push_back(nullptr);
+    return result;
+  };
+  const int rc = ::posix_spawn(&pid_, executable.c_str(), &setup.actions, &setup.attributes,
+                               pointers(words).data(), pointers(environment).data());
   if (rc != 0)
     throw base::device_error("cannot start the worker " + executable + ": " + base::errno_text(rc));
   pidfd_ = base::UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));

@@ -3,6 +3,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,10 @@ class WorkerProcess {
     std::vector<int> held;
   };
   /// Runs `executable worker --control 3 --segments N ...` under the name "trainerd: rank 3"; `control`
-  /// becomes descriptor 3, and those of `memory` follow it in their order (WorkerMemory).
+  /// becomes descriptor 3, and those of `memory` follow it in their order (WorkerMemory). It gets the agent's
+  /// environment, and `variables` that are not set there.
   WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
-                const Memory& memory);
+                const Memory& memory, const std::map<std::string, std::string>& variables = {});
   ~WorkerProcess();
   WorkerProcess(const WorkerProcess&) = delete;
   WorkerProcess& operator=(const WorkerProcess&) = delete;

@@ -82,15 +82,18 @@ void cast(DType from, const std::byte* in, DType to, std::byte* out, std::int64_
   });
 }
 
-void sum_parts(DType dtype, const std::byte* part, std::int64_t parts, std::int64_t stride, float* out,
-               std::int64_t n, WriteMode mode) {
-  with_type(dtype, [&](auto tag) {
-    const auto* first = as<decltype(tag)>(part);
-    for_each_vec(n, [&](auto get, auto put) {
-      Vec total = get(first);
-      for (std::int64_t p = 1; p < parts; ++p) total += get(first + p * stride);
-      if (mode == WriteMode::accumulate) total += get(out);
-      put(out, total);
+void sum_parts(DType dtype, const std::byte* part, std::int64_t parts, std::int64_t stride, DType out_dtype,
+               std::byte* out, std::int64_t n, WriteMode mode) {
+  with_type(dtype, [&](auto source) {
+    with_type(out_dtype, [&](auto target) {
+      const auto* first = as<decltype(source)>(part);
+      auto* sum = as<decltype(target)>(out);
+      for_each_vec(n, [&](auto get, auto put) {
+        Vec total = get(first);
+        for (std::int64_t p = 1; p < parts; ++p) total += get(first + p * stride);
+        if (mode == WriteMode::accumulate) total += get(sum);
+        put(sum, total);
+      });
     });
   });
 }

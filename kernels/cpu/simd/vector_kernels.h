@@ -95,8 +95,8 @@ struct VectorKernels {
   void (*cast)(DType from, const std::byte* in, DType to, std::byte* out, std::int64_t n);
   /// out[i] (+)= part[0][i] + part[1][i] + ..., for i < n, in that order; parts begin `stride` elements
   /// apart.
-  void (*sum_parts)(DType, const std::byte* part, std::int64_t parts, std::int64_t stride, float* out,
-                    std::int64_t n, WriteMode);
+  void (*sum_parts)(DType, const std::byte* part, std::int64_t parts, std::int64_t stride, DType out_dtype,
+                    std::byte* out, std::int64_t n, WriteMode);
   /// Sum of squares in double.
   double (*square_sum)(DType, const std::byte* x, std::int64_t n);
   /// The two hash sums of `words` 32-bit words that follow `index` others (the hash is defined in

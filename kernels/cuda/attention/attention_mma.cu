@@ -137,7 +137,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
 }  // namespace
 
 bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
-  if (!mma_serves(where, a, 128)) return false;
+  if (!mma_serves(where, a)) return false;
   with_columns(a.block.heads.head_size, [&](auto columns) {
     using Tile = ForwardTile<decltype(columns)::value>;
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kQueries);

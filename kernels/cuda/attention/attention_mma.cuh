@@ -6,22 +6,19 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/kernels/math.cuh"
 #include "kernels/cuda/kernels/mma_tile.cuh"
+#include "kernels/cuda/plan/attention_problem.h"
 
 namespace trainerd::kernels::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// Whether rows of heads are 16-byte chunks.
-inline bool in_chunks(const HeadView& x) {
-  return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0 && x.row_stride * size_of(x.dtype) % 16 == 0;
-}
-
-/// Whether 16-byte chunks make up the heads, for heads of at most `largest` elements.
+/// Whether the call is for these kernels and its heads begin at 16-byte chunks: where memory lies is not
+/// known when it is planned.
 template <class Args, class... Views>
-bool mma_serves(const Launch& where, const Args& a, std::int64_t largest, const Views&... views) {
-  return where.target.sm_version >= 80 && a.q_THE.dtype == DType::bf16 && a.block.scale > 0.0f &&
-         a.block.heads.head_size % 8 == 0 && a.block.heads.head_size <= largest && in_chunks(a.q_THE) &&
-         in_chunks(a.k_TKE) && in_chunks(a.v_TKE) && in_chunks(a.out_THE) && (in_chunks(views) && ...);
+bool mma_serves(const Launch& where, const Args& a, const Views&... views) {
+  const auto begins = [](const HeadView& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0; };
+  return tensor_cores_serve(a, where.target, views...) && begins(a.q_THE) && begins(a.k_TKE) &&
+         begins(a.v_TKE) && begins(a.out_THE) && (begins(views) && ...);
 }
 
 /// A block's head, sequence and first row. Blocks go by sequence, tile of rows, head: neighbours share keys

@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
 }  // namespace
 
 bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
-  if (!mma_serves(where, a, 128, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE)) return false;
+  if (!mma_serves(where, a, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE)) return false;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
   const MmaGradients g{.q = heads_at<const Bf16>(a.q_THE),
                        .k = heads_at<const Bf16>(a.k_TKE),

@@ -43,18 +43,19 @@ void CudaBackend::attention_forward(Stream& stream, const AttentionForward& a) {
   const AttentionScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
-  if (attention_ && library_serves(a, target_) && in_chunks(a.q_THE, a.k_TKE, a.v_TKE, a.out_THE)) {
+  const bool planned = plan.choice.kernel == AttentionKernel::library;
+  if (planned && attention_ && in_chunks(a.q_THE, a.k_TKE, a.v_TKE, a.out_THE)) {
     const std::int64_t sequences = a.block.sequences;
     const Tensor stats = by_sequence(a.lse_HT, scratch, sequences);
     const AttentionPointers pointers{
         .q = a.q_THE.data, .k = a.k_TKE.data, .v = a.v_TKE.data, .out = a.out_THE.data, .stats = stats.data};
     if (attention_->run(launch.stream, problem_of(a), pointers, scratch + plan.workspace,
-                        kForwardWorkspace)) {
+                        plan.choice.workspace)) {
       if (sequences > 1) swap_leading(launch, {.x_ABC = stats, .out_BAC = a.lse_HT});
       return;
     }
   }
-  ++counters_.own_attention;
+  count_own_attention(planned);
   cuda::attention_forward(launch, a);
 }
 
@@ -62,21 +63,28 @@ void CudaBackend::attention_backward(Stream& stream, const AttentionBackward& a)
   check_args(a);
   if (a.q_THE.rows == 0 && a.k_TKE.rows == 0) return;
   const ArenaScope scope(stream.scratch());
+  const AttentionScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
-  if (attention_ && library_serves(a, target_) &&
+  const bool planned = plan.choice.kernel == AttentionKernel::library;
+  if (planned && attention_ &&
       in_chunks(a.q_THE, a.k_TKE, a.v_TKE, a.out_THE, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE) &&
-      run_library_backward(launch, a))
+      run_library_backward(launch, a, plan))
     return;
-  ++counters_.own_attention;
+  count_own_attention(planned);
   cuda::attention_backward(launch, a);
+}
+
+void CudaBackend::count_own_attention(bool planned_for_library) {
+  ++counters_.own_attention;
+  if (planned_for_library) ++counters_.attention_fallbacks;
 }
 
 // The pieces are independent of each other: each reads its own heads and sequences and writes their gradients
 // whole.
-bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBackward& a) {
-  const AttentionScratch plan(a, target_);
-  const AttentionPieces pieces = backward_pieces(a, target_);
+bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBackward& a,
+                                       const AttentionScratch& plan) {
+  const AttentionPieces& pieces = plan.choice.pieces;
   const std::int64_t sequences = a.block.sequences, S = a.block.queries.max_seqlen, H = a.block.heads.heads,
                      K = a.block.heads.kv_heads, group = H / K;
   const Tensor stats = by_sequence(a.lse_HT, launch.scratch, sequences);
@@ -106,7 +114,8 @@ bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBack
                                        .dq = at(a.dq_THE, k * group),
                                        .dk = at(a.dk_TKE, k),
                                        .dv = at(a.dv_TKE, k)};
-      if (!attention_->run(launch.stream, p, pointers, launch.scratch + plan.workspace, pieces.workspace))
+      if (!attention_->run(launch.stream, p, pointers, launch.scratch + plan.workspace,
+                           plan.choice.workspace))
         return false;
     }
   return true;

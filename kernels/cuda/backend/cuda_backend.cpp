@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/gemm/gemm_library.h"
+#include "kernels/cuda/plan/images.h"
 #include "kernels/cuda/runtime/check.h"
 
 namespace trainerd::kernels::cuda {
@@ -50,31 +51,40 @@ int attribute(cudaDeviceAttr which, int device) {
 Target describe_device(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "reading a device's properties");
-  Target target;
-  target.kind = DeviceKind::cuda;
+  Target target = cuda_target();
   target.name = properties.name;
-  target.bf16_gemm = true;
   target.sm_version = 10 * attribute(cudaDevAttrComputeCapabilityMajor, device) +
                       attribute(cudaDevAttrComputeCapabilityMinor, device);
   target.sm_count = attribute(cudaDevAttrMultiProcessorCount, device);
   if (target.sm_version < 80)
     throw base::device_error(target.name + " (sm_" + std::to_string(target.sm_version) +
                              ") is too old: CUDA devices from sm_80 (A100) on are served; set device: cpu");
+  if (image_for(TRAINERD_CUDA_IMAGES, target.sm_version).empty())
+    throw base::device_error("this build has no kernels for " + target.name + " (sm_" +
+                             std::to_string(target.sm_version) + "): it was compiled for " +
+                             TRAINERD_CUDA_IMAGES + "; build it with CMAKE_CUDA_ARCHITECTURES=" +
+                             std::to_string(target.sm_version) + "-real, or by the preset release-gpus");
   std::array<char, 32> bus_id{};
   check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device), "reading a device's PCI bus id");
   target.pci_bus_id = bus_id.data();
   target.gemm_library = gemm_library_name();
   target.attention_library = attention_library_name();
+  target.attention_workspace = attention_workspace_plans();
   return target;
 }
 
 CudaBackend::CudaBackend(int device)
     : device_(use_device(device)),
       target_(describe_device(device)),
-      gemms_(std::make_unique<GemmLibrary>()),
+      gemms_(std::make_unique<GemmLibrary>(target_.tuning.gemm_workspace_bytes)),
       attention_(make_attention_library(target_)) {}
 
 CudaBackend::~CudaBackend() = default;
+
+void CudaBackend::tune(const Tuning& tuning) {
+  target_.tuning = tuning;
+  gemms_ = std::make_unique<GemmLibrary>(tuning.gemm_workspace_bytes);
+}
 
 Buffer CudaBackend::allocate(MemoryKind kind, std::int64_t bytes) {
   base::check(bytes >= 0, "a negative number of bytes was asked for");

@@ -10,6 +10,7 @@
 
 namespace trainerd::kernels::cuda {
 
+struct AttentionScratch;
 class GemmLibrary;       // cuBLASLt, plans by problem (gemm_library.h)
 class AttentionLibrary;  // cuDNN, plans by problem (attention_library.h)
 
@@ -24,7 +25,8 @@ class CudaBackend final : public Backend {
   ~CudaBackend() override;
 
   const Target& target() const override { return target_; }
-  BackendCounters counters() const override { return counters_; }
+  BackendCounters counters() const override;
+  void tune(const Tuning& tuning) override;
 
   Buffer allocate(MemoryKind kind, std::int64_t bytes) override;
   void copy(Stream&, const Tensor& from, const Tensor& to) override;
@@ -54,13 +56,16 @@ class CudaBackend final : public Backend {
 #undef TRAINERD_CUDA_either
 #undef TRAINERD_CUDA_own
 
+  void limit_attention(std::int64_t bytes) override { target_.attention_limit_bytes = bytes; }
+
   // gemm_timing.cpp
   std::string time_gemms(std::span<const OpClass> gemms) override;
   void use_gemms(const std::string& choices) override;
 
  private:
   /// False when cuDNN has no plan for a piece.
-  bool run_library_backward(const Launch&, const AttentionBackward&);
+  bool run_library_backward(const Launch&, const AttentionBackward&, const AttentionScratch&);
+  void count_own_attention(bool planned_for_library);
 
   template <class Args>
   void run(Stream& stream, const Args& args, void (*launch)(const Launch&, const Args&)) {

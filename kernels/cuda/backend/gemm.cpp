@@ -53,7 +53,7 @@ void CudaBackend::prepare_weight(Stream&, const PrepareWeight& args) {
 void CudaBackend::linear_fprop(Stream& stream, const LinearFprop& a) {
   check_plain(a.x_TC);
   const ArenaScope scope(stream.scratch());
-  const FpropScratch plan(a);
+  const FpropScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const std::byte* bias = nullptr;
   if (a.bias_N.defined()) {
@@ -90,7 +90,7 @@ void CudaBackend::linear_wgrad(Stream& stream, const LinearWgrad& a) {
     return;
   }
   const ArenaScope scope(stream.scratch());
-  const WgradScratch plan(a);
+  const WgradScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
   // Apart from the GEMM: its epilogue would overwrite a bias gradient, not add to it.
@@ -117,7 +117,7 @@ void CudaBackend::linear_swiglu(Stream& stream, const LinearSwiglu& a) {
 void CudaBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& a) {
   check_plain(a.dy_TD);
   const ArenaScope scope(stream.scratch());
-  const DgradSwigluScratch plan(a);
+  const DgradSwigluScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Tensor dact{
       scratch + plan.dact, a.dy_TD.data.dtype, {a.dy_TD.data.size(0), a.weight.plain_NC.size(1)}};

@@ -42,17 +42,23 @@ void fill_normal(Backend& backend, Stream& stream, std::byte* place, std::int64_
 
 }  // namespace
 
+BackendCounters CudaBackend::counters() const {
+  BackendCounters counters = counters_;
+  counters.missed_gemm_choices = gemms_->missed_choices();
+  return counters;
+}
+
 std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
   std::set<GemmProblem> problems;
   for (const OpClass& gemm : gemms) problems.insert(problem_of(gemm));
   std::int64_t a = 0, b = 0, c = 0, bias = 0;
   for (const GemmProblem& p : problems) {
-    a = std::max(a, align_up(p.m * p.k * size_of(p.in)));
-    b = std::max(b, align_up(p.n * p.k * size_of(p.in)));
-    c = std::max(c, align_up(p.m * p.n * size_of(p.out)));
-    bias = std::max(bias, align_up(p.m * size_of(p.out)));
+    a = std::max(a, align_up(p.m * p.k * size_of(p.in), kCudaAlignment));
+    b = std::max(b, align_up(p.n * p.k * size_of(p.in), kCudaAlignment));
+    c = std::max(c, align_up(p.m * p.n * size_of(p.out), kCudaAlignment));
+    bias = std::max(bias, align_up(p.m * size_of(p.out), kCudaAlignment));
   }
-  const Buffer memory = allocate(MemoryKind::device, a + b + c + bias + kGemmScratch);
+  const Buffer memory = allocate(MemoryKind::device, a + b + c + bias + gemm_scratch(target_));
   Arena none;
   const std::unique_ptr<Stream> stream = make_stream("gemm_timing", &none);
   std::byte* at = memory.data();

@@ -1,9 +1,11 @@
 #include <cudnn.h>
 
 #include <map>
+#include <mutex>
 
 #include "kernels/base/error.h"
 #include "kernels/cuda/cudnn/attention_library.h"
+#include "kernels/cuda/cudnn/attention_plans.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -45,6 +47,24 @@ std::string attention_library_name() {
   const std::size_t version = cudnnGetVersion();  // 91900 is 9.19.0
   return "cuDNN " + std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
+}
+
+PlannedWorkspace attention_workspace_plans() {
+  return [](const Target& target, const AttentionCall& call) {
+    static std::mutex mutex;
+    static std::map<std::string, AttentionPlans> devices;
+    const std::lock_guard lock(mutex);
+    auto found = devices.find(target.pci_bus_id);
+    if (found == devices.end()) {
+      int device = 0;
+      AttentionDevice described;
+      if (cudaDeviceGetByPCIBusId(&device, target.pci_bus_id.c_str()) == cudaSuccess)
+        described = describe_attention_device(device, target.sm_version);
+      else cudaGetLastError();
+      found = devices.emplace(target.pci_bus_id, AttentionPlans(std::move(described))).first;
+    }
+    return found->second.workspace(call);
+  };
 }
 
 std::unique_ptr<AttentionLibrary> make_attention_library(const Target&) { return std::make_unique<Cudnn>(); }

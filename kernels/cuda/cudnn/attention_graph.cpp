@@ -128,6 +128,15 @@ class FrontEndGraph final : public AttentionGraph {
 
 }  // namespace
 
+AttentionDevice describe_attention_device(int device, std::int32_t sm_version) {
+  fe::DeviceProperties properties;
+  AttentionDevice described{.handle = nullptr, .description = {}, .sm_version = sm_version};
+  if (properties.set_device_id(device).build().is_bad() ||
+      properties.serialize(described.description).is_bad())
+    described.description.clear();
+  return described;
+}
+
 std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem,
                                                      const AttentionDevice& device, std::string* why) {
   auto graph = std::make_unique<FrontEndGraph>(problem);

@@ -61,4 +61,7 @@ std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& pro
                                                      const AttentionDevice& device,
                                                      std::string* why = nullptr);
 
+/// Of a device of this process, for plans without a handle: makes no context. Empty where cuDNN gives none.
+AttentionDevice describe_attention_device(int device, std::int32_t sm_version);
+
 }  // namespace trainerd::kernels::cuda

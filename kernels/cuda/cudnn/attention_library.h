@@ -24,6 +24,9 @@ class AttentionLibrary {
 
 /// "cuDNN 9.19.0"; empty without it.
 std::string attention_library_name();
+/// As Target::attention_workspace, for the devices of this process; null without it.
+using PlannedWorkspace = std::int64_t (*)(const Target&, const AttentionCall&);
+PlannedWorkspace attention_workspace_plans();
 /// Null without it.
 std::unique_ptr<AttentionLibrary> make_attention_library(const Target& target);
 

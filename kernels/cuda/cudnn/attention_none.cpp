@@ -5,6 +5,7 @@
 namespace trainerd::kernels::cuda {
 
 std::string attention_library_name() { return ""; }
+PlannedWorkspace attention_workspace_plans() { return nullptr; }
 std::unique_ptr<AttentionLibrary> make_attention_library(const Target&) { return nullptr; }
 
 }  // namespace trainerd::kernels::cuda

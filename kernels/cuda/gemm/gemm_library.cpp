@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <utility>
 
 #include "kernels/cuda/plan/gemm_problem.h"
 #include "kernels/cuda/runtime/check.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
+
+// Algorithms that the heuristic is asked for: where the first one that fits is run, and where all are timed.
+constexpr int kFirst = 8, kTimed = 32;
 
 cudaDataType_t type_of(DType dtype) {
   base::check(dtype == DType::f32 || dtype == DType::bf16, "a GEMM is on fp32 or bf16");
@@ -43,6 +47,7 @@ struct GemmConfig {
   cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C lies like D
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
+  bool missed = false;  ///< no choice applied though choices are in use
 
   GemmConfig() = default;
   GemmConfig(const GemmConfig&) = delete;
@@ -66,7 +71,10 @@ std::string gemm_library_name() {
          std::to_string(version % 100);
 }
 
-GemmLibrary::GemmLibrary() { check(cublasLtCreate(&handle_), "opening cuBLASLt"); }
+GemmLibrary::GemmLibrary(std::int64_t workspace_bytes)
+    : workspace_bytes_(static_cast<std::size_t>(workspace_bytes)) {
+  check(cublasLtCreate(&handle_), "opening cuBLASLt");
+}
 
 GemmLibrary::~GemmLibrary() {
   plans_.clear();
@@ -92,12 +100,13 @@ std::unique_ptr<GemmConfig> GemmLibrary::describe(const GemmProblem& p, const st
 }
 
 std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmProblem& p,
-                                                                     const GemmConfig& plan) const {
+                                                                     const GemmConfig& plan,
+                                                                     int asked) const {
   cublasLtMatmulPreference_t preference = nullptr;
   check(cublasLtMatmulPreferenceCreate(&preference), "what is asked of a GEMM");
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
       preference, &cublasLtMatmulPreferenceDestroy);
-  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(kGemmWorkspace));
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes_));
   // A split of k is added up in fp32: in bf16, or in the output itself, every part would be rounded.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
@@ -106,15 +115,14 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, p.align_c);
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, p.align_d);
 
-  constexpr int kAsked = 8;
-  std::vector<cublasLtMatmulHeuristicResult_t> results(kAsked);
+  std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<std::size_t>(asked));
   int found = 0;
   const cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-      handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d, preference, kAsked, results.data(), &found);
+      handle_, plan.descriptor, plan.a, plan.b, plan.d, plan.d, preference, asked, results.data(), &found);
   if (status != CUBLAS_STATUS_NOT_SUPPORTED) check(status, "choosing an algorithm for a GEMM");
   results.resize(static_cast<std::size_t>(found));
-  std::erase_if(results, [](const cublasLtMatmulHeuristicResult_t& r) {
-    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > static_cast<std::size_t>(kGemmWorkspace);
+  std::erase_if(results, [this](const cublasLtMatmulHeuristicResult_t& r) {
+    return r.state != CUBLAS_STATUS_SUCCESS || r.workspaceSize > workspace_bytes_;
   });
   if (results.empty())
     throw base::device_error(gemm_library_name() + " has no algorithm for a GEMM of " + cuda::describe(p) +
@@ -125,10 +133,11 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
 GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
   auto plan = describe(p, bias);
-  if (const auto chosen = chosen_.find(p); chosen != chosen_.end()) {
-    static_assert(sizeof(plan->algorithm) == sizeof(chosen->second.algorithm));
-    std::memcpy(&plan->algorithm, chosen->second.algorithm.data(), sizeof(plan->algorithm));
-    plan->workspace = static_cast<std::size_t>(chosen->second.workspace_bytes);
+  plan->missed = choices_.missed(p);
+  if (const GemmChoice* chosen = choices_.find(p)) {
+    static_assert(sizeof(plan->algorithm) == sizeof(chosen->algorithm));
+    std::memcpy(&plan->algorithm, chosen->algorithm.data(), sizeof(plan->algorithm));
+    plan->workspace = static_cast<std::size_t>(chosen->workspace_bytes);
     cublasLtMatmulHeuristicResult_t result{};
     if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
                                 &plan->algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
@@ -138,7 +147,7 @@ GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
           cuda::describe(p) +
           ": remove gemm-algorithms.txt from the output directory to have them timed again");
   } else {
-    const cublasLtMatmulHeuristicResult_t first = candidates(p, *plan).front();
+    const cublasLtMatmulHeuristicResult_t first = candidates(p, *plan, kFirst).front();
     plan->algorithm = first.algo;
     plan->workspace = first.workspaceSize;
   }
@@ -168,6 +177,7 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
   GemmConfig& plan = plan_of(p, args.bias);
   if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  missed_choices_ += plan.missed;
   run(stream, plan, args);
 }
 
@@ -176,7 +186,7 @@ GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const Ge
   constexpr int kRounds = 5;
   constexpr double kGain = 0.98;
   const auto plan = describe(p, args.bias);
-  const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan);
+  const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan, kTimed);
   std::vector<double> quickest(results.size(), std::numeric_limits<double>::infinity());
   // In turns, so that a change of the clock rate meets all.
   for (int round = 0; round < kRounds; ++round)
@@ -194,9 +204,9 @@ GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const Ge
   return choice;
 }
 
-void GemmLibrary::use(std::span<const GemmChoice> choices) {
+void GemmLibrary::use(std::vector<GemmChoice> choices) {
   plans_.clear();
-  for (const GemmChoice& choice : choices) chosen_[choice.problem] = choice;
+  choices_.use(std::move(choices));
 }
 
 }  // namespace trainerd::kernels::cuda

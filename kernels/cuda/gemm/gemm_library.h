@@ -7,7 +7,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -23,7 +22,7 @@ struct GemmArguments {
   const std::byte* c = nullptr;
   std::byte* d = nullptr;
   const std::byte* bias = nullptr;
-  std::byte* scratch = nullptr;  ///< kGemmScratch bytes
+  std::byte* scratch = nullptr;  ///< bytes of gemm_scratch (gemm_problem.h)
 };
 
 /// Largest power of two, up to 256, that an address is a multiple of.
@@ -41,7 +40,8 @@ struct GemmConfig;  // descriptors and the chosen algorithm of one problem
 /// tenth of a millisecond on the host, once.
 class GemmLibrary {
  public:
-  GemmLibrary();
+  /// Algorithms take at most `workspace_bytes` of workspace.
+  explicit GemmLibrary(std::int64_t workspace_bytes);
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
@@ -51,21 +51,26 @@ class GemmLibrary {
 
   /// Seconds of one call on the stream, its end awaited.
   using Measure = std::function<double(const std::function<void()>& call)>;
-  /// The quickest of the heuristic's first eight algorithms for a problem with aligned operands; the first,
+  /// The quickest of the heuristic's first 32 algorithms for a problem with aligned operands; the first,
   /// unless another gains more than 2%. What `args` point to is overwritten.
   GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
                   const Measure& measure);
-  /// From now on these are run where they apply. Throws DeviceError when the library does not know one.
-  void use(std::span<const GemmChoice> choices);
+  /// From now on these are run where they apply, and no others. Throws DeviceError when the library does not
+  /// know one.
+  void use(std::vector<GemmChoice> choices);
+  /// Products that were run without a choice while choices were in use.
+  std::int64_t missed_choices() const { return missed_choices_; }
 
  private:
   GemmConfig& plan_of(const GemmProblem& problem, const std::byte* bias);
   std::unique_ptr<GemmConfig> describe(const GemmProblem& problem, const std::byte* bias) const;
-  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem,
-                                                          const GemmConfig& plan) const;
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem, const GemmConfig& plan,
+                                                          int asked) const;
   void run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;
   cublasLtHandle_t handle_ = nullptr;
-  std::map<GemmProblem, GemmChoice> chosen_;
+  std::size_t workspace_bytes_;
+  GemmChoices choices_;
+  std::int64_t missed_choices_ = 0;
   std::map<GemmProblem, std::unique_ptr<GemmConfig>> plans_;
 };
 

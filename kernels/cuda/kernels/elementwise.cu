@@ -1,7 +1,9 @@
 // Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a
 // bytes of
 //   add 3 n, scale and dropout 2 n elements (dropout with a Philox call for eight of them); cast n elements
-//   of each dtype; sum_parts n elements of each part and 4 n (8 n where it adds); accumulate 4 n + 4 n.
+//   of each dtype; sum_parts n elements of each part and of out (twice where it adds); accumulate 4 n + 4 n.
+
+#include <algorithm>
 
 #include "kernels/cuda/kernels/flat.cuh"
 #include "kernels/tensor/rng.h"
@@ -74,10 +76,10 @@ struct CastBody {
   }
 };
 
-template <class T, bool kAdd>
+template <class T, class Out, bool kAdd>
 struct SumPartsBody {
   const T* x;
-  float* out;
+  Out* out;
   std::int64_t parts, size;
   template <int N>
   __device__ void at(std::int64_t i) const {
@@ -169,18 +171,21 @@ void cast(const Launch& where, const Cast& a) {
 
 void sum_parts(const Launch& where, const SumParts& a) {
   const std::int64_t n = a.out.numel();
-  base::check(a.out.dtype == DType::f32 && a.parts >= 1 && a.x.numel() == a.parts * n,
-              "sum_parts: parts of the size of out, which is fp32");
-  with_type(a.x.dtype, "sum_parts: fp32 or bf16", [&](auto t) {
-    using T = decltype(t);
-    // Each part has to begin where vectors may.
-    const bool vectors = aligned(a.x, a.out) && n % kVec<T> == 0;
-    if (a.mode == WriteMode::accumulate)
-      launch_flat<kVec<T>>(where, n, vectors, "sum_parts",
-                           SumPartsBody<T, true>{at<T>(a.x), at<float>(a.out), a.parts, n});
-    else
-      launch_flat<kVec<T>>(where, n, vectors, "sum_parts",
-                           SumPartsBody<T, false>{at<T>(a.x), at<float>(a.out), a.parts, n});
+  base::check(a.parts >= 1 && a.x.numel() == a.parts * n, "sum_parts: parts of the size of out");
+  with_type(a.x.dtype, "sum_parts: fp32 or bf16", [&](auto part) {
+    with_type(a.out.dtype, "sum_parts: fp32 or bf16", [&](auto sum) {
+      using T = decltype(part);
+      using Out = decltype(sum);
+      constexpr int kN = std::max(kVec<T>, kVec<Out>);
+      // Each part has to begin where vectors may.
+      const bool vectors = aligned(a.x, a.out) && n % kN == 0;
+      if (a.mode == WriteMode::accumulate)
+        launch_flat<kN>(where, n, vectors, "sum_parts",
+                        SumPartsBody<T, Out, true>{at<T>(a.x), at<Out>(a.out), a.parts, n});
+      else
+        launch_flat<kN>(where, n, vectors, "sum_parts",
+                        SumPartsBody<T, Out, false>{at<T>(a.x), at<Out>(a.out), a.parts, n});
+    });
   });
 }
 

@@ -3,6 +3,10 @@
 // of the gradient read and written, or all V D written once where it is assigned. The sort before it is
 // token_sort.cu.
 
+#include <cstdint>
+#include <limits>
+
+#include "kernels/cuda/kernels/flat.cuh"
 #include "kernels/cuda/kernels/token_sort.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
 
@@ -30,6 +34,20 @@ __global__ void __launch_bounds__(kThreads)
     store<N>(out + t * d + column, x);
   }
 }
+
+struct CheckIdsBody {
+  const std::int32_t* ids;
+  std::uint32_t vocab;  ///< a negative id is larger than any
+  float* flag;
+  float value;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    bool outside = false;
+#pragma unroll
+    for (int k = 0; k < N; ++k) outside = outside || static_cast<std::uint32_t>(ids[i + k]) >= vocab;
+    if (outside) *flag = value;  // the same from every thread
+  }
+};
 
 /// Block x is the sorted place of a token; the first of each row's tokens sums them all, in order. Block y is
 /// a run of columns.
@@ -78,6 +96,16 @@ void with_width(bool vectors, std::int64_t d, const F& f) {
 }
 
 }  // namespace
+
+void check_ids(const Launch& where, const CheckIds& a) {
+  base::check(a.flag.dtype == DType::f32 && a.flag.numel() == 1, "check ids: one flag in fp32");
+  base::check(a.vocab >= 0 && a.vocab <= std::numeric_limits<std::int32_t>::max(),
+              "check ids: a vocabulary of 31 bits");
+  for (const Tensor* ids : {&a.tokens_T, &a.targets_T})
+    launch_flat<1>(where, ids->numel(), false, "check_ids",
+                   CheckIdsBody{ids->as<std::int32_t>(), static_cast<std::uint32_t>(a.vocab),
+                                a.flag.as<float>(), a.flag_value});
+}
 
 void embedding_forward(const Launch& where, const EmbeddingForward& a) {
   const std::int64_t tokens = a.out_TD.size(0), d = a.out_TD.size(1);

@@ -1,6 +1,7 @@
 #include "kernels/cuda/plan/gemm_choices.h"
 
 #include <sstream>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -74,6 +75,20 @@ std::vector<GemmChoice> parse_choices(const std::string& text, const std::string
     choices.push_back(c);
   }
   return choices;
+}
+
+void GemmChoices::use(std::vector<GemmChoice> choices) {
+  chosen_.clear();
+  for (GemmChoice& choice : choices) chosen_[choice.problem] = std::move(choice);
+}
+
+const GemmChoice* GemmChoices::find(const GemmProblem& problem) const {
+  const auto found = chosen_.find(problem);
+  return found == chosen_.end() ? nullptr : &found->second;
+}
+
+bool GemmChoices::missed(const GemmProblem& problem) const {
+  return !chosen_.empty() && !chosen_.contains(problem);
 }
 
 }  // namespace trainerd::kernels::cuda

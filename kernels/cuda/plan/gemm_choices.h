@@ -5,6 +5,7 @@
 #include <array>
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -50,5 +51,19 @@ struct GemmChoice {
 std::string to_text(const std::string& made_with, const std::vector<GemmChoice>& choices);
 /// Throws DeviceError: not such a text, or made with another library or device than `made_with`.
 std::vector<GemmChoice> parse_choices(const std::string& text, const std::string& made_with);
+
+/// The choices that a run uses.
+class GemmChoices {
+ public:
+  /// These alone from now on; none: the library's own choice for every product.
+  void use(std::vector<GemmChoice> choices);
+  /// Null where none applies: the product, its operands' alignment included, was not timed.
+  const GemmChoice* find(const GemmProblem& problem) const;
+  /// Choices are in use, and none applies: the library's first algorithm runs, and is counted.
+  bool missed(const GemmProblem& problem) const;
+
+ private:
+  std::map<GemmProblem, GemmChoice> chosen_;
+};
 
 }  // namespace trainerd::kernels::cuda

@@ -9,14 +9,15 @@
 #include "kernels/cuda/plan/partials.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/ops.h"
+#include "kernels/target/target.h"
 
 namespace trainerd::kernels::cuda {
 
-/// Workspace that a GEMM may use: 32 MiB, what NVIDIA asks for on Hopper. Rounded up so that it can begin at
-/// a multiple of 256.
-constexpr std::int64_t kGemmWorkspace = std::int64_t{32} << 20;
+/// A GEMM's workspace is rounded up so that it can begin at a multiple of 256.
 constexpr std::int64_t kGemmWorkspaceAlignment = 256;
-constexpr std::int64_t kGemmScratch = kGemmWorkspace + kGemmWorkspaceAlignment;
+inline std::int64_t gemm_scratch(const Target& target) {
+  return target.tuning.gemm_workspace_bytes + kGemmWorkspaceAlignment;
+}
 
 /// Whether a weight gradient has to pass through fp32 scratch: cuBLASLt does not round fp32 products to bf16.
 constexpr bool wgrad_through_scratch(const LinearWgrad& a) {
@@ -25,8 +26,9 @@ constexpr bool wgrad_through_scratch(const LinearWgrad& a) {
 
 /// Scratch of linear_fprop: [workspace | bias in the dtype of y, when it has another].
 struct FpropScratch {
-  std::int64_t bias = kGemmScratch, total = kGemmScratch;
-  explicit FpropScratch(const LinearFprop& a) {
+  std::int64_t bias, total;
+  FpropScratch(const LinearFprop& a, const Target& target)
+      : bias(gemm_scratch(target)), total(gemm_scratch(target)) {
     if (a.bias_N.defined() && a.bias_N.dtype != a.y_TN.dtype)
       total += align_up(a.bias_N.numel() * size_of(a.y_TN.dtype));
   }
@@ -36,10 +38,11 @@ struct FpropScratch {
 /// partial sums of the bias gradient lie in the workspace's place, which they may outgrow, before the GEMM
 /// takes it.
 struct WgradScratch {
-  std::int64_t dweight = kGemmScratch, total = 0;
-  explicit WgradScratch(const LinearWgrad& a) {
+  std::int64_t dweight, total = 0;
+  WgradScratch(const LinearWgrad& a, const Target& target) : dweight(gemm_scratch(target)) {
     if (a.dbias_N.defined())
-      dweight = std::max(dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel())));
+      dweight = std::max(
+          dweight, align_up(partial_bytes(a.dy_TN.data.size(0), a.dbias_N.numel()), kGemmWorkspaceAlignment));
     total = dweight;
     if (wgrad_through_scratch(a)) total += align_up(a.dweight_NC.numel() * 4);
   }
@@ -47,8 +50,9 @@ struct WgradScratch {
 
 /// Scratch of linear_dgrad_swiglu: [workspace | gradient of the activation].
 struct DgradSwigluScratch {
-  std::int64_t dact = kGemmScratch, total = kGemmScratch;
-  explicit DgradSwigluScratch(const LinearDgradSwiglu& a) {
+  std::int64_t dact, total;
+  DgradSwigluScratch(const LinearDgradSwiglu& a, const Target& target)
+      : dact(gemm_scratch(target)), total(gemm_scratch(target)) {
     total += align_up(a.dy_TD.data.size(0) * a.weight.plain_NC.size(1) * size_of(a.dy_TD.data.dtype));
   }
 };

@@ -5,12 +5,12 @@
 
 namespace trainerd::kernels::cuda {
 
-std::int64_t gemm_scratch_bytes(const LinearFprop& a, const Target&) { return FpropScratch(a).total; }
-std::int64_t gemm_scratch_bytes(const LinearDgrad&, const Target&) { return kGemmScratch; }
-std::int64_t gemm_scratch_bytes(const LinearWgrad& a, const Target&) { return WgradScratch(a).total; }
-std::int64_t gemm_scratch_bytes(const LinearSwiglu&, const Target&) { return kGemmScratch; }
-std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu& a, const Target&) {
-  return DgradSwigluScratch(a).total;
+std::int64_t gemm_scratch_bytes(const LinearFprop& a, const Target& t) { return FpropScratch(a, t).total; }
+std::int64_t gemm_scratch_bytes(const LinearDgrad&, const Target& t) { return gemm_scratch(t); }
+std::int64_t gemm_scratch_bytes(const LinearWgrad& a, const Target& t) { return WgradScratch(a, t).total; }
+std::int64_t gemm_scratch_bytes(const LinearSwiglu&, const Target& t) { return gemm_scratch(t); }
+std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu& a, const Target& t) {
+  return DgradSwigluScratch(a, t).total;
 }
 
 }  // namespace trainerd::kernels::cuda

@@ -115,31 +115,44 @@ class Bench {
   template <class Args>
   void measure(const char* kind, const std::string& op, const std::string& shape, const Args& args,
                void (Backend::*run)(Stream&, const Args&)) {
-    need_scratch(scratch_bytes(args, target()));
-    const Cost c = cost(args, target());
-    const Measured m = time([&] { (backend_.get()->*run)(*stream_, args); });
-    const double floor =
-        std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
-    print({{"kind", kind},
-           {"job", job_},
-           {"op", op},
-           {"shape", shape},
-           {"flops", c.flops},
-           {"bytes", c.bytes},
-           {"seconds", m.median},
-           {"least_seconds", m.least},
-           {"floor_seconds", floor}});
+    print(measured(kind, op, shape, args, run));
   }
 
-  /// By the library's first algorithm, and on a GPU by the quickest of several.
+  template <class Args>
+  Json measured(const char* kind, const std::string& op, const std::string& shape, const Args& args,
+                void (Backend::*run)(Stream&, const Args&)) {
+    need_scratch(scratch_bytes(args, target()));
+    const Cost c = cost(args, target());
+    const std::int64_t own = backend_->counters().own_attention;
+    const Measured m = time([&] { (backend_.get()->*run)(*stream_, args); });
+    const bool by_own = backend_->counters().own_attention > own;
+    const double floor =
+        std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
+    return {{"kind", kind},
+            {"job", job_},
+            {"op", op},
+            {"shape", shape + (by_own ? ", own kernels" : "")},
+            {"flops", c.flops},
+            {"bytes", c.bytes},
+            {"seconds", m.median},
+            {"least_seconds", m.least},
+            {"floor_seconds", floor}};
+  }
+
+  /// By the library's first algorithm, and on a GPU by the quickest of several. The kind is what ran: a
+  /// choice that did not apply is named.
   template <class Args>
   void measure_gemm(const std::string& op, const std::string& shape, const Args& args,
                     void (Backend::*run)(Stream&, const Args&)) {
+    if (target().kind != DeviceKind::cuda) return measure("gemm", op, shape, args, run);
+    backend_->use_gemms(backend_->time_gemms({}));  // none of an earlier shape's
     measure("gemm", op, shape, args, run);
-    if (target().kind != DeviceKind::cuda) return;
     const OpClass what = op_class(args);
     backend_->use_gemms(backend_->time_gemms({&what, 1}));
-    measure("timed gemm", op, shape, args, run);
+    const std::int64_t missed = backend_->counters().missed_gemm_choices;
+    Json line = measured("timed gemm", op, shape, args, run);
+    if (backend_->counters().missed_gemm_choices > missed) line["kind"] = "timed gemm not used";
+    print(line);
   }
 
  private:
@@ -215,12 +228,13 @@ class JobShapes {
 
   void gemms() {
     const std::int64_t q = m.heads * m.head_dim;
-    const std::int64_t head_tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target().kind);
+    const std::int64_t vocab_rows = align_up(m.vocab, b.target().vocab_multiple);
+    const std::int64_t head_tokens = parallel::head_chunk_tokens(T, vocab_rows, dtype, b.target());
     gemm("qkv", T, heads.columns(), m.hidden);
     gemm("attn_out", T, m.hidden, q);
     gemm("gate_up", T, 2 * m.ffn, m.hidden);
     gemm("down", T, m.hidden, m.ffn);
-    gemm("head", head_tokens, m.vocab, m.hidden);
+    gemm("head", head_tokens, vocab_rows, m.hidden);
     fused_swiglu();
   }
   void attention() {
@@ -385,7 +399,7 @@ class JobShapes {
     b.clear();
   }
   void loss() {
-    const std::int64_t tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target().kind);
+    const std::int64_t tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target());
     const Tensor logits = b.normal(dtype, {tokens, m.vocab}),
                  targets = b.ids(tokens, [&](std::int64_t t) { return t * 7919 % m.vocab; });
     const Tensor max = b.empty(DType::f32, {tokens}), sum = b.empty(DType::f32, {tokens}),

@@ -1,7 +1,16 @@
 // Times whole training steps of a job on its device and prints one JSON line: see README.md beside this file.
 //
-//   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N]
+//   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels]
 //   train_bench JOB.yaml [--set KEY=VALUE]... --describe      what pytorch_train.py needs to know of the job
+//   train_bench JOB.yaml [--set KEY=VALUE]... --ledger [--warmup N]
+//                                                what the operators of the step after N took: a line for each
+//                                                class of calls, and one for the step
+//
+//   --gemm-workspace MIB, --head-chunk TOKENS    of a CUDA device, in place of its own choice
+//   (kernels::Tuning)
+//
+// A bf16 job on a CUDA device whose attention ran by our own kernels, or whose GEMMs were widened, fails:
+// its row would name the library. With --own-kernels the row names our own kernels instead.
 //
 // Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in
 // [0, 1) made of philox(t, i, b).
@@ -13,13 +22,17 @@
 #include <string>
 #include <vector>
 
+#include "core/rank/backend.h"
 #include "core/rank/device_rank.h"
+#include "core/rank/gemm_peak.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "core/train/step_clock.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
+#include "tests/bench/gpu/device_rates.h"
+#include "tests/bench/gpu/operator_ledger.h"
 
 using namespace trainerd;
 using Json = nlohmann::ordered_json;
@@ -30,7 +43,9 @@ struct Args {
   std::string job;
   std::vector<std::string> overrides;
   std::int64_t warmup = 3, steps = 6;
-  bool describe = false;
+  kernels::Tuning tuning;
+  bool own_kernels = false;
+  enum class Want { rate, description, ledger } want = Want::rate;
 };
 
 Args parse(int argc, char** argv) {
@@ -44,15 +59,32 @@ Args parse(int argc, char** argv) {
     if (flag == "--set") args.overrides.push_back(value());
     else if (flag == "--warmup") args.warmup = std::stoll(value());
     else if (flag == "--steps") args.steps = std::stoll(value());
-    else if (flag == "--describe") args.describe = true;
+    else if (flag == "--gemm-workspace") args.tuning.gemm_workspace_bytes = std::stoll(value()) << 20;
+    else if (flag == "--head-chunk") args.tuning.head_chunk_tokens = std::stoll(value());
+    else if (flag == "--describe") args.want = Args::Want::description;
+    else if (flag == "--ledger") args.want = Args::Want::ledger;
+    else if (flag == "--own-kernels") args.own_kernels = true;
     else if (flag.starts_with("--") || !args.job.empty())
       throw std::invalid_argument("unknown option " + flag);
     else args.job = flag;
   }
   if (args.job.empty())
     throw std::invalid_argument(
-        "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--describe]");
+        "usage: train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels] "
+        "[--describe | --ledger]");
+  if (args.warmup < 0 || args.steps < 1)
+    throw std::invalid_argument("--warmup needs at least 0, --steps at least 1");
+  if (args.tuning.gemm_workspace_bytes < 1 || args.tuning.head_chunk_tokens < 0)
+    throw std::invalid_argument("--gemm-workspace needs at least 1, --head-chunk at least 0");
   return args;
+}
+
+parallel::Topology tuned_topology(const core::job::JobSpec& job, const Args& args) {
+  parallel::Topology topology = core::spec::job_topology(job);
+  if (topology.device.kind != kernels::DeviceKind::cuda && args.tuning != kernels::Tuning{})
+    throw std::invalid_argument("--gemm-workspace and --head-chunk are for device: cuda");
+  topology.device.tuning = args.tuning;
+  return topology;
 }
 
 Json describe(const core::job::JobSpec& job) {
@@ -100,22 +132,32 @@ Json describe(const core::job::JobSpec& job) {
           {"grad_clip", o.grad_clip}};
 }
 
+/// Batches of the step that `step` says when they are made.
+core::train::SampleBatches skewed_batches(const core::train::Trainer& trainer, std::int64_t vocab,
+                                          const std::int64_t& step) {
+  return {trainer.batch_shape(), [vocab, &step](std::int64_t sample, core::train::HostSample& to) {
+            std::vector<std::int32_t>& tokens = to.tokens_S1;
+            for (std::size_t i = 0; i < tokens.size(); ++i) {
+              const std::uint32_t bits =
+                  kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
+              const double u = static_cast<double>(bits >> 8) * 0x1p-24;
+              tokens[i] = static_cast<std::int32_t>(static_cast<double>(vocab) * (u * u * u));
+            }
+          }};
+}
+
+void throw_if_skipped(const core::train::StepReport& report, std::int64_t step) {
+  if (report.skipped)
+    throw base::diverged_error("step " + std::to_string(step) + ": the loss or a gradient is not finite");
+}
+
 Json run(const core::job::JobSpec& job, const Args& args) {
-  const parallel::Topology topology = core::spec::job_topology(job);
+  const parallel::Topology topology = tuned_topology(job, args);
   core::rank::DeviceRank rank(job, topology);
   core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
-  core::train::SampleBatches batches(
-      trainer.batch_shape(), [&](std::int64_t sample, core::train::HostSample& to) {
-        std::vector<std::int32_t>& tokens = to.tokens_S1;
-        for (std::size_t i = 0; i < tokens.size(); ++i) {
-          const std::uint32_t bits =
-              kernels::philox(static_cast<std::uint64_t>(step), i, static_cast<std::uint64_t>(sample))[0];
-          const double u = static_cast<double>(bits >> 8) * 0x1p-24;
-          tokens[i] = static_cast<std::int32_t>(static_cast<double>(job.model.vocab) * (u * u * u));
-        }
-      });
+  core::train::SampleBatches batches = skewed_batches(trainer, job.model.vocab, step);
   std::vector<double> seconds, optimizer, losses;
   const kernels::Target& target = rank.backend().target();
   // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
@@ -130,19 +172,21 @@ Json run(const core::job::JobSpec& job, const Args& args) {
     const double end = base::monotonic_seconds(), took = end - begin;
     begin = end;
     losses.push_back(report.loss);
-    if (report.skipped)
-      throw base::diverged_error("step " + std::to_string(reported) +
-                                 ": the loss or a gradient is not finite");
+    throw_if_skipped(report, reported);
     if (reported <= args.warmup) continue;
     seconds.push_back(took);
     optimizer.push_back(report.time[base::LedgerPart::optimizer]);
   }
-  const std::string attention = target.attention_library.empty() ? "own kernels" : target.attention_library;
+  const std::string attention =
+      args.own_kernels || target.attention_library.empty() ? "own kernels" : target.attention_library;
   return {{"impl", "trainerd"},
           {"job", job.name},
+          {"compute", kernels::name_of(job.precision.compute)},
           {"master", kernels::name_of(job.precision.master)},
           {"gemm_algorithms", rank.gemm_algorithms().empty() ? "first" : "timed"},
-          {"attention", job.attention == kernels::Determinism::fast ? "fast" : "deterministic"},
+          {"gemm_workspace_bytes", topology.device.tuning.gemm_workspace_bytes},
+          {"head_chunk_tokens", topology.device.tuning.head_chunk_tokens},
+          {"attention", job.attention.backward == kernels::Determinism::fast ? "fast" : "deterministic"},
           {"attention_library", attention},
           {"micro", job.batch.micro},
           {"microbatches", job.microbatches()},
@@ -159,13 +203,74 @@ Json run(const core::job::JobSpec& job, const Args& args) {
           {"flops_per_token", core::job::flops_per_token(job.model)}};
 }
 
+/// By the peak of the job's dtype: a maker's, or measured on a CPU.
+bench::OperatorLedger::Rates floor_rates(const core::job::JobSpec& job, const parallel::Topology& topology) {
+  base::ThreadPool pool(topology.device.threads);
+  const auto backend = core::rank::make_backend(topology, pool, 0);
+  return {bench::copy_rate(*backend, bench::copy_bytes(topology.device)),
+          core::rank::peak_of(topology, *backend, job.precision.compute).flops_per_second()};
+}
+
+void print_ledger(const core::job::JobSpec& job, const Args& args) {
+  const parallel::Topology topology = tuned_topology(job, args);
+  // Before the step's memory is taken.
+  const bench::OperatorLedger::Rates rates = floor_rates(job, topology);
+  bench::OperatorLedger ledger(rates);
+  bool observed = false;
+  const auto observe = [&](const kernels::ObservedCall& call) {
+    if (observed) ledger.add(call);
+  };
+  core::rank::DeviceRank rank(job, topology, observe, kernels::Observation::settled);
+  core::train::Trainer& trainer = rank.trainer();
+  trainer.initialise();
+  std::int64_t step = 0;
+  core::train::SampleBatches batches = skewed_batches(trainer, job.model.vocab, step);
+  double took = 0;
+  for (step = 1; step <= args.warmup + 1; ++step) {
+    rank.settle_observed();
+    observed = step > args.warmup;
+    const double begin = base::monotonic_seconds();
+    throw_if_skipped(trainer.step(step, batches, {}), step);
+    took = base::monotonic_seconds() - begin;
+  }
+  rank.settle_observed();
+  for (const Json& row : ledger.rows(job.name)) std::printf("%s\n", row.dump().c_str());
+  const Json total = {{"kind", "ledger total"},
+                      {"job", job.name},
+                      {"device", topology.device.name},
+                      {"step_seconds", took},
+                      {"operator_seconds", ledger.seconds()},
+                      {"floor_seconds", ledger.floor_seconds()},
+                      {"bytes_per_second", rates.bytes_per_second},
+                      {"flops_per_second", rates.flops_per_second},
+                      {"own_attention_calls", rank.backend().counters().own_attention},
+                      {"widened_gemms", rank.backend().counters().widened_gemms}};
+  std::printf("%s\n", total.dump().c_str());
+}
+
+/// Why the row is not what it says; empty where it is.
+std::string misnamed(const Json& row, kernels::DeviceKind device) {
+  const std::int64_t own = row.at("own_attention_calls"), widened = row.at("widened_gemms");
+  if (device != kernels::DeviceKind::cuda || row.at("compute") != "bf16" || (own == 0 && widened == 0) ||
+      row.at("attention_library") == "own kernels")
+    return "";
+  return std::to_string(own) + " calls of attention ran by our own kernels and " + std::to_string(widened) +
+         " GEMMs were widened, and the row says " + row.at("attention_library").get<std::string>() +
+         ": see `trainerd plan`, or give --own-kernels";
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
     const Args args = parse(argc, argv);
     const core::job::JobSpec job = core::spec::load_job(args.job, args.overrides);
-    std::printf("%s\n", (args.describe ? describe(job) : run(job, args)).dump().c_str());
+    if (args.want == Args::Want::ledger) return print_ledger(job, args), 0;
+    if (args.want == Args::Want::description) return std::printf("%s\n", describe(job).dump().c_str()), 0;
+    const Json row = run(job, args);
+    std::printf("%s\n", row.dump().c_str());
+    if (const std::string why = misnamed(row, core::spec::job_topology(job).device.kind); !why.empty())
+      throw base::device_error(why);
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "train_bench: %s\n", error.what());

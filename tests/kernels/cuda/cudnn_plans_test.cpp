@@ -8,6 +8,8 @@
 #include <string>
 
 #include "kernels/cuda/cudnn/attention_graph.h"
+#include "kernels/cuda/cudnn/attention_library.h"
+#include "kernels/cuda/cudnn/attention_plans.h"
 #include "kernels/cuda/plan/attention_problem.h"
 #include "tests/full.h"
 #include "tests/kernels/cuda/stand_in_runtime.h"
@@ -15,9 +17,10 @@
 namespace trainerd::test {
 namespace {
 
+using kernels::AttentionCall;
 using kernels::Determinism;
-using kernels::Tensor;
 using kernels::cuda::AttentionProblem;
+using kernels::cuda::library_workspace;
 
 struct Device {
   const char* file;
@@ -64,26 +67,42 @@ AttentionProblem problem(const Shape& s) {
   return p;
 }
 
+enum class Pass : std::uint8_t { forward, backward };
+AttentionCall call(const Shape& s, Pass pass, Determinism determinism = Determinism::deterministic) {
+  return {.backward = pass == Pass::backward,
+          .causal = true,
+          .deterministic = determinism == Determinism::deterministic,
+          .sequences = s.sequences,
+          .heads = s.heads,
+          .kv_heads = s.kv_heads,
+          .tokens = s.tokens,
+          .head_size = s.head_size};
+}
+
+kernels::Target target_of(const Device& d) {
+  kernels::Target target;
+  target.kind = kernels::DeviceKind::cuda;
+  target.sm_version = d.sm_version;
+  return target;
+}
+
 }  // namespace
 
-TEST_CASE("cuDNN has forward plans for every architecture within the workspace foreseen", "[cudnn]") {
+TEST_CASE("cuDNN has forward plans for every architecture, as the formula foresees", "[cudnn]") {
   for (const Device& d : kDevices)
     for (const Shape& s : shapes_for(d, 2)) {
       std::string why;
       const auto graph = make_attention_graph(problem(s), device_of(d), &why);
       INFO(d.file << ", " << s.name << ": " << why);
       REQUIRE(graph != nullptr);
-      CHECK(graph->workspace_bytes() <= kernels::cuda::kForwardWorkspace);
+      CHECK(graph->workspace_bytes() <= library_workspace(call(s, Pass::forward), target_of(d)));
     }
 }
 
 TEST_CASE(
     "cuDNN has backward plans for every architecture, deterministic and fast, within the workspace foreseen",
     "[cudnn]") {
-  for (const Device& d : kDevices) {
-    kernels::Target target;
-    target.kind = kernels::DeviceKind::cuda;
-    target.sm_version = d.sm_version;
+  for (const Device& d : kDevices)
     for (const Shape& s : shapes_for(d, std::size(kShapes)))
       for (const Determinism determinism : {Determinism::deterministic, Determinism::fast}) {
         AttentionProblem p = problem(s);
@@ -93,42 +112,49 @@ TEST_CASE(
         const auto graph = make_attention_graph(p, device_of(d), &why);
         INFO(d.file << ", " << s.name << (p.deterministic ? ", deterministic: " : ", fast: ") << why);
         REQUIRE(graph != nullptr);
-        const std::int64_t foreseen = kernels::cuda::backward_workspace(
-            s.sequences, s.heads, s.kv_heads, s.tokens, s.head_size, determinism, target);
+        const std::int64_t foreseen = library_workspace(call(s, Pass::backward, determinism), target_of(d));
         CHECK(graph->workspace_bytes() <= foreseen);
         // Foreseen, not guessed: unused memory is lost to the batch.
         if (s.tokens >= 1024 && d.sm_version == 90) CHECK(foreseen <= graph->workspace_bytes() + 8192);
       }
+}
+
+TEST_CASE("the formula knows which large heads cuDNN has plans for", "[cudnn]") {
+  for (const Device& d : kDevices) {
+    // As all plans of a device are asked for: without one at hand.
+    kernels::cuda::AttentionPlans plans(device_of(d));
+    for (const std::int64_t head_size : {136, 256}) {
+      const Shape s{"large heads", 1, 8, 2, 1024, head_size};
+      INFO(d.file << ", heads of " << head_size);
+      CHECK(plans.workspace(call(s, Pass::forward)) >= 0);
+      for (const Determinism determinism : {Determinism::deterministic, Determinism::fast}) {
+        const AttentionCall asked = call(s, Pass::backward, determinism);
+        const std::int64_t planned = plans.workspace(asked),
+                           foreseen = library_workspace(asked, target_of(d));
+        CHECK((planned == kernels::kNoAttentionPlan) == (foreseen == kernels::kNoAttentionPlan));
+        CHECK(planned <= foreseen);
+        if (d.sm_version == 90) CHECK(foreseen <= planned + 8192);
+      }
+    }
+    if (!runs_full() && d.sm_version != 90) continue;
+    // The same value every time, and the plan's own.
+    const AttentionCall small = call(kShapes[4], Pass::backward);
+    AttentionProblem p = problem(kShapes[4]);
+    p.backward = true;
+    CHECK(plans.workspace(small) == make_attention_graph(p, device_of(d))->workspace_bytes());
+    CHECK(plans.workspace(small) == plans.workspace(small));
   }
 }
 
-TEST_CASE("the pieces of a long backward cover every head and stay within a gibibyte", "[cudnn]") {
-  kernels::Target target;
-  target.kind = kernels::DeviceKind::cuda;
-  target.sm_version = 90;
-  target.attention_library = "cuDNN";
-  for (const Shape& s : kShapes) {
-    INFO(s.name);
-    kernels::AttentionBackward a;
-    const kernels::HeadGeometry heads{s.heads, s.kv_heads, s.head_size};
-    const std::int64_t tokens = s.sequences * s.tokens;
-    a.block =
-        kernels::whole_sequences(heads, 0.1f, {nullptr, kernels::DType::i32, {s.sequences + 1}}, s.tokens);
-    const Tensor qkv{nullptr, kernels::DType::bf16, {tokens, heads.columns()}},
-        out{nullptr, kernels::DType::bf16, {tokens, s.heads * s.head_size}};
-    a.q_THE = a.dq_THE = heads.queries_of(qkv);
-    a.k_TKE = a.dk_TKE = heads.keys_of(qkv);
-    a.v_TKE = a.dv_TKE = heads.values_of(qkv);
-    a.out_THE = a.dout_THE = heads.outputs_of(out);
-    REQUIRE(kernels::cuda::library_serves(a, target));
-    const kernels::cuda::AttentionPieces pieces = kernels::cuda::backward_pieces(a, target);
-    CHECK(pieces.sequences >= 1);
-    CHECK(pieces.sequences <= s.sequences);
-    CHECK(pieces.kv_heads >= 1);
-    CHECK((pieces.kv_heads == s.kv_heads || pieces.sequences == 1));
-    CHECK(pieces.workspace <= (std::int64_t{1} << 30));
-    CHECK(kernels::cuda::AttentionScratch(a, target).total >= pieces.workspace);
-  }
+TEST_CASE("where no plan can be made at all, that is not taken for the call's fault", "[cudnn]") {
+  const AttentionCall any = call(kShapes[4], Pass::backward);
+  CHECK(kernels::cuda::AttentionPlans({}).workspace(any) == kernels::kUnknownAttentionPlan);
+  kernels::cuda::AttentionDevice nonsense = device_of(kDevices[1]);
+  nonsense.description = {'{', '}'};
+  CHECK(kernels::cuda::AttentionPlans(nonsense).workspace(any) == kernels::kUnknownAttentionPlan);
+  // The stand-in driver describes no device.
+  CHECK(kernels::cuda::attention_workspace_plans()(target_of(kDevices[1]), any) ==
+        kernels::kUnknownAttentionPlan);
 }
 
 }  // namespace trainerd::test

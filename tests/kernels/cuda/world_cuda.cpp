@@ -1,11 +1,8 @@
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-#include <cstring>
-
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/backend/observed_backend.h"
-#include "kernels/base/error.h"
+#include "kernels/cuda/runtime/check_runtime.h"
 #include "tests/kernels/world.h"
 
 namespace trainerd::test {
@@ -14,22 +11,14 @@ namespace {
 using kernels::Stream;
 using kernels::Tensor;
 
-/// The CUDA world with memory that the host reads as well (managed), and every call awaited, so that the
-/// tests see it as they see the CPU's.
-class ManagedBackend final : public kernels::ObservedBackend {
+/// The CUDA world with every call awaited, so that the tests see it as they see the CPU's.
+class AwaitedBackend final : public kernels::ObservedBackend {
  public:
-  explicit ManagedBackend(kernels::Backend& inner)
+  explicit AwaitedBackend(kernels::Backend& inner)
       : ObservedBackend(inner, [](const kernels::ObservedCall&) {}),
         cuda_(inner),
         done_(inner.make_event()) {}
 
-  kernels::Buffer allocate(kernels::MemoryKind, std::int64_t bytes) override {
-    void* memory = nullptr;
-    const std::size_t size = static_cast<std::size_t>(std::max<std::int64_t>(bytes, 64));
-    if (cudaMallocManaged(&memory, size) != cudaSuccess) throw base::device_error("no managed memory");
-    std::memset(memory, 0, size);
-    return {static_cast<std::byte*>(memory), bytes, [memory] { cudaFree(memory); }};
-  }
   void copy(Stream& s, const Tensor& from, const Tensor& to) override {
     cuda_.copy(s, from, to);
     wait_for(s);
@@ -59,7 +48,18 @@ class ManagedBackend final : public kernels::ObservedBackend {
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target&, base::ThreadPool&) {
   // Never destroyed: at exit the libraries it would close may be gone.
   static kernels::Backend* const cuda = kernels::open_cuda_plugin().make_backend(0).release();
-  return std::make_unique<ManagedBackend>(*cuda);
+  return std::make_unique<AwaitedBackend>(*cuda);
+}
+
+// The kind of the copy follows from the addresses: the oracle's tensors are in host memory.
+std::vector<std::byte> read_bytes(const Tensor& x) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(x.bytes()));
+  kernels::cuda::check(cudaMemcpy(bytes.data(), x.data, bytes.size(), cudaMemcpyDefault), "reading a tensor");
+  return bytes;
+}
+
+void write_bytes(std::span<const std::byte> from, const Tensor& x) {
+  kernels::cuda::check(cudaMemcpy(x.data, from.data(), from.size(), cudaMemcpyDefault), "filling a tensor");
 }
 
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }

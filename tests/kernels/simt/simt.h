@@ -15,6 +15,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "tests/kernels/simt/device_memory.h"
+
 #define __global__
 #define __device__
 #define __host__
@@ -119,11 +121,13 @@ inline const char* cudaGetErrorName(cudaError_t e) {
 inline const char* cudaGetErrorString(cudaError_t) { return "on the host"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
+  const ::trainerd::test::simt::DeviceAccess access;
   std::memset(to, value, bytes);
   return cudaSuccess;
 }
 inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
                                    cudaStream_t) {
+  const ::trainerd::test::simt::DeviceAccess access;
   std::memcpy(to, from, bytes);
   return cudaSuccess;
 }
@@ -152,6 +156,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const bool allowed = reinterpret_cast<const void*>(kernel) == simt_allowed_kernel;
   if (config->dynamicSmemBytes > static_cast<std::size_t>(allowed ? simt_allowed_bytes : 48 << 10))
     return cudaErrorInvalidConfiguration;
+  const ::trainerd::test::simt::DeviceAccess access;
   ::trainerd::test::simt::run(
       config->gridDim, config->blockDim, [&] { std::apply(kernel, params); }, config->dynamicSmemBytes);
   return cudaSuccess;

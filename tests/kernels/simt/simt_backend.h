@@ -3,11 +3,12 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cuda/kernels/kernels.h"
 #include "kernels/scratch/scratch.h"
+#include "tests/kernels/simt/device_memory.h"
 
 namespace trainerd::test {
 
 /// The CUDA world's own kernels run on the host (simt.h), with the scratch that the CUDA target plans;
-/// memory, streams and GEMMs are the CPU's.
+/// streams and GEMMs are the CPU's, and memory is a device's, which the host reaches by copies alone.
 class SimtBackend final : public kernels::Backend {
  public:
   SimtBackend(const kernels::Target& cpu, base::ThreadPool& pool) : cpu_(cpu, pool) {
@@ -19,19 +20,26 @@ class SimtBackend final : public kernels::Backend {
 
   const kernels::Target& target() const override { return target_; }
   kernels::Buffer allocate(kernels::MemoryKind kind, std::int64_t bytes) override {
-    return cpu_.allocate(kind, bytes);
+    return simt::device_buffer(cpu_.allocate(kind, bytes));
   }
   void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    const simt::DeviceAccess access;
     cpu_.copy(s, from, to);
   }
-  void fill_zero(kernels::Stream& s, const kernels::Tensor& x) override { cpu_.fill_zero(s, x); }
+  void fill_zero(kernels::Stream& s, const kernels::Tensor& x) override {
+    const simt::DeviceAccess access;
+    cpu_.fill_zero(s, x);
+  }
   void transfer(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
+    const simt::DeviceAccess access;
     cpu_.transfer(s, from, to);
   }
   void write(kernels::Stream& s, std::span<const std::byte> from, const kernels::Tensor& to) override {
+    const simt::DeviceAccess access;
     cpu_.write(s, from, to);
   }
   void read_back(kernels::Stream& s, const kernels::Tensor& from, std::span<std::byte> to) override {
+    const simt::DeviceAccess access;
     cpu_.read_back(s, from, to);
   }
   std::unique_ptr<kernels::Stream> make_stream(std::string name, kernels::Arena* scratch) override {
@@ -49,8 +57,11 @@ class SimtBackend final : public kernels::Backend {
     return cpu_.prepared_bytes(a);
   }
 
-#define TRAINERD_CUDA_library(name, Args) \
-  void name(kernels::Stream& s, const kernels::Args& a) override { cpu_.name(s, a); }
+#define TRAINERD_CUDA_library(name, Args)                          \
+  void name(kernels::Stream& s, const kernels::Args& a) override { \
+    const simt::DeviceAccess access;                               \
+    cpu_.name(s, a);                                               \
+  }
 #define TRAINERD_CUDA_own(name, Args) \
   void name(kernels::Stream& s, const kernels::Args& a) override { run(s, a, kernels::cuda::name); }
 #define TRAINERD_CUDA_either(name, Args) TRAINERD_CUDA_own(name, Args)

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "tests/kernels/simt/simt.h"
 #include "tests/kernels/simt/simt_backend.h"
 #include "tests/kernels/world.h"
@@ -9,6 +11,16 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base:
   constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
   simt::set_order(kOrders[(pool.threads() - 1) % 3]);
   return std::make_unique<SimtBackend>(cpu, pool);
+}
+
+std::vector<std::byte> read_bytes(const kernels::Tensor& x) {
+  const simt::DeviceAccess access;
+  return {x.data, x.data + x.bytes()};
+}
+
+void write_bytes(std::span<const std::byte> from, const kernels::Tensor& x) {
+  const simt::DeviceAccess access;
+  std::copy(from.begin(), from.end(), x.data);
 }
 
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }

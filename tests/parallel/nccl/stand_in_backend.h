@@ -8,7 +8,7 @@
 namespace trainerd::test {
 
 /// Memory and streams of the stand-in runtime: a device whose memory the host reaches, and that works on
-/// while the host goes on. It has no operators.
+/// while the host goes on. Of operators it has those of reductions.
 class StandInBackend final : public kernels::ObservedBackend {
  public:
   explicit StandInBackend(base::ThreadPool& pool)
@@ -34,11 +34,23 @@ class StandInBackend final : public kernels::ObservedBackend {
   void wait(kernels::Stream& s, const kernels::Event& e) override {
     kernels::cuda::check(cudaStreamWaitEvent(kernels::cuda::stream_of(s), event_of(e), 0), "wait");
   }
+  void add(kernels::Stream& s, const kernels::Add& a) override {
+    on_stream(s, [this, a] { cpu_->add(*host_, a); });
+  }
+  void cast(kernels::Stream& s, const kernels::Cast& a) override {
+    on_stream(s, [this, a] { cpu_->cast(*host_, a); });
+  }
+  void sum_parts(kernels::Stream& s, const kernels::SumParts& a) override {
+    on_stream(s, [this, a] { cpu_->sum_parts(*host_, a); });
+  }
   void wait_host(const kernels::Event& e) override {
     kernels::cuda::check(cudaEventSynchronize(event_of(e)), "wait");
   }
 
  private:
+  static void on_stream(const kernels::Stream& s, std::function<void()> work) {
+    enqueue(kernels::cuda::stream_of(s), std::move(work));
+  }
   struct StandInMark final : kernels::Event {
     StandInMark() { kernels::cuda::check(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "event"); }
     ~StandInMark() override { cudaEventDestroy(event); }
@@ -47,11 +59,14 @@ class StandInBackend final : public kernels::ObservedBackend {
   static cudaEvent_t event_of(const kernels::Event& e) { return static_cast<const StandInMark&>(e).event; }
 
   explicit StandInBackend(std::unique_ptr<kernels::Backend> cpu)
-      : ObservedBackend(*cpu, [](const kernels::ObservedCall&) {}), cpu_(std::move(cpu)) {
+      : ObservedBackend(*cpu, [](const kernels::ObservedCall&) {}),
+        cpu_(std::move(cpu)),
+        host_(cpu_->make_stream("host", nullptr)) {
     target_.kind = kernels::DeviceKind::cuda;
     target_.name = "a stand-in";
   }
   std::unique_ptr<kernels::Backend> cpu_;
+  std::unique_ptr<kernels::Stream> host_;
   kernels::Target target_;
 };
 

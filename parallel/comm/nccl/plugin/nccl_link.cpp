@@ -9,7 +9,9 @@
 namespace trainerd::parallel {
 namespace {
 
-// An operation is started in microseconds, but for the first, which connects.
+// An operation is started in microseconds, but for the first, which connects. A sleep of any length takes
+// longer than that: it comes only after this long of asking.
+constexpr double kSpinSeconds = 50e-6;
 constexpr std::chrono::microseconds kLinkPollInterval(20);
 // A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an
 // abort is to end.
@@ -24,8 +26,10 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
 }
 
 ncclResult_t NcclLink::settle(ncclResult_t result, const std::function<bool()>& go_on) {
+  const double spin_until = base::monotonic_seconds() + kSpinSeconds;
   while (result == ncclInProgress && go_on()) {
-    std::this_thread::sleep_for(kLinkPollInterval);
+    if (base::monotonic_seconds() < spin_until) std::this_thread::yield();
+    else std::this_thread::sleep_for(kLinkPollInterval);
     const std::lock_guard lock(mutex_);
     if (comm_ == nullptr) return ncclInvalidUsage;
     if (const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result); asked != ncclSuccess) return asked;

@@ -1,0 +1,132 @@
+#include "kernels/cuda/plan/attention_problem.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <optional>
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+/// Of a forward by the formula: plans of cuDNN 9.19 ask for 256 bytes at most.
+constexpr std::int64_t kForwardWorkspace = std::int64_t{1} << 20;
+
+/// One key head of one sequence stays with the library up to this, whatever the limit: as 8192 tokens do with
+/// 16 query heads to a key head.
+constexpr std::int64_t kOneHeadBytes = std::int64_t{4} << 30;
+
+template <class Args, class... Outputs>
+bool library_can(const Args& a, const Target& target, const Outputs&... outputs) {
+  const AttentionBlock& b = a.block;
+  const auto fits = [](const HeadView& x) { return x.dtype == DType::bf16 && x.row_stride % 8 == 0; };
+  return !target.attention_library.empty() && fits(a.q_THE) && fits(a.k_TKE) && fits(a.v_TKE) &&
+         fits(a.out_THE) && (fits(outputs) && ...) && b.window == 0 && b.softcap == 0 && b.sequences > 0 &&
+         b.queries.max_seqlen == b.keys.max_seqlen && b.queries.first == b.keys.first &&
+         !b.queries.first_B.defined() && !b.keys.first_B.defined() &&
+         a.q_THE.rows == b.sequences * b.queries.max_seqlen && a.k_TKE.rows == a.q_THE.rows &&
+         b.heads.head_size % 8 == 0;
+}
+
+/// Of so many sequences and key heads.
+AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int64_t kv_heads) {
+  return {.causal = b.mask == MaskKind::causal,
+          .sequences = sequences,
+          .heads = kv_heads * (b.heads.heads / b.heads.kv_heads),
+          .kv_heads = kv_heads,
+          .tokens = b.queries.max_seqlen,
+          .head_size = b.heads.head_size};
+}
+
+/// The size of even pieces of `count`, none larger than `most`.
+std::int64_t even(std::int64_t count, std::int64_t most) {
+  const std::int64_t pieces = (count + most - 1) / most;
+  return (count + pieces - 1) / pieces;
+}
+
+/// The library's backward within the limit; the kernel is `plain` where it has no plan for it or the limit is
+/// too small.
+AttentionChoice library_backward(const AttentionBackward& a, const Target& target) {
+  const std::int64_t limit = target.attention_limit_bytes, all = a.block.sequences,
+                     kv_heads = a.block.heads.kv_heads;
+  const auto call = [&](std::int64_t sequences, std::int64_t heads) {
+    AttentionCall c = call_of(a.block, sequences, heads);
+    c.backward = true;
+    c.deterministic = a.determinism == Determinism::deterministic;
+    return c;
+  };
+  const auto expected = [&](std::int64_t sequences, std::int64_t heads) {
+    return backward_workspace(call(sequences, heads), target.sm_version);
+  };
+  // The largest of the pieces and of the last, smaller one.
+  const auto needed = [&](const AttentionPieces& p) {
+    std::int64_t bytes = 0;
+    for (const std::int64_t sequences : {p.sequences, all % p.sequences})
+      for (const std::int64_t heads : {p.kv_heads, kv_heads % p.kv_heads}) {
+        if (sequences == 0 || heads == 0) continue;
+        const std::int64_t asked = library_workspace(call(sequences, heads), target);
+        if (asked == kNoAttentionPlan) return kNoAttentionPlan;
+        bytes = std::max(bytes, asked);
+      }
+    return bytes;
+  };
+  AttentionChoice choice{.pieces = {1, kv_heads}};
+  AttentionPieces& p = choice.pieces;
+  // The formula says where to begin: plans are made for few sizes.
+  if (expected(1, kv_heads) <= limit)
+    p.sequences = even(all, std::max<std::int64_t>(1, limit / expected(1, kv_heads)));
+  else p.kv_heads = even(kv_heads, std::max<std::int64_t>(1, limit / expected(1, 1)));
+  for (;;) {
+    choice.limited = p.sequences < all || p.kv_heads < kv_heads;
+    choice.workspace = needed(p);
+    if (choice.workspace == kNoAttentionPlan) return {};
+    if (choice.workspace <= limit) break;
+    if (p.sequences > 1) p.sequences = even(all, p.sequences / 2);
+    else if (p.kv_heads > 1) p.kv_heads = even(kv_heads, p.kv_heads / 2);
+    else if (choice.workspace <= kOneHeadBytes) break;
+    else return {.limited = true};
+  }
+  choice.kernel = AttentionKernel::library;
+  return choice;
+}
+
+}  // namespace
+
+std::int64_t backward_workspace(const AttentionCall& c, int sm_version) {
+  constexpr std::int64_t kSlack = 4096;
+  const bool datacenter_blackwell = sm_version >= 100 && sm_version < 120;
+  const std::int64_t rows = c.sequences * c.heads * align_up(c.tokens, 128), fp32 = 4 * rows * c.head_size;
+  std::int64_t bytes = 4 * rows + kSlack;
+  if (c.heads != c.kv_heads) bytes += fp32;
+  if (c.deterministic && !datacenter_blackwell) return bytes + 2 * rows * align_up(c.tokens, 128);
+  return bytes + (sm_version == 90 || datacenter_blackwell ? fp32 : 2 * fp32);
+}
+
+std::int64_t library_workspace(const AttentionCall& c, const Target& target) {
+  if (target.attention_workspace != nullptr)
+    if (const std::int64_t planned = target.attention_workspace(target, c); planned != kUnknownAttentionPlan)
+      return planned;
+  const std::int64_t largest = !c.backward || target.sm_version == 90 ? 256 : 128;
+  if (c.head_size > largest) return kNoAttentionPlan;
+  return c.backward ? backward_workspace(c, target.sm_version) : kForwardWorkspace;
+}
+
+AttentionChoice choose_attention(const AttentionForward& a, const Target& target) {
+  if (a.mode == WriteMode::assign && library_can(a, target)) {
+    const std::int64_t workspace =
+        library_workspace(call_of(a.block, a.block.sequences, a.block.heads.kv_heads), target);
+    if (workspace != kNoAttentionPlan) return {.kernel = AttentionKernel::library, .workspace = workspace};
+  }
+  return {.kernel = tensor_cores_serve(a, target) ? AttentionKernel::tensor_cores : AttentionKernel::plain};
+}
+
+AttentionChoice choose_attention(const AttentionBackward& a, const Target& target) {
+  AttentionChoice choice;
+  if (a.dq_mode == WriteMode::assign && a.dkv_mode == WriteMode::assign &&
+      library_can(a, target, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE))
+    choice = library_backward(a, target);
+  if (choice.kernel != AttentionKernel::library &&
+      tensor_cores_serve(a, target, a.dout_THE, a.dq_THE, a.dk_TKE, a.dv_TKE))
+    choice.kernel = AttentionKernel::tensor_cores;
+  return choice;
+}
+
+}  // namespace trainerd::kernels::cuda

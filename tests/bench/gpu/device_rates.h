@@ -1,0 +1,16 @@
+#pragma once
+
+#include "kernels/backend/backend.h"
+
+namespace trainerd::bench {
+
+/// Bytes per second, read and written, of copies inside the device's memory: the median of several of `bytes`
+/// each. Takes 2 x `bytes` of it and gives them back.
+double copy_rate(kernels::Backend& backend, std::int64_t bytes);
+
+/// What a floor is measured by on this kind of device: many times its caches.
+inline std::int64_t copy_bytes(const kernels::Target& target) {
+  return target.kind == kernels::DeviceKind::cuda ? std::int64_t{1} << 30 : std::int64_t{64} << 20;
+}
+
+}  // namespace trainerd::bench

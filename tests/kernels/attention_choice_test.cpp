@@ -1,0 +1,198 @@
+// What runs attention on a CUDA device, in what pieces and with how much scratch: by shapes and the target.
+
+#include <catch2/catch.hpp>
+#include <set>
+
+#include "kernels/cost/cost.h"
+#include "kernels/cuda/plan/attention_problem.h"
+
+namespace trainerd::test {
+namespace {
+
+using kernels::AttentionBackward;
+using kernels::AttentionCall;
+using kernels::AttentionForward;
+using kernels::AttentionKernel;
+using kernels::Determinism;
+using kernels::DType;
+using kernels::Target;
+using kernels::Tensor;
+using kernels::cuda::choose_attention;
+
+constexpr std::int64_t kGiB = std::int64_t{1} << 30;
+
+/// Whole causal sequences in a merged projection.
+struct WholeSequences {
+  std::int64_t sequences = 2, tokens = 1024, heads = 8, kv_heads = 2, head_size = 128;
+  DType dtype = DType::bf16;
+  Determinism determinism = Determinism::deterministic;
+
+  AttentionBackward backward() const {
+    const kernels::HeadGeometry geometry{heads, kv_heads, head_size};
+    const std::int64_t rows = sequences * tokens;
+    const Tensor qkv{nullptr, dtype, {rows, geometry.columns()}},
+        out{nullptr, dtype, {rows, heads * head_size}};
+    AttentionBackward a;
+    a.block = kernels::whole_sequences(geometry, 0.1f, {nullptr, DType::i32, {sequences + 1}}, tokens);
+    a.determinism = determinism;
+    a.q_THE = a.dq_THE = geometry.queries_of(qkv);
+    a.k_TKE = a.dk_TKE = geometry.keys_of(qkv);
+    a.v_TKE = a.dv_TKE = geometry.values_of(qkv);
+    a.out_THE = a.dout_THE = geometry.outputs_of(out);
+    a.lse_HT = {nullptr, DType::f32, {heads, rows}};
+    return a;
+  }
+  AttentionForward forward() const {
+    const AttentionBackward b = backward();
+    return {.block = b.block,
+            .q_THE = b.q_THE,
+            .k_TKE = b.k_TKE,
+            .v_TKE = b.v_TKE,
+            .out_THE = b.out_THE,
+            .lse_HT = b.lse_HT};
+  }
+};
+
+Target cuda_device(int sm_version) {
+  Target target;
+  target.kind = kernels::DeviceKind::cuda;
+  target.sm_version = sm_version;
+  target.attention_library = "cuDNN";
+  return target;
+}
+
+AttentionKernel forward_kernel(const WholeSequences& s, int sm) {
+  return choose_attention(s.forward(), cuda_device(sm)).kernel;
+}
+AttentionKernel backward_kernel(const WholeSequences& s, int sm) {
+  return choose_attention(s.backward(), cuda_device(sm)).kernel;
+}
+
+/// What a library was asked for, and what it says.
+std::set<AttentionCall> asked;
+std::int64_t thrice(const Target& target, const AttentionCall& call) {
+  asked.insert(call);
+  return 3 * kernels::cuda::backward_workspace(call, target.sm_version);
+}
+std::int64_t no_plan(const Target&, const AttentionCall&) { return kernels::kNoAttentionPlan; }
+std::int64_t unknown(const Target&, const AttentionCall&) { return kernels::kUnknownAttentionPlan; }
+
+}  // namespace
+
+TEST_CASE("large heads go to the library where it has plans for them", "[attention][choice]") {
+  for (const std::int64_t head_size : {136, 192, 256}) {
+    const WholeSequences s{.head_size = head_size};
+    CHECK(forward_kernel(s, 90) == AttentionKernel::library);
+    CHECK(backward_kernel(s, 90) == AttentionKernel::library);
+    for (const int sm : {80, 100, 120}) {
+      CHECK(forward_kernel(s, sm) == AttentionKernel::library);
+      CHECK(backward_kernel(s, sm) == AttentionKernel::plain);
+    }
+  }
+  CHECK(backward_kernel({.head_size = 128}, 80) == AttentionKernel::library);
+}
+
+TEST_CASE("what no library serves runs on tensor cores where its heads are whole chunks",
+          "[attention][choice]") {
+  CHECK(forward_kernel({.head_size = 36}, 90) == AttentionKernel::plain);
+  CHECK(backward_kernel({.head_size = 36}, 90) == AttentionKernel::plain);
+  CHECK(forward_kernel({.dtype = DType::f32}, 90) == AttentionKernel::plain);
+  CHECK(backward_kernel({.dtype = DType::f32}, 90) == AttentionKernel::plain);
+  AttentionBackward windowed = WholeSequences{}.backward();
+  windowed.block.window = 100;
+  CHECK(choose_attention(windowed, cuda_device(90)).kernel == AttentionKernel::tensor_cores);
+  CHECK_FALSE(choose_attention(windowed, cuda_device(90)).limited);
+  windowed.dq_THE.row_stride += 4;
+  CHECK(choose_attention(windowed, cuda_device(90)).kernel == AttentionKernel::plain);
+  Target none = cuda_device(90);
+  none.attention_library.clear();
+  CHECK(choose_attention(WholeSequences{}.forward(), none).kernel == AttentionKernel::tensor_cores);
+  CHECK(op_class_on(WholeSequences{}.backward(), Target{}).kernel == AttentionKernel::host);
+}
+
+TEST_CASE("a long deterministic backward runs in memory that is linear in its length",
+          "[attention][choice]") {
+  const Target target = cuda_device(90);
+  const WholeSequences s{.sequences = 1, .tokens = 131072, .heads = 32, .kv_heads = 8};
+  WholeSequences fast = s;
+  fast.determinism = Determinism::fast;
+  const kernels::cuda::AttentionScratch own(s.backward(), target), library(fast.backward(), target);
+  CHECK(own.choice.kernel == AttentionKernel::tensor_cores);
+  CHECK(own.choice.limited);
+  CHECK(own.total == 4 * s.heads * s.tokens);
+  CHECK(library.choice.kernel == AttentionKernel::library);
+  // At most 1.5 times the work of `fast`.
+  const kernels::Cost deterministic = cost(s.backward(), target), quick = cost(fast.backward(), target);
+  CHECK(deterministic.flops > quick.flops);
+  CHECK(deterministic.flops <= 1.5 * quick.flops);
+  CHECK(deterministic.bytes <= 1.5 * quick.bytes);
+  CHECK(op_class_on(s.backward(), target).limited);
+  CHECK(op_class_on(s.backward(), target).kernel == AttentionKernel::tensor_cores);
+  // Twice the length takes twice the scratch. On sm_100 determinism costs the library no workspace.
+  WholeSequences twice = s;
+  twice.tokens *= 2;
+  CHECK(kernels::cuda::AttentionScratch(twice.backward(), target).total == 2 * own.total);
+  CHECK(choose_attention(s.backward(), cuda_device(100)).kernel == AttentionKernel::library);
+}
+
+TEST_CASE("the limit of the workspace cuts the library's backward into pieces", "[attention][choice]") {
+  const WholeSequences s{.sequences = 1, .tokens = 8192, .heads = 32, .kv_heads = 8};
+  Target target = cuda_device(90);
+  const kernels::cuda::AttentionChoice by_head = choose_attention(s.backward(), target);
+  CHECK(by_head.kernel == AttentionKernel::library);
+  CHECK(by_head.limited);
+  CHECK(by_head.pieces.kv_heads < 8);
+  CHECK(by_head.workspace <= kGiB);
+  target.attention_limit_bytes = 6 * kGiB;
+  const kernels::cuda::AttentionChoice whole = choose_attention(s.backward(), target);
+  CHECK_FALSE(whole.limited);
+  CHECK(whole.pieces.kv_heads == 8);
+  CHECK((whole.workspace > 4 * kGiB && whole.workspace <= 6 * kGiB));
+  // Sequences first.
+  target.attention_limit_bytes = kGiB;
+  const kernels::cuda::AttentionChoice by_sequence = choose_attention(
+      WholeSequences{.sequences = 64, .tokens = 1024, .heads = 32, .kv_heads = 8}.backward(), target);
+  CHECK(by_sequence.pieces.kv_heads == 8);
+  CHECK((by_sequence.pieces.sequences > 1 && by_sequence.pieces.sequences < 64));
+  // One key head: with the library up to 4 GiB, beyond that within the limit alone.
+  const WholeSequences grouped{.sequences = 1, .tokens = 8192, .heads = 16, .kv_heads = 1},
+      longer{.sequences = 1, .tokens = 32768, .heads = 32, .kv_heads = 8};
+  const kernels::cuda::AttentionChoice one_head = choose_attention(grouped.backward(), target);
+  CHECK(one_head.kernel == AttentionKernel::library);
+  CHECK((one_head.workspace > 2 * kGiB && one_head.workspace <= 4 * kGiB));
+  CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::tensor_cores);
+  CHECK(choose_attention(longer.backward(), target).limited);
+  target.attention_limit_bytes = 16 * kGiB;
+  CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::library);
+}
+
+TEST_CASE("the workspace is what the installed library plans, piece by piece", "[attention][choice]") {
+  Target target = cuda_device(90);
+  target.attention_workspace = thrice;
+  asked.clear();
+  const WholeSequences s{.sequences = 3, .tokens = 4096, .heads = 12, .kv_heads = 3};
+  const kernels::cuda::AttentionChoice choice = choose_attention(s.backward(), target);
+  CHECK(choice.kernel == AttentionKernel::library);
+  CHECK(choice.workspace <= target.attention_limit_bytes);
+  const AttentionCall piece{.backward = true,
+                            .causal = true,
+                            .deterministic = true,
+                            .sequences = choice.pieces.sequences,
+                            .heads = choice.pieces.kv_heads * 4,
+                            .kv_heads = choice.pieces.kv_heads,
+                            .tokens = 4096,
+                            .head_size = 128};
+  CHECK(asked.contains(piece));
+  CHECK(choice.workspace == 3 * kernels::cuda::backward_workspace(piece, 90));
+  CHECK(kernels::cuda::AttentionScratch(s.backward(), target).total ==
+        4 * 12 * 3 * 4096 + kernels::align_up(choice.workspace));
+  target.attention_workspace = no_plan;
+  CHECK(choose_attention(s.backward(), target).kernel == AttentionKernel::tensor_cores);
+  CHECK_FALSE(choose_attention(s.backward(), target).limited);
+  CHECK(choose_attention(s.forward(), target).kernel == AttentionKernel::tensor_cores);
+  target.attention_workspace = unknown;
+  CHECK(choose_attention(s.backward(), target).workspace ==
+        choose_attention(s.backward(), cuda_device(90)).workspace);
+}
+
+}  // namespace trainerd::test
