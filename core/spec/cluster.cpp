@@ -141,7 +141,7 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
     t.device.attention_library = "cuDNN";
   }
   t.device_memory_bytes = f.device_memory_mib << 20;
-  t.device.memory_bytes = std::max<std::int64_t>(0, (f.device_memory_mib - f.device_overhead_mib) << 20);
+  t.device.memory_bytes = f.device_memory_mib << 20;
   t.memory_bytes_per_second = f.device_memory_gb_per_second * 1e9;
   t.node_memory_bytes = f.node_memory_gib << 30;
   t.peak = {f.peak_tflops.fp32 * 1e12, f.peak_tflops.tf32 * 1e12, f.peak_tflops.bf16 * 1e12,

@@ -14,6 +14,7 @@ struct StepOutcome {
   double grad_norm = 0;             ///< before clipping
   bool finite = true;               ///< loss and gradients
   std::int64_t nonfinite_rank = 0;  ///< as of a StepReport
+  bool outside = false;             ///< some device has token ids outside the vocabulary: nothing is updated
   // This rank's own:
   std::string nonfinite = {};  ///< as of a StepReport
   double own_loss = 0;         ///< the sum of losses that this rank adds; 0 on ranks that add none

@@ -53,6 +53,7 @@ StepOutcome Trainer::outcome(const ReportSlot& slot) {
                       .loss_weight = mean.weight,
                       .grad_norm = values.grad_norm,
                       .finite = values.skip != StepControlValues::kSkipNonfinite,
+                      .outside = voted.outside > 0,
                       .own_loss = own_loss_};
   if (!outcome.finite) name_nonfinite(values, voted.nonfinite, outcome.nonfinite_rank, outcome.nonfinite);
   return outcome;

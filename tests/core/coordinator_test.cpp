@@ -7,6 +7,7 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <cerrno>
 #include <chrono>
 #include <thread>
 
@@ -306,14 +307,27 @@ class FalseEtcd {
   base::Endpoint endpoint() const { return {"127.0.0.1", base::local_port(listener_.get())}; }
 
  private:
+  /// Whether the header and as much of the body as it names are there.
+  static bool is_whole(const std::string& request) {
+    const std::size_t header = request.find("\r\n\r\n"), length = request.find("Content-Length: ");
+    if (header == std::string::npos) return false;
+    return length > header || request.size() >= header + 4 + std::stoul(request.substr(length + 16));
+  }
   void serve() {
     for (;;) {
+      // The listener does not block; its end wakes the wait, and there is none to accept.
+      pollfd next{listener_.get(), POLLIN, 0};
+      ::poll(&next, 1, -1);
       const base::UniqueFd fd(::accept(listener_.get(), nullptr, nullptr));
+      if (!fd && errno == EAGAIN) continue;
       if (!fd) return;
-      std::array<char, 4096> request;
-      // The header alone, or with its body: it is answered when no more comes.
-      for (pollfd more{fd.get(), POLLIN, 0}; ::poll(&more, 1, 100) > 0;)
-        if (::recv(fd.get(), request.data(), request.size(), 0) <= 0) break;
+      std::array<char, 4096> part;
+      std::string request;
+      while (!is_whole(request)) {
+        const ssize_t n = ::recv(fd.get(), part.data(), part.size(), 0);
+        if (n <= 0) break;
+        request.append(part.data(), static_cast<std::size_t>(n));
+      }
       const std::string answer =
           "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(body_.size()) +
           "\r\n\r\n" + body_;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "core/run/agent/replan.h"
+#include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
@@ -145,10 +146,41 @@ TEST_CASE("followers make the job of a size from what the leader says", "[elasti
   CHECK_FALSE(one.job.cluster.elastic);
 }
 
-TEST_CASE("replicas and memory limit what the planner may choose", "[elastic][replan]") {
+TEST_CASE("replicas limit what the planner may choose", "[elastic][replan]") {
   CHECK(layout_on(replanned_job("{dp: 4}", 4, ", min_replicas: 3"), 3) == "3: 1 x 1 x 3");
   CHECK(layout_on(replanned_job("{dp: 4}", 4, ", min_replicas: 3"), 2) == "none");
   CHECK(run::JobSizes(replanned_job("{dp: 4}", 4, ", min_replicas: 3")).smallest().job.cluster.nodes == 3);
+}
+
+TEST_CASE("with rates the planner chooses the fastest layout of the nodes left", "[elastic][replan]") {
+  const job::JobSpec whole = spec::parse_job(
+      "steps: 20\nmodel: {layers: 8, hidden: 1024, heads: 8, ffn: 4096, vocab: 1024, seq_len: 256}\n"
+      "batch: {global: 24, micro: 1}\ndata: {train: [a.txt]}\nparallel: {pp: 4}\n"
+      "cluster: {nodes: 4, failures: {elastic: {replan: true}}}\n",
+      "job.yaml");
+  const auto choice_by = [&](double network) {
+    parallel::Topology rates = spec::job_topology(whole);
+    rates.peak = {.fp32 = 1e13, .tf32 = 0, .bf16 = 1e13, .fp8 = 0, .fp4 = 0};
+    rates.rates.gemm = {.efficiency = 0.5, .tile_rows = 64, .tile_columns = 64, .start_depth = 32};
+    rates.rates.attention = {
+        .forward = 0.5, .backward = 0.5, .forward_start = 1, .backward_start = 1, .score_bytes = 0};
+    rates.rates.memory_efficiency = 0.5;
+    rates.memory_bytes_per_second = 1e12;
+    rates.network = rates.rail = {
+        .bytes_per_second = network, .latency_seconds = 1e-6, .efficiency = 1, .start_seconds = 0};
+    return run::JobSizes(whole, rates).on(3).value().job.parallel;
+  };
+  // A slow network makes a pipeline the faster layout, whose stages send activations alone.
+  CHECK(choice_by(1e12).dp == 3);
+  CHECK(choice_by(1e8).pp == 3);
+}
+
+TEST_CASE("faults of ranks that a size lacks do not keep it from being one", "[elastic][replan]") {
+  job::JobSpec whole = replanned_job("{pp: 4, dp: 1}", 4);
+  whole.faults.allow = true;
+  whole.faults.inject = {{.kind = job::FaultKind::kill, .step = 3, .rank = 3}};
+  CHECK(layout_on(whole, 3) == "3: 1 x 1 x 3");
+  CHECK(run::JobSizes(whole).on(3).value().job.faults == job::FaultsOptions{});
 }
 
 TEST_CASE("elastic has a short form and a map", "[elastic][spec]") {

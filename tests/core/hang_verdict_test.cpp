@@ -211,6 +211,7 @@ TEST_CASE("a rank that is about to enter a collective, or does not leave it, wai
   found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
   CHECK((found->kind == "spinning" && found->ranks == Ranks{1}));
+  CHECK(found->own);  // in the same step it would do so again
 }
 
 TEST_CASE("ranks of a group that called different operations are told with both", "[hang]") {
@@ -219,7 +220,7 @@ TEST_CASE("ranks of a group that called different operations are told with both"
   sights[1].operations[0].bytes = 48;
   auto found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
-  CHECK(found->kind == "mismatch");
+  CHECK((found->kind == "mismatch" && found->own));
   CHECK(found->message ==
         "the ranks of group tp called different operations: rank 0 (tp 0) all_reduce #8 'row_linear' of 24 "
         "bytes fp32; rank 1 (tp 1) all_gather #8 'column' of 48 bytes fp32");
@@ -248,6 +249,8 @@ TEST_CASE("ranks that wait for each other are told", "[hang]") {
   sights[2].node = sights[3].node = 1;
   CHECK(verdict(sights, layout_of(2, 1, 2))->message ==
         "ranks 0, 1, 2, 3 wait for each other; or a link between their nodes loses what is sent");
+  CHECK(found->own);
+  CHECK_FALSE(verdict(sights, layout_of(2, 1, 2))->own);
   // Not yet.
   sights[2].still.asleep = 4;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 2)));

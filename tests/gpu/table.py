@@ -80,6 +80,8 @@ def ratios(records):
         key = (result["job"], result["attention"], result["master"])
         if tuning_of(result):
             continue  # opt-in: beside the ratio, not in it
+        if r["phase"] == "contact":
+            continue  # its first steps are not warm
         side = "ours" if result["impl"] == "trainerd" else "theirs"
         best.setdefault(key, {"ours": [], "theirs": []})[side].append((equivalent(result)[0], result["impl"]))
     lines = []

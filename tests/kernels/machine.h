@@ -69,10 +69,11 @@ class Machine {
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *stream_; }
   kernels::Arena& scratch() { return scratch_; }
-  /// Its first bytes become NaNs: what an operator reads before it has written it shows.
+  /// Its bytes become NaNs: what an operator reads before it has written it shows.
   void spoil_scratch() {
-    write_bytes(std::vector<std::byte>(kScratchBytes, std::byte{0xff}),
-                {scratch_.base(), DType::u8, {kScratchBytes}});
+    const std::int64_t bytes = scratch_memory_.bytes();
+    write_bytes(std::vector<std::byte>(static_cast<std::size_t>(bytes), std::byte{0xff}),
+                {scratch_.base(), DType::u8, {bytes}});
   }
 
   /// Memory of `shape`, which ends at a guard page; its bytes are set to a pattern that is a NaN in fp32 and

@@ -45,7 +45,7 @@ struct CheckpointPlan {
   double stall_seconds = 0;
   double failure_seconds = 0;  ///< mean time between failures of the job's nodes; 0: unknown
   double interval_seconds =
-      0;  ///< between checkpoints that waste least: sqrt(2 C M) (Young, CACM 17(9), 1974)
+      0;  ///< between checkpoints that waste least (checkpoint_interval.h), as if all of the copy stood still
 };
 
 /// A change to the job that fits, or when none does, that needs least memory.

@@ -107,6 +107,7 @@ class Search {
 
   std::int64_t too_large() const { return too_large_; }
   std::int64_t planned() const { return planned_; }
+  const std::string& refused() const { return refused_; }
 
  private:
   struct Found {
@@ -138,8 +139,10 @@ class Search {
       }
       return RankedLayout{
           c, p.fits, p.peak_bytes, p.time.step_seconds, p.tokens_per_second_per_device, p.mfu, p.time.bubble};
-    } catch (const base::CapacityError&) {
-      return std::nullopt;  // larger than any machine
+    } catch (const base::CapacityError& error) {  // larger than any machine, or refused for what it would run
+      const std::lock_guard lock(mutex_);
+      refused_ = error.what();
+      return std::nullopt;
     }
   }
 
@@ -152,6 +155,7 @@ class Search {
   std::atomic<std::int64_t> planned_{0};
   std::mutex mutex_;
   std::vector<LayoutChoice> hopeless_;
+  std::string refused_;
 };
 
 int threads_of(const SearchOptions& options) {
@@ -179,6 +183,7 @@ SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& t
   result.timed = timed(job, topology);
   result.best = search.best(Goal::time);
   if (result.best.empty()) result.nearest = search.best(Goal::memory);
+  if (result.best.empty() && result.nearest.empty()) result.refused = search.refused();
   result.layouts = static_cast<std::int64_t>(choices.size());
   result.too_large = search.too_large();
   result.planned = search.planned();

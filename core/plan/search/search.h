@@ -32,6 +32,7 @@ struct RankedLayout {
 struct SearchResult {
   std::vector<RankedLayout> best;     ///< that fit, fastest first; of equals the one that needs least memory
   std::vector<RankedLayout> nearest;  ///< when none fits: those that need least memory
+  std::string refused = {};           ///< why one of them cannot be planned, when none can
   std::int64_t layouts = 0;           ///< in the space
   std::int64_t too_large = 0;         ///< by their bound: not planned
   std::int64_t planned = 0;

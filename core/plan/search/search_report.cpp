@@ -147,6 +147,7 @@ std::string chosen_yaml(const job::JobSpec& job, const SearchResult& result) {
 std::string search_text(const job::JobSpec& job, const parallel::Topology& topology,
                         const SearchResult& result) {
   std::string text = heading(job, topology, result);
+  if (!result.refused.empty()) return text + "none can be planned: " + result.refused + "\n";
   if (result.best.empty())
     return text +
            fmt::format("none fits the {:.1f} GiB of a device: use more devices; nearest come\n",

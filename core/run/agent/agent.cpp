@@ -132,7 +132,9 @@ AgentResult run_led(const AgentOptions& options, RunSeries& series) {
 }  // namespace
 
 AgentResult run_agent(const AgentOptions& options) {
-  RunSeries series{.whole = options.job, .restarts = RestartBudget(options.job.restarts)};
+  RunSeries series{.whole = options.job,
+                   .restarts = RestartBudget(options.job.restarts),
+                   .sizes = JobSizes(options.job, options.rates)};
   try {
     if (options.membership) return run_led(options, series);
     Membership alone;

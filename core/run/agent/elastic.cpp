@@ -84,10 +84,13 @@ std::optional<JobSize> JobSizes::exactly_on(std::int64_t nodes) {
   }
   const auto [planned, is_new] = planned_.try_emplace(nodes);
   if (!is_new) return planned->second;
-  if (const auto choice = replanned(whole_, nodes)) {
-    const std::string layout = layout_text(*choice);
-    planned->second = JobSize{job_on(whole_, nodes, layout).value(), layout};
-  }
+  const auto size = [&](const plan::LayoutChoice& choice) {
+    const std::string layout = layout_text(choice);
+    return JobSize{job_on(whole_, nodes, layout).value(), layout};
+  };
+  if (const auto choice = replanned(whole_, nodes, rates_,
+                                    [&](const plan::LayoutChoice& c) { return is_valid(size(c).job); }))
+    planned->second = size(*choice);
   return planned->second;
 }
 

@@ -11,6 +11,7 @@
 #include "core/job/job.h"
 #include "core/run/agent/restart_budget.h"
 #include "core/run/supervise/repeated_crash.h"
+#include "parallel/layout/topology.h"
 
 namespace trainerd::core::run {
 
@@ -32,7 +33,9 @@ std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes
 /// has any layout that fits, and takes all ranks of its nodes where there is one.
 class JobSizes {
  public:
-  explicit JobSizes(job::JobSpec whole) : whole_(std::move(whole)) {}
+  /// `rates`: see `replanned`.
+  explicit JobSizes(job::JobSpec whole, std::optional<parallel::Topology> rates = {})
+      : whole_(std::move(whole)), rates_(std::move(rates)) {}
 
   /// On `nodes` of its nodes or the most below that it can go on with. None: with no number of them.
   std::optional<JobSize> on(std::int64_t nodes);
@@ -43,6 +46,7 @@ class JobSizes {
   std::optional<JobSize> exactly_on(std::int64_t nodes);
 
   job::JobSpec whole_;
+  std::optional<parallel::Topology> rates_;
   std::map<std::int64_t, std::optional<JobSize>> planned_;  ///< by nodes
 };
 

@@ -25,10 +25,9 @@ HangLimits limits_of(const job::JobSpec& job, const parallel::Topology& topology
           .threads = cpu ? topology.device.threads : 1};
 }
 
-/// What names a hang that the ranks brought about themselves: in the same step it would come again. A stopped
-/// process and a lost link come from outside; empty then.
+/// What names a hang that the ranks brought about themselves; empty where it may come from outside.
 std::string own_fault(const HangVerdict& verdict) {
-  if (verdict.kind == "stopped" || verdict.kind == "link") return "";
+  if (!verdict.own) return "";
   return fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
                      fmt::join(verdict.ranks, ", "), verdict.kind);
 }

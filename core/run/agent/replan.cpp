@@ -1,5 +1,6 @@
 #include "core/run/agent/replan.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
@@ -7,23 +8,15 @@
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/search/search.h"
 #include "core/spec/machines.h"
-#include "core/spec/spec.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::run {
 namespace {
 
-// Of the best that the planner finds, how many are tried: a job may refuse a layout for what it has besides.
-constexpr std::size_t kTries = 5;
-
-bool is_valid(const job::JobSpec& job) {
-  try {
-    spec::parse_job(spec::to_yaml(job), "job.yaml");
-    return true;
-  } catch (const base::SpecError&) {
-    return false;
-  }
-}
+// Layouts that a search gives at once, and how often one is made: a job may refuse those for what it has
+// besides.
+constexpr std::size_t kKept = 5;
+constexpr int kSearches = 5;
 
 }  // namespace
 
@@ -33,26 +26,36 @@ job::JobSpec with_layout(const job::JobSpec& whole, std::int64_t nodes, const pl
   return job;
 }
 
-std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int64_t nodes) {
+std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int64_t nodes,
+                                            const std::optional<parallel::Topology>& rates,
+                                            const std::function<bool(const plan::LayoutChoice&)>& is_valid) {
   plan::LayoutChoice replicas;
   replicas.dp = nodes * whole.parallel.ranks() / whole.cluster.nodes;
   replicas.micro = whole.batch.micro;
   replicas.bucket_bytes = whole.parallel.bucket_bytes;
   replicas.recompute = whole.recompute;
   const job::JobSpec job = with_layout(whole, nodes, replicas);
-  const parallel::Topology topology = spec::job_topology(job);
+  parallel::Topology topology = spec::job_topology(job);
+  if (rates) topology = spec::with_rates(topology, *rates);
   const bool timed = plan::has_rates(topology, whole.precision.compute);
+  std::vector<plan::LayoutChoice> all = plan::all_layouts(job, topology);
+  std::erase_if(all, [&](const plan::LayoutChoice& c) { return c.dp < whole.cluster.min_replicas; });
+  const auto padded = [&](const plan::LayoutChoice& c) { return whole.batch.global % (c.dp * c.micro) != 0; };
+  if (whole.padding_sequences() == 0 && !std::ranges::all_of(all, padded)) std::erase_if(all, padded);
   const plan::LayoutChoice own = plan::choice_of(whole);
   std::map<std::size_t, std::vector<plan::LayoutChoice>> by_changes;
-  for (const plan::LayoutChoice& layout : plan::all_layouts(job, topology))
-    if (layout.dp >= whole.cluster.min_replicas)
-      by_changes[timed ? 0 : plan::changes(own, layout)].push_back(layout);
-  for (const auto& [changes, layouts] : by_changes) {
-    const plan::SearchResult found =
-        plan::search_layouts(job, topology, {.keep = kTries, .layouts = layouts});
-    for (const plan::RankedLayout& best : found.best)
-      if (is_valid(with_layout(whole, nodes, best.choice))) return best.choice;
-  }
+  for (const plan::LayoutChoice& layout : all)
+    by_changes[timed ? 0 : plan::changes(own, layout)].push_back(layout);
+  for (auto& [changes, layouts] : by_changes)
+    for (int searches = 0; searches < kSearches && !layouts.empty(); ++searches) {
+      const plan::SearchResult found =
+          plan::search_layouts(job, topology, {.keep = kKept, .layouts = layouts});
+      if (found.best.empty()) break;
+      for (const plan::RankedLayout& best : found.best) {
+        if (is_valid(best.choice)) return best.choice;
+        std::erase(layouts, best.choice);
+      }
+    }
   return std::nullopt;
 }
 

@@ -14,6 +14,10 @@ constexpr double kLoad = 60;
 constexpr double kPlanSlack = 4;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
+double usual_seconds(const RankSight& sight) { return std::max(sight.step_seconds, sight.longest_seconds); }
+
+}  // namespace
+
 bool in_step(Activity activity) {
   switch (activity) {
     case Activity::forward:
@@ -24,10 +28,6 @@ bool in_step(Activity activity) {
     default: return false;
   }
 }
-
-double usual_seconds(const RankSight& sight) { return std::max(sight.step_seconds, sight.longest_seconds); }
-
-}  // namespace
 
 bool patient(Activity activity) {
   return activity == Activity::load || activity == Activity::evaluation || activity == Activity::data_wait;

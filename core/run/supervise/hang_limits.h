@@ -50,5 +50,7 @@ struct HangLimits {
 
 /// Whether a slow file, and no defect, may let it sleep for long (StillClock::look).
 bool patient(train::Activity activity);
+/// Of a step, not of an evaluation, a load, a snapshot or what lies between.
+bool in_step(train::Activity activity);
 
 }  // namespace trainerd::core::run

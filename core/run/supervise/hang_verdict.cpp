@@ -208,6 +208,7 @@ class Judge {
         };
         return HangVerdict{
             .kind = "mismatch",
+            .own = in_step(wait.who->activity),
             .ranks = {std::min(rank, member), std::max(rank, member)},
             .message = fmt::format("the ranks of group {} called different operations: {}; {}",
                                    wait.op->group, text(*wait.who, *wait.op), text(*seen->second, *other))};
@@ -236,7 +237,11 @@ class Judge {
       if (*cause == HangCause::asleep && any_stopped()) continue;
       const std::string line = line_of(*cause, *sight);
       if (verdict) verdict->details.push_back(line);
-      else verdict = HangVerdict{.kind = text_of(*cause), .restart = restart, .message = line};
+      else
+        verdict = HangVerdict{.kind = text_of(*cause),
+                              .restart = restart,
+                              .own = *cause == HangCause::spinning,
+                              .message = line};
       verdict->ranks.push_back(rank);
     }
     if (verdict && !verdict->details.empty())
@@ -307,6 +312,7 @@ class Judge {
       const bool link = nodes.size() > 1;
       return HangVerdict{
           .kind = link ? "link" : "stuck",
+          .own = !link && in_step(wait.who->activity),
           .ranks = members,
           .message =
               fmt::format("{} of group {} does not advance, though {} have all entered it, {:.1f} s ago; {}",
@@ -324,17 +330,19 @@ class Judge {
     for (const auto& [rank, wait] : waits_) {
       std::set<std::int64_t> circle;
       if (!closed(rank, circle)) continue;
-      HangVerdict verdict{.kind = "deadlock", .ranks = {circle.begin(), circle.end()}};
+      HangVerdict verdict{.kind = "deadlock", .own = true, .ranks = {circle.begin(), circle.end()}};
       std::set<std::int64_t> nodes;
       for (const std::int64_t member : circle) {
         const Wait& w = waits_.at(member);
         nodes.insert(w.who->node);
+        verdict.own = verdict.own && in_step(w.who->activity);
         verdict.details.push_back(
             w.message ? fmt::format("{} waits for a message of rank {}, in {}", place(*w.who),
                                     fmt::join(w.missing, " or "), doing(*w.who))
                       : fmt::format("{} waits for {} of group {}, in {}, for {}", place(*w.who),
                                     describe(*w.op), w.op->group, doing(*w.who), names(w.missing)));
       }
+      verdict.own = verdict.own && nodes.size() == 1;
       verdict.message =
           fmt::format("{} wait for each other{}", names(verdict.ranks),
                       nodes.size() > 1 ? "; or a link between their nodes loses what is sent" : "");

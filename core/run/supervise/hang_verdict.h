@@ -17,7 +17,8 @@ struct HangVerdict {
   /// whose members have entered a collective, does not come to its end; "stuck": the same on one node;
   /// "mismatch": members of a group called different operations; "deadlock": ranks wait for each other.
   std::string kind;
-  bool restart = true;                    ///< the workers start again; false: it is told alone
+  bool restart = true;  ///< the workers start again; false: it is told alone
+  bool own = false;     ///< in a step, and by nothing from outside: it would come again there
   std::vector<std::int64_t> ranks = {};   ///< that hold the others up, or take part in it
   std::string message = {};               ///< one line
   std::vector<std::string> details = {};  ///< lines of the other ranks that do

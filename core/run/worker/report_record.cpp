@@ -32,11 +32,12 @@ void require_updated(const train::StepReport& report, std::int64_t step, std::in
         " is not finite; the step updated nothing");
 }
 
-void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record) {
+void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record,
+                  std::int64_t missed_before) {
   record.widened_gemms = counters.widened_gemms;
   record.reference_gemms = counters.reference_gemms;
   record.own_attention = counters.own_attention;
-  record.missed_gemm_choices = counters.missed_gemm_choices;
+  record.missed_gemm_choices = counters.missed_gemm_choices - missed_before;
   record.attention_fallbacks = counters.attention_fallbacks;
   if (job.attention.require == job::AttentionRequire::library && counters.own_attention > 0)
     throw base::device_error("step " + std::to_string(record.step) + ": attention.require is library, and " +

@@ -113,6 +113,8 @@ void StepJudge::tell_no_two_alike(Levels levels, const Levels& third, const Leve
 
 StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   ties_.require_alive();
+  // Its report ends the run with what is wrong.
+  if (outcome.outside) return StepVerdict::update;
   if (step_ != outcome.step) {
     step_ = outcome.step;
     results_.clear(), tried_.clear();

@@ -110,6 +110,7 @@ class Worker {
   std::optional<StepJudge> judge_;    ///< of a job that verifies steps or has a policy for spikes
   std::deque<Launched> launched_;     ///< not reported yet
   double begin_ = 0;                  ///< of the step that is reported next
+  std::int64_t missed_before_ = 0;
   RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -201,6 +202,7 @@ void Worker::build(const Start& start) {
     trainer_->judge_by(*judge_);
   }
   send(ready(start, topology));
+  missed_before_ = rank_->backend().counters().missed_gemm_choices;  // by what looked at the device
 }
 
 Ready Worker::ready(const Start& start, const parallel::Topology& topology) const {
@@ -262,7 +264,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   record.first_sample = launched.first_sample, record.samples = job_.batch.global;
   put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
-  put_counters(rank_->backend().counters(), job_, record);
+  put_counters(rank_->backend().counters(), job_, record, missed_before_);
   return report;
 }
 

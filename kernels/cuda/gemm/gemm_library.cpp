@@ -139,7 +139,8 @@ GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
     std::memcpy(&plan->algorithm, chosen->algorithm.data(), sizeof(plan->algorithm));
     plan->workspace = static_cast<std::size_t>(chosen->workspace_bytes);
     cublasLtMatmulHeuristicResult_t result{};
-    if (cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
+    if (plan->workspace > workspace_bytes_ ||
+        cublasLtMatmulAlgoCheck(handle_, plan->descriptor, plan->a, plan->b, plan->d, plan->d,
                                 &plan->algorithm, &result) != CUBLAS_STATUS_SUCCESS ||
         result.workspaceSize > plan->workspace)
       throw base::device_error(

@@ -100,10 +100,13 @@ std::int64_t backward_workspace(const AttentionCall& c, int sm_version) {
   return bytes + (sm_version == 90 || datacenter_blackwell ? fp32 : 2 * fp32);
 }
 
+// The call itself is planned once more, with its own strides: what that asks for may differ a little.
+constexpr std::int64_t kPlanSlack = std::int64_t{1} << 20;
+
 std::int64_t library_workspace(const AttentionCall& c, const Target& target) {
   if (target.attention_workspace != nullptr)
     if (const std::int64_t planned = target.attention_workspace(target, c); planned != kUnknownAttentionPlan)
-      return planned;
+      return planned == kNoAttentionPlan ? planned : planned + kPlanSlack;
   const std::int64_t largest = !c.backward || target.sm_version == 90 ? 256 : 128;
   if (c.head_size > largest) return kNoAttentionPlan;
   return c.backward ? backward_workspace(c, target.sm_version) : kForwardWorkspace;

@@ -149,6 +149,8 @@ core::train::SampleBatches skewed_batches(const core::train::Trainer& trainer, s
 void throw_if_skipped(const core::train::StepReport& report, std::int64_t step) {
   if (report.skipped)
     throw base::diverged_error("step " + std::to_string(step) + ": the loss or a gradient is not finite");
+  if (report.outside_rank)
+    throw base::data_error("step " + std::to_string(step) + ": token ids are outside the vocabulary");
 }
 
 Json run(const core::job::JobSpec& job, const Args& args) {
@@ -250,13 +252,13 @@ void print_ledger(const core::job::JobSpec& job, const Args& args) {
 
 /// Why the row is not what it says; empty where it is.
 std::string misnamed(const Json& row, kernels::DeviceKind device) {
+  if (device != kernels::DeviceKind::cuda || row.at("compute") != "bf16") return "";
   const std::int64_t own = row.at("own_attention_calls"), widened = row.at("widened_gemms");
-  if (device != kernels::DeviceKind::cuda || row.at("compute") != "bf16" || (own == 0 && widened == 0) ||
-      row.at("attention_library") == "own kernels")
-    return "";
-  return std::to_string(own) + " calls of attention ran by our own kernels and " + std::to_string(widened) +
-         " GEMMs were widened, and the row says " + row.at("attention_library").get<std::string>() +
-         ": see `trainerd plan`, or give --own-kernels";
+  const std::string says = row.at("attention_library");
+  if (widened > 0) return std::to_string(widened) + " GEMMs were widened: the row is of fp32 products";
+  if ((own > 0) == (says == "own kernels")) return "";
+  return std::to_string(own) + " calls of attention ran by our own kernels, and the row says " + says +
+         (own > 0 ? ": see `trainerd plan`, or give --own-kernels" : "");
 }
 
 }  // namespace
