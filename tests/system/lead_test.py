@@ -56,13 +56,14 @@ class Moves(LeadTest):
 
     @unittest.skipUnless(FULL, SLICE)
     def test_etcd_may_be_gone_for_a_moment(self):
-        self.begin("etcd", *WHOLE, dead_after="60s")
+        long = [*WHOLE, "--set", "steps=800"]  # not over before etcd is missed
+        self.begin("etcd", *long, dead_after="60s")
         self.train_until(12)
         self.etcd.kill()
         self.read_until(self.agents[0], "cannot be renewed")
         self.etcd.start()
         self.read_until(self.agents[0], "answers again")
-        self.finish_spared()
+        self.finish_spared(whole=long)
         self.assertTrue(any("answers again" in m for m in self.events_of("warning")), self.events_of("warning"))
 
     @unittest.skipUnless(FULL, SLICE)
