@@ -7,9 +7,10 @@
 
 namespace trainerd::core::model {
 
-/// Elements of the runs that a rank's tensor of whole matrices is cut into data-parallel parts by: each
-/// matrix by itself where the next one then begins right behind it, so that every part holds as much of it;
-/// else the tensor as one. `grain`: what parallel::lay_out_buckets rounds a section up to.
+/// How a rank's tensor of whole matrices is divided into sections, each of which is shared out over the
+/// data-parallel ranks: the elements of each. Where no matrix needs padding behind it, a section is one
+/// matrix, so that every rank holds as much of it; else it is the whole tensor. `grain`:
+/// parallel::lay_out_buckets rounds a section up to a multiple of it.
 std::vector<std::int64_t> tensor_sections(const parallel::ShardSpec& shard, std::int64_t tp,
                                           std::int64_t grain);
 

@@ -49,7 +49,7 @@ void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& 
 std::string attention_warning(const io::StepRecord& record, const std::string& library) {
   if (record.attention_fallbacks == 0) return "";
   return std::to_string(record.attention_fallbacks) +
-         " calls of attention ran by our own kernels, which are " + "slower, though they were planned for " +
+         " calls of attention ran by our own kernels, which are slower, though they were planned for " +
          library + ": see trainerd_own_attention_total; with attention.require: library the run ends instead";
 }
 
