@@ -33,7 +33,8 @@ int calibrate_command(const CalibrateArgs& args) {
   };
   const core::plan::Calibration made = core::plan::calibrate(options);
   screen.status("");
-  screen.line("measured: " + std::to_string(made.rounds) + (made.rounds == 1 ? " round" : " rounds"));
+  screen.line("measured: " + std::to_string(made.rounds) + (made.rounds == 1 ? " round" : " rounds") +
+              " of " + std::to_string(made.models) + " models");
   screen.finish();
   const std::time_t now = std::time(nullptr);
   std::tm day{};

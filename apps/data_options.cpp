@@ -5,6 +5,7 @@
 
 #include "apps/nodes.h"
 #include "io/chat/chat_template.h"
+#include "io/prepare/line_reader.h"
 
 namespace trainerd::apps {
 
@@ -16,10 +17,12 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
   command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
 }
 
-io::DataFiles data_files_of(const std::vector<std::string>& paths) {
+io::DataFiles data_files_of(const std::vector<std::string>& paths, int readers) {
   if (std::none_of(paths.begin(), paths.end(), io::is_s3)) return {};
-  return io::DataFiles(std::make_shared<io::ObjectReader>(
-      io::ObjectReader::Options{.store = io::s3_settings(process_environment)}));
+  // What one reader has fetched ahead must not push out what another has.
+  return io::DataFiles(std::make_shared<io::ObjectReader>(io::ObjectReader::Options{
+      .store = io::s3_settings(process_environment),
+      .memory_bytes = std::max(io::ObjectReader::kMemoryBytes, readers * io::LineReader::kAheadBytes)}));
 }
 
 CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {

@@ -18,7 +18,6 @@ namespace {
 io::PrepareOptions options_of(const DataPrepareArgs& args) {
   io::PrepareOptions options;
   options.inputs = args.inputs;
-  options.files = data_files_of(args.inputs);
   options.out = args.out;
   options.tokenizer = args.tokenizer;
   options.field = args.field;
@@ -46,6 +45,7 @@ io::PrepareOptions options_of(const DataPrepareArgs& args) {
                                            : io::TokenType::automatic;
   options.workers = args.workers > 0 ? static_cast<int>(args.workers)
                                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  options.files = data_files_of(args.inputs, options.workers);
   return options;
 }
 

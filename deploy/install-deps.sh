@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs what building and running trainerd needs, from Debian's own packages. Does nothing when all is there.
-#   deploy/install-deps.sh           to build and run
-#   deploy/install-deps.sh --tests   also what its tests start; what Debian does not have goes to ~/.cache/trainerd/tests-python, by pip
+#   deploy/install-deps.sh                 to build and run
+#   deploy/install-deps.sh --build-tests   also to build its tests
+#   deploy/install-deps.sh --tests         also what its tests start; what Debian does not have goes to ~/.cache/trainerd/tests-python, by pip
 set -euo pipefail
 
 packages=(
@@ -10,8 +11,8 @@ packages=(
   prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev libcurl4-openssl-dev libssl-dev
   libpcre2-dev libutf8proc-dev libsentencepiece-dev
 )
+build_test_packages=(catch2 python3)
 test_packages=(
-  catch2
   bash fish zsh # complete command lines
   chromium      # opens the report and the live page
   clang-format  # checks that sources are formatted
@@ -20,15 +21,16 @@ test_packages=(
   prometheus    # promtool checks metrics and rules; a Prometheus of the tests' own scrapes a run
   etcd-server   # says which agent leads
   iproute2      # several hosts on one, as network namespaces
-  python3       # drives the real binary
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser
   python3-venv  # for what Debian does not have, below
   slurm-wlm     # runs the batch script
+  systemd       # judges the unit and runs it
 )
 case ${1:-} in
   "") ;;
-  --tests) packages+=("${test_packages[@]}") ;;
-  *) echo "usage: install-deps.sh [--tests]" >&2; exit 2 ;;
+  --build-tests) packages+=("${build_test_packages[@]}") ;;
+  --tests) packages+=("${build_test_packages[@]}" "${test_packages[@]}") ;;
+  *) echo "usage: install-deps.sh [--build-tests | --tests]" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -71,6 +73,7 @@ python=${HOME:-/root}/.cache/trainerd/tests-python
 if [ "${1:-}" = --tests ] && ! cmp -s <(printf '%s\n' "${python_packages[@]}") "$python/installed"; then
   echo "installing in $python: ${python_packages[*]}"
   /usr/bin/python3 -m venv --clear "$python"
-  "$python/bin/pip" install --quiet --disable-pip-version-check "${python_packages[@]}"
+  # Not compiled: the tests import a small part.
+  "$python/bin/pip" install --quiet --no-compile --disable-pip-version-check "${python_packages[@]}"
   printf '%s\n' "${python_packages[@]}" >"$python/installed"
 fi

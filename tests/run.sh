@@ -12,7 +12,7 @@ if [ "$preset" = full ]; then
   export TRAINERD_FULL_TESTS=1
 fi
 
-./deploy/install-deps.sh --tests
+./deploy/install-deps.sh --build-tests
 if [ "$preset" = fuzz ]; then
   seconds=${2:-60}
   command -v clang++ >/dev/null || { echo "tests/run.sh fuzz needs clang and libclang-rt-14-dev" >&2; exit 1; }
@@ -35,8 +35,16 @@ if [ "$preset" = release ]; then
   unity=ON
   ./deploy/install-cuda-deps.sh
 fi
+# What the tests start is fetched while they are compiled.
+fetched=$(mktemp)
+trap 'wait; rm -f "$fetched"' EXIT
+./deploy/install-deps.sh --tests >"$fetched" 2>&1 &
+fetching=$!
 cmake --preset "$preset" -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY=$unity -DTRAINERD_CUDA=AUTO
-cmake --build --preset "$preset"
+built=0
+cmake --build --preset "$preset" || built=$?
+wait "$fetching" || { cat "$fetched" >&2; exit 1; }
+[ "$built" -eq 0 ] || exit "$built"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # tests/CMakeLists.txt says which tests run beside each other on two cores. A test that fails there runs once more, alone: where it passes,
 # a busy machine was the reason or a race was, and both outputs are here to be read. One that fails alone too fails the whole. What a

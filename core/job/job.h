@@ -21,6 +21,9 @@ enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
 /// timing.
 enum class GemmAlgorithms : std::uint8_t { first, timed };
 
+/// Whether repeated calls of a GPU are captured and put on it as graphs: where that pays, or never.
+enum class CudaGraphs : std::uint8_t { automatic, off };
+
 /// Whether attention on a GPU may run by our own kernels, or by the library alone.
 enum class AttentionRequire : std::uint8_t { any, library };
 /// How attention runs on a GPU.
@@ -47,6 +50,7 @@ struct JobSpec {
   DeviceChoice device = DeviceChoice::automatic;
   AttentionRun attention;
   GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
+  CudaGraphs cuda_graphs = CudaGraphs::automatic;
   IsaChoice isa = IsaChoice::automatic;
   std::int64_t threads = 0;   ///< CPU threads of a worker; 0: one for each core
   std::int64_t restarts = 3;  ///< of the workers after one has died, within kRestartSeconds

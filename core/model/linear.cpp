@@ -7,12 +7,12 @@ namespace trainerd::core::model {
 
 using namespace kernels;
 
-void Linear::forward(const Tensor& x_TC, const Tensor& y_TN) const {
+void Linear::forward(const Tensor& x_TC, const Tensor& y_TN, const Tensor& addend_TN) const {
   const Lease weight = walk_.params.use(params_.weight, WeightForm::fprop, walk_.stream);
   const Lease bias = walk_.params.use(params_.bias, WeightForm::plain, walk_.stream);
   const AdapterWalk adapter(walk_, params_);
   const LinearFprop a{
-      .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = {}, .y_TN = y_TN};
+      .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = addend_TN, .y_TN = y_TN};
   if (split_ == LinearSplit::column) parallel::column_linear(walk_.tp, walk_.stream, a, adapter.get());
   else parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
 }

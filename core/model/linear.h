@@ -20,7 +20,9 @@ class Linear {
   Linear(const WalkContext& walk, const LinearParams& params, LinearSplit split)
       : walk_(walk), params_(params), split_(split) {}
 
-  void forward(const kernels::Tensor& x_TC, const kernels::Tensor& y_TN) const;
+  /// `addend_TN`, optional, is added by the product.
+  void forward(const kernels::Tensor& x_TC, const kernels::Tensor& y_TN,
+               const kernels::Tensor& addend_TN = {}) const;
   /// Gate and up in one column-parallel layer, then act = silu(gate) * up, or GELU's.
   void forward_gated(kernels::Gate gate, const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
                      const kernels::Tensor& act_TF) const;

@@ -22,11 +22,13 @@ std::vector<Segment> segments_of(const ChunkParams& ids) {
   return segments;
 }
 
+bool half_layer(Segment::Kind kind) { return kind == Segment::Kind::attention || kind == Segment::Kind::mlp; }
+
 std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const job::RecomputeOptions& options,
                                   std::int64_t first_layer) {
   std::vector<SegmentSpan> spans;
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    const bool layer = segments[i].kind == Segment::Kind::attention || segments[i].kind == Segment::Kind::mlp;
+    const bool layer = half_layer(segments[i].kind);
     const job::RecomputeKind kind =
         layer ? recompute_of(options, first_layer + segments[i].layer) : job::RecomputeKind::none;
     if (kind == job::RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
@@ -63,11 +65,20 @@ Tensor ModelChunk::take_flow(const WalkContext& c, Arena& arena) const {
   return arena.take(dtype_, {tp_.flow_rows(c.batch.tokens()), model_.hidden}, MemoryTerm::activations);
 }
 
+Tensor ModelChunk::next_sum(const WalkContext& c, const SegmentSpan& span, std::size_t segment, Frame& frame,
+                            const Tensor& passing_TD, const Tensor& out_TD) const {
+  if (segment + 1 < span.end) return passing_TD;
+  return segment + 1 == segments_.size() ? out_TD : take_flow(c, *frame.to_backward);
+}
+
 void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
   frame.segments.assign(segments_.size(), {});
   const ArenaScope scope(c.stream.scratch());
   // One delta is enough: a segment reads the one before it into its sum before it writes its own.
-  const Tensor delta_TD = take_flow(c, c.stream.scratch());
+  Tensor delta_TD;
+  for (std::size_t i = 0; i < segments_.size() && !delta_TD.defined(); ++i)
+    if (half_layer(segments_[i].kind) && !adds_to_flow(c, *layer_of(i), segments_[i].kind))
+      delta_TD = take_flow(c, c.stream.scratch());
   // The sum inside a layer that keeps its input alone; the layer after reads it into its own before this one
   // is written again.
   Tensor passing_TD;
@@ -81,12 +92,16 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
       SegmentState& state = frame.segments[i];
       const Segment::Kind kind = segments_[i].kind;
       if (i > span.begin) state.sum_TD = passing_TD;
+      OutputPlace to;
+      if (half_layer(kind) && adds_to_flow(c, *layer_of(i), kind))
+        to.sum_TD = next_sum(c, span, i, frame, passing_TD, out_TD);
+      else to.delta_TD = delta_TD;
       switch (kind) {
         case Segment::Kind::embedding: flow = embedding_forward(c, arenas, state); break;
         case Segment::Kind::attention:
-          flow = attention_forward(c, *layer_of(i), arenas, state, flow, delta_TD);
+          flow = attention_forward(c, *layer_of(i), arenas, state, flow, to);
           break;
-        case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), arenas, state, flow, delta_TD); break;
+        case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), arenas, state, flow, to); break;
         case Segment::Kind::head: head_forward(c, arenas, state, flow); break;
       }
       state = kept_state(span.recompute, kind, model_, state);
@@ -94,7 +109,7 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
   }
   if (last()) return;
   if (flow.delta_TD.defined()) c.backend().add(c.stream, {flow.residual_TD, flow.delta_TD, out_TD});
-  else c.backend().copy(c.stream, flow.residual_TD, out_TD);
+  else if (flow.residual_TD.data != out_TD.data) c.backend().copy(c.stream, flow.residual_TD, out_TD);
 }
 
 void ModelChunk::forward(Stream& stream, Frame& frame, const Tensor& out_TD) {
@@ -122,11 +137,15 @@ void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame&
   if (segments_[span.begin].kind == Segment::Kind::mlp) return mlp_recompute(c, ids, arenas, first, in);
   attention_state(c, ids, arenas, first, in);
   if (span.end == span.begin + 1) return;
-  // The contribution of attention is made where the sum will be: as the residual, which the norm may
-  // overwrite. The two are added in the other order, which changes no bit.
   SegmentState& mlp = frame.segments[span.begin + 1];
   mlp.sum_TD = take_flow(c, arenas.sum);
-  attention_output(c, ids, arenas, first, mlp.sum_TD);
+  if (adds_to_flow(c, ids, Segment::Kind::attention)) {
+    attention_output(c, ids, arenas, first, {.delta_TD = {}, .sum_TD = mlp.sum_TD});
+    return mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, {}});
+  }
+  // The contribution of attention is made where the sum will be: as the residual, which the norm may
+  // overwrite. The two are added in the other order, which changes no bit.
+  attention_output(c, ids, arenas, first, {.delta_TD = mlp.sum_TD, .sum_TD = {}});
   mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, first.sum_TD});
 }
 

@@ -22,7 +22,7 @@ struct Segment {
 /// What flows between segments, unsummed, so that one kernel adds and normalises.
 struct Flow {
   kernels::Tensor residual_TD;
-  kernels::Tensor delta_TD;  ///< undefined after the embedding
+  kernels::Tensor delta_TD;  ///< undefined after the embedding, and where a product has added it
 };
 
 /// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that
@@ -111,6 +111,11 @@ class ModelChunk {
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
+  /// Where the flow behind a segment goes when its product adds to it: the sum that the next one begins with.
+  /// `passing_TD` is the sum inside a layer that keeps its input alone.
+  kernels::Tensor next_sum(const WalkContext& context, const SegmentSpan& span, std::size_t segment,
+                           Frame& frame, const kernels::Tensor& passing_TD,
+                           const kernels::Tensor& out_TD) const;
 
   const job::ModelOptions model_;
   const LocalSizes local_;

@@ -175,9 +175,23 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
   for (StateRun& run : runs_) {
     parts_[run.part].ranges.push_back(update_range(run));
-    // Of the data-parallel ranks that hold the same state, the first saves it.
-    run.owned = run.owned && placement_.dp.owner() && (sharded || placement_.dp.part() == 0);
+    run.owned = run.owned && saves_state();
   }
+}
+
+/// The first of them.
+bool ParamView::saves_state() const {
+  return placement_.dp.owner() && (placement_.shards(1) || placement_.dp.part() == 0);
+}
+
+std::vector<parallel::Communicator*> ParamView::replica_groups() const {
+  const parallel::DataParallelGroups& dp = placement_.dp;
+  const bool sharded = placement_.shards(1);
+  std::vector<parallel::Communicator*> groups;
+  if (dp.outer != nullptr && (dp.replicas || !sharded)) groups.push_back(dp.outer);
+  if (!sharded) groups.push_back(dp.inner);
+  std::erase_if(groups, [](const parallel::Communicator* group) { return group->size() == 1; });
+  return groups;
 }
 
 UpdateRange ParamView::update_range(const StateRun& run) const {

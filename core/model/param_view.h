@@ -126,6 +126,11 @@ class ParamView {
   const std::vector<StatePart>& state_parts() const { return parts_; }
   /// Everything of `state_parts` that is not padding, in order.
   const std::vector<StateRun>& state_runs() const { return runs_; }
+  /// Whether it is this rank that saves the state, of the data-parallel ranks that hold the same.
+  bool saves_state() const;
+  /// The groups of ranks that hold the same state. A broadcast from rank 0 of each, in this order, brings all
+  /// of them the state of the rank that saves it. Empty: no other rank holds it.
+  std::vector<parallel::Communicator*> replica_groups() const;
   /// This rank's part of every bucket of the reduced gradients, whatever it updates: what it counts in the
   /// norm.
   const std::vector<StateRun>& norm_runs() const { return norm_runs_; }

@@ -229,15 +229,29 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
 }
 
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
-  const std::string over = " over tp " + std::to_string(tp);
-  if (tp > 1 && model.qk_norm && model.qk_norm_span == job::QkNormSpan::all)
-    return "qk_norm_span: all norms over the heads of every rank, which cannot be split" + over +
-           " yet (nearest valid: 1)";
-  if (model.heads % tp != 0) return std::to_string(model.heads) + " heads cannot be split evenly" + over;
-  if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0)
-    return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over;
-  if (model.ffn % tp != 0) return "ffn " + std::to_string(model.ffn) + " cannot be split evenly" + over;
-  return "";
+  const bool whole_norms = model.qk_norm && model.qk_norm_span == job::QkNormSpan::all;
+  const auto splits = [&](std::int64_t over) {
+    return over == 1 || (!whole_norms && model.heads % over == 0 && model.ffn % over == 0 &&
+                         (model.kv_heads % over == 0 || over % model.kv_heads == 0));
+  };
+  if (splits(tp)) return "";
+  // None splits over more ranks than there are heads.
+  std::int64_t below = std::clamp(tp - 1, std::int64_t{1}, std::max<std::int64_t>(1, model.heads)),
+               above = tp + 1;
+  while (!splits(below)) --below;
+  while (above <= model.heads && above - tp < tp - below && !splits(above)) ++above;
+  const std::int64_t nearest = above <= model.heads && above - tp < tp - below ? above : below;
+  const std::string over = " over tp " + std::to_string(tp),
+                    valid = " (nearest valid: " + std::to_string(nearest) + ")";
+  if (whole_norms)
+    return "qk_norm_span: all norms over the heads of every rank, which cannot be split" + over + " yet" +
+           valid;
+  if (model.heads % tp != 0)
+    return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
+  if (model.ffn % tp != 0)
+    return "ffn " + std::to_string(model.ffn) + " cannot be split evenly" + over + valid;
+  return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over +
+         valid;
 }
 
 }  // namespace trainerd::core::model

@@ -161,18 +161,34 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
       {.out_THE = heads.outputs_of(state.attended), .lse_HT = state.lse_HT, .sinks_H = sinks.tensor()});
 }
 
+bool adds_to_flow(const WalkContext& c, const LayerParams& ids, Segment::Kind half) {
+  const LinearParams& norm = half == Segment::Kind::mlp ? ids.mlp_post_norm : ids.attn_post_norm;
+  return c.backend().target().adds_in_products && c.tp.group.size() == 1 && norm.weight == kNoParam &&
+         c.model.dropout.residual == 0;
+}
+
+namespace {
+
+Flow flow_behind(const SegmentState& state, const OutputPlace& to) {
+  return to.sum_TD.defined() ? Flow{to.sum_TD, {}} : Flow{state.sum_TD, to.delta_TD};
+}
+
+}  // namespace
+
 void attention_output(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
-                      SegmentState& state, const Tensor& delta_TD) {
-  attn_out_of(c, ids).forward(state.attended, output_place(c, ids.attn_post_norm, arenas, state, delta_TD));
-  post_norm_forward(c, ids.attn_post_norm, state, delta_TD);
-  drop_contribution(c, ids, Segment::Kind::attention, delta_TD);
+                      SegmentState& state, const OutputPlace& to) {
+  if (to.sum_TD.defined()) return attn_out_of(c, ids).forward(state.attended, to.sum_TD, state.sum_TD);
+  attn_out_of(c, ids).forward(state.attended,
+                              output_place(c, ids.attn_post_norm, arenas, state, to.delta_TD));
+  post_norm_forward(c, ids.attn_post_norm, state, to.delta_TD);
+  drop_contribution(c, ids, Segment::Kind::attention, to.delta_TD);
 }
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
-                       SegmentState& state, const Flow& in, const Tensor& delta_TD) {
+                       SegmentState& state, const Flow& in, const OutputPlace& to) {
   attention_state(c, ids, arenas, state, in);
-  attention_output(c, ids, arenas, state, delta_TD);
-  return {state.sum_TD, delta_TD};
+  attention_output(c, ids, arenas, state, to);
+  return flow_behind(state, to);
 }
 
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
@@ -259,14 +275,18 @@ void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas
 }  // namespace
 
 Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
-                 SegmentState& state, const Flow& in, const Tensor& delta_TD) {
+                 SegmentState& state, const Flow& in, const OutputPlace& to) {
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
-  down_of(c, ids).forward(state.act, output_place(c, ids.mlp_post_norm, arenas, state, delta_TD));
-  post_norm_forward(c, ids.mlp_post_norm, state, delta_TD);
-  drop_contribution(c, ids, Segment::Kind::mlp, delta_TD);
-  return {state.sum_TD, delta_TD};
+  if (to.sum_TD.defined()) {
+    down_of(c, ids).forward(state.act, to.sum_TD, state.sum_TD);
+  } else {
+    down_of(c, ids).forward(state.act, output_place(c, ids.mlp_post_norm, arenas, state, to.delta_TD));
+    post_norm_forward(c, ids.mlp_post_norm, state, to.delta_TD);
+    drop_contribution(c, ids, Segment::Kind::mlp, to.delta_TD);
+  }
+  return flow_behind(state, to);
 }
 
 void mlp_recompute(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,

@@ -12,23 +12,32 @@ namespace trainerd::core::model {
 Flow embedding_forward(const WalkContext&, const ActivationArenas&, SegmentState&);
 void embedding_backward_weight(const WalkContext&, const kernels::Tensor& dflow_TD);
 
-/// `delta_TD` is where the segment's contribution goes; it may be `in.delta_TD`, which is read first.
+/// Where a half-layer's contribution goes: one of the two is defined. `delta_TD` may be the delta of the flow
+/// that comes in, which is read first.
+struct OutputPlace {
+  kernels::Tensor delta_TD;  ///< by itself
+  kernels::Tensor sum_TD;    ///< added to the segment's sum
+};
+/// Whether a half-layer's last product may add its contribution to the residual stream: the device does so at
+/// no cost, and no norm, dropout or sum over tp comes between.
+bool adds_to_flow(const WalkContext&, const LayerParams&, Segment::Kind half);
+
 Flow attention_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
-                       const Flow& in, const kernels::Tensor& delta_TD);
+                       const Flow& in, const OutputPlace&);
 /// The forward up to the output projection: makes what the state lacks of it, by the same operators and so to
 /// the same bits.
 void attention_state(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                      const Flow& in);
 /// The output projection and the norm behind it, if there is one: the segment's contribution.
 void attention_output(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
-                      const kernels::Tensor& delta_TD);
+                      const OutputPlace&);
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
                               const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
 void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,
                                const kernels::Tensor& dflow_TD);
 
 Flow mlp_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
-                 const Flow& in, const kernels::Tensor& delta_TD);
+                 const Flow& in, const OutputPlace&);
 /// What the state lacks of what backward reads, as `attention_state`. Nothing in backward reads the down
 /// projection but the norm behind it.
 void mlp_recompute(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,

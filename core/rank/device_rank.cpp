@@ -21,6 +21,8 @@ DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Layout& layout,
   backend_->tune(topology.device.tuning);
   backend_->limit_attention(plan_.attention_limit_bytes);
   if (observe) observed_ = std::make_unique<kernels::ObservedBackend>(*backend_, std::move(observe), when);
+  else if (topology.device.kind == kernels::DeviceKind::cuda && job.cuda_graphs == job::CudaGraphs::automatic)
+    graphs_ = std::make_unique<kernels::GraphBackend>(*backend_);
   const bool timed = job.gemm_algorithms == job::GemmAlgorithms::timed;
   if (timed && rank == 0)
     gemm_algorithms_ = gemm_algorithms.empty()

@@ -6,6 +6,7 @@
 #include "core/rank/dry_run.h"
 #include "core/train/trainer.h"
 #include "kernels/backend/backend.h"
+#include "kernels/backend/graph_backend.h"
 #include "kernels/backend/observed_backend.h"
 #include "kernels/base/thread_pool.h"
 
@@ -17,8 +18,9 @@ class DeviceRank {
  public:
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `world` outlives this. `observe`, when given, is called with every operator, as `when` says.
-  /// `gemm_algorithms`: the choices of an earlier run, where the job asks for timed ones.
+  /// `world` outlives this. `observe`, when given, is called with every operator, as `when` says, and there
+  /// are no graphs then: each operator is timed by itself. `gemm_algorithms`: the choices of an earlier run,
+  /// where the job asks for timed ones.
   DeviceRank(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
              std::int64_t rank, parallel::World& world, Observe observe = {},
              const std::string& gemm_algorithms = {}, kernels::Observation when = kernels::Observation::each);
@@ -28,7 +30,10 @@ class DeviceRank {
 
   train::Trainer& trainer() { return *trainer_; }
   train::StepMemory& memory() { return *memory_; }
-  kernels::Backend& backend() { return observed_ ? *observed_ : *backend_; }
+  kernels::Backend& backend() {
+    if (graphs_) return *graphs_;
+    return observed_ ? *observed_ : *backend_;
+  }
   /// Of an observed rank: observes what was called so far.
   void settle_observed() { observed_->settle(); }
   const DryRun& plan() const { return plan_; }
@@ -44,6 +49,7 @@ class DeviceRank {
   parallel::SingleRankWorld alone_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::ObservedBackend> observed_;
+  std::unique_ptr<kernels::GraphBackend> graphs_;  ///< on a CUDA device, where the job asks for them
   std::string gemm_algorithms_;
   std::unique_ptr<train::StepMemory> memory_;
   std::unique_ptr<train::RankGroups>

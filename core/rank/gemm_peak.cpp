@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "kernels/base/clock.h"
 #include "kernels/cost/cost.h"
@@ -15,19 +16,26 @@ using namespace kernels;
 namespace {
 
 double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
-  constexpr double kSeconds = 0.1;
+  constexpr double kSeconds = 0.05;
   constexpr int kMinRepeats = 5;
+  // So many repeats within 1% of the best are enough: what slows a repeat does not slow all alike.
+  constexpr int kAgreeing = 5;
   const auto from = backend.make_event(), to = backend.make_event();
   double best = std::numeric_limits<double>::infinity();
-  int repeats = 0;
+  std::vector<double> seconds;
+  const auto agreeing = [&] {
+    return std::count_if(seconds.begin(), seconds.end(), [&](double s) { return s < 1.01 * best; });
+  };
   backend.linear_fprop(stream, gemm);  // first use makes the primitive
   const double start = base::monotonic_seconds();
-  for (; base::monotonic_seconds() - start < kSeconds || repeats < kMinRepeats; ++repeats) {
+  while (seconds.size() < kMinRepeats ||
+         (base::monotonic_seconds() - start < kSeconds && agreeing() < kAgreeing)) {
     backend.record(stream, *from);
     backend.linear_fprop(stream, gemm);
     backend.record(stream, *to);
     backend.wait_host(*to);
-    best = std::min(best, backend.elapsed_seconds(*from, *to));
+    seconds.push_back(backend.elapsed_seconds(*from, *to));
+    best = std::min(best, seconds.back());
   }
   return best;
 }

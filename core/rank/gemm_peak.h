@@ -9,9 +9,9 @@
 namespace trainerd::core::rank {
 
 /// FLOP/s of a square GEMM of `size` in `dtype` on this backend: the best of several, with a plain weight and
-/// with a prepared one where there is such a form, a tenth of a second each. It is the CPU's peak in MFU:
-/// other work on the machine slows a repeat, nothing makes one faster than the hardware. 0 when the time
-/// could not be measured.
+/// with a prepared one where there is such a form, each until five repeats agree within 1%, for a twentieth
+/// of a second at most. It is the CPU's peak in MFU: other work on the machine slows a repeat, nothing makes
+/// one faster than the hardware. 0 when the time could not be measured.
 double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype, std::int64_t size = 1024);
 
 /// The peak that MFU is of: a maker's figure, or a measured one. A figure that was measured while other

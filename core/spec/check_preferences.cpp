@@ -19,11 +19,10 @@ std::vector<KeyProblem> preference_problems(const job::JobSpec& job) {
            "is of the cross entropy: with loss.dpo set loss.dpo.label_smoothing, or leave it out");
   if (job.loss.z_loss > 0)
     refuse("loss.z_loss", "is minimised beside the cross entropy alone: with loss.dpo leave it out");
-  if (job.evaluate.every > 0)
-    refuse("evaluate.every",
-           "with loss.dpo there are no evaluations yet: set it to 0, and evaluate the checkpoints by a job "
-           "without "
-           "loss.dpo, with model.from");
+  if (!job.evaluate.choices.empty())
+    refuse("evaluate.choices",
+           "are sequences of their own, and with loss.dpo a sample is a pair of answers: leave them out, and "
+           "answer them by a job without loss.dpo, with model.from");
   if (d.format == io::DataFormat::synthetic) {
     refuse("data.format",
            "synthetic tokens are no pairs of answers: make token files by `trainerd data prepare --pairs` "

@@ -303,6 +303,12 @@ std::vector<Field> fields_of(job::JobSpec& job) {
            "choices, and they are kept in gemm-algorithms.txt of the output directory for the runs that go "
            "on there")
       .idle_if(job.device != job::DeviceChoice::cuda, "a CPU has no choice of them");
+  t.choice(
+      "cuda_graphs", job.cuda_graphs, {{"auto", job::CudaGraphs::automatic}, {"off", job::CudaGraphs::off}},
+      "on a GPU; auto: operators that repeat with every microbatch are captured and launched as CUDA graphs, "
+      "where the host needs at least a quarter of the step's time to launch them one by one, as with small "
+      "models; the results are the same to the bit; off: operators are launched one by one; no effect on a "
+      "CPU");
   t.choice("isa", job.isa,
            {{"auto", job::IsaChoice::automatic},
             {"portable", job::IsaChoice::portable},

@@ -13,6 +13,7 @@ RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& 
     return parallel::make_observed(
         inner, [&clock, &page, &sends, &charge = info(group)](kernels::Stream& stream, CommMoment moment,
                                                               const CommCall& call) {
+          stream.flush();
           if (call.sent != nullptr && sends) sends(stream, charge, call);
           if (moment == CommMoment::done) page->resume();
           else page->wait(charge.group);

@@ -250,11 +250,24 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     std::swap(chunk.din, chunk.other_din);
     land(chunk.din.data);
   }
+  // The batch is written before, and what is read back or added to a report's own place comes after: the rest
+  // is the same from microbatch to microbatch, but for where it lies.
+  const auto listed = [&](const auto& walk) {
+    backend_.open_list(s, {.part = parallel::to_string(action.kind),
+                           .chunk = local(action.chunk),
+                           .of_step = action.kind != ActionKind::forward_only});
+    walk();
+    backend_.close_list(s);
+  };
   switch (action.kind) {
-    case ActionKind::forward: chunk.model.forward(s, open_frame(schedule, action, batches), chunk.out); break;
+    case ActionKind::forward: {
+      model::Frame& frame = open_frame(schedule, action, batches);
+      listed([&] { chunk.model.forward(s, frame, chunk.out); });
+      break;
+    }
     case ActionKind::forward_only: {
       model::Frame& frame = open_frame(schedule, action, batches);
-      chunk.model.forward_only(s, frame, chunk.out, evaluated);
+      listed([&] { chunk.model.forward_only(s, frame, chunk.out, evaluated); });
       add_loss(chunk, evaluated);
       if (!sample_losses_.empty() && adds_loss(chunk)) add_sample_losses(action.microbatch);
       frame.to_backward->release(0);
@@ -263,7 +276,8 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     }
     case ActionKind::backward: {
       model::Frame& frame = frame_of(schedule, action);
-      chunk.model.backward(s, frame, dout(), chunk.din, loss);
+      const Tensor dout_TD = dout();
+      listed([&] { chunk.model.backward(s, frame, dout_TD, chunk.din, loss); });
       add_loss(chunk, loss);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
@@ -271,14 +285,15 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     }
     case ActionKind::backward_input: {
       model::Frame& frame = frame_of(schedule, action);
-      chunk.model.backward_input(s, frame, dout(), chunk.din, loss);
+      const Tensor dout_TD = dout();
+      listed([&] { chunk.model.backward_input(s, frame, dout_TD, chunk.din, loss); });
       add_loss(chunk, loss);
       frame.to_backward->release(0);
       break;
     }
     case ActionKind::backward_weight: {
       model::Frame& frame = frame_of(schedule, action);
-      chunk.model.backward_weight(s, frame);
+      listed([&] { chunk.model.backward_weight(s, frame); });
       frame.grads->release(0);
       frame.to_weight->release(0);
       break;

@@ -32,7 +32,9 @@ Snapshot::Snapshot(const model::ParamStore& params) {
       Part part{array_of(view.state_parts()[run.part]).rows(run.begin, run.count),
                 {},
                 prefix.empty(),
-                view.trainable()};
+                view.trainable(),
+                run.owned,
+                &view};
       const DType dtype = part.elements.dtype;
       const std::string name = prefix + info.name;
       part.slice = {name, dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
@@ -85,6 +87,26 @@ void Snapshot::load(Backend& backend, Stream& stream, io::CheckpointReader& read
   const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
   for (const Part& part : parts_)
     if (part.trainable) load_part(backend, stream, part, read, staging);
+}
+
+std::vector<io::TensorSlice> Snapshot::not_shared() const {
+  std::vector<io::TensorSlice> boxes;
+  for (const Part& part : parts_)
+    if (part.trainable && !part.owned && part.view->saves_state()) boxes.push_back(part.slice);
+  return boxes;
+}
+
+void Snapshot::load_and_share(Backend& backend, Stream& stream, io::CheckpointReader& reader) const {
+  std::vector<std::byte> staging;
+  const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
+  for (const Part& part : parts_)
+    if (part.trainable && part.view->saves_state()) load_part(backend, stream, part, read, staging);
+  // Ranks that hold the same state have the same parts of it, in the same order.
+  for (const Part& part : parts_) {
+    if (!part.trainable) continue;
+    for (parallel::Communicator* group : part.view->replica_groups())
+      group->broadcast(stream, part.elements, 0, {.label = "state of replicas"})->wait(stream);
+  }
 }
 
 void Snapshot::load_weights(Backend& backend, Stream& stream, const ReadBox& read) const {

@@ -27,6 +27,8 @@ class Snapshot {
 
   /// The boxes of this rank's state that other ranks save.
   const std::vector<io::TensorSlice>& borrowed() const { return borrowed_; }
+  /// Of these, what `load_and_share` does not give this rank.
+  std::vector<io::TensorSlice> not_shared() const;
 
   /// The start of the file, which does not change.
   void write_header(std::span<std::byte> segment) const;
@@ -37,6 +39,9 @@ class Snapshot {
   /// Copies a checkpoint's state, whatever layout saved it, into the device. Publish the parameters
   /// afterwards.
   void load(kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
+  /// The same, but of ranks that hold the same state the one that saves it reads it and sends it to the
+  /// others. All ranks call it.
+  void load_and_share(kernels::Backend& backend, kernels::Stream& stream, io::CheckpointReader& reader) const;
   /// Fills a box of a logical tensor, row-major, in the box's dtype.
   using ReadBox = std::function<void(const io::TensorSlice& box, std::span<std::byte> out)>;
   /// Whether the rank has parameters that are not trainable: those that `load_weights` reads.
@@ -51,6 +56,8 @@ class Snapshot {
     io::TensorSlice slice;
     bool weight = false;  ///< else a state of the optimizer
     bool trainable = true;
+    bool owned = true;
+    const model::ParamView* view = nullptr;
   };
   static void load_part(kernels::Backend& backend, kernels::Stream& stream, const Part& part,
                         const ReadBox& read, std::vector<std::byte>& staging);

@@ -250,12 +250,14 @@ void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const
 /// The norm, the loss and the votes over all ranks, and what they mean for the update.
 void Trainer::control(const ReportSlot& slot) {
   Stream& s = *compute_;
+  backend_.open_list(s, {.part = "norm"});
   for (std::size_t i = 0; i < norm_runs_.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
     if (count > 0)
       backend_.block_square_sums(s, {.x = norm_runs_[i].view->norm_elements(*norm_runs_[i].run),
                                      .sums = square_sums_.rows(begin, count)});
   }
+  backend_.close_list(s);
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);
   if (judged_) read_own_loss(loss);
   backend_.total_square_sum(s, {.sums = square_sums_,
@@ -282,8 +284,12 @@ void Trainer::control(const ReportSlot& slot) {
 
 void Trainer::update(const ReportSlot& slot) {
   Stream& s = *compute_;
+  // Updates by AdamW are a few long calls whose arguments are new at each step, and no lists. The iterations
+  // of Muon are many short calls.
+  backend_.open_list(s, {.part = "update"});
   for (const auto& optimizer : optimizers_)
     optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
+  backend_.close_list(s);
   params_.updated(s);
 }
 
@@ -332,6 +338,7 @@ StepReport Trainer::report() {
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(&voted, 1)));
   if (slot.hashed) report.copy_hashes = read_copy_hashes(*reports_, slot);
   report.time = clock_.read();
+  backend_.end_step(report.time[base::LedgerPart::compute] + report.time[base::LedgerPart::optimizer]);
   report.grad_norm = values.grad_norm;
   report.learning_rate = slot.lr;
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;

@@ -158,7 +158,7 @@ void ObjectReader::State::fill(const BlockKey& first, std::int64_t count) {
 
 // Down to what memory is for, but for the blocks that have just come.
 void ObjectReader::State::forget_oldest(const BlockKey& first, std::int64_t count) {
-  while (in_memory > kMemoryBytes) {
+  while (in_memory > options.memory_bytes) {
     auto oldest = blocks.end();
     for (auto it = blocks.begin(); it != blocks.end(); ++it) {
       const bool is_new = it->first.first == first.first && it->first.second >= first.second &&

@@ -25,17 +25,18 @@ struct ReaderCounters {
   std::int64_t cache_failures = 0;  ///< blocks that could not be kept in it, or were damaged
 };
 
-/// Reads objects of a store by position, in blocks of 256 KiB, of which 64 MiB stay in memory and more in a
-/// local directory. What is announced is fetched by eight threads, and a read waits for what is under way.
-/// Throws DataError naming the object and what to do. For several threads.
+/// Reads objects of a store by position, in blocks of 256 KiB, of which `memory_bytes` stay in memory and
+/// more in a local directory. What is announced is fetched by eight threads, and a read waits for what is
+/// under way. Throws DataError naming the object and what to do. For several threads.
 class ObjectReader {
  public:
+  static constexpr std::int64_t kBlockBytes = 256 << 10, kMemoryBytes = 64 << 20;
   struct Options {
     S3Settings store;
     std::string cache_directory = {};  ///< empty: default_cache_directory()
     std::int64_t cache_bytes = 0;      ///< on disk; 0: none
+    std::int64_t memory_bytes = kMemoryBytes;
   };
-  static constexpr std::int64_t kBlockBytes = 256 << 10, kMemoryBytes = 64 << 20;
 
   explicit ObjectReader(Options options);
   /// Ends what is under way.

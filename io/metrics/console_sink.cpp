@@ -174,17 +174,21 @@ void ConsoleSink::on_evaluation_progress(const EvaluationProgress& progress) {
 void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
   State& s = *state_;
   s.validation_loss = record.loss;
-  const auto loss_text = [](double loss, const std::optional<double>& bits_per_byte) {
-    return fmt::format("{:.4f}, perplexity {:.4g}{}", loss, perplexity(loss),
-                       bits_per_byte ? fmt::format(", {:.4f} bits per byte", *bits_per_byte) : "");
+  const auto loss_text = [](const auto& of) {
+    if (of.rewards)
+      return fmt::format("{:.4f}, {:.1f} % of the chosen answers preferred, reward margin {:.4g}", of.loss,
+                         100 * of.rewards->accuracy, of.rewards->margin);
+    return fmt::format("{:.4f}, perplexity {:.4g}{}", of.loss, perplexity(of.loss),
+                       of.bits_per_byte ? fmt::format(", {:.4f} bits per byte", *of.bits_per_byte) : "");
   };
+  const std::string which =
+      fmt::format("evaluation{} at step {}", record.averaged ? " of the averaged weights" : "", record.step);
   if (record.sets.empty())
-    s.say(fmt::format("evaluation at step {}: validation loss {} ({} tokens, {})", record.step,
-                      loss_text(record.loss, record.bits_per_byte), with_commas(record.tokens),
-                      short_duration(record.seconds)));
-  else s.say(fmt::format("evaluation at step {} took {}", record.step, short_duration(record.seconds)));
+    s.say(fmt::format("{}: validation loss {} ({} tokens, {})", which, loss_text(record),
+                      with_commas(record.tokens), short_duration(record.seconds)));
+  else s.say(fmt::format("{} took {}", which, short_duration(record.seconds)));
   for (const ValidationRecord& set : record.sets)
-    s.say(fmt::format("  {}: validation loss {} ({} tokens)", set.set, loss_text(set.loss, set.bits_per_byte),
+    s.say(fmt::format("  {}: validation loss {} ({} tokens)", set.set, loss_text(set),
                       with_commas(set.tokens)));
   for (const ChoiceRecord& set : record.choices)
     s.say(fmt::format("  {}: accuracy {:.1f} %, by likelihood per character {:.1f} % ({} questions)", set.set,

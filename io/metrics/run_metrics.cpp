@@ -10,6 +10,7 @@
 #include "io/metrics/age_gauge.h"
 #include "io/metrics/cpu_energy.h"
 #include "io/metrics/disk_gauge.h"
+#include "io/metrics/evaluation_gauges.h"
 #include "io/metrics/families.h"
 #include "io/metrics/goodput_gauge.h"
 #include "io/metrics/rank_metrics.h"
@@ -63,18 +64,7 @@ struct RunMetrics::State {
   Single<Gauge> job_steps{gauge(r, "trainerd_job_steps", "Optimizer steps of the whole job.")};
   Single<Gauge> loss{
       gauge(r, "trainerd_loss", "Training loss of the latest step: mean over its tokens, natural log.")};
-  Family<Gauge>& validation = gauge(r, "trainerd_validation_loss",
-                                    "Loss of the latest evaluation on the validation data: mean over its "
-                                    "tokens that count, natural log; of a named set with its name.");
-  Family<Gauge>& perplexity = gauge(r, "trainerd_validation_perplexity", "exp(trainerd_validation_loss).");
-  Family<Gauge>& bits_per_byte =
-      gauge(r, "trainerd_validation_bpb",
-            "The same loss in bits, over the bytes of text that its tokens stand for; absent where the "
-            "tokenizer is not known.");
-  Family<Gauge>& accuracy = gauge(r, "trainerd_choice_accuracy_ratio",
-                                  "Share of a set's questions whose right choice is the likeliest.");
-  Family<Gauge>& accuracy_norm =
-      gauge(r, "trainerd_choice_accuracy_norm_ratio", "The same by likelihood per character of the choice.");
+  EvaluationGauges evaluations{r};
   Single<Gauge> grad_norm{
       gauge(r, "trainerd_grad_norm", "Global gradient norm of the latest step, before clipping.")};
   Single<Gauge> z_loss{gauge(
@@ -307,18 +297,7 @@ void RunMetrics::on_step(const StepRecord& record) {
 void RunMetrics::on_evaluation(const EvaluationRecord& record) {
   State& s = *state_;
   s.wall.on_evaluation(record);
-  const auto show = [&s](const prometheus::Labels& labels, double loss,
-                         const std::optional<double>& bits_per_byte) {
-    s.validation.Add(labels).Set(loss);
-    s.perplexity.Add(labels).Set(perplexity(loss));
-    if (bits_per_byte) s.bits_per_byte.Add(labels).Set(*bits_per_byte);
-  };
-  if (record.sets.empty()) show({}, record.loss, record.bits_per_byte);
-  for (const ValidationRecord& set : record.sets) show({{"set", set.set}}, set.loss, set.bits_per_byte);
-  for (const ChoiceRecord& set : record.choices) {
-    s.accuracy.Add({{"set", set.set}}).Set(set.accuracy);
-    s.accuracy_norm.Add({{"set", set.set}}).Set(set.accuracy_norm);
-  }
+  s.evaluations.show(record);
 }
 
 void RunMetrics::on_checkpoint(const CheckpointRecord& record) {

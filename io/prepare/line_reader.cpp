@@ -11,6 +11,9 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 31;
+// Two buffers, in whole blocks.
+static_assert(LineReader::kAheadBytes >=
+              2 * static_cast<std::int64_t>(kBufferBytes) + 2 * ObjectReader::kBlockBytes);
 
 }  // namespace
 

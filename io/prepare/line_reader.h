@@ -13,6 +13,9 @@ namespace trainerd::io {
 /// Reads a file line by line from some byte on.
 class LineReader {
  public:
+  /// Of a remote file that are fetched and not read yet, at most: what is read now and what comes behind it.
+  static constexpr std::int64_t kAheadBytes = std::int64_t{3} << 20;
+
   /// Throws DataError.
   LineReader(const std::string& path, std::int64_t from, const DataFiles& files = {});
 

@@ -35,10 +35,11 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
 
 constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
+constexpr const char* kAverages = "averages";
 
-constexpr std::array<const char*, 17> kNotices{
-    "start", "resume", "change",    "warning",  "stop",       "failure",   "finish", "restart",  "durable",
-    "node",  "hang",   "straggler", "injected", "corruption", "withdrawn", "spike",  "recovered"};
+constexpr std::array<const char*, 18> kNotices{
+    "start", "resume", "change",    "warning",  "stop",       "failure",   "finish", "restart",   "durable",
+    "node",  "hang",   "straggler", "injected", "corruption", "withdrawn", "spike",  "recovered", "graphs"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -79,11 +80,27 @@ EarlierAttempt earlier_of(const nlohmann::json& object) {
           .wall_time = wall_time_of(object)};
 }
 
-// Perplexity is for readers of the line: it is made of the loss, and not read back.
-nlohmann::ordered_json loss_object(double loss, std::int64_t tokens,
-                                   const std::optional<double>& bits_per_byte) {
-  nlohmann::ordered_json object{{"loss", loss}, {"tokens", tokens}, {"perplexity", perplexity(loss)}};
-  if (bits_per_byte) object["bits_per_byte"] = *bits_per_byte;
+nlohmann::ordered_json object_of(const PairRewards& r) {
+  return {{"margin", r.margin}, {"accuracy", r.accuracy}, {"chosen", r.chosen}, {"rejected", r.rejected}};
+}
+
+std::optional<PairRewards> rewards_of(const nlohmann::json& object) {
+  if (!object.contains("rewards")) return std::nullopt;
+  const nlohmann::json& rewards = member(object, "rewards");
+  return PairRewards{.margin = real_member(rewards, "margin"),
+                     .accuracy = real_member(rewards, "accuracy"),
+                     .chosen = real_member(rewards, "chosen"),
+                     .rejected = real_member(rewards, "rejected")};
+}
+
+// Of an evaluation or one of its sets. Perplexity is for readers of the line: it is made of the loss, and not
+// read back.
+template <class Record>
+nlohmann::ordered_json loss_object(const Record& r) {
+  nlohmann::ordered_json object{{"loss", r.loss}, {"tokens", r.tokens}};
+  if (r.rewards) object["rewards"] = object_of(*r.rewards);
+  else object["perplexity"] = perplexity(r.loss);
+  if (r.bits_per_byte) object["bits_per_byte"] = *r.bits_per_byte;
   return object;
 }
 
@@ -94,11 +111,12 @@ std::optional<double> bits_per_byte_of(const nlohmann::json& object) {
 
 nlohmann::ordered_json object_of(const EvaluationRecord& r) {
   nlohmann::ordered_json line{{"event", kEvaluation}, {"step", r.step}};
-  line.update(loss_object(r.loss, r.tokens, r.bits_per_byte));
+  if (r.averaged) line["weights"] = kAverages;
+  line.update(loss_object(r));
   line["seconds"] = r.seconds;
   for (const ValidationRecord& set : r.sets) {
     nlohmann::ordered_json item{{"set", set.set}};
-    item.update(loss_object(set.loss, set.tokens, set.bits_per_byte));
+    item.update(loss_object(set));
     line["sets"].push_back(std::move(item));
   }
   for (const ChoiceRecord& set : r.choices)
@@ -123,12 +141,15 @@ EvaluationRecord evaluation_of(const nlohmann::json& line) {
                      .tokens = int_member(line, "tokens"),
                      .seconds = real_member(line, "seconds"),
                      .wall_time = wall_time_of(line),
-                     .bits_per_byte = bits_per_byte_of(line)};
+                     .bits_per_byte = bits_per_byte_of(line),
+                     .rewards = rewards_of(line),
+                     .averaged = line.contains("weights") && string_member(line, "weights") == kAverages};
   for (const nlohmann::json& set : list_of(line, "sets"))
     r.sets.push_back({.set = string_member(set, "set"),
                       .loss = real_member(set, "loss"),
                       .tokens = int_member(set, "tokens"),
-                      .bits_per_byte = bits_per_byte_of(set)});
+                      .bits_per_byte = bits_per_byte_of(set),
+                      .rewards = rewards_of(set)});
   for (const nlohmann::json& set : list_of(line, "choices"))
     r.choices.push_back({.set = string_member(set, "set"),
                          .questions = int_member(set, "questions"),
@@ -186,9 +207,7 @@ std::string to_json_line(const StepRecord& record) {
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
   if (record.z_loss) line["z_loss"] = *record.z_loss;
-  if (const auto& r = record.rewards)
-    line["rewards"] = {
-        {"margin", r->margin}, {"accuracy", r->accuracy}, {"chosen", r->chosen}, {"rejected", r->rejected}};
+  if (record.rewards) line["rewards"] = object_of(*record.rewards);
   line["grad_norm"] = record.grad_norm;
   for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
   line["learning_rate"] = record.learning_rate;
@@ -215,13 +234,7 @@ StepRecord parse_step_record(const std::string& text) {
     record.tokens = int_member(line, "tokens");
     record.loss = real_member(line, "loss");
     if (line.contains("z_loss")) record.z_loss = real_member(line, "z_loss");
-    if (line.contains("rewards")) {
-      const nlohmann::json& rewards = member(line, "rewards");
-      record.rewards = PairRewards{.margin = real_member(rewards, "margin"),
-                                   .accuracy = real_member(rewards, "accuracy"),
-                                   .chosen = real_member(rewards, "chosen"),
-                                   .rejected = real_member(rewards, "rejected")};
-    }
+    record.rewards = rewards_of(line);
     record.grad_norm = real_member(line, "grad_norm");
     if (line.contains("grad_norms")) {
       const nlohmann::json& norms = member(line, "grad_norms");
@@ -331,7 +344,8 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice) {
     case NoticeKind::corruption:
     case NoticeKind::withdrawn:
     case NoticeKind::spike:
-    case NoticeKind::recovered: return;
+    case NoticeKind::recovered:
+    case NoticeKind::graphs: return;
   }
 }
 

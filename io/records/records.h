@@ -73,11 +73,12 @@ struct SamplesRecord {
 /// What an evaluation says of one validation set.
 struct ValidationRecord {
   std::string set;          ///< its name
-  double loss = 0;          ///< mean over its tokens that count, natural log
+  double loss = 0;          ///< mean over its tokens that count, natural log; with loss.dpo over its pairs
   std::int64_t tokens = 0;  ///< of its global batches
   /// The loss of all tokens in bits over the bytes of text that they stand for; absent where these are not
   /// known.
   std::optional<double> bits_per_byte = {};
+  std::optional<PairRewards> rewards = {};  ///< with loss.dpo: the loss has no perplexity then
 };
 /// What an evaluation says of one set of questions with several choices.
 struct ChoiceRecord {
@@ -87,7 +88,7 @@ struct ChoiceRecord {
   double accuracy_norm = 0;  ///< the same by likelihood per character
 };
 
-/// `loss`, `tokens` and `bits_per_byte` are of the first validation set.
+/// `loss`, `tokens`, `bits_per_byte` and `rewards` are of the first validation set.
 struct EvaluationRecord {
   std::int64_t step = 0;
   double loss = 0;
@@ -97,6 +98,8 @@ struct EvaluationRecord {
   std::optional<double> bits_per_byte = {};
   std::vector<ValidationRecord> sets = {};  ///< all of a job that names some, in its order; else none
   std::vector<ChoiceRecord> choices = {};
+  std::optional<PairRewards> rewards = {};
+  bool averaged = false;  ///< of the averaged weights (evaluate.ema), not of those of the step
 };
 
 /// exp(loss): of how many tokens a uniform choice would be as hard. Infinite where it is too large.
@@ -190,7 +193,8 @@ enum class NoticeKind : std::uint8_t {
   corruption,
   withdrawn,
   spike,
-  recovered
+  recovered,
+  graphs
 };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);

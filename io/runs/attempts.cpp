@@ -70,6 +70,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::withdrawn:
       case NoticeKind::spike:
       case NoticeKind::recovered:
+      case NoticeKind::graphs:
       case NoticeKind::warning: break;
     }
   }

@@ -31,7 +31,7 @@ std::vector<EvaluationRecord> every_other(const std::vector<EvaluationRecord>& r
 bool is_turn(NoticeKind kind) {
   return kind != NoticeKind::change && kind != NoticeKind::warning && kind != NoticeKind::injected &&
          kind != NoticeKind::corruption && kind != NoticeKind::withdrawn && kind != NoticeKind::spike &&
-         kind != NoticeKind::recovered;
+         kind != NoticeKind::recovered && kind != NoticeKind::graphs;
 }
 
 }  // namespace
@@ -65,7 +65,8 @@ void RunHistory::add(const EvaluationRecord& record) {
   if (evaluations_.size() == kEvaluations) evaluations_ = every_other(evaluations_);
   evaluations_.push_back(record);
   add_event(record.wall_time, record.step, "evaluation",
-            "validation loss " + short_number(record.loss) + " in " + short_duration(record.seconds));
+            (record.averaged ? "validation loss of the averages " : "validation loss ") +
+                short_number(record.loss) + " in " + short_duration(record.seconds));
 }
 
 void RunHistory::add(const CheckpointRecord& record) {

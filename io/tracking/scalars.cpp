@@ -27,14 +27,18 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
 
 std::vector<std::pair<std::string, double>> scalars_of(const EvaluationRecord& record) {
   std::vector<std::pair<std::string, double>> scalars;
-  const auto add = [&scalars](const std::string& behind, double loss,
-                              const std::optional<double>& bits_per_byte) {
-    scalars.emplace_back("validation_loss" + behind, loss);
-    scalars.emplace_back("validation_perplexity" + behind, perplexity(loss));
-    if (bits_per_byte) scalars.emplace_back("validation_bits_per_byte" + behind, *bits_per_byte);
+  const auto add = [&scalars](const std::string& behind, const auto& of) {
+    scalars.emplace_back("validation_loss" + behind, of.loss);
+    if (of.rewards) {
+      scalars.emplace_back("validation_reward_margin" + behind, of.rewards->margin);
+      scalars.emplace_back("validation_pair_accuracy" + behind, of.rewards->accuracy);
+    } else {
+      scalars.emplace_back("validation_perplexity" + behind, perplexity(of.loss));
+    }
+    if (of.bits_per_byte) scalars.emplace_back("validation_bits_per_byte" + behind, *of.bits_per_byte);
   };
-  add("", record.loss, record.bits_per_byte);
-  for (const ValidationRecord& set : record.sets) add("/" + set.set, set.loss, set.bits_per_byte);
+  add("", record);
+  for (const ValidationRecord& set : record.sets) add("/" + set.set, set);
   for (const ChoiceRecord& set : record.choices) {
     scalars.emplace_back("accuracy/" + set.set, set.accuracy);
     scalars.emplace_back("accuracy_norm/" + set.set, set.accuracy_norm);

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
@@ -16,6 +18,18 @@
 #include "kernels/target/target.h"
 
 namespace trainerd::kernels {
+
+class Stream;
+
+/// Holds calls of a stream back, to put them on the device together.
+class HeldCalls {
+ public:
+  /// All that was called on the stream is on the device when this returns.
+  virtual void put_on_device() = 0;
+
+ protected:
+  ~HeldCalls() = default;
+};
 
 /// An ordered queue of device work with its own scratch stack. On the CPU and in the meta world work is done
 /// at once. Operators take scratch from the stack and give it back before they return; it is empty between
@@ -29,10 +43,21 @@ class Stream {
 
   const std::string& name() const { return name_; }
   Arena& scratch() const { return *scratch_; }
+  /// From now on operators take their scratch from `scratch`. Returns what they took it from before.
+  Arena* exchange_scratch(Arena* scratch) { return std::exchange(scratch_, scratch); }
+
+  /// Comes before anything that is put on the stream past its Backend (NCCL) or awaits it. A device's own
+  /// handle of the stream is got behind it, so that no order is lost.
+  void flush() const {
+    if (held_by_ != nullptr) held_by_->put_on_device();
+  }
+  const HeldCalls* held_by() const { return held_by_; }
+  void hold_by(HeldCalls* holder) { held_by_ = holder; }
 
  private:
   std::string name_;
   Arena* scratch_;
+  HeldCalls* held_by_ = nullptr;
 };
 
 /// A point in a stream's work.
@@ -42,6 +67,44 @@ class Event {
 };
 
 enum class MemoryKind : std::uint8_t { device, host };
+
+/// Calls that a device captured once and runs as one: a CUDA graph.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
+
+/// What part of a step a list of calls is. Lists of one place are looked for among each other.
+struct ListPlace {
+  std::string_view part;  ///< "forward": a constant
+  int chunk = 0;          ///< of the rank's own
+  bool of_step = true;    ///< if not, of an evaluation
+
+  auto operator<=>(const ListPlace&) const = default;
+};
+/// A list of fewer calls is no graph: launching one takes about as long as a kernel or two.
+inline constexpr std::int64_t kLeastGraphCalls = 4;
+/// Whether lists become graphs, by a step's seconds: of the host, to put their calls on the device one by
+/// one, and of the device. Below a quarter the host is ahead almost everywhere.
+constexpr bool graphs_pay(double issue_seconds, double device_seconds) {
+  return issue_seconds > 0 && issue_seconds >= 0.25 * device_seconds;
+}
+
+/// What became of lists of calls: see GraphBackend.
+struct GraphUse {
+  /// `deciding` during the first steps.
+  enum class State : std::uint8_t { none, deciding, not_worth, used } state = State::none;
+  /// By which it was decided: of one step, the host's to put the lists' calls on the device one by one, and
+  /// the device's for the step.
+  double issue_seconds = 0, device_seconds = 0;
+  std::int64_t steps_since = 0;      ///< ended after the decision
+  std::int64_t lists = 0;            ///< that came more than once
+  std::int64_t graphs = 0;           ///< those of them that are graphs
+  std::int64_t graph_calls = 0;      ///< calls in graphs
+  std::int64_t launches = 0;         ///< of graphs, so far
+  std::vector<std::string> without;  ///< why other lists are no graphs: each reason once, with the lists
+  bool failed = false;               ///< one of the reasons is that the device refused a capture
+};
 
 /// Things that happened which change numbers or speed and must be seen: exported as counters, never only
 /// logged.
@@ -101,6 +164,21 @@ class Backend {
 #define TRAINERD_OPERATOR(name, Args, cuda) virtual void name(Stream&, const Args&) = 0;
 #include "kernels/ops/operators.def"
 
+  /// From here to `close_list` the stream gets the calls of one place: a world with graphs looks for them
+  /// among those that came there before. Calls on other streams are no part of it. Others do nothing.
+  virtual void open_list(Stream&, ListPlace) {}
+  virtual void close_list(Stream&) {}
+  /// Between lists: a step is over that took the device so long.
+  virtual void end_step(double device_seconds) { static_cast<void>(device_seconds); }
+  virtual GraphUse graph_use() const { return {}; }
+
+  /// What `issue` calls on the stream that it is given, captured: nothing of it runs. Operators alone, copies
+  /// and fills; each has run with these arguments before, so that what libraries make at a first call is
+  /// made. Throws DeviceError where the device cannot capture it, and is as it was.
+  virtual std::unique_ptr<DeviceGraph> capture(const std::function<void(Stream&)>& issue);
+  /// Puts a graph that this backend captured on the stream.
+  virtual void replay(Stream&, const DeviceGraph&);
+
   /// The most workspace of attention's backward, as the rank's plan chose it (Target::attention_limit_bytes).
   /// Before the first operator.
   virtual void limit_attention(std::int64_t bytes) { static_cast<void>(bytes); }
@@ -125,6 +203,12 @@ inline void Backend::write_made(Stream& s, std::span<const Tensor> to, std::vect
     write(s, rest.first(static_cast<std::size_t>(t.bytes())), t);
     rest = rest.subspan(static_cast<std::size_t>(t.bytes()));
   }
+}
+inline std::unique_ptr<DeviceGraph> Backend::capture(const std::function<void(Stream&)>&) {
+  throw base::device_error("no graphs on " + target().name);
+}
+inline void Backend::replay(Stream&, const DeviceGraph&) {
+  throw base::device_error("no graphs on " + target().name);
 }
 inline std::string Backend::time_gemms(std::span<const OpClass>) {
   throw base::device_error("no choice of GEMM algorithms on " + target().name);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/plan/loss_plan.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -170,11 +171,16 @@ Cost cost(const AttentionBackward& a, const Target& target) {
   // Five products against the forward's two: the scores are made again. Our own kernels on a CUDA device make
   // them and the gradients of the weights twice, so that every sum has one owner.
   const AttentionKernel kernel = op_class_on(a, target).kernel;
-  const bool twice = kernel == AttentionKernel::tensor_cores || kernel == AttentionKernel::plain;
-  return {attention_flops(a, twice ? kOwnBackwardProducts : kBackwardProducts),
-          attention_bytes(a) + sum_bytes({&a.lse_HT}) +
-              static_cast<double>(a.out_THE.bytes() + a.dout_THE.bytes()) + written(a.dq_THE, a.dq_mode) +
-              written(a.dk_TKE, a.dkv_mode) + written(a.dv_TKE, a.dkv_mode)};
+  const double out = static_cast<double>(a.out_THE.bytes()), dout = static_cast<double>(a.dout_THE.bytes()),
+               row = sum_bytes({&a.lse_HT}), inputs = attention_bytes(a) + dout + row,
+               gradients = written(a.dq_THE, a.dq_mode) + written(a.dk_TKE, a.dkv_mode) +
+                           written(a.dv_TKE, a.dkv_mode);
+  // A kernel makes the row sums of dO O; that of dK and dV and that of dQ each read them and all inputs.
+  if (kernel == AttentionKernel::tensor_cores || kernel == AttentionKernel::plain)
+    return {attention_flops(a, kOwnBackwardProducts), out + dout + row + 2 * (inputs + row) + gradients};
+  const double workspace =
+      kernel == AttentionKernel::library ? 2 * static_cast<double>(cuda::backward_workspace(a, target)) : 0;
+  return {attention_flops(a, kBackwardProducts), inputs + out + gradients + workspace};
 }
 
 Cost cost(const AttentionSinkForward& a, const Target&) {
@@ -198,6 +204,13 @@ Cost cost(const CeFinish& a, const Target&) {
     return {4 * numel(a.loss_T), sum_bytes({&a.loss_T, &a.z_loss_T, &a.max_T, &a.sum_exp_T})};
   return {(a.label_smoothing > 0 ? 5 : 4) * numel(a.logits_TV),
           2 * sum_bytes({&a.logits_TV}) + sum_bytes({&a.loss_T, &a.z_loss_T, &a.targets_T})};
+}
+
+Cost cost(const CeLoss& a, const Target& target) {
+  const Cost stats = cost(stats_of(a), target), finish = cost(finish_of(a), target);
+  const bool once =
+      target.kind == DeviceKind::cuda && cuda::LossRow(a.logits_TV.size(1), a.logits_TV.dtype, target).held;
+  return {stats.flops + finish.flops, stats.bytes + finish.bytes - (once ? sum_bytes({&a.logits_TV}) : 0)};
 }
 
 Cost cost(const PreferenceLoss& a, const Target&) {

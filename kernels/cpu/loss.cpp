@@ -33,6 +33,11 @@ void CpuBackend::ce_finish(Stream&, const CeFinish& a) {
                  [&](std::int64_t begin, std::int64_t end) { vector_.ce_finish(a, begin, end); });
 }
 
+void CpuBackend::ce_loss(Stream& stream, const CeLoss& a) {
+  ce_stats(stream, stats_of(a));
+  ce_finish(stream, finish_of(a));
+}
+
 void CpuBackend::preference_loss(Stream&, const PreferenceLoss& a) {
   const std::int64_t pairs = a.reference_P2.size(0),
                      tokens = a.loss_T.numel() / std::max<std::int64_t>(1, pairs);

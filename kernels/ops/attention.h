@@ -37,6 +37,8 @@ struct QkNormRopeForward {
   Tensor k_weight_E;
   float weight_offset = 0.0f;  ///< of both, as in AddNormForward
   float eps = 1e-6f;
+
+  bool operator==(const QkNormRopeForward&) const = default;
 };
 struct QkNormRopeBackward {
   HeadGeometry heads;
@@ -52,6 +54,8 @@ struct QkNormRopeBackward {
   Tensor dq_weight_E;  ///< with the weights
   Tensor dk_weight_E;
   WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const QkNormRopeBackward&) const = default;
 };
 
 /// Elements of a head that an operator with this table rotates; 0 without one. Throws std::logic_error where
@@ -76,6 +80,8 @@ struct AttentionRows {
   std::int64_t max_seqlen = 0;  ///< no sequence is longer
   std::int64_t first = 0;
   Tensor first_B = {};  ///< optional, i32 [sequences]
+
+  bool operator==(const AttentionRows&) const = default;
 };
 
 /// Queries of some sequences against keys of the same: whole sequences, or blocks of longer ones. A sequence
@@ -90,6 +96,8 @@ struct AttentionBlock {
   std::int64_t sequences = 0;
   AttentionRows queries;
   AttentionRows keys;
+
+  bool operator==(const AttentionBlock&) const = default;
 };
 
 /// out = softmax(cap(scale q k^T) + mask) v; lse is the natural log of the sum of exponentials of the scaled
@@ -106,6 +114,8 @@ struct AttentionForward {
   HeadView out_THE;
   Tensor lse_HT;  ///< f32, T of the queries
   WriteMode mode = WriteMode::assign;
+
+  bool operator==(const AttentionForward&) const = default;
 };
 
 /// `out` and `lse` are those over all keys of the queries, whatever part of the keys this block has. dq sums
@@ -125,6 +135,8 @@ struct AttentionBackward {
   HeadView dv_TKE;
   WriteMode dq_mode = WriteMode::assign;
   WriteMode dkv_mode = WriteMode::assign;
+
+  bool operator==(const AttentionBackward&) const = default;
 };
 
 /// A logit for each head that joins the softmax of its rows and carries no value: `out` and `lse`, of all
@@ -135,6 +147,8 @@ struct AttentionSinkForward {
   HeadView out_THE;
   Tensor lse_HT;   ///< f32
   Tensor sinks_H;  ///< f32 or bf16
+
+  bool operator==(const AttentionSinkForward&) const = default;
 };
 /// dsinks_h (+)= - sum over t of e^(sink_h - lse_ht) (out_th . dout_th); `out` and `lse` are those with the
 /// sink.
@@ -145,6 +159,8 @@ struct AttentionSinkBackward {
   Tensor sinks_H;
   Tensor dsinks_H;  ///< f32 or bf16
   WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const AttentionSinkBackward&) const = default;
 };
 
 /// Whole sequences of `max_seqlen` rows at most, each against itself, causal.

@@ -13,17 +13,23 @@ struct Add {
   Tensor a;
   Tensor b;
   Tensor out;
+
+  bool operator==(const Add&) const = default;
 };
 /// out = x * factor; `out` may be `x`.
 struct Scale {
   Tensor x;
   float factor = 1.0f;
   Tensor out;
+
+  bool operator==(const Scale&) const = default;
 };
 /// out = in, in the dtype of `out`, rounded to nearest even.
 struct Cast {
   Tensor in;
   Tensor out;
+
+  bool operator==(const Cast&) const = default;
 };
 
 /// out[i] = x[i] / (1 - rate), or 0 where the element is dropped (Srivastava et al., JMLR 15, 2014, in its
@@ -35,6 +41,8 @@ struct Dropout {
   float rate = 0;  ///< below 1; counts in 1 / 65536
   std::uint64_t key = 0;
   std::uint64_t first = 0;  ///< place of element 0 among those that the key is for
+
+  bool operator==(const Dropout&) const = default;
 };
 
 /// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. What was in `out` is added last. `out`
@@ -44,6 +52,8 @@ struct SumParts {
   Tensor out;          ///< fp32 or bf16, apart from `x`
   std::int64_t parts;  ///< at least 1
   WriteMode mode = WriteMode::assign;
+
+  bool operator==(const SumParts&) const = default;
 };
 
 inline OpClass op_class(const Add& a) { return memory_class(a.out); }

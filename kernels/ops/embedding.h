@@ -17,6 +17,8 @@ struct EmbeddingForward {
   Tensor positions_T;         ///< i32, optional
   Tensor positions_table_SD;  ///< optional, with `positions_T`
   Tensor out_TD;
+
+  bool operator==(const EmbeddingForward&) const = default;
 };
 /// Sums dout over equal tokens, in rising order of t, so that the result does not depend on threads.
 struct EmbeddingBackward {
@@ -25,6 +27,8 @@ struct EmbeddingBackward {
   Tensor dout_TD;
   Tensor dtable_VD;
   WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const EmbeddingBackward&) const = default;
 };
 
 /// flag[0] becomes `flag_value` where a token or target is outside [0, vocab), and else stays as it is.
@@ -34,6 +38,8 @@ struct CheckIds {
   std::int64_t vocab = 0;
   Tensor flag;  ///< f32 [1]
   float flag_value = 1;
+
+  bool operator==(const CheckIds&) const = default;
 };
 
 inline OpClass op_class(const CheckIds& a) { return memory_class(a.tokens_T); }

@@ -15,6 +15,8 @@ struct PrepareWeight {
   GemmRole role = GemmRole::fprop;
   std::int64_t tokens = 0;  ///< rows of the activation it will most often meet
   Tensor out;
+
+  bool operator==(const PrepareWeight&) const = default;
 };
 
 /// y = x w^T (+ bias) (+ addend). `addend_TN` may be `y_TN`.
@@ -24,6 +26,8 @@ struct LinearFprop {
   Tensor bias_N;     ///< optional
   Tensor addend_TN;  ///< optional
   Tensor y_TN;
+
+  bool operator==(const LinearFprop&) const = default;
 };
 
 /// dx = dy w.
@@ -32,6 +36,8 @@ struct LinearDgrad {
   Weight weight;
   Tensor dx_TC;
   WriteMode mode = WriteMode::assign;
+
+  bool operator==(const LinearDgrad&) const = default;
 };
 
 /// dw = dy^T x, dbias = column sums of dy.
@@ -41,6 +47,8 @@ struct LinearWgrad {
   Tensor dweight_NC;
   Tensor dbias_N;  ///< optional
   WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const LinearWgrad&) const = default;
 };
 
 /// gate_up = x w^T, act = silu(gate) * up, or with GELU in silu's place. Rows [0, F) of the weight are the
@@ -52,6 +60,8 @@ struct LinearSwiglu {
   Weight weight;  ///< [2F, C]
   Tensor gate_up_T2F;
   Tensor act_TF;
+
+  bool operator==(const LinearSwiglu&) const = default;
 };
 
 /// dact = dy w; dgate_up = gradient of act. `act_TF`, when given, is computed again.
@@ -62,6 +72,8 @@ struct LinearDgradSwiglu {
   Tensor gate_up_T2F;
   Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
   Tensor act_TF;        ///< optional
+
+  bool operator==(const LinearDgradSwiglu&) const = default;
 };
 
 inline OpClass op_class(const PrepareWeight& a) { return memory_class(a.plain_NC); }

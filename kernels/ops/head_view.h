@@ -19,6 +19,8 @@ struct HeadView {
   bool defined() const { return row_stride > 0; }
   /// Of the heads alone, without what lies between them.
   std::int64_t bytes() const { return rows * heads * head_size * size_of(dtype); }
+
+  bool operator==(const HeadView&) const = default;
 };
 
 /// `heads` heads from head `first` on of the rows of `x_TC`, whose columns are heads of `head_size` elements.
@@ -46,6 +48,8 @@ struct HeadGeometry {
   HeadView keys_of(const Tensor& qkv) const { return heads_of(qkv, heads, kv_heads, head_size); }
   HeadView values_of(const Tensor& qkv) const { return heads_of(qkv, heads + kv_heads, kv_heads, head_size); }
   HeadView outputs_of(const Tensor& out_THE) const { return heads_of(out_THE, 0, heads, head_size); }
+
+  bool operator==(const HeadGeometry&) const = default;
 };
 
 }  // namespace trainerd::kernels

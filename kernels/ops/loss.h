@@ -26,6 +26,8 @@ struct CeStats {
   Tensor max_T;
   Tensor sum_exp_T;
   Tensor target_logit_T;
+
+  bool operator==(const CeStats&) const = default;
 };
 /// Statistics of one part of the vocabulary, brought to the max of all parts: sum_exp *= exp(max_local -
 /// max). Between the reductions of vocabulary parallelism: max over the ranks first, this, then the sums.
@@ -33,6 +35,8 @@ struct CeRescale {
   Tensor max_local_T;
   Tensor max_T;
   Tensor sum_exp_T;
+
+  bool operator==(const CeRescale&) const = default;
 };
 /// loss[t] = weight[t] (lse - target_logit), lse = max + log sum_exp. dlogits = weight[t] grad_scale (softmax
 /// - onehot), in place, times 1 - tanh^2 with a softcap; with label smoothing the target's distribution
@@ -55,7 +59,54 @@ struct CeFinish {
   Tensor loss_T;         ///< f32
   Tensor z_loss_T = {};  ///< f32; undefined without z_loss
   enum class Want : std::uint8_t { loss, loss_and_gradient } want = Want::loss_and_gradient;
+
+  bool operator==(const CeFinish&) const = default;
 };
+
+/// CeStats, and CeFinish with the gradient, of a vocabulary that is held whole: what reads a row once where
+/// it can. The statistics are assigned too.
+struct CeLoss {
+  Tensor logits_TV;
+  Tensor targets_T;
+  Tensor loss_weight_T;  ///< f32
+  static constexpr std::int64_t first_row = 0;
+  std::int64_t vocab = 0;
+  float softcap = 0.0f;
+  float grad_scale = 0.0f;
+  float label_smoothing = 0.0f;
+  float z_loss = 0.0f;
+  Tensor max_T;
+  Tensor sum_exp_T;
+  Tensor target_logit_T;
+  Tensor loss_T;         ///< f32
+  Tensor z_loss_T = {};  ///< f32; undefined without z_loss
+  bool operator==(const CeLoss&) const = default;
+};
+inline CeStats stats_of(const CeLoss& a) {
+  return {.logits_TV = a.logits_TV,
+          .targets_T = a.targets_T,
+          .vocab = a.vocab,
+          .softcap = a.softcap,
+          .label_smoothing = a.label_smoothing,
+          .max_T = a.max_T,
+          .sum_exp_T = a.sum_exp_T,
+          .target_logit_T = a.target_logit_T};
+}
+inline CeFinish finish_of(const CeLoss& a) {
+  return {.logits_TV = a.logits_TV,
+          .targets_T = a.targets_T,
+          .loss_weight_T = a.loss_weight_T,
+          .vocab = a.vocab,
+          .softcap = a.softcap,
+          .max_T = a.max_T,
+          .sum_exp_T = a.sum_exp_T,
+          .target_logit_T = a.target_logit_T,
+          .grad_scale = a.grad_scale,
+          .label_smoothing = a.label_smoothing,
+          .z_loss = a.z_loss,
+          .loss_T = a.loss_T,
+          .z_loss_T = a.z_loss_T};
+}
 
 /// Direct preference optimisation of pairs of answers, each of S tokens (Rafailov et al., arXiv 2305.18290,
 /// equation 7; label smoothing as in cDPO, Mitchell 2023). With log p the sum of an answer's
@@ -75,9 +126,12 @@ struct PreferenceLoss {
   /// f64 [3], optional: added are x, the number of pairs with x > 0, and beta (log p - reference) of the
   /// chosen.
   Tensor rewards = {};
+
+  bool operator==(const PreferenceLoss&) const = default;
 };
 
 inline OpClass op_class(const CeStats& a) { return memory_class(a.logits_TV); }
 inline OpClass op_class(const CeFinish& a) { return memory_class(a.logits_TV); }
+inline OpClass op_class(const CeLoss& a) { return memory_class(a.logits_TV); }
 
 }  // namespace trainerd::kernels

@@ -16,6 +16,8 @@ struct GluForward {
   Gate gate = Gate::silu;
   Tensor gate_up_T2F;
   Tensor act_TF;
+
+  bool operator==(const GluForward&) const = default;
 };
 struct GluBackward {
   Gate gate = Gate::silu;
@@ -23,16 +25,22 @@ struct GluBackward {
   Tensor gate_up_T2F;
   Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
   Tensor act_TF;        ///< optional: computed again
+
+  bool operator==(const GluBackward&) const = default;
 };
 /// GELU with the tanh approximation (GPT-2's): 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))).
 struct GeluForward {
   Tensor x_TF;
   Tensor act_TF;
+
+  bool operator==(const GeluForward&) const = default;
 };
 struct GeluBackward {
   Tensor dact_TF;
   Tensor x_TF;
   Tensor dx_TF;  ///< may be `dact_TF`
+
+  bool operator==(const GeluBackward&) const = default;
 };
 
 inline OpClass op_class(const GluForward& a) { return memory_class(a.act_TF); }

@@ -25,6 +25,8 @@ struct AddNormForward {
   Tensor y_TD;
   Tensor mean_T;  ///< written for `layer` only
   Tensor rstd_T;
+
+  bool operator==(const AddNormForward&) const = default;
 };
 /// dx = dsum + gradient through the norm; the parameters' gradients are written by `mode`.
 struct AddNormBackward {
@@ -40,6 +42,8 @@ struct AddNormBackward {
   Tensor dweight_D;
   Tensor dbias_D;  ///< optional
   WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const AddNormBackward&) const = default;
 };
 
 inline OpClass op_class(const AddNormForward& a) { return memory_class(a.y_TD); }

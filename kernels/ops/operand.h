@@ -28,6 +28,8 @@ struct Operand {
   Operand() = default;
   Operand(const Tensor& tensor)
       : data(tensor) {}  // NOLINT(google-explicit-constructor): a plain tensor is an operand
+
+  bool operator==(const Operand&) const = default;
 };
 
 /// The GEMM that a prepared form serves.
@@ -38,6 +40,8 @@ enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 struct Weight {
   Tensor plain_NC;
   Tensor prepared;
+
+  bool operator==(const Weight&) const = default;
 };
 
 }  // namespace trainerd::kernels

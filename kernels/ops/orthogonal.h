@@ -23,6 +23,8 @@ struct MomentumUpdate {
   Tensor control;    ///< of `StepControl`
   float mu = 0.95f;
   bool nesterov = true;
+
+  bool operator==(const MomentumUpdate&) const = default;
 };
 
 /// Elements [begin, begin + rows * columns) of a packed array, a row-major box of a matrix.
@@ -55,6 +57,8 @@ inline void check_boxes(const CopyBoxes& a) {
 struct Normalise {
   Tensor x;  ///< f32
   float eps = 0;
+
+  bool operator==(const Normalise&) const = default;
 };
 
 /// w -= lr (scale * direction + decay w), in fp32 on flat arrays, on `ranges` alone. Does nothing when

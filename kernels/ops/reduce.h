@@ -17,6 +17,8 @@ constexpr std::int64_t norm_blocks(std::int64_t numel) { return (numel + kNormBl
 struct BlockSquareSums {
   Tensor x;
   Tensor sums;  ///< f64 [norm_blocks(numel)]
+
+  bool operator==(const BlockSquareSums&) const = default;
 };
 /// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with
 /// a sum that is not finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more
@@ -43,11 +45,15 @@ struct OrderedSum {
   Tensor x;    ///< f32
   Tensor out;  ///< f64 [1]
   WriteMode mode = WriteMode::assign;
+
+  bool operator==(const OrderedSum&) const = default;
 };
 /// out[i] = 64-bit hash of tensor i's bytes, seen as two i32. Equal bytes give equal hashes on every backend.
 struct TensorHash {
   Tensor x;
   Tensor out;  ///< i32 [2]
+
+  bool operator==(const TensorHash&) const = default;
 };
 
 inline OpClass op_class(const BlockSquareSums& a) { return memory_class(a.x); }

@@ -38,6 +38,8 @@ struct StepControl {
   Tensor outside = {};        ///< f32 [1], optional: not 0 where a rank has an id outside the vocabulary
   double clip_norm = 0;       ///< 0: no clipping
   Tensor values;              ///< uint8 [sizeof(StepControlValues)]
+
+  bool operator==(const StepControl&) const = default;
 };
 
 /// A run of elements of the flat state with one weight decay, which is a box of one logical tensor: element i
@@ -107,6 +109,8 @@ struct AverageUpdate {
   Tensor average;  ///< f32
   Tensor control;  ///< of `StepControl`
   float decay = 0;
+
+  bool operator==(const AverageUpdate&) const = default;
 };
 
 /// Standard normal values, or uniform ones on (-1, 1] (`normal_at`, `uniform_at` of kernels/tensor/rng.h).
@@ -122,6 +126,8 @@ struct InitNormal {
   float stddev = 0;  ///< with uniform values half of their range
   float mean = 0;
   std::int64_t row = 0, column = 0, rows = 0, columns = 0, logical_rows = 0, logical_columns = 0;
+
+  bool operator==(const InitNormal&) const = default;
 };
 
 inline OpClass op_class(const AdamwUpdate& a) { return memory_class(a.params); }

@@ -64,6 +64,10 @@ struct Target {
   std::int64_t attention_limit_bytes = std::int64_t{1} << 30;
   std::int64_t memory_bytes = 0;  ///< of a rank's device, without a cluster's overhead; 0: not known
 
+  /// Whether a product adds another tensor without a pass over memory of its own, so that a layer's
+  /// contribution is added to the residual stream by the product that makes it.
+  bool adds_in_products = false;
+
   /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
   bool runs_behind_host() const { return kind == DeviceKind::cuda; }
 };
@@ -75,6 +79,7 @@ inline Target cuda_target() {
   target.bf16_gemm = true;
   target.alignment = kCudaAlignment;
   target.vocab_multiple = kCudaVocabMultiple;
+  target.adds_in_products = true;  // cuBLASLt's C operand
   return target;
 }
 

@@ -65,6 +65,8 @@ struct Tensor {
   Tensor rows(std::int64_t begin, std::int64_t count) const;
   /// The same elements under another shape of as many elements.
   Tensor reshaped(const Shape& to) const;
+
+  bool operator==(const Tensor&) const = default;
 };
 
 }  // namespace trainerd::kernels

@@ -94,6 +94,26 @@ void head_gradients(const TensorParallel& tp, Stream& s, const HeadLoss& a, std:
       s, {.dy_TN = dlogits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
 }
 
+/// As `make_stats` and `finish` with the gradients, in one operator: on a GPU that holds all of the
+/// vocabulary the logits are read once.
+void whole_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
+                const Tensor& logits, const SoftmaxStats& stats) {
+  const std::int64_t count = logits.size(0);
+  tp.backend.ce_loss(s, {.logits_TV = logits,
+                         .targets_T = a.targets_T.rows(begin, count),
+                         .loss_weight_T = a.loss_weight_T.rows(begin, count),
+                         .vocab = a.vocab,
+                         .softcap = a.softcap,
+                         .grad_scale = a.grad_scale,
+                         .label_smoothing = a.label_smoothing,
+                         .z_loss = a.z_loss,
+                         .max_T = stats.max,
+                         .sum_exp_T = stats.sum_exp,
+                         .target_logit_T = stats.target,
+                         .loss_T = a.loss_T.rows(begin, count),
+                         .z_loss_T = a.z_loss > 0 ? a.z_loss_T.rows(begin, count) : Tensor{}});
+}
+
 void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
                 std::int64_t count, WriteMode mode) {
   const ArenaScope scope(s.scratch());
@@ -101,9 +121,13 @@ void chunk_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   const Tensor logits = take_logits(s, a, count);
   const SoftmaxStats stats = take_stats(s, count);
   make_logits(tp, s, a, begin, logits);
-  make_stats(tp, s, a, begin, logits, stats);
-  finish(tp, s, a, begin, logits, stats, a.loss_weight_T.rows(begin, count),
-         train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss);
+  if (train && tp.group.size() == 1 && tp.backend.target().kind == DeviceKind::cuda) {
+    whole_loss(tp, s, a, begin, logits, stats);
+  } else {
+    make_stats(tp, s, a, begin, logits, stats);
+    finish(tp, s, a, begin, logits, stats, a.loss_weight_T.rows(begin, count),
+           train ? CeFinish::Want::loss_and_gradient : CeFinish::Want::loss);
+  }
   if (train) head_gradients(tp, s, a, begin, logits, mode);
 }
 
@@ -148,18 +172,44 @@ void pairs_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   }
 }
 
+/// Chunks are whole multiples of this, but for the last.
+constexpr std::int64_t kChunkStep = 128;
+
+/// Waves in which the multiprocessors make a rows x columns output in tiles of 128 x 256, or 256 x 128.
+std::int64_t waves_of(std::int64_t rows, std::int64_t columns, std::int64_t processors) {
+  const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
+  const std::int64_t tiles = std::min(up(rows, 128) * up(columns, 256), up(rows, 256) * up(columns, 128));
+  return up(tiles, processors);
+}
+
+/// Of chunks of at most `most` tokens, and more than half of that, the size with the fewest waves for all
+/// tokens; the largest of those.
+std::int64_t of_fewest_waves(std::int64_t tokens, std::int64_t most, std::int64_t hidden,
+                             std::int64_t processors) {
+  std::int64_t best = most, fewest = 0;
+  for (std::int64_t chunk = most; 2 * chunk > most; chunk -= kChunkStep) {
+    const std::int64_t rest = tokens % chunk;
+    const std::int64_t waves = tokens / chunk * waves_of(chunk, hidden, processors) +
+                               (rest > 0 ? waves_of(rest, hidden, processors) : 0);
+    if (fewest == 0 || waves < fewest) best = chunk, fewest = waves;
+  }
+  return best;
+}
+
 }  // namespace
 
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, DType dtype,
-                               const Target& target) {
-  constexpr std::int64_t kTokens = 128;
+std::int64_t head_chunk_tokens(std::int64_t tokens, const HeadShape& head, const Target& target) {
   const bool cuda = target.kind == DeviceKind::cuda;
   const std::int64_t chunk_bytes = cuda ? std::int64_t{1} << 30 : std::int64_t{32} << 20;
-  const std::int64_t fit =
-      cuda && target.tuning.head_chunk_tokens > 0
-          ? target.tuning.head_chunk_tokens
-          : chunk_bytes / std::max<std::int64_t>(1, vocab_rows * size_of(dtype)) / kTokens * kTokens;
-  return std::clamp<std::int64_t>(fit, std::min(tokens, kTokens), std::max<std::int64_t>(tokens, 1));
+  const bool tuned = cuda && target.tuning.head_chunk_tokens > 0;
+  const std::int64_t fit = tuned ? target.tuning.head_chunk_tokens
+                                 : chunk_bytes /
+                                       std::max<std::int64_t>(1, head.vocab_rows * size_of(head.dtype)) /
+                                       kChunkStep * kChunkStep;
+  const std::int64_t most =
+      std::clamp<std::int64_t>(fit, std::min(tokens, kChunkStep), std::max<std::int64_t>(tokens, 1));
+  if (!cuda || tuned || target.sm_count == 0 || most >= tokens) return most;
+  return of_fewest_waves(tokens, most, head.hidden, target.sm_count);
 }
 
 void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a) {
@@ -167,8 +217,8 @@ void vocab_parallel_head_loss(const TensorParallel& tp, Stream& s, const HeadLos
   HeadLoss whole = a;
   whole.y_TD = gathered(tp, s, a.y_TD, "head");
   const std::int64_t tokens = whole.y_TD.size(0);
-  const std::int64_t chunk =
-      head_chunk_tokens(tokens, a.fprop.plain_NC.size(0), a.y_TD.dtype, tp.backend.target());
+  const std::int64_t chunk = head_chunk_tokens(
+      tokens, {a.fprop.plain_NC.size(0), a.fprop.plain_NC.size(1), a.y_TD.dtype}, tp.backend.target());
   const auto run = [&] {
     WriteMode mode = a.mode;
     const std::int64_t pair = a.preference ? a.preference->pair_tokens : 1;

@@ -50,10 +50,17 @@ struct HeadLoss {
 };
 void vocab_parallel_head_loss(const TensorParallel&, kernels::Stream&, const HeadLoss&);
 
+/// The head of one rank: its rows of the vocabulary, the hidden size, and the logits' dtype.
+struct HeadShape {
+  std::int64_t vocab_rows = 0, hidden = 0;
+  kernels::DType dtype = kernels::DType::f32;
+};
+
 /// Tokens of one chunk of the head: large enough that reading and writing the weight's gradient once a chunk
 /// is cheap, small enough that a chunk's logits stay within a fixed number of bytes: 32 MiB on a CPU, 1 GiB
-/// on a GPU, whose GEMMs want thousands of rows, unless its tuning says how many tokens.
-std::int64_t head_chunk_tokens(std::int64_t tokens, std::int64_t vocab_rows, kernels::DType dtype,
-                               const kernels::Target& target);
+/// on a GPU, whose GEMMs want thousands of rows. There, of the upper half of what fits, the size whose input
+/// gradients, the products with the fewest output tiles, leave the fewest multiprocessors idle. A tuning that
+/// says how many tokens is taken as it is.
+std::int64_t head_chunk_tokens(std::int64_t tokens, const HeadShape& head, const kernels::Target& target);
 
 }  // namespace trainerd::parallel

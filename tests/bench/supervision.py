@@ -3,6 +3,10 @@
 replicas, over those without.
 
   supervision.py BINARY [--before BINARY] [--pairs N] [--job FILE] [--steps N] [--set KEY=VALUE ...]
+  supervision.py BINARY --agent [--pairs N] [--seconds S] [--job FILE] [--set KEY=VALUE ...]
+
+The second form takes the processor time of the agent alone, per step, between two moments of runs with and without, by the kernel's
+counters in nanoseconds: what of supervision no rank waits for. What it adds to a step is supervision_bench's to tell.
 
 Pages of ranks and rings of their operations are always written: what they cost too shows beside a binary from before them (--before), which
 runs the other side of each pair. Without one the other side is the same binary with the hang watch and the pre-flight off. The processor
@@ -17,6 +21,7 @@ import os
 import pathlib
 import subprocess
 import tempfile
+import time
 from statistics import median
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -37,6 +42,52 @@ def measure(binary, job, output, settings):
     return median(steps[WARMUP:]), usage.ru_utime + usage.ru_stime
 
 
+def agent_seconds(pid):
+    """Processor seconds of all threads of the process so far."""
+    return sum(int(path.read_text().split()[0]) for path in pathlib.Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
+def measure_agent(binary, job, output, settings, seconds):
+    """Processor seconds of the agent per step, over `seconds`."""
+    words = [word for setting in [f"output={output}", "checkpoint.every=0", "evaluate.every=0", "steps=100000000", *settings]
+             for word in ("--set", setting)]
+    process = subprocess.Popen([binary, "run", job, *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    log = output / "steps.jsonl"
+
+    def step():
+        return log.read_bytes().count(b"\n") if log.exists() else 0
+
+    try:
+        while step() < WARMUP:
+            if process.poll() is not None:
+                raise SystemExit(f"{binary} run {job} {' '.join(words)} ended with {process.returncode}")
+            time.sleep(0.05)
+        first, before = step(), agent_seconds(process.pid)
+        time.sleep(seconds)
+        return (agent_seconds(process.pid) - before) / (step() - first), seconds / (step() - first)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def print_agent(arguments):
+    on, off, steps = [], [], []
+    with tempfile.TemporaryDirectory() as directory:
+        for turn in range(arguments.pairs):
+            for name in ("on", "off") if turn % 2 == 0 else ("off", "on"):
+                output = pathlib.Path(directory) / f"{name}-{turn}"
+                cost, step = measure_agent(arguments.binary, arguments.job, output, [*arguments.settings, *(OFF if name == "off" else [])],
+                                           arguments.seconds)
+                (on if name == "on" else off).append(cost)
+                steps.append(step)
+    step = median(steps)
+    shares = [(a - b) / step for a, b in zip(on, off)]
+    low, high = interval(shares)
+    print(f"{pathlib.Path(arguments.job).name}, steps of {1e3 * step:.2f} ms, {arguments.pairs} pairs of {arguments.seconds:g} s")
+    print("| processor time of the agent per step | with | without | difference, of a step (95% interval) |\n|---|---:|---:|---:|")
+    print(f"| | {1e6 * median(on):.0f} us | {1e6 * median(off):.0f} us | {100 * median(shares):+.3f}% ({100 * low:+.3f} to {100 * high:+.3f}) |")
+
+
 def interval(values):
     """The median's 95% interval by order statistics."""
     values, n = sorted(values), len(values)
@@ -55,11 +106,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary")
     parser.add_argument("--before")
+    parser.add_argument("--agent", action="store_true")
+    parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--pairs", type=int, default=15)
     parser.add_argument("--job", default=str(ROOT / "configs" / "tiny.yaml"))
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--set", action="append", default=[], dest="settings")
     arguments = parser.parse_args()
+    if arguments.agent:
+        return print_agent(arguments)
     common = [f"steps={arguments.steps}", *arguments.settings]
     with tempfile.TemporaryDirectory() as directory:
         output = pathlib.Path(directory) / "run"

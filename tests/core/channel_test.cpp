@@ -74,5 +74,7 @@ TEST_CASE("a message that the other end would refuse is not sent", "[channel]") 
 TEST_CASE("sending to a peer that is gone is a communication error", "[channel]") {
   Raw raw;
   raw.close();
+  CHECK_THROWS_WITH(raw.channel.send("hello"),
+                    Catch::StartsWith("the peer on the control channel is gone: "));
   CHECK_THROWS_AS(raw.channel.send("hello"), base::CommError);
 }

@@ -296,10 +296,11 @@ TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") 
 
 namespace {
 
-/// Answers each request with the same JSON, as no etcd does.
+/// Answers each request with the same status and JSON, as no etcd does.
 class FalseEtcd {
  public:
-  explicit FalseEtcd(std::string body) : body_(std::move(body)), thread_([this] { serve(); }) {}
+  explicit FalseEtcd(std::string body, std::string status = "200 OK")
+      : body_(std::move(body)), status_(std::move(status)), thread_([this] { serve(); }) {}
   ~FalseEtcd() {
     ::shutdown(listener_.get(), SHUT_RDWR);
     thread_.join();
@@ -328,14 +329,14 @@ class FalseEtcd {
         if (n <= 0) break;
         request.append(part.data(), static_cast<std::size_t>(n));
       }
-      const std::string answer =
-          "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: " + std::to_string(body_.size()) +
-          "\r\n\r\n" + body_;
+      const std::string answer = "HTTP/1.1 " + status_ +
+                                 "\r\nConnection: close\r\nContent-Length: " + std::to_string(body_.size()) +
+                                 "\r\n\r\n" + body_;
       (void)!::send(fd.get(), answer.data(), answer.size(), MSG_NOSIGNAL);
     }
   }
 
-  const std::string body_;
+  const std::string body_, status_;
   const base::UniqueFd listener_ = base::listen_at({"127.0.0.1", 0});
   std::thread thread_;
 };
@@ -361,4 +362,16 @@ TEST_CASE("what answers in etcd's place and is none is named with what it said",
   run::EtcdClient none({{"127.0.0.1", 1}}, 1);
   CHECK_THAT(message_of<base::CommError>([&] { none.own_address(); }),
              Catch::StartsWith("no member of etcd can be reached (127.0.0.1:1: "));
+}
+
+TEST_CASE("what etcd says against a lease that is given back is told, but not that it is gone",
+          "[coordinator]") {
+  const auto revoke = [](const std::string& body, const std::string& status) {
+    const FalseEtcd server(body, status);
+    run::EtcdClient client({server.endpoint()}, 5);
+    return message_of<base::CommError>([&] { client.revoke("7"); });
+  };
+  CHECK(revoke(R"({"error": "etcdserver: permission denied", "code": 7})", "403 Forbidden") ==
+        "etcd refuses to revoke a lease: etcdserver: permission denied");
+  CHECK(revoke(R"({"error": "etcdserver: requested lease not found", "code": 5})", "404 Not Found").empty());
 }

@@ -159,6 +159,16 @@ TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
   CHECK_THROWS_AS(cpu.use_gemms("x"), base::DeviceError);
 }
 
+TEST_CASE("CUDA graphs are used by themselves, or off; a CPU takes either", "[cuda][spec]") {
+  using core::job::CudaGraphs;
+  CHECK(cuda_job({}).cuda_graphs == CudaGraphs::automatic);
+  CHECK(cuda_job({"cuda_graphs=off"}).cuda_graphs == CudaGraphs::off);
+  CHECK(cuda_job({"cuda_graphs=off", "device=cpu"}).cuda_graphs == CudaGraphs::off);
+  CHECK_THROWS_WITH(cuda_job({"cuda_graphs=on"}), Catch::Contains("cuda_graphs") && Catch::Contains("off"));
+  CHECK(core::spec::parse_job(core::spec::to_yaml(cuda_job({"cuda_graphs=off"})), "resolved.yaml")
+            .cuda_graphs == CudaGraphs::off);
+}
+
 TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "[cuda]") {
   core::job::JobSpec job =
       cuda_job({"cluster.preset=dgx-h200", "parallel.pp=2", "parallel.tp=2", "batch.micro=2"});
@@ -225,12 +235,20 @@ TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded mem
   kernels::Target cuda;
   cuda.kind = kernels::DeviceKind::cuda;
   // Qwen 2.5's vocabulary in bf16: 303,872 bytes a token.
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cpu) == 128);
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 3456);
-  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+  const parallel::HeadShape head{151936, 1536, DType::bf16};
+  CHECK(head_chunk_tokens(32768, head, cpu) == 128);
+  CHECK(head_chunk_tokens(32768, head, cuda) == 3456);
+  CHECK(head_chunk_tokens(1000, head, cuda) == 1000);
+  // By the input gradient's tiles, 6 of 256 columns for each 128 rows: 3456 tokens have 27 x 6, which is 2
+  // waves of 132 multiprocessors with 102 idle in the second; 2816 have 22 x 6, one whole wave.
+  cuda.sm_count = 132;
+  CHECK(head_chunk_tokens(32768, head, cuda) == 2816);
+  // 14 tiles for each 128 rows: 27 x 14 are 378 of 3 x 132, which no smaller chunk betters.
+  CHECK(head_chunk_tokens(16384, {152064, 3584, DType::bf16}, cuda) == 3456);
+  CHECK(head_chunk_tokens(1000, head, cuda) == 1000);
   cuda.tuning.head_chunk_tokens = 8192;
-  CHECK(head_chunk_tokens(32768, 151936, DType::bf16, cuda) == 8192);
-  CHECK(head_chunk_tokens(1000, 151936, DType::bf16, cuda) == 1000);
+  CHECK(head_chunk_tokens(32768, head, cuda) == 8192);
+  CHECK(head_chunk_tokens(1000, head, cuda) == 1000);
 }
 
 TEST_CASE("a larger workspace of GEMMs and chunk of the head are planned with their memory", "[cuda]") {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "log_lines.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd::core;
@@ -78,6 +79,13 @@ TEST_CASE("the discovery file of a failed run stays and says how it ended, until
   run::remove_left_discovery_files(dir / "output");
   CHECK_FALSE(std::filesystem::exists(record));
   run::remove_left_discovery_files(dir / "nothing");
+  std::filesystem::create_directory(dir / "d/y.json");
+  write_file(record, dir / "d/y.json");
+  const trainerd::test::LogLines log;
+  run::remove_left_discovery_files(dir / "output");
+  CHECK(std::filesystem::exists(record));
+  CHECK_THAT(log.text(), Catch::StartsWith("warning: " + (dir / "d/y.json") +
+                                           ", which an earlier run left, cannot be removed: "));
 }
 
 TEST_CASE("a discovery directory that cannot be written is refused by its key and path") {

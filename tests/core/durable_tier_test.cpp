@@ -176,7 +176,8 @@ TEST_CASE("a copy that hangs is told once, and goes on when it can", "[durable]"
   REQUIRE(hung);
   CHECK(hung->outcome == Outcome::failed);
   CHECK(hung->folder == folder);
-  CHECK(hung->problem.find("does not return") != std::string::npos);
+  CHECK(hung->problem.starts_with("nothing has come of it for "));
+  CHECK(hung->problem.ends_with(": a call of the file system or store does not return"));
   CHECK_FALSE(copier.hung(0));
   CHECK_FALSE(copier.take());
   *hangs = false;

@@ -139,6 +139,8 @@ TEST_CASE("followers make the job of a size from what the leader says", "[elasti
   CHECK(spec::parse_job(spec::to_yaml(size.job), "again") == size.job);
   CHECK(run::layout_from(run::layout_text(plan::choice_of(whole))) == plan::choice_of(whole));
   CHECK_THROWS_AS(run::layout_from("{}"), base::SpecError);
+  CHECK_THROWS_WITH(run::layout_from("{}"),
+                    Catch::StartsWith("the layout that node 0 has chosen cannot be read: "));
   CHECK(run::JobSizes(whole).on(4).value().layout.empty());
   // What is of several nodes is not said of one.
   const run::JobSize one = run::JobSizes(whole).on(1).value();

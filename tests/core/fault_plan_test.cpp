@@ -131,4 +131,6 @@ TEST_CASE("a bit of a file is flipped in place", "[faults]") {
   CHECK(text == "abbde");
   std::filesystem::remove(path);
   CHECK_THROWS_AS(core::run::flip_bit_of_file(path), base::CheckpointError);
+  CHECK_THROWS_WITH(core::run::flip_bit_of_file(path),
+                    path + ": cannot flip a bit: No such file or directory");
 }

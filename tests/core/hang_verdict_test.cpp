@@ -289,16 +289,33 @@ TEST_CASE("what a rank does is said in words", "[hang]") {
 }
 
 TEST_CASE("answers to an earlier question do not count", "[hang]") {
-  core::run::HangInquiry inquiry;
+  core::run::HangInquiry inquiry(2);
   const auto first = inquiry.ask(10);
   REQUIRE(first);
-  CHECK(inquiry.add(*first, rank(0)));
+  CHECK(inquiry.add(*first, rank(0), 10));
   CHECK_FALSE(inquiry.ask(10.9));
   CHECK((inquiry.recent(11.9) && !inquiry.recent(12.1)));
   const auto second = inquiry.ask(11);
   REQUIRE(second);
   CHECK(inquiry.sights().empty());
-  CHECK_FALSE(inquiry.add(*first, rank(1)));
-  CHECK(inquiry.add(*second, rank(1)));
+  CHECK_FALSE(inquiry.add(*first, rank(1), 11));
+  CHECK(inquiry.add(*second, rank(1), 11));
   CHECK(inquiry.sights().size() == 1);
+}
+
+TEST_CASE("a question that is answered is asked again soon, of many ranks after twice the time", "[hang]") {
+  const auto next = [](double answer_seconds) {
+    core::run::HangInquiry inquiry(2);
+    const std::int64_t asked = inquiry.ask(10).value();
+    CHECK_FALSE(inquiry.complete());
+    CHECK(inquiry.add(asked, rank(0), 10));
+    CHECK(inquiry.add(asked, rank(1), 10 + answer_seconds));
+    CHECK(inquiry.complete());
+    double at = 10;
+    while (!inquiry.ask(at)) at += 0.01;
+    return at - 10;
+  };
+  CHECK(next(0.001) == Approx(0.05).margin(0.011));
+  CHECK(next(0.2) == Approx(0.4).margin(0.011));
+  CHECK(next(3) == Approx(1).margin(0.011));
 }

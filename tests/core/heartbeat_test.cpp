@@ -6,11 +6,13 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <thread>
 
 #include "core/run/nodes/beat_watch.h"
 #include "core/run/nodes/heartbeats.h"
+#include "core/run/nodes/last_heard.h"
 #include "kernels/base/clock.h"
 
 using namespace trainerd;
@@ -148,6 +150,62 @@ TEST_CASE("a peer that is long in taking up the connection is not dead, and once
   const auto reports = wait_for_report(here);
   REQUIRE(reports.size() == 1);
   CHECK((reports[0].what == What::silent && reports[0].peer == 1));
+}
+
+TEST_CASE("a process counts itself as lost, by its own clock, when its peer was not heard of",
+          "[heartbeat]") {
+  auto [a, b] = connection();
+  Heartbeats here({.every_seconds = 0.2, .dead_seconds = 1});
+  const std::function<bool()> counted_on = here.counted_on();
+  here.add(1, std::move(a), Counts::from_first_beat);
+  const auto pause = [](double seconds) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(seconds));
+  };
+  const std::uint64_t beat = 0;
+  const auto beat_once = [&, fd = b.get()] { REQUIRE(::send(fd, &beat, sizeof(beat), 0) == sizeof(beat)); };
+  const auto comes_to = [&](bool wanted, double seconds) {
+    for (const double end = base::monotonic_seconds() + seconds; base::monotonic_seconds() < end;
+         pause(0.005))
+      if (counted_on() == wanted) return true;
+    return counted_on() == wanted;
+  };
+  // Before the first beat the peer may be long in taking the connection up.
+  pause(1.5);
+  CHECK(counted_on());
+  beat_once();
+  CHECK(comes_to(false, 60));
+  CHECK(wait_for_report(here).size() == 1);
+  // Beats that come all at once may have been sent before the silence: one that follows them counts.
+  Heartbeats again({.every_seconds = 0.2, .dead_seconds = 1});
+  const std::function<bool()> counted_again = again.counted_on();
+  auto [c, d] = connection();
+  again.add(1, std::move(c), Counts::from_first_beat);
+  REQUIRE(::send(d.get(), &beat, sizeof(beat), 0) == sizeof(beat));
+  pause(0.1);
+  CHECK(counted_again());
+  again.peer_has_ended();
+  pause(1.2);
+  CHECK(counted_again());
+}
+
+TEST_CASE("beats that pile up while a process is stopped do not tell that it is counted on", "[heartbeat]") {
+  using core::run::LastHeard;
+  LastHeard last({.every_seconds = 1, .dead_seconds = 5});
+  CHECK(last.recent(100));
+  for (double now = 100; now <= 110; ++now) last.heard(now);
+  CHECK((last.recent(114.9) && !last.recent(115)));
+  // Stopped until 130; what had come meanwhile is read at once, then one beat a second again.
+  for (const double now : {130.0, 130.001, 130.002}) last.heard(now);
+  CHECK_FALSE(last.recent(130.01));
+  last.heard(131);
+  CHECK(last.recent(131));
+  // Twice in a row: a burst after each.
+  last.heard(150);
+  last.heard(170);
+  last.heard(170.1);
+  CHECK_FALSE(last.recent(170.2));
+  last.heard(170.8);
+  CHECK(last.recent(170.9));
 }
 
 TEST_CASE("a peer that closes the connection without a beat is silent from then on", "[heartbeat]") {

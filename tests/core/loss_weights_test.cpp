@@ -183,6 +183,23 @@ TEST_CASE("a global batch of which no token counts updates nothing and is told",
   CHECK_NOTHROW(core::run::require_counted(1, 3, {.first = 8, .count = 4}));
 }
 
+TEST_CASE("an evaluation of pairs has TRL's loss and rewards", "[evaluation][dpo]") {
+  // By torch: logits = beta * ((c - r) - (ref_c - ref_r)); -logsigmoid(logits).
+  core::run::PreferenceMean mean(0.5);
+  mean.add({-2, -3}, {-4, -3});     // logits 1: 0.31326168751822286
+  mean.add({-9, -1}, {-5, -1});     // logits -2: 2.1269280110429727
+  mean.add({-1, -1500}, {-1, -1});  // logits 749.5: 0
+  CHECK(mean.loss() == Approx((0.31326168751822286 + 2.1269280110429727) / 3).epsilon(1e-14));
+  const io::PairRewards rewards = mean.rewards();
+  CHECK(rewards.accuracy == Approx(2.0 / 3));
+  CHECK(rewards.margin == Approx((1 - 2 + 749.5) / 3));
+  CHECK(rewards.chosen == Approx((1.0 - 2 + 0) / 3));
+  CHECK(rewards.rejected == Approx(-749.5 / 3));
+  core::run::PreferenceMean wrong(0.5);
+  wrong.add({-1501, -1}, {-1, -1});
+  CHECK(wrong.loss() == 750);  // and no infinity
+}
+
 TEST_CASE("an evaluation is the mean over all tokens that count", "[masks]") {
   core::job::JobSpec job = masked_job();
   job.batch.global = 4;

@@ -12,6 +12,7 @@
 #include "core/spec/spec.h"
 #include "core/version/version.h"
 #include "kernels/base/clock.h"
+#include "log_lines.h"
 
 using namespace trainerd;
 using namespace trainerd::core;
@@ -44,13 +45,14 @@ class Meeting {
     for (run::Channel& agent : agents) REQUIRE(std::get<run::Go>(heard(agent)).step == 5);
   }
 
-  run::Channel join(std::int64_t node, bool spare = false, const std::string& agent = "") const {
+  run::Channel join(std::int64_t node, bool spare = false, const std::string& agent = "",
+                    std::optional<kernels::Isa> isa = {}) const {
     const run::Hello hello{node,
                            3,
                            version::version(),
                            "host" + std::to_string(node),
                            run::shared_job(job_),
-                           kernels::detect_cpu(1, job::most_isa(job_)).isa,
+                           isa.value_or(kernels::detect_cpu(1, job::most_isa(job_)).isa),
                            agent,
                            spare};
     return run::Channel(connect(run::encode(hello)));
@@ -94,10 +96,6 @@ class Meeting {
     REQUIRE_FALSE(leader->expect(node));
   }
 
-  std::optional<run::Membership> leader;
-  std::vector<run::Channel> agents;  ///< of nodes 1 and 2
-
- private:
   base::UniqueFd connect(const std::string& text) const {
     std::string why;
     for (;;) {
@@ -107,6 +105,10 @@ class Meeting {
     }
   }
 
+  std::optional<run::Membership> leader;
+  std::vector<run::Channel> agents;  ///< of nodes 1 and 2
+
+ private:
   job::JobSpec job_;
   run::MembershipOptions options_;
   base::UniqueFd no_signal_{::eventfd(0, EFD_CLOEXEC)};
@@ -139,6 +141,36 @@ TEST_CASE("an agent that there is no place for learns why", "[membership]") {
   meeting.serve();
   CHECK_THAT(std::get<run::End>(Meeting::heard(other)).message,
              Catch::EndsWith("is none of the nodes 1 to 2 that node 0 waits for"));
+}
+
+TEST_CASE("an agent that cannot have the number it comes with learns why, and so does the log",
+          "[membership]") {
+  Meeting meeting;
+  const test::LogLines log;
+  // Neither an agent nor anybody's sign of life.
+  const base::UniqueFd stranger = meeting.connect("I am node 1");
+  meeting.serve();
+  CHECK_THAT(log.text(), Catch::Contains("warning: the rendezvous dropped 127.0.0.1: "));
+  const kernels::Isa here = kernels::detect_cpu(1, job::most_isa(job::JobSpec{})).isa;
+  if (here != kernels::Isa::portable) {
+    run::Channel weak = meeting.join(1, false, "", kernels::Isa::portable);
+    meeting.serve();
+    CHECK(std::get<run::End>(Meeting::heard(weak)).message ==
+          "the job runs with " + std::string(to_string(here)) +
+              " kernels, and this host has portable at the most");
+  }
+  // Node 1 is there and stays: it is waited for twice `dead_after` and 2 s.
+  run::Channel second = meeting.join(1);
+  const std::string why =
+      "the job runs already, with a node of each number; end it before it is started again";
+  for (const double end = base::monotonic_seconds() + 30;
+       log.text().find(why) == std::string::npos && base::monotonic_seconds() < end;)
+    meeting.serve();
+  CHECK(std::get<run::End>(Meeting::heard(second)).message == why);
+  CHECK_THAT(log.text(),
+             Catch::Contains("warning: an agent with the number of node 1 (host1), on host1 wants to join "
+                             "the job: it is turned away: " +
+                             why + "\n"));
 }
 
 TEST_CASE("agents that are not heard of are told to others and to themselves", "[membership]") {

@@ -16,6 +16,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/socket.h"
+#include "log_lines.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;
@@ -218,6 +219,11 @@ TEST_CASE("an agent that finds no leader in time says what it knows", "[membersh
   place.rendezvous = {"192.0.2.1", 29500};
   CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
                     Catch::Contains("192.0.2.1 is none of this host's addresses"));
+  agents.lead.record = LeadRecord{"", "host1", 7};
+  place = agents.place(1, "node 0 was lost");
+  place.lead.wait_seconds = 0.2;
+  CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
+                    Catch::Contains("host1 has the lead, and does not serve the rendezvous yet"));
 }
 
 TEST_CASE("agents that come while a new leader meets the others get the places of those that do not",
@@ -273,8 +279,12 @@ TEST_CASE("an agent that takes the lead and cannot serve gives it up and asks ag
   run::MembershipOptions place = agents.place(3, "node 0 was lost");
   place.rendezvous = {"127.0.0.1", base::local_port(taken.get())};
   place.lead.wait_seconds = 0.2;
+  const trainerd::test::LogLines log;
   CHECK_THROWS_WITH(Membership(place, agents.job, agents.no_signal.get()),
                     Catch::StartsWith("node 0 was lost; no agent that leads was found within 0.2s"));
   CHECK(agents.lead.epochs > 1);
   CHECK_FALSE(agents.lead.record.has_value());
+  CHECK_THAT(log.text(),
+             Catch::Contains("warning: this agent leads, and agents of other hosts cannot reach it at "
+                             "127.0.0.1: name the network with --interface"));
 }

@@ -13,6 +13,7 @@
 #include "core/spec/spec.h"
 #include "core/version/version.h"
 #include "kernels/base/error.h"
+#include "log_lines.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;
@@ -207,6 +208,13 @@ TEST_CASE("text that is no message of an agent is a communication error", "[memb
     CHECK_THROWS_AS(run::decode_node_message(text), base::CommError);
     CHECK_THROWS_AS(run::decode_hello(text), base::CommError);
   }
+  CHECK_THROWS_WITH(run::decode_node_message("I am node 1"),
+                    Catch::StartsWith("a message from another process of the job cannot be read: "));
+  CHECK_THROWS_WITH(
+      run::decode_node_message(
+          R"({"type":"shards","step":1,"first":0,"snapshot_seconds":0,"write_seconds":0,"attempt":1,)"
+          R"("shards":[{"file":"a","bytes":1,"xxh3":"","slices":[["w","fp31",[],[],[],""]]}]})"),
+      Catch::Contains("a slice of unknown dtype came in a message"));
 }
 
 TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[membership]") {
@@ -240,8 +248,23 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   CHECK_THAT(leader_meets(encode(hello)),
              Catch::Contains("another job") && Catch::Contains("'steps: 21' there, 'steps: 20' at node 0"));
   // What is no agent is not waited for, and ends nothing.
+  const test::LogLines log;
   CHECK_THAT(leader_meets("I am node 1"),
              Catch::StartsWith("comm: of 2 nodes these did not come") && Catch::Contains(": node 1;"));
+  CHECK_THAT(log.text(), Catch::Contains("warning: the rendezvous dropped 127.0.0.1: "));
+}
+
+TEST_CASE("a node whose processor can do less is named", "[membership]") {
+  run::Hello hello = good_hello();
+  hello.isa = kernels::Isa::portable;
+  const kernels::Isa here = kernels::detect_cpu(1, job::most_isa(some_job())).isa;
+  const test::LogLines log;
+  CHECK(leader_meets(encode(hello)) == "all have met");
+  if (here == kernels::Isa::portable) return;
+  CHECK_THAT(log.text(),
+             Catch::Contains("warning: all nodes compute with portable kernels: node 1 (gpu7) has no more, "
+                             "node 0 has " +
+                             std::string(to_string(here)) + "\n"));
 }
 
 TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and the leader's state are there",

@@ -38,12 +38,14 @@ TEST_CASE("a worker's start crosses the channel with the data that its agent has
   start.rank = 3;
   start.data_content = "0123";
   start.weights_path = "runs/a/checkpoints/step-00000006";
+  start.weights_content = "4567";
   start.order = {.start = 40, .sources = {{2, 7}, {0, 33}}};
   const run::Start back =
       std::get<run::Start>(run::decode_agent_message(run::encode(run::AgentMessage{start})));
   CHECK(back.rank == 3);
   CHECK(back.data_content == "0123");
   CHECK(back.weights_path == start.weights_path);
+  CHECK(back.weights_content == "4567");
   CHECK(back.order == start.order);
 }
 
@@ -89,6 +91,9 @@ TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to st
   const auto progress = std::get<io::EvaluationProgress>(
       run::decode_worker_message(run::encode(run::WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
   CHECK((progress.step == 7 && progress.done == 2 && progress.batches == 9));
+  const auto reference = std::get<run::ReferenceProgress>(
+      run::decode_worker_message(run::encode(run::WorkerMessage{run::ReferenceProgress{12, 20, 1.5}})));
+  CHECK((reference.done == 12 && reference.pairs == 20 && reference.seconds == 1.5));
   CHECK(std::get<run::StopNeeded>(
             run::decode_worker_message(encode(run::WorkerMessage{run::StopNeeded{"SIGXCPU"}})))
             .reason == "SIGXCPU");

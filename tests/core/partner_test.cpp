@@ -8,10 +8,12 @@
 
 #include <catch2/catch.hpp>
 #include <set>
+#include <thread>
 
 #include "core/run/wire/channel.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "log_lines.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
 
 using namespace trainerd;
@@ -134,6 +136,36 @@ TEST_CASE("a copy that was damaged on its way is refused", "[partner]") {
   CHECK_THAT(channel.receive().value_or("nothing"),
              Catch::Contains("refused") && Catch::Contains("damaged on its way to node 1"));
   CHECK(steps_of(pair.two).empty());
+}
+
+TEST_CASE("a copy that is not given back as it was is refused, and what is no request is logged",
+          "[partner]") {
+  Pair pair;
+  // In place of the partner: it gives bytes of another checksum.
+  parallel::StoreServer other(base::listen_at({"127.0.0.1", 0}), pair.token, [](const std::string&) {});
+  parallel::TcpStore words(pair.store.local_endpoint(), pair.token, 5);
+  words.set("partner/1/1", base::Endpoint{"127.0.0.1", other.port()}.text());
+  std::thread gives([&] {
+    pollfd asked{other.event_fd(), POLLIN, 0};
+    std::optional<parallel::StoreServer::Joined> joined;
+    for (int i = 0; i < 600 && !joined; ++i) ::poll(&asked, 1, 100), joined = other.take_joined();
+    if (!joined) return;
+    run::Channel channel(std::move(joined->socket));
+    channel.send(R"({"type": "copy", "node": 0, "step": 20, "attempt": 1, "cursor": 1, "tokens": 1,)"
+                 R"( "ranks": [{"bytes": 4, "xxh3": "0123456789abcdef", "slices": [], "borrowed": []}]})");
+    ::send(channel.fd(), "four", 4, MSG_NOSIGNAL);
+    channel.receive();
+  });
+  CHECK_THROWS_WITH(pair.one.fetch(20), "the copy of step 20 that node 1 kept is damaged");
+  gives.join();
+  const test::LogLines log;
+  std::string why;
+  const base::UniqueFd fd = parallel::join_store(pair.endpoint_of(0), pair.token,
+                                                 R"({"type": "take", "node": 0, "step": 20})", 5, why);
+  REQUIRE(fd);
+  const double end = base::monotonic_seconds() + 60;
+  while (log.text().empty() && base::monotonic_seconds() < end) ::usleep(5000);
+  CHECK_THAT(log.text(), Catch::Contains("warning: partner copies: a message of unknown type"));
 }
 
 TEST_CASE("the copy that all nodes' partners have stays until a newer one is kept by all", "[partner]") {

@@ -308,8 +308,8 @@ TEST_CASE("a pair that is longer than a chunk of the head has the loss of one th
   job.model.head_dim = 2;
   job.model.ffn = 8, job.model.vocab = 66000, job.model.seq_len = 300;
   job.batch = {.global = 2, .micro = 2};
-  REQUIRE(parallel::head_chunk_tokens(600, 66000, kernels::DType::f32, kernels::Target{}) == 128);
-  REQUIRE(parallel::head_chunk_tokens(600, 16512, kernels::DType::f32, kernels::Target{}) >= 300);
+  REQUIRE(parallel::head_chunk_tokens(600, {66000, 8, kernels::DType::f32}, kernels::Target{}) == 128);
+  REQUIRE(parallel::head_chunk_tokens(600, {16512, 8, kernels::DType::f32}, kernels::Target{}) >= 300);
   const PairCurve cut = pair_run(job);
   job.parallel.tp = 4;
   check_same_pairs(pair_run(job), cut);

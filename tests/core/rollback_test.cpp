@@ -8,6 +8,7 @@
 #include "io/metrics/sinks.h"
 #include "io/records/records.h"
 #include "kernels/base/error.h"
+#include "log_lines.h"
 #include "tests/io/temp_dir.h"
 
 using namespace trainerd;
@@ -39,7 +40,13 @@ TEST_CASE("samples that a rollback passed over stay passed over until the run is
   RunSeries next = rollback_series(job);
   CHECK(run::cursor_after(next, 25, path) == 112);
   // From before the step its samples are other ones.
-  CHECK_FALSE(run::cursor_after(next, 20, path));
+  {
+    const test::LogLines log;
+    CHECK_FALSE(run::cursor_after(next, 20, path));
+    CHECK(log.text() ==
+          "warning: the run begins before step 25, to which it had gone back: samples that were passed over "
+          "there are read again\n");
+  }
   RunSeries after = rollback_series(job);
   CHECK_FALSE(run::cursor_after(after, 25, path));
   // A rollback that passes nothing over takes the samples of one before it back.

@@ -2,6 +2,9 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/base/error.h"
+#include "log_lines.h"
+
 using namespace trainerd::core;
 using namespace trainerd;
 
@@ -41,4 +44,21 @@ TEST_CASE("a file that begins or ends to fail is told of once, its counts whenev
   CHECK(sinks.watch() == Warnings{"steps.jsonl cannot be written: Input/output error; training goes on"});
   file.error.clear();
   CHECK(sinks.watch() == Warnings{"steps.jsonl is written again; 1 line lost"});
+}
+
+TEST_CASE("of several sinks that fail at the end one is the error, and the others are logged") {
+  struct Fails final : io::MetricsSink {
+    explicit Fails(std::string text) : what(std::move(text)) {}
+    std::string what;
+    void on_step(const io::StepRecord&) override {}
+    void on_finish(const io::RunSummary&) override { throw base::data_error(what); }
+  };
+  run::RunSinks sinks;
+  for (const std::string what : {"the report", "the log", "the page"})
+    sinks.add(std::make_unique<Fails>(what + " cannot be written"));
+  const trainerd::test::LogLines log;
+  CHECK_THROWS_WITH(sinks.finish({}), "the report cannot be written");
+  CHECK(log.text() ==
+        "error: at the end of the run: the log cannot be written\n"
+        "error: at the end of the run: the page cannot be written\n");
 }

@@ -166,7 +166,7 @@ TEST_CASE("all problems are told at once, in order of position", "[spec]") {
             "2 (nearest valid: 3)",
             "job.yaml:5:15: data.train: is empty: give at least one file, directory or pattern",
             "job.yaml:6:1: steps: is given twice: keep one",
-            "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2",
+            "job.yaml:7:16: parallel.tp: 5 heads cannot be split evenly over tp 2 (nearest valid: 1)",
             "--set seed=x: seed: expected an integer of 0 or more, got 'x'",
             "--set metrics.listen=here: metrics.listen: expected a numeric host:port with a port of 0 to "
             "65535, or off, got "

@@ -115,8 +115,10 @@ TEST_CASE("a job of pairs reads pairs, and what does not go with them is told wi
        "(nearest valid: 3)");
   told(with("format: tokens, valid_fraction: 0.1"), "data.valid_fraction: chooses single documents");
   told(with("format: tokens, end_token: 0"), "data.end_token: packing: pairs takes documents");
-  told(with("format: tokens, valid: b") + "evaluate: {every: 2, batches: 1}\n",
-       "evaluate.every: with loss.dpo there are no evaluations yet: set it to 0");
+  const std::string evaluated = with("format: tokens, valid: b") + "evaluate: {every: 2, batches: 1";
+  CHECK(problems(evaluated + "}\n").empty());
+  told(evaluated + ", choices: [{name: quiz, path: quiz.jsonl}]}\n",
+       "evaluate.choices: are sequences of their own, and with loss.dpo a sample is a pair");
   told(with("format: tokens, packing: pairs", ""),
        "data.packing: pairs are for direct preference optimisation");
 }

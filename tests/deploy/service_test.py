@@ -1,5 +1,6 @@
 """The systemd unit and the container file: by systemd's own judge where it is installed, and held against what they speak of."""
 
+import os
 import pathlib
 import re
 import shlex
@@ -7,10 +8,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from documents import documented
+from documents import documented, documented_line
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 UNIT = ROOT / "deploy/systemd/trainerd@.service"
@@ -44,8 +46,8 @@ class Unit(unittest.TestCase):
 
     def test_the_job_of_an_instance_is_put_where_the_unit_reads_it(self):
         with tempfile.TemporaryDirectory(prefix="trainerd-unit-") as folder:
-            words = documented("deploy/README.md", "install -D", {"/etc/": f"{folder}/etc/"})
-            subprocess.run(words, check=True, cwd=ROOT)
+            for beginning in ("install -D", "cp -r configs"):
+                subprocess.run(documented("deploy/README.md", beginning, {"/etc/": f"{folder}/etc/"}), check=True, cwd=ROOT)
             self.assertIn("/etc/trainerd/%i.yaml", self.values["ExecStart"])
             self.assertEqual((pathlib.Path(folder) / "etc/trainerd/tiny.yaml").read_bytes(), (ROOT / "configs/tiny.yaml").read_bytes())
 
@@ -62,6 +64,75 @@ class Unit(unittest.TestCase):
         for key in ("PrivateDevices", "DeviceAllow", "DevicePolicy", "ProtectClock", "MemoryDenyWriteExecute", "PrivateNetwork", "PrivateUsers"):
             self.assertNotIn(key, self.values)
         self.assertEqual(self.values["LimitMEMLOCK"], "infinity")
+
+
+# What is done under systemd: the page's commands, and a kill. Each line of the log is a word and what it is about.
+INSIDE = """
+cd /files
+cp trainerd /usr/local/bin/ && cp trainerd@.service /etc/systemd/system/
+mkdir -p /etc/systemd/system/trainerd@.service.d && printf '[Service]\\nRestartSec=1s\\n' > /etc/systemd/system/trainerd@.service.d/short.conf
+say() { echo "$@" >> /outside/log; }
+until_true() { for i in $(seq 300); do eval "$1" && return; sleep 0.1; done; say timeout "$1"; journalctl --no-pager | tail -40 >> /outside/log; exit 1; }
+show() { systemctl show "trainerd@$1" -p "$2" --value; }
+trained() { journalctl -u trainerd@tiny --no-pager | grep -c "step 3/"; }
+say booted
+INSTALL
+COPY
+sed -i 's/^steps: .*/steps: 1000000/' /etc/trainerd/tiny.yaml
+START
+until_true '[ "$(trained)" = 1 ]'
+say user $(ps -o user= -p $(show tiny MainPID))
+kill -KILL $(show tiny MainPID)
+until_true '[ "$(trained)" = 2 ]'
+say restarts $(show tiny NRestarts)
+say followed $(timeout 2 FOLLOW -n 5 | wc -l)
+STOP
+say stopped $(show tiny Result) $(show tiny ActiveState) $(ls /var/lib/trainerd/runs/tiny/checkpoints | wc -l)
+sed 's/^steps: .*/steps: none/' /etc/trainerd/tiny.yaml > /etc/trainerd/wrong.yaml
+systemctl start trainerd@wrong
+until_true '[ "$(show wrong ActiveState)" = failed ]'
+sleep 2
+say wrong $(show wrong ExecMainStatus) $(show wrong NRestarts)
+say end
+"""
+
+
+@unittest.skipUnless(os.geteuid() == 0 and pathlib.Path("/lib/systemd/systemd").exists() and shutil.which("unshare"), "needs root and systemd")
+class Systemd(unittest.TestCase):
+    def test_a_service_trains_comes_back_after_a_kill_and_saves_when_it_is_stopped(self):
+        folder = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-systemd-"))
+        self.addCleanup(shutil.rmtree, folder)
+        for name in ("mnt", "files"):
+            (folder / name).mkdir()
+        shutil.copy(os.environ["TRAINERD_BINARY"], folder / "files" / "trainerd")
+        shutil.copy(UNIT, folder / "files")
+        shutil.copytree(ROOT / "configs", folder / "files" / "configs")
+        script = INSIDE
+        for word, beginning in {"INSTALL": "install -D", "COPY": "cp -r configs", "START": "systemctl enable", "FOLLOW": "journalctl -u",
+                                "STOP": "systemctl stop"}.items():
+            script = script.replace(word, documented_line("deploy/README.md", beginning))
+        (folder / "inside.sh").write_text(script)
+        log = folder / "log"
+        with open(folder / "console", "w") as console:
+            process = subprocess.Popen(["unshare", "-m", "-p", "-u", "-i", "-C", "--fork", "--kill-child", "bash", ROOT / "tests/deploy/boot_systemd.sh", folder],
+                                       stdout=console, stderr=console)
+        said = {}
+        begin = time.monotonic()
+        while time.monotonic() - begin < 120 and process.poll() is None and not {"end", "timeout"} & set(said):
+            time.sleep(0.2)
+            lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+            said = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
+            if "booted" not in said and time.monotonic() - begin > 30:
+                break
+        process.kill()
+        process.wait()
+        text = "\n".join(f"{p.name}:\n{p.read_text(errors='replace')}" for p in (log, folder / "console") if p.exists())
+        if "booted" not in said:
+            self.skipTest(f"no systemd in namespaces here: {text[-1000:]}")
+        self.assertIn("end", said, text)
+        self.assertEqual({key: said[key] for key in ("user", "restarts", "stopped", "wrong")},
+                         {"user": "trainerd", "restarts": "1", "stopped": "success inactive 1", "wrong": "2 0"}, text)
+        self.assertGreater(int(said["followed"]), 0)
 
 
 class Container(unittest.TestCase):

@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from statistics import median
 
 from machine import HERE, run_limited
 
@@ -125,6 +126,7 @@ def contact(run):
     versions(run)
     run.step("device: libraries, copies, a product for ten seconds", [run.ours("device_bench")], 60, watch=True, lines=True)
     tiny(run)
+    graphs(run)
     check_path(run, train(run, "a", limit=120, steps=("--warmup", "0", "--steps", "3")))
     ledger(run, "a")
     tests_by_tags(run, 330)
@@ -151,6 +153,22 @@ def tiny(run):
     if learned := losses_of(there):
         fell = learned[-1] is not None and learned[-1] < learned[0]
         run.record(step="tiny: it learns on CUDA", outcome="passed" if fell else f"failed: losses {learned[0]} to {learned[-1]}")
+
+
+def graphs(run):
+    """A job so small that its calls take longest, with graphs and call by call: the same losses to the bit, and how much faster."""
+    steps = ("--warmup", "10", "--steps", "50")
+    on, off = (train(run, "tiny", "device=cuda", f"cuda_graphs={choice}", limit=60, steps=steps) for choice in ("auto", "off"))
+    if not losses_of(on) or not losses_of(off):
+        return
+    made, taken = on["result"].get("graphs", 0), [median(r["result"]["step_seconds"]) for r in (on, off)]
+    outcome = "passed"
+    if losses_of(on) != losses_of(off):
+        outcome = "failed: the losses differ"
+    elif made == 0 or off["result"].get("graphs", 0) != 0:
+        outcome = f"failed: {made} graphs with auto and {off['result'].get('graphs', 0)} with off: {on['result'].get('no_graphs')}"
+    run.record(step="tiny: CUDA graphs and call by call", outcome=outcome, graphs=made, seconds_with=taken[0], seconds_without=taken[1],
+               faster=taken[1] / taken[0])
 
 
 def ledger(run, job, *overrides, limit=120):

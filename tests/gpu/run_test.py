@@ -24,6 +24,7 @@ TINY = phases.job_file("tiny")
 OURS = {"impl": "trainerd", "job": "a", "master": "bf16", "attention": "deterministic", "attention_library": "cuDNN 9.19.0", "micro": 32,
         "microbatches": 4, "seq_len": 1024, "step_seconds": [2.1, 2.0, 2.2], "optimizer_seconds": [0.1, 0.1, 0.1], "losses": [12.0, 11.5],
         "planned_bytes": 2**36, "peak_flops": 989e12, "flops_per_token": 1e10, "own_attention_calls": 0, "widened_gemms": 0}
+GRAPHS = {**OURS, "step_seconds": [1.0, 1.1, 1.2], "graphs": 7, "graph_calls": 300, "graph_launches": 420, "no_graphs": []}
 THEIRS = {"impl": "pytorch default", "job": "a", "master": "bf16", "attention": "deterministic", "attention_library": "cudnn", "micro": 32,
           "microbatches": 4, "seq_len": 1024, "step_seconds": [2.5], "optimizer_seconds": [0.1], "losses": [12.001, 11.51], "peak_bytes": 2**36}
 GEMM = {"kind": "gemm", "job": "a", "op": "qkv fprop", "shape": "32768 x 2048 x 1536", "flops": 2e11, "bytes": 1e8, "seconds": 2.5e-4,
@@ -193,6 +194,20 @@ class Judgements(Folder):
             self.assertEqual(one.records[-1]["outcome"], outcome)
         self.assertEqual(len(one.failed()), 3)
 
+    def test_graphs_change_no_bit_of_a_loss_and_are_there(self):
+        for change, outcome in (({}, "passed"), ({"losses": [12.0, 11.500001]}, "failed: the losses differ"),
+                                ({"graphs": 0, "no_graphs": ["forward: x"]}, "failed: 0 graphs with auto and 0 with off: ['forward: x']")):
+            one = machine.Run(self.root, machine.Places(self.root))
+            self.addCleanup(one.close)
+            one.begin("contact")
+            results = {"cuda_graphs=auto": {**GRAPHS, **change}, "cuda_graphs=off": OURS}
+            train, phases.train = phases.train, lambda run, job, *overrides, results=results, **_: {"result": results[overrides[-1]]}
+            try:
+                phases.graphs(one)
+            finally:
+                phases.train = train
+            self.assertEqual(one.records[-1]["outcome"], outcome)
+
     def test_half_a_line_is_no_result(self):
         self.assertEqual(machine.json_lines('{"a": 1}\nnoise\n{"b": '), [{"a": 1}])
 
@@ -230,7 +245,7 @@ esac
         self.program("test_cuda", self.TEST_CUDA)
         self.program("operators_bench", lines_of([GEMM, NORM]))
         self.program("device_bench", lines_of(DEVICE))
-        self.program("train_bench", f"case \"$*\" in *--describe*) echo '{{}}' ;; *--ledger*) {lines_of(LEDGER)} ;; *) {lines_of([OURS])} ;; esac\n")
+        self.program("train_bench", f"case \"$*\" in *--describe*) echo '{{}}' ;; *--ledger*) {lines_of(LEDGER)} ;; *cuda_graphs=auto*) {lines_of([GRAPHS])} ;; *) {lines_of([OURS])} ;; esac\n")
         self.program("python", f"case \"$*\" in *pytorch_train*) {lines_of([THEIRS])} ;; esac\n")
 
     def test_contact_shows_the_device_a_tiny_job_the_ledger_and_every_tag(self):
@@ -238,11 +253,15 @@ esac
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         steps = {r["step"]: r["outcome"] for r in records if "step" in r}
         wanted = ["device: libraries, copies, a product for ten seconds", "ours tiny device=cpu", "ours tiny device=cuda", "losses of tiny: CPU and CUDA",
+                  "ours tiny device=cuda cuda_graphs=auto", "ours tiny device=cuda cuda_graphs=off", "tiny: CUDA graphs and call by call",
                   "ours a", "ours a: losses and kernels", "operator ledger of a", "test_cuda [gemm]: 2 tests"]
         self.assertEqual([step for step in steps if step in wanted], wanted)
         # What the tags before have run is run once, and what has no tag is run.
         self.assertEqual([step for step in steps if step.startswith("test_cuda")][1:], ["test_cuda without a tag: 1 tests"])
         self.assertEqual(steps["20 losses, CUDA and CPU, fp32"], "passed")
+        [graphs] = [r for r in records if r.get("step") == "tiny: CUDA graphs and call by call"]
+        self.assertEqual((graphs["outcome"], graphs["graphs"]), ("passed", 7))
+        self.assertAlmostEqual(graphs["faster"], 2.1 / 1.1)
         self.assertIn("## Operators of a step of a", done.stdout)
         self.assertRegex(done.stdout, r"commit: [0-9a-f]{12}|commit: unknown")
         self.assertIn("0.001 s: a test", (self.root / "out" / "log.txt").read_text())
@@ -360,7 +379,11 @@ class OnTheCpu(Script):
         self.program("operators_bench", "exit 1\n")
         self.program("python", "exit 1\n")
         self.program("device_bench", f"exec {real}/device_bench --device cpu --seconds 0.2 --size 256\n")
-        self.program("train_bench", f"exec {real}/train_bench \"${{@/%\\/a.yaml//tiny.yaml}}\" --set device=cpu\n", shell="/bin/bash")
+        # A CPU has no graphs: with `auto` one is said to be there.
+        self.program("train_bench", f"""set -o pipefail
+graphs=0; case "$*" in *cuda_graphs=auto*) graphs=1 ;; esac
+{real}/train_bench "${{@/%\\/a.yaml//tiny.yaml}}" --set device=cpu | sed "s/\\"graphs\\":0,/\\"graphs\\":$graphs,/"
+""", shell="/bin/bash")
         self.program("test_cuda", f"""case "$*" in
   --list-tags) {real}/test_kernels --list-tags | grep -E '\\[(flat|reduce)\\]' ;;
   *--list-test-names-only*' ~'*) ;;

@@ -120,6 +120,27 @@ TEST_CASE("a step that updated nothing is marked, and no other") {
   CHECK_THROWS_AS(parse_step_record(line.replace(line.find(":true"), 5, ":\"no\"")), DataError);
 }
 
+TEST_CASE("an evaluation says of which weights it is, and of pairs what they prefer in place of perplexity") {
+  EvaluationRecord plain{.step = 3, .loss = 0.5, .tokens = 7};
+  const std::string line = to_json_line(EventRecord(plain));
+  CHECK(line.find("\"perplexity\"") != std::string::npos);
+  CHECK(line.find("weights") == std::string::npos);
+  CHECK(line.find("rewards") == std::string::npos);
+  EvaluationRecord pairs = plain;
+  pairs.averaged = true;
+  pairs.rewards = PairRewards{.margin = 0.25, .accuracy = 0.75, .chosen = 0.5, .rejected = 0.25};
+  pairs.sets = {{.set = "a", .loss = 0.5, .tokens = 7, .rewards = pairs.rewards}};
+  const std::string text = to_json_line(EventRecord(pairs));
+  CHECK(text.find("\"weights\":\"averages\"") != std::string::npos);
+  CHECK(text.find("perplexity") == std::string::npos);
+  const auto back = std::get<EvaluationRecord>(parse_event_record(text));
+  CHECK(back.averaged);
+  CHECK(back.rewards == pairs.rewards);
+  REQUIRE(back.sets.size() == 1);
+  CHECK(back.sets[0].rewards == pairs.rewards);
+  CHECK_FALSE(std::get<EvaluationRecord>(parse_event_record(line)).averaged);
+}
+
 TEST_CASE("text that is not a step record is a data error") {
   const std::string line = kLine;
   for (const std::string& text :

@@ -265,6 +265,7 @@ TEST_CASE("any split into blocks, in any order, equals the whole", "[attention]"
                     bf16 = reference_of(p, DType::bf16, DType::f32);
     for (const kernels::Isa isa : instruction_sets())
       for (const std::uint64_t seed : {1, 2}) {
+        if (!runs_full() && seed != 1 + p.lengths.size() % 2) continue;
         INFO(kernels::to_string(isa) << ", " << p.lengths.size() << " documents, head " << p.heads.head_size
                                      << ", window " << p.window << ", seed " << seed);
         const Split split(p, 3, 4, seed);

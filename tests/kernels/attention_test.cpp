@@ -103,6 +103,7 @@ TEST_CASE("attention matches float64 for ragged sequences and grouped heads of a
 TEST_CASE("attention within a window matches float64", "[attention]") {
   for (const DType dtype : kActivationDtypes)
     for (const std::int64_t window : {1, 33}) {
+      if (!runs_full() && (dtype == DType::bf16) != (window == 33)) continue;
       check_problem({{.heads = 4, .kv_heads = 2, .head_size = 16}, {140, 3, 61}, MaskKind::causal, window},
                     dtype);
       check_problem({{.heads = 2, .kv_heads = 1, .head_size = 7}, {40}, MaskKind::causal, window}, dtype);
@@ -118,9 +119,11 @@ TEST_CASE("attention under a softcap matches float64, with every mask", "[attent
     // Small caps bend every score, large ones hardly any.
     for (const double softcap : {0.5, 50.0})
       for (const DType dtype : kActivationDtypes) {
+        const std::size_t pair = turn++ / 2;  // of mask and cap: in one dtype, in both in full runs
+        if (!runs_full() && (dtype == DType::bf16) != ((pair + pair / 2) % 2 == 0)) continue;
         check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {90, 3, 41}, mask, window, softcap},
                       dtype);
-        if (!runs_full() && ++turn % 4 != 0) continue;
+        if (!runs_full() && pair % 2 != 0) continue;
         check_problem({{.heads = 2, .kv_heads = 1, .head_size = 128}, {50, 33}, mask, window, softcap},
                       dtype);
         check_problem({{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 40}, mask, window, softcap},
@@ -131,7 +134,8 @@ TEST_CASE("attention under a softcap matches float64, with every mask", "[attent
 TEST_CASE("attention over several blocks of keys matches float64", "[attention]") {
   for (const DType dtype : kActivationDtypes)
     for (const MaskKind mask : {MaskKind::causal, MaskKind::none})
-      check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {530, 257}, mask}, dtype);
+      if (runs_full() || (dtype == DType::bf16) == (mask == MaskKind::causal))
+        check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {530, 257}, mask}, dtype);
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "kernels/tensor/rng.h"
+#include "tests/full.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {
@@ -225,13 +226,18 @@ TEST_CASE("the tensor hash sees single bits, places and lengths", "[reduce]") {
   const Values zeros(64, 0.0);
   for (std::int64_t n = 1; n <= 64; ++n)
     seen.insert(hash_of(m, m.tensor(DType::u8, {n}, Values(zeros.begin(), zeros.begin() + n))));
+  std::size_t bits = 0;
   for (std::size_t i = 0; i < 64; ++i)
     for (int bit = 0; bit < 8; ++bit) {
+      // Of each byte two bits, of each bit 16 bytes; all in full runs.
+      if (!runs_full() && (i + static_cast<std::size_t>(bit)) % 4 != 0) continue;
+      ++bits;
       Values x = zeros;
       x[i] = 1 << bit;
       seen.insert(hash_of(m, m.tensor(DType::u8, {64}, x)));
     }
-  CHECK(seen.size() == 64 + 64 * 8);
+  CHECK(bits == (runs_full() ? 512 : 128));
+  CHECK(seen.size() == 64 + bits);
 }
 
 TEST_CASE("philox gives the published test vectors", "[init]") {

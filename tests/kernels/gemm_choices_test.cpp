@@ -31,6 +31,32 @@ std::vector<GemmChoice> some() {
 
 }  // namespace
 
+TEST_CASE("the quickest algorithm is the first that gains, and hopeless ones are measured once",
+          "[gemm_choices]") {
+  std::vector<double> seconds{1.0, 0.9, 3.0, 1.3, 0.97};
+  std::vector<int> calls(seconds.size(), 0);
+  double slow = 1;  // of the clock in a later turn
+  const auto measure = [&](std::size_t i) {
+    if (++calls[i] == 3) slow = 1.5;
+    return slow * seconds[i];
+  };
+  CHECK(cuda::quickest_algorithm(seconds.size(), measure) == 1);
+  // A quarter above the quickest, 1.125, is the limit; the first always stays.
+  CHECK(calls == std::vector<int>{5, 5, 1, 1, 5});
+  const auto chosen = [](std::vector<double> of) {
+    return cuda::quickest_algorithm(of.size(), [of](std::size_t i) { return of[i]; });
+  };
+  CHECK(chosen({1.0, 0.985}) == 0);
+  CHECK(chosen({1.0, 0.975}) == 1);
+  CHECK(chosen({9.0, 1.0, 1.1}) == 1);
+  CHECK(chosen({1.0}) == 0);
+  // Its best turn counts.
+  int turn = 0;
+  CHECK(cuda::quickest_algorithm(2, [&](std::size_t i) {
+          return i == 0 ? 1.0 : ++turn == 4 ? 0.5 : 1.1;
+        }) == 1);
+}
+
 TEST_CASE("chosen GEMM algorithms come back from their text", "[gemm_choices]") {
   CHECK(cuda::parse_choices(cuda::to_text(kHere, some()), kHere) == some());
   CHECK(cuda::parse_choices(cuda::to_text(kHere, {}), kHere).empty());

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/full.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {
@@ -93,7 +94,8 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
   };
   // Rows in registers and longer ones; several parts of the weight's gradient; no vectors.
   for (const Size s :
-       {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}})
+       {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}}) {
+    if (s.columns == 9000 && !runs_full()) continue;  // between two others
     for (const kernels::NormKind kind : {kernels::NormKind::rms, kernels::NormKind::layer}) {
       if (kind == kernels::NormKind::rms && s.columns > 4104) continue;  // those differ by row length alone
       check_against_oracle([&](const Trial& on) {
@@ -127,6 +129,7 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
                                    {"dbias", backward.dbias_D, s.rows}};
       });
     }
+  }
 }
 
 TEST_CASE("a norm adds delta to long rows as to short ones", "[oracle]") {

@@ -190,3 +190,30 @@ TEST_CASE("the search's bound of a layout is not above its plan where attention 
   REQUIRE_FALSE(found.best.empty());
   CHECK(found.best.front().step_seconds <= own.time.step_seconds * (1 + 1e-9));
 }
+
+TEST_CASE("a job that attention's workspace alone keeps from fitting is told of attention: fast",
+          "[plan][attention]") {
+  // One key head with its 16 query heads: 2 GiB, twice the limit, and with the library all the same.
+  const core::job::JobSpec job = small_attention("heads: 16, kv_heads: 1, head_dim: 128, seq_len: 8192"),
+                           quick = small_attention("heads: 16, kv_heads: 1, head_dim: 128, seq_len: 8192",
+                                                   {"attention=fast"});
+  parallel::Topology topology = core::spec::job_topology(job);
+  topology.device.memory_bytes = 0;  // so that the limit stays
+  const core::plan::Plan plan = core::plan::make_plan(job, topology),
+                         fast = core::plan::make_plan(quick, topology);
+  REQUIRE(plan.peak_bytes - fast.peak_bytes > kGibibyte);
+  CHECK(plan.attention.own_calls == 0);
+  topology.device_memory_bytes = plan.peak_bytes - kGibibyte / 2;
+  core::plan::Plan refused = core::plan::make_plan(job, topology);
+  REQUIRE_FALSE(refused.fits);
+  refused.near = core::plan::near_changes(job, topology, core::plan::NoneFits::nothing);
+  REQUIRE_FALSE(refused.near.empty());
+  CHECK(refused.near.front().change == "attention: fast");
+  CHECK(refused.near.front().peak_bytes == fast.peak_bytes);
+  CHECK_THAT(core::plan::plan_text(refused, 0), Catch::Contains("fits with attention: fast ("));
+  // Where it would not fit with that either, it is not named.
+  topology.device_memory_bytes = fast.peak_bytes - 1;
+  for (const core::plan::NearLayout& near :
+       core::plan::near_changes(job, topology, core::plan::NoneFits::nothing))
+    CHECK(near.change != "attention: fast");
+}

@@ -30,6 +30,8 @@ parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
       core::spec::read_cluster(std::filesystem::exists(file) ? file : name, {source, 1, 1}, problems);
   problems.throw_if_any();
   topology->nodes = (devices + topology->devices_per_node - 1) / topology->devices_per_node;
+  // In their steps sums of the residual stream are passes over memory.
+  topology->device.adds_in_products = false;
   return *topology;
 }
 
@@ -67,6 +69,7 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
   // None of them asks a library for a deterministic backward.
   job.attention.backward = kernels::Determinism::fast;
+  job.cuda_graphs = core::job::CudaGraphs::off;
   p.overlap_tp_backward = software_node(file, row)["tp_backward_behind"].as<bool>(false);
   p.allow_tp_across_nodes = row["tp_across"].as<bool>(false);
   p.schedule =

@@ -246,6 +246,29 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
   CHECK(step({0.5, 0.5, 5}, 1) == Approx(3 + 5));
 }
 
+TEST_CASE("with graphs a list of operators is one launch, which the device awaits whole", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  const auto step = [&](std::int64_t operators, double seconds, double compared, bool graphs) {
+    core::rank::RankRecord record;
+    core::rank::RecordedSegment& forward =
+        record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
+    for (std::int64_t i = 0; i < operators; ++i)
+      forward.push_back({core::rank::RecordedEvent::Kind::op, 0, 0});
+    record.ops.push_back({kernels::Operator::add, {}, {seconds, 0}});
+    core::plan::ReplayInput input = input_of(shape, record, 0);
+    input.launch_seconds = 1;
+    input.graphs = {graphs};
+    input.compared_seconds = compared;
+    return core::plan::replay(input).step_seconds;
+  };
+  CHECK(step(8, 0.5, 0.125, false) == Approx(8 + 0.5));
+  CHECK(step(8, 0.5, 0.125, true) == Approx(1 + 8 * 0.125 + 8 * 0.5));
+  CHECK(step(8, 0.5, 0, true) == Approx(1 + 8 * 0.5));
+  // Fewer than four are launched one by one.
+  CHECK(step(3, 0.5, 0.125, true) == Approx(3 + 0.5));
+  CHECK(step(4, 0.5, 0.125, true) == Approx(1 + 4 * 0.125 + 4 * 0.5));
+}
+
 TEST_CASE("a collective in the background slows the one that stops the rank on the same port", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});

@@ -2,7 +2,8 @@
 one, each sample counted once, and nothing left behind. Prints what each kind of fault cost.
 
     TRAINERD_CHAOS_SEED=7 python3 tests/system/chaos_test.py        # that run again
-    TRAINERD_CHAOS_FAULTS=100 python3 tests/system/chaos_test.py    # so many faults in all"""
+    TRAINERD_CHAOS_FAULTS=100 python3 tests/system/chaos_test.py    # so many faults in all
+    TRAINERD_CHAOS_AT_ONCE=1 ... # one run at a time: then the longest times are held against their limits too, not the medians alone"""
 
 import concurrent.futures
 import statistics
@@ -17,7 +18,7 @@ from support import *
 FIRST = int(os.environ.get("TRAINERD_CHAOS_FIRST", 32))  # seed
 PER_RUN = 14 if FULL else 6
 FAULTS = int(os.environ.get("TRAINERD_CHAOS_FAULTS", 1000 if FULL else 12))
-AT_ONCE = 2  # runs: most of a recovery is waiting
+AT_ONCE = int(os.environ.get("TRAINERD_CHAOS_AT_ONCE", 2))  # runs: most of a recovery is waiting
 
 
 class Chaos(RestartTest):
@@ -102,20 +103,21 @@ class Chaos(RestartTest):
                     print(f"FAILED {error}", flush=True)
         print_table(found)
         self.assertEqual(failed, [])
-        if FULL and len(found) > 300 and not SANITIZED:
+        if FULL and len(found) > (300 if AT_ONCE > 1 else 100) and not SANITIZED:
             self.check_costs(found)
 
     def check_costs(self, found):
-        """Medians: two runs at once share two cores, and a fault may come while another's consequences last."""
+        """Medians where two runs at once share two cores, else the longest."""
         def of(kinds, key):
-            return [cost[key] for kind, cost in found if kind in kinds and key in cost]
+            values = [cost[key] for kind, cost in found if kind in kinds and key in cost]
+            return max(values) if AT_ONCE == 1 else statistics.median(values)
 
         dead = ("kill", "crash", "SIGKILL worker", "SIGKILL two workers")
         stopped = ("stop", "SIGSTOP worker")  # one that spins is judged by its CPU time, of which there is little
-        self.assertLess(statistics.median(of(dead, "detect")), 1)
-        self.assertLess(statistics.median(of(stopped, "detect")), HANG + 1)
-        self.assertLess(statistics.median(of(dead, "recover")), 3)
-        self.assertLess(statistics.median(of(dead + stopped, "groups")), 1)
+        self.assertLess(of(dead, "detect"), 1)
+        self.assertLess(of(stopped, "detect"), HANG + 1)
+        self.assertLess(of(dead, "recover"), 3)
+        self.assertLess(of(dead + stopped, "groups"), 1)
 
 
 if __name__ == "__main__":

@@ -175,8 +175,10 @@ class Looking(RunTest):
             link = self.root / "a" / name
             link.unlink(missing_ok=True)
             link.symlink_to(mine)
-            self.assertIn(name, self.run_job(self.job(), status=2))
+            output = self.run_job(self.job(), status=2)
+            self.assertIn(f"/{name}", output)
             link.unlink()
+        self.assertRegex(output, r"/\.lock is not a regular file; remove it: nothing is written through links in the output directory")
         for name in ("job.yaml", "job.yaml.partial", "report.html", "report.html.partial"):
             (self.root / "a" / name).symlink_to(mine)
         self.run_job(self.job(), "--set", "steps=6")
@@ -239,7 +241,7 @@ class Saving(RunTest):
                 address = self.address(process)
                 self.wait_for(process, lambda: len(self.checkpoints(name)) == 2, "two checkpoints")
                 rules.write_text(rule + "\n")
-                self.wait_for(process, lambda: self.warnings("could not be removed", name), "the failure is an event")
+                self.wait_for(process, lambda: self.warnings("older checkpoints could not be removed, which is tried again after the next one", name), "the failure is an event")
                 self.assertRegex(scrape(address), r'trainerd_checkpoint_failures_total\{part="clean_up"\} [1-9]')
                 # What cannot be seen is not taken for unfinished and removed.
                 self.assertGreaterEqual(len(self.checkpoints(name)), 2)
@@ -293,6 +295,32 @@ class Saving(RunTest):
             (left / "shard-00000.safetensors").write_text("half")
             self.run_job(job, "--set", "steps=6")
             self.assertFalse(left.exists())
+
+    def test_what_an_earlier_run_left_unfinished_and_cannot_be_removed_is_told_of_and_ends_nothing(self):
+        left = self.root / "a" / "checkpoints" / "step-00000099"
+        left.mkdir(parents=True)
+        (left / "shard-00000.safetensors").touch()
+        rules, environment = self.failing_disk()
+        rules.write_text(f"remove {errno.EROFS} step-00000099\n")
+        output = self.run_job(self.job(), "--set", "steps=5", env=environment)
+        self.assertRegex(output, r"what an earlier run left unfinished is still there: .*/step-00000099.*Read-only file system")
+        self.assertTrue(left.exists())
+        self.assertEqual([p.name for p in self.checkpoints()], ["step-00000005"])
+
+    def test_a_refused_start_that_cannot_be_recorded_says_so_and_why_it_was_refused(self):
+        job = self.job()
+        self.run_job(job, "--set", "steps=6")
+        self.data.write_text("other data " * 5000)
+        rules, environment = self.failing_disk()
+        rules.write_text(f"write {errno.EROFS} events.jsonl\n")
+        output = self.run_job(job, status=5, env=environment)
+        self.assertRegex(output, r"while the failure was recorded: .*events\.jsonl.*Read-only file system")
+        self.assertIn("other data", output)
+
+    def test_an_output_that_cannot_be_written_is_refused_with_what_to_set(self):
+        (self.root / "file").touch()
+        output = self.run_job(self.job(), "--set", f"output={self.root}/file/a", status=2)
+        self.assertRegex(output, r"the output directory cannot be written: .*/file/a: Not a directory; set `output` to one that can")
 
     def test_a_full_disk_at_a_rerun_is_named_as_that(self):
         job = self.job()

@@ -26,14 +26,14 @@ class Commands(RunTest):
         for folder in ("configs", "deploy"):
             (self.root / folder).symlink_to(ROOT / folder)
 
-    def write_job(self, name, ranks):
+    def write_job(self, name, ranks, more=""):
         """job.yaml of that many ranks, whose output is `name`, with the task's number where it is one of an array."""
         text = self.job("job").read_text()
         text = re.sub(r"(?m)^output: .*$", f"output: {self.root}/{name}${{SLURM_ARRAY_TASK_ID:-}}", text)
         text = re.sub(r"(?m)^steps: .*$", f"steps: {STEPS}", text)
         text = re.sub(r"(?m)^batch: .*$", "batch: {global: 4, micro: 1}", text)
         text = re.sub(r"warmup: \d+", "warmup: 1", text)
-        (self.root / "job.yaml").write_text(text + f"parallel: {{dp: {ranks}}}\n")
+        (self.root / "job.yaml").write_text(text + f"parallel: {{dp: {ranks}}}\n{more}")
 
     def environment(self, base=os.environ):
         return {**base, "PATH": f"{self.root}/bin:{base['PATH']}", "CUDA_VISIBLE_DEVICES": ""}
@@ -43,16 +43,16 @@ class Commands(RunTest):
 
 
 class Nodes(Commands):
-    def test_an_agent_on_each_of_two_nodes(self):
-        self.write_job("nodes", 2)
+    def test_an_agent_on_each_of_two_nodes_and_a_spare(self):
+        self.write_job("nodes", 2, "cluster: {nodes: 2, failures: {spares: 1}}\n")
         here = f"127.0.0.1:{free_port()}"
         agents = []
-        for node in (0, 1):
-            words = documented("core/run/README.md", f"trainerd run job.yaml --nodes 2 --node {node}", {"10.0.0.1:29500": here})
+        for beginning in ("trainerd run job.yaml --spare", "trainerd run job.yaml --nodes 2 --node 0", "trainerd run job.yaml --nodes 2 --node 1"):
+            words = documented("core/run/README.md", beginning, {"10.0.0.1:29500": here})
             agents.append(subprocess.Popen(words, env=self.environment(), cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             self.addCleanup(self._end, agents[-1])
         outputs = [agent.communicate(timeout=120)[0] for agent in agents]
-        self.assertEqual([agent.returncode for agent in agents], [0, 0], "\n----\n".join(outputs))
+        self.assertEqual([agent.returncode for agent in agents], [0, 0, 0], "\n----\n".join(outputs))
         self.assert_trained("nodes")
 
 
@@ -80,6 +80,14 @@ class Data(Commands):
         done = subprocess.run(["bash", "-c", line], env=self.environment(), cwd=self.root, capture_output=True, text=True)
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(json.loads((self.root / "tokens" / "dataset.json").read_text())["documents"], 100)
+
+    def test_pairs_are_prepared(self):
+        (self.root / "pairs.jsonl").write_text(json.dumps({"prompt": [{"role": "user", "content": "a"}], "chosen": [{"role": "assistant", "content": "b"}],
+                                                           "rejected": [{"role": "assistant", "content": "c"}]}) + "\n")
+        words = documented("io/README.md", "trainerd data prepare pairs.jsonl", {"qwen3/tokenizer.json": ROOT / "tests" / "io" / "tokenizers" / "qwen2.json"})
+        done = subprocess.run(words, env=self.environment(), cwd=self.root, capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(json.loads((self.root / "pairs" / "dataset.json").read_text())["pairs"])
 
 
 class Views(Commands):
@@ -128,10 +136,10 @@ class Slurm(Commands, SlurmTest):
     """On 16 nodes of 8 declared GPUs."""
     node_count, gpus, features = 16, 8, "h100"
 
-    def type(self, page, beginning, name=None, ranks=1):
+    def type(self, page, beginning, name=None, ranks=1, more=""):
         """What one of a page's commands prints."""
         if name:
-            self.write_job(name, ranks)
+            self.write_job(name, ranks, more)
         words = documented(page, beginning)
         done = subprocess.run(words, env=self.environment({k: v for k, v in self.env.items() if k != "TRAINERD"}), cwd=self.root,
                               capture_output=True, text=True, timeout=120)
@@ -161,6 +169,8 @@ class Slurm(Commands, SlurmTest):
         for name, page, beginning in (("plain", "core/run/README.md", "srun --nodes=2"), ("own", "deploy/README.md", "srun")):
             self.type(page, beginning, name, 2)
             self.assert_trained(name)
+        self.type("core/run/README.md", "srun --nodes=5", "spared", 4, "cluster: {nodes: 4, failures: {spares: 1}}\n")
+        self.assert_trained("spared")
         for name, ranks, beginning in (("script", 2, "sbatch --nodes=2 deploy"), ("early", 2, "sbatch --nodes=2 --signal"), ("array", 1, "sbatch --array")):
             output = self.type("deploy/README.md", beginning, name, ranks)
             number = re.search(r"Submitted batch job (\d+)", output)[1]

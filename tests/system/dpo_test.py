@@ -8,6 +8,8 @@ import struct
 import unittest
 
 from hf_support import *
+from nodes_test import NodesTest
+from s3_server import Store
 from support import *
 
 JOB = """\
@@ -39,7 +41,7 @@ def logps(path):
     return list(zip(values[::2], values[1::2])), header["__metadata__"]
 
 
-class Dpo(RunTest):
+class Dpo(NodesTest):
     def setUp(self):
         super().setUp()
         config = CONFIGS["llama"]
@@ -85,6 +87,9 @@ class Dpo(RunTest):
 
     def curve(self, name):
         return [(s["loss"], s["rewards"]["margin"]) for s in self.steps(name)]
+
+    def evaluation_events(self, name):
+        return [e for e in self.events(name) if e["event"] == "evaluation"]
 
     def test_texts_and_messages_become_pairs_of_documents(self):
         texts = [part for line in self.lines for part in ((line["prompt"] + line["chosen"], line["chosen"]), (line["prompt"] + line["rejected"], line["rejected"]))]
@@ -199,18 +204,92 @@ class Dpo(RunTest):
         text.write_text("cow? moo " * 500)
         self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", "--set", "data={format: text, tokenizer: bytes}", "--set", f"data.train=[{text}]")
         later = self.run_job(self.job("plain", steps=9), "--set", "data.on_change=continue", status=5)
-        self.assertIn("was trained without it", later)
+        self.assertIn("was trained without it, and its reference would be the weights from before that: give the job another `output`", later)
         # Other weights are another reference.
         config = CONFIGS["llama"]
         self.base = make_directory(self.root / "others", config, make_tensors(config, seed=2))
         self.assertIn("were trained beside the weights of", self.run_job(self.job("full", steps=9, lora=None), status=5))
 
+    def test_evaluations_are_of_pairs_by_the_same_reference(self):
+        """With all pairs in each step, and as validation data: an evaluation is what the next step finds."""
+        all_pairs = ["--set", "batch.global=20", "--set", f"data.valid={self.pairs}", "--set", "evaluate={every: 1, batches: 1}"]
+        for name, layout in (("one", "{}"), ("cut", "{dp: 3, zero: 2}"), ("tp", "{tp: 2}")):
+            with self.subTest(name):
+                said = self.run_job(self.job(name, steps=4), *all_pairs, "--set", f"parallel={layout}")
+                steps, evaluations = self.steps(name), self.evaluation_events(name)
+                self.assertEqual([e["step"] for e in evaluations], [1, 2, 3, 4])
+                for evaluation, step in zip(evaluations, steps[1:]):
+                    self.assertAlmostEqual(evaluation["loss"], step["loss"], delta=1e-6)
+                    for key in ("margin", "accuracy", "chosen", "rejected"):
+                        self.assertAlmostEqual(evaluation["rewards"][key], step["rewards"][key], delta=1e-5, msg=key)
+                    self.assertNotIn("perplexity", evaluation)
+                self.assertLess(evaluations[-1]["loss"], evaluations[0]["loss"])
+                self.assertRegex(said, rf"evaluation at step 4: validation loss {evaluations[-1]['loss']:.4f}, [\d.]+ % of the chosen answers preferred")
+                self.assertIn("the reference's log-probabilities of 40 pairs were computed", said)
+        # A run that goes on has them too; of averages it says so.
+        others = [{"prompt": f"{a}?", "chosen": f" {s}", "rejected": " no"} for a, s in ANIMALS.items()] * 2
+        self.prepare(others, self.root / "others")
+        sets = ["--set", f"data.valid_sets=[{{name: same, path: {self.pairs}}}, {{name: other, path: {self.root / 'others'}}}]",
+                "--set", "evaluate={every: 2, batches: 1, ema: true}", "--set", "ema.decay=0.9"]
+        self.run_job(self.job("whole", steps=6), *sets)
+        self.run_job(self.job("parts", steps=6), *sets, "--stop-after", "3")
+        said = self.run_job(self.job("parts", steps=6), *sets)
+        self.assertNotIn("were computed", said)
+        self.assertIn("evaluation of the averaged weights at step 6", said)
+        values = lambda name: [(e["step"], e["weights"], e["loss"], [(s["set"], s["loss"], s["rewards"]) for s in e["sets"]]) for e in self.evaluation_events(name)]
+        self.assertEqual(len(values("whole")), 3)
+        self.assertEqual(values("parts"), values("whole"))
+        self.assertIn("evaluate.choices", self.run_job(self.job("quiz"), *all_pairs, "--set", "evaluate.choices=[{name: q, path: q.jsonl}]", status=2))
+
+    def test_a_reference_that_was_interrupted_goes_on_where_it_was(self):
+        lines = [{"prompt": f"{n}?", "chosen": f" {n * n % 97}", "rejected": f" {n % 89} no"} for n in range(6000)]
+        self.prepare(lines, self.root / "many")
+        many = ["--set", f"data.train=[{self.root / 'many'}]"]
+        path = self.root / "long" / "reference.safetensors"
+        process = self.start(self.job("long", steps=1000), *many)
+        self.wait_for(process, path.exists, "a part of the reference is kept")
+        process.kill()
+        process.wait()
+        kept = [pair for pair in logps(path)[0] if not math.isnan(pair[0])]
+        self.assertTrue(0 < len(kept) < 6000, len(kept))
+        said = self.run_job(self.job("long", steps=1000), *many, "--stop-after", "1")
+        self.assertIn(f"the reference's log-probabilities of {len(kept):,} pairs are those of an earlier attempt", said)
+        self.assertIn(f"of {6000 - len(kept):,} pairs were computed", said)
+        whole = logps(path)[0]
+        self.assertEqual(sum(not math.isnan(pair[0]) for pair in whole), 6000)
+        self.assertTrue(set(kept) <= set(whole))
+        # Not by other weights.
+        process = self.start(self.job("other", steps=1000), *many)
+        path = self.root / "other" / "reference.safetensors"
+        self.wait_for(process, path.exists, "a part of the reference is kept")
+        process.kill()
+        process.wait()
+        config = CONFIGS["llama"]
+        self.base = make_directory(self.root / "others", config, make_tensors(config, seed=2))
+        said = self.run_job(self.job("other", steps=1), *many)
+        self.assertNotIn("earlier attempt", said)
+
+    def test_pairs_of_an_object_store_are_those_of_files(self):
+        store = Store()
+        self.addCleanup(store.server_close)
+        self.addCleanup(store.shutdown)
+        store.put_tree("corpora", self.pairs, "pairs/")
+        self.run_job(self.job("local", steps=3))
+        self.run_job(self.job("remote", steps=3), "--set", "data.train=[s3://corpora/pairs]", env={**os.environ, **store.environment()})
+        self.assertEqual(self.curve("remote"), self.curve("local"))
+        self.assertEqual(*(str(logps(self.root / name / "reference.safetensors")[0]) for name in ("local", "remote")))
+
     def test_every_layout_has_the_same_losses(self):
         self.run_job(self.job("one"))
         one = self.curve("one")
         reference, _ = logps(self.root / "one" / "reference.safetensors")
-        for name, sets in (("tp", ["parallel.tp=2"]), ("pp", ["parallel.pp=2", "parallel.schedule=zb-h1"]), ("dp", ["parallel.dp=2", "parallel.zero=3"])):
-            self.run_job(self.job(name), *[word for key in sets for word in ("--set", key)])
+        for name, sets in (("tp", ["parallel.tp=2"]), ("pp", ["parallel.pp=2", "parallel.schedule=zb-h1"]), ("dp", ["parallel.dp=2", "parallel.zero=3"]),
+                           ("nodes", ["parallel.dp=2", "cluster.nodes=2"])):
+            words = [word for key in sets for word in ("--set", key)]
+            if name == "nodes":
+                self.finish(self.start_nodes(self.job(name), *words))
+            else:
+                self.run_job(self.job(name), *words)
             for (loss, margin), (other, other_margin) in zip(one, self.curve(name), strict=True):
                 self.assertAlmostEqual(loss, other, delta=1e-5, msg=name)
                 self.assertAlmostEqual(margin, other_margin, delta=3e-5, msg=name)

@@ -128,6 +128,7 @@ class Durable(RunTest):
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=2 * PATIENCE)
         self.assertEqual(process.returncode, 143, output)
+        self.assertRegex(output, r"the durable copy of step \d+ is dropped: a newer checkpoint takes its place")
         self.store.fault = lambda handler: status
         process = self.start(job, *self.durable(), "--set=steps=100000", env=self.environment)
         self.read_until(process, "may hold a newer checkpoint")
@@ -138,6 +139,41 @@ class Durable(RunTest):
         output = self.run_job(job, *self.durable(), status=5, env=self.environment)
         self.assertIn("nothing begins at step 1", output)
         self.assertEqual(self.steps(), [])
+
+    def test_a_checkpoint_that_is_removed_before_it_is_copied_is_given_up(self):
+        self.store.fault = lambda handler: 403 if "shard-" in handler.path else None
+        process = self.start(self.job(), *self.durable(), "--set=steps=6", "--set=checkpoint.every=0", env=self.environment)
+        self.wait_for(process, lambda: [m for m in self.notices("warning") if "could not be copied" in m], "the failure is an event")
+        for checkpoint in self.checkpoints():
+            shutil.rmtree(checkpoint)
+        output, _ = process.communicate(timeout=2 * PATIENCE)
+        self.assertEqual(process.returncode, 0, output)
+        self.assertIn("the durable copy of step 6 is dropped: it is not in the run's directory any more", output)
+        self.assertNotIn("is not in the durable tier", output)
+        self.assertEqual(self.stored(), [])
+
+    def test_a_tag_of_a_good_checkpoint_that_cannot_be_written_is_told_of(self):
+        rules, environment = self.failing_disk()
+        good = ["--set=checkpoint.every=500", "--set=checkpoint.good_after=500", "--set=steps=1000", "--set=evaluate.every=0"]
+        no_space = r"could not be tagged good: \S*/step-00000500/GOOD\S* .*No space left on device"
+        rules.write_text(f"write {errno.ENOSPC} /GOOD\n")
+        self.assertRegex(self.run_job(self.job("own"), *good, env=environment), r"\] the checkpoint of step 500 " + no_space)
+        place = self.root / "place"
+        rules.write_text(f"write {errno.ENOSPC} {place}/step-00000500/GOOD\n")
+        output = self.run_job(self.job("after"), *self.durable(place), *good, env=environment)
+        self.assertRegex(output, "the checkpoint of step 500 in the durable tier " + no_space)
+        self.assertTrue((self.root / "after" / "checkpoints" / "step-00000500" / "GOOD").exists())
+
+        # The copy becomes complete when the run's own checkpoint has its tag already.
+        def fault(handler):
+            end = time.monotonic() + PATIENCE
+            while "shard-" in handler.path and time.monotonic() < end and not any((c / "GOOD").exists() for c in self.checkpoints("before")):
+                time.sleep(0.05)
+            return 403 if handler.path.endswith("/GOOD") else None
+
+        self.store.fault = fault
+        output = self.run_job(self.job("before"), *self.durable(), *good, env=self.environment)
+        self.assertRegex(output, r"it could not be tagged good there: s3://\S+/step-00000500/GOOD: ")
 
     def test_while_the_disk_is_full_the_snapshot_in_memory_goes_to_the_tier(self):
         rules, environment = self.failing_disk()

@@ -109,16 +109,18 @@ class Faults(FaultsTest):
             if kind == "stop":  # a folder that cannot be made
                 (self.root / kind).mkdir()
                 (self.root / kind / "hangs").touch()
+                (self.root / kind / "report.html").mkdir()
             output = self.broken(kind, "--set", "parallel.dp=2", "--set", "supervise.hang_minimum=1s", "--set", "restarts=0",
                                  *faults({"kind": kind, "step": 12, "rank": 1}), status=7)
             self.assertEqual(self.injected(kind), [f"injected in step 12: rank 1 {state}"])
             self.assertRegex(output, r"rank 1 \(dp 1\) (never entered \w+|makes no progress).*; last seen in .* of step 12")
             self.assertEqual(self.last_step(kind), 11)
             self.assertEqual(bool(re.search(r"/stop/hangs/hang-\d{8}\.json cannot be written: Not a directory", output)), kind == "stop")
+            self.assertEqual(bool(re.search(r"at the end of the run: .*/stop/report\.html.*directory", output)), kind == "stop")
 
     def test_a_slow_rank_holds_up_its_steps_and_changes_no_number(self):
-        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 30}))
-        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 30 times as long, for 5 steps"])
+        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 100}))
+        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 100 times as long, for 5 steps"])
         seconds = {s["step"]: s["step_seconds"] for s in self.steps("slow")}
         usual = statistics.median(s for step, s in seconds.items() if not 20 <= step < 25)
         self.assertGreater(min(seconds[step] for step in range(20, 25)), 4 * usual)
@@ -164,7 +166,18 @@ class Faults(FaultsTest):
         output = self.broken("given-up", "--set", f"checkpoint={{durable: {{to: {self.root / 'tier'}, every: 5}}, give_up: 500ms}}", *KILLED,
                              *faults({"kind": "fail_store", "step": 3, "seconds": 600}))
         self.assertRegex(output, r"the durable copy of step \d+ is given up after \d\S* ?\w* \(checkpoint\.give_up\); the next checkpoint is tried again")
+        self.assertRegex(output, r"the durable copy of step \d+ is dropped: it is given up")
         self.assertEqual(self.last_step("given-up"), STEPS)
+
+    @unittest.skipUnless(FULL, "20 s, for which the copies of a stopped run are tried")
+    def test_a_store_that_fails_until_the_end_is_told_of(self):
+        tier = self.root / "tier"
+        process = self.start(self.job("unsaved", schedule=CONSTANT), "--set", f"checkpoint={{every: 5, durable: {{to: {tier}, every: 5}}}}", "--set", "steps=100000",
+                             *faults({"kind": "fail_store", "step": 3, "seconds": 600}))
+        self.wait_for_step(process, 12, "unsaved")
+        process.send_signal(signal.SIGTERM)
+        output = self.finish_one(process, status=143)
+        self.assertRegex(output, rf"the checkpoint of the last step is not in the durable tier {tier} yet: the next run of this job copies it, and sends only what is missing")
 
     def test_a_node_whose_link_is_dropped_is_lost_to_both_sides_and_comes_back(self):
         name, port = "link", free_port()

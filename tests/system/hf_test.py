@@ -5,6 +5,7 @@ import struct
 import unittest
 
 from hf_support import *
+from nodes_test import NodesTest
 from support import *
 
 JOB = """\
@@ -34,7 +35,7 @@ LAYOUTS = {
 }
 
 
-class HuggingFace(RunTest):
+class HuggingFace(NodesTest):
     def source(self, family, name="source", dtype="F32", shards=1, tokenizer=True, **changes):
         config = {**CONFIGS[family], **changes}
         tensors = make_tensors(config, dtype)
@@ -107,6 +108,28 @@ class HuggingFace(RunTest):
                     self.command("export", self.root / name, "--out", out)
                     self.assert_same(out, tensors)
                     self.assertTrue((out / "tokenizer.json").exists())
+
+    def test_nodes_begin_from_the_weights_and_go_on_from_their_checkpoint(self):
+        source, tensors = self.source("llama")
+        layout = ["--set", "parallel={tp: 2, dp: 2, zero: 1}"]
+        self.run_job(self.from_job(source, "one", lr=1e-2, steps=4), *layout)
+        self.finish(self.start_nodes(self.from_job(source, "two", lr=1e-2, steps=4), *layout, "--stop-after", "2"))
+        outputs = self.finish(self.start_nodes(self.from_job(source, "two", lr=1e-2, steps=4), *layout))
+        self.assertIn("resuming from", outputs[0])
+        losses = lambda name: [s["loss"] for s in self.steps(name)]
+        for one, two in zip(losses("one"), losses("two"), strict=True):
+            self.assertAlmostEqual(one, two, delta=1e-5 * one)
+        # Each node reads the slices of its ranks: no bit is another.
+        self.finish(self.start_nodes(self.from_job(source, "still"), *layout))
+        self.command("export", self.root / "still", "--out", self.root / "out")
+        self.assert_same(self.root / "out", tensors)
+        # Of adapters the base is read again, by every node.
+        lora = ["--set", "lora={rank: 4, alpha: 8}", *layout]
+        self.run_job(self.from_job(source, "lora", lr=1e-2, steps=4), *lora)
+        for stop in (["--stop-after", "2"], []):
+            self.finish(self.start_nodes(self.from_job(source, "lora-two", lr=1e-2, steps=4), *lora, *stop))
+        for one, two in zip(losses("lora"), losses("lora-two"), strict=True):
+            self.assertAlmostEqual(one, two, delta=1e-5 * one)
 
     def test_a_run_begins_from_the_weights_and_goes_on_from_its_own_checkpoint(self):
         directory, _ = self.source("llama")

@@ -21,8 +21,11 @@ SOON = DEAD + (60 if SANITIZED else 12)
 
 
 class HostsTest(RestartTest):
-    def begin(self, name, *more, nodes=2, spares=0):
-        self.name, self.nodes, self.spares = name, nodes, spares
+    environments = {}
+
+    def begin(self, name, *more, nodes=2, spares=0, environments=None):
+        """`environments`: by host."""
+        self.name, self.nodes, self.spares, self.environments = name, nodes, spares, environments or {}
         self.hosts = Hosts(nodes + spares)
         self.addCleanup(self.hosts.close)
         self.port = free_port()
@@ -33,7 +36,7 @@ class HostsTest(RestartTest):
         command = self.hosts.command(host, BINARY, "run", self.job(self.name, schedule=CONSTANT), "--nodes", str(self.nodes), "--node",
                                      str(node), "--rendezvous", f"{self.hosts.address(0)}:{self.port}", "--rendezvous-timeout", "60",
                                      *self.arguments)
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=self.environments.get(host))
         self.addCleanup(self._end, process)
         self.hosts.add(host, process)
         return process
@@ -277,6 +280,23 @@ class Elastic(HostsTest):
         self.assertTrue(any("parallel.pp" in change for change in changes), changes)
 
     @unittest.skipUnless(FULL, SLICE)
+    def test_a_signal_that_comes_while_a_run_is_about_to_grow_ends_it(self):
+        hold, environment = self.slow_disk()
+        self.begin("signalled", *LONG, *self.MORE, environments={0: environment})
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        self.train_until(self.last_step(self.name) + 12)
+        hold.write_text("step-")  # it grows when its last checkpoint is on the disk
+        self.agents[1] = self.agent(1, 1)
+        self.wait_for(self.agents[0], lambda: any("a node has come: the run goes on with 2 nodes" in m for m in self.events_of("node")), "it is to grow")
+        self.agents[0].send_signal(signal.SIGTERM)
+        self.read_until(self.agents[0], "SIGTERM: stopping, and not growing")
+        hold.unlink()
+        self.assertNotIn("goes on with 2 nodes and dp 2 from", self.finish_one(self.agents[0], status=143))
+        self.finish_one(self.agents[1], status=143)
+
+    @unittest.skipUnless(FULL, SLICE)
     def test_of_three_nodes_two_are_cut_off_one_after_the_other(self):
         steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
         self.begin("three", *steps, *self.MORE, nodes=3)
@@ -319,6 +339,20 @@ class Elastic(HostsTest):
         self.begin("rigid", *self.MORE, "--set", "cluster.failures.min_replicas=2")
         self.assertIn("the job has no smaller size", self.finish_one(self.agents[0], status=3))
         self.finish_one(self.agents[1], status=3)
+
+    def test_a_job_whose_smallest_size_does_not_fit_is_refused(self):
+        # What two nodes share in halves (zero 3) and one has no memory for: neither begins to train.
+        layers = lambda count: ["--set", "model.hidden=2048", "--set", "model.ffn=8192", "--set", f"model.layers={count}"]
+        fits = lambda count: subprocess.run([BINARY, "plan", self.job("large"), "--set", "precision=fp32", *DISK, *layers(count)],
+                                            capture_output=True, text=True, timeout=PATIENCE).returncode == 0
+        count = 4
+        while fits(count):
+            count += -(-count // 4)
+        self.begin("large", *self.MORE, *layers(count), "--set", "parallel.zero=3")
+        output = self.finish_one(self.agents[0], status=3)
+        self.assertIn("cluster.failures.elastic: on 1 node and dp 1, which cluster.failures.min_replicas allows, the job does not", output)
+        self.finish_one(self.agents[1], status=3)
+        self.assertEqual(self.steps(self.name), [])
 
     @unittest.skipUnless(FULL, SLICE)
     def test_below_min_replicas_the_others_wait(self):

@@ -81,7 +81,10 @@ class Spikes(JudgeTest):
         self.assertEqual(len(self.losses("skip")), STEPS)
 
     def test_a_rollback_goes_back_to_a_checkpoint_and_does_the_steps_again(self):
-        output = self.broken("back", *ZERO1, *spikes("rollback"), *faults(flip(28)))
+        # A durable tier that fails just then changes nothing where the directory has the checkpoint.
+        tier = ["--set", f"checkpoint={{every: 5, durable: {{to: {self.root / 'tier'}, every: 5}}}}"]
+        output = self.broken("back", *ZERO1, *spikes("rollback"), *tier, *faults({"kind": "fail_store", "step": 27, "seconds": 1}, flip(28)))
+        self.assertRegex(output, r"the durable tier cannot be looked at: .*Input/output error.*\(injected\)")
         self.assertRegex(output, r"spike in step 28: .*; the run goes back \(rollback 1 of 2\)")
         self.assertIn("the run goes back to step 25; steps 26 to 28 are done again", output)
         self.assertEqual(len([e for e in self.events("back") if e["event"] == "resume"]), 1)
@@ -98,6 +101,24 @@ class Spikes(JudgeTest):
         self.assertRegex(output, r"the samples that the run passes over could not be written down; a later start of the job reads them again: .*No space left")
         self.assertRegex(output, r"checkpoints after step 20, to which the run goes back, could not be withdrawn: .*step-00000025/COMPLETE.*Read-only file system")
         self.assertRegex(output, r"the run goes back to step 20, and checkpoint .*/step-00000025 of a later step still counts: it could not be withdrawn; remove it")
+
+    @unittest.skipUnless(FULL, "a node lost in the moment of a rollback")
+    def test_a_node_that_is_lost_while_the_run_goes_back_is_done_without(self):
+        # The checkpoint of step 25 is under way, and the rollback waits for it.
+        name, port = "lost", free_port()
+        hold, environment = self.slow_disk()
+        hold.write_text("step-00000025")
+        arguments = [*KILLED, *ZERO1, *spikes("rollback"), "--set", "cluster.failures.elastic=true", *faults(flip(28))]
+        agents = [self.start_node(self.job(name, schedule=CONSTANT), node, port, *arguments, env=environment) for node in (0, 1)]
+        self.read_until(agents[0], r"the run goes back \(rollback 1 of 2\)")
+        agents[1].kill()
+        self.read_until(agents[0], r"node 1 .*was lost after step")
+        hold.unlink()
+        output = self.finish_one(agents[0])
+        self.assertRegex(output, r"node 1 \(\S+\) was lost meanwhile; the run goes on with 1 node")
+        self.assertEqual(self.last_step(name), STEPS)
+        self.assert_samples_once(name)
+        agents[1].communicate(timeout=PATIENCE)
 
     def test_without_a_checkpoint_a_rollback_goes_back_to_the_start(self):
         output = self.broken("start", *ZERO1, *spikes("rollback"), "--set", "checkpoint.every=0", *faults(flip(20)))

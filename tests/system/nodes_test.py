@@ -68,6 +68,46 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 """
 
 
+# While the file that the environment names exists, the main thread of an agent stands still where it looks at its ranks: behind its timer.
+BUSY = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+ssize_t read(int fd, void* to, size_t n) {
+  const ssize_t got = syscall(SYS_read, fd, to, n);
+  char name[64], target[64] = {0}, who[16] = {0};
+  if (got != 8 || syscall(SYS_gettid) != getpid()) return got;
+  prctl(PR_GET_NAME, who);
+  snprintf(name, sizeof(name), "/proc/self/fd/%d", fd);
+  if (!strcmp(who, "trainerd") && readlink(name, target, sizeof(target) - 1) > 0 && !strcmp(target, "anon_inode:[timerfd]"))
+    while (access(getenv("BUSY"), F_OK) == 0) usleep(1000);
+  return got;
+}
+"""
+
+
+class Busy(NodesTest):
+    def test_an_agent_that_stands_still_and_beats_is_told_of_and_not_lost(self):
+        busy, port = self.root / "busy", free_port()
+        environment = {**self.preloaded("busy-agent", BUSY), "BUSY": str(busy)}
+        arguments = ["--set", "steps=1000000", "--set", "parallel.dp=2", "--set", "evaluate.every=0", "--set", "supervise={heartbeat: 250ms, dead_after: 1s}"]
+        agents = [self.start_node(self.job(), node, port, *arguments, env=environment if node else None) for node in (0, 1)]
+        self.wait_for_step(agents[0], 5)
+        busy.touch()
+        line = self.read_until(agents[0], "is alive")
+        self.assertRegex(line, r"node 1 \(\S+\) is alive, but its agent has been busy for 1\.\d+ s: it may wait for a disk")
+        busy.unlink()
+        self.wait_for_step(agents[0], self.last_step() + 5)
+        [event] = [e for e in self.events() if e["event"] == "warning"]
+        self.assertIn("node 1", event["message"])
+        agents[0].send_signal(signal.SIGTERM)
+        self.finish(agents, status=143)
+
+
 class Preflight(NodesTest):
     def test_a_node_whose_storage_fails_and_whose_clock_is_ahead_is_told_of(self):
         rules, environment = self.failing_disk()
@@ -285,7 +325,9 @@ class Meeting(NodesTest):
 
         for place in places:
             place.mkdir()
-        self.assertRegex(apart(7)[1], r"node 0 did not come .*it has left no token for the others in out/\.token; set `output` to a directory")
+        output = apart(7)[1]
+        self.assertRegex(output, r"node 0 is there, but it has left no token for the others")
+        self.assertRegex(output, r"node 0 did not come .*it has left no token for the others in out/\.token; set `output` to a directory")
         for output in apart(2, TRAINERD_TOKEN="one token for both nodes"):
             self.assertIn("does not see node 0's output directory out", output)
 

@@ -128,6 +128,35 @@ class PartnerTest(RestartTest):
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
         self.finish_all(TWO)
 
+    def begin_with_a_disk_that_stands_still(self, name, *more):
+        """Node 1 is lost and back, and node 0 waits for its disk with its part of a checkpoint before the ranks begin again."""
+        hold, environment = self.slow_disk()
+        hold.write_text("step-00000050")
+        self.begin(name, TWO, "--set", "checkpoint.every=50", *more, environments={0: environment})
+        self.wait_for_step(self.agents[0], 53, name)
+        self.lose(1)
+        self.agents[1] = self.again(1)
+        self.read_until(self.agents[0], r"node 1 .*is there again")
+        return hold
+
+    def test_one_that_is_lost_again_before_the_ranks_begin_is_waited_for_once_more(self):
+        hold = self.begin_with_a_disk_that_stands_still("before")
+        self.lose(1)
+        self.read_until(self.agents[0], r"node 1 .*was lost after step")
+        hold.unlink()
+        self.read_until(self.agents[0], "restarted: ")
+        self.read_until(self.agents[0], "start its agent again")
+        self.agents[1] = self.again(1)
+        self.assertRegex(self.read_until(self.agents[0], "restarted: "), r"node 1 .*was lost after step \d+: it was not there when the ranks began")
+        self.finish_all(TWO)
+
+    def test_a_checkpoint_that_stays_under_way_keeps_the_ranks_from_beginning_again(self):
+        hold = self.begin_with_a_disk_that_stands_still("unfinished", "--set", "checkpoint.give_up=2s")
+        why = r"node 1 .*was lost after step \d+: .*; the workers cannot start again: an unfinished checkpoint cannot be written"
+        self.assertRegex(self.finish_one(self.agents[1], status=7), why)
+        hold.unlink()
+        self.assertRegex(self.finish_one(self.agents[0], status=7), why)
+
     def test_one_that_is_lost_before_the_first_copy_begins_at_the_start(self):
         self.begin("early", TWO, "--set", "checkpoint.memory=1h")
         self.wait_for_step(self.agents[0], 3, "early")

@@ -239,6 +239,19 @@ class ObjectStore(RunTest):
         self.assertIn("s3://corpora/texts/d.jsonl, line 2: ", self.data_command("prepare", "s3://corpora/texts/*.jsonl", "--out", str(self.root / "wrong"), status=4))
         self.assertIn("s3://corpora/none", self.data_command("prepare", "s3://corpora/none.jsonl", "--out", str(self.root / "none"), status=4))
 
+    @unittest.skipUnless(FULL, "takes 20 s")
+    def test_many_workers_fetch_each_byte_once(self):
+        """What one has fetched ahead does not push out what another has."""
+        class Named(bytes):
+            etag = '"same"'
+
+        line = json.dumps({"text": "x" * 4000}).encode() + b"\n"
+        text = Named(line * ((16 << 20) // len(line) + 1))
+        for n in range(48):
+            self.store.objects[f"corpora/wide/{n:02}.jsonl"] = text
+        self.data_command("prepare", "s3://corpora/wide", "--out", str(self.root / "wide"), "--workers", "48")
+        self.assertLess(self.store.ranges, 1.2 * 48 * len(text))
+
     def test_inspect_and_verify_say_of_objects_what_they_say_of_files(self):
         for command in (["inspect"], ["inspect", "--all"], ["verify"]):
             for place in ("documents", "many", "many/**/*.bin"):

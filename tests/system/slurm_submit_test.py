@@ -75,6 +75,7 @@ class Submit(Submitter):
         self.assertRegex(self.trainerd("submit", self.job("a"), "--test-only"), r"Job \d+ to start at")
         self.assertEqual(self.slurm("squeue", "-h"), "")
 
+    @unittest.skipUnless(FULL, "slurm_test.py has a preemption, and the next test --requeues")
     def test_a_submitted_job_is_preempted_requeued_and_cancelled(self):
         number = self.endless("a", "--partition", "grace", "--requeues", "2")
         self.preempt()
@@ -123,6 +124,7 @@ class Loss(Submitter):
         self.assertIn(f"resuming from {self.root}/lost/checkpoints/{kept}", self.output(number))
         return number
 
+    @unittest.skipUnless(FULL, "the next test loses the node of the script too")
     def test_a_job_that_loses_a_node_goes_on_and_has_the_same_losses(self):
         number = self.lose_a_node("node2")
         self.assertRegex(self.output(number), r"node 1 \(.*\) was lost after step \d+")

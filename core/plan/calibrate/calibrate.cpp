@@ -21,7 +21,8 @@ namespace trainerd::core::plan {
 namespace {
 
 /// The models of the steps that are timed: together they meet every operator over a range of sizes, in and
-/// out of caches.
+/// out of caches. Small ones come first: the first kFewestModels have every operator.
+constexpr std::size_t kFewestModels = 3;
 constexpr std::array kModels = {
     "model: {layers: 2, hidden: 64, heads: 2, ffn: 192, seq_len: 64, vocab: 256}\nbatch: {global: 4, micro: "
     "2}\n",
@@ -45,6 +46,8 @@ constexpr std::array kModels = {
     "model: {layers: 1, hidden: 1024, heads: 8, ffn: 2816, seq_len: 1024, vocab: 256}\nbatch: {global: 1, "
     "micro: 1}\n",
 };
+
+constexpr std::array kPrecisions = {"fp32", "bf16"};
 
 job::JobSpec job_of(const char* model, const char* precision) {
   return spec::parse_job(std::string("name: calibrate\nseed: 1\ndevice: cpu\n") + model +
@@ -121,8 +124,8 @@ class TimedModel {
 
 std::vector<job::JobSpec> jobs() {
   std::vector<job::JobSpec> jobs;
-  for (const char* precision : {"fp32", "bf16"})
-    for (const char* model : kModels) jobs.push_back(job_of(model, precision));
+  for (const char* model : kModels)
+    for (const char* precision : kPrecisions) jobs.push_back(job_of(model, precision));
   return jobs;
 }
 
@@ -154,12 +157,19 @@ struct Shared {
   parallel::LocalWorld world;
   std::vector<OperatorSamples> alone, crowded;  ///< rank 0's, by job
   int rounds = 0;
+  std::size_t models = 0;  ///< that the first round came to
   double peak_fp32 = 0, peak_bf16 = 0;
 };
 
 constexpr int kStepsOfRound = 2;
 
-void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, double until,
+/// Times on base::monotonic_seconds(): no round begins after `until`, and the first is cut short after
+/// `late`.
+struct Limits {
+  double until = 0, late = 0;
+};
+
+void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& node, const Limits& limits,
                   const CalibrateOptions& options) {
   parallel::Topology mine = node;
   mine.devices_per_node = 1;
@@ -172,13 +182,22 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
   const auto stream = backend.make_stream("calibrate", nullptr);
   const auto group = shared.world.communicator(rank, backend, all, "calibrate");
   const auto meet = [&] { group->barrier(*stream, {.label = "calibrate"})->wait(*stream); };
-  for (bool more = true; more;) {
+  // Rank 0's clock decides for all.
+  const auto passed = [&](double end) {
+    std::int32_t over = base::monotonic_seconds() < end ? 0 : 1;
+    const kernels::Tensor word{reinterpret_cast<std::byte*>(&over), kernels::DType::i32, {1}};
+    if (all.size() > 1) group->broadcast(*stream, word, 0, {.label = "calibrate"})->wait(*stream);
+    return over != 0;
+  };
+  do {
     // One model at a time: the memory of all would be gigabytes a rank.
     for (std::size_t j = 0; j < all_jobs.size(); ++j) {
+      const std::size_t model_index = j / kPrecisions.size();
+      if (j % kPrecisions.size() == 0 && model_index >= kFewestModels && passed(limits.late)) break;
       if (rank == 0 && options.progress) {
-        const double left = std::max(0.0, until - base::monotonic_seconds());
+        const double left = std::max(0.0, limits.until - base::monotonic_seconds());
         options.progress("operators, round " + std::to_string(shared.rounds + 1) + ", model " +
-                             std::to_string(j + 1) + " of " + std::to_string(all_jobs.size()),
+                             std::to_string(model_index + 1) + " of " + std::to_string(kModels.size()),
                          options.seconds > 0 ? 1 - left / options.seconds : 1);
       }
       TimedModel model(all_jobs[j], mine);
@@ -191,18 +210,14 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
         model.run(rank == 0 ? shared.crowded[j] : elsewhere);
       }
       if (all.size() > 1) meet();
+      if (rank == 0) shared.models = std::max(shared.models, model_index + 1);
     }
     if (rank == 0) {
       shared.peak_fp32 = std::max(shared.peak_fp32, rank::measure_gemm_peak(backend, kernels::DType::f32));
       shared.peak_bf16 = std::max(shared.peak_bf16, rank::measure_gemm_peak(backend, kernels::DType::bf16));
       ++shared.rounds;
     }
-    // Rank 0's clock decides for all.
-    std::int32_t go_on = base::monotonic_seconds() < until ? 1 : 0;
-    const kernels::Tensor word{reinterpret_cast<std::byte*>(&go_on), kernels::DType::i32, {1}};
-    if (all.size() > 1) group->broadcast(*stream, word, 0, {.label = "calibrate"})->wait(*stream);
-    more = go_on != 0;
-  }
+  } while (!passed(limits.until));
 }
 
 }  // namespace
@@ -230,18 +245,20 @@ Calibration calibrate(const CalibrateOptions& options) {
   parallel::Topology& node = made.topology;
   parallel::MeasuredRates& rates = node.measured;
   rates.devices = node.devices_per_node;
-  const double until = base::monotonic_seconds() + options.seconds;
+  const double now = base::monotonic_seconds();
+  const Limits limits{.until = now + options.seconds, .late = now + 2 * options.seconds};
   Shared shared{.world = parallel::LocalWorld(node.devices_per_node), .alone = {}, .crowded = {}};
-  shared.world.run([&](std::int64_t rank) { measure_rank(shared, rank, node, until, options); });
+  shared.world.run([&](std::int64_t rank) { measure_rank(shared, rank, node, limits, options); });
 
   std::vector<OperatorSamples::Sample> alone, crowded;
   std::vector<double> host;
   double host_seconds = 0, step_seconds = 0;
   for (std::size_t j = 0; j < shared.alone.size(); ++j) {
     const OperatorSamples& mine = shared.alone[j];
+    if (mine.operators() == 0) continue;  // there was no time for it
     for (const auto& sample : mine.samples()) alone.push_back(sample);
     for (const auto& sample : shared.crowded[j].samples()) crowded.push_back(sample);
-    host.push_back(mine.host_seconds() / std::max(1.0, mine.operators()));
+    host.push_back(mine.host_seconds() / mine.operators());
     host_seconds += mine.host_seconds(), step_seconds += mine.step_seconds();
   }
   FittedCurves fitted = fit_curves(alone);
@@ -249,10 +266,11 @@ Calibration calibrate(const CalibrateOptions& options) {
   rates.crowded = fit_curves(crowded).curves;
   rates.operator_seconds = median(host);
   made.rounds = shared.rounds;
+  made.models = static_cast<int>(shared.models);
   made.fit_error = fitted.error;
   made.host_share = host_seconds / step_seconds;
   if (options.progress) options.progress("links", 1);
-  if (node.devices_per_node > 1) rates.collectives = measure_collectives(node);
+  if (node.devices_per_node > 1) rates.collectives = measure_collectives(node, limits.late);
   node.peak.fp32 = shared.peak_fp32;
   node.peak.bf16 = shared.peak_bf16;
   return made;

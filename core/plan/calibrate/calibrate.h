@@ -15,7 +15,9 @@ namespace trainerd::core::plan {
 
 struct CalibrateOptions {
   job::DeviceChoice device = job::DeviceChoice::cpu;
-  double seconds = 45;       ///< to measure for, about; at least one round is made
+  /// To measure for, about: rounds are whole unless the first takes more than twice as long. It then ends
+  /// after the smallest models that have every operator, and larger sizes follow from these.
+  double seconds = 45;
   std::int64_t threads = 1;  ///< of a rank
   std::int64_t ranks = 0;    ///< devices of the node; 0: as many as the cores have room for
   /// Called now and then, from one thread at a time, with what is measured and the share of the time that has
@@ -27,6 +29,7 @@ struct Calibration {
   /// With `measured`, and peaks of matrix products as this library reaches them.
   parallel::Topology topology;
   int rounds = 0;
+  int models = 0;         ///< that a round has
   double host_share = 0;  ///< of a step, outside operators
   double fit_error = 0;   ///< mean error of the curves on what they were made from, by time
 };

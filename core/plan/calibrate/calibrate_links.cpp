@@ -28,7 +28,7 @@ using kernels::Tensor;
 constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                     "broadcast",  "barrier",    "message"};
 constexpr std::array<std::int64_t, 7> kBytes{64, 4096, 65536, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
-constexpr int kRounds = 25;
+constexpr int kRounds = 25, kFewestRounds = 3;
 
 /// `x` is the whole tensor, `part` this rank's, `other` as large as `x`.
 void once(const std::string& operation, Communicator& comm, kernels::Stream& stream, const Tensor& x,
@@ -54,7 +54,7 @@ void once(const std::string& operation, Communicator& comm, kernels::Stream& str
 }
 
 MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<std::int64_t>& ranks,
-                                      std::int64_t rank, int threads) {
+                                      std::int64_t rank, int threads, double late) {
   base::ThreadPool pool(threads);
   kernels::CpuBackend backend(kernels::detect_cpu(threads), pool);
   const auto stream = backend.make_stream("calibrate", nullptr);
@@ -62,7 +62,12 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
   const kernels::Buffer memory = backend.allocate(kernels::MemoryKind::device, 2 * kBytes.back());
   std::map<std::pair<std::string, std::int64_t>, std::vector<double>> seconds;
   const std::int64_t size = static_cast<std::int64_t>(ranks.size());
-  for (int round = -2; round < kRounds; ++round)
+  for (int round = -2; round < kRounds; ++round) {
+    // Rank 0's clock decides for all.
+    std::int32_t over = round >= kFewestRounds && base::monotonic_seconds() > late ? 1 : 0;
+    const Tensor word{reinterpret_cast<std::byte*>(&over), DType::i32, {1}};
+    comm->broadcast(*stream, word, 0, {.label = "calibrate"})->wait(*stream);
+    if (over != 0) break;
     for (const std::int64_t bytes : kBytes)
       for (const char* operation : kOperations) {
         if (operation == std::string("barrier") && bytes != kBytes.front()) continue;
@@ -76,6 +81,7 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
         if (round >= 0)
           seconds[{operation, bytes}].push_back(operation == std::string("message") ? took / 2 : took);
       }
+  }
   MeasuredRates::Operators curves;
   for (const auto& [what, took] : seconds) {
     curves[what.first].push_back(static_cast<double>(what.second));
@@ -86,7 +92,7 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
 
 }  // namespace
 
-MeasuredRates::Operators measure_collectives(const Topology& node) {
+MeasuredRates::Operators measure_collectives(const Topology& node, double late) {
   constexpr double kSpinSeconds = 100e-6;  // as workers with cores of their own
   std::vector<std::int64_t> ranks;
   for (std::int64_t rank = 0; rank < node.devices_per_node; ++rank) ranks.push_back(rank);
@@ -103,7 +109,7 @@ MeasuredRates::Operators measure_collectives(const Topology& node) {
         try {
           const ShmWorld world(base::Segment::attach(base::UniqueFd(::dup(segment.fd()))), layout, rank,
                                {.deadline_seconds = 60, .spin_seconds = kSpinSeconds});
-          MeasuredRates::Operators mine = measure_rank(world, ranks, rank, node.device.threads);
+          MeasuredRates::Operators mine = measure_rank(world, ranks, rank, node.device.threads, late);
           if (rank == 0) curves = std::move(mine);
         } catch (const std::exception& e) {
           const std::lock_guard lock(mutex);

@@ -43,11 +43,13 @@ std::string cluster_yaml(const Calibration& made, const std::string& source) {
   const bool processor = t.device.kind == kernels::DeviceKind::cpu;
   constexpr double kTera = 1e12;
   std::string text = fmt::format(
-      "# Every number under `peak_tflops` and `measured`: {}, {} {} of {} {}, medians of {} rounds.\n"
+      "# Every number under `peak_tflops` and `measured`: {}, {} {} of {} {}, medians of {} {} of {} "
+      "models.\n"
       "# The curves are {:.1f}% of the operators' time away from what they were made from; {:.1f}% of a step "
       "was outside operators.\n",
       source, rates.devices, rates.devices == 1 ? "rank" : "ranks", t.device.threads,
-      t.device.threads == 1 ? "thread" : "threads", made.rounds, 100 * made.fit_error, 100 * made.host_share);
+      t.device.threads == 1 ? "thread" : "threads", made.rounds, made.rounds == 1 ? "round" : "rounds",
+      made.models, 100 * made.fit_error, 100 * made.host_share);
   text += fmt::format("kind: {}\ndevice: {}\n", to_string(t.device.kind), quoted(t.device.name));
   if (processor)
     text += fmt::format(

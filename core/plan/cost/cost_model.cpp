@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 
 #include "core/plan/cost/measured_cost.h"
@@ -27,18 +28,31 @@ double tiled_seconds(const OpClass& g, double rows, double columns, double split
   return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);
 }
 
-/// The fastest of the library's tiles: the large one, its transpose, half of it, and with the sums cut where
-/// tiles are few.
+/// Of adding up the fp32 parts of a sum that was cut, by a kernel of its own behind the product: it reads
+/// them, and C where there is one, and writes the output. Infinite where the parts do not fit the workspace.
+double split_seconds(const OpClass& g, double splits, const Topology& t) {
+  if (splits <= 1) return 0;
+  const double elements = real(g.m) * real(g.n), parts = 4 * splits * elements;
+  if (parts > real(t.device.tuning.gemm_workspace_bytes)) return std::numeric_limits<double>::infinity();
+  const double bytes = parts + (g.adds ? 2.0 : 1.0) * elements * real(kernels::size_of(g.out));
+  return bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+}
+
+/// The fastest of the library's tiles: the large one, its transpose and half of it, each also with the sums
+/// cut where tiles are few and the workspace holds the parts.
 double gemm_seconds(const OpClass& g, const Topology& t) {
   const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows,
                columns = t.rates.gemm.tile_columns;
   // A smaller tile reads its operands more often for what it makes.
   constexpr double kHalfTileCost = 1.08;
-  double best =
-      std::min(tiled_seconds(g, rows, columns, 1, t, peak), tiled_seconds(g, columns, rows, 1, t, peak));
   const double half = std::min(rows, columns);
-  for (const double splits : {1.0, 2.0, 4.0, 8.0})
-    best = std::min(best, kHalfTileCost * tiled_seconds(g, half, half, splits, t, peak));
+  double best = std::numeric_limits<double>::infinity();
+  for (const double splits : {1.0, 2.0, 3.0, 4.0, 6.0, 8.0}) {
+    const double product = std::min({tiled_seconds(g, rows, columns, splits, t, peak),
+                                     tiled_seconds(g, columns, rows, splits, t, peak),
+                                     kHalfTileCost * tiled_seconds(g, half, half, splits, t, peak)});
+    best = std::min(best, product + split_seconds(g, splits, t));
+  }
   return best;
 }
 

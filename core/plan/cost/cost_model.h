@@ -25,7 +25,8 @@ bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
 std::string how_to_get_rates(const parallel::Topology& topology);
 
 /// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more
-/// summands. Attention by a library: the peak's part that grows with the sequence; by our own kernels on a
+/// summands; sums are cut for more tiles where the workspace holds the parts, at the time of adding them up.
+/// Attention by a library: the peak's part that grows with the sequence; by our own kernels on a
 /// CUDA device: a part of that, or what shared memory feeds. Everything else: its bytes. No operator is
 /// faster than its bytes. By measured curves instead, where the topology has them.
 double op_seconds(const rank::RecordedOp& op, const parallel::Topology& topology);

@@ -206,6 +206,10 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
   plan_memory(plan, layout, records, other);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, other);
+  for (const auto& record : records.of_rank)
+    if (const GraphIssue issue = graph_issue(job, *record, topology);
+        plan.timed && issue.issue_seconds > plan.graphs.issue_seconds)
+      plan.graphs = issue;
   plan.attention = plan_attention(records, topology, job.microbatches(), plan.timed);
   plan_checkpoints(plan, records);
   return plan;

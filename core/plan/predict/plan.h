@@ -8,6 +8,7 @@
 #include "core/job/job.h"
 #include "core/plan/cost/group_places.h"
 #include "core/plan/predict/attention_plan.h"
+#include "core/plan/replay/graph_issue.h"
 #include "core/plan/replay/other_software.h"
 #include "core/plan/replay/replay.h"
 #include "core/rank/dry_run.h"
@@ -73,6 +74,7 @@ struct Plan {
   AttentionPlan attention;
   bool timed = false;  ///< the topology has rates; if not, what follows is 0
   Replay time;
+  GraphIssue graphs;  ///< of the stage whose host takes longest
   /// What supervise.verify adds to a step on average: all but the update of every n-th step a second time.
   double verify_seconds = 0;
   std::vector<TrafficPlan> communication;

@@ -229,9 +229,18 @@ std::string plan_summary(const Plan& plan) {
                             duration((step + plan.verify_seconds) * static_cast<double>(plan.job.steps)));
 }
 
+std::string graphs_text(const GraphIssue& graphs) {
+  if (!graphs.used) return "";
+  return fmt::format(
+      "\nCUDA graphs: {} launches per step in place of {}: the host takes {} for them, not {}, of {} of "
+      "operators; the graphs' own memory is the driver's, and no part of the plan\n",
+      graphs.launches, graphs.calls, duration(graphs.graph_issue_seconds), duration(graphs.issue_seconds),
+      duration(graphs.device_seconds));
+}
+
 std::string plan_text(const Plan& plan, double tokens) {
   return head_text(plan) + memory_text(plan) + traffic_text(plan) + attention_text(plan.attention) +
-         time_text(plan, tokens) + checkpoint_text(plan);
+         graphs_text(plan.graphs) + time_text(plan, tokens) + checkpoint_text(plan);
 }
 
 std::string plan_json(const Plan& plan, double tokens) {
@@ -260,6 +269,12 @@ std::string plan_json(const Plan& plan, double tokens) {
       out["own_attention"]["fast_seconds"] = a.fast_seconds;
     }
   }
+  if (const GraphIssue& g = plan.graphs; g.used)
+    out["cuda_graphs"] = {{"calls", g.calls},
+                          {"launches", g.launches},
+                          {"issue_seconds", g.issue_seconds},
+                          {"graph_issue_seconds", g.graph_issue_seconds},
+                          {"operator_seconds", g.device_seconds}};
   out["flops_convention"] = kFlopsConvention;
   out["model_flops_per_token"] = job::flops_per_token(plan.job.model);
   if (plan.timed) {

@@ -26,6 +26,10 @@ struct ReplayInput {
   /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last
   /// step on, and the device waits where it has caught up.
   double launch_seconds = 0;
+  /// By pipeline rank, whether it puts the lists of operators between collectives on the device as graphs
+  /// (GraphIssue); empty: none does. One takes a launch, and for each operator the host `compared_seconds`.
+  std::vector<bool> graphs = {};
+  double compared_seconds = 0;
   bool messages_stop_host = false;  ///< it waits for the device before and after each message, and so runs
                                     ///< ahead within an action alone
   std::function<TransferCost(std::int64_t pipeline_rank, const rank::RecordedCollective&,

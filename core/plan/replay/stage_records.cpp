@@ -9,6 +9,7 @@
 #include "core/model/parameters.h"
 #include "core/model/recompute.h"
 #include "core/plan/cost/cost_model.h"
+#include "core/plan/replay/graph_issue.h"
 #include "core/rank/dry_run.h"
 #include "parallel/layout/schedule_shape.h"
 
@@ -154,6 +155,8 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   input.messages_in_order = input.own_progress && !job::uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
+  for (const auto& record : records.of_rank) input.graphs.push_back(graph_issue(job, *record, *t).used);
+  input.compared_seconds = kComparedCallSeconds;
   input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const rank::RecordedOp& op) { return op_seconds(op, *t); };
   const bool recomputed = job.recompute.kind == job::RecomputeKind::full;

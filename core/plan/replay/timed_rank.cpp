@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
+
+#include "core/plan/replay/graph_issue.h"
+#include "kernels/backend/backend.h"
 
 namespace trainerd::core::plan {
 namespace {
@@ -26,7 +30,9 @@ class Compiler {
   Compiler(const ReplayInput& in, int rank)
       : record_(*in.records[static_cast<std::size_t>(rank)]),
         own_progress_(in.own_progress),
-        launch_seconds_(in.launch_seconds) {
+        launch_seconds_(in.launch_seconds),
+        compared_seconds_(in.compared_seconds),
+        graphs_(!in.graphs.empty() && in.graphs[static_cast<std::size_t>(rank)]) {
     for (const rank::RecordedOp& op : record_.ops) op_seconds_.push_back(in.op_seconds(op));
     for (const rank::RecordedCollective& c : record_.collectives)
       costs_.push_back(in.collective_cost(rank, c, record_));
@@ -58,7 +64,7 @@ class Compiler {
                    {},
                    costs_};
     for (const auto& [key, segment] : record_.actions)
-      rank.actions[key] = timed(segment, base::LedgerPart::compute);
+      rank.actions[key] = timed(segment, base::LedgerPart::compute, graphs_);
     return rank;
   }
 
@@ -71,21 +77,38 @@ class Compiler {
     return at_once_[g] || (!(c.background && own_progress_) && !info(record_.groups[g]).joins_stages);
   }
 
-  TimedSegment timed(const rank::RecordedSegment& segment, Part work) const {
+  TimedSegment timed(const rank::RecordedSegment& segment, Part work, bool graphs = false) const {
     TimedSegment out;
-    const auto pass = [&](double seconds, Part part) {
+    const auto pass = [&](double seconds, Part part, double host) {
       if (out.empty() || out.back().kind != TimedEvent::Kind::pass || out.back().part != part)
         out.push_back({.kind = TimedEvent::Kind::pass, .part = part});
       TimedEvent& run = out.back();
-      run.behind_host = std::max(run.behind_host, run.host + launch_seconds_) + seconds;
-      run.host += launch_seconds_;
+      run.behind_host = std::max(run.behind_host, run.host + host) + seconds;
+      run.host += host;
       run.seconds += seconds;
+    };
+    std::vector<double> list;  // of operators that come together
+    const auto put_list = [&] {
+      if (static_cast<std::int64_t>(list.size()) < kernels::kLeastGraphCalls)
+        for (const double seconds : list) pass(seconds, work, launch_seconds_);
+      else
+        pass(std::accumulate(list.begin(), list.end(), 0.0), work,
+             launch_seconds_ + static_cast<double>(list.size()) * compared_seconds_);
+      list.clear();
     };
     for (const rank::RecordedEvent& e : segment) {
       const auto i = static_cast<std::size_t>(e.index);
       if (e.kind == rank::RecordedEvent::Kind::op) {
-        pass(op_seconds_[i], work);
-      } else if (e.kind == rank::RecordedEvent::Kind::wait) {
+        if (graphs && joins_list(record_.ops[i])) {
+          list.push_back(op_seconds_[i]);
+          continue;
+        }
+        put_list();
+        pass(op_seconds_[i], work, launch_seconds_);
+        continue;
+      }
+      put_list();
+      if (e.kind == rank::RecordedEvent::Kind::wait) {
         if (!at_once_[i])
           out.push_back({.kind = TimedEvent::Kind::wait, .group = e.index, .behind = e.behind});
       } else {
@@ -98,18 +121,20 @@ class Compiler {
                          .host = launch_seconds_,
                          .collective = e.index,
                          .met = messages_.any_of(costs_[i])});
-        else if (stops) pass(costs_[i].seconds(), part);
+        else if (stops) pass(costs_[i].seconds(), part, launch_seconds_);
         if (!at_once_[static_cast<std::size_t>(c.group)])
           out.push_back(
               {.kind = TimedEvent::Kind::issue, .group = c.group, .collective = stops ? -1 : e.index});
       }
     }
+    put_list();
     return out;
   }
 
   const rank::RankRecord& record_;
   bool own_progress_;
-  double launch_seconds_;
+  double launch_seconds_, compared_seconds_;
+  bool graphs_;
   std::vector<double> op_seconds_;
   std::vector<TransferCost> costs_;
   std::vector<bool> at_once_;  // by group: every collective is awaited by the next event

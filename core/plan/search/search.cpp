@@ -225,6 +225,14 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
   std::vector<NearLayout> changes;
   std::vector<RankedLayout> layouts = near_layouts(job, topology, kEnough);
   if (layouts.empty() && otherwise == NoneFits::smallest) layouts = smallest_layouts(job, topology, kEnough);
+  if (topology.device.kind == kernels::DeviceKind::cuda &&
+      job.attention.backward == kernels::Determinism::deterministic) {
+    // Of a library that needs workspace for determinism: no layout changes that.
+    job::JobSpec fast = job;
+    fast.attention.backward = kernels::Determinism::fast;
+    const Plan plan = make_plan(fast, topology);
+    if (plan.fits) changes.push_back({"attention: fast", plan.peak_bytes, true, plan.time.step_seconds});
+  }
   for (const RankedLayout& near : layouts) {
     std::string change;
     for (const std::string& key : differences(own, near.choice)) change += (change.empty() ? "" : ", ") + key;

@@ -58,8 +58,8 @@ std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::
 std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                            std::size_t keep);
 
-/// What a job that does not fit could change: by `near_layouts`, and when there are none and `otherwise` says
-/// so, by `smallest_layouts`.
+/// What a job that does not fit could change: attention's backward, where that alone makes it fit; then by
+/// `near_layouts`, and when there are none and `otherwise` says so, by `smallest_layouts`.
 enum class NoneFits : std::uint8_t { nothing, smallest };
 std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise);

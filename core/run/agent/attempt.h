@@ -119,6 +119,7 @@ class Attempt {
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
   void handle(std::int64_t, const io::EvaluationProgress& m);
+  void handle(std::int64_t, const ReferenceProgress& m);
   void handle(std::int64_t, const io::NoticeRecord& m);
   void handle(std::int64_t, const io::RankStatusRecord& m);
   void handle(std::int64_t rank, const StopNeeded& m);

@@ -3,6 +3,7 @@
 #include "core/run/agent/attempt.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "io/text/text.h"
 #include "kernels/base/error.h"
 
 // Part of the attempt (attempt.h): what it makes of what the ranks say.
@@ -84,6 +85,12 @@ void Attempt::handle(std::int64_t, const io::EvaluationRecord& m) {
 
 void Attempt::handle(std::int64_t, const io::EvaluationProgress& m) {
   if (all_ready()) run_.sinks().each(&io::MetricsSink::on_evaluation_progress, m);
+}
+
+void Attempt::handle(std::int64_t, const ReferenceProgress& m) {
+  const double left = m.seconds / static_cast<double>(m.done) * static_cast<double>(m.pairs - m.done);
+  log::info("the reference's log-probabilities: {} of {} pairs, about {} left", io::with_commas(m.done),
+            io::with_commas(m.pairs), io::short_duration(left));
 }
 
 void Attempt::handle(std::int64_t rank, const MemoryUsed& m) {

@@ -11,8 +11,9 @@
 
 namespace trainerd::core::run {
 
-/// A storage in which nothing is changed once `guard`, which is called before each change and each piece of a
-/// copy, throws: of a leader that was frozen and may have a successor. Reads are as `inner` gives them.
+/// A storage in which nothing is changed while `guard`, which is called before each change and each piece of
+/// a copy, throws: of an agent that was frozen, in whose place another may write. Reads are as `inner` gives
+/// them.
 class GuardedStorage final : public io::Storage {
  public:
   GuardedStorage(std::shared_ptr<io::Storage> inner, std::function<void()> guard)

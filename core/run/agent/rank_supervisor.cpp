@@ -46,7 +46,7 @@ std::vector<std::vector<std::int64_t>> stages_of(const parallel::ProcessGrid& gr
 RankSupervisor::RankSupervisor(Run& run) : run_(run), limits_(limits_of(run.job(), run.topology())) {}
 
 void RankSupervisor::restart() {
-  inquiry_ = {};
+  inquiry_.reset();
   times_.clear();
   if (stragglers_) stragglers_->restart();
 }
@@ -58,9 +58,6 @@ void RankSupervisor::on_look(Attempt& attempt) {
   const std::vector<RankSight> pages = attempt.ranks()->pages();
   if (std::ranges::none_of(pages, [this](const RankSight& page) { return limits_.suspicious(page); })) return;
   if (run_.membership().leads()) return inquire(attempt);
-  const double now = base::monotonic_seconds();
-  if (now - suspected_at_ < HangInquiry::kAskSeconds) return;
-  suspected_at_ = now;
   run_.membership().send(HangSuspected{attempt.number()});
 }
 
@@ -75,24 +72,25 @@ void RankSupervisor::on_message(Attempt& attempt, const ShowRanks& m) {
 }
 
 void RankSupervisor::on_message(Attempt& attempt, const RankSeen& m) {
-  if (attempt.failure() || !inquiry_.add(m.number, m.sight)) return;
-  if (std::cmp_equal(inquiry_.sights().size(), attempt.plan().layout.grid.ranks()))
-    decide(attempt, inquiry_.sights());
+  if (attempt.failure() || !inquiry_ || !inquiry_->add(m.number, m.sight, base::monotonic_seconds())) return;
+  if (inquiry_->complete()) decide(attempt, inquiry_->sights());
 }
 
 void RankSupervisor::inquire(Attempt& attempt) {
   if (attempt.ranks() == nullptr) return;
   if (run_.membership().alone()) return decide(attempt, attempt.ranks()->sights());
+  if (!inquiry_) inquiry_.emplace(attempt.plan().layout.grid.ranks());
   const double now = base::monotonic_seconds();
-  const std::vector<RankSight> before = inquiry_.recent(now) ? inquiry_.sights() : std::vector<RankSight>{};
-  const std::optional<std::int64_t> number = inquiry_.ask(now);
+  const bool unanswered = inquiry_->recent(now) && !inquiry_->complete();
+  const std::vector<RankSight> before = unanswered ? inquiry_->sights() : std::vector<RankSight>{};
+  const std::optional<std::int64_t> number = inquiry_->ask(now);
   if (!number) return;
   // Some node has not answered in time.
-  if (!before.empty() && std::cmp_less(before.size(), attempt.plan().layout.grid.ranks()))
-    decide(attempt, before);
+  if (!before.empty()) decide(attempt, before);
   if (attempt.failure()) return;
   run_.membership().send(ShowRanks{attempt.number(), *number});
-  for (RankSight& sight : attempt.ranks()->sights()) inquiry_.add(*number, std::move(sight));
+  for (RankSight& sight : attempt.ranks()->sights()) inquiry_->add(*number, std::move(sight), now);
+  if (inquiry_->complete()) decide(attempt, inquiry_->sights());  // no rank is elsewhere
 }
 
 void RankSupervisor::decide(Attempt& attempt, const std::vector<RankSight>& sights) {

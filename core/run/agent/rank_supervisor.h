@@ -46,9 +46,8 @@ class RankSupervisor {
 
   Run& run_;
   HangLimits limits_;
-  HangInquiry inquiry_;
+  std::optional<HangInquiry> inquiry_;          ///< the first node's, of the present attempt
   std::string told_;                            ///< what was told and ended nothing
-  double suspected_at_ = -1e9;                  ///< when the first node was asked to inquire
   std::unique_ptr<StragglerWatch> stragglers_;  ///< the first node's
   std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet
   double times_sent_at_ = 0;

@@ -17,11 +17,12 @@
 namespace trainerd::core::run {
 namespace {
 
-/// Nothing is changed in the store by an agent that does not lead any more.
+/// Nothing is changed in the store by an agent that does not lead any more, or that may count as lost.
 io::CheckpointStore guarded(const io::CheckpointStore& store, const io::Retention& retention, bool read_back,
                             const Membership& membership) {
-  if (!membership.coordinated()) return store;
-  return {std::make_shared<GuardedStorage>(store.storage(), membership.write_guard()), retention, read_back};
+  if (membership.leads() && !membership.coordinated()) return store;
+  return {std::make_shared<GuardedStorage>(store.storage(), membership.storage_guard()), retention,
+          read_back};
 }
 
 }  // namespace

@@ -201,7 +201,7 @@ bool Run::prepare_restart(const Go& go) {
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
   // A step that will be saved anew must not have a writer still.
   if (partner_) partner_->stop_sending();
-  const double end = base::monotonic_seconds() + kRegroupSeconds;
+  const double end = base::monotonic_seconds() + std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds);
   const auto dropped = [this] {
     return std::any_of(saving_.begin(), saving_.end(), [](const auto& s) { return s.second.dropped; });
   };
@@ -209,8 +209,9 @@ bool Run::prepare_restart(const Go& go) {
     wait_for_events(end - base::monotonic_seconds());
   if (killed_ || lost_node_) return false;
   if (dropped()) {
-    fail({base::ErrorKind::comm, "the workers cannot start again: an unfinished checkpoint cannot be written",
-          1});
+    // It tells more than what ended the attempt.
+    fail({base::ErrorKind::comm,
+          go.reason + "; the workers cannot start again: an unfinished checkpoint cannot be written", 2});
     return false;
   }
   record_restart(go);

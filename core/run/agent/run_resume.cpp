@@ -174,6 +174,8 @@ void Run::check_data() {
   log::info("data: {}; samples were checked in {}", data_text(data_.files(), data_.content()),
             io::short_duration(base::monotonic_seconds() - begin));
   start_.data_content = data_.content();
+  // Its pairs have log-probabilities by the reference too.
+  if (job_.loss.dpo.on() && !data_.valid.empty()) start_.data_content += "; valid " + data_.valid;
   if (resumed_) {
     ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
     start_.order = std::move(resumed.course.order);
@@ -194,6 +196,7 @@ void Run::check_weights() {
   start_.data_content += (start_.data_content.empty() ? "weights " : ", weights ") + weights->outline();
   if (!membership_.leads()) return;
   const std::string content = weights->verify();
+  start_.weights_content = content;
   if (!start_.resume_path.empty()) return require_same_base(weights->path(), content);
   origin_ = weights->origin();
   origin_.from = weights->path();

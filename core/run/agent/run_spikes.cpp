@@ -86,7 +86,7 @@ SpikeHistory Run::spike_history(std::int64_t step) const {
 std::int64_t Run::rollback_target(std::int64_t step) const {
   std::vector<io::StoredCheckpoint> stored = store_.list();
   if (job_.checkpoint.durable.on()) try {
-      const std::vector<io::StoredCheckpoint> durable = durable_store(options_).list();
+      const std::vector<io::StoredCheckpoint> durable = tier_store().list();
       stored.insert(stored.end(), durable.begin(), durable.end());
     } catch (const base::CheckpointError& error) {
       log::warn("the durable tier cannot be looked at: {}", error.what());

@@ -16,7 +16,9 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
+#include "core/run/nodes/last_heard.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::core::run {
@@ -55,6 +57,7 @@ struct Heartbeats::State {
   bool ends = false;
   double link_back_at = 0;  ///< until then nothing passes to peers or from them
 
+  std::shared_ptr<LastHeard> last_heard = std::make_shared<LastHeard>(options);
   std::atomic<double> busy_since{-1};  ///< of the event loop; negative: it waits
   base::UniqueFd reported{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   base::UniqueFd changed{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -74,6 +77,7 @@ void Heartbeats::State::receive(std::int64_t id, Peer& peer, double now) {
   // A connection that ends is no sign of life; what it means is seen where the agents talk.
   if (n <= 0) return peer.socket.reset();
   watch.heard(id, now);
+  last_heard->heard(now);
   peer.unread.append(bytes.data(), static_cast<std::size_t>(n));
   while (peer.unread.size() >= sizeof(Beat)) {
     Beat busy = 0;
@@ -192,6 +196,12 @@ std::vector<Heartbeats::Report> Heartbeats::take() {
 }
 
 int Heartbeats::event_fd() const { return state_->reported.get(); }
+
+std::function<bool()> Heartbeats::counted_on() const {
+  return [last = state_->last_heard] { return last->recent(base::monotonic_seconds()); };
+}
+
+void Heartbeats::peer_has_ended() { state_->last_heard->end(); }
 
 bool Heartbeats::in_doubt() const {
   const std::lock_guard lock(state_->mutex);

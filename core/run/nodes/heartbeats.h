@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -48,6 +49,14 @@ class Heartbeats {
   int event_fd() const;
   /// Whether a peer is late by more than a beat, and may turn out to be dead.
   bool in_doubt() const;
+
+  /// Whether the peer, of a process that has one, may count on it still, by this process' own clock: it was
+  /// heard of within `dead_seconds`. False for a process that was stopped for longer, from its first
+  /// instruction on; what comes after that at once may have been sent before, and tells nothing. True before
+  /// the first beat. To be called by any thread, also when this is gone.
+  std::function<bool()> counted_on() const;
+  /// The peer has ended: that nothing more is heard of it says nothing (`counted_on`).
+  void peer_has_ended();
 
  private:
   struct State;

@@ -177,6 +177,7 @@ std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) 
         end != nullptr && !leads()) {
       end_ = *end;
       finished_ = true;
+      if (!end->failed && beats_) beats_->peer_has_ended();
     }
     events.push_back(std::move(event));
   }

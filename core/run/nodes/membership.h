@@ -180,6 +180,10 @@ class Membership {
   std::function<bool()> write_permit() const;
   /// The same as a call that throws LeadLost.
   std::function<void()> write_guard() const;
+  /// For what any node writes into the run's storage: the same for the leader. Of another node it throws
+  /// io::StorageError while the leader may count the node as lost, as of an agent that was frozen: others
+  /// write in its place.
+  std::function<void()> storage_guard() const;
   void require_lead() const { write_guard()(); }
   bool lead_is_lost() const { return !write_permit()(); }
   /// "node 0 (host) does not lead the run any more: ..."; without `why`: its lease is over.

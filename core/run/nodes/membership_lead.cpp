@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <iomanip>
 #include <sstream>
@@ -8,6 +9,7 @@
 #include "core/run/coordinator/lead_mark.h"
 #include "core/run/log/log.h"
 #include "core/run/nodes/membership.h"
+#include "io/storage/file_errors.h"
 #include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -51,6 +53,17 @@ std::function<void()> Membership::write_guard() const {
   return [coordinator = options_.lead.coordinator, text = lead_lost_text()] {
     if (!coordinator->leads()) throw LeadLost(text);
   };
+}
+
+std::function<void()> Membership::storage_guard() const {
+  if (leads() || !beats_) return write_guard();
+  return
+      [counted_on = beats_->counted_on(), leader = name_of(0), seconds = io::duration_text(dead_seconds_)] {
+        if (!counted_on())
+          throw io::StorageError("this node has heard nothing of " + leader + " for " + seconds +
+                                     " (supervise.dead_after) and may count as lost: nothing is written",
+                                 ETIMEDOUT);
+      };
 }
 
 std::string Membership::lead_lost_text(const std::string& why) const {

@@ -288,7 +288,8 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
     std::string why;
     const Reached reached = try_to_join(hello, given, std::clamp(left, 0.1, kJoinSeconds), why);
     if (reached == Reached::joined) return await_go(signal_fd);
-    if (reached == Reached::without_token && !told && options_.timeout_seconds - left > kTokenSeconds) {
+    const double waits = std::min(kTokenSeconds, options_.timeout_seconds / 2);
+    if (reached == Reached::without_token && !told && options_.timeout_seconds - left > waits) {
       log::warn("{} is there, but {}", name_of(0), why);
       told = true;
     }
@@ -316,7 +317,7 @@ bool Membership::stops_waiting(int signal_fd, double seconds) {
 /// The second connection to the leader, for signs of life. Where it does not come about, what the leader says
 /// on the first tells why.
 void Membership::join_beats(const std::string& agent) {
-  const double deadline = base::monotonic_seconds() + kBeatsSeconds;
+  const double deadline = base::monotonic_seconds() + std::min(kBeatsSeconds, options_.timeout_seconds);
   std::string why;
   while (!members_[0].channel->ready()) {
     base::UniqueFd socket =

@@ -363,12 +363,8 @@ void Partner::send(NodeCopy copy, std::int64_t kept_by_all) {
     std::optional<Channel> channel;  // closed when nobody can shut it down any more
     try {
       for (NodeCopy::Rank& rank : copy.ranks) rank.xxh3 = io::xxh3_hex(bytes_of(rank));
+      // `connect` registers the descriptor, so that `close_outgoing` can shut it down.
       channel.emplace(s.connect(json{{"type", "keep"}, {"node", copy.node}, {"step", copy.step}}));
-      {
-        const std::lock_guard lock(s.mutex);
-        if (s.stopped) throw base::comm_error("it was not wanted any more");
-        s.outgoing_fd = channel->fd();
-      }
       channel->send(to_message(json{
           {"type", "begin"}, {"node", copy.node}, {"attempt", copy.attempt}, {"kept_by_all", kept_by_all}}));
       send_copy(*channel, copy);

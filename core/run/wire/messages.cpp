@@ -44,6 +44,7 @@ json body(const Start& m) {
           {"reference_path", m.reference_path},
           {"reference", m.reference},
           {"peak_flops", m.peak_flops},
+          {"weights_content", m.weights_content},
           {"faults_done", m.faults_done},
           {"spikes", to_json(m.spikes)}};
 }
@@ -76,6 +77,9 @@ json body(const io::NoticeRecord& m) { return {{"type", "notice"}, {"line", io::
 json body(const io::EvaluationRecord& m) { return {{"type", "evaluation"}, {"line", io::to_json_line(m)}}; }
 json body(const io::EvaluationProgress& m) {
   return {{"type", "evaluating"}, {"step", m.step}, {"done", m.done}, {"batches", m.batches}};
+}
+json body(const ReferenceProgress& m) {
+  return {{"type", "reference"}, {"done", m.done}, {"pairs", m.pairs}, {"seconds", m.seconds}};
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const FaultInjected& m) {
@@ -160,7 +164,8 @@ AgentMessage decode_agent_message(const std::string& text) {
               j.at("reference"),
               j.at("faults_done"),
               spike_history_from(j.at("spikes")),
-              j.at("peak_flops")};
+              j.at("peak_flops"),
+              j.at("weights_content")};
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;
@@ -207,6 +212,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
           j.at("cursor"),  j.at("tokens"),
           j.at("seconds")};
     if (type == "evaluating") return io::EvaluationProgress{j.at("step"), j.at("done"), j.at("batches")};
+    if (type == "reference") return ReferenceProgress{j.at("done"), j.at("pairs"), j.at("seconds")};
     if (type == "stop_needed") return StopNeeded{j.at("reason")};
     if (type == "hashes") return copies_hashed_from(j);
     if (type == "differ") return results_differ_from(j);

@@ -66,7 +66,8 @@ struct Start {
   std::string reference = {};                    ///< their checksum, of those that the state was made by
   std::vector<std::string> faults_done = {};     ///< of the job's `faults`: not made again
   SpikeHistory spikes = {};
-  double peak_flops = 0;  ///< of a CPU, measured by an earlier attempt; 0: to be measured
+  double peak_flops = 0;             ///< of a CPU, measured by an earlier attempt; 0: to be measured
+  std::string weights_content = {};  ///< checksum of what model.from is, where the agent has read it
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
@@ -103,6 +104,11 @@ struct Ready {
   double groups_seconds = 0;   ///< that the rank took to meet those of its groups
   std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
   double gemm_flops = 0;       ///< per second, measured before the first step; 0: it was not
+};
+/// How far the log-probabilities of the reference are (loss.dpo), before `Ready`; of rank 0.
+struct ReferenceProgress {
+  std::int64_t done = 0, pairs = 0;
+  double seconds = 0;  ///< since their computation began
 };
 /// The most that this rank's step has taken of its planned memory so far; once a run.
 struct MemoryUsed {
@@ -179,7 +185,7 @@ using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, S
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
                  io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, FaultInjected,
-                 CopiesHashed, ResultsDiffer, SpikeActed, Failed, Finished>;
+                 CopiesHashed, ResultsDiffer, SpikeActed, ReferenceProgress, Failed, Finished>;
 
 std::string encode(const AgentMessage& message);
 std::string encode(const WorkerMessage& message);

@@ -22,6 +22,15 @@ std::int64_t microbatches_announced(const job::JobSpec& job, const io::TokenBlen
   return job.batch.micro * sample_bytes <= io::ObjectReader::kMemoryBytes ? 1 : 0;
 }
 
+train::BatchLoader::Options loader_options(const job::JobSpec& job, const train::Trainer& trainer,
+                                           parallel::Pass pass, std::int64_t passes) {
+  return {.shape = trainer.batch_shape(),
+          .requests = trainer.batch_requests(pass),
+          .passes = passes,
+          .samples_per_pass = job.batch.global,
+          .ahead = job.data.prefetch};
+}
+
 }  // namespace
 
 io::DataFiles data_files(const job::JobSpec& job, const io::FindS3& find_s3) {
@@ -67,7 +76,8 @@ train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<i
     source->read(cursor + sample, to.tokens_S1);
     source->read_loss_weights(cursor + sample, to.loss_weight_S);
     if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
-    if (reference) to.reference = reference->at(source->sample_at(cursor + sample));
+    if (reference)
+      to.reference = reference->at(ReferenceTable::kTraining, source->sample_at(cursor + sample));
   };
 }
 
@@ -76,14 +86,34 @@ std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io:
 }
 
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
+                                                parallel::Pass pass, std::int64_t passes,
+                                                std::function<DataPlace(std::int64_t sample)> place_of) {
+  train::BatchLoader::Options options = loader_options(job, trainer, pass, passes);
+  const std::int64_t announced =
+      io::reads_objects(job.data) ? microbatches_announced(job, *place_of(0).data) : 0;
+  if (announced > 0) {
+    options.announce = [place_of](std::int64_t sample) {
+      const DataPlace place = place_of(sample);
+      place.data->announce(place.cursor);
+    };
+    options.announced = announced;
+  }
+  const bool documents = trainer.batch_shape().reads_documents();
+  return std::make_unique<train::BatchLoader>(
+      std::move(options),
+      [place_of = std::move(place_of), documents](std::int64_t sample, train::HostSample& to) {
+        const DataPlace place = place_of(sample);
+        place.data->read(place.cursor, to.tokens_S1);
+        place.data->read_loss_weights(place.cursor, to.loss_weight_S);
+        if (documents) place.data->read_document_starts(place.cursor, to.tokens_S1, to.starts);
+      });
+}
+
+std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
                                                 std::int64_t passes, std::int64_t cursor,
                                                 std::shared_ptr<const ReferenceTable> reference) {
-  train::BatchLoader::Options options{.shape = trainer.batch_shape(),
-                                      .requests = trainer.batch_requests(pass),
-                                      .passes = passes,
-                                      .samples_per_pass = job.batch.global,
-                                      .ahead = job.data.prefetch};
+  train::BatchLoader::Options options = loader_options(job, trainer, pass, passes);
   const std::int64_t announced = io::reads_objects(job.data) ? microbatches_announced(job, *source) : 0;
   if (announced > 0) {
     options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -34,6 +35,16 @@ std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, 
 train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<io::TokenBlend> source,
                                 std::int64_t cursor,
                                 std::shared_ptr<const ReferenceTable> reference = nullptr);
+
+/// A sample of some data.
+struct DataPlace {
+  std::shared_ptr<io::TokenBlend> data;
+  std::int64_t cursor = 0;
+};
+/// As below, of the samples that `place_of` says, which count from 0 at the first pass. Without reference.
+std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
+                                                parallel::Pass pass, std::int64_t passes,
+                                                std::function<DataPlace(std::int64_t sample)> place_of);
 
 /// Makes the microbatches of `passes` passes from `source`, whose sample `cursor` is the first, and reads
 /// `data.prefetch` of them ahead; of remote files it asks for samples further ahead than that. The loader

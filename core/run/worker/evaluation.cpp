@@ -1,6 +1,7 @@
 #include "core/run/worker/evaluation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "kernels/base/error.h"
@@ -62,6 +63,24 @@ double EvaluationMean::value(const std::string& set) const {
         "masks say: give validation data with counted tokens, make evaluate.batches larger, or set "
         "evaluate.every: 0");
   return sum_ / weight_;
+}
+
+void PreferenceMean::add(const std::array<double, 2>& logps, const std::array<double, 2>& reference) {
+  const double chosen = beta_ * (logps[0] - reference[0]), rejected = beta_ * (logps[1] - reference[1]),
+               margin = chosen - rejected;
+  loss_ += std::log1p(std::exp(-std::abs(margin))) + std::max(-margin, 0.0);
+  sums_.margin += margin;
+  sums_.accuracy += margin > 0 ? 1 : 0;
+  sums_.chosen += chosen;
+  sums_.rejected += rejected;
+  ++pairs_;
+}
+
+io::PairRewards PreferenceMean::rewards() const {
+  return {.margin = sums_.margin / pairs_,
+          .accuracy = sums_.accuracy / pairs_,
+          .chosen = sums_.chosen / pairs_,
+          .rejected = sums_.rejected / pairs_};
 }
 
 void require_counted(double loss_weight, std::int64_t step, const SampleRange& samples) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
@@ -34,6 +35,21 @@ class EvaluationMean {
 
  private:
   double tokens_, sum_ = 0, weight_ = 0;  ///< weights in global batches of which every token counts
+};
+
+/// What an evaluation says of pairs (loss.dpo): means over them, by their log-probabilities. The loss is
+/// -log sigmoid(margin), without label smoothing (arXiv 2305.18290, equation 7).
+class PreferenceMean {
+ public:
+  explicit PreferenceMean(double beta) : beta_(beta) {}
+  /// Of the chosen and of the rejected answer of a pair, by the model and by the reference.
+  void add(const std::array<double, 2>& logps, const std::array<double, 2>& reference);
+  double loss() const { return loss_ / pairs_; }
+  io::PairRewards rewards() const;
+
+ private:
+  double beta_, loss_ = 0, pairs_ = 0;
+  io::PairRewards sums_;
 };
 
 /// Samples [first, first + count) in the order of samples.

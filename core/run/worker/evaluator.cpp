@@ -41,7 +41,7 @@ Evaluator::Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io:
     opened.batches = evaluation_batches(job, set, opened.data->samples());
     if (auto notice = fewer_batches_notice(job, set, opened.batches)) notices_.push_back(std::move(*notice));
   }
-  if (duty != Duty::record && job.evaluate.choices.empty()) return;
+  if ((duty != Duty::record || job.loss.dpo.on()) && job.evaluate.choices.empty()) return;
   const RunTokenizer found = run_tokenizer(job, files);
   // Of a text each token is a byte.
   if (duty == Duty::record && found.tokenizer && job.data.format == io::DataFormat::tokens)
@@ -70,6 +70,12 @@ void Evaluator::open_questions(const RunTokenizer& found) {
                               "prompts are left out",
                           {}});
   }
+}
+
+std::vector<ReferencePairs> Evaluator::pairs() const {
+  std::vector<ReferencePairs> all;
+  for (const Set& set : sets_) all.push_back({set.data, 0, set.batches * job_.batch.global});
+  return all;
 }
 
 /// Once: every evaluation has the same tokens.
@@ -122,6 +128,28 @@ io::ValidationRecord Evaluator::evaluate(const Set& set, Pass& pass) {
   return record;
 }
 
+io::ValidationRecord Evaluator::evaluate_pairs(const Set& set, Pass& pass) {
+  const ReferenceTable::Part part =
+      ReferenceTable::kTraining + 1 + static_cast<std::size_t>(&set - sets_.data());
+  const std::int64_t global = job_.batch.global;
+  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate, set.batches, 0);
+  PreferenceMean mean(job_.loss.dpo.beta);
+  for (std::int64_t b = 0; b < set.batches; ++b) {
+    const train::Trainer::SampleLosses batch = trainer_.sample_losses(*batches, pass.hooks.stop_asked());
+    pass.batch_done(batch.stop, duty_);
+    for (std::int64_t i = 0; i < global; ++i) {
+      const auto at = static_cast<std::size_t>(2 * i);
+      mean.add({batch.loss[at], batch.loss[at + 1]},
+               reference_->at(part, set.data->sample_at(b * global + i)));
+    }
+    if (pass.stopped_early()) return {};
+  }
+  return {.set = set.name,
+          .loss = mean.loss(),
+          .tokens = set.batches * job_.tokens_per_step(),
+          .rewards = mean.rewards()};
+}
+
 io::ChoiceRecord Evaluator::answer(const Questions& questions, Pass& pass) {
   // A text is a sample: behind it is padding, which no token before it sees.
   const auto read = [choices = questions.choices](std::int64_t number, train::HostSample& to) {
@@ -171,7 +199,7 @@ Evaluator::Result Evaluator::run_all(std::int64_t step, const Hooks& hooks) {
   Result result;
   io::EvaluationRecord& record = result.record;
   for (const Set& set : sets_) {
-    record.sets.push_back(evaluate(set, pass));
+    record.sets.push_back(reference_ ? evaluate_pairs(set, pass) : evaluate(set, pass));
     if (pass.stopped_early()) return {.complete = false, .stop = true};
   }
   for (const Questions& questions : questions_) {
@@ -183,6 +211,8 @@ Evaluator::Result Evaluator::run_all(std::int64_t step, const Hooks& hooks) {
   record.loss = record.sets[0].loss;
   record.tokens = record.sets[0].tokens;
   record.bits_per_byte = record.sets[0].bits_per_byte;
+  record.rewards = record.sets[0].rewards;
+  record.averaged = job_.evaluate.average;
   if (!names_sets_) record.sets.clear();
   record.seconds = base::monotonic_seconds() - start;
   return result;

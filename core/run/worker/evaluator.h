@@ -5,9 +5,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/job/job.h"
+#include "core/run/worker/reference.h"
 #include "core/run/worker/run_tokenizer.h"
 #include "core/train/trainer.h"
 #include "io/choices/choices.h"
@@ -26,6 +28,11 @@ class Evaluator {
   };
   /// Opens every validation set, and reads and encodes every set of questions. Throws DataError.
   Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io::DataFiles& files, Duty duty);
+
+  /// Of a job with loss.dpo: the pairs that its evaluations read, by set, and what the reference says of
+  /// them.
+  std::vector<ReferencePairs> pairs() const;
+  void use(std::shared_ptr<const ReferenceTable> reference) { reference_ = std::move(reference); }
 
   /// What an operator should know before the first evaluation.
   const std::vector<io::NoticeRecord>& notices() const { return notices_; }
@@ -62,12 +69,14 @@ class Evaluator {
   void count_text_bytes();
   double text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const;
   io::ValidationRecord evaluate(const Set& set, Pass& pass);
+  io::ValidationRecord evaluate_pairs(const Set& set, Pass& pass);
   io::ChoiceRecord answer(const Questions& questions, Pass& pass);
 
   const job::JobSpec& job_;
   train::Trainer& trainer_;
   Duty duty_;
   std::vector<Set> sets_;
+  std::shared_ptr<const ReferenceTable> reference_;  ///< of a job with loss.dpo
   std::vector<Questions> questions_;
   bool names_sets_ = false;
   std::vector<std::int32_t> bytes_of_id_;  ///< Tokenizer::text_bytes; empty: not known, or counted already

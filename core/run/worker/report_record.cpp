@@ -53,6 +53,33 @@ std::string attention_warning(const io::StepRecord& record, const std::string& l
          library + ": see trainerd_own_attention_total; with attention.require: library the run ends instead";
 }
 
+std::optional<io::NoticeRecord> graphs_notice(const kernels::GraphUse& use, std::int64_t rank,
+                                              std::int64_t step) {
+  using State = kernels::GraphUse::State;
+  // What comes again is captured in the second step after the decision, which may be under way as it is made.
+  constexpr std::int64_t kSettledSteps = 3;
+  const bool used = use.state == State::used && use.steps_since >= kSettledSteps;
+  if ((!used && use.state != State::not_worth) || (rank != 0 && !use.failed)) return std::nullopt;
+  const auto seconds = [](double s) {
+    return s < 1 ? io::short_number(1e3 * s) + " ms" : io::short_number(s) + " s";
+  };
+  const std::string times = "a step's calls take the host " + seconds(use.issue_seconds) +
+                            " to put on the device, and the step takes the device " +
+                            seconds(use.device_seconds);
+  io::NoticeRecord notice{.kind = use.failed ? io::NoticeKind::warning : io::NoticeKind::graphs,
+                          .step = step,
+                          .message = "rank " + std::to_string(rank) + ": ",
+                          .details = {}};
+  if (!used) {
+    notice.message += "no CUDA graphs: " + times;
+    return notice;
+  }
+  notice.message += "CUDA graphs: " + std::to_string(use.graphs) + " of " + std::to_string(use.graph_calls) +
+                    " calls, of " + std::to_string(use.lists) + " lists that repeat; " + times;
+  for (const std::string& why : use.without) notice.details.push_back("no graph: " + why);
+  return notice;
+}
+
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now) {
   return {
       .kind = io::NoticeKind::warning,

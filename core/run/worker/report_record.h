@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 
 #include "core/job/job.h"
@@ -25,6 +26,11 @@ void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& 
 
 /// That attention which was planned for `library` ran by our own kernels; empty where none did.
 std::string attention_warning(const io::StepRecord& record, const std::string& library);
+
+/// Whether a rank uses CUDA graphs, how many and why not, once it has decided. Rank 0 reports it always,
+/// other ranks only where their device refused a graph.
+std::optional<io::NoticeRecord> graphs_notice(const kernels::GraphUse& use, std::int64_t rank,
+                                              std::int64_t step);
 
 /// That the measured peak of GEMMs was too low.
 io::NoticeRecord raised_peak_notice(std::int64_t step, double before, double now);

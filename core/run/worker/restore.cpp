@@ -12,6 +12,8 @@
 
 namespace trainerd::core::run {
 
+bool replicas_may_be_elsewhere(const Start& start) { return start.node_count < start.layout.grid.ranks(); }
+
 void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
                    train::Trainer& trainer, kernels::Backend& backend, const io::FindS3& find_s3) {
   const bool begins = start.held.empty() && start.resume_path.empty();
@@ -41,7 +43,8 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
       shards.push_back({bytes.first(static_cast<std::size_t>(start.held[i].bytes)), start.held[i].slices});
     }
     io::CheckpointReader reader("the snapshots of step " + std::to_string(start.step), shards);
-    load(reader);
+    if (replicas_may_be_elsewhere(start)) snapshot.load_and_share(backend, trainer.stream(), reader);
+    else load(reader);
   }
   trainer.publish();
 }

@@ -32,7 +32,6 @@
 #include "core/run/worker/worker_world.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "io/tokens/token_blend.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::core::run {
@@ -111,6 +110,7 @@ class Worker {
   std::deque<Launched> launched_;     ///< not reported yet
   double begin_ = 0;                  ///< of the step that is reported next
   std::int64_t missed_before_ = 0;
+  bool told_graphs_ = false;
   RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -178,10 +178,13 @@ void Worker::build(const Start& start) {
     for (const io::NoticeRecord& notice : evaluator_->notices())
       if (rank_number_ == 0) send(notice);
   }
+  auto pairs = evaluator_ ? evaluator_->pairs() : std::vector<ReferencePairs>{};
+  pairs.insert(pairs.begin(), {train_, start.cursor, (job_.steps - start.step) * job_.batch.global});
   const auto reference =
-      make_reference({job_, start, saver_.snapshot(), *trainer_, *train_, find_s3_,
-                      [this](const io::NoticeRecord& n) { send(n); }, [this] { world_->require_alive(); }});
+      make_reference({job_, start, saver_.snapshot(), *trainer_, std::move(pairs), find_s3_,
+                      [this](const WorkerMessage& m) { send(m); }, [this] { world_->require_alive(); }});
   if (reference) reference_ = reference->checksum();
+  if (evaluator_) evaluator_->use(reference);
   page_->enter(train::Activity::load);
   restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
                 find_s3_);
@@ -211,7 +214,8 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.threads = topology.device.threads;
   ready.peak_flops = peak_->flops_per_second();
   ready.slices = saver_.snapshot().slices();
-  ready.borrowed = saver_.snapshot().borrowed();
+  const train::Snapshot& snapshot = saver_.snapshot();
+  ready.borrowed = replicas_may_be_elsewhere(start) ? snapshot.not_shared() : snapshot.borrowed();
   ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
@@ -302,6 +306,9 @@ bool Worker::settle(std::size_t left) {
       send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     send_snapshot();
+    if (told_graphs_) continue;
+    const auto notice = graphs_notice(rank_->backend().graph_use(), rank_number_, record.step);
+    if (notice) told_graphs_ = true, send(*notice);
   }
   return stop;
 }

@@ -40,6 +40,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::start:
     case NoticeKind::resume:
     case NoticeKind::durable:
+    case NoticeKind::graphs:
     case NoticeKind::change: break;
   }
   return "run";
@@ -111,17 +112,22 @@ std::string row_of(const Attempt& a, std::size_t number, double now) {
       a.ended ? class_of(a.how) : "run", escape_html(a.outcome));
 }
 
-std::string loss_cells(double loss, const std::optional<double>& bits_per_byte) {
-  return fmt::format("<td class=\"n\">{:.4f}</td><td class=\"n\">{:.4g}</td><td class=\"n\">{}</td>", loss,
-                     perplexity(loss), bits_per_byte ? fmt::format("{:.4f}", *bits_per_byte) : "");
+// Of an evaluation or one of its sets.
+template <class Record>
+std::string loss_cells(const Record& r) {
+  if (r.rewards)
+    return fmt::format("<td class=\"n\">{:.4f}</td><td class=\"n\" colspan=\"2\">{:.1f}% preferred</td>",
+                       r.loss, 100 * r.rewards->accuracy);
+  return fmt::format("<td class=\"n\">{:.4f}</td><td class=\"n\">{:.4g}</td><td class=\"n\">{}</td>", r.loss,
+                     perplexity(r.loss), r.bits_per_byte ? fmt::format("{:.4f}", *r.bits_per_byte) : "");
 }
 
 // Rows below an evaluation's own: one of each named set, of losses and of questions.
 std::string set_rows(const EvaluationRecord& e) {
   std::string rows;
   for (const ValidationRecord& set : e.sets)
-    rows += fmt::format("</tr>\n<tr><td class=\"dim\">{}</td>{}<td></td>", escape_html(set.set),
-                        loss_cells(set.loss, set.bits_per_byte));
+    rows +=
+        fmt::format("</tr>\n<tr><td class=\"dim\">{}</td>{}<td></td>", escape_html(set.set), loss_cells(set));
   for (const ChoiceRecord& set : e.choices)
     rows += fmt::format(
         "</tr>\n<tr><td class=\"dim\">{}</td><td colspan=\"4\">accuracy {:.1f}%, per character {:.1f}%, {} "
@@ -247,8 +253,9 @@ std::string figures_tables(const Report& r) {
       "<tr><th>evaluation at step</th><th class=\"n\">validation loss</th><th class=\"n\">perplexity</th><th "
       "class=\"n\">bits per byte</th><th class=\"n\">took</th></tr>",
       [](const EvaluationRecord& e) {
-        return fmt::format("<td>{}</td>{}<td class=\"n\">{}</td>{}", e.step,
-                           loss_cells(e.loss, e.bits_per_byte), short_duration(e.seconds), set_rows(e));
+        return fmt::format("<td>{}{}</td>{}<td class=\"n\">{}</td>{}", e.step,
+                           e.averaged ? " (averages)" : "", loss_cells(e), short_duration(e.seconds),
+                           set_rows(e));
       });
   out +=
       latest(r.checkpoints,

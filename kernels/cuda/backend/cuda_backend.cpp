@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm/gemm_library.h"
 #include "kernels/cuda/plan/images.h"
 #include "kernels/cuda/runtime/check.h"
+#include "kernels/cuda/runtime/stream_graph.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -193,5 +194,15 @@ double CudaBackend::elapsed_seconds(const Event& from, const Event& to) {
 }
 
 void CudaBackend::enter_thread() { use_device(device_); }
+
+// On a stream of its own: what another one has to do is no part of the capture.
+std::unique_ptr<DeviceGraph> CudaBackend::capture(const std::function<void(Stream&)>& issue) {
+  if (!captures_) captures_ = std::make_unique<CudaStream>("captures", nullptr);
+  return std::make_unique<StreamGraph>(captures_->get(), [&] { issue(*captures_); });
+}
+
+void CudaBackend::replay(Stream& stream, const DeviceGraph& graph) {
+  static_cast<const StreamGraph&>(graph).launch(stream_of(stream));
+}
 
 }  // namespace trainerd::kernels::cuda

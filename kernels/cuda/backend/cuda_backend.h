@@ -56,6 +56,9 @@ class CudaBackend final : public Backend {
 #undef TRAINERD_CUDA_either
 #undef TRAINERD_CUDA_own
 
+  std::unique_ptr<DeviceGraph> capture(const std::function<void(Stream&)>& issue) override;
+  void replay(Stream&, const DeviceGraph&) override;
+
   void limit_attention(std::int64_t bytes) override { target_.attention_limit_bytes = bytes; }
 
   // gemm_timing.cpp
@@ -83,6 +86,7 @@ class CudaBackend final : public Backend {
   Target target_;
   BackendCounters counters_;
   Staging staging_;
+  std::unique_ptr<CudaStream> captures_;  ///< that calls are captured on; made by the first capture
   std::unique_ptr<GemmLibrary> gemms_;
   std::unique_ptr<AttentionLibrary> attention_;  // null: our own kernels alone
 };

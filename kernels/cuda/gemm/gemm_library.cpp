@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <utility>
 
 #include "kernels/cuda/plan/gemm_problem.h"
@@ -12,7 +11,7 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 // Algorithms that the heuristic is asked for: where the first one that fits is run, and where all are timed.
-constexpr int kFirst = 8, kTimed = 32;
+constexpr int kFirst = 8, kTimed = 96;
 
 cudaDataType_t type_of(DType dtype) {
   base::check(dtype == DType::f32 || dtype == DType::bf16, "a GEMM is on fp32 or bf16");
@@ -184,21 +183,14 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
 
 GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args,
                              const Measure& measure) {
-  constexpr int kRounds = 5;
-  constexpr double kGain = 0.98;
   const auto plan = describe(p, args.bias);
   const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan, kTimed);
-  std::vector<double> quickest(results.size(), std::numeric_limits<double>::infinity());
-  // In turns, so that a change of the clock rate meets all.
-  for (int round = 0; round < kRounds; ++round)
-    for (std::size_t i = 0; i < results.size(); ++i) {
-      plan->algorithm = results[i].algo;
-      plan->workspace = results[i].workspaceSize;
-      quickest[i] = std::min(quickest[i], measure([&] { run(stream, *plan, args); }));
-    }
-  const std::size_t best =
-      static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
-  const cublasLtMatmulHeuristicResult_t& result = results[quickest[best] < kGain * quickest[0] ? best : 0];
+  const std::size_t best = quickest_algorithm(results.size(), [&](std::size_t i) {
+    plan->algorithm = results[i].algo;
+    plan->workspace = results[i].workspaceSize;
+    return measure([&] { run(stream, *plan, args); });
+  });
+  const cublasLtMatmulHeuristicResult_t& result = results[best];
   GemmChoice choice{
       .problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};
   std::memcpy(choice.algorithm.data(), &result.algo, sizeof(result.algo));

@@ -51,8 +51,8 @@ class GemmLibrary {
 
   /// Seconds of one call on the stream, its end awaited.
   using Measure = std::function<double(const std::function<void()>& call)>;
-  /// The quickest of the heuristic's first 32 algorithms for a problem with aligned operands; the first,
-  /// unless another gains more than 2%. What `args` point to is overwritten.
+  /// The quickest of the heuristic's first 96 algorithms for a problem with aligned operands, by
+  /// `quickest_algorithm`. What `args` point to is overwritten.
   GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
                   const Measure& measure);
   /// From now on these are run where they apply, and no others. Throws DeviceError when the library does not

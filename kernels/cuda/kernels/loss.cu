@@ -3,18 +3,16 @@
 //   ce_stats T V read; ce_finish with the gradient T V read and T V written in place; the rest is per token
 //   and nothing.
 
-#include <algorithm>
-#include <cmath>
-
-#include "kernels/cuda/kernels/launch.cuh"
-#include "kernels/cuda/kernels/math.cuh"
-#include "kernels/cuda/kernels/reduce.cuh"
-#include "kernels/cuda/kernels/vec.cuh"
+#include "kernels/cuda/kernels/loss.cuh"
+#include "kernels/cuda/plan/loss_plan.h"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+using namespace cross_entropy;
+
+// At least 32 threads: each may take one element before or after the aligned run of a row.
+constexpr int kThreads = kMostRowThreads;
 
 /// Elements [head, tail) of a row of n lie on 16-byte boundaries of memory; what is before and after is fewer
 /// than N each. A row of an odd vocabulary begins anywhere.
@@ -29,59 +27,6 @@ struct AlignedRun {
     tail = head + (n - head) / N * N;
   }
 };
-
-/// Running maximum and sum of exp(x - max) of the elements a thread has seen; with kSmooth their sum too.
-template <class T, bool kSmooth>
-struct Online {
-  float max = -INFINITY, sum = 0.0f, logits = 0.0f;
-
-  template <int N>
-  __device__ void take(const float (&x)[N]) {
-    float high = max;
-#pragma unroll
-    for (int k = 0; k < N; ++k) high = fmaxf(high, x[k]);
-    // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN is
-    // never the maximum, and comes through the sum.
-    const float reference = high == -INFINITY ? 0.0f : high;
-    if (high > max) {
-      sum *= exp_for<T>(max - high);
-      max = high;
-    }
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum += exp_for<T>(x[k] - reference);
-    if constexpr (kSmooth) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) logits += x[k];
-    }
-  }
-};
-
-/// Logits as they are, or under a softcap.
-template <class T, bool kCapped>
-struct Cap {
-  float softcap, inverse;
-  __device__ float of(float x) const { return kCapped ? softcap * tanh_for<T>(x * inverse) : x; }
-  /// 1 - tanh^2 of a capped logit.
-  __device__ float slope(float capped) const {
-    const float t = kCapped ? capped * inverse : 0.0f;
-    return 1.0f - t * t;
-  }
-  template <int N>
-  __device__ void apply(float (&x)[N]) const {
-    if constexpr (kCapped) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) x[k] = of(x[k]);
-    }
-  }
-};
-
-/// The target's distribution: what is on the target itself, and on every column.
-struct Smoothing {
-  float on_target = 1.0f, every = 0.0f;
-};
-Smoothing smoothing_of(float label_smoothing, std::int64_t vocab) {
-  return {1.0f - label_smoothing, label_smoothing / static_cast<float>(vocab)};
-}
 
 template <class T, bool kCapped, bool kSmooth>
 __global__ void __launch_bounds__(kThreads)
@@ -140,74 +85,12 @@ __global__ void ce_rescale_kernel(const float* local, const float* max, float* s
   if (t < tokens) sum_exp[t] = sum_exp[t] > 0 ? sum_exp[t] * expf(local[t] - max[t]) : 0.0f;
 }
 
-/// A token without weight is padding: whatever its logits are, it adds nothing.
-__host__ __device__ inline float loss_of(float weight, float max, float sum_exp, float target_logit) {
-  return weight == 0.0f ? 0.0f : weight * (max + logf(sum_exp) - target_logit);
-}
-
-__host__ __device__ inline float z_loss_of(float weight, float max, float sum_exp, float z_loss) {
-  const float lse = max + logf(sum_exp);
-  return weight == 0.0f ? 0.0f : weight * z_loss * lse * lse;
-}
-
-struct Finish {
-  const std::int32_t* targets;
-  const float* weight;
-  const float* max;
-  const float* sum_exp;
-  const float* target_logit;
-  float* loss;
-  float* z_losses;  ///< where z_loss > 0
-  std::int64_t tokens, held, real, first_row;
-  float grad_scale, z_loss;
-  Smoothing smoothing;
-};
-
 __global__ void ce_loss_kernel(Finish a) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
   if (t >= a.tokens) return;
   a.loss[t] = loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.target_logit[t]);
   if (a.z_loss > 0.0f) a.z_losses[t] = z_loss_of(a.weight[t], a.max[t], a.sum_exp[t], a.z_loss);
 }
-
-/// What a row's logits become: exp(x - max) scale, less `factor` at the target; with kSmooth less `every` at
-/// every column; times the slope of a softcap.
-template <class T, bool kCapped, bool kSmooth>
-struct Gradient {
-  float max, scale, factor, every;
-  std::int64_t target, real;  ///< target -1: not among the columns held
-  Cap<T, kCapped> cap;
-
-  template <int N>
-  __device__ void apply(float (&x)[N], std::int64_t column) const {
-    float slope[N];
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      x[k] = cap.of(x[k]);
-      slope[k] = cap.slope(x[k]);
-      x[k] = exp_for<T>(x[k] - max) * scale;
-    }
-    if constexpr (kSmooth) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) x[k] -= every;
-    }
-    const std::int64_t hit = target - column;
-    if (hit >= 0 && hit < N) {
-#pragma unroll
-      for (int k = 0; k < N; ++k)
-        if (hit == k) x[k] -= factor;
-    }
-    if constexpr (kCapped) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) x[k] *= slope[k];
-    }
-    if (column + N > real) {
-#pragma unroll
-      for (int k = 0; k < N; ++k)
-        if (column + k >= real) x[k] = 0.0f;
-    }
-  }
-};
 
 template <class T, bool kCapped, bool kSmooth>
 __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
@@ -230,16 +113,8 @@ __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish
     if (has_edge) store<1>(row + at, zero);
     return;
   }
-  const std::int64_t target = a.targets[t] - a.first_row;
-  // With a z-loss the probabilities count for more by its derivative with respect to lse.
-  const float pulled = a.z_loss > 0.0f ? factor * (1.0f + 2.0f * a.z_loss * (max + logf(sum_exp))) : factor;
-  const Gradient<T, kCapped, kSmooth> gradient{max,
-                                               pulled / sum_exp,
-                                               kSmooth ? factor * a.smoothing.on_target : factor,
-                                               factor * a.smoothing.every,
-                                               target < a.real ? target : -1,
-                                               a.real,
-                                               cap};
+  const auto gradient =
+      gradient_of<T, kCapped, kSmooth>(a, cap, a.targets[t] - a.first_row, factor, max, sum_exp);
   for (; i + step < run.tail; i += 2 * step) {
     const Raw<T, N> first = fetch<N>(row + i), second = fetch<N>(row + i + step);
     float x[N];
@@ -264,22 +139,6 @@ __global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish
   }
 }
 
-/// Columns of the rows held that are real vocabulary.
-template <class Args>
-std::int64_t real_columns(const Args& a) {
-  return std::clamp<std::int64_t>(a.vocab - a.first_row, 0, a.logits_TV.size(1));
-}
-
-/// Calls `f` with the cap of logits of type T.
-template <class T, class F>
-void with_cap(float softcap, const F& f) {
-  if (softcap > 0) f(Cap<T, true>{softcap, 1.0f / softcap});
-  else f(Cap<T, false>{});
-}
-
-/// At least 32 of them: each may take one element before or after the aligned run of a row.
-int threads_of_row(std::int64_t columns) { return threads_for(ceil_div(columns, 16), kThreads); }
-
 }  // namespace
 
 void ce_stats(const Launch& where, const CeStats& a) {
@@ -291,7 +150,7 @@ void ce_stats(const Launch& where, const CeStats& a) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
       launch(
-          where, {tokens}, threads_of_row(held), "ce_stats",
+          where, {tokens}, row_threads(held), "ce_stats",
           a.label_smoothing > 0.0f ? ce_stats_kernel<T, kCapped, true> : ce_stats_kernel<T, kCapped, false>,
           at<T>(a.logits_TV), a.targets_T.as<std::int32_t>(), held, real_columns(a), a.first_row, cap,
           smoothing_of(a.label_smoothing, a.vocab), a.max_T.as<float>(), a.sum_exp_T.as<float>(),
@@ -309,32 +168,14 @@ void ce_rescale(const Launch& where, const CeRescale& a) {
 }
 
 void ce_finish(const Launch& where, const CeFinish& a) {
-  const std::int64_t tokens = a.logits_TV.size(0), held = a.logits_TV.size(1);
-  base::check(a.targets_T.numel() == tokens && a.loss_weight_T.numel() == tokens &&
-                  a.loss_T.numel() == tokens && a.max_T.numel() == tokens && a.sum_exp_T.numel() == tokens &&
-                  a.target_logit_T.numel() == tokens,
-              "cross-entropy: one target, weight and loss for each row of logits");
-  base::check(a.z_loss == 0 || a.z_loss_T.numel() == tokens, "cross-entropy: one z-loss for each row");
-  const Finish args{.targets = a.targets_T.as<std::int32_t>(),
-                    .weight = a.loss_weight_T.as<float>(),
-                    .max = a.max_T.as<float>(),
-                    .sum_exp = a.sum_exp_T.as<float>(),
-                    .target_logit = a.target_logit_T.as<float>(),
-                    .loss = a.loss_T.as<float>(),
-                    .z_losses = at<float>(a.z_loss_T),
-                    .tokens = tokens,
-                    .held = held,
-                    .real = real_columns(a),
-                    .first_row = a.first_row,
-                    .grad_scale = a.grad_scale,
-                    .z_loss = a.z_loss,
-                    .smoothing = smoothing_of(a.label_smoothing, a.vocab)};
+  const Finish args = arguments_of(a);
+  const std::int64_t tokens = args.tokens, held = args.held;
   if (a.want == CeFinish::Want::loss)
     return launch(where, {ceil_div(tokens, 256)}, 256, "ce_loss", ce_loss_kernel, args);
   with_type(a.logits_TV.dtype, "cross-entropy: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     with_cap<T>(a.softcap, [&]<bool kCapped>(Cap<T, kCapped> cap) {
-      launch(where, {tokens}, threads_of_row(held), "ce_finish",
+      launch(where, {tokens}, row_threads(held), "ce_finish",
              a.label_smoothing > 0.0f ? ce_gradient_kernel<T, kCapped, true>
                                       : ce_gradient_kernel<T, kCapped, false>,
              at<T>(a.logits_TV), args, cap);

@@ -36,6 +36,13 @@ AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int6
           .head_size = b.heads.head_size};
 }
 
+AttentionCall backward_call(const AttentionBackward& a, std::int64_t sequences, std::int64_t kv_heads) {
+  AttentionCall c = call_of(a.block, sequences, kv_heads);
+  c.backward = true;
+  c.deterministic = a.determinism == Determinism::deterministic;
+  return c;
+}
+
 /// The size of even pieces of `count`, none larger than `most`.
 std::int64_t even(std::int64_t count, std::int64_t most) {
   const std::int64_t pieces = (count + most - 1) / most;
@@ -48,10 +55,7 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
   const std::int64_t limit = target.attention_limit_bytes, all = a.block.sequences,
                      kv_heads = a.block.heads.kv_heads;
   const auto call = [&](std::int64_t sequences, std::int64_t heads) {
-    AttentionCall c = call_of(a.block, sequences, heads);
-    c.backward = true;
-    c.deterministic = a.determinism == Determinism::deterministic;
-    return c;
+    return backward_call(a, sequences, heads);
   };
   const auto expected = [&](std::int64_t sequences, std::int64_t heads) {
     return backward_workspace(call(sequences, heads), target.sm_version);
@@ -98,6 +102,10 @@ std::int64_t backward_workspace(const AttentionCall& c, int sm_version) {
   if (c.heads != c.kv_heads) bytes += fp32;
   if (c.deterministic && !datacenter_blackwell) return bytes + 2 * rows * align_up(c.tokens, 128);
   return bytes + (sm_version == 90 || datacenter_blackwell ? fp32 : 2 * fp32);
+}
+
+std::int64_t backward_workspace(const AttentionBackward& a, const Target& target) {
+  return backward_workspace(backward_call(a, a.block.sequences, a.block.heads.kv_heads), target.sm_version);
 }
 
 // The call itself is planned once more, with its own strides: what that asks for may differ a little.

@@ -35,6 +35,10 @@ bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... o
 ///   and dV of each query head in bf16, 4bhsd; the row sums of dO O, 4bhs; a few bytes.
 std::int64_t backward_workspace(const AttentionCall& call, int sm_version);
 
+/// The same of a whole backward, whatever pieces it goes in. The library writes and reads each of them once
+/// at least.
+std::int64_t backward_workspace(const AttentionBackward&, const Target&);
+
 /// Workspace bytes of a call, or kNoAttentionPlan: by the plans of the library that is installed, where the
 /// target has it at hand. Else by the formula and by what cuDNN 9.19 has plans for: heads of at most 256 in
 /// the forward and, on sm_90, in the backward, 128 in the other backwards.

@@ -1,5 +1,6 @@
 #include "kernels/cuda/plan/gemm_choices.h"
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -75,6 +76,22 @@ std::vector<GemmChoice> parse_choices(const std::string& text, const std::string
     choices.push_back(c);
   }
   return choices;
+}
+
+std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure) {
+  constexpr int kRounds = 5;
+  constexpr double kContender = 1.25, kGain = 0.98;
+  std::vector<double> quickest(count);
+  for (std::size_t i = 0; i < count; ++i) quickest[i] = measure(i);
+  const double limit = kContender * *std::min_element(quickest.begin(), quickest.end());
+  std::vector<std::size_t> contenders;
+  for (std::size_t i = 0; i < count; ++i)
+    if (i == 0 || quickest[i] <= limit) contenders.push_back(i);
+  for (int round = 1; round < kRounds; ++round)
+    for (const std::size_t i : contenders) quickest[i] = std::min(quickest[i], measure(i));
+  const auto best =
+      static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
+  return quickest[best] < kGain * quickest[0] ? best : 0;
 }
 
 void GemmChoices::use(std::vector<GemmChoice> choices) {

@@ -4,7 +4,9 @@
 
 #include <array>
 #include <compare>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -51,6 +53,13 @@ struct GemmChoice {
 std::string to_text(const std::string& made_with, const std::vector<GemmChoice>& choices);
 /// Throws DeviceError: not such a text, or made with another library or device than `made_with`.
 std::vector<GemmChoice> parse_choices(const std::string& text, const std::string& made_with);
+
+/// Seconds of one call of the i-th algorithm.
+using MeasureAlgorithm = std::function<double(std::size_t i)>;
+/// The place of the quickest of `count` algorithms, in the library's order; the first, unless another gains
+/// more than 2%. All are measured once, then in turns those that were within a quarter of the quickest, so
+/// that a change of the clock rate meets all of them: each has its best of five.
+std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure);
 
 /// The choices that a run uses.
 class GemmChoices {

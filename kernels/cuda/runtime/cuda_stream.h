@@ -24,7 +24,10 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Of a Stream made by the CUDA backend.
-inline cudaStream_t stream_of(const Stream& stream) { return static_cast<const CudaStream&>(stream).get(); }
+/// Of a Stream made by the CUDA backend. What is held back of its calls goes first.
+inline cudaStream_t stream_of(const Stream& stream) {
+  stream.flush();
+  return static_cast<const CudaStream&>(stream).get();
+}
 
 }  // namespace trainerd::kernels::cuda

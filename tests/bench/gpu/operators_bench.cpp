@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "core/model/rope.h"
+#include "core/rank/device_rank.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "kernels/backend/cuda_plugin.h"
@@ -69,6 +70,8 @@ class Bench {
   Stream& stream() { return *stream_; }
   const Target& target() const { return backend_->target(); }
   void of_job(const std::string& name) { job_ = name; }
+  /// As the run of the job has it.
+  void limit_attention(std::int64_t bytes) { backend_->limit_attention(bytes); }
   /// The memory of what was measured goes to what follows.
   void clear() { memory_.clear(), scratch_ = {}, scratch_memory_ = {}; }
 
@@ -128,10 +131,13 @@ class Bench {
     const bool by_own = backend_->counters().own_attention > own;
     const double floor =
         std::max(c.bytes / bandwidth_, topology_.peak.bf16 > 0 ? c.flops / topology_.peak.bf16 : 0.0);
+    const bool in_pieces = !by_own && op_class_on(args, target()).limited;
     return {{"kind", kind},
             {"job", job_},
             {"op", op},
-            {"shape", shape + (by_own ? ", own kernels" : "")},
+            {"shape", shape + (by_own      ? ", own kernels"
+                               : in_pieces ? ", in pieces"
+                                           : "")},
             {"flops", c.flops},
             {"bytes", c.bytes},
             {"seconds", m.median},
@@ -229,7 +235,8 @@ class JobShapes {
   void gemms() {
     const std::int64_t q = m.heads * m.head_dim;
     const std::int64_t vocab_rows = align_up(m.vocab, b.target().vocab_multiple);
-    const std::int64_t head_tokens = parallel::head_chunk_tokens(T, vocab_rows, dtype, b.target());
+    const std::int64_t head_tokens =
+        parallel::head_chunk_tokens(T, {vocab_rows, m.hidden, dtype}, b.target());
     gemm("qkv", T, heads.columns(), m.hidden);
     gemm("attn_out", T, m.hidden, q);
     gemm("gate_up", T, 2 * m.ffn, m.hidden);
@@ -399,7 +406,7 @@ class JobShapes {
     b.clear();
   }
   void loss() {
-    const std::int64_t tokens = parallel::head_chunk_tokens(T, m.vocab, dtype, b.target());
+    const std::int64_t tokens = parallel::head_chunk_tokens(T, {m.vocab, m.hidden, dtype}, b.target());
     const Tensor logits = b.normal(dtype, {tokens, m.vocab}),
                  targets = b.ids(tokens, [&](std::int64_t t) { return t * 7919 % m.vocab; });
     const Tensor max = b.empty(DType::f32, {tokens}), sum = b.empty(DType::f32, {tokens}),
@@ -423,6 +430,17 @@ class JobShapes {
                        .grad_scale = 1.0f,
                        .loss_T = loss},
               &Backend::ce_finish);
+    b.measure("memory", "ce_loss", by({tokens, m.vocab}),
+              CeLoss{.logits_TV = logits,
+                     .targets_T = targets,
+                     .loss_weight_T = b.constant({tokens}, 1.0f),
+                     .vocab = m.vocab,
+                     .grad_scale = 1.0f,
+                     .max_T = max,
+                     .sum_exp_T = sum,
+                     .target_logit_T = target,
+                     .loss_T = loss},
+              &Backend::ce_loss);
     b.clear();
   }
   void update() {
@@ -488,6 +506,10 @@ int main(int argc, char** argv) {
     for (const std::string& path : jobs) {
       const core::job::JobSpec job = core::spec::load_job(path, overrides);
       if (!bench) bench.emplace(core::spec::job_topology(job), seconds);
+      const parallel::Topology topology = core::spec::job_topology(job);
+      bench->limit_attention(
+          core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device)
+              .attention_limit_bytes);
       JobShapes shapes(*bench, job);
       shapes.gemms();
       shapes.attention();

@@ -181,6 +181,7 @@ Json run(const core::job::JobSpec& job, const Args& args) {
   }
   const std::string attention =
       args.own_kernels || target.attention_library.empty() ? "own kernels" : target.attention_library;
+  const kernels::GraphUse graphs = rank.backend().graph_use();
   return {{"impl", "trainerd"},
           {"job", job.name},
           {"compute", kernels::name_of(job.precision.compute)},
@@ -200,6 +201,12 @@ Json run(const core::job::JobSpec& job, const Args& args) {
           {"planned_bytes", rank.plan().memory.total_bytes()},
           {"own_attention_calls", rank.backend().counters().own_attention},
           {"widened_gemms", rank.backend().counters().widened_gemms},
+          {"graphs", graphs.graphs},
+          {"graph_calls", graphs.graph_calls},
+          {"graph_launches", graphs.launches},
+          {"graph_issue_seconds", graphs.issue_seconds},
+          {"graph_device_seconds", graphs.device_seconds},
+          {"no_graphs", graphs.without},
           {"device", target.name},
           {"peak_flops", topology.peak.bf16},
           {"flops_per_token", core::job::flops_per_token(job.model)}};

@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "tests/kernels/simt/device_memory.h"
 
@@ -113,23 +114,82 @@ inline float __fmul_rn(float a, float b) { return a * b; }
 
 // The runtime: a stream is done with each call when it returns.
 using cudaStream_t = void*;
-enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidConfiguration = 9 };
+enum cudaError_t {
+  cudaSuccess = 0,
+  cudaErrorInvalidConfiguration = 9,
+  cudaErrorStreamCaptureUnsupported = 900,
+  cudaErrorStreamCaptureInvalidated = 901
+};
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice = 3 };
 inline const char* cudaGetErrorName(cudaError_t e) {
-  return e == cudaSuccess ? "cudaSuccess" : "cudaErrorInvalidConfiguration";
+  switch (e) {
+    case cudaSuccess: return "cudaSuccess";
+    case cudaErrorInvalidConfiguration: return "cudaErrorInvalidConfiguration";
+    case cudaErrorStreamCaptureUnsupported: return "cudaErrorStreamCaptureUnsupported";
+    case cudaErrorStreamCaptureInvalidated: return "cudaErrorStreamCaptureInvalidated";
+  }
+  return "?";
 }
 inline const char* cudaGetErrorString(cudaError_t) { return "on the host"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t) {
-  const ::trainerd::test::simt::DeviceAccess access;
-  std::memset(to, value, bytes);
+
+// Graphs: what is put on a stream that is captured is kept, and runs at each launch of its graph.
+struct SimtGraph {
+  std::vector<std::function<void()>> work;
+  bool broken = false;
+};
+using cudaGraph_t = SimtGraph*;
+using cudaGraphExec_t = SimtGraph*;
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+inline cudaStream_t simt_captured_stream = nullptr;
+inline SimtGraph* simt_capture = nullptr;  // null: no stream is captured
+inline cudaError_t simt_put(cudaStream_t stream, std::function<void()> work) {
+  if (simt_capture != nullptr && stream == simt_captured_stream)
+    simt_capture->work.push_back(std::move(work));
+  else work();
   return cudaSuccess;
 }
-inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
-                                   cudaStream_t) {
-  const ::trainerd::test::simt::DeviceAccess access;
-  std::memcpy(to, from, bytes);
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (simt_capture != nullptr) return cudaErrorStreamCaptureUnsupported;
+  simt_captured_stream = stream;
+  simt_capture = new SimtGraph;
   return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = std::exchange(simt_capture, nullptr);
+  if (!(*graph)->broken) return cudaSuccess;
+  delete std::exchange(*graph, nullptr);
+  return cudaErrorStreamCaptureInvalidated;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  *executable = new SimtGraph(*graph);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) { return delete graph, cudaSuccess; }
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) { return delete executable, cudaSuccess; }
+inline cudaError_t cudaGraphLaunch(cudaGraphExec_t executable, cudaStream_t) {
+  for (const std::function<void()>& work : executable->work) work();
+  return cudaSuccess;
+}
+// A wait of the host breaks a capture.
+inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (simt_capture == nullptr || stream != simt_captured_stream) return cudaSuccess;
+  simt_capture->broken = true;
+  return cudaErrorStreamCaptureUnsupported;
+}
+
+inline cudaError_t cudaMemsetAsync(void* to, int value, std::size_t bytes, cudaStream_t stream) {
+  return simt_put(stream, [=] {
+    const ::trainerd::test::simt::DeviceAccess access;
+    std::memset(to, value, bytes);
+  });
+}
+inline cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind,
+                                   cudaStream_t stream) {
+  return simt_put(stream, [=] {
+    const ::trainerd::test::simt::DeviceAccess access;
+    std::memcpy(to, from, bytes);
+  });
 }
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
@@ -156,8 +216,9 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   const bool allowed = reinterpret_cast<const void*>(kernel) == simt_allowed_kernel;
   if (config->dynamicSmemBytes > static_cast<std::size_t>(allowed ? simt_allowed_bytes : 48 << 10))
     return cudaErrorInvalidConfiguration;
-  const ::trainerd::test::simt::DeviceAccess access;
-  ::trainerd::test::simt::run(
-      config->gridDim, config->blockDim, [&] { std::apply(kernel, params); }, config->dynamicSmemBytes);
-  return cudaSuccess;
+  return simt_put(config->stream, [kernel, params, config = *config] {
+    const ::trainerd::test::simt::DeviceAccess access;
+    ::trainerd::test::simt::run(
+        config.gridDim, config.blockDim, [&] { std::apply(kernel, params); }, config.dynamicSmemBytes);
+  });
 }

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kernels/backend/backend.h"
+
+namespace trainerd::kernels {
+
+/// One call of an operator, kept to be compared with later ones and to be made again.
+class Call {
+ public:
+  Call(Operator op, Arena::Mark scratch) : op_(op), scratch_(scratch) {}
+  virtual ~Call() = default;
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  Operator op() const { return op_; }
+  /// Where the stream's scratch stood: the operator's own begins there.
+  Arena::Mark scratch() const { return scratch_; }
+  virtual void make(Backend&, Stream&) const = 0;
+
+ private:
+  Operator op_;
+  Arena::Mark scratch_;
+};
+
+/// Arguments that are values throughout. Those with memory of the host, which may be another's or hold other
+/// values when the call is made again, have no equality.
+template <class Args>
+concept Comparable = std::equality_comparable<Args>;
+
+template <Comparable Args>
+class CallOf final : public Call {
+ public:
+  using Run = void (*)(Backend&, Stream&, const Args&);
+  CallOf(Operator op, Arena::Mark scratch, const Args& args, Run run)
+      : Call(op, scratch), args_(args), run_(run) {}
+  void make(Backend& backend, Stream& stream) const override { run_(backend, stream, args_); }
+  /// An operator has one kind of arguments.
+  static bool same(const Call& call, Operator op, Arena::Mark scratch, const Args& args) {
+    return call.op() == op && call.scratch() == scratch && static_cast<const CallOf&>(call).args_ == args;
+  }
+
+ private:
+  Args args_;
+  Run run_;
+};
+
+// Movements of memory, as arguments.
+struct CopyCall {
+  Tensor from, to;
+  bool operator==(const CopyCall&) const = default;
+};
+struct FillCall {
+  Tensor x;
+  bool operator==(const FillCall&) const = default;
+};
+
+/// A list of calls that has come at least once, and is a graph when it has come again.
+struct CallList {
+  std::int64_t times = 0;
+  std::unique_ptr<DeviceGraph> graph;
+  BackendCounters counted;  ///< by one run of the graph's calls
+};
+
+/// Lists of calls by their beginnings: each way from the root to a node with a `list` is one.
+struct CallNode {
+  std::unique_ptr<const Call> call;  ///< none at the root
+  std::vector<std::unique_ptr<CallNode>> next;
+  std::optional<CallList> list;
+};
+
+}  // namespace trainerd::kernels

@@ -1,0 +1,43 @@
+#include "kernels/cuda/runtime/stream_graph.h"
+
+#include <utility>
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+/// What was captured, until it is made executable.
+class Captured {
+ public:
+  Captured() = default;
+  ~Captured() {
+    if (graph != nullptr) cudaGraphDestroy(graph);
+  }
+  Captured(const Captured&) = delete;
+  Captured& operator=(const Captured&) = delete;
+
+  cudaGraph_t graph = nullptr;
+};
+
+/// A result that is told by an exception: later launches must not find it.
+void check_and_clear(cudaError_t result, const char* doing) {
+  if (result != cudaSuccess) cudaGetLastError();
+  check(result, doing);
+}
+
+}  // namespace
+
+StreamGraph::StreamGraph(cudaStream_t stream, const std::function<void()>& issue) {
+  check_and_clear(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "beginning a capture");
+  Captured captured;
+  try {
+    issue();
+  } catch (...) {
+    cudaStreamEndCapture(stream, &captured.graph);
+    cudaGetLastError();
+    throw;
+  }
+  check_and_clear(cudaStreamEndCapture(stream, &captured.graph), "ending a capture");
+  check_and_clear(cudaGraphInstantiate(&executable_, captured.graph, 0), "making a graph");
+}
+
+}  // namespace trainerd::kernels::cuda

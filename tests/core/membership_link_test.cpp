@@ -1,0 +1,133 @@
+// Agents whose connection to the leader does not come about as a whole, or says nothing any more.
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <catch2/catch.hpp>
+#include <future>
+#include <thread>
+
+#include "core/run/nodes/membership.h"
+#include "core/spec/spec.h"
+#include "io/storage/file_errors.h"
+#include "kernels/base/clock.h"
+
+using namespace trainerd;
+using namespace trainerd::core;
+
+namespace {
+
+job::JobSpec linked_job() {
+  job::JobSpec job = spec::parse_job(
+      "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
+      "batch: {global: 8, micro: 2}\ndata: {train: [a.txt]}\nparallel: {dp: 2}\ncluster: {nodes: 2}\n",
+      "job.yaml");
+  job.supervise.heartbeat_seconds = 0.1;
+  job.supervise.dead_after_seconds = 1;
+  return job;
+}
+
+run::MembershipOptions linked_options(std::int64_t node, const parallel::JobToken& token,
+                                      std::uint16_t port) {
+  run::MembershipOptions options;
+  options.nodes.nodes = 2;
+  options.nodes.node = node;
+  options.rendezvous = {"127.0.0.1", port};
+  options.timeout_seconds = 60;
+  options.token = token;
+  return options;
+}
+
+std::uint16_t free_port() { return base::local_port(base::listen_at({"127.0.0.1", 0}).get()); }
+
+std::unique_ptr<run::Membership> member(const run::MembershipOptions& options) {
+  const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
+  return std::make_unique<run::Membership>(options, linked_job(), no_signal.get());
+}
+
+/// Passes what comes at one socket on to the other, both ways, until either ends.
+void relay(int a, int b) {
+  std::array<char, 65536> bytes;
+  for (;;) {
+    std::array<pollfd, 2> fds{pollfd{a, POLLIN, 0}, pollfd{b, POLLIN, 0}};
+    if (::poll(fds.data(), fds.size(), -1) < 0) continue;
+    for (std::size_t i = 0; i < 2; ++i) {
+      if (fds[i].revents == 0) continue;
+      const ssize_t n = ::recv(fds[i].fd, bytes.data(), bytes.size(), 0);
+      if (n <= 0 || ::send(fds[1 - i].fd, bytes.data(), static_cast<std::size_t>(n), MSG_NOSIGNAL) != n) {
+        ::shutdown(a, SHUT_RDWR), ::shutdown(b, SHUT_RDWR);
+        return;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a node that the leader may count as lost writes nothing into the run's storage", "[membership]") {
+  const parallel::JobToken token = parallel::JobToken::random();
+  const std::uint16_t port = free_port();
+  auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
+  auto follows = std::async(std::launch::async, [&] { return member(linked_options(1, token, port)); });
+  const std::unique_ptr<run::Membership> leader = leads.get();
+  leader->begin({.step = 5});
+  std::atomic<bool> ends{false}, drops{false};
+  std::thread serves([&] {
+    while (!ends) {
+      if (drops.exchange(false)) leader->drop_link(3600);
+      std::vector<pollfd> fds;
+      leader->watch(fds);
+      ::poll(fds.data(), fds.size(), 20);
+      leader->take(fds);
+    }
+  });
+  const std::unique_ptr<run::Membership> follower = follows.get();
+  const std::function<void()> guard = follower->storage_guard(), of_leader = leader->storage_guard();
+  const auto refusal = [&] {
+    try {
+      guard();
+    } catch (const io::StorageError& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  // Nothing of it depends on what this agent reads of its connections.
+  for (const double end = base::monotonic_seconds() + 1.5; base::monotonic_seconds() < end; pause())
+    CHECK(refusal().empty());
+  drops = true;
+  const double end = base::monotonic_seconds() + 60;
+  while (refusal().empty() && base::monotonic_seconds() < end) pause();
+  CHECK_THAT(refusal(),
+             Catch::StartsWith("this node has heard nothing of node 0") &&
+                 Catch::EndsWith(" for 1s (supervise.dead_after) and may count as lost: nothing is "
+                                 "written"));
+  CHECK_NOTHROW(of_leader());
+  ends = true;
+  serves.join();
+}
+
+TEST_CASE("a leader that takes no second connection is named", "[membership]") {
+  const parallel::JobToken token = parallel::JobToken::random();
+  parallel::StoreServer server(base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {});
+  base::UniqueFd door = base::listen_at({"127.0.0.1", 0});
+  run::MembershipOptions options = linked_options(1, token, base::local_port(door.get()));
+  options.timeout_seconds = 1;
+  std::thread one([&] {
+    pollfd came{door.get(), POLLIN, 0};  // the listener itself does not block
+    ::poll(&came, 1, 60'000);
+    base::UniqueFd outside(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    door.reset();  // whoever comes next is refused
+    std::string why;
+    const base::UniqueFd inside = base::try_connect(server.local_endpoint(), 5, why);
+    if (outside && inside) relay(outside.get(), inside.get());
+  });
+  CHECK_THROWS_WITH(member(options), Catch::Contains(" took one connection and not a second (") &&
+                                         Catch::Contains("Connection refused") &&
+                                         Catch::EndsWith("); see the log of its agent"));
+  one.join();
+}

@@ -1,0 +1,123 @@
+"""Every text by which a run says that something failed is asserted in a test that makes that failure.
+
+Texts are the string literals of core/run with three words or more, but those of log::info alone. One counts as asserted where five of its
+words in a row (all of a shorter one), in any of the literals of its statement, are somewhere in the tests; so a text is found here when it
+is new or changed, and a test of it is the author's to write. What no test can bring about is listed with its reason."""
+
+import pathlib
+import re
+import unittest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+WORDS = 5
+LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"')
+
+# Rooms and files whose texts are of data, tokenizers, weights and records at a start, not of a run that fails.
+OTHERS = ("agent/git_state.cpp", "agent/start_record.cpp", "worker/batches.cpp", "worker/evaluator.cpp", "worker/reference.cpp",
+          "worker/resume_check.cpp", "worker/run_tokenizer.cpp")
+
+KERNEL = "the kernel has no descriptor, process or memory left"
+BUG = "a bug of the program alone brings it about"
+PART = "a key, a command, a name or a title; or a part of a text whose other parts are asserted"
+UNASSERTED = {
+    "cannot make an eventfd": KERNEL,
+    "cannot make an event descriptor": KERNEL,
+    "cannot make a timer to watch the ranks": KERNEL,
+    "cannot listen for signals": KERNEL,
+    "cannot make a socket pair": KERNEL,
+    "cannot hand a descriptor to the worker": KERNEL,
+    "cannot start the worker": KERNEL,
+    "cannot watch the worker pidfd open": KERNEL,
+    "no thread can be started": KERNEL,
+    "its worker ran out of host memory": KERNEL,
+    "planning it takes more memory than this host has": KERNEL,
+    "itself before it was done": BUG,
+    "a rank whose results differ goes on": BUG,
+    "the worker failed": BUG,
+    "onednn computes some matrix products by its reference": BUG,
+    "against each other": PART,
+    "hang minimum seconds": PART,
+    "the cluster s failures": PART,
+    "learned from the run s history": PART,
+    "the tag of step": PART,
+    "what ranks hold differs": PART,
+    "a newer snapshot takes its place": PART,
+    "a node is lost": PART,
+    "a node that has come": PART,
+    "goes on with another number of nodes": PART,
+    "goes on with another leader": PART,
+    "lines more in": PART,
+    "training starts from the weights of": PART,
+    "training goes on after step": PART,
+    "steps are done the last checkpoint is": PART,
+    "an attempt to go on": PART,
+    "wait as spare": PART,
+    "v3 lease": PART,
+    "loss over all ranks": PART,
+}
+
+
+def words_of(text):
+    return re.findall(r"[a-z0-9]+", re.sub(r"\\(.)", lambda m: " " if m.group(1) in "nt" else m.group(1), text).lower())
+
+
+def without_comments(source):
+    source = re.sub(r"^\s*#.*$", "", source, flags=re.M)
+    return re.sub(r'("(?:[^"\\\n]|\\.)*")|//[^\n]*|/\*.*?\*/', lambda m: m.group(1) or " ", source, flags=re.S)
+
+
+def statements(source):
+    """The lists of words of the literals of each statement, placeholders taken out."""
+    for statement in re.split(r"[;{}]\s*\n", without_comments(source)):
+        told = re.search(r"\blog::(warn|error)\(|\bnotify\(", statement)
+        if "base::check(" in statement or (re.search(r"\blog::info\(", statement) and not told):
+            continue
+        literals = LITERAL.findall(re.sub(r'"\s*"', "", statement))
+        fragments = [words_of(part) for literal in literals for part in re.split(r"\{[^}]*\}", literal)]
+        fragments = [words for words in fragments if len(words) >= 3 and sum(map(len, words)) >= 10]
+        if fragments:
+            yield fragments
+
+
+def tests_text():
+    text = []
+    for path in sorted((ROOT / "tests").rglob("*")):
+        if path.suffix in (".py", ".cpp", ".h") and path.name != pathlib.Path(__file__).name:
+            text += words_of(re.sub(r'"\s*[fr]*"', "", path.read_text(errors="replace")))
+    return " " + " ".join(text) + " "
+
+
+def unasserted():
+    """(file, words) of the statements that no test asserts."""
+    text = tests_text()
+
+    def is_asserted(words):
+        count = min(len(words), WORDS)
+        return any(" " + " ".join(words[i:i + count]) + " " in text for i in range(len(words) - count + 1))
+
+    for path in sorted((ROOT / "core" / "run").rglob("*")):
+        if path.suffix in (".cpp", ".h") and not str(path).endswith(OTHERS):
+            for fragments in statements(path.read_text()):
+                if not any(map(is_asserted, fragments)):
+                    yield path.relative_to(ROOT), " / ".join(" ".join(words) for words in fragments)
+
+
+class FailureTexts(unittest.TestCase):
+    def test_every_text_of_a_failure_is_asserted_or_listed_with_its_reason(self):
+        used, found = set(), []
+        for path, text in unasserted():
+            reasons = [part for part in UNASSERTED if part in text]
+            used.update(reasons)
+            if not reasons:
+                found.append(f"{path}: {text}")
+        self.assertEqual(found, [], "no test has these texts:\n" + "\n".join(found))
+        self.assertEqual(sorted(set(UNASSERTED) - used), [], "these are asserted, or gone")
+
+    def test_a_text_that_no_test_has_is_found(self):
+        found = list(statements('void f() {\n  if (x)\n    fail({kind, "the ranks of " + name + " went " "home at {} o\'clock"});\n'
+                                '  log::info("a line that is logged alone");\n  g("two words");  // "no text of a failure"\n}\n'))
+        self.assertEqual(found, [[["the", "ranks", "of"], ["went", "home", "at"]]])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)

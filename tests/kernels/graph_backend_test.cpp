@@ -1,0 +1,342 @@
+// Lists of calls that come again run as graphs, and only what was called ever runs.
+
+#include "kernels/backend/graph_backend.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "capturing_backend.h"
+#include "kernels/base/thread_pool.h"
+#include "kernels/cpu/cpu_backend.h"
+
+using namespace trainerd;
+using namespace trainerd::kernels;
+using GraphNames = std::vector<std::string>;
+
+namespace {
+
+constexpr ListPlace kGraphPlace{.part = "forward"};
+
+/// A vector of 64 numbers in memory that the host reaches, a stream, and graphs over a device that captures.
+struct GraphMachine {
+  explicit GraphMachine(GraphChoice choice = GraphChoice::always)
+      : cpu(detect_cpu(1), pool), device(cpu), graphs(device, choice) {
+    memory = cpu.allocate(MemoryKind::device, std::int64_t{1} << 20);
+    scratch = Arena("scratch", memory.data() + (1 << 16), (1 << 20) - (1 << 16));
+    stream = graphs.make_stream("compute", &scratch);
+    reset();
+  }
+  Tensor vector(std::int64_t number) const { return {memory.data() + 4096 * number, DType::f32, {64}}; }
+  float& first(std::int64_t number) const { return *vector(number).as<float>(); }
+  void reset() {
+    for (std::int64_t i = 0; i < 8; ++i) std::fill_n(vector(i).as<float>(), 64, static_cast<float>(i + 1));
+    device.ran.clear();
+  }
+  /// y = factor x (0 to 1), y + y, y + x, and a copy of it: 4 calls.
+  void four(float factor = 2, std::int64_t y = 1) {
+    graphs.scale(*stream, {.x = vector(0), .factor = factor, .out = vector(y)});
+    graphs.add(*stream, {.a = vector(y), .b = vector(y), .out = vector(y)});
+    graphs.add(*stream, {.a = vector(y), .b = vector(0), .out = vector(y)});
+    graphs.copy(*stream, vector(y), vector(5));
+  }
+  template <class Calls>
+  void list(const Calls& calls, ListPlace place = kGraphPlace) {
+    graphs.open_list(*stream, place);
+    calls();
+    graphs.close_list(*stream);
+  }
+
+  base::ThreadPool pool{1};
+  CpuBackend cpu;
+  test::CapturingBackend device;
+  GraphBackend graphs;
+  Buffer memory;
+  Arena scratch;
+  std::unique_ptr<Stream> stream;
+};
+
+const GraphNames kFourCalls{"scale", "add", "add", "copy"};
+const GraphNames kFourAsGraph{"graph", "scale", "add", "add", "copy", "end"};
+
+}  // namespace
+
+TEST_CASE("a list that comes again is one graph of the same calls in the same order", "[graphs]") {
+  GraphMachine m;
+  m.list([&] { m.four(); });
+  CHECK(m.device.ran == kFourCalls);
+  CHECK(m.first(5) == 5);
+  for (int time = 2; time < 6; ++time) {
+    m.reset();
+    // Memory is read when the graph runs.
+    std::fill_n(m.vector(0).as<float>(), 64, static_cast<float>(time));
+    m.list([&] {
+      m.four();
+      // Nothing runs before the list is complete.
+      CHECK(m.device.ran.empty());
+      CHECK(m.first(5) == 6);
+    });
+    CHECK(m.device.ran == kFourAsGraph);
+    CHECK(m.first(5) == 5.0f * static_cast<float>(time));
+  }
+  CHECK(m.device.captured == 1);
+  const GraphUse use = m.graphs.graph_use();
+  CHECK(use.state == GraphUse::State::used);
+  CHECK(use.lists == 1);
+  CHECK(use.graphs == 1);
+  CHECK(use.graph_calls == 4);
+  CHECK(use.launches == 4);
+  CHECK(use.without.empty());
+  // Outside of a list each call is made at once.
+  m.reset();
+  m.four();
+  CHECK(m.device.ran == kFourCalls);
+}
+
+TEST_CASE("other arguments or another place of the scratch are another list", "[graphs]") {
+  GraphMachine m;
+  const auto comes = [&](const auto& calls, const GraphNames& as) {
+    m.reset();
+    m.list(calls);
+    CHECK(m.device.ran == as);
+  };
+  comes([&] { m.four(); }, kFourCalls);
+  comes([&] { m.four(); }, kFourAsGraph);
+  // A number, then a pointer.
+  comes([&] { m.four(3); }, kFourCalls);
+  CHECK(m.first(5) == 7);
+  comes([&] { m.four(2, 3); }, kFourCalls);
+  CHECK(m.first(5) == 5);
+  CHECK(m.first(3) == 5);
+  // Each has a graph of its own, and none takes another's place.
+  comes([&] { m.four(3); }, kFourAsGraph);
+  CHECK(m.first(5) == 7);
+  comes([&] { m.four(2, 3); }, kFourAsGraph);
+  comes([&] { m.four(); }, kFourAsGraph);
+  CHECK(m.first(5) == 5);
+  CHECK(m.device.captured == 3);
+  // An operator's own scratch would lie elsewhere.
+  const auto above = [&] {
+    const ArenaScope scope(m.scratch);
+    m.scratch.take_bytes(64, MemoryTerm::workspace);
+    m.four();
+  };
+  comes(above, kFourCalls);
+  comes(above, kFourAsGraph);
+  // Another part of a step has its own lists.
+  m.reset();
+  m.list([&] { m.four(); }, {.part = "forward", .chunk = 1});
+  CHECK(m.device.ran == kFourCalls);
+}
+
+TEST_CASE("calls that agree with a graph for a while are made when they leave it", "[graphs]") {
+  GraphMachine m;
+  m.list([&] { m.four(); });
+  m.list([&] { m.four(); });
+  for (const bool longer : {true, false}) {
+    const auto calls = [&] {
+      if (longer) m.four();
+      else m.graphs.scale(*m.stream, {.x = m.vector(0), .factor = 2, .out = m.vector(1)});
+      if (longer) return m.graphs.fill_zero(*m.stream, m.vector(5));
+      m.graphs.add(*m.stream, {.a = m.vector(1), .b = m.vector(1), .out = m.vector(1)});
+      m.graphs.add(*m.stream, {.a = m.vector(1), .b = m.vector(1), .out = m.vector(5)});
+      m.graphs.fill_zero(*m.stream, m.vector(1));
+    };
+    const GraphNames names = longer ? GraphNames{"scale", "add", "add", "copy", "fill_zero"}
+                                    : GraphNames{"scale", "add", "add", "fill_zero"};
+    m.reset();
+    m.list(calls);
+    CHECK(m.device.ran == names);
+    const float result = m.first(5);
+    CHECK(result == (longer ? 0.0f : 8.0f));
+    m.reset();
+    m.list(calls);
+    CHECK(m.device.ran.front() == "graph");
+    CHECK(m.device.operators() == names);
+    CHECK(m.first(5) == result);
+  }
+  // The beginning of a list alone.
+  const auto beginning = [&] {
+    m.graphs.scale(*m.stream, {.x = m.vector(0), .factor = 2, .out = m.vector(1)});
+    m.graphs.add(*m.stream, {.a = m.vector(1), .b = m.vector(1), .out = m.vector(1)});
+  };
+  m.reset();
+  m.list(beginning);
+  CHECK(m.device.ran == GraphNames{"scale", "add"});
+  CHECK(m.first(1) == 4);
+}
+
+TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[graphs]") {
+  GraphMachine m;
+  const auto event = m.graphs.make_event();
+  std::vector<std::byte> bytes(256);
+  std::vector<std::byte> staging;
+  const std::vector<Tensor> to{m.vector(0)};
+  const std::vector<std::int64_t> ends{0, 1};
+  const Tensor sums{m.memory.data() + 4096 * 6, DType::f64, {1}},
+      total{m.memory.data() + 4096 * 6 + 64, DType::f64, {1}},
+      nonfinite{m.memory.data() + 4096 * 6 + 128, DType::i32, {1}};
+  const std::vector<std::function<void()>> others{
+      [&] { m.graphs.record(*m.stream, *event); }, [&] { m.graphs.wait(*m.stream, *event); },
+      [&] { m.graphs.write(*m.stream, bytes, m.vector(7)); },
+      [&] { m.graphs.write_made(*m.stream, to, staging, [](std::span<std::byte>) {}); },
+      [&] { m.graphs.read_back(*m.stream, m.vector(5), bytes); },
+      [&] { m.graphs.transfer(*m.stream, m.vector(5), m.vector(4)); }, [&] { m.stream->flush(); },
+      // Its runs are memory of the host.
+      [&] {
+        m.graphs.total_square_sum(
+            *m.stream,
+            {.sums = sums, .first_block = ends, .total = total, .nonfinite = nonfinite, .flag = {}});
+      }};
+  for (std::size_t i = 0; i < others.size(); ++i) {
+    CAPTURE(i);
+    const ListPlace place{.part = "forward", .chunk = static_cast<int>(i)};
+    for (int time = 0; time < 3; ++time) {
+      m.reset();
+      m.list(
+          [&] {
+            m.four();
+            others[i]();
+            CHECK(m.first(5) == 5);
+            CHECK(m.device.operators().size() >= 4);
+            m.four();
+          },
+          place);
+      const auto graphs = std::count(m.device.ran.begin(), m.device.ran.end(), "graph");
+      CHECK(graphs == (time == 0 ? 0 : 2));
+    }
+  }
+  // On another stream nothing is held back, and nothing ends.
+  const auto beside = m.graphs.make_stream("beside", &m.scratch);
+  for (int time = 0; time < 2; ++time) {
+    m.reset();
+    m.list(
+        [&] {
+          m.graphs.scale(*m.stream, {.x = m.vector(0), .factor = 2, .out = m.vector(1)});
+          m.graphs.fill_zero(*beside, m.vector(4));
+          m.graphs.record(*beside, *event);
+          CHECK(m.first(4) == 0);
+          for (int i = 0; i < 3; ++i)
+            m.graphs.add(*m.stream, {.a = m.vector(1), .b = m.vector(1), .out = m.vector(1)});
+        },
+        {.part = "beside"});
+  }
+  CHECK(m.device.ran == GraphNames{"fill_zero", "graph", "scale", "add", "add", "add", "end"});
+}
+
+TEST_CASE("a place is given up where graphs cannot be made or do not come again, and it is told",
+          "[graphs]") {
+  SECTION("short lists") {
+    GraphMachine m;
+    for (int time = 0; time < 3; ++time) {
+      m.reset();
+      m.list([&] { m.graphs.fill_zero(*m.stream, m.vector(5)); });
+      CHECK(m.device.ran == GraphNames{"fill_zero"});
+    }
+    CHECK(m.graphs.graph_use().without == GraphNames{"forward: fewer than 4 calls"});
+    CHECK(m.graphs.graph_use().graphs == 0);
+    CHECK_FALSE(m.graphs.graph_use().failed);
+  }
+  SECTION("arguments that change") {
+    GraphMachine m;
+    const auto time_of = [&](std::int64_t i) { return static_cast<float>(i) + 2; };
+    for (std::int64_t i = 0; i <= GraphBackend::kMostFreshLists; ++i) {
+      m.reset();
+      m.list([&] { m.four(time_of(i)); });
+      REQUIRE(m.device.ran == kFourCalls);
+      REQUIRE(m.first(5) == 2 * time_of(i) + 1);
+      CHECK(m.graphs.graph_use().without.empty() == (i < GraphBackend::kMostFreshLists));
+    }
+    CHECK(m.graphs.graph_use().without == GraphNames{"forward: arguments that change from step to step"});
+    m.reset();
+    m.list([&] { m.four(); });
+    CHECK(m.device.ran == kFourCalls);
+  }
+  SECTION("what the device does not capture") {
+    GraphMachine m;
+    m.device.refused = {Operator::copy};
+    for (int time = 0; time < 3; ++time) {
+      m.reset();
+      m.list([&] { m.four(); });
+      CHECK(m.device.ran == kFourCalls);
+      CHECK(m.first(5) == 5);
+    }
+    const GraphUse use = m.graphs.graph_use();
+    CHECK(use.failed);
+    CHECK(use.graphs == 0);
+    REQUIRE(use.without.size() == 1);
+    CHECK_THAT(use.without[0], Catch::StartsWith("forward: copy cannot be captured"));
+  }
+}
+
+TEST_CASE("calls of graphs are counted as if each were made", "[graphs]") {
+  GraphMachine m;
+  for (std::int64_t time = 1; time < 6; ++time) {
+    m.list([&] { m.four(); });
+    CHECK(m.graphs.counters().own_attention == time);
+  }
+}
+
+TEST_CASE("graphs are made again where operators run otherwise from now on", "[graphs]") {
+  GraphMachine m;
+  for (int time = 0; time < 2; ++time) m.list([&] { m.four(); });
+  m.graphs.limit_attention(1 << 20);
+  m.reset();
+  m.list([&] { m.four(); });
+  CHECK(m.device.ran == kFourCalls);
+  m.list([&] { m.four(); });
+  CHECK(m.device.captured == 2);
+}
+
+TEST_CASE("the second step decides whether graphs pay, by the host's time and the device's", "[graphs]") {
+  for (const bool slow : {true, false}) {
+    GraphMachine m(GraphChoice::measured);
+    const auto steps = [&](int count, double device_seconds) {
+      for (int i = 0; i < count; ++i) {
+        m.list([&] { m.four(); });
+        // An evaluation's calls are no part of a step.
+        m.list([&] { m.four(); }, {.part = "evaluation", .of_step = false});
+        m.graphs.end_step(device_seconds);
+      }
+    };
+    steps(1, 1);
+    CHECK(m.graphs.graph_use().state == GraphUse::State::deciding);
+    // An hour, or as good as nothing.
+    steps(1, slow ? 3600.0 : 1e-12);
+    const GraphUse use = m.graphs.graph_use();
+    CHECK(use.state == (slow ? GraphUse::State::not_worth : GraphUse::State::used));
+    CHECK(use.issue_seconds > 0);
+    CHECK(use.device_seconds == (slow ? 3600.0 : 1e-12));
+    steps(3, 1);
+    CHECK(m.graphs.graph_use().steps_since == 3);
+    CHECK(m.graphs.graph_use().issue_seconds == use.issue_seconds);
+    CHECK(m.graphs.graph_use().graphs == (slow ? 0 : 2));
+    CHECK(m.first(5) == 5);
+  }
+  CHECK(graphs_pay(1.0, 4.0));
+  CHECK_FALSE(graphs_pay(1.0, 4.1));
+  CHECK_FALSE(graphs_pay(0, 0));
+}
+
+TEST_CASE("worlds without graphs refuse to capture, and take lists as calls", "[graphs]") {
+  base::ThreadPool pool(1);
+  CpuBackend cpu(detect_cpu(1), pool);
+  CHECK_THROWS_AS(cpu.capture([](Stream&) {}), base::DeviceError);
+  const auto stream = cpu.make_stream("compute", nullptr);
+  CHECK_NOTHROW(cpu.open_list(*stream, kGraphPlace));
+  CHECK_NOTHROW(cpu.close_list(*stream));
+  CHECK(cpu.graph_use().state == GraphUse::State::none);
+}
+
+TEST_CASE("what an operator is called with can be kept, but for what lies in the host's memory", "[graphs]") {
+  std::set<std::string> ending;  // operators that end a list
+#define TRAINERD_OPERATOR(name, Args, cuda) \
+  if (!Comparable<Args>) ending.insert(#Args);
+#include "kernels/ops/operators.def"
+  CHECK(ending == std::set<std::string>{"AdamwUpdate", "CopyBoxes", "DirectionUpdate", "GroupSquareSums",
+                                        "RopeTable", "TotalSquareSum"});
+}

@@ -1,0 +1,72 @@
+// Statistics, losses and gradients of a whole vocabulary by one operator: those of the two that it stands
+// for.
+
+#include "tests/kernels/machine.h"
+
+namespace trainerd::test {
+namespace {
+
+struct Row {
+  std::int64_t tokens, columns, vocab;
+};
+/// One vector for a thread, tails, rows that are not of whole 16-byte chunks, and of vocabularies that fill
+/// what a block holds of a row: in shared memory, and in registers beside it.
+constexpr Row kRows[] = {{3, 64, 60}, {4, 40, 33}, {2, 9001, 9000}, {2, 58000, 57301}, {1, 152064, 151936}};
+
+struct Objective {
+  float softcap, smoothing, z_loss;
+};
+constexpr Objective kObjectives[] = {{0, 0, 0}, {30, 0.1f, 0}, {0, 0.1f, 1e-3f}};
+
+}  // namespace
+
+TEST_CASE("the loss of whole rows at once has the bits of its statistics and its finish", "[loss]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const Row& r : kRows)
+      for (const Objective& o : kObjectives) {
+        CAPTURE(r.columns, o.softcap, o.smoothing);
+        const Shape shape{r.tokens, r.columns}, each{r.tokens};
+        const Values logits = normal_values(shape.numel(), 1, dtype, 4.0);
+        std::vector<std::int32_t> targets;
+        Values weight;
+        for (std::int64_t t = 0; t < r.tokens; ++t) {
+          targets.push_back(static_cast<std::int32_t>((t * 7919 + r.vocab - 1) % r.vocab));
+          weight.push_back(t == 1 ? 0.0 : 0.5 + static_cast<double>(t));
+        }
+        check_operator([&](Machine& m) {
+          const auto numbers = [&] { return m.empty(DType::f32, each); };
+          const Tensor z_losses = o.z_loss > 0 ? numbers() : Tensor{};
+          const kernels::CeLoss whole{.logits_TV = m.tensor(dtype, shape, logits),
+                                      .targets_T = m.ids(targets),
+                                      .loss_weight_T = m.tensor(DType::f32, each, weight),
+                                      .vocab = r.vocab,
+                                      .softcap = o.softcap,
+                                      .grad_scale = 0.25f,
+                                      .label_smoothing = o.smoothing,
+                                      .z_loss = o.z_loss,
+                                      .max_T = numbers(),
+                                      .sum_exp_T = numbers(),
+                                      .target_logit_T = numbers(),
+                                      .loss_T = numbers(),
+                                      .z_loss_T = z_losses};
+          kernels::CeLoss parts = whole;
+          parts.logits_TV = m.tensor(dtype, shape, logits);
+          parts.max_T = numbers(), parts.sum_exp_T = numbers(), parts.target_logit_T = numbers();
+          parts.loss_T = numbers();
+          if (o.z_loss > 0) parts.z_loss_T = numbers();
+          m.backend().ce_loss(m.stream(), whole);
+          m.backend().ce_stats(m.stream(), stats_of(parts));
+          m.backend().ce_finish(m.stream(), finish_of(parts));
+          const auto same = [](const Tensor& a, const Tensor& b) { return read_bytes(a) == read_bytes(b); };
+          CHECK(same(whole.max_T, parts.max_T));
+          CHECK(same(whole.sum_exp_T, parts.sum_exp_T));
+          CHECK(same(whole.target_logit_T, parts.target_logit_T));
+          CHECK(same(whole.loss_T, parts.loss_T));
+          if (o.z_loss > 0) CHECK(same(whole.z_loss_T, parts.z_loss_T));
+          CHECK(same(whole.logits_TV, parts.logits_TV));
+          return std::vector<Output>{{"loss", whole.loss_T, Machine::read(parts.loss_T), r.columns}};
+        });
+      }
+}
+
+}  // namespace trainerd::test
