@@ -49,14 +49,16 @@ std::unique_ptr<run::Membership> member(const run::MembershipOptions& options) {
   return std::make_unique<run::Membership>(options, linked_job(), no_signal.get());
 }
 
-/// Passes what comes at one socket on to the other, both ways, until either ends.
-void relay(int a, int b) {
+/// Passes what comes at one socket on to the other, both ways, until either ends; from `b` to `a` so late
+/// that what was sent meanwhile comes with it.
+void relay(int a, int b, std::chrono::milliseconds late = {}) {
   std::array<char, 65536> bytes;
   for (;;) {
     std::array<pollfd, 2> fds{pollfd{a, POLLIN, 0}, pollfd{b, POLLIN, 0}};
     if (::poll(fds.data(), fds.size(), -1) < 0) continue;
     for (std::size_t i = 0; i < 2; ++i) {
       if (fds[i].revents == 0) continue;
+      if (i == 1) std::this_thread::sleep_for(late);
       const ssize_t n = ::recv(fds[i].fd, bytes.data(), bytes.size(), 0);
       if (n <= 0 || ::send(fds[1 - i].fd, bytes.data(), static_cast<std::size_t>(n), MSG_NOSIGNAL) != n) {
         ::shutdown(a, SHUT_RDWR), ::shutdown(b, SHUT_RDWR);
@@ -130,4 +132,35 @@ TEST_CASE("a leader that takes no second connection is named", "[membership]") {
                                          Catch::Contains("Connection refused") &&
                                          Catch::EndsWith("); see the log of its agent"));
   one.join();
+}
+
+TEST_CASE("an agent that is told to go before its second connection makes that yet", "[membership]") {
+  const parallel::JobToken token = parallel::JobToken::random();
+  const std::uint16_t port = free_port();
+  base::UniqueFd door = base::listen_at({"127.0.0.1", 0});
+  const std::uint16_t far = base::local_port(door.get());
+  auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
+  // By the first connection, the go comes together with the end of the rendezvous' handshake.
+  std::vector<std::thread> ways;
+  std::atomic<int> came{0};
+  std::thread passes([&] {
+    for (pollfd p{door.get(), POLLIN, 0}; came < 2 && ::poll(&p, 1, 10'000) > 0;) {
+      const int outside = ::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC);
+      const std::chrono::milliseconds late(came++ == 0 ? 500 : 0);
+      ways.emplace_back([outside, port, late] {
+        const base::UniqueFd near(outside);
+        std::string why;
+        if (const base::UniqueFd inside = base::try_connect({"127.0.0.1", port}, 5, why))
+          relay(near.get(), inside.get(), late);
+      });
+    }
+  });
+  auto follows = std::async(std::launch::async, [&] { return member(linked_options(1, token, far)); });
+  std::unique_ptr<run::Membership> leader = leads.get();
+  leader->begin({.step = 5});
+  std::unique_ptr<run::Membership> follower = follows.get();
+  CHECK(came == 2);
+  leader.reset(), follower.reset();
+  passes.join();
+  for (std::thread& way : ways) way.join();
 }

@@ -240,7 +240,8 @@ class Membership {
   std::string objection(const Hello& hello, const std::string& who) const;
   static std::string who_is(const Hello& hello, const std::string& from);
   std::string taken_by(const Hello& hello) const;
-  void join_beats(const std::string& agent);
+  enum class Told : std::uint8_t { ends_it, changes_nothing };  ///< a word of the leader's meanwhile
+  void join_beats(Told told);
   void admit_beats(const BeatHello& hello, base::UniqueFd socket);
   bool has_room() const;
   void admit_spare(Member member, const std::string& who, std::vector<Event>& events);
@@ -277,6 +278,7 @@ class Membership {
   std::vector<Channel> ghosts_;  ///< to agents that count as lost, until they have read so
   std::unique_ptr<Heartbeats> beats_;
   std::int64_t next_beats_ = 0;
+  std::string agent_;  ///< by which the leader knows that both connections are this agent's
   double beat_seconds_ = 0, dead_seconds_ = 0;
   std::optional<End> end_;
   Go go_;

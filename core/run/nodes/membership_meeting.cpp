@@ -270,7 +270,8 @@ Membership::Reached Membership::try_to_join(const Hello& hello,
   options_.token = token;
   base::watch_peer(socket.get(), kAgentMessageSeconds);
   members_[0].channel.emplace(std::move(socket));
-  join_beats(hello.agent);
+  agent_ = hello.agent;
+  join_beats(Told::ends_it);
   return Reached::joined;
 }
 
@@ -316,12 +317,12 @@ bool Membership::stops_waiting(int signal_fd, double seconds) {
 
 /// The second connection to the leader, for signs of life. Where it does not come about, what the leader says
 /// on the first tells why.
-void Membership::join_beats(const std::string& agent) {
+void Membership::join_beats(Told told) {
   const double deadline = base::monotonic_seconds() + std::min(kBeatsSeconds, options_.timeout_seconds);
   std::string why;
-  while (!members_[0].channel->ready()) {
+  while (told == Told::changes_nothing || !members_[0].channel->ready()) {
     base::UniqueFd socket =
-        parallel::join_store(options_.rendezvous, *options_.token, encode(BeatHello{agent}), kJoinSeconds,
+        parallel::join_store(options_.rendezvous, *options_.token, encode(BeatHello{agent_}), kJoinSeconds,
                              why, {}, answer_seconds());
     if (socket) {
       members_[0].beats = ++next_beats_;
@@ -401,6 +402,8 @@ void Membership::await_go(int signal_fd) {
       clock_ahead_ = base::wall_seconds() - go->wall_seconds;
       if (go->nodes > 0) options_.nodes.nodes = go->nodes;
       members_.resize(static_cast<std::size_t>(nodes()));
+      // It may have come before this agent asked for its second connection.
+      if (members_[0].beats == 0) join_beats(Told::changes_nothing);
       return;
     }
   }
