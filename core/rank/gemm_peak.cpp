@@ -42,7 +42,7 @@ double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
 
 }  // namespace
 
-double measure_gemm_peak(Backend& backend, DType dtype, std::int64_t size) {
+double gemm_rate(Backend& backend, DType dtype, std::int64_t size) {
   const std::int64_t matrix = size * size * size_of(dtype);
   const Tensor shape{nullptr, dtype, {size, size}};
   const PrepareWeight prepare{.plain_NC = shape, .role = GemmRole::fprop, .tokens = size, .out = {}};
@@ -58,14 +58,25 @@ double measure_gemm_peak(Backend& backend, DType dtype, std::int64_t size) {
   const Tensor y = arena.take(dtype, {size, size}, MemoryTerm::workspace);
   const auto stream = backend.make_stream("gemm_peak", &arena);
   gemm = {.x_TC = x, .weight = {w, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = y};
-  double best = best_seconds(backend, *stream, gemm);
   if (prepared > 0) {
     gemm.weight.prepared = arena.take(DType::u8, {prepared}, MemoryTerm::workspace);
     backend.prepare_weight(
         *stream, {.plain_NC = w, .role = GemmRole::fprop, .tokens = size, .out = gemm.weight.prepared});
-    best = std::min(best, best_seconds(backend, *stream, gemm));
   }
+  const double best = best_seconds(backend, *stream, gemm);
   return best > 0 ? cost(gemm, backend.target()).flops / best : 0.0;
+}
+
+double measure_gemm_peak(Backend& backend, DType dtype) {
+  constexpr std::int64_t kSmallest = 512, kLargest = 4096;
+  constexpr double kLongEnough = 5e-4;
+  double peak = 0;
+  for (std::int64_t size = kSmallest; size <= kLargest; size *= 2) {
+    const double rate = gemm_rate(backend, dtype, size), n = static_cast<double>(size);
+    peak = std::max(peak, rate);
+    if (rate <= 0 || 2 * n * n * n >= kLongEnough * rate) break;
+  }
+  return peak;
 }
 
 PeakRate peak_of(const parallel::Topology& topology, Backend& backend, DType compute, double measured) {

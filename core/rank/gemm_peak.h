@@ -8,11 +8,15 @@
 
 namespace trainerd::core::rank {
 
-/// FLOP/s of a square GEMM of `size` in `dtype` on this backend: the best of several, with a plain weight and
-/// with a prepared one where there is such a form, each until five repeats agree within 1%, for a twentieth
-/// of a second at most. It is the CPU's peak in MFU: other work on the machine slows a repeat, nothing makes
-/// one faster than the hardware. 0 when the time could not be measured.
-double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype, std::int64_t size = 1024);
+/// FLOP/s of a square GEMM of `size` in `dtype` on this backend, with a prepared weight where there is such a
+/// form: the best of several repeats, until five agree within 1%, for a twentieth of a second at most. 0 when
+/// the time could not be measured.
+double gemm_rate(kernels::Backend& backend, kernels::DType dtype, std::int64_t size);
+
+/// The best rate of square GEMMs, from one of size 512 to the first that takes half a millisecond: longer
+/// ones are interrupted by other work on the machine, shorter ones do not fill it. It is the CPU's peak in
+/// MFU: other work slows a repeat, nothing makes one faster than the hardware.
+double measure_gemm_peak(kernels::Backend& backend, kernels::DType dtype);
 
 /// The peak that MFU is of: a maker's figure, or a measured one. A figure that was measured while other
 /// programs ran is too low; steps that exceed it show that, and it is measured again.

@@ -20,7 +20,7 @@ double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend
       throw base::device_error("rank " + std::to_string(rank) + " computes wrongly before its first step: " +
                                wrong + "; take its device out of use, or its host where it has none");
     return peak.measured() ? peak.flops_per_second()
-                           : rank::measure_gemm_peak(backend, job.precision.compute, kGpuSize);
+                           : rank::gemm_rate(backend, job.precision.compute, kGpuSize);
   } catch (const base::CapacityError&) {
     return 0;
   }
