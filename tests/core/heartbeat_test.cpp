@@ -1,5 +1,6 @@
 // Signs of life between agents: what counts as dead, and what does not.
 
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -101,6 +102,16 @@ TEST_CASE("agents beat to each other, and one that ends without a word is report
   REQUIRE(reports.size() == 1);
   CHECK((reports[0].what == What::silent && reports[0].peer == 7));
   CHECK(reports[0].seconds >= 2);
+}
+
+TEST_CASE("a new peer gets a beat at once", "[heartbeat]") {
+  Heartbeats here({.every_seconds = 600, .dead_seconds = 6000});
+  for (const std::int64_t peer : {1, 2}) {
+    auto [a, b] = connection();
+    here.add(peer, std::move(a), Counts::at_once);
+    pollfd beat{b.get(), POLLIN, 0};
+    CHECK(::poll(&beat, 1, 30'000) == 1);
+  }
 }
 
 TEST_CASE("a peer that is removed is not reported", "[heartbeat]") {

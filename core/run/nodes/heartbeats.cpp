@@ -56,6 +56,7 @@ struct Heartbeats::State {
   std::vector<Report> reports;
   bool ends = false;
   double link_back_at = 0;  ///< until then nothing passes to peers or from them
+  double beats_at = 0;      ///< the next time
 
   std::shared_ptr<LastHeard> last_heard = std::make_shared<LastHeard>(options);
   std::atomic<double> busy_since{-1};  ///< of the event loop; negative: it waits
@@ -103,7 +104,6 @@ void Heartbeats::State::send_beats(double now) {
 
 void Heartbeats::State::serve() {
   ::prctl(PR_SET_NAME, "trainerd:beats");
-  double next = 0;
   std::vector<pollfd> fds;
   std::vector<std::int64_t> ids;
   for (;;) {
@@ -128,9 +128,9 @@ void Heartbeats::State::serve() {
       if (const auto at = peers.find(ids[i]);
           fds[i + 1].revents != 0 && at != peers.end() && at->second.socket.get() == fds[i + 1].fd)
         receive(ids[i], at->second, now);
-    if (now >= next && now >= link_back_at) {
+    if (now >= beats_at && now >= link_back_at) {
       send_beats(now);
-      next = now + options.every_seconds;
+      beats_at = now + options.every_seconds;
     }
     for (const BeatWatch::Silent& silent : watch.judge(now)) {
       peers.erase(silent.peer);
@@ -165,6 +165,7 @@ void Heartbeats::add(std::int64_t peer, base::UniqueFd socket, Counts counts) {
     added.socket = std::move(socket);
     added.counts = counts == Counts::at_once;
     if (added.counts) state_->watch.add(peer, base::monotonic_seconds());
+    state_->beats_at = 0;
   }
   wake(state_->changed.get());
 }

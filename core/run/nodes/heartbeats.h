@@ -24,7 +24,8 @@ class Heartbeats {
     at_once,          ///< it beats from when it has the connection
     from_first_beat,  ///< it has the connection, and may be long in taking it up
   };
-  /// Beats to a peer and listens to it by this connection. Its silence counts from then, or later.
+  /// Beats to a peer, at once and from then on, and listens to it by this connection. Its silence counts from
+  /// then, or later.
   void add(std::int64_t peer, base::UniqueFd socket, Counts counts);
   void remove(std::int64_t peer);
   /// This agent's event loop waits for something to happen, or handles what has.
