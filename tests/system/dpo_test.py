@@ -242,13 +242,13 @@ class Dpo(NodesTest):
         self.assertIn("evaluate.choices", self.run_job(self.job("quiz"), *all_pairs, "--set", "evaluate.choices=[{name: q, path: q.jsonl}]", status=2))
 
     def test_a_reference_that_was_interrupted_goes_on_where_it_was(self):
-        # A part is kept after a second. A machine may have computed all pairs by then, or while the kill was on its way.
+        # A part is kept after a second. A machine may have computed all pairs by then, or while the kill was on its way. The run takes all of them.
         for pairs in (6000, 24000, 96000):
             lines = [{"prompt": f"{n}?", "chosen": f" {n * n % 97}", "rejected": f" {n % 89} no"} for n in range(pairs)]
             self.prepare(lines, self.root / f"many{pairs}")
             many = ["--set", f"data.train=[{self.root / f'many{pairs}'}]", "--set", f"output={self.root / f'long{pairs}'}"]
             path = self.root / f"long{pairs}" / "reference.safetensors"
-            process = self.start(self.job("long", steps=1000), *many)
+            process = self.start(self.job("long", steps=pairs), *many)
             self.wait_for(process, path.exists, "a part of the reference is kept")
             process.kill()
             process.wait()
@@ -256,7 +256,7 @@ class Dpo(NodesTest):
             if len(kept) < pairs:
                 break
         self.assertTrue(0 < len(kept) < pairs, len(kept))
-        said = self.run_job(self.job("long", steps=1000), *many, "--stop-after", "1")
+        said = self.run_job(self.job("long", steps=pairs), *many, "--stop-after", "1")
         self.assertIn(f"the reference's log-probabilities of {len(kept):,} pairs are those of an earlier attempt", said)
         self.assertIn(f"of {pairs - len(kept):,} pairs were computed", said)
         whole = logps(path)[0]
