@@ -70,7 +70,7 @@ std::string kinds_text() {
 }  // namespace
 
 std::string unfit(FaultKind kind, const job::JobSpec& job) {
-  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  const std::int64_t ranks = job.parallel.ranks();
   if (kind == FaultKind::flip_message && ranks == 1) return "a job of one rank sends no messages";
   if (kind == FaultKind::drop_link && job.cluster.nodes == 1) return "a job of one node has no link to drop";
   if (kind == FaultKind::fail_store && !job.checkpoint.durable.on())
@@ -111,7 +111,7 @@ std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& 
     else if (const std::string why = unfit(*known, job); faults.random.rate > 0 && !why.empty())
       refuse("faults.random.kinds", kind + ": " + why);
   if (faults.random.kinds.empty()) refuse("faults.random.kinds", "is empty: give of " + kinds_text());
-  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  const std::int64_t ranks = job.parallel.ranks();
   const job::Fault plain;
   for (std::size_t i = 0; i < faults.inject.size(); ++i) {
     const job::Fault& f = faults.inject[i];

@@ -27,7 +27,7 @@ void leave_to_several(job::JobSpec& job) {
 
 /// A fault of a rank or a link that is not there cannot happen.
 void leave_out_faults(job::JobSpec& job) {
-  const std::int64_t ranks = job.parallel.tp * job.parallel.pp * job.parallel.dp;
+  const std::int64_t ranks = job.parallel.ranks();
   std::erase_if(job.faults.inject, [&](const job::Fault& fault) {
     return fault.rank >= ranks || !spec::unfit(fault.kind, job).empty();
   });
@@ -53,8 +53,8 @@ bool is_valid(const job::JobSpec& job) {
 
 std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes) {
   if (nodes >= whole.cluster.nodes) return whole;
-  const std::int64_t replica = whole.parallel.tp * whole.parallel.pp,
-                     of_node = replica * whole.parallel.dp / whole.cluster.nodes;
+  const std::int64_t replica = whole.parallel.ranks() / whole.parallel.dp,
+                     of_node = whole.parallel.ranks() / whole.cluster.nodes;
   for (; nodes > 0; --nodes) {
     const std::int64_t dp = nodes * of_node / replica;
     if (nodes * of_node % replica != 0 || dp < whole.cluster.min_replicas) continue;
