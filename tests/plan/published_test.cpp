@@ -15,6 +15,7 @@
 #include "core/plan/search/search.h"
 #include "core/spec/cluster.h"
 #include "kernels/base/error.h"
+#include "other_software.h"
 
 using namespace trainerd;
 
@@ -88,8 +89,8 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
 }
 
 /// What the software of a row does otherwise than this one.
-core::plan::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
-  core::plan::OtherSoftware other;
+test::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
+  test::OtherSoftware other;
   const YAML::Node s = software_node(file, row);
   REQUIRE(s.IsMap());
   other.scatter_flows = s["scatter_flows"].as<bool>(false);
@@ -141,7 +142,8 @@ TEST_CASE("the planner predicts published step times", "[published]") {
     CAPTURE(job.name);
     const parallel::Topology topology =
         cluster_of(row["cluster"].as<std::string>(), row["gpus"].as<std::int64_t>());
-    const core::plan::Plan plan = core::plan::make_plan(job, topology, software_of(file, row));
+    const core::plan::Plan plan =
+        core::plan::make_plan(job, topology, test::changes_of(software_of(file, row), job, topology));
     const std::string family = row["family"].as<std::string>();
     constexpr double kGiB = 1 << 30;
     if (row["seconds"]) {

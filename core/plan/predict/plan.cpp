@@ -55,16 +55,8 @@ rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<co
   return worst;
 }
 
-/// Of all logits of a microbatch, as other software holds them, over what a stage has for them here.
-std::int64_t more_logits(const job::JobSpec& job, const StagePlan& stage, const OtherSoftware& other) {
-  if (other.logit_bytes == 0 || !stage.chunks.back().head) return 0;
-  const auto own = stage.terms.find("logits");
-  return job.batch.micro * job.model.seq_len * job.model.vocab / job.parallel.tp * other.logit_bytes -
-         (own == stage.terms.end() ? 0 : own->second);
-}
-
 void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords& records,
-                 const OtherSoftware& other) {
+                 const PlanChanges& changes) {
   const Topology& t = plan.topology;
   const bool own = t.device_memory_bytes > 0;
   plan.device_bytes = device_bytes(t, layout.grid.ranks());
@@ -81,7 +73,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
                        overhead = rank::device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
     else stage.terms["snapshots"] = snapshots;  // where devices share the node's memory, snapshots do too
-    const std::int64_t logits = more_logits(plan.job, stage, other);
+    const std::int64_t logits = changes.more_logits ? changes.more_logits(stage) : 0;
     if (logits > 0) stage.terms["logits"] += logits;
     stage.bytes = stage.memory.total_bytes() + logits + (own ? overhead : snapshots);
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
@@ -138,14 +130,16 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
 }
 
 void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& groups,
-               const StageRecords& records, const OtherSoftware& other) {
+               const StageRecords& records, const PlanChanges& changes) {
   const job::JobSpec& job = plan.job;
   const Topology& t = plan.topology;
   plan.timed = has_rates(t, job.precision.compute);
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   count_traffic(plan, layout, records, groups, shape);
   if (!plan.timed) return;
-  plan.time = replay(replay_input(job, t, groups, records, other));
+  ReplayInput input = replay_input(job, t, groups, records);
+  if (changes.replay) changes.replay(groups, input);
+  plan.time = replay(input);
 
   const double devices = static_cast<double>(layout.grid.ranks()),
                tokens = static_cast<double>(job.tokens_per_step());
@@ -199,13 +193,13 @@ std::int64_t device_bytes(const Topology& t, std::int64_t ranks) {
 
 Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parallel::Layout& layout,
                  const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups,
-                 WhenTooLarge when_too_large, const OtherSoftware& other) {
+                 WhenTooLarge when_too_large, const PlanChanges& changes) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
   for (const auto& record : records.of_rank) rank::require_attention(job, *record);
-  plan_memory(plan, layout, records, other);
+  plan_memory(plan, layout, records, changes);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
-  plan_time(plan, layout, groups, records, other);
+  plan_time(plan, layout, groups, records, changes);
   for (const auto& record : records.of_rank)
     if (const GraphIssue issue = graph_issue(job, *record, topology);
         plan.timed && issue.issue_seconds > plan.graphs.issue_seconds)
@@ -215,13 +209,13 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
   return plan;
 }
 
-Plan make_plan(const job::JobSpec& job, const Topology& topology, const OtherSoftware& other) {
+Plan make_plan(const job::JobSpec& job, const Topology& topology, const PlanChanges& changes) {
   rank::require_room_for_ranks(job, topology);
   parallel::Layout layout =
       parallel::resolve_layout(job.parallel, topology, rank::model_costs(job.model), job.microbatches());
-  if (other.one_level) layout.dp_levels = {layout.options.dp, layout.options.dp, false};
+  if (changes.layout) changes.layout(layout);
   return plan_layout(job, topology, layout, train::count_all_slots(job, layout),
-                     GroupPlaces(job.model, layout, topology), WhenTooLarge::all, other);
+                     GroupPlaces(job.model, layout, topology), WhenTooLarge::all, changes);
 }
 
 }  // namespace trainerd::core::plan

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -9,7 +10,6 @@
 #include "core/plan/cost/group_places.h"
 #include "core/plan/predict/attention_plan.h"
 #include "core/plan/replay/graph_issue.h"
-#include "core/plan/replay/other_software.h"
 #include "core/plan/replay/replay.h"
 #include "core/rank/dry_run.h"
 #include "core/train/step_memory.h"
@@ -85,10 +85,19 @@ struct Plan {
   CheckpointPlan checkpoint;
 };
 
+/// What a caller changes in a plan, where it plans a step that differs from this trainer's. All are optional.
+struct PlanChanges {
+  std::function<void(parallel::Layout&)> layout;
+  /// Of what is replayed. The groups' places outlive the replay.
+  std::function<void(const GroupPlaces&, ReplayInput&)> replay;
+  /// Bytes of logits that a stage holds beyond this trainer's.
+  std::function<std::int64_t(const StagePlan&)> more_logits;
+};
+
 /// Runs the job's own step in the meta world, once for each class of pipeline ranks that do the same, and
 /// replays its schedule on the machines of `topology`. Throws CapacityError or SpecError where the job cannot
 /// be laid out on them at all, or its attention.require is not met.
-Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const OtherSoftware& other = {});
+Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const PlanChanges& changes = {});
 
 /// A line each, indented.
 std::string near_text(const std::vector<NearLayout>& near);
@@ -101,7 +110,7 @@ enum class WhenTooLarge : std::uint8_t { all, memory_alone };
 /// What does not fit may be spared the rest of its plan.
 Plan plan_layout(const job::JobSpec& job, const parallel::Topology& topology, const parallel::Layout& layout,
                  const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups,
-                 WhenTooLarge when_too_large, const OtherSoftware& other = {});
+                 WhenTooLarge when_too_large, const PlanChanges& changes = {});
 
 /// A few lines: the layout, memory against what a device has, the time per step and of the whole job.
 std::string plan_summary(const Plan& plan);

@@ -52,41 +52,6 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
   return key;
 }
 
-/// Of a layer's parameters gathered, or its gradients scattered, by other software.
-TransferCost zero_cost(const rank::RecordedCollective& c, const GroupPlace& place,
-                       const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
-  // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
-  const double times = c.kind == OpKind::all_gather && recomputed ? 1 + other.gathered_again / 2 : 1;
-  const double pieces = times * static_cast<double>(other.collectives_of_layer);
-  TransferCost cost = collective_cost(c.kind, c.bytes / other.collectives_of_layer, place, t);
-  cost.latency *= pieces, cost.bandwidth *= pieces;
-  if (other.part_seconds > 0) {
-    // The copies read and write all of it; a gather's parts are filled with zeros before.
-    const double moved = times * static_cast<double>(c.bytes) * (c.kind == OpKind::all_gather ? 3 : 2);
-    cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds +
-                    moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
-  }
-  return cost;
-}
-
-/// Of a collective of the step, by the software that runs it.
-TransferCost step_collective_cost(const rank::RecordedCollective& c, const GroupPlace& place,
-                                  const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
-  const auto labelled = [&](const char* label) { return c.label == label; };
-  if ((labelled("parameters") && c.kind == OpKind::all_gather) ||
-      (labelled("gradients") && c.kind == OpKind::reduce_scatter))
-    return zero_cost(c, place, t, other, recomputed);
-  return collective_cost(c.kind, c.bytes, place, t);
-}
-
-/// Each takes its ports for its part of the time, at both ends.
-TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
-  TransferCost both{.latency = a.latency + b.latency, .bandwidth = a.bandwidth + b.bandwidth};
-  for (std::size_t i = 0; i < kPorts && both.bandwidth > 0; ++i)
-    both.shares[i] = (a.shares[i] * a.bandwidth + b.shares[i] * b.bandwidth) / both.bandwidth;
-  return both;
-}
-
 }  // namespace
 
 StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
@@ -142,7 +107,7 @@ StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
 }
 
 ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topology,
-                         const GroupPlaces& groups, const StageRecords& records, const OtherSoftware& other) {
+                         const GroupPlaces& groups, const StageRecords& records) {
   const auto t = std::make_shared<parallel::Topology>(topology);
   const parallel::ParallelOptions& p = job.parallel;
   t->measured.busy = std::min(p.ranks(), t->devices_per_node);
@@ -157,22 +122,14 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
   for (const auto& record : records.of_rank) input.graphs.push_back(graph_issue(job, *record, *t).used);
   input.compared_seconds = kComparedCallSeconds;
-  input.messages_stop_host = other.messages_stop_host;
   input.op_seconds = [t](const rank::RecordedOp& op) { return op_seconds(op, *t); };
-  const bool recomputed = job.recompute.kind == job::RecomputeKind::full;
-  input.collective_cost = [t, &groups, other, recomputed](std::int64_t rank,
-                                                          const rank::RecordedCollective& c,
-                                                          const rank::RankRecord& record) {
-    return step_collective_cost(c, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]), *t,
-                                other, recomputed);
+  input.collective_cost = [t, &groups](std::int64_t rank, const rank::RecordedCollective& c,
+                                       const rank::RankRecord& record) {
+    return collective_cost(c.kind, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]),
+                           *t);
   };
-  const bool scattered = other.scatter_flows && !p.sequence_parallel && p.tp > 1;
-  input.message_cost = [t, &groups, scattered, tp = p.tp, bytes = rank::flow_bytes(job)](int from, int to) {
-    const parallel::Link link = groups.link(from, to);
-    if (!scattered) return message_cost(bytes, link, *t);
-    return one_after_another(
-        message_cost(bytes / tp, link, *t),
-        collective_cost(OpKind::all_gather, bytes, groups.at(to, parallel::Group::tp), *t));
+  input.message_cost = [t, &groups, bytes = rank::flow_bytes(job)](int from, int to) {
+    return message_cost(bytes, groups.link(from, to), *t);
   };
   return input;
 }

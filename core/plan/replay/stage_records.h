@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "core/plan/cost/group_places.h"
-#include "core/plan/replay/other_software.h"
 #include "core/plan/replay/replay.h"
 #include "core/rank/record.h"
 #include "core/train/step_memory.h"
@@ -22,7 +21,6 @@ StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
 
 /// For replaying them on the machines of `topology`, which has rates. `groups` and `records` must outlive it.
 ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topology,
-                         const GroupPlaces& groups, const StageRecords& records,
-                         const OtherSoftware& other = {});
+                         const GroupPlaces& groups, const StageRecords& records);
 
 }  // namespace trainerd::core::plan
