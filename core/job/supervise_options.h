@@ -44,8 +44,8 @@ struct SuperviseOptions {
   // Between the agents of several nodes:
   double heartbeat_seconds = 1;   ///< between two beats
   double dead_after_seconds = 5;  ///< without one, after which a node counts as lost
-  /// Where the agents find who leads: "etcd://host:port[,host:port...]"; empty: node 0's agent, and the run
-  /// ends with it.
+  /// Where the agents find the leader's address: "etcd://host:port[,host:port...]"; empty: node 0's agent,
+  /// and the run ends with it.
   std::string coordinator = {};
   /// A rank is hung when it makes no progress for so many times what its own record says that it takes; 0:
   /// nothing is judged.

@@ -28,8 +28,9 @@ struct ParamInfo {
   /// unit.
   std::size_t unit = 0;
   bool vectors = false;  ///< the unit's kind
-  bool cut_alone =
-      false;  ///< several pipeline ranks hold it, in different company, and cut it into the same parts
+  /// Held by several pipeline ranks next to different neighbours: a bucket of its own, so that all cut it
+  /// alike.
+  bool cut_alone = false;
   bool trainable = true;  ///< false: it stays as it was loaded, without gradient, master weight and states
   std::int64_t grad_uses = 1;  ///< contributions to its gradient in a microbatch: two for a tied embedding
 };

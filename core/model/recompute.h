@@ -8,7 +8,7 @@
 //   selective  the sums at the start of each half-layer and what its first GEMM made; norms, attention and
 //   the activation
 //              function are made again (Korthikanti et al., Reducing Activation Recomputation in Large
-//              Transformer Models, arXiv 2205.05198, section 5, who keep the norms' outputs)
+//              Transformer Models, arXiv 2205.05198, section 5, which keeps the norms' outputs)
 //   full       the sum at the start of the layer (Chen et al., Training Deep Nets with Sublinear Memory Cost,
 //   arXiv 1604.06174)
 

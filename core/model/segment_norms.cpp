@@ -113,7 +113,8 @@ Tensor output_place(const WalkContext& c, const LinearParams& post_norm, const A
                     SegmentState& state, const Tensor& delta_TD) {
   if (post_norm.weight == kNoParam) return delta_TD;
   if (!state.out_TD.defined()) {
-    // Backward reads all three; who keeps the projection keeps the statistics, which cost nothing beside it.
+    // Backward reads all three. Where the projection is kept the statistics are too: they are small beside
+    // it.
     state.out_TD = flow(c, arenas.gemms_to_backward);
     state.out_rstd_T = statistic(c, arenas.gemms_to_backward);
     if (c.model.norm == job::Norm::layer) state.out_mean_T = statistic(c, arenas.gemms_to_backward);

@@ -37,7 +37,7 @@ class PeakRate {
   std::function<double()> measure_;
 };
 
-/// Of a device that computes in `compute`: a GPU's peak is its maker's; nobody prints one for a CPU, whose is
+/// Of a device that computes in `compute`: a GPU's peak is published; a CPU's is not, and is
 /// measured, unless `measured` (FLOP/s) was already. `backend` outlives it.
 PeakRate peak_of(const parallel::Topology& topology, kernels::Backend& backend, kernels::DType compute,
                  double measured = 0);

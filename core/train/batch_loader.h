@@ -20,7 +20,7 @@ class BatchLoader final : public BatchSource {
     std::int64_t samples_per_pass = 0;   ///< the global batch
     std::int64_t ahead = 0;  ///< microbatches; 0: each is made when it is asked for, without a thread
     /// Told of the samples of the next `announced` microbatches before one is made, each once and in the
-    /// order of their reads; on the loader's thread. None: nobody needs to know. Without `ahead` it is not
+    /// order of their reads; on the loader's thread. None: no call. Without `ahead` it is not
     /// called.
     std::function<void(std::int64_t sample)> announce = {};
     std::int64_t announced = 0;

@@ -264,7 +264,7 @@ class Trainer {
   parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
   StepClock clock_;
-  RankPage own_page_;  ///< where nobody looks
+  RankPage own_page_;  ///< where the agent gave none
   RankPage* page_ = &own_page_;
   ObserveSends sends_;
   RankGroups groups_;  ///< as `clock_` sees them

@@ -38,7 +38,7 @@ std::optional<TierChoice> newest_of_tiers(
 inline constexpr const char* kOwnerFile = "OWNER";
 /// Its text. It is the same after the output was lost: the job's name and the absolute path of the output.
 std::string tier_owner(const std::string& job, const std::string& output);
-/// Throws SpecError when the tier is another run's. One without the file is nobody's yet.
+/// Throws SpecError when the tier is another run's. One without the file has no owner yet.
 void require_tier_of(const Storage& tier, const std::string& owner);
 /// The same, and makes it the tier of this run.
 void claim_tier(Storage& tier, const std::string& owner);

@@ -54,8 +54,8 @@ class DataFiles {
   bool is_file(const std::string& path) const;
   /// All objects whose keys begin with that of an s3:// path, sorted.
   std::vector<std::string> list_objects(const std::string& path) const;
-  /// Remote reads that are under way and later ones fail, within about a second: nobody waits for a store
-  /// that does not answer.
+  /// Remote reads that are under way and later ones fail, within about a second, also where the
+  /// store does not answer.
   void stop() const;
   /// Of all that was read by it; none without a reader.
   const ObjectReader* reader() const { return objects_.get(); }

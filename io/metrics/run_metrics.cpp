@@ -35,7 +35,7 @@ Histogram::BucketBoundaries checkpoint_buckets() {
   return {0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
 }
 
-// Between two readings of the CPUs' energy where nobody asks for it.
+// Seconds between two readings of the CPUs' energy while nothing scrapes it.
 constexpr double kEnergySeconds = 5;
 
 /// Training, and no checkpoint.

@@ -86,8 +86,8 @@ class LiveSink final : public MetricsSink {
   std::shared_ptr<State> state_;
 };
 
-/// Writes run.json: what is known of the run before its first step, and what became of its plan, for those
-/// who read its directory. A disk that is slow or full delays nothing.
+/// Writes run.json: what is known of the run before its first step, and its plan's outcome, for programs that
+/// read its directory. A disk that is slow or full delays nothing.
 class RunFactsSink final : public MetricsSink {
  public:
   explicit RunFactsSink(const std::string& path);

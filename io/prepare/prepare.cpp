@@ -259,7 +259,7 @@ class Workers {
     }
     ids.insert(ids.end(), form_.after.begin(), form_.after.end());
     if (form_.end) ids.push_back(*form_.end);
-    // What ends a completion is to be learned; what comes behind a conversation is nobody's.
+    // What ends a completion is learned; what follows a conversation is not.
     if (document.learned != nullptr) mask.resize(ids.size(), form_.line.chat ? 0 : 1);
   }
 

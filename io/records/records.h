@@ -314,7 +314,7 @@ struct RendezvousRecord {
 struct EarlierRun {
   std::int64_t attempts = 0;  ///< starts, resumes and restarts
   double began = 0;           ///< the first of them, Unix seconds; 0: not known
-  /// Attempts whose end nobody had asked for: killed, or ended by a failure.
+  /// Attempts that ended without a request: killed, or by a failure.
   std::int64_t interruptions = 0;
   double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
   bool ended = false;         ///< the last of them was done, stopped or failed, and could say so

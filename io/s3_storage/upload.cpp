@@ -151,7 +151,7 @@ std::int64_t send_in_parts(S3Client& client, const S3Path& path, const Parts& pa
   return Sending(client, path, parts, pace).send(client.begin_upload(path), {});
 }
 
-/// Where the answer to a begin was lost there is an upload that nobody sends to.
+/// Where the answer to a begin was lost there is an upload without parts.
 void abort_uploads(S3Client& client, const S3Path& path) {
   for (const S3Upload& upload : client.uploads(path.bucket, path.key))
     if (upload.key == path.key) client.abort_upload(path, upload.id);

@@ -132,7 +132,7 @@ void read_post_processor(const json& part, TokenizerJson& out) {
   } else if (type == "TemplateProcessing") {
     if (!out.before.empty() || !out.after.empty()) refuse("it has two templates");
     read_template(part, out);
-  } else if (type == "ByteLevel") {  // it moves offsets, which nobody asks for here
+  } else if (type == "ByteLevel") {  // it moves offsets, which are not used here
     only_keys(part, "the post-processor ByteLevel",
               {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   } else {

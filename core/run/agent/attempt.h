@@ -80,7 +80,7 @@ class Attempt {
   const std::vector<std::string>& flights() const { return flights_text_; }
   /// Whether everybody is ready that this agent waits for.
   bool all_ready() const { return ready_.all(); }
-  /// What this node's ranks do; null: nobody looks.
+  /// What this node's ranks do; null: not looked at.
   const RankWatch* ranks() const { return rank_watch_ ? &*rank_watch_ : nullptr; }
   bool workers_left() const;
   bool all_finished_here() const;

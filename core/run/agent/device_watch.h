@@ -8,8 +8,8 @@
 
 namespace trainerd::core::run {
 
-/// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop who watches the
-/// workers.
+/// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop the thread that
+/// watches the workers.
 class DeviceWatch {
  public:
   /// `library` is NVML's. Devices are named by PCI bus id.

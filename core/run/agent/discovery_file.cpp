@@ -68,7 +68,7 @@ DiscoveryFile::DiscoveryFile(const std::string& directory, const std::string& id
   path_ = (absolute / (id + kSuffix)).lexically_normal().string();
   std::filesystem::create_directories(absolute, error);
   if (error) cannot("make", absolute.string(), error.value());
-  // The record first: a file without one would be nobody's to remove.
+  // The record first: a file without one would never be removed.
   if (const int failed = write_text(record_, path_); failed != 0) cannot("write", record_, failed);
   const int failed = write_text(path_, target_text(target_, {{"__metrics_path__", metrics_path_}}));
   if (failed == 0) return;

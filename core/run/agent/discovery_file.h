@@ -15,7 +15,7 @@ std::string discovery_id(const std::string& run, std::int64_t node);
 std::string discovery_metrics_path(const std::string& id);
 
 /// A running agent's file in the job's `metrics.discovery`: a target for Prometheus, there until the run is
-/// done or stopped. A process that is killed leaves it, so that Prometheus asks on and finds nobody there.
+/// done or stopped. A process that is killed leaves it, so that Prometheus finds its target down.
 class DiscoveryFile {
  public:
   /// Writes `directory`/`id`.json, in a directory that it makes where it is not there (also a file:// URI).

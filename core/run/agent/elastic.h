@@ -29,7 +29,7 @@ std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes
 /// The job on so many nodes with the layout that the leader has chosen, if any.
 std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes, const std::string& layout);
 
-/// The sizes of an elastic job, as who leads it chooses them. With `cluster.failures.elastic.replan` a size
+/// The sizes of an elastic job, as its leader chooses them. With `cluster.failures.elastic.replan` a size
 /// has any layout that fits, and takes all ranks of its nodes where there is one.
 class JobSizes {
  public:

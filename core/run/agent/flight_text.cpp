@@ -87,10 +87,10 @@ bool has_entered(const RankFlights& rank, const FlightRecord& op) {
 struct Awaited {
   std::string what;
   std::vector<std::int64_t> waiting, missing;
-  bool root = false;  ///< one that is missing waits for nobody itself
+  bool root = false;  ///< a missing rank of it waits for no other
 };
 
-/// The collectives that ranks wait in, and those of this node who have not come to them.
+/// The collectives that ranks wait in, and the ranks of this node that have not entered them.
 std::vector<Awaited> awaited(const std::vector<RankFlights>& ranks, const parallel::Layout& layout,
                              const parallel::GroupNeeds& needs) {
   std::map<std::string, Awaited> found;

@@ -120,7 +120,7 @@ void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
     const bool ours = lead && before && before->run == lead->run;
     const bool outdated = ours && before->epoch < lead->epoch;
     const bool held = ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0;
-    // One that nobody holds is of an etcd that has lost its data, and counts from the beginning.
+    // A lower one without a holder is of an etcd that has lost its data, and counts from the beginning.
     if (held && ours && before->epoch > lead->epoch) taken_over(path_, before->epoch);
     if (held && !outdated)
       throw base::spec_error("another run is using " + path_ +

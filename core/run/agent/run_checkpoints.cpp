@@ -68,7 +68,7 @@ void Run::save_held(const HeldStep& held, double seconds) {
 void Run::on_finished(bool stopped) {
   if (partner_) {
     partner_->stop_sending();
-    copies_.clear();  // nobody begins from them any more
+    copies_.clear();  // no node begins from them any more
     free_kept();
   }
   writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds);

@@ -107,7 +107,7 @@ void Run::serve_metrics(const io::MetricsOptions& metrics) {
   sinks_.add(std::move(live));
 }
 
-/// From every node: nobody has to reach it.
+/// Every node sends its own: the receiver need not reach any node.
 void Run::send_metrics() {
   const std::int64_t node = membership_.node();
   auto otlp = std::make_unique<io::OtlpSink>(job_.metrics,

@@ -30,9 +30,9 @@ class Coordinator {
  public:
   virtual ~Coordinator() = default;
 
-  /// Who leads now; none: nobody. Throws CommError when the coordinator does not answer.
+  /// The present leader, if there is one. Throws CommError when the coordinator does not answer.
   virtual std::optional<LeadRecord> leader() = 0;
-  /// Takes the lead, if nobody has it: false when somebody has. Throws CommError as above.
+  /// Takes the lead if it is free; false when it is taken. Throws CommError as above.
   virtual bool claim(const std::string& host) = 0;
   /// Tells the others where this agent, which leads, serves the rendezvous. Throws CommError, also when it
   /// does not lead any more.

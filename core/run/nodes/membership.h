@@ -25,7 +25,7 @@
 
 namespace trainerd::core::run {
 
-/// How the agents find who leads, and go on without one that is lost.
+/// How the agents find the leader, and go on without one that is lost.
 struct LeadOptions {
   std::shared_ptr<Coordinator> coordinator =
       {};                       ///< none: the agent of node 0 leads, and the run ends with it
@@ -69,16 +69,17 @@ struct LeaderLost : base::CommError {
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
-/// judges who belongs to the job, and hears of everything; the others hold a connection to it, whose end is
-/// the end of the node at its other side. Each of them and the leader send each other signs of life
-/// (Heartbeats): one that is not heard of for `supervise.dead_after` is lost too, and told so should it speak
-/// again.
+/// decides which agents belong to the job, and receives every message; the others hold a connection to it,
+/// whose end is the end of the node at its other side. Each of them and the leader send each other signs of
+/// life (Heartbeats): one that is not heard of for `supervise.dead_after` is lost too, and told so should it
+/// speak again.
 class Membership {
  public:
   /// A node alone.
   Membership() = default;
   /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws
-  /// CommError naming who did not come, SpecError naming who does not belong. A signal ends the wait
+  /// CommError naming the nodes that did not come, SpecError naming those that do not belong. A signal ends
+  /// the wait
   /// (`stopped`).
   Membership(const MembershipOptions& options, const job::JobSpec& job, int signal_fd);
   ~Membership();
@@ -165,7 +166,7 @@ class Membership {
   /// What came, by the descriptors that `watch` appended.
   std::vector<Event> take(std::span<const pollfd> fds);
 
-  /// To the leader, or from it to all. One who is gone is noticed where it is seen.
+  /// To the leader, or from it to all. A closed peer is detected by the read loop, not here.
   void send(const NodeMessage& message);
   /// Tells the other nodes that the run is over, and gives them time to receive it. A leader that must not
   /// lead any more says nothing (`abandon`).

@@ -5,8 +5,8 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the membership (membership.h): agents that come to a run that has begun, spares, and who has the
-// place of a lost node.
+// Part of the membership (membership.h): agents that come to a run that has begun, spares, and which
+// agent gets the place of a lost node.
 
 namespace trainerd::core::run {
 namespace {

@@ -14,9 +14,10 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the membership (membership.h): with a coordinator, who leads. At a start that is node 0's agent.
-// When it is lost a spare takes the lead, and with it node 0's place; or node 0's agent, started again; or a
-// node of an elastic job, which gives all of them new numbers. The others keep their numbers and join it.
+// Part of the membership (membership.h): the choice of a leader, with a coordinator. At a start node 0's
+// agent leads. When it is lost a spare takes the lead, and with it node 0's place; or node 0's agent, started
+// again; or a node of an elastic job, which gives all of them new numbers. The others keep their numbers and
+// join it.
 
 namespace trainerd::core::run {
 namespace {

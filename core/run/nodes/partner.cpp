@@ -360,7 +360,7 @@ void Partner::send(NodeCopy copy, std::int64_t kept_by_all) {
   s.outgoing = std::thread([&s, kept_by_all, copy = std::move(copy)]() mutable {
     Sent sent{.step = copy.step, .bytes = copy.bytes(), .seconds = 0, .problem = {}};
     const double start = base::monotonic_seconds();
-    std::optional<Channel> channel;  // closed when nobody can shut it down any more
+    std::optional<Channel> channel;  // closed once no other thread can shut it down
     try {
       for (NodeCopy::Rank& rank : copy.ranks) rank.xxh3 = io::xxh3_hex(bytes_of(rank));
       // `connect` registers the descriptor, so that `close_outgoing` can shut it down.

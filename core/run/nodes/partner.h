@@ -41,7 +41,7 @@ class Partner {
   struct Options {
     std::int64_t node = 0;     ///< this one
     std::int64_t partner = 0;  ///< that keeps its copies
-    base::Endpoint store;      ///< where agents leave word of where they listen
+    base::Endpoint store;      ///< where agents write the address at which they listen
     std::string address;       ///< of this node, by which others reach it
     parallel::JobToken token;
   };

@@ -10,7 +10,7 @@
 namespace trainerd::core::run {
 
 /// Writes a file of 1 MiB to a storage, reads it back from where it is stored, compares and removes it, on a
-/// thread of its own: a storage that hangs must not stop who asks.
+/// thread of its own: a storage that hangs must not stop the caller.
 class StorageProbe {
  public:
   static constexpr std::int64_t kBytes = 1 << 20;

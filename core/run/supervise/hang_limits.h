@@ -23,7 +23,7 @@ enum class Awaits : std::uint8_t { nobody, all_there, others };
 /// How long a rank may make no progress.
 ///
 /// In a step: `factor` times the median of its latest steps or the longest of its latest activities of the
-/// kind, whichever is more, and at least `minimum_seconds`. A first step, whose time nobody knows, an
+/// kind, whichever is more, and at least `minimum_seconds`. A first step, whose time is not known, an
 /// evaluation, a snapshot, a wait for data and what lies between two steps have at least 12 times the
 /// minimum, a load 60 times. What counts is what the process did (StillTime): sleep for a process that
 /// sleeps, CPU time for one that computes. CPU time is judged in a step whose usual time is known, and no
@@ -35,7 +35,7 @@ struct HangLimits {
   std::optional<double> planned_step_seconds = {};  ///< where the cluster has rates
 
   bool on() const { return factor > 0; }
-  /// Of sleep. Infinite: it may sleep for ever.
+  /// Seconds that a process may sleep. Infinite: no limit.
   double sleep_seconds(const RankSight& sight) const;
   double cpu_seconds(const RankSight& sight) const;
   double stop_seconds(const RankSight& sight) const;

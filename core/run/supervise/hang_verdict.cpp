@@ -266,7 +266,7 @@ class Judge {
     std::string what, tail;
   };
   /// The collective that most ranks miss the rank in, or the neighbours that may wait for its messages, and
-  /// who they are.
+  /// which they are.
   Missed missed_by(std::int64_t rank) const {
     std::map<std::string, std::vector<const Wait*>> found;
     std::vector<const Wait*> neighbours;
@@ -294,7 +294,7 @@ class Judge {
                             doing(first))};
   }
 
-  // ---- nobody is missing, and it does not advance
+  // ---- no rank is missing, and it does not advance
 
   std::optional<HangVerdict> stuck() const {
     for (const auto& [rank, wait] : waits_) {

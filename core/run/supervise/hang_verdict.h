@@ -27,9 +27,9 @@ struct HangVerdict {
 /// The verdict on what is seen of the ranks: of all of them, or of those that could be asked. None: nothing
 /// is hung, or it cannot be told by these.
 ///
-/// A rank that waits for others is no cause. The ranks that it waits for are the members of the group that
-/// have not entered the collective, or both its pipeline neighbours where it waits for a message; who is at
-/// the end of such a chain and makes no progress (HangLimits) is.
+/// A rank that waits for others is not the cause. It waits for the members of the group that have not entered
+/// the collective, or for both its pipeline neighbours where it waits for a message. The cause is a rank at
+/// the end of such a chain that makes no progress (HangLimits).
 std::optional<HangVerdict> judge(std::span<const RankSight> sights, const parallel::Layout& layout,
                                  const parallel::GroupNeeds& needs, const HangLimits& limits);
 

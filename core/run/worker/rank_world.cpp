@@ -15,7 +15,7 @@ namespace {
 
 // All agents have met when workers start: this long one may take to start and to make its memory.
 constexpr double kMeetSeconds = 300;
-// The watchdog of NCCL looks for who is missing among others' words: node 0's agent has them, or is gone.
+// NCCL's watchdog finds the missing ranks by what the waiting ranks wrote to the store of node 0's agent.
 constexpr double kLateSeconds = 2;
 
 }  // namespace

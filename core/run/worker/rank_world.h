@@ -100,7 +100,7 @@ class RankWorld final : public parallel::World {
     parallel::PrefixStore keys;
   };
   std::unique_ptr<AttemptStore> store_;
-  std::unique_ptr<AttemptStore> late_store_;  ///< of the watchdog, which waits for nobody
+  std::unique_ptr<AttemptStore> late_store_;  ///< the watchdog's own connection
   std::unique_ptr<parallel::GlooWorld> gloo_;
   std::unique_ptr<parallel::NcclWorld> nccl_world_;
 };

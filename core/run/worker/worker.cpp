@@ -37,7 +37,7 @@
 namespace trainerd::core::run {
 namespace {
 
-/// The agent went away: there is nobody to tell, and nothing to finish for.
+/// The agent is gone: nothing receives messages, and there is no reason to finish.
 struct AgentGone {};
 
 /// A step on its way.

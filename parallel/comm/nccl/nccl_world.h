@@ -28,8 +28,8 @@ struct NcclOptions {
   double start_seconds = 300;     ///< until all ranks have joined
   double deadline_seconds = 300;  ///< longest time that an operation takes from its turn on the device
   double poll_seconds = 0.05;     ///< between two looks of the watchdog
-  /// Where ranks that wait leave word, so that the missing ranks can be named; a world that is made anew
-  /// has another. Null: missing ranks cannot be named. Its calls block for seconds at most.
+  /// Where waiting ranks write what they wait for, so that the missing ranks can be named; a world that is
+  /// made anew has another. Null: missing ranks cannot be named. Its calls block for seconds at most.
   Store* store = nullptr;
   /// What this rank's world shares with others beside NCCL: why it has ended (empty: it goes on), and word of
   /// its end. From any thread; either may be empty.

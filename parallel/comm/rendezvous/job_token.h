@@ -30,7 +30,7 @@ class JobToken {
   std::string text_;
 };
 
-/// Bytes that nobody can foretell. Throws DeviceError.
+/// Unpredictable bytes. Throws DeviceError.
 std::string random_bytes(std::size_t count);
 
 /// In a time that does not tell where they differ.

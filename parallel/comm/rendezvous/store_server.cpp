@@ -41,11 +41,12 @@ void raise(int event) {
   [[maybe_unused]] const ssize_t n = ::write(event, &one, sizeof(one));
 }
 
-// A stranger's longest message: the greeting and a challenge.
+// The longest message of an unproven connection: the greeting and a challenge.
 constexpr std::size_t kStrangerBytes = 5 + frames::kGreeting.size() + JobToken::kNonceBytes;
 // Refusals in a row that are told one by one; then each that doubles their count.
 constexpr std::int64_t kToldOneByOne = 32;
-// A stranger this old makes room for who comes when there are so many of them, or no descriptors left.
+// Seconds after which an unproven connection is closed for a new one, where there are so many of them or no
+// descriptors left.
 constexpr double kPatienceWithStrangers = 1;
 constexpr std::ptrdiff_t kManyStrangers = 1024;
 
@@ -147,7 +148,7 @@ bool StoreServer::State::handle(Connection& c) {
   while (c.in.size() - at >= 4 && !c.waits_for && c.socket) {
     const std::string_view rest = std::string_view(c.in).substr(at);
     const std::size_t length = frames::read_length(rest);
-    // A stranger gets no memory.
+    // An unproven connection gets no memory.
     if (length > (c.admitted ? limits.frame_bytes : kStrangerBytes))
       return refuse(c, "a message of " + std::to_string(length) + " bytes, more than is allowed");
     if (rest.size() < 4 + length) break;
@@ -163,8 +164,8 @@ bool StoreServer::State::handle(Connection& c) {
   return flush(c);
 }
 
-/// What a stranger says: the greeting, then its proof. The challenge is a new one each time: a proof that was
-/// overheard proves nothing.
+/// What an unproven connection says: the greeting, then its proof. The challenge is a new one each time: a
+/// proof that was overheard proves nothing.
 bool StoreServer::State::admit(Connection& c, const frames::Request& request) {
   if (c.server_nonce.empty()) {
     if (request.what != frames::kGreet || !request.value.starts_with(frames::kGreeting) ||

@@ -15,9 +15,9 @@
 
 // A store that one process serves to all over TCP. Every message is a frame: four bytes of length (little
 // endian), then at most kLargestFrame bytes. A request is a letter and its fields, an answer a letter and a
-// value. A connection begins with a greeting, so that what is no client of ours is dropped at its first
-// bytes, and with proofs of both sides that they have the job's token (job_token.h): nothing is read or
-// changed for who has not, and nobody reads what another serves.
+// value. A connection begins with a greeting, so that other programs' connections are dropped at their
+// first bytes, and with proofs of both sides that they have the job's token (job_token.h): without the proof
+// nothing is read or changed.
 
 namespace trainerd::parallel {
 
@@ -44,8 +44,8 @@ class StoreServer {
   /// Connections that were closed for what they said, or did not say. Any thread.
   std::int64_t refused() const;
 
-  /// A connection that a peer handed over (`join_store`), and what it said of itself. Blocking, and nobody
-  /// else's from then on.
+  /// A connection that a peer handed over (`join_store`), and what it said of itself. Blocking; the
+  /// caller owns it from then on.
   struct Joined {
     base::UniqueFd socket;
     std::string text;

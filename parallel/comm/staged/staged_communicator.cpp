@@ -214,7 +214,7 @@ void StagedCommunicator::await(const StagedOp& op, std::uint64_t ticket, double 
   if (progress_.wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
   const std::string late =
       describe(op.record) + " was not done in " + std::to_string(deadline_seconds) + " s: ";
-  // What ends then says whom it was waiting for.
+  // The error names the rank that the operation was waiting for.
   inner_->abort();
   try {
     progress_.wait(ticket, base::monotonic_seconds() + kFinishSeconds);

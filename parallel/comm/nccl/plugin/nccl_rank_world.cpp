@@ -225,7 +225,7 @@ void NcclRankWorld::watchdog() {
 
 void NcclRankWorld::look_at(const NcclWait& wait, double now) {
   const double waited = now - wait.since;
-  if (waited > std::min(kMaxWordSeconds, kWordPart * options_.deadline_seconds)) leave_word(wait);
+  if (waited > std::min(kMaxWordSeconds, kWordPart * options_.deadline_seconds)) report_wait(wait);
   if (waited > options_.deadline_seconds) end(late_text(wait, options_.deadline_seconds));
 }
 
@@ -233,7 +233,7 @@ std::string NcclRankWorld::word_key(const NcclWait& wait, std::int64_t rank) con
   return "nccl/waits/" + wait.group + "/" + std::to_string(wait.number) + "/" + std::to_string(rank);
 }
 
-void NcclRankWorld::leave_word(const NcclWait& wait) {
+void NcclRankWorld::report_wait(const NcclWait& wait) {
   if (options_.store == nullptr || !wait.peers.empty()) return;
   std::uint64_t& last = words_[wait.group];
   if (last == wait.number) return;

@@ -47,7 +47,7 @@ class NcclRankWorld final : public NcclWorld {
   /// What the watchdog has to do about an operation that waits.
   void look_at(const NcclWait& wait, double now);
   std::string word_key(const NcclWait& wait, std::int64_t rank) const;
-  void leave_word(const NcclWait& wait);
+  void report_wait(const NcclWait& wait);
 
   NcclOptions options_;
   // What NCCL has pointers to, there until it has ended: where it writes what it makes, and names.
