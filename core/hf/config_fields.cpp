@@ -13,7 +13,7 @@ namespace trainerd::core::hf {
 using nlohmann::json;
 
 namespace {
-constexpr std::int64_t kMostSize = std::numeric_limits<std::int32_t>::max();
+constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 }
 
 std::string shown(const json& value) {
@@ -25,9 +25,9 @@ std::string shown(const json& value) {
 bool absent(const json* value) { return value == nullptr || value->is_null(); }
 
 std::optional<std::int64_t> read_size(Reading& r, const std::string& name, const json& value) {
-  const bool fits = value.is_number_integer() && value >= 1 && value <= kMostSize;
+  const bool fits = value.is_number_integer() && value >= 1 && value <= kMaxSize;
   if (fits) return value.get<std::int64_t>();
-  r.problem(name, "expected an integer from 1 to " + std::to_string(kMostSize) + ", found " + shown(value));
+  r.problem(name, "expected an integer from 1 to " + std::to_string(kMaxSize) + ", found " + shown(value));
   return std::nullopt;
 }
 
@@ -187,10 +187,10 @@ void complete(Reading& r) {
   }
   if (m.positions == job::Positions::rope && m.head_dim % 2 != 0)
     r.problem("head_dim", std::to_string(m.head_dim) + " is odd: rotary positions turn pairs of features");
-  constexpr std::int64_t kMostLayers = 1 << 10;  // as `model.layers`
-  if (m.layers > kMostLayers)
+  constexpr std::int64_t kMaxLayers = 1 << 10;  // as `model.layers`
+  if (m.layers > kMaxLayers)
     r.problem("num_hidden_layers",
-              std::to_string(m.layers) + " is more than the " + std::to_string(kMostLayers) + " of a job");
+              std::to_string(m.layers) + " is more than the " + std::to_string(kMaxLayers) + " of a job");
   else complete_layers(r);
 }
 

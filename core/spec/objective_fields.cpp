@@ -5,7 +5,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-constexpr double kMostSteps = 1e12;
+constexpr double kMaxStepCount = 1e12;
 
 }  // namespace
 
@@ -39,7 +39,7 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
        "all")
       .from_below(0, 1);
   t.add("ema.every", &average.every, "steps between its updates")
-      .between(1, kMostSteps)
+      .between(1, kMaxStepCount)
       .idle_if(!average.on(), "ema.decay is 0");
   job::DropoutOptions& dropout = job.model.dropout;
   t.add("dropout.embedding", &dropout.embedding,
@@ -55,7 +55,7 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
 void add_group_norms(FieldTable& t, io::MetricsOptions& m) {
   t.add("metrics.grad_norms.every", &m.grad_norms.every,
         "steps between records of the gradients' norm by groups of parameters (`grad_norms`); 0: never")
-      .between(0, kMostSteps);
+      .between(0, kMaxStepCount);
   t.choice("metrics.grad_norms.by", m.grad_norms.by,
            {{"kind", io::NormGroups::kind}, {"layer", io::NormGroups::layer}},
            "the groups: kinds of parameters (embedding, attention, mlp, norm, head; with LoRA "

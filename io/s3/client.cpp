@@ -26,7 +26,7 @@ namespace {
 
 constexpr double kFirstWait = 0.1, kLongestWait = 20;  // seconds
 constexpr int kMaxRenewals = 5;                        // of credentials, for one request
-constexpr std::size_t kLeastReply = std::size_t{1} << 20;
+constexpr std::size_t kMinReply = std::size_t{1} << 20;
 constexpr std::int64_t kMaxParts = 10'000;
 constexpr std::size_t kListReply = std::size_t{16} << 20;  // a page of 1,000 keys has at most a few MiB
 
@@ -37,7 +37,7 @@ struct Request {
   std::vector<std::pair<std::string, std::string>> query = {};
   std::map<std::string, std::string> headers = {};
   std::span<const std::byte> payload = {};
-  std::size_t max_reply = kLeastReply;
+  std::size_t max_reply = kMinReply;
 };
 
 std::string time_now() {
@@ -264,7 +264,7 @@ void S3Client::get(const S3Path& path, const std::string& etag, std::int64_t off
   Request request{.doing = "read", .method = "GET", .path = path};
   request.headers["range"] = "bytes=" + std::to_string(offset) + "-" + std::to_string(last);
   if (!etag.empty()) request.headers["if-match"] = etag;
-  request.max_reply = std::max(out.size(), kLeastReply);
+  request.max_reply = std::max(out.size(), kMinReply);
   const HttpResponse reply = state_->send(request);
   const std::string range = "bytes " + std::to_string(offset) + "-" + std::to_string(last) + "/";
   if (reply.status != 206 || !header_of(reply, "content-range").starts_with(range) ||

@@ -18,7 +18,7 @@ constexpr std::size_t kAlignment = 4096;  // of memory, place and size
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kInFlight = 4;
 // Below it the page cache is as fast as anything.
-constexpr std::size_t kLeastBytes = std::size_t{8} << 20;
+constexpr std::size_t kMinBytes = std::size_t{8} << 20;
 
 int write_at(int fd, std::span<const std::byte> bytes, std::size_t offset) {
   while (!bytes.empty()) {
@@ -78,7 +78,7 @@ int write_pieces(int fd, std::span<const std::byte> bytes) {
 
 int write_direct(int fd, std::span<const std::byte> bytes) {
   const std::size_t whole = bytes.size() - bytes.size() % kAlignment;
-  if (whole < kLeastBytes || reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) return EINVAL;
+  if (whole < kMinBytes || reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) return EINVAL;
   // Room for all of it is found out at once, and pieces that end the file early cost no change of its size.
   if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes.size())) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
     return errno;

@@ -17,7 +17,7 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kTwoColumns = 110;
-constexpr std::size_t kUnlimitedRows = 50, kMostCurveRows = 14;
+constexpr std::size_t kUnlimitedRows = 50, kMaxCurveRows = 14;
 constexpr std::size_t kGap = 3;  // between two columns of sections
 
 using Lines = std::vector<Line>;
@@ -94,8 +94,8 @@ class Frame {
     const std::size_t least = high ? 6 : 4;
     compose(rows, high, least);
     // What is left over goes to the curve.
-    if (!unlimited && lines_.size() < rows && least < kMostCurveRows) {
-      const std::size_t more = std::min(kMostCurveRows - least, rows - lines_.size());
+    if (!unlimited && lines_.size() < rows && least < kMaxCurveRows) {
+      const std::size_t more = std::min(kMaxCurveRows - least, rows - lines_.size());
       lines_.clear();
       compose(rows, high, least + more);
     }

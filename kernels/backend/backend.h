@@ -83,7 +83,7 @@ struct ListPlace {
   auto operator<=>(const ListPlace&) const = default;
 };
 /// A list of fewer calls is no graph: launching one takes about as long as a kernel or two.
-inline constexpr std::int64_t kLeastGraphCalls = 4;
+inline constexpr std::int64_t kMinGraphCalls = 4;
 /// Whether lists become graphs, by a step's seconds: of the host, to put their calls on the device one by
 /// one, and of the device. Below a quarter the host is ahead almost everywhere.
 constexpr bool graphs_pay(double issue_seconds, double device_seconds) {

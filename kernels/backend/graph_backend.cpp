@@ -87,7 +87,7 @@ void GraphBackend::put_on_device() {
     came_again(list);
   } else {
     put_held();
-    if (++lists_->fresh > kMostFreshLists) give_up("arguments that change from step to step");
+    if (++lists_->fresh > kMaxFreshLists) give_up("arguments that change from step to step");
   }
   ++spot_.number;
   begin_list();
@@ -96,9 +96,9 @@ void GraphBackend::put_on_device() {
 /// All calls of the path are held.
 void GraphBackend::came_again(CallList& list) {
   if (list.times == 2) --lists_->fresh, ++use_.lists;
-  if (static_cast<std::int64_t>(path_.size()) < kLeastGraphCalls) {
+  if (static_cast<std::int64_t>(path_.size()) < kMinGraphCalls) {
     put_held();
-    return give_up("fewer than " + std::to_string(kLeastGraphCalls) + " calls");
+    return give_up("fewer than " + std::to_string(kMinGraphCalls) + " calls");
   }
   if (!list.graph) {
     try {

@@ -33,13 +33,13 @@ enum class GraphChoice : std::uint8_t { measured, always };
 /// A list ends, and the next one begins, at everything else on its stream: events, writes and reads of the
 /// host, communication (`Stream::flush`), and operators whose arguments have memory of the host (those of the
 /// optimizer: ranges). A place is given up, and its calls are made at once, when
-/// - its list has fewer than kLeastGraphCalls calls;
-/// - kMostFreshLists lists came that never came again: arguments that change from step to step (dropout);
+/// - its list has fewer than kMinGraphCalls calls;
+/// - kMaxFreshLists lists came that never came again: arguments that change from step to step (dropout);
 /// - the device refuses a capture.
 /// `graph_use` says so.
 class GraphBackend final : public Backend, private HeldCalls {
  public:
-  static constexpr std::int64_t kMostFreshLists = 256;
+  static constexpr std::int64_t kMaxFreshLists = 256;
 
   explicit GraphBackend(Backend& inner, GraphChoice choice = GraphChoice::measured);
 

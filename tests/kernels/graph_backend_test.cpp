@@ -244,12 +244,12 @@ TEST_CASE("a place is given up where graphs cannot be made or do not come again,
   SECTION("arguments that change") {
     GraphMachine m;
     const auto time_of = [&](std::int64_t i) { return static_cast<float>(i) + 2; };
-    for (std::int64_t i = 0; i <= GraphBackend::kMostFreshLists; ++i) {
+    for (std::int64_t i = 0; i <= GraphBackend::kMaxFreshLists; ++i) {
       m.reset();
       m.list([&] { m.four(time_of(i)); });
       REQUIRE(m.device.ran == kFourCalls);
       REQUIRE(m.first(5) == 2 * time_of(i) + 1);
-      CHECK(m.graphs.graph_use().without.empty() == (i < GraphBackend::kMostFreshLists));
+      CHECK(m.graphs.graph_use().without.empty() == (i < GraphBackend::kMaxFreshLists));
     }
     CHECK(m.graphs.graph_use().without == GraphNames{"forward: arguments that change from step to step"});
     m.reset();

@@ -25,7 +25,7 @@ GraphIssue graph_issue(const job::JobSpec& job, const rank::RankRecord& record,
     device(segment, static_cast<double>(times));
     std::int64_t list = 0;
     const auto end_list = [&] {
-      const bool graph = list >= kernels::kLeastGraphCalls;
+      const bool graph = list >= kernels::kMinGraphCalls;
       issue.launches += times * (graph ? 1 : list);
       compared += graph ? times * list : 0;
       list = 0;

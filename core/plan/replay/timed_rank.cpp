@@ -89,7 +89,7 @@ class Compiler {
     };
     std::vector<double> list;  // of operators that come together
     const auto put_list = [&] {
-      if (static_cast<std::int64_t>(list.size()) < kernels::kLeastGraphCalls)
+      if (static_cast<std::int64_t>(list.size()) < kernels::kMinGraphCalls)
         for (const double seconds : list) pass(seconds, work, launch_seconds_);
       else
         pass(std::accumulate(list.begin(), list.end(), 0.0), work,

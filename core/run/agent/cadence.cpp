@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kLatestSaves = 9;
 constexpr double kDay = 24 * 3600;
 // A save of a tiny model is over before a clock can tell.
-constexpr double kLeastStallSeconds = 1e-3;
+constexpr double kMinStallSeconds = 1e-3;
 
 }  // namespace
 
@@ -47,7 +47,7 @@ io::CadenceRecord Cadence::optimum() const {
     record.write_seconds = io::median(std::move(writes));
   }
   record.interval_seconds = plan::checkpoint_interval_seconds(
-      std::max(record.stall_seconds, kLeastStallSeconds), record.write_seconds, record.mtbf_seconds);
+      std::max(record.stall_seconds, kMinStallSeconds), record.write_seconds, record.mtbf_seconds);
   return record;
 }
 

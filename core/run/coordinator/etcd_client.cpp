@@ -17,7 +17,7 @@ using nlohmann::json;
 
 // gRPC's codes (https://grpc.io/docs/guides/status-codes), as the gateway gives them.
 // No member is asked with less.
-constexpr double kLeastSeconds = 0.01;
+constexpr double kMinSeconds = 0.01;
 constexpr double kAnyTime = 1e9;
 
 constexpr int kDeadlineExceeded = 4, kNotFound = 5, kUnavailable = 14;
@@ -112,7 +112,7 @@ json EtcdClient::State::ask(const std::string& path, const json& body, std::opti
     const auto response = http.send({.url = "http://" + members[member].text() + path,
                                      .body = body.dump(),
                                      .headers = {"Content-Type: application/json"},
-                                     .seconds = std::clamp(left, kLeastSeconds, seconds)},
+                                     .seconds = std::clamp(left, kMinSeconds, seconds)},
                                     why);
     if (response) {
       const json answer = json::parse(response->body, nullptr, false);

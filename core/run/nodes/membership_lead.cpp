@@ -28,7 +28,7 @@ constexpr double kNoticeSeconds = 3;
 // A lease may last so much longer than `supervise.dead_after`, which etcd takes as whole seconds.
 constexpr double kLeaseSeconds = 2;
 // How long the leader has for one answer to an agent that joins. One that is frozen gives none.
-constexpr double kLeastAnswerSeconds = 2, kMostAnswerSeconds = 10;
+constexpr double kMinAnswerSeconds = 2, kMaxAnswerSeconds = 10;
 constexpr double kAnswerSeconds = 30;  // without a coordinator
 constexpr double kAskSeconds = 0.5;    // between two questions to the coordinator, at the most
 constexpr double kYieldSeconds = 1;    // for which an agent that could not lead leaves the lead to others
@@ -78,7 +78,7 @@ std::string Membership::lead_lost_text(const std::string& why) const {
 double Membership::notice_seconds() const { return std::ceil(dead_seconds_) + kNoticeSeconds; }
 
 double Membership::answer_seconds() const {
-  return coordinated() ? std::clamp(dead_seconds_, kLeastAnswerSeconds, kMostAnswerSeconds) : kAnswerSeconds;
+  return coordinated() ? std::clamp(dead_seconds_, kMinAnswerSeconds, kMaxAnswerSeconds) : kAnswerSeconds;
 }
 
 bool Membership::may_lead(double vacant_seconds) const {

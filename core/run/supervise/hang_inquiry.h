@@ -16,7 +16,7 @@ class HangInquiry {
   /// Nodes that do not answer are not waited for any longer: the next question comes then.
   static constexpr double kAskSeconds = 1.0;
   /// At least, between two questions that all nodes answer; of many ranks twice as long as the answers take.
-  static constexpr double kLeastSeconds = 0.05;
+  static constexpr double kMinSeconds = 0.05;
 
   /// `ranks` of all nodes.
   explicit HangInquiry(std::int64_t ranks) : ranks_(ranks) {}
@@ -46,7 +46,7 @@ class HangInquiry {
  private:
   /// What is not hung yet may be so at its agent's next look, a quarter of a second later.
   double pause() const {
-    return answered_at_ ? std::clamp(2 * (*answered_at_ - *asked_at_), kLeastSeconds, kAskSeconds)
+    return answered_at_ ? std::clamp(2 * (*answered_at_ - *asked_at_), kMinSeconds, kAskSeconds)
                         : kAskSeconds;
   }
 

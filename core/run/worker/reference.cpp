@@ -212,10 +212,10 @@ std::string ReferenceTable::read(const std::string& path, const Identity& identi
   const base::UniqueFd fd = base::open_read(path);
   if (!fd) return path + ": cannot be opened: " + base::errno_text(errno);
   // A file of another size than the metadata of one allows is not read.
-  constexpr std::int64_t kMostMetadata = 1 << 20;
+  constexpr std::int64_t kMaxMetadata = 1 << 20;
   const std::int64_t size = base::file_bytes(fd.get()),
                      values_bytes = static_cast<std::int64_t>(values_.size() * sizeof(double));
-  if (size < values_bytes || size > values_bytes + kMostMetadata)
+  if (size < values_bytes || size > values_bytes + kMaxMetadata)
     return path + " is not what the checkpoint names";
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
   if (base::read_at(fd.get(), bytes, 0) != size) return path + ": cannot be read";

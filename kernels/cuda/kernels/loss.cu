@@ -12,7 +12,7 @@ namespace {
 using namespace cross_entropy;
 
 // At least 32 threads: each may take one element before or after the aligned run of a row.
-constexpr int kThreads = kMostRowThreads;
+constexpr int kThreads = kMaxRowThreads;
 
 /// Elements [head, tail) of a row of n lie on 16-byte boundaries of memory; what is before and after is fewer
 /// than N each. A row of an odd vocabulary begins anywhere.

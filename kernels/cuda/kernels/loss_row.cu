@@ -27,7 +27,7 @@ __device__ inline Raw<T, kVec<T>> load_vector(SharedAddress from) {
 /// Each thread copies, reads and writes its own vectors alone: every blockDim.x-th of the row, the first
 /// `shared` of them in shared memory and kRegisters at most in registers.
 template <class T, bool kCapped, bool kSmooth, int kRegisters>
-__global__ void __launch_bounds__(kMostRowThreads)
+__global__ void __launch_bounds__(kMaxRowThreads)
     ce_row_kernel(T* logits, Finish a, RowStatistics out, Cap<T, kCapped> cap, int shared) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x, step = static_cast<std::int64_t>(blockDim.x) * N,

@@ -12,10 +12,10 @@
 namespace trainerd::kernels::cuda {
 
 /// Threads of the block of a row: whole warps, at least 32 of them; each takes two vectors or more.
-constexpr int kMostRowThreads = 512;
+constexpr int kMaxRowThreads = 512;
 constexpr int row_threads(std::int64_t columns) {
   const std::int64_t threads = (columns + 511) / 512 * 32;
-  return static_cast<int>(std::clamp<std::int64_t>(threads, 32, kMostRowThreads));
+  return static_cast<int>(std::clamp<std::int64_t>(threads, 32, kMaxRowThreads));
 }
 
 /// Vectors of 16 bytes that a thread holds in registers, beside those in shared memory: 48 registers.
