@@ -23,7 +23,7 @@ test_packages=(
   iproute2      # several hosts on one, as network namespaces
   python3-jsonschema python3-yaml  # hold the schema of a job against the parser
   python3-venv  # for what Debian does not have, below
-  slurm-wlm     # runs the batch script
+  slurm-wlm munge  # run the batch script, each message signed
   systemd       # judges the unit and runs it
 )
 case ${1:-} in
@@ -48,7 +48,7 @@ install_missing() {
   # reboot forgets it.
   local services=()
   local package
-  for package in prometheus etcd-server; do
+  for package in prometheus etcd-server munge; do
     [[ " ${missing[*]} " == *" $package "* ]] && services+=("${package%-server}.service")
   done
   [ -d /run/systemd/system ] || services=()

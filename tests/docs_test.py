@@ -31,7 +31,6 @@ NOT_RUN = {
     r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
     r"cmake --preset|cmake --build --preset|ctest|TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "what tests/run.sh does",
     r"cmake --build build/release --target package": "makes the package that tests/system/package_test.py tries in a bare root, by hand",
-    r"trainerd (calibrate|plan job.yaml --(cluster here.yaml|calibrate))": "measure for up to 40 s: tests/apps/cli_test.cpp runs them for less",
     r"(apt install|systemctl restart grafana-server|podman) ?": "need a machine's own package manager, Grafana or containers",
     r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/|tests/gpu/table.py": "need a GPU: tests/gpu/run.sh runs them",
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/ops/operators.h"
+#include "kernels/tensor/dtype.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -11,6 +12,15 @@ using parallel::MeasuredRates;
 
 constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                      "broadcast",  "barrier",    "message"};
+
+/// Every word of `kernels::name_of(DType)`, by which `calibrate` names curves: products and attention have
+/// fp32 and bf16, others have what they read (check_ids: int32).
+std::vector<std::string> dtype_words() {
+  std::vector<std::string> words;
+  for (std::uint8_t i = 0; kernels::parse_dtype(kernels::name_of(static_cast<kernels::DType>(i))); ++i)
+    words.emplace_back(kernels::name_of(static_cast<kernels::DType>(i)));
+  return words;
+}
 
 /// Rising x, and seconds of 0 or more.
 bool are_points(const std::vector<double>& numbers) {
@@ -28,7 +38,7 @@ void add_measured_fields(std::vector<Field>& fields, const std::string& prefix, 
   };
   add("operator_seconds", &rates.operator_seconds, "of the host between two operators");
   for (const auto& [section, curves] : {std::pair{"alone.", &rates.alone}, {"crowded.", &rates.crowded}})
-    for (const char* dtype : {"fp32", "bf16"}) {
+    for (const std::string& dtype : dtype_words()) {
       const auto add_curve = [&](const char* op) {
         const std::string key = std::string(op) + "." + dtype;
         add(section + key, &(*curves)[key], "of an operator: coefficients, or bytes and seconds in turn");

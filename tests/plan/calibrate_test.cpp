@@ -151,6 +151,31 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   CHECK(plan_on(file.path(), "parallel: {tp: 2}\n").time.mean[base::LedgerPart::exposed_tp] > 0);
 }
 
+TEST_CASE("a curve of any operator and dtype is read back", "[calibrate]") {
+  core::plan::Calibration made = made_up();
+  parallel::MeasuredRates& rates = made.topology.measured;
+  for (std::size_t i = 0; i < static_cast<std::size_t>(kernels::Operator::write); ++i)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8}) {
+      const auto op = static_cast<kernels::Operator>(i);
+      const kernels::OpClass what{.dtype = dtype};
+      // Products and attention have coefficients: made_up has them.
+      const std::string name = name_of(op);
+      if (!name.starts_with("linear") && !name.starts_with("attention"))
+        rates.alone[core::plan::curve_of(op, what)] =
+            rates.crowded[core::plan::curve_of(op, what)] = {1e3, 1e-7, 1e9, 0.1};
+      rates.alone[core::plan::other_curve(dtype)] = {1e3, 1e-7, 1e9, 0.1};
+    }
+  const File file(core::plan::cluster_yaml(made, "made up"));
+  core::spec::Problems problems;
+  const auto topology = core::spec::read_cluster(
+      file.path(), {problems.add_source("test", core::spec::Problems::SourceKind::argument), 1, 1}, problems);
+  problems.throw_if_any();
+  REQUIRE(topology);
+  CHECK(topology->measured.alone.contains("check_ids.int32"));
+  CHECK(topology->measured.alone == rates.alone);
+  CHECK(topology->measured.crowded == rates.crowded);
+}
+
 TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused",
           "[calibrate]") {
   const std::string good = core::plan::cluster_yaml(made_up(), "made up");

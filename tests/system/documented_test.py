@@ -90,6 +90,24 @@ class Data(Commands):
         self.assertTrue(json.loads((self.root / "pairs" / "dataset.json").read_text())["pairs"])
 
 
+class Plans(Commands):
+    def test_this_machine_is_measured_and_planned_for(self):
+        page = "core/plan/README.md"
+        self.write_job("planned", 1)
+
+        def plan(beginning, *more):
+            done = subprocess.run([*documented(page, beginning), *more], env=self.environment(), cwd=self.root, capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            return done.stdout
+
+        plan("trainerd calibrate --out", "--seconds", "0.01")  # as written it takes 45 s; the first round has every operator
+        self.assertIn("time of a step: ", plan("trainerd plan job.yaml --cluster here.yaml"))
+        self.assertIn("time of a step: ", plan("trainerd plan job.yaml --calibrate"))
+        # The file serves a run as well.
+        self.run_job(self.root / "job.yaml", "--rates", self.root / "here.yaml", cwd=self.root)
+        self.assert_trained("planned")
+
+
 class Views(Commands):
     def test_runs_are_looked_at(self):
         page = "io/README.md"

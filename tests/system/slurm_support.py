@@ -7,7 +7,7 @@ import socket
 from support import *
 
 SCRIPT = ROOT / "deploy" / "slurm" / "trainerd.sbatch"
-PROGRAMS = ["slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue"]
+PROGRAMS = ["munged", "slurmctld", "slurmd", "sbatch", "srun", "scancel", "scontrol", "sinfo", "squeue"]
 MISSING = [p for p in PROGRAMS if shutil.which(p, path=os.environ["PATH"] + ":/usr/sbin") is None]
 
 CONFIG = """\
@@ -16,8 +16,9 @@ SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
 SlurmUser=root
 SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
+AuthType=auth/munge
+AuthInfo=socket={root}/munge/socket
+CredType=cred/munge
 CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -90,6 +91,7 @@ class SlurmTest(RunTest):
             (self.root / "gres.conf").write_text(f"NodeName=node[1-{self.node_count}] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
         self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM")}, "SLURM_CONF": str(config),
                     "PATH": os.environ["PATH"] + ":/usr/sbin", "TRAINERD": str(BINARY)}
+        self.start_munge()
         self.daemon("slurmctld", "-D")
         self.slurmd = {node: self.daemon("slurmd", "-D", "-N", node) for node in names}
         self.wait_for_nodes()
@@ -98,6 +100,20 @@ class SlurmTest(RunTest):
         process = subprocess.Popen(command, env=self.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.addCleanup(self.end_daemon, process)
         return process
+
+    def start_munge(self):
+        """A munged of the test's own, with a key of its own: Slurm's programs prove by it that they are of this cluster."""
+        self.root.chmod(0o711)  # munged asks that everybody may reach its socket
+        folder = self.root / "munge"
+        folder.mkdir(mode=0o755)
+        folder.chmod(0o755)
+        key = folder / "key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        files = [f"--{option}-file={folder}/{name}" for option, name in (("key", "key"), ("pid", "pid"), ("log", "log"), ("seed", "seed"))]
+        munged = self.daemon("munged", "--foreground", f"--socket={folder}/socket", *files)
+        self.wait_until("munged listens", lambda: munged.poll() is not None or (folder / "socket").exists())
+        self.assertIsNone(munged.poll(), (folder / "log").read_text() if (folder / "log").exists() else "munged ended")
 
     def wait_for_nodes(self):
         self.wait_until("the nodes are idle", lambda: set(self.slurm("sinfo", "-h", "-o", "%t", check=False).split()) == {"idle"})
