@@ -75,7 +75,8 @@ void add_hangs(FieldTable& t, job::JobSpec& job) {
         "longest recent action of the kind; the run names it and restarts all workers from memory; 0: off")
       .between(0, kMaxHangFactor);
   t.add("supervise.hang_minimum", Duration{&s.hang_minimum_seconds},
-        "no rank is hung sooner; first steps and evaluations have 12 times as long, loads 60 times")
+        "no rank is hung sooner; first steps, and what is outside of steps, have 12 times as long, loads 60 "
+        "times")
       .above(0)
       .idle_if(s.hang_factor == 0, "supervise.hang_factor: 0 judges nothing");
 }

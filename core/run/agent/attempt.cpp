@@ -15,6 +15,14 @@
 #include "parallel/comm/shm/shm_world.h"
 
 namespace trainerd::core::run {
+namespace {
+
+// How long workers have to end after their last message, where they are stopped by then, and where they are
+// not: a process that has much memory takes a while to give it back.
+constexpr double kStoppedSeconds = 1;
+constexpr double kEndSeconds = 30;
+
+}  // namespace
 
 Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
     : run_(run),
@@ -30,7 +38,8 @@ void Attempt::begin(Start start, const HeldStep* held) {
   const NodeRanks& here = plan_.here;
   if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
   flights_ = make_flight_segment(here.count);
-  if (job.supervise.hang_factor > 0) rank_watch_.emplace(*flights_, here, run_.membership().node());
+  if (job.supervise.hang_factor > 0)
+    rank_watch_.emplace(*flights_, here, run_.membership().node(), run_.ranks().usual());
   start.layout = plan_.layout;
   start.node_first = here.first;
   start.node_count = here.count;
@@ -164,6 +173,13 @@ void Attempt::send_all(const AgentMessage& message) {
 bool Attempt::workers_left() const {
   return std::any_of(workers_.begin(), workers_.end(),
                      [](const Worker& worker) { return worker.channel_open || worker.alive; });
+}
+
+bool Attempt::workers_stay(double seconds) const {
+  if (seconds < kStoppedSeconds) return false;
+  return seconds >= kEndSeconds || std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+           return !worker.alive || process_state(worker.process->pid()) == 'T';
+         });
 }
 
 bool Attempt::all_finished_here() const { return std::cmp_equal(finished_.size(), plan_.here.count); }

@@ -83,6 +83,9 @@ class Attempt {
   /// What this node's ranks do; null: nobody looks.
   const RankWatch* ranks() const { return rank_watch_ ? &*rank_watch_ : nullptr; }
   bool workers_left() const;
+  /// Whether workers that have had nothing left to do for so long are not going to end: they are stopped, or
+  /// have had far more time than it takes.
+  bool workers_stay(double seconds) const;
   bool all_finished_here() const;
   /// Whether every rank of the world has finished, as far as the leader knows.
   bool all_finished() const;
