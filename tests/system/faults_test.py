@@ -64,8 +64,16 @@ class Faults(FaultsTest):
         output = self.broken("crash", *PAIR, *faults(crash, crash, elsewhere), "--set", "restarts=100", status=8)
         self.assertRegex(output, r"rank 1 by signal 11 \(Segmentation fault\) in step 12 is what ended the attempt before too, so the workers do not start again")
         # At another step it is another crash.
-        self.broken("elsewhere", *PAIR, *faults(crash, elsewhere), "--set", "restarts=100")
+        kill = {"kind": "kill", "step": 12, "rank": 1}
+        self.broken("elsewhere", *PAIR, *faults(crash, kill, kill, elsewhere), "--set", "restarts=100")
         self.assert_as_whole("elsewhere", *PAIR)
+        # Nor is a third death from outside at one place worth another start.
+        output = self.broken("outside", *PAIR, *faults(kill, kill, kill), "--set", "restarts=100", status=8)
+        self.assertRegex(output, r"rank 1 by signal 9 \(Killed\) in step 12 has ended 3 attempts without a new step in between, so the workers do not start again")
+        self.assertEqual([e["details"] for e in self.restarts("outside")],
+                         [[f"rank 1 by signal 9 (Killed) in step 12: {times} of 3 times there without a new step in between"] for times in (1, 2)])
+        [failure] = [e for e in self.events("outside") if e["event"] == "failure"]
+        self.assertIn("has ended 3 attempts without a new step in between", failure["message"])
 
     def test_a_hang_that_comes_again_at_the_same_place_ends_the_run(self):
         hang, elsewhere = {"kind": "hang", "step": 12, "rank": 1}, {"kind": "hang", "step": 17, "rank": 1}

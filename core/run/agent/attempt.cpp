@@ -210,7 +210,7 @@ void Attempt::fail(Failure failure) {
   }
   if (!run_.membership().leads())
     run_.membership().send(
-        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.crash});
+        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.cause});
   if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
 }
 
@@ -225,7 +225,8 @@ void Attempt::on_worker_end(Worker& worker) {
         rank + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
             (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
             std::to_string(run_.step()),
-        1, end.signal != 0, is_crash(end.signal) ? rank + " by " + end.how : ""});
+        1, end.signal != 0,
+        FailureCause{.what = end.signal != 0 ? rank + " by " + end.how : "", .own = is_crash(end.signal)}});
 }
 
 void Attempt::kill_workers() {

@@ -25,11 +25,10 @@ HangLimits limits_of(const job::JobSpec& job, const parallel::Topology& topology
           .threads = cpu ? topology.device.threads : 1};
 }
 
-/// What names a hang that the ranks brought about themselves; empty where it may come from outside.
-std::string own_fault(const HangVerdict& verdict) {
-  if (!verdict.own) return "";
-  return fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
-                     fmt::join(verdict.ranks, ", "), verdict.kind);
+FailureCause cause_of(const HangVerdict& verdict) {
+  return {.what = fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
+                              fmt::join(verdict.ranks, ", "), verdict.kind),
+          .own = verdict.own};
 }
 
 /// The ranks of each pipeline stage: they have the same work.
@@ -119,7 +118,7 @@ void RankSupervisor::tell(Attempt& attempt, const HangVerdict& verdict,
   if (std::string kept = keep(verdict, sights); !kept.empty()) details.push_back(std::move(kept));
   run_.notify(io::NoticeKind::hang, verdict.message, std::move(details));
   run_.sinks().each(&io::MetricsSink::on_hang, io::HangRecord{verdict.kind});
-  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, own_fault(verdict)});
+  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, cause_of(verdict)});
 }
 
 /// Writes down all that is known of the ranks. Where it is.

@@ -310,7 +310,7 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
-  if (!repeated_.empty()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
+  if (failed_.ends()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -323,15 +323,13 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
     return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
-  if (!repeated_.empty())
-    return text + "; " + repeated_ +
-           " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
-           "hardware that computes wrongly; try the step on other hardware";
+  if (failed_.ends()) return text + "; " + failed_.reason();
   if (failure.death && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +
             " within 10 minutes (restarts: " + std::to_string(job_.restarts) + ")";
   text += "; run the job again to go on from there";
+  if (const std::string evidence = failed_.evidence(); !evidence.empty()) text += "\n  " + evidence;
   for (const std::string& line : flight_lines()) text += "\n  " + line;
   return text;
 }

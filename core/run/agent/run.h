@@ -419,7 +419,7 @@ class Run {
   std::string dropped_copy_;  ///< in the durable tier, when ranks differed
   // Between two attempts.
   RunSeries& series_;
-  std::string repeated_;  ///< a crash or hang that came again at the same place
+  CountedFailure failed_;  ///< the latest, on the leader
   RestartBudget& restarts_;
   std::optional<double> done_at_;                 ///< since when only the ends of the workers are missing
   std::int64_t restarted_ = 0;                    ///< times, by this process
