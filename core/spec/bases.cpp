@@ -103,6 +103,7 @@ std::optional<Layer> read_base(Entry extends, const std::vector<Layer>& layers,
   const int source = problems.add_source(name, Problems::SourceKind::base);
   try {
     base.root = parse_document(*text, source, "", problems);
+    use_first_names(base.root, problems);
   } catch (const Stop&) {
     return std::nullopt;
   }

@@ -19,7 +19,43 @@ void erase(Node& map, const std::string& key) {
   std::erase_if(map.entries, [&](const Entry& entry) { return entry.key == key; });
 }
 
+struct OtherName {
+  const char *section, *key;
+  const char* first;  ///< at the top level
+};
+constexpr std::array<OtherName, 1> kOtherNames{{{"supervise", "restarts", "restarts"}}};
+
+/// Gives keys their first names. Without `problems` what the other name says goes over what is there.
+void rename(Node& root, Problems* problems) {
+  if (root.kind != Node::Kind::map) return;
+  for (const OtherName& other : kOtherNames) {
+    Node* section = root.find(other.section);
+    if (section == nullptr || section->kind != Node::Kind::map) continue;
+    const auto said =
+        std::ranges::find_if(section->entries, [&](const Entry& entry) { return entry.key == other.key; });
+    if (said == section->entries.end()) continue;
+    Entry entry = std::move(*said);
+    section->entries.erase(said);
+    entry.key = other.first;
+    if (const Node* first = root.find(other.first); first != nullptr && problems != nullptr)
+      if (describe(*first) != describe(entry.value))
+        problems->add(entry.value.place, std::string(other.section) + "." + other.key,
+                      "is " + describe(entry.value) + ", and `" + other.first +
+                          "`, which is the same key, is " + describe(*first) + ": give one of them");
+    erase(root, other.first);
+    root.entries.push_back(std::move(entry));
+  }
+}
+
 }  // namespace
+
+std::string first_name(const std::string& path) {
+  for (const OtherName& other : kOtherNames)
+    if (path == std::string(other.section) + "." + other.key) return other.first;
+  return path;
+}
+
+void use_first_names(Node& root, Problems& problems) { rename(root, &problems); }
 
 bool is_file_name(const std::string& preset) {
   return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
@@ -83,7 +119,8 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
-  put_value(root, path, std::move(value), place, problems);
+  put_value(root, first_name(path), std::move(value), place, problems);
+  rename(root, nullptr);  // it may be a map that has the other name
 }
 
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {

@@ -40,6 +40,11 @@ std::optional<std::string> read_plain_file(const std::string& path, std::string&
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
 
+/// The name under which a job has the key at `path`: some have two.
+std::string first_name(const std::string& path);
+/// Gives the keys of a file their first names; a problem where both are there with different values.
+void use_first_names(Node& root, Problems& problems);
+
 /// Puts "a.b=value" into the tree, over what is there; makes the sections on the way.
 void apply_override(Node& root, const std::string& argument, Problems& problems);
 

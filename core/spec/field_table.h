@@ -11,6 +11,8 @@
 
 namespace trainerd::core::spec {
 
+inline constexpr double kMaxRestarts = 1000;
+
 class FieldTable {
  public:
   Field& add(std::string path, Storage storage, std::string meaning) {

@@ -30,7 +30,6 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxOverlapChunks = 64;
 constexpr double kMaxThreads = 4096;
 constexpr double kMaxPrefetch = 1024;
-constexpr double kMaxRestarts = 1000;
 
 void add_model(FieldTable& t, job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
@@ -324,7 +323,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
         "how often the workers start again after one has ended by a signal (killed, out of memory, a crash) "
         "or "
         "hung, within 10 minutes: from the newest snapshot in memory, else from the newest checkpoint, else "
-        "from the start; one death more ends the run; 0: the first one does")
+        "from the start; one death more ends the run; 0: the first one does. Also `supervise.restarts`")
       .between(0, kMaxRestarts);
   t.add("steps", &job.steps, "optimizer steps of the whole run").between(1, kMaxSteps).needed();
   add_attention_section(t, job);

@@ -54,6 +54,7 @@ Written written_job(const JobText& file, const Layers& layers, const Surrounding
   const int source = problems.add_source(file.name, Problems::SourceKind::file);
   try {
     job.root = parse_document(file.text, source, "", problems);
+    use_first_names(job.root, problems);
   } catch (const Stop&) {
     return job;
   }
@@ -66,10 +67,10 @@ Written written_job(const JobText& file, const Layers& layers, const Surrounding
   if (empty) return job;
   for (const std::string& argument : layers.overrides) apply_override(root, argument, problems);
   for (const Setting& setting : layers.over)
-    put_value(root, setting.path, setting.value, setting.place, problems);
+    put_value(root, first_name(setting.path), setting.value, setting.place, problems);
   for (const Setting& setting : layers.below)
-    if (find_value(root, setting.path) == nullptr)
-      put_value(root, setting.path, setting.value, setting.place, problems);
+    if (const std::string path = first_name(setting.path); find_value(root, path) == nullptr)
+      put_value(root, path, setting.value, setting.place, problems);
   return job;
 }
 

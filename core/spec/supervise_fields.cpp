@@ -68,6 +68,13 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
       .idle_if(one, one_node);
 }
 
+/// The other name of a key: the resolved job has the first one (compose.h).
+void add_restarts(FieldTable& t, job::JobSpec& job) {
+  t.add("supervise.restarts", &job.restarts, "the same key as `restarts`; give one of them")
+      .between(0, kMaxRestarts)
+      .written_if(false);
+}
+
 void add_hangs(FieldTable& t, job::JobSpec& job) {
   job::SuperviseOptions& s = job.supervise;
   t.add("supervise.hang_factor", &s.hang_factor,
@@ -75,7 +82,8 @@ void add_hangs(FieldTable& t, job::JobSpec& job) {
         "longest recent action of the kind; the run names it and restarts all workers from memory; 0: off")
       .between(0, kMaxHangFactor);
   t.add("supervise.hang_minimum", Duration{&s.hang_minimum_seconds},
-        "no rank is hung sooner; first steps and evaluations have 12 times as long, loads 60 times")
+        "no rank is hung sooner; first steps, and what is outside of steps, have 12 times as long, loads 60 "
+        "times")
       .above(0)
       .idle_if(s.hang_factor == 0, "supervise.hang_factor: 0 judges nothing");
 }
@@ -161,6 +169,7 @@ std::string policy_problem(const std::vector<std::string>& policy) {
 void add_supervise(FieldTable& t, job::JobSpec& job) {
   add_heartbeats(t, job);
   add_hangs(t, job);
+  add_restarts(t, job);
   add_preflight(t, job);
   add_replica_hashes(t, job);
   add_judgement(t, job);

@@ -2,11 +2,19 @@
 
 #include <catch2/catch.hpp>
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <random>
+#include <vector>
+
 #include "core/run/supervise/hang_inquiry.h"
+#include "core/run/supervise/still_clock.h"
 #include "tests/core/hang_sights.h"
 
 using namespace trainerd;
 using namespace trainerd::test::hang;
+using core::run::StillTime;
 
 TEST_CASE("the rank that never entered a collective is named, with who waits for it", "[hang]") {
   // tp 2, pp 2, dp 2: ranks 0 and 1 are a tensor-parallel group.
@@ -41,31 +49,128 @@ TEST_CASE("a rank that waits itself is no cause, and the end of the chain is", "
   CHECK(found->kind == "asleep");
 }
 
-TEST_CASE("what computes is judged by its CPU time, and a starved rank is none that hangs", "[hang]") {
+TEST_CASE("what computes is judged by the time in which it could run and its CPU time", "[hang]") {
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"), rank(1)};
-  // Half a minute of a machine that gives it a tenth of a core.
+  StillTime& still = sights[1].still;
+  // Half a minute of a machine that gives it a tenth of a core: two threads, 0.5 s per step, three times.
   sights[1].beat_seconds = 30;
-  sights[1].still.computing = 3;
+  still.running = 30, still.computing = 2.9;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
-  // Two threads, 0.5 s a step, three times: at least the minimum.
-  sights[1].still.computing = 4.9;
+  // More CPU time than any step takes, but not for as long as the minimum.
+  still.running = 4.9, still.computing = 9;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
-  sights[1].still.computing = 5.2;
+  still.running = 5.1, still.computing = 3.1;
   const auto found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
   CHECK(
       found->message ==
       "rank 1 (tp 1) never entered all_reduce #8 'row_linear' of group tp; last seen in forward of "
       "microbatch "
-      "5 of step 12, 30.0 s ago; its process computes without progress, for 5.2 s of CPU time; rank 0 waits "
+      "5 of step 12, 30.0 s ago; its process computes without progress, for 3.1 s of CPU time; rank 0 waits "
       "for it");
-  CHECK(found->kind == "spinning");
+  CHECK((found->kind == "spinning" && found->own));
+  CHECK(found->deadline_seconds == 5);
   // Where a step takes 4 s of two threads, the same proves nothing.
   sights[1].step_seconds = 4;
+  still.running = 30, still.computing = 23;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
-  // Nor in a first step.
-  sights[1].steps = 0, sights[1].step_seconds = 0, sights[1].still.computing = 500;
+  still.computing = 25;
+  CHECK(verdict(sights, layout_of(2, 1, 1))->deadline_seconds == 24);
+  // Steps of milliseconds: a fifth of the minimum, which a process that gets a fifth of a core has by then.
+  sights[1].step_seconds = sights[1].longest_seconds = 0.01;
+  still = {.running = 60, .computing = 0.9};
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
+  still = {.running = 5.1, .computing = 1.02};
+  CHECK(verdict(sights, layout_of(2, 1, 1)));
+}
+
+TEST_CASE("a first step that computes is held against earlier ones, the plan or the device's peak",
+          "[hang]") {
+  RankSight first = rank(0);
+  first.steps = 0, first.step_seconds = first.longest_seconds = 0;
+  const auto spins = [&](const HangLimits& limits, double seconds) {
+    first.still = {.running = seconds, .computing = 2 * seconds};
+    return limits.cause(first) == core::run::HangCause::spinning;
+  };
+  // Nothing says what a step takes: the ranks are not ready.
+  CHECK_FALSE(spins(limits(), 1e6));
+  HangLimits known = limits();
+  known.peak_step_seconds = 0.01;
+  CHECK_FALSE(spins(known, 59));
+  CHECK(spins(known, 61));
+  known.peak_step_seconds = 10;  // 20 times that and the factor: 10 minutes
+  CHECK_FALSE(spins(known, 599));
+  CHECK(spins(known, 601));
+  known.planned_step_seconds = 10;  // four times that and the factor
+  CHECK_FALSE(spins(known, 119));
+  CHECK(spins(known, 121));
+  known.planned_step_seconds.reset();
+  first.step_seconds = 10;  // of the attempt before
+  CHECK_FALSE(spins(known, 119));
+  CHECK(spins(known, 121));
+}
+
+TEST_CASE("a rank that spins outside of steps is judged by the CPU time of all its threads", "[hang]") {
+  const auto spins = [](Activity activity, double running, double computing, double longest = 0) {
+    RankSight sight = rank(0);
+    sight.activity = activity, sight.longest_seconds = longest;
+    sight.still = {.running = running, .computing = computing};
+    return limits().cause(sight) == core::run::HangCause::spinning;
+  };
+  for (const Activity activity :
+       {Activity::evaluation, Activity::snapshot, Activity::between, Activity::data_wait}) {
+    CHECK_FALSE(spins(activity, 130, 119));
+    CHECK_FALSE(spins(activity, 59, 121));
+    CHECK(spins(activity, 61, 121));
+    CHECK_FALSE(spins(activity, 179, 359, 60));
+    CHECK(spins(activity, 181, 361, 60));
+  }
+  for (const Activity activity : {Activity::none, Activity::load}) {
+    CHECK_FALSE(spins(activity, 700, 599));
+    CHECK(spins(activity, 301, 601));
+  }
+  for (const Activity activity : {Activity::agent_wait, Activity::done})
+    CHECK_FALSE(spins(activity, 1e6, 1e6));
+}
+
+TEST_CASE("a starved rank is not accused, and one that spins is at its deadline and a look", "[hang]") {
+  // A step of 40 to 400 ms of CPU time, without a beat, on a machine that gives the rank a share of a core
+  // that changes from slice to slice.
+  std::mt19937_64 random(7);
+  const auto draw = [&](double least, double most) {
+    return std::uniform_real_distribution<double>(least, most)(random);
+  };
+  HangLimits limits{.factor = 3, .minimum_seconds = 1, .threads = 1};
+  for (int trial = 0; trial < 4000; ++trial) {
+    const bool spins = trial % 2 == 0;
+    const double work = draw(0.04, 0.4);
+    const double mean_share = spins ? draw(0.25, 1) : draw(0.05, 1);
+    RankSight sight = rank(0);
+    sight.step_seconds = work, sight.longest_seconds = 0;
+    core::run::StillClock clock;
+    double now = 100, cpu = 0, next_look = 100.1;
+    clock.look(now, {.beats = 5, .beat_at = now}, [] { return core::run::ProcessLook{.state = 'R'}; });
+    clock.look(now, {.beats = 6, .beat_at = now}, [] { return core::run::ProcessLook{.state = 'R'}; });
+    std::optional<double> accused;
+    const double end = spins ? 130 : 1e9;
+    while (now < end && !accused && (spins || cpu < work)) {
+      const double slice = draw(0.001, 0.02);
+      now += slice;
+      cpu += slice * std::clamp(mean_share * draw(0.8, 1.2), 0.05, 1.0);
+      if (now < next_look) continue;
+      next_look = now + draw(0.1, 0.15);                 // the agent waits for a core, too
+      const double ticks = std::floor(100 * cpu) / 100;  // as the kernel counts
+      clock.look(now, {.beats = 6, .beat_at = 100}, [&] {
+        return core::run::ProcessLook{.state = 'R', .cpu_seconds = ticks, .runnable = true};
+      });
+      sight.still = clock.time();
+      if (limits.cause(sight)) accused = now - 100;
+    }
+    CAPTURE(trial, work, mean_share, now, cpu);
+    CHECK(accused.has_value() == spins);
+    // With less than a core the CPU time of three steps may take longer than the minimum.
+    if (spins) CHECK(*accused < std::max(1.0, 3 * work / (0.8 * mean_share)) + 0.5);
+  }
 }
 
 TEST_CASE("a rank alone that makes no progress is named", "[hang]") {
@@ -207,7 +312,7 @@ TEST_CASE("a rank that is about to enter a collective, or does not leave it, wai
   CHECK((found->kind == "asleep" && found->ranks == Ranks{1}));
   // All are in it, and one computes.
   sights[0] = waiting(0, Group::tp, 7, "all_reduce", "row_linear");
-  sights[1].still = {.computing = 6};
+  sights[1].still = {.running = 6, .computing = 6};
   found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
   CHECK((found->kind == "spinning" && found->ranks == Ranks{1}));

@@ -125,7 +125,7 @@ TEST_CASE("a host that waits for its device is judged by the operations there", 
   const auto on_device = [](std::int64_t number, bool started) {
     RankSight sight = rank(number);
     sight.activity = Activity::report;
-    sight.still = {.computing = 20};  // it polls
+    sight.still = {.running = 20, .computing = 20};  // it polls
     if (started) sight.operations = {operation("all_reduce", "dp", 9, "gradients", FlightState::started)};
     return sight;
   };
@@ -145,7 +145,7 @@ TEST_CASE("a host whose device waits for a message waits for others", "[hang]") 
   const auto on_device = [](std::int64_t number) {
     RankSight sight = rank(number);
     sight.activity = Activity::report, sight.chunk = sight.microbatch = -1;
-    sight.still = {.computing = 20};  // it polls
+    sight.still = {.running = 20, .computing = 20};  // it polls
     sight.operations = {operation("exchange", "pp", 9, "pipeline", FlightState::started)};
     return sight;
   };

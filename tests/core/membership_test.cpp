@@ -116,7 +116,9 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK((ready.storage == "storage: slow" && ready.wall_seconds == 7.5 && ready.clock_ahead == 2.5));
   CHECK(std::get<run::NodeFinished>(crossed(run::NodeFinished{3})).attempt == 3);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
-  CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
+  const auto died = std::get<run::NodeFailed>(crossed(
+      run::NodeFailed{base::ErrorKind::comm, "x", 1, true, {.what = "rank 1 by signal 7", .own = true}}));
+  CHECK((died.death && died.cause.what == "rank 1 by signal 7" && died.cause.own));
   CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
   const run::Held held =
       std::get<run::Held>(crossed(run::Held{3, {5, 10}, {10}, true, {{2, 10, 40, 2560, true}}}));

@@ -28,6 +28,29 @@ TEST_CASE("how often workers start again, and how long a communication takes, ha
   CHECK(with_line("cluster: {timeout: 0s}").front().starts_with("job.yaml:6:20: cluster.timeout: "));
 }
 
+TEST_CASE("supervise.restarts is another name of restarts", "[spec]") {
+  const auto restarts = [](const std::string& lines, const std::vector<std::string>& overrides = {}) {
+    return spec::parse_job(kJob + lines + "\n", "job.yaml", overrides).restarts;
+  };
+  CHECK(restarts("supervise: {restarts: 7, hang_factor: 2}") == 7);
+  CHECK(restarts("supervise: {restarts: 7}\nrestarts: 7") == 7);
+  CHECK(with_line("supervise: {restarts: 7}\nrestarts: 8") ==
+        Lines{"job.yaml:6:23: supervise.restarts: is '7', and `restarts`, which is the same key, is '8': "
+              "give one "
+              "of them"});
+  // A later layer goes over an earlier one, by whichever name.
+  CHECK(restarts("supervise: {restarts: 7}", {"restarts=9"}) == 9);
+  CHECK(restarts("restarts: 7", {"supervise.restarts=9"}) == 9);
+  CHECK(restarts("restarts: 7", {"supervise={restarts: 9}"}) == 9);
+  CHECK(restarts("restarts: 7", {"supervise.restarts=9", "restarts=5"}) == 5);
+  CHECK(with_line("supervise: {restarts: -1}") ==
+        Lines{"job.yaml:6:23: restarts: must be at least 0, got '-1' (nearest valid: 0)"});
+  // The resolved job has one name.
+  const std::string written = spec::to_yaml(spec::parse_job(kJob + "supervise: {restarts: 7}\n", "job.yaml"));
+  CHECK_THAT(written, Catch::Contains("\nrestarts: 7\n"));
+  CHECK_THAT(written, !Catch::Contains("  restarts:"));
+}
+
 TEST_CASE("how long a rank may make no progress has limits", "[spec]") {
   CHECK(with_line("supervise: {hang_factor: -1}") ==
         Lines{"job.yaml:6:26: supervise.hang_factor: must be at least 0, got '-1' (nearest valid: 0)"});

@@ -34,7 +34,7 @@ struct Watched {
   void look(ProcessLook process, double cpu_more = 0, double after = 0.25, bool patient = false) {
     now += after;
     process.cpu_seconds = cpu += cpu_more;
-    clock.look(now, 5, patient, [&] { return process; });
+    clock.look(now, {.beats = 5, .patient = patient}, [&] { return process; });
   }
 };
 
@@ -103,11 +103,11 @@ TEST_CASE("what is seen of a rank goes to another node unchanged", "[supervise]"
   page.wait(parallel::Group::tp);
   const double now = base::monotonic_seconds() + 12;
   core::run::RankSight sight = core::run::sight_of(page, core::run::flight_ring(segment, 0), now);
-  sight.rank = 6, sight.node = 1, sight.still = {1, 2, 3, 4}, sight.process_state = 'T';
+  sight.rank = 6, sight.node = 1, sight.still = {1, 2, 3, 4, 5}, sight.process_state = 'T';
   const core::run::RankSight read = core::run::sight_from(core::run::to_json(sight));
   CHECK(core::run::to_json(read) == core::run::to_json(sight));
   CHECK((read.rank == 6 && read.node == 1 && read.step == 3 && read.activity == Activity::backward));
-  CHECK((read.waits == parallel::Group::tp && read.still == StillTime{1, 2, 3, 4} &&
+  CHECK((read.waits == parallel::Group::tp && read.still == StillTime{1, 2, 3, 4, 5} &&
          read.process_state == 'T'));
   CHECK(read.beat_seconds == Approx(12).margin(1));
   REQUIRE(read.operations.size() == 1);
@@ -129,19 +129,20 @@ TEST_CASE("time without progress counts by what the process did in it", "[superv
   w.look({.state = 'S', .runnable = true});  // a thread of it waits for a core
   CHECK(w.clock.time().asleep == 0.5);
   CHECK(w.clock.time().computing == Approx(0.025));
+  CHECK(w.clock.time().running == 0.5);
   w.look(kStopped);
   w.look({.state = 'D'});
   CHECK((w.clock.time().stopped == 0.25 && w.clock.time().disk == 0.25 && w.clock.state() == 'D'));
   // A change of the page begins anew.
   w.now += 0.25;
-  w.clock.look(w.now, 6, false, [] { return kAsleep; });
+  w.clock.look(w.now, {.beats = 6}, [] { return kAsleep; });
   CHECK(w.clock.time() == StillTime{});
 }
 
 TEST_CASE("nothing counts while the agent itself did not run, or a debugger holds the process",
           "[supervise]") {
   Watched w;
-  for (int i = 0; i < 4; ++i) w.look(kStopped);
+  for (int i = 0; i < 3; ++i) w.look(kStopped);
   CHECK(w.clock.time().stopped == 0.5);
   w.look(kStopped, 0, 60);  // the machine was suspended, or the agent stopped
   CHECK(w.clock.time().stopped == 0.5);
@@ -149,6 +150,24 @@ TEST_CASE("nothing counts while the agent itself did not run, or a debugger hold
   CHECK(w.clock.time().stopped == 1.5);
   w.look({.state = 'S', .traced = true});
   CHECK(w.clock.time() == StillTime{});
+}
+
+TEST_CASE("a process that is stopped between two looks counts as stopped from its last beat on",
+          "[supervise]") {
+  // It beats until 100.03 and is stopped then; the looks are a tenth of a second apart.
+  StillClock clock;
+  clock.look(100, {.beats = 4, .beat_at = 99.99}, [] { return kRuns; });
+  clock.look(100.1, {.beats = 9, .beat_at = 100.03}, [] { return kStopped; });
+  clock.look(100.2, {.beats = 9, .beat_at = 100.03}, [] { return kStopped; });
+  CHECK(clock.time().stopped == Approx(0.1));
+  // A beat that the look before missed counts nothing before it.
+  clock.look(100.3, {.beats = 10, .beat_at = 100.21}, [] { return kStopped; });
+  clock.look(100.31, {.beats = 10, .beat_at = 100.305}, [] { return kStopped; });
+  CHECK(clock.time().stopped == Approx(0.005));
+  // What sleeps at the first look may have computed before it.
+  clock.look(100.4, {.beats = 11, .beat_at = 100.35}, [] { return kAsleep; });
+  clock.look(100.5, {.beats = 11, .beat_at = 100.35}, [] { return kAsleep; });
+  CHECK(clock.time() == StillTime{});
 }
 
 TEST_CASE("who reads slow files is asleep since it last used the CPU", "[supervise]") {
@@ -182,6 +201,26 @@ TEST_CASE("a watch sees the page of each rank of its node", "[supervise]") {
   watch.look({::getpid(), 0});
   due.revents = 0;
   CHECK(::poll(&due, 1, 0) == 0);
+}
+
+TEST_CASE("the ranks of an attempt are held against what those of the attempt before took", "[supervise]") {
+  const base::Segment before = core::run::make_flight_segment(1), after = core::run::make_flight_segment(1);
+  RankPage& old = core::run::rank_page(before, 0);
+  old.enter(Activity::evaluation);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  old.enter(Activity::forward);
+  for (const double seconds : {3.0, 2.0, 4.0}) old.end_step(seconds);
+  core::run::RankWatch watch(after, {0, 1}, 0, core::run::RankWatch(before, {0, 1}, 0).usual());
+  RankPage& page = core::run::rank_page(after, 0);
+  page.enter(Activity::evaluation);
+  const core::run::RankSight first = watch.pages().at(0);
+  CHECK((first.steps == 0 && first.step_seconds == 3 && first.longest_seconds >= 0.02));
+  // It has times of its own, but of an evaluation.
+  page.enter(Activity::forward);
+  page.end_step(7);
+  CHECK(watch.pages().at(0).step_seconds == 7);
+  CHECK(watch.usual().at(0).step_seconds == 7);
+  CHECK(watch.usual().at(0).longest_seconds.at(static_cast<std::size_t>(Activity::load)) == 0);
 }
 
 TEST_CASE("a rank that computes longer than its peers for three windows is a straggler", "[straggler]") {

@@ -2,10 +2,12 @@
 that each fault cost."""
 
 import pathlib
+import re
 import statistics
 import sys
 
 from support import *
+from support import seconds_without_core
 
 # The models' layouts by the nodes that they run on, each with the losses of one node bit for bit (nodes_test.py).
 LAYOUTS = {
@@ -34,6 +36,7 @@ NODES = {"kill_agent": 2, "drop_link": 1, "SIGKILL agent": 3, "SIGSTOP agent": 1
 LEADER = {"SIGKILL leader": 1}
 FLIPS = {"flip_parameter": 1, "flip_gradient": 1}
 # Kinds after which training goes on as it was.
+HANGS = ("stop", "hang", "SIGSTOP worker")
 CALM = ("slow", "flip_checkpoint", "fill_disk", "fail_store", "pause worker")
 
 
@@ -73,7 +76,7 @@ class Plan:
                 rank = rng.randrange(self.ranks // 2, self.ranks)
             self.faults.append({"kind": kind, "step": step, "rank": rank})
             if kind in ("drop_link", "SIGSTOP agent"):  # the ranks go on until it is noticed
-                self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 100})
+                self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 30})
                 step += 31
         # A message that is wrong alike for all ranks changes the losses from there on: it comes last.
         self.wrong_from = None
@@ -130,6 +133,7 @@ class Driver:
         self.wake = []     # (when, pid)
         self.pids = []     # of all agents: their sessions
         self.done = []     # (fault, when) from outside
+        self.waited = []   # (when, for how long some process of the machine was without a core by then)
         self.starts = 0
         self.todo = sorted(plan.outside(), key=lambda f: f["step"])
         self.log = (test.root / f"{name}.out").open("a+")
@@ -158,6 +162,7 @@ class Driver:
             if self.starts > 4 * len(self.plan.faults) + 40:
                 raise AssertionError(f"agents were started {self.starts} times")
             self.wake_up()
+            self.waited.append((time.time(), seconds_without_core()))
             first = self.agents[0].poll()
             if first == 0:
                 self.end_all()
@@ -174,6 +179,12 @@ class Driver:
             if self.todo and self.test.last_step(self.name) >= self.todo[0]["step"]:
                 self.act(self.todo.pop(0))
             time.sleep(0.01)
+
+    def waited_between(self, begin, end):
+        """For how long some process was without a core then, the loop's turns around included; None where the kernel does not say."""
+        before = [waited for when, waited in self.waited if when <= begin] or [self.waited[0][1]]
+        after = [waited for when, waited in self.waited if when >= end] or [seconds_without_core()]
+        return None if before[-1] is None else after[0] - before[-1]
 
     def wake_up(self, everything=False):
         for when, pid in list(self.wake):
@@ -289,12 +300,18 @@ def costs(plan, driver, events):
             recovered = next((e for e in after if e["event"] == "recovered"), None)
             restart = next((e for e in after if e["event"] == "restart"), None)
             corrupt = next((e for e in after if e["event"] == "corruption"), None)
+            hang = next((e for e in after if e["event"] == "hang"), None)
             if corrupt and kind in FLIPS:
                 cost["detect"] = corrupt["wall_time"] - when
             if recovered and restart:
                 r = recovered["recovery"]
                 cost = {"detect": max(0.0, r["noticed"] - when), "recover": r["noticed"] - when + r["total_seconds"],
                         "groups": r["groups_seconds"], "disk": plan.memory > 0 and "checkpoint " in restart["message"].rsplit("(", 1)[-1]}
+            if hang and kind in HANGS:
+                deadline = next(float(m[1]) for line in hang["details"] if (m := re.fullmatch(r"its deadline was (\d+\.\d) s", line)))
+                cost["over"] = hang["wall_time"] - when - deadline
+                cost["excused"] = driver.waited_between(when, hang["wall_time"])
+                cost["deadline"] = deadline
         found.append((kind, cost))
     return found
 
@@ -316,9 +333,10 @@ def print_table(found, file=sys.stderr):
         values = [c[key] for c in costs if key in c]
         return f"{statistics.median(values):7.2f} {max(values):7.2f}" if values else f"{'-':>7} {'-':>7}"
 
-    print(f"{'fault':26} {'count':>6} {'detected':>15} {'recovered':>15} {'groups':>15} {'disk read':>9}   (seconds: median, most; of runs with checkpoint.memory)", file=file)
+    print(f"{'fault':26} {'count':>6} {'detected':>15} {'over its deadline':>17} {'recovered':>15} {'groups':>15} {'disk read':>9}   (seconds: median, most; of runs with checkpoint.memory)",
+          file=file)
     for kind in sorted({k for k, _ in found}):
         of = [c for k, c in found if k == kind]
         disk = sum(c.get("disk", False) for c in of)
-        print(f"{kind:26} {len(of):6} {numbers(of, 'detect')} {numbers(of, 'recover')} {numbers(of, 'groups')} {disk:9}", file=file)
+        print(f"{kind:26} {len(of):6} {numbers(of, 'detect')} {numbers(of, 'over'):>17} {numbers(of, 'recover')} {numbers(of, 'groups')} {disk:9}", file=file)
     print(f"{'all':26} {len(found):6}", file=file, flush=True)

@@ -103,8 +103,21 @@ class Chaos(RestartTest):
                     print(f"FAILED {error}", flush=True)
         print_table(found)
         self.assertEqual(failed, [])
+        if not SANITIZED:
+            self.check_deadlines(found)
         if FULL and len(found) > (300 if AT_ONCE > 1 else 100) and not SANITIZED:
             self.check_costs(found)
+
+    def check_deadlines(self, found):
+        """A hang has its verdict at most 1 s after its deadline, later by the time for which some process waited for a core (see promptly)."""
+        late = []
+        for kind, cost in found:
+            if "over" in cost:
+                most = 4 + 3 * cost["deadline"]
+                allowed = most if cost["excused"] is None else min(1 + cost["excused"], most)
+                if cost["over"] >= allowed:
+                    late.append((kind, cost))
+        self.assertEqual(late, [])
 
     def check_costs(self, found):
         """Medians where two runs at once share two cores, else the longest."""

@@ -64,8 +64,16 @@ class Faults(FaultsTest):
         output = self.broken("crash", *PAIR, *faults(crash, crash, elsewhere), "--set", "restarts=100", status=8)
         self.assertRegex(output, r"rank 1 by signal 11 \(Segmentation fault\) in step 12 is what ended the attempt before too, so the workers do not start again")
         # At another step it is another crash.
-        self.broken("elsewhere", *PAIR, *faults(crash, elsewhere), "--set", "restarts=100")
+        kill = {"kind": "kill", "step": 12, "rank": 1}
+        self.broken("elsewhere", *PAIR, *faults(crash, kill, kill, elsewhere), "--set", "restarts=100")
         self.assert_as_whole("elsewhere", *PAIR)
+        # Nor is a third death from outside at one place worth another start.
+        output = self.broken("outside", *PAIR, *faults(kill, kill, kill), "--set", "restarts=100", status=8)
+        self.assertRegex(output, r"rank 1 by signal 9 \(Killed\) in step 12 has ended 3 attempts without a new step in between, so the workers do not start again")
+        self.assertEqual([e["details"] for e in self.restarts("outside")],
+                         [[f"rank 1 by signal 9 (Killed) in step 12: {times} of 3 times there without a new step in between"] for times in (1, 2)])
+        [failure] = [e for e in self.events("outside") if e["event"] == "failure"]
+        self.assertIn("has ended 3 attempts without a new step in between", failure["message"])
 
     def test_a_hang_that_comes_again_at_the_same_place_ends_the_run(self):
         hang, elsewhere = {"kind": "hang", "step": 12, "rank": 1}, {"kind": "hang", "step": 17, "rank": 1}
@@ -79,6 +87,17 @@ class Faults(FaultsTest):
             stop = {"kind": "stop", "step": 22, "rank": 1}
             self.broken("elsewhere", *quick, *faults(hang, elsewhere, stop, stop))
             self.assert_as_whole("elsewhere", "--set", "parallel.dp=2")
+
+    def test_a_rank_that_spins_in_the_first_step_of_its_process_is_named(self):
+        memory = ["--set", "checkpoint.memory=2"]
+        self.broken("first", *memory, "--set", "supervise.hang_minimum=400ms",
+                    *faults({"kind": "hang", "step": 1, "rank": 0}, {"kind": "kill", "step": 13}, {"kind": "hang", "step": 13}))
+        hangs = [e for e in self.events("first") if e["event"] == "hang"]
+        self.assertEqual([re.search(r"of (step \d+), .*computes without progress", e["message"])[1] for e in hangs], ["step 1", "step 13"])
+        for event in hangs:  # 12 times the minimum
+            self.assertIn("its deadline was 4.8 s", event["details"])
+        self.assertEqual([e["step"] for e in self.restarts("first")], [0, 12, 12])
+        self.assert_as_whole("first", *memory)
 
     def test_a_killed_agent_does_not_kill_itself_again_after_a_resume(self):
         kill = faults({"kind": "kill_agent", "step": 13})
@@ -119,8 +138,8 @@ class Faults(FaultsTest):
             self.assertEqual(bool(re.search(r"at the end of the run: .*/stop/report\.html.*directory", output)), kind == "stop")
 
     def test_a_slow_rank_holds_up_its_steps_and_changes_no_number(self):
-        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 100}))
-        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 100 times as long, for 5 steps"])
+        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 40}))
+        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 40 times as long, for 5 steps"])
         seconds = {s["step"]: s["step_seconds"] for s in self.steps("slow")}
         usual = statistics.median(s for step, s in seconds.items() if not 20 <= step < 25)
         self.assertGreater(min(seconds[step] for step in range(20, 25)), 4 * usual)

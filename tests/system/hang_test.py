@@ -3,6 +3,7 @@ waits for a disk is not taken for them."""
 
 import re
 import unittest
+import urllib.request
 
 from restart_test import KILLED, RestartTest
 from support import *
@@ -175,6 +176,26 @@ class OneNode(HangTest):
         process.send_signal(signal.SIGTERM)
         self.finish_one(process, status=143)
         self.assert_calm("busy")
+
+    def test_a_worker_that_is_stopped_after_its_last_step_does_not_keep_the_run_from_its_end(self):
+        hold, environment = self.slow_disk()
+        hold.write_text("step-")
+        process = self.start(self.job("last", schedule=CONSTANT), *KILLED, *QUICK, "--set", "parallel.dp=2", "--set", "checkpoint.every=0", env=environment)
+        address = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at")).group(1)
+
+        self.wait_for_step(process, 1, "last")
+
+        def states():
+            with urllib.request.urlopen(f"http://{address}/status.json", timeout=PATIENCE) as reply:
+                ranks = json.load(reply)["ranks"]
+            return [ranks["names"][state] for state in ranks["state"]]
+
+        self.wait_for(process, lambda: states() == ["finished", "finished"], "the end of both ranks' work")
+        self.kill_worker(process, 1, signal.SIGSTOP)
+        hold.unlink()
+        self.finish_one(process)
+        self.assert_calm("last")
+        self.assert_as_whole("last", "--set", "parallel.dp=2", "--set", "checkpoint.every=0")
 
     def test_ranks_that_many_programs_starve_do_not_hang(self):
         process = self.start(self.job("starved"), *LONG, "--set", "supervise.hang_minimum=1s", "--set", "parallel.dp=2")

@@ -15,6 +15,14 @@
 #include "parallel/comm/shm/shm_world.h"
 
 namespace trainerd::core::run {
+namespace {
+
+// How long workers have to end after their last message, where they are stopped by then, and where they are
+// not: a process that has much memory takes a while to give it back.
+constexpr double kStoppedSeconds = 1;
+constexpr double kEndSeconds = 30;
+
+}  // namespace
 
 Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
     : run_(run),
@@ -30,7 +38,8 @@ void Attempt::begin(Start start, const HeldStep* held) {
   const NodeRanks& here = plan_.here;
   if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
   flights_ = make_flight_segment(here.count);
-  if (job.supervise.hang_factor > 0) rank_watch_.emplace(*flights_, here, run_.membership().node());
+  if (job.supervise.hang_factor > 0)
+    rank_watch_.emplace(*flights_, here, run_.membership().node(), run_.ranks().usual());
   start.layout = plan_.layout;
   start.node_first = here.first;
   start.node_count = here.count;
@@ -166,6 +175,13 @@ bool Attempt::workers_left() const {
                      [](const Worker& worker) { return worker.channel_open || worker.alive; });
 }
 
+bool Attempt::workers_stay(double seconds) const {
+  if (seconds < kStoppedSeconds) return false;
+  return seconds >= kEndSeconds || std::all_of(workers_.begin(), workers_.end(), [](const Worker& worker) {
+           return !worker.alive || process_state(worker.process->pid()) == 'T';
+         });
+}
+
 bool Attempt::all_finished_here() const { return std::cmp_equal(finished_.size(), plan_.here.count); }
 
 bool Attempt::all_finished() const {
@@ -194,7 +210,7 @@ void Attempt::fail(Failure failure) {
   }
   if (!run_.membership().leads())
     run_.membership().send(
-        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.crash});
+        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.cause});
   if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
 }
 
@@ -209,7 +225,8 @@ void Attempt::on_worker_end(Worker& worker) {
         rank + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
             (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
             std::to_string(run_.step()),
-        1, end.signal != 0, is_crash(end.signal) ? rank + " by " + end.how : ""});
+        1, end.signal != 0,
+        FailureCause{.what = end.signal != 0 ? rank + " by " + end.how : "", .own = is_crash(end.signal)}});
 }
 
 void Attempt::kill_workers() {

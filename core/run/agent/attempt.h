@@ -19,6 +19,7 @@
 #include "core/run/agent/ready_ranks.h"
 #include "core/run/agent/trace_files.h"
 #include "core/run/agent/world_plan.h"
+#include "core/run/supervise/repeated_failure.h"
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/worker_process.h"
@@ -34,9 +35,9 @@ class Run;
 struct Failure {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
-  int weight = 0;          ///< how much it tells of the cause
-  bool death = false;      ///< a worker ended by a signal: the workers may start again
-  std::string crash = {};  ///< what comes again at the same place: a crash or a hang, and whose
+  int weight = 0;           ///< how much it tells of the cause
+  bool death = false;       ///< a worker ended by a signal: the workers may start again
+  FailureCause cause = {};  ///< of such an end: what may come again at the same place
 };
 
 /// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
@@ -83,6 +84,9 @@ class Attempt {
   /// What this node's ranks do; null: not looked at.
   const RankWatch* ranks() const { return rank_watch_ ? &*rank_watch_ : nullptr; }
   bool workers_left() const;
+  /// Whether workers that have had nothing left to do for so long are not going to end: they are stopped, or
+  /// have had far more time than it takes.
+  bool workers_stay(double seconds) const;
   bool all_finished_here() const;
   /// Whether every rank of the world has finished, as far as the leader knows.
   bool all_finished() const;

@@ -10,7 +10,7 @@
 
 #include "core/job/job.h"
 #include "core/run/agent/restart_budget.h"
-#include "core/run/supervise/repeated_crash.h"
+#include "core/run/supervise/repeated_failure.h"
 #include "parallel/layout/topology.h"
 
 namespace trainerd::core::run {
@@ -54,7 +54,7 @@ class JobSizes {
 struct RunSeries {
   const job::JobSpec& whole;  ///< with all of its nodes
   RestartBudget restarts;
-  RepeatedCrash crashes = {};
+  RepeatedFailure failures = {};
   JobSizes sizes{whole};
   bool first = true;                       ///< the next is the first
   std::optional<std::int64_t> nodes = {};  ///< of the next size; none: the run is over

@@ -25,11 +25,10 @@ HangLimits limits_of(const job::JobSpec& job, const parallel::Topology& topology
           .threads = cpu ? topology.device.threads : 1};
 }
 
-/// What names a hang that the ranks brought about themselves; empty where it may come from outside.
-std::string own_fault(const HangVerdict& verdict) {
-  if (!verdict.own) return "";
-  return fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
-                     fmt::join(verdict.ranks, ", "), verdict.kind);
+FailureCause cause_of(const HangVerdict& verdict) {
+  return {.what = fmt::format("rank{} {} by a hang ({})", verdict.ranks.size() == 1 ? "" : "s",
+                              fmt::join(verdict.ranks, ", "), verdict.kind),
+          .own = verdict.own};
 }
 
 /// The ranks of each pipeline stage: they have the same work.
@@ -45,7 +44,15 @@ std::vector<std::vector<std::int64_t>> stages_of(const parallel::ProcessGrid& gr
 
 RankSupervisor::RankSupervisor(Run& run) : run_(run), limits_(limits_of(run.job(), run.topology())) {}
 
-void RankSupervisor::restart() {
+void RankSupervisor::on_ready(const parallel::Layout& layout, double peak_flops) {
+  if (peak_flops <= 0) return;
+  const job::JobSpec& job = run_.job();
+  limits_.peak_step_seconds = static_cast<double>(job.tokens_per_step()) * job::flops_per_token(job.model) /
+                              (static_cast<double>(layout.grid.ranks()) * peak_flops);
+}
+
+void RankSupervisor::restart(const Attempt& before) {
+  if (before.ranks() != nullptr) usual_ = before.ranks()->usual();
   inquiry_.reset();
   times_.clear();
   if (stragglers_) stragglers_->restart();
@@ -107,10 +114,11 @@ void RankSupervisor::decide(Attempt& attempt, const std::vector<RankSight>& sigh
 void RankSupervisor::tell(Attempt& attempt, const HangVerdict& verdict,
                           const std::vector<RankSight>& sights) {
   std::vector<std::string> details = verdict.details;
+  details.push_back(fmt::format("its deadline was {:.1f} s", verdict.deadline_seconds));
   if (std::string kept = keep(verdict, sights); !kept.empty()) details.push_back(std::move(kept));
   run_.notify(io::NoticeKind::hang, verdict.message, std::move(details));
   run_.sinks().each(&io::MetricsSink::on_hang, io::HangRecord{verdict.kind});
-  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, own_fault(verdict)});
+  if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, cause_of(verdict)});
 }
 
 /// Writes down all that is known of the ranks. Where it is.
@@ -119,6 +127,7 @@ std::string RankSupervisor::keep(const HangVerdict& verdict, const std::vector<R
                       {"wall_time", base::wall_seconds()},
                       {"kind", verdict.kind},
                       {"restart", verdict.restart},
+                      {"deadline_seconds", verdict.deadline_seconds},
                       {"held_up_by", verdict.ranks},
                       {"message", verdict.message},
                       {"details", verdict.details},

@@ -25,6 +25,8 @@ class RankSupervisor {
   /// `planned_step_seconds`: where the cluster has rates.
   explicit RankSupervisor(Run& run);
   void plan(std::optional<double> step_seconds) { limits_.planned_step_seconds = step_seconds; }
+  /// All ranks are ready; `peak_flops` is one rank's (FLOP/s), 0: unknown.
+  void on_ready(const parallel::Layout& layout, double peak_flops);
 
   /// The ranks of this node were looked at.
   void on_look(Attempt& attempt);
@@ -34,8 +36,10 @@ class RankSupervisor {
   /// What ranks of this node, or of another, say of their time.
   void on_status(Attempt& attempt, const io::RankStatusRecord& record);
   void on_message(Attempt& attempt, const RankTimes& m);
-  /// Another attempt begins.
-  void restart();
+  /// Another attempt begins after this one.
+  void restart(const Attempt& before);
+  /// By rank of this node, what the attempt before took; empty: there was none.
+  const std::vector<UsualTimes>& usual() const { return usual_; }
 
  private:
   void inquire(Attempt& attempt);
@@ -46,7 +50,8 @@ class RankSupervisor {
 
   Run& run_;
   HangLimits limits_;
-  std::optional<HangInquiry> inquiry_;          ///< the first node's, of the present attempt
+  std::optional<HangInquiry> inquiry_;  ///< the first node's, of the present attempt
+  std::vector<UsualTimes> usual_;
   std::string told_;                            ///< what was told and ended nothing
   std::unique_ptr<StragglerWatch> stragglers_;  ///< the first node's
   std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet

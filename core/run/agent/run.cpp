@@ -231,7 +231,7 @@ void Run::train() {
       case Next::failure: throw_failure();
     }
     dropped_after_.reset();
-    ranks_.restart();
+    ranks_.restart(*attempt_);
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
     completed_folders_.clear(), copied_folders_.clear();
     const Go go = *std::exchange(next_, std::nullopt);
@@ -240,11 +240,16 @@ void Run::train() {
 }
 
 /// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it
-/// says so.
-bool Run::working() const {
-  if (membership_.alone()) return attempt_->workers_left();
+/// says so. A process that does not end then holds up nothing.
+bool Run::working() {
+  const bool saves = !parts_.none() || writer_.pending() > 0;
+  if (!attempt_->all_finished() || saves || !saving_.empty()) done_at_.reset();
+  else if (!done_at_) done_at_ = base::monotonic_seconds();
+  const bool left = attempt_->workers_left() &&
+                    !(done_at_ && attempt_->workers_stay(base::monotonic_seconds() - *done_at_));
+  if (membership_.alone()) return left;
   if (!membership_.leads()) return !membership_.over();
-  return attempt_->workers_left() || !attempt_->all_finished() || !parts_.none() || writer_.pending() > 0;
+  return left || !attempt_->all_finished() || saves;
 }
 
 /// Until the attempt is over.
@@ -262,7 +267,9 @@ void Run::supervise() {
     const bool in_doubt = attempt_->failure() && attempt_->failure()->kind == base::ErrorKind::comm &&
                           !lost_node_ && membership_.in_doubt();
     if (attempt_->failure() && *left <= 0 && !in_doubt) return;
-    wait_for_events(in_doubt ? kDeathSeconds : left);
+    // The end of a process that never comes is no event.
+    const auto most = in_doubt ? std::optional(kDeathSeconds) : left;
+    wait_for_events(done_at_ ? std::min(most.value_or(kLastWordsSeconds), kLastWordsSeconds) : most);
   }
 }
 
@@ -303,7 +310,7 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
-  if (!repeated_.empty()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
+  if (failed_.ends()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -316,15 +323,13 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
     return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
-  if (!repeated_.empty())
-    return text + "; " + repeated_ +
-           " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
-           "hardware that computes wrongly; try the step on other hardware";
+  if (failed_.ends()) return text + "; " + failed_.reason();
   if (failure.death && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +
             " within 10 minutes (restarts: " + std::to_string(job_.restarts) + ")";
   text += "; run the job again to go on from there";
+  if (const std::string evidence = failed_.evidence(); !evidence.empty()) text += "\n  " + evidence;
   for (const std::string& line : flight_lines()) text += "\n  " + line;
   return text;
 }

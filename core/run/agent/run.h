@@ -131,7 +131,7 @@ class Run {
   void train();
   void supervise();
   void wait_for_events(std::optional<double> seconds);
-  bool working() const;
+  bool working();
   void require_lead() const;  // run_lead.cpp
   void on_lost_lead(const std::string& text);
   [[noreturn]] void leave_without_lead(const std::exception& error);
@@ -419,8 +419,9 @@ class Run {
   std::string dropped_copy_;  ///< in the durable tier, when ranks differed
   // Between two attempts.
   RunSeries& series_;
-  std::string repeated_;  ///< a crash or hang that came again at the same place
+  CountedFailure failed_;  ///< the latest, on the leader
   RestartBudget& restarts_;
+  std::optional<double> done_at_;                 ///< since when only the ends of the workers are missing
   std::int64_t restarted_ = 0;                    ///< times, by this process
   std::optional<io::Recovery> recovery_;          ///< the leader's, from a failure until the next step
   double failure_noticed_ = 0, ranks_begin_ = 0;  ///< of it, by the monotonic clock

@@ -51,11 +51,8 @@ Run::Next Run::after_failure() {
   if (std::exchange(grows_, false)) stop_.reset();
   if (!attempt_->failure()->death || lost_node_) return Next::failure;
   if (rollback_) return roll_back();
-  const std::string& crash = attempt_->failure()->crash;
-  if (!crash.empty() && series_.crashes.add(crash, step_ + 1)) {
-    repeated_ = crash + " in step " + std::to_string(step_ + 1);
-    return Next::failure;
-  }
+  failed_ = series_.failures.add(attempt_->failure()->cause, step_ + 1);
+  if (failed_.ends()) return Next::failure;
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
     if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);
     return Next::failure;
@@ -240,6 +237,7 @@ void Run::record_restart(const Go& go) {
        : go.resume_path.empty() ? "the start"
                                 : "checkpoint " + go.resume_path) +
       ")";
+  if (const std::string evidence = failed_.evidence(); !evidence.empty()) notice.details.push_back(evidence);
   notice.wall_time = base::wall_seconds();
   io::EarlierAttempt earlier{.last_step = step_, .lost_seconds = 0, .wall_time = last_step_at_};
   while (!latest_steps_.empty() && latest_steps_.back().first > go.step) {

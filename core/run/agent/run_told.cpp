@@ -35,6 +35,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   }
   start_.reference = first.reference;
   if (topology_.device.kind == kernels::DeviceKind::cpu) start_.peak_flops = first.peak_flops;
+  ranks_.on_ready(attempt_->plan().layout, first.peak_flops);
   const bool again = std::exchange(told_ready_, true);
   series_.was_ready = true;
   if (again) tell_cadence();

@@ -13,6 +13,7 @@
 #include "core/run/preflight/preflight.h"
 #include "core/run/stop/stop.h"
 #include "core/run/supervise/rank_sight.h"
+#include "core/run/supervise/repeated_failure.h"
 #include "core/run/supervise/straggler_watch.h"
 #include "core/run/wire/messages.h"
 #include "io/checkpoint/checkpoint.h"
@@ -183,8 +184,8 @@ struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
   int weight = 0;
-  bool death = false;      ///< a worker ended by a signal
-  std::string crash = {};  ///< Failure::crash
+  bool death = false;       ///< a worker ended by a signal
+  FailureCause cause = {};  ///< of that
 };
 /// What became of a `CopySnapshot`.
 struct SnapshotCopied {

@@ -44,7 +44,7 @@ class HangInquiry {
   const std::vector<RankSight>& sights() const { return sights_; }
 
  private:
-  /// What is not hung yet may be so at its agent's next look, a quarter of a second later.
+  /// What is not hung yet may be so at its agent's next look, a tenth of a second later.
   double pause() const {
     return answered_at_ ? std::clamp(2 * (*answered_at_ - *asked_at_), kMinSeconds, kAskSeconds)
                         : kAskSeconds;

@@ -12,6 +12,10 @@ constexpr double kUnknown = 12;  // times the minimum, of what has no usual time
 constexpr double kLoad = 60;
 // A plan is no measurement: a first step may take so many times as long, beside what the factor allows.
 constexpr double kPlanSlack = 4;
+// A rank at work reaches a twentieth of the peak at least: beside the factor, a sixtieth.
+constexpr double kPeakSlack = 20;
+// Of a core, which a rank that spins gets at least.
+constexpr double kLeastShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double usual_seconds(const RankSight& sight) { return std::max(sight.step_seconds, sight.longest_seconds); }
@@ -33,26 +37,39 @@ bool patient(Activity activity) {
   return activity == Activity::load || activity == Activity::evaluation || activity == Activity::data_wait;
 }
 
-double HangLimits::sleep_seconds(const RankSight& sight) const {
+/// What a first step may take; 0: nothing says it.
+double HangLimits::first_step_seconds(const RankSight& sight) const {
+  const double known = std::max(planned_step_seconds.value_or(0), usual_seconds(sight));
+  return sight.step_seconds > 0 || planned_step_seconds ? kPlanSlack * known
+                                                        : kPeakSlack * peak_step_seconds.value_or(0);
+}
+
+HangLimits::Allowance HangLimits::allowance(const RankSight& sight) const {
+  const bool first = sight.steps == 0;
   switch (sight.activity) {
-    case Activity::none:
     case Activity::agent_wait:
-    case Activity::done: return kNever;
-    case Activity::load: return kLoad * minimum_seconds;
+    case Activity::done: return {kNever, 0};
+    case Activity::none:
+    case Activity::load: return {kLoad * minimum_seconds, 0};
     default: break;
   }
-  if (sight.steps == 0)
-    return std::max(kUnknown * minimum_seconds, kPlanSlack * factor * planned_step_seconds.value_or(0));
-  const double least = in_step(sight.activity) ? minimum_seconds : kUnknown * minimum_seconds;
-  return std::max(least, factor * usual_seconds(sight));
+  if (in_step(sight.activity))
+    return first ? Allowance{kUnknown * minimum_seconds, first_step_seconds(sight)}
+                 : Allowance{minimum_seconds, usual_seconds(sight)};
+  return {kUnknown * minimum_seconds, std::max(usual_seconds(sight), first ? first_step_seconds(sight) : 0)};
+}
+
+double HangLimits::still_seconds(const RankSight& sight) const {
+  const Allowance allowed = allowance(sight);
+  return std::max(allowed.least_seconds, factor * allowed.usual_seconds);
 }
 
 double HangLimits::cpu_seconds(const RankSight& sight) const {
-  if (!in_step(sight.activity)) return kNever;
+  const Allowance allowed = allowance(sight);
   const auto cores = static_cast<double>(threads);
-  if (sight.steps > 0) return std::max(minimum_seconds, cores * factor * usual_seconds(sight));
-  if (!planned_step_seconds) return kNever;
-  return std::max(kUnknown * minimum_seconds, cores * kPlanSlack * factor * *planned_step_seconds);
+  if (!in_step(sight.activity)) return cores * still_seconds(sight);
+  if (allowed.usual_seconds <= 0) return kNever;
+  return std::max(kLeastShare * allowed.least_seconds, cores * factor * allowed.usual_seconds);
 }
 
 double HangLimits::stop_seconds(const RankSight& sight) const {
@@ -69,18 +86,32 @@ std::optional<HangCause> HangLimits::cause(const RankSight& sight, Awaits awaits
   const StillTime& still = sight.still;
   if (still.stopped >= stop_seconds(sight)) return HangCause::stopped;
   if (still.disk >= disk_seconds(sight)) return HangCause::disk;
-  if (awaits == Awaits::nobody && still.asleep >= sleep_seconds(sight))
+  // Before its page shows anything it may wait for ranks of other nodes.
+  if (awaits == Awaits::nobody && sight.activity != Activity::none && still.asleep >= still_seconds(sight))
     return sight.activity == Activity::data_wait ? HangCause::data : HangCause::asleep;
   // A host may poll its device.
   const bool polls = awaits != Awaits::nobody && sight.activity == Activity::report;
-  if (awaits != Awaits::others && !polls && still.computing >= cpu_seconds(sight)) return HangCause::spinning;
+  if (awaits != Awaits::others && !polls && still.running >= still_seconds(sight) &&
+      still.computing >= cpu_seconds(sight))
+    return HangCause::spinning;
   return std::nullopt;
+}
+
+double HangLimits::deadline_seconds(HangCause cause, const RankSight& sight) const {
+  switch (cause) {
+    case HangCause::stopped: return stop_seconds(sight);
+    case HangCause::disk: return disk_seconds(sight);
+    case HangCause::spinning: return std::max(still_seconds(sight), cpu_seconds(sight));
+    case HangCause::asleep:
+    case HangCause::data: break;
+  }
+  return still_seconds(sight);
 }
 
 bool HangLimits::waits_too_long(const RankSight& sight) const {
   // A host that waits for a device may poll it.
-  const double quiet = sight.still.asleep + (sight.activity == Activity::report ? sight.still.computing : 0);
-  return on() && quiet >= sleep_seconds(sight);
+  const double quiet = sight.still.asleep + (sight.activity == Activity::report ? sight.still.running : 0);
+  return on() && sight.activity != Activity::none && quiet >= still_seconds(sight);
 }
 
 bool HangLimits::suspicious(const RankSight& sight) const { return cause(sight) || waits_too_long(sight); }

@@ -23,29 +23,46 @@ enum class Awaits : std::uint8_t { nobody, all_there, others };
 /// How long a rank may make no progress.
 ///
 /// In a step: `factor` times the median of its latest steps or the longest of its latest activities of the
-/// kind, whichever is more, and at least `minimum_seconds`. A first step, whose time is not known, an
-/// evaluation, a snapshot, a wait for data and what lies between two steps have at least 12 times the
-/// minimum, a load 60 times. What counts is what the process did (StillTime): sleep for a process that
-/// sleeps, CPU time for one that computes. CPU time is judged in a step whose usual time is known, and no
-/// wait for the agent ever.
+/// kind, whichever is more, and at least `minimum_seconds`. A first step, an evaluation, a snapshot, a wait
+/// for data and what lies between two steps have at least 12 times the minimum, a load 60 times. A first step
+/// is held against four times what the attempt before took, or the plan says; else against 20 times what its
+/// FLOPs take at the device's peak. A wait for the agent has no limit.
+///
+/// What counts is what the process did (StillTime). One that sleeps has slept for so long. One that spins was
+/// able to run for so long, and used CPU time that a rank at work does not: in a step more than all its
+/// threads use in `factor` times the usual time, and at least a fifth of the least limit, so that a rank that
+/// gets a fifth of a core is judged in time and one that gets less is not accused; elsewhere the whole limit
+/// of all threads.
 struct HangLimits {
   double factor = 3;  ///< 0: nothing is judged
   double minimum_seconds = 5;
   std::int64_t threads = 1;                         ///< that a rank computes with
   std::optional<double> planned_step_seconds = {};  ///< where the cluster has rates
+  std::optional<double> peak_step_seconds = {};     ///< of the step's FLOPs at the peak of all ranks
 
   bool on() const { return factor > 0; }
-  /// Seconds that a process may sleep. Infinite: no limit.
-  double sleep_seconds(const RankSight& sight) const;
+  /// Seconds of sleep, or of time in which it could run. Infinite: no limit.
+  double still_seconds(const RankSight& sight) const;
+  /// Seconds of CPU time, without which no rank spins.
   double cpu_seconds(const RankSight& sight) const;
   double stop_seconds(const RankSight& sight) const;
   double disk_seconds(const RankSight& sight) const;
 
   std::optional<HangCause> cause(const RankSight& sight, Awaits awaits = Awaits::nobody) const;
+  /// After how much time of its kind the cause is one.
+  double deadline_seconds(HangCause cause, const RankSight& sight) const;
   /// Whether a rank has waited for others, or for its device, for longer than its limit.
   bool waits_too_long(const RankSight& sight) const;
   /// Whether the ranks of all nodes are to be looked at because of this one.
   bool suspicious(const RankSight& sight) const;
+
+ private:
+  struct Allowance {
+    double least_seconds = 0;  ///< whatever is usual
+    double usual_seconds = 0;  ///< what it usually takes at most; 0: unknown
+  };
+  Allowance allowance(const RankSight& sight) const;
+  double first_step_seconds(const RankSight& sight) const;
 };
 
 /// Whether a slow file, and no defect, may let it sleep for long (StillClock::look).

@@ -211,7 +211,8 @@ class Judge {
             .own = in_step(wait.who->activity),
             .ranks = {std::min(rank, member), std::max(rank, member)},
             .message = fmt::format("the ranks of group {} called different operations: {}; {}",
-                                   wait.op->group, text(*wait.who, *wait.op), text(*seen->second, *other))};
+                                   wait.op->group, text(*wait.who, *wait.op), text(*seen->second, *other)),
+            .deadline_seconds = limits_.still_seconds(*wait.who)};
       }
     }
     return std::nullopt;
@@ -241,7 +242,8 @@ class Judge {
         verdict = HangVerdict{.kind = text_of(*cause),
                               .restart = restart,
                               .own = *cause == HangCause::spinning,
-                              .message = line};
+                              .message = line,
+                              .deadline_seconds = limits_.deadline_seconds(*cause, *sight)};
       verdict->ranks.push_back(rank);
     }
     if (verdict && !verdict->details.empty())
@@ -319,7 +321,8 @@ class Judge {
                           describe(*wait.op), wait.op->group, names(members), wait.op->started_ago,
                           link ? fmt::format("the link between nodes {} is down or loses what is sent",
                                              fmt::join(nodes, ", "))
-                               : std::string("they are all on one node"))};
+                               : std::string("they are all on one node")),
+          .deadline_seconds = limits_.still_seconds(*wait.who)};
     }
     return std::nullopt;
   }
@@ -330,7 +333,10 @@ class Judge {
     for (const auto& [rank, wait] : waits_) {
       std::set<std::int64_t> circle;
       if (!closed(rank, circle)) continue;
-      HangVerdict verdict{.kind = "deadlock", .own = true, .ranks = {circle.begin(), circle.end()}};
+      HangVerdict verdict{.kind = "deadlock",
+                          .own = true,
+                          .ranks = {circle.begin(), circle.end()},
+                          .deadline_seconds = limits_.still_seconds(*waits_.at(rank).who)};
       std::set<std::int64_t> nodes;
       for (const std::int64_t member : circle) {
         const Wait& w = waits_.at(member);

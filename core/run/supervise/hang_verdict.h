@@ -22,6 +22,7 @@ struct HangVerdict {
   std::vector<std::int64_t> ranks = {};   ///< that hold the others up, or take part in it
   std::string message = {};               ///< one line
   std::vector<std::string> details = {};  ///< lines of the other ranks that do
+  double deadline_seconds = 0;            ///< that the first rank has passed (HangLimits)
 };
 
 /// The verdict on what is seen of the ranks: of all of them, or of those that could be asked. None: nothing

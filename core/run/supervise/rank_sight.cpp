@@ -88,8 +88,19 @@ std::string doing(const RankSight& sight) {
   return "the end of its work";
 }
 
-RankSight sight_of(const train::RankPage& page, std::span<const FlightRecord> ring, double now) {
+UsualTimes UsualTimes::of(const train::RankPage& page, const UsualTimes& earlier) {
+  UsualTimes usual{.step_seconds = page.steps() > 0 ? page.median_step_seconds() : earlier.step_seconds};
+  for (std::size_t i = 0; i < train::kActivities; ++i) {
+    const double own = page.longest_seconds(static_cast<Activity>(i)), before = earlier.longest_seconds[i];
+    usual.longest_seconds[i] = page.steps() == 0 ? std::max(own, before) : own > 0 ? own : before;
+  }
+  return usual;
+}
+
+RankSight sight_of(const train::RankPage& page, std::span<const FlightRecord> ring, double now,
+                   const UsualTimes& earlier) {
   const auto ago = [now](double at) { return at > 0 ? std::max(0.0, now - at) : 0; };
+  const UsualTimes usual = UsualTimes::of(page, earlier);
   RankSight sight{.activity = page.activity(),
                   .step = page.step(),
                   .chunk = page.chunk(),
@@ -98,8 +109,8 @@ RankSight sight_of(const train::RankPage& page, std::span<const FlightRecord> ri
                   .activity_seconds = ago(page.since()),
                   .beat_seconds = ago(page.beat_at()),
                   .steps = page.steps(),
-                  .step_seconds = page.median_step_seconds()};
-  sight.longest_seconds = page.longest_seconds(sight.activity);
+                  .step_seconds = usual.step_seconds,
+                  .longest_seconds = usual.longest_seconds[static_cast<std::size_t>(page.activity())]};
   std::vector<FlightRecord> records;
   for (const FlightRecord& record : ring)
     if (record.order > 0) records.push_back(record);
@@ -134,6 +145,7 @@ json to_json(const RankSight& s) {
              {"step_seconds", s.step_seconds},
              {"longest_seconds", s.longest_seconds},
              {"asleep_seconds", s.still.asleep},
+             {"running_seconds", s.still.running},
              {"computing_seconds", s.still.computing},
              {"stopped_seconds", s.still.stopped},
              {"disk_seconds", s.still.disk},
@@ -156,6 +168,7 @@ RankSight sight_from(const json& j) {
               .step_seconds = j.at("step_seconds"),
               .longest_seconds = j.at("longest_seconds"),
               .still = {.asleep = j.at("asleep_seconds"),
+                        .running = j.at("running_seconds"),
                         .computing = j.at("computing_seconds"),
                         .stopped = j.at("stopped_seconds"),
                         .disk = j.at("disk_seconds")}};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
@@ -30,6 +31,7 @@ struct SeenOperation {
 /// Seconds without progress by what the process did in them, as far as the agent saw it.
 struct StillTime {
   double asleep = 0;     ///< no thread ran or could run
+  double running = 0;    ///< some thread ran, or would have if it had had a core
   double computing = 0;  ///< CPU time of all threads
   double stopped = 0;    ///< by a signal
   double disk = 0;       ///< in an uninterruptible wait
@@ -45,18 +47,30 @@ struct RankSight {
   std::optional<parallel::Group> waits = {};      ///< that its main thread waits in
   double activity_seconds = 0, beat_seconds = 0;  ///< since it began; since the last change of the page
   std::int64_t steps = 0;                         ///< done by its process
-  double step_seconds = 0;                        ///< median of the latest
-  double longest_seconds = 0;                     ///< of its latest activities of this kind
+  double step_seconds = 0;                        ///< median of the latest (UsualTimes)
+  double longest_seconds = 0;                     ///< of its latest activities of this kind (UsualTimes)
   StillTime still = {};                           ///< since that change
   char process_state = 0;                         ///< as /proc has it; 0: not looked for
   std::vector<SeenOperation> operations = {};     ///< oldest first
+};
+
+/// What a rank's page says of the usual times of its work. The processes of the next attempt are held against
+/// it until they have times of their own.
+struct UsualTimes {
+  double step_seconds = 0;                                      ///< 0: unknown
+  std::array<double, train::kActivities> longest_seconds = {};  ///< by activity; 0: unknown
+
+  /// Those of the page, and `earlier` for what it has no times of. A first step may be slower than the steps
+  /// before it, and its activities are the longer of both.
+  static UsualTimes of(const train::RankPage& page, const UsualTimes& earlier);
 };
 
 /// "forward of microbatch 5 of step 12", with the chunk where a rank may have several.
 std::string doing(const RankSight& sight);
 
 /// A page and a ring as they are at `now` (base::monotonic_seconds of this machine).
-RankSight sight_of(const train::RankPage& page, std::span<const parallel::FlightRecord> ring, double now);
+RankSight sight_of(const train::RankPage& page, std::span<const parallel::FlightRecord> ring, double now,
+                   const UsualTimes& earlier = {});
 
 nlohmann::json to_json(const RankSight& sight);
 /// Throws nlohmann::json::exception.

@@ -22,13 +22,17 @@ void StillClock::add(double seconds, bool patient, const ProcessLook& process) {
     time_ = {};
     return;
   }
-  if (!before || seconds <= 0) return;  // nothing to compare with
-  const double cpu = process.cpu_seconds - before->cpu_seconds;
-  if (cpu >= kTick) time_.computing += cpu;
-  if (cpu >= kTick && patient) time_.asleep = 0;
+  if (seconds <= 0) return;
   if (process.state == 'T') time_.stopped += seconds;
   else if (process.state == 'D') time_.disk += seconds;
-  else if (cpu < kTick && !process.runnable) time_.asleep += seconds;
+  else if (process.runnable) time_.running += seconds;
+  if (!before) return;  // nothing to compare with
+  const double cpu = process.cpu_seconds - before->cpu_seconds;
+  const bool computed = cpu >= kTick;
+  if (computed) time_.computing += cpu;
+  if (computed && patient) time_.asleep = 0;
+  if (process.state == 'T' || process.state == 'D' || process.runnable) return;
+  (computed ? time_.running : time_.asleep) += seconds;
 }
 
 }  // namespace trainerd::core::run

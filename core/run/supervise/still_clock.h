@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -20,26 +21,33 @@ struct ProcessLook {
 /// Time counts by what was done in it, so that a rank that a loaded machine starves is not taken for one that
 /// sleeps, nor one that computes for long for one that spins: CPU time is what it is on any machine. Nothing
 /// counts over a gap between two looks, in which the agent itself did not run (it was stopped, the machine
-/// was suspended), and nothing while a debugger holds the process.
+/// was suspended), and nothing while a debugger holds the process. The first look at a process has nothing to
+/// compare CPU time with: what its state shows by itself counts since the look before, or since the last beat
+/// if that is later.
 class StillClock {
  public:
   /// Two looks that are further apart say nothing of the time between.
   static constexpr double kLongestGap = 1.0;
 
-  /// `beats` as the page has them. `process` is asked for when they are those of the look before.
+  struct Page {
+    std::uint64_t beats = 0;
+    double beat_at = 0;  ///< of the last one
+    bool patient =
+        false;  ///< sleep counts since the process last used the CPU, as of one that reads slow files
+  };
+  /// `process` is asked for when the beats are those of the look before.
   template <class AskProcess>
-  void look(double now, std::uint64_t beats, bool patient, AskProcess&& process) {
+  void look(double now, const Page& page, AskProcess&& process) {
     const double gap = last_look_ ? now - *last_look_ : 0;
     last_look_ = now;
-    if (beats != beats_) return reset(beats);
-    add(gap <= kLongestGap ? gap : 0, patient, process());
+    if (page.beats != beats_) return reset(page.beats);
+    add(gap <= kLongestGap ? std::min(gap, now - page.beat_at) : 0, page.patient, process());
   }
   const StillTime& time() const { return time_; }
   char state() const { return before_ ? before_->state : '\0'; }
 
  private:
   void reset(std::uint64_t beats);
-  /// `patient`: sleep counts since the process last used the CPU at all, as of one that reads slow files.
   void add(double seconds, bool patient, const ProcessLook& process);
 
   std::optional<double> last_look_;

@@ -1,0 +1,45 @@
+#include "core/run/supervise/repeated_failure.h"
+
+#include <catch2/catch.hpp>
+
+using namespace trainerd::core::run;
+
+TEST_CASE("the same crash in the same step is found, another one and another step are not", "[supervise]") {
+  RepeatedFailure failures;
+  const auto ends = [&](const char* what, std::int64_t step) {
+    return failures.add({.what = what, .own = true}, step).ends();
+  };
+  CHECK_FALSE(ends("rank 1 by signal 11", 12));
+  CHECK_FALSE(ends("rank 2 by signal 11", 12));
+  CHECK_FALSE(ends("rank 1 by signal 7", 12));
+  CHECK(ends("rank 1 by signal 11", 12));
+  CHECK_FALSE(ends("rank 1 by signal 11", 13));
+  CHECK(ends("rank 1 by signal 11", 13));
+  CHECK(is_crash(SIGSEGV));
+  CHECK_FALSE(is_crash(SIGKILL));
+  CHECK_FALSE(is_crash(SIGTERM));
+  CHECK_FALSE(is_crash(0));
+}
+
+TEST_CASE("what comes from outside ends a run the third time at one place without a new step",
+          "[supervise]") {
+  RepeatedFailure failures;
+  const FailureCause killed{.what = "rank 1 by signal 9 (Killed)"},
+      other{.what = "rank 0 by signal 9 (Killed)"};
+  CHECK(failures.add(killed, 12).evidence() ==
+        "rank 1 by signal 9 (Killed) in step 12: 1 of 3 times there without a new step in between");
+  CHECK_FALSE(failures.add(killed, 12).ends());
+  // A failure that has no place, and one of another rank, are no new step.
+  CHECK_FALSE(failures.add({}, 12).ends());
+  CHECK_FALSE(failures.add(other, 12).ends());
+  const CountedFailure third = failures.add(killed, 12);
+  CHECK(third.ends());
+  CHECK(third.reason() ==
+        "rank 1 by signal 9 (Killed) in step 12 has ended 3 attempts without a new step in between, so the "
+        "workers do not start again: look for what does that there, for example a limit of memory");
+  // Steps 12 to 14 were done in between; what crashes by itself is remembered all the same.
+  CHECK_FALSE(failures.add({.what = "rank 1 by signal 11", .own = true}, 12).ends());
+  CHECK(failures.add({}, 15).evidence().empty());
+  CHECK(failures.add(killed, 12).times == 1);
+  CHECK(failures.add({.what = "rank 1 by signal 11", .own = true}, 12).ends());
+}
