@@ -11,6 +11,7 @@
 #include "io/checkpoint/compare.h"
 #include "io/checkpoint/report.h"
 #include "io/s3_storage/s3_storage.h"
+#include "io/text/counted.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::apps {
@@ -85,8 +86,9 @@ bool is_less(const io::TensorDifference& a, const io::TensorDifference& b) {
 }
 
 std::string made_text(const core::reshard::Made& made) {
-  return fmt::format("{}: step {}, {} shards, {} bytes{}{}\n", made.path, made.step, made.shards, made.bytes,
-                     made.layout.empty() ? "" : ", ", made.layout);
+  return fmt::format("{}: step {}, {}, {} bytes{}{}\n", made.path, made.step,
+                     io::counted(made.shards, "shard"), made.bytes, made.layout.empty() ? "" : ", ",
+                     made.layout);
 }
 
 }  // namespace
@@ -111,7 +113,7 @@ int checkpoint_verify_command(const CheckpointArgs& args) {
     const io::Verified& one = all.emplace_back(io::verified(stored, remote_here()));
     if (one.manifest) {
       text += stored.path + ": complete: step " + std::to_string(one.manifest->state.step) + ", " +
-              std::to_string(one.manifest->shards.size()) + " shards, " +
+              io::counted(static_cast<std::int64_t>(one.manifest->shards.size()), "shard") + ", " +
               std::to_string(io::bytes_of(*one.manifest)) + " bytes, checksums OK\n";
     } else {
       problems += (problems.empty() ? "" : "\n") + one.problem;

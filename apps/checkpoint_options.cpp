@@ -21,7 +21,7 @@ void add_checkpoint_commands(CLI::App& app, CheckpointArgs& args,
       add("verify", "Check every size and checksum, of a run's every checkpoint", checkpoint_verify_command));
   add_path(add("show", "Verify, and print what it holds, of a run the newest", checkpoint_show_command))
       ->add_flag("--statistics", args.statistics,
-                 "Of each tensor the least, greatest and mean value and the root mean square");
+                 "Minimum, maximum, mean and root mean square of each tensor");
 
   CLI::App* diff =
       add("diff", "Compare the tensors of two checkpoints of any layouts: status 0 equal, 1 different",
@@ -29,7 +29,7 @@ void add_checkpoint_commands(CLI::App& app, CheckpointArgs& args,
   diff->add_option("A", args.path, "A checkpoint, or a run's output: its newest")->required();
   diff->add_option("B", args.second, "Another")->required();
   diff->add_option("--tolerance", args.tolerance,
-                   "Of the relative error of a tensor, max |a - b| / max |a|; default 0: bit for bit")
+                   "Tolerance of a tensor's relative error, max |a - b| / max |a|; default 0: bit for bit")
       ->check(CLI::NonNegativeNumber);
   diff->add_flag("--json", args.json, "One JSON object, of every tensor that differs");
 

@@ -24,7 +24,8 @@ struct RunArgs {
   /// In place of metrics.listen; on nodes but the first, what makes them serve metrics.
   std::string metrics_listen;
   std::int64_t stop_after = 0;  ///< the run saves and stops after this step; 0: it does not
-  std::string max_time;         ///< a duration after which the run has saved and stopped; empty: no limit
+  std::optional<std::string>
+      max_time;  ///< a duration after which the run has saved and stopped; none: no limit
 };
 int run_command(const RunArgs& args);
 

@@ -24,6 +24,7 @@ io::TokenType type_of(const std::string& word) {
          : word == "uint16" ? TokenType::uint16
          : word == "int32"  ? TokenType::int32
          : word == "uint32" ? TokenType::uint32
+         : word == "int64"  ? TokenType::int64
                             : TokenType::automatic;
 }
 

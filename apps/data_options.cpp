@@ -13,7 +13,7 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
   command.add_option("--format", format, "text or tokens; else by header or name: *.bin is tokens")
       ->check(CLI::IsMember({"text", "tokens"}));
   command.add_option("--dtype", dtype, "What the numbers of token files without a header are")
-      ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32"}));
+      ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32", "int64"}));
   command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
 }
 
@@ -66,7 +66,7 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
       ->needs("--pairs")
       ->check(CLI::PositiveNumber)
       ->type_name("N");
-  prepare->add_option("--format", args.format, "Of all inputs; else by their names")
+  prepare->add_option("--format", args.format, "Format of all inputs; default: by their names")
       ->check(CLI::IsMember({"text", "jsonl"}));
   prepare->add_flag("--split-documents", args.split_documents,
                     "In text files blank lines part documents; else each file is one");

@@ -136,7 +136,9 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
       ->check(CLI::Range(1e-9, 1.0))
       ->capture_default_str()
       ->type_name("P");
-  generate->add_option("--seed", args.seed, "Of what is drawn")->capture_default_str()->type_name("N");
+  generate->add_option("--seed", args.seed, "RNG seed of the sampling")
+      ->capture_default_str()
+      ->type_name("N");
   generate->add_flag("--ignore-eos", args.ignore_end, "Go on behind a token that ends the text");
   generate
       ->add_option("--tokenizer", args.tokenizer,

@@ -1,50 +1,25 @@
 #include "apps/job_file.h"
 
-#include <charconv>
-#include <filesystem>
-#include <optional>
 #include <utility>
 
 #include "apps/nodes.h"
 #include "apps/output.h"
 #include "core/plan/calibrate/calibrate.h"
+#include "core/run/agent/trained_dp.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
-#include "io/checkpoint/checkpoint.h"
 
 namespace trainerd::apps {
-namespace {
-
-/// As parallel::describe writes a layout: "tp1 cp1 ep1 dp2 pp1 ...".
-std::optional<std::int64_t> dp_of(const std::string& layout) {
-  const std::size_t at = layout.find(" dp");
-  if (at == std::string::npos) return std::nullopt;
-  std::int64_t dp = 0;
-  const char* begin = layout.data() + at + 3;
-  const auto [end, error] = std::from_chars(begin, layout.data() + layout.size(), dp);
-  return error == std::errc() && end != begin && dp >= 1 ? std::optional(dp) : std::nullopt;
-}
-
-std::optional<std::int64_t> trained_dp(const std::string& output) {
-  const std::filesystem::path checkpoints = std::filesystem::path(output) / "checkpoints";
-  std::error_code ignored;
-  if (!std::filesystem::is_directory(checkpoints, ignored)) return std::nullopt;
-  const std::vector<io::StoredCheckpoint> stored = io::CheckpointStore(checkpoints.string(), 1).list();
-  if (stored.empty()) return std::nullopt;
-  const io::CheckpointReader newest(stored.front().path);
-  const auto& environment = newest.manifest().state.environment;
-  const auto layout = environment.find("layout");
-  return layout == environment.end() ? std::nullopt : dp_of(layout->second);
-}
-
-}  // namespace
 
 void say(const std::string& line) { print_error("trainerd: " + line); }
 
 core::spec::Surroundings surroundings_here() {
   return {.environment = process_environment,
           .machine = [] { return core::spec::this_machine(); },
-          .trained_dp = trained_dp,
+          .trained_dp =
+              [](const core::job::JobSpec& job) {
+                return core::run::trained_dp(job, [] { return io::s3_settings(process_environment); });
+              },
           .remark = say};
 }
 

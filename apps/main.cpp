@@ -1,7 +1,9 @@
 #include <CLI/CLI.hpp>
 #include <exception>
 #include <functional>
+#include <iostream>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include "apps/checkpoint_options.h"
@@ -11,9 +13,9 @@
 #include "apps/data_options.h"
 #include "apps/exit_codes.h"
 #include "apps/generate.h"
+#include "apps/known_words.h"
 #include "apps/output.h"
 #include "apps/weights_options.h"
-#include "core/spec/problems.h"
 #include "core/version/version.h"
 #include "kernels/base/error.h"
 
@@ -140,7 +142,8 @@ class CommandLine {
     calibrate->add_option("--seconds", calibrate_.seconds, "To measure for, about: more is less noise")
         ->check(CLI::Range(0.0, 3600.0))
         ->capture_default_str();
-    calibrate->add_option("--threads", calibrate_.threads, "Of a rank, as `threads` of the jobs to plan")
+    calibrate
+        ->add_option("--threads", calibrate_.threads, "Threads per rank, as `threads` of the jobs to plan")
         ->check(CLI::PositiveNumber)
         ->capture_default_str();
     calibrate
@@ -200,39 +203,18 @@ class CommandLine {
     run_.command = submit_.command = shell_words(argc, argv);
     run_.words.assign(argv, argv + argc);
     try {
-      require_known_subcommands(argc, argv);
+      require_known_words(app_, argc, argv);
       app_.parse(argc, argv);
     } catch (const CLI::ParseError& e) {
-      return app_.exit(e) == 0 ? kExitDone : kExitUsage;
+      std::ostringstream help;
+      const int status = app_.exit(e, help, std::cerr);
+      if (!help.str().empty()) print(help.str());
+      return status == 0 ? kExitDone : kExitUsage;
     }
     return chosen_();
   }
 
  private:
-  /// The library says of an unknown word that a subcommand is missing. Throws SpecError.
-  void require_known_subcommands(int argc, char** argv) const {
-    const CLI::App* at = &app_;
-    std::string command = "trainerd";
-    for (int i = 1; i < argc && argv[i][0] != '-'; ++i) {
-      std::vector<std::string> names;  // of those that are listed
-      const std::string word = argv[i];
-      const CLI::App* next = nullptr;
-      for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) {
-        if (!sub->get_group().empty()) names.push_back(sub->get_name());
-        if (sub->get_name() == word) next = sub;
-      }
-      if (names.empty()) return;
-      if (next == nullptr) {
-        const std::string near = core::spec::nearest(word, names);
-        throw base::spec_error(
-            command + " has no subcommand " + core::spec::show(word) +
-            (near.empty() ? ": it has " + core::spec::list_words(names) : " (nearest valid: " + near + ")"));
-      }
-      at = next;
-      command += " " + word;
-    }
-  }
-
   static void add_job(CLI::App& command, std::string& job, std::vector<std::string>& overrides) {
     command.add_option("JOB", job, "YAML file of the job")->required();
     // One value for each --set, or it would take the job's name too.
@@ -323,7 +305,7 @@ class CommandLine {
         ->allow_extra_args(false);
     simulate->add_option("--steps", simulate_.steps, "Steps that are sampled with --jitter")
         ->capture_default_str();
-    simulate->add_option("--seed", simulate_.seed, "Of what is drawn");
+    simulate->add_option("--seed", simulate_.seed, "RNG seed of the simulation");
     CLI::Option* failures = simulate->add_flag("--failures", simulate_.failures,
                                                "Goodput under failures, checkpoints and restarts");
     const auto with_failures = [&](const char* name, auto& value, const char* help) {
@@ -371,10 +353,13 @@ class CommandLine {
             "default 20")
         ->check(CLI::NonNegativeNumber)
         ->type_name("N");
-    add_word("--rates", submit_.rates, "NAME|FILE", "As of run");
-    add_word("--interface", submit_.interface, "NAME", "As of run");
-    add_word("--metrics-listen", submit_.metrics_listen, "HOST:PORT", "As of run, on every node");
-    submit->add_option("--rendezvous-timeout", submit_.rendezvous_timeout, "As of run")
+    add_word("--rates", submit_.rates, "NAME|FILE", "As --rates of trainerd run");
+    add_word("--interface", submit_.interface, "NAME", "As --interface of trainerd run");
+    add_word("--metrics-listen", submit_.metrics_listen, "HOST:PORT",
+             "As --metrics-listen of trainerd run, on every node");
+    submit
+        ->add_option("--rendezvous-timeout", submit_.rendezvous_timeout,
+                     "As --rendezvous-timeout of trainerd run")
         ->check(CLI::Range(0.1, 1e7))
         ->type_name("SECONDS");
     submit

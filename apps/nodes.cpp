@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "io/text/counted.h"
 #include "kernels/base/error.h"
 #include "kernels/base/socket.h"
 
@@ -154,7 +155,7 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
                                                             const Environment& environment,
                                                             const NodeAddress& address,
                                                             const std::string& coordinator) {
-  const std::string several = "the job is for " + std::to_string(nodes) + " nodes (cluster.nodes)";
+  const std::string several = "the job is for " + io::counted(nodes, "node") + " (cluster.nodes)";
   core::run::MembershipOptions membership;
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
   membership.interface = args.interface;

@@ -5,7 +5,6 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <stdexcept>
 #include <system_error>
 
 #include "io/console/screen.h"
@@ -16,7 +15,7 @@ namespace trainerd::apps {
 void print(const std::string& text) {
   const bool written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   if (!written || std::fflush(stdout) != 0)
-    throw std::runtime_error("cannot write to standard output: " + base::errno_text(errno));
+    throw base::spec_error("cannot write to standard output: " + base::errno_text(errno));
 }
 
 void open_standard_streams() {

@@ -4,8 +4,8 @@
 
 namespace trainerd::apps {
 
-/// Writes all of `text` to standard output and flushes it. Throws if it does not arrive: a full disk behind a
-/// redirection must not pass for success.
+/// Writes all of `text` to standard output and flushes it. Throws SpecError if it does not arrive: a full
+/// disk behind a redirection must not pass for success.
 void print(const std::string& text);
 /// Opens descriptors 0 to 2 on /dev/null where they are closed: the first files that are opened would be
 /// written to otherwise.

@@ -16,6 +16,7 @@
 #include "core/run/agent/agent.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
+#include "core/run/stop/limit_alarm.h"
 #include "core/slurm/commands.h"
 #include "core/spec/machines.h"
 #include "io/http/listen_address.h"
@@ -28,11 +29,11 @@ namespace trainerd::apps {
 namespace {
 
 /// Monotonic seconds at which `--max-time` is up.
-std::optional<double> deadline(const std::string& max_time, double start) {
-  if (max_time.empty()) return std::nullopt;
-  const auto seconds = io::parse_duration(max_time);
+std::optional<double> deadline(const std::optional<std::string>& max_time, double start) {
+  if (!max_time) return std::nullopt;
+  const auto seconds = io::parse_duration(*max_time);
   if (!seconds || *seconds <= 0)
-    throw base::spec_error("--max-time: expected a duration such as 3h50m, 90m or 30s, got '" + max_time +
+    throw base::spec_error("--max-time: expected a duration such as 3h50m, 90m or 30s, got '" + *max_time +
                            "'");
   return start + *seconds;
 }
@@ -87,6 +88,7 @@ bool counts_spares(const RunArgs& args) {
 int run_command(const RunArgs& args) {
   const std::optional<double> end = deadline(args.max_time, base::monotonic_seconds());
   const base::UniqueFd signals = open_stop_signals();
+  core::run::arm_time_limit(end);
   const auto screen = std::make_shared<io::Screen>(
       STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
@@ -101,6 +103,7 @@ int run_command(const RunArgs& args) {
   if (args.nodes.nodes > 0 && !counts_spares(args))
     overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   core::spec::Surroundings around = surroundings_here();
+  if (args.fresh) around.trained_dp = {};  // it begins anew
   if (args.nodes.node < 0) around.nodes = [] { return slurm_step_nodes(process_environment); };
   auto [job, rates] = core::spec::job_here(read_job(args.job, overrides, std::move(around)));
   if (!args.rates.empty()) rates = core::spec::named_cluster(args.rates, "--rates");

@@ -12,12 +12,14 @@ namespace trainerd::apps {
 base::UniqueFd open_stop_signals() {
   sigset_t set;
   sigemptyset(&set);
-  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU}) sigaddset(&set, signal);
+  for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM})
+    sigaddset(&set, signal);
   // Under nohup a lost terminal ends nothing.
   struct sigaction inherited {};
   ::sigaction(SIGHUP, nullptr, &inherited);
   if (inherited.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  ::signal(SIGALRM, SIG_DFL);  // an ignored one would not arrive (limit_alarm.h)
   // A reader of our output that goes away is no reason to end training, and a file-size limit is an error
   // like a full disk.
   ::signal(SIGXFSZ, SIG_IGN);

@@ -14,19 +14,19 @@ CLI::App* add_export(CLI::App& app, ExportArgs& args) {
   CLI::App* command = app.add_subcommand("export", "Make a Hugging Face directory of a checkpoint's weights");
   command->add_option("CKPT", args.from, "A checkpoint, or a run's output: its newest")->required();
   command->add_option("--out", args.out, "The directory")->required()->type_name("DIR");
-  command->add_option("--dtype", args.dtype, "Of the weights; default: as the checkpoint has them")
+  command->add_option("--dtype", args.dtype, "Data type of the weights; default: as the checkpoint has them")
       ->check(CLI::IsMember({"bf16", "fp32"}));
   command
-      ->add_option("--max-shard-size", args.max_shard_size, "Of a file; default 5GB; adapters are one file")
+      ->add_option("--max-shard-size", args.max_shard_size,
+                   "Size of a file, at most; default 5GB; adapters are one file")
       ->type_name("SIZE");
   command->add_flag("--no-tokenizer", args.no_tokenizer, "Leave the tokenizer's files out");
   command->add_flag("--ema", args.ema,
-                    "Of a run with ema.decay: the average of the weights in place of the last ones");
-  CLI::Option* adapter =
-      command->add_flag("--adapter", args.adapter,
-                        "Of a LoRA run: a directory that PEFT loads (what is made without a flag too)");
-  CLI::Option* merge =
-      command->add_flag("--merge", args.merge, "Of a LoRA run: the model of the adapters and their base");
+                    "The averaged weights of a run with ema.decay, in place of the last ones");
+  CLI::Option* adapter = command->add_flag("--adapter", args.adapter,
+                                           "A directory that PEFT loads, of a LoRA run; the default there");
+  CLI::Option* merge = command->add_flag(
+      "--merge", args.merge, "The whole model of a LoRA run: its adapters merged into their base");
   adapter->excludes(merge);
   command->add_option("--base", args.base, "Where the base of --merge lies now; default: where it was")
       ->type_name("DIR|CKPT")

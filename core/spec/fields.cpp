@@ -246,7 +246,8 @@ void add_data(FieldTable& t, io::DataOptions& d) {
             {"uint8", io::TokenType::uint8},
             {"uint16", io::TokenType::uint16},
             {"int32", io::TokenType::int32},
-            {"uint32", io::TokenType::uint32}},
+            {"uint32", io::TokenType::uint32},
+            {"int64", io::TokenType::int64}},
            "what the numbers of token files are; auto: as the header or Megatron's `.idx` says, and files "
            "without either are refused")
       .idle_if(d.format != io::DataFormat::tokens, "only format: tokens has numbers in its files");

@@ -78,7 +78,9 @@ class Resolver {
   /// A run goes on bit for bit on the layout of its checkpoint alone.
   std::optional<std::int64_t> kept() const {
     if (!around_.trained_dp) return std::nullopt;
-    return around_.trained_dp(job_.output.empty() ? "runs/" + job_.name : job_.output);
+    job::JobSpec job = job_;
+    if (job.output.empty()) job.output = "runs/" + job.name;
+    return around_.trained_dp(job);
   }
 
   std::optional<std::int64_t> devices_of_node() {

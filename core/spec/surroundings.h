@@ -5,6 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "core/job/job.h"
+
 namespace trainerd::core::spec {
 
 /// An environment variable's value; none when it is not set.
@@ -22,8 +24,9 @@ struct Surroundings {
   Environment environment = {};  ///< for ${NAME} and ~; empty: no variable is set
   std::function<Machine()> machine =
       {};  ///< for `device: auto` and `dp: auto`; empty: a device stays auto, and dp cannot be
-  /// dp of the newest checkpoint of a run with this output directory; none when it has none.
-  std::function<std::optional<std::int64_t>(const std::string& output)> trained_dp = {};
+  /// dp of the checkpoint that a run of this job resumes from, by its `output` and `checkpoint`; none when
+  /// there is none.
+  std::function<std::optional<std::int64_t>(const job::JobSpec& job)> trained_dp = {};
   /// Of the job's file: relative data paths that exist there are taken from there, and `extends` starts
   /// there.
   std::string directory = {};

@@ -44,7 +44,7 @@ JobProcess::JobProcess(const Command& command) {
   std::vector<std::string> words = command.words, environment = environment_with(command.environment);
   const std::vector<char*> argv = pointers(words), envp = pointers(environment);
   const base::UniqueFd log = base::open_append(command.log);
-  if (!log) throw io::output_error(command.log, "open", errno);
+  if (!log) throw io::open_error(command.log, errno);
   const base::UniqueFd nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   const pid_t parent = ::getpid();
   sigset_t none;

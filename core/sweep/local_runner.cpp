@@ -11,7 +11,7 @@
 #include "core/run/stop/early_stop.h"
 #include "core/sweep/table.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::core::sweep {
 namespace {
@@ -20,7 +20,7 @@ constexpr int kLookAgainMilliseconds = 100;
 
 /// Whether a run has the output directory.
 bool is_held(const std::string& directory) {
-  const base::UniqueFd lock = base::open_read(directory + "/.lock");
+  const base::UniqueFd lock = base::open_regular(directory + "/.lock");
   return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
 }
 

@@ -45,7 +45,7 @@ SweepDirectory::SweepDirectory(const Sweep& sweep) {
   if (error) throw io::output_error(sweep.output, "make", error.value());
   const std::string path = sweep.output + "/.lock";
   lock_ = base::open_shared(path);
-  if (!lock_) throw io::output_error(path, "open", errno);
+  if (!lock_) throw io::open_error(path, errno);
   if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0)
     throw base::spec_error("another sweep is using " + sweep.output +
                            "; wait for it, or set `output` to another directory");

@@ -102,7 +102,14 @@ void require_stored(const Storage& storage, const std::string& name, const Shard
   const std::unique_ptr<StoredFile> file = storage.open(name);
   file->forget_cached();
   std::vector<std::byte> chunk(kChunkBytes);
-  const std::string checksum = checksum_of(*file, chunk);
+  std::string checksum;
+  try {
+    checksum = checksum_of(*file, chunk);
+  } catch (const StorageError&) {
+    throw;
+  } catch (const base::CheckpointError& error) {
+    throw StorageError(fmt::format("what was written cannot be read back: {}", error.what()), EIO);
+  }
   if (file->bytes() != shard.bytes || checksum != shard.xxh3)
     throw StorageError(fmt::format("{}: what is read back is not what was written: its checksum is {}, that "
                                    "of the bytes written {}",

@@ -1,6 +1,5 @@
 #include "io/console/run_log.h"
 
-#include <fcntl.h>
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
@@ -8,8 +7,9 @@
 #include <cmath>
 #include <ctime>
 
+#include "io/storage/file_errors.h"
 #include "kernels/base/clock.h"
-#include "kernels/base/error.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::io {
 namespace {
@@ -29,11 +29,8 @@ std::string timestamp() {
 
 void RunLog::open(const std::string& path) {
   const std::lock_guard lock(mutex_);
-  base::UniqueFd fd(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644));
-  if (!fd)
-    throw base::spec_error(path + " cannot be opened: " + base::errno_text(errno) +
-                           "; set output: to another directory");
+  base::UniqueFd fd = base::open_append(path);
+  if (!fd) throw open_error(path, errno);
   file_.attach(std::move(fd));
 }
 

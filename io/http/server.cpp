@@ -24,9 +24,10 @@
 namespace trainerd::io {
 namespace {
 
-// Idle connections hold a thread of the server each until its time is up.
-constexpr const char* kServerThreads = "16";
-constexpr const char* kRequestMilliseconds = "1000";
+// Idle connections hold a thread of the server each until its time is up: 200 of them hold a request up for
+// 2 s.
+constexpr const char* kServerThreads = "64";
+constexpr const char* kRequestMilliseconds = "500";
 // A node has no more array tasks than this, as a rule; then any free port does.
 constexpr int kPortsNearby = 128;
 

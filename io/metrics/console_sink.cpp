@@ -17,6 +17,7 @@ constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
 constexpr double kLineSeconds = 5;      // plain lines
 constexpr double kLoggedSeconds = 60;   // of run.log
 constexpr std::int64_t kFirstLines = 3;
+constexpr int kLeastBar = 6;             // cells
 constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
 
 std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); }
@@ -85,10 +86,17 @@ void ConsoleSink::State::draw_bar() {
       info.steps > 0 ? std::clamp(static_cast<double>(last->step) / static_cast<double>(info.steps), 0.0, 1.0)
                      : 0;
   const std::string head = fmt::format("{:3.0f}% ", 100 * done);
-  const std::string tail = fmt::format(" {}/{}  {}  {}", last->step, info.steps, figures(), left());
-  const int room = std::clamp(screen.width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
+  const auto tail_with = [this](const std::string& peak) {
+    return fmt::format(" {}/{}  {}{}  {}", last->step, info.steps, figures(), peak, left());
+  };
+  const auto room_beside = [&](const std::string& tail) {
+    return std::clamp(screen.width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
+  };
+  std::string tail = tail_with(last->mfu ? of_peak() : "");
+  if (room_beside(tail) < kLeastBar) tail = tail_with("");
+  const int room = room_beside(tail);
   std::string line = head;
-  if (room >= 6) {
+  if (room >= kLeastBar) {
     // Eighths of a cell, so that the bar moves smoothly.
     static constexpr std::array<const char*, 8> kEighths{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     const int eighths = static_cast<int>(done * 8 * room);

@@ -87,7 +87,7 @@ EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double las
         error != 0)
       throw output_error(s.path, "cut it back to the resumed step", error);
   base::UniqueFd fd = base::open_append(s.path);
-  if (!fd) throw output_error(s.path, "open", errno);
+  if (!fd) throw open_error(s.path, errno);
   s.file.attach(std::move(fd));
 }
 

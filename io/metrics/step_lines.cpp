@@ -48,7 +48,7 @@ StepLines::StepLines(std::string path, const std::string& name, std::int64_t sta
       throw output_error(path_, "write it without its garbled lines", error);
   }
   base::UniqueFd fd = base::open_append(path_);
-  if (!fd) throw output_error(path_, "open", errno);
+  if (!fd) throw open_error(path_, errno);
   if (prefix.garbled.empty() && is_regular(fd.get()) && base::file_bytes(fd.get()) != prefix.bytes &&
       ::ftruncate(fd.get(), prefix.bytes) != 0)
     throw output_error(path_, "cut it back to the resumed step", errno);

@@ -9,7 +9,7 @@
 
 #include "io/storage/file_errors.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::io {
 namespace {
@@ -19,7 +19,7 @@ constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
 
 // Empty, and errno 0, for what is not there.
 base::UniqueFd open_if_there(const std::string& path) {
-  base::UniqueFd fd = base::open_read(path);
+  base::UniqueFd fd = base::open_regular(path);
   if (!fd && !is_absence(errno))
     throw base::spec_error(path + ": cannot read: " + base::errno_text(errno) + remedy_of(errno, false));
   return fd;

@@ -18,7 +18,7 @@
 #include "io/text/json.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::io {
 namespace {
@@ -29,7 +29,7 @@ constexpr double kSilentSeconds = 300;
 
 // Empty for what is not there.
 std::string file_text(const std::string& path) {
-  const base::UniqueFd fd = base::open_read(path);
+  const base::UniqueFd fd = base::open_regular(path);
   if (!fd) {
     if (is_absence(errno)) return "";
     throw base::spec_error(path + ": cannot read: " + base::errno_text(errno) + remedy_of(errno, false));

@@ -51,6 +51,13 @@ int with_retries(const std::function<int()>& operation) {
   return error;
 }
 
+base::SpecError open_error(const std::string& path, int error, std::source_location where) {
+  if (error != ELOOP && error != EINVAL) return output_error(path, "open", error, where);
+  return base::spec_error(
+      path + " is not a regular file; remove it: nothing is written through links in the output directory",
+      where);
+}
+
 base::SpecError output_error(const std::string& path, const char* doing, int error,
                              std::source_location where) {
   return base::spec_error(

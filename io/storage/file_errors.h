@@ -32,6 +32,11 @@ std::string remedy_of(int error, bool write);
 base::SpecError output_error(const std::string& path, const char* doing, int error,
                              std::source_location where = std::source_location::current());
 
+/// The same of a file that could not be opened (base::open_append, open_shared, open_regular): also where it
+/// is none that is read or written.
+base::SpecError open_error(const std::string& path, int error,
+                           std::source_location where = std::source_location::current());
+
 /// Calls `operation`, which returns 0 or an errno value, again while its error is transient, with growing
 /// waits of about 2 s in all. Returns its last result.
 int with_retries(const std::function<int()>& operation);

@@ -90,10 +90,14 @@ class LocalFile final : public StoredFile {
       return got < 0 ? errno : 0;
     });
     if (error != 0) throw cannot_read(path_, "read", error);
-    if (std::cmp_less(got, out.size()))
-      throw base::checkpoint_error(path_ + ": ends " +
-                                   std::to_string(static_cast<std::int64_t>(out.size()) - got) +
-                                   " bytes too early, at " + std::to_string(offset + got));
+    if (std::cmp_equal(got, out.size())) return;
+    const std::string message = path_ + ": ends " +
+                                std::to_string(static_cast<std::int64_t>(out.size()) - got) +
+                                " bytes too early, at " + std::to_string(offset + got);
+    // Of bytes that the file had when it was opened it is the file system's error, not damage.
+    if (offset + static_cast<std::int64_t>(out.size()) <= bytes_)
+      throw StorageError(message + " of " + std::to_string(bytes_) + remedy_of(EIO, false), EIO);
+    throw base::checkpoint_error(message);
   }
   void forget_cached() const override { ::posix_fadvise(fd_.get(), 0, 0, POSIX_FADV_DONTNEED); }
 

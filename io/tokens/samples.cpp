@@ -64,7 +64,7 @@ void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t voc
   for (std::size_t i = 0; i < count; ++i) largest = std::max(largest, id(i));
   result.tokens = static_cast<std::int64_t>(count);
   result.largest = largest;
-  if constexpr (std::is_same_v<T, std::uint16_t>) {
+  if constexpr (std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t>) {
     std::array<std::uint32_t, 2> seen{};  // by the position's parity
     for (std::size_t i = 0; i + 1 < count; i += 2) seen[0] |= id(i), seen[1] |= id(i + 1);
     if (first % 2 != 0) std::swap(seen[0], seen[1]);
@@ -206,12 +206,13 @@ std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t 
 
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {
   if (scan.outside > 0) return outside_text(file, scan.first_outside_id, scan.first_outside, vocab);
-  const bool headerless = std::string_view(file.layout.format) == "headerless uint16";
-  if (headerless && scan.tokens >= kMinForHalves && scan.upper_halves_zero && !scan.lower_halves_zero)
+  const bool headerless = std::string_view(file.layout.format).starts_with("headerless");
+  if (headerless && scan.tokens >= kMinForHalves && scan.upper_halves_zero && !scan.lower_halves_zero) {
+    const char* held = file.layout.token_bytes == 2 ? "int32" : "int64";
     return fmt::format(
-        "{}: every second one of its {} ids looked at is 0: it holds int32, not uint16; set data.dtype: "
-        "int32",
-        file.path, with_commas(scan.tokens));
+        "{}: every second one of its {} ids looked at is 0: it holds {}, not {}; set data.dtype: {}",
+        file.path, with_commas(scan.tokens), held, name_of(file.layout.type), held);
+  }
   return "";
 }
 

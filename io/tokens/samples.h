@@ -34,7 +34,7 @@ struct IdScan {
   std::int64_t outside = 0;         ///< ids that are not in the vocabulary
   std::int64_t first_outside = -1;  ///< the position in the file of the first of them
   std::uint32_t first_outside_id = 0;
-  bool upper_halves_zero = true;  ///< of uint16: every second id of the file is 0
+  bool upper_halves_zero = true;  ///< of 16 and 32 bits: every second id of the file is 0
   bool lower_halves_zero = true;  ///< the others are
 };
 

@@ -146,6 +146,12 @@ std::string guess_of(std::span<const std::byte> head) {
     upper_zero &= field<std::uint16_t>(head, 4 * i + 2) == 0;
     lower_zero &= field<std::uint16_t>(head, 4 * i) == 0;
   }
+  bool long_zero = pairs >= 16, short_zero = true;  // by 32-bit numbers
+  for (std::size_t i = 0; i + 1 < pairs; i += 2) {
+    short_zero &= field<std::uint32_t>(head, 4 * i) == 0;
+    long_zero &= field<std::uint32_t>(head, 4 * i + 4) == 0;
+  }
+  if (long_zero && !short_zero) return " (every second 32-bit number is 0, as in a file of int64)";
   if (upper_zero && !lower_zero) return " (every second 16-bit number is 0, as in a file of int32)";
   return " (nanoGPT writes uint16; Megatron's files need their .idx beside them, or int32 or uint16 stated)";
 }
@@ -161,7 +167,7 @@ TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file
     throw base::data_error(
         path +
         ": a token file without a header does not say what its numbers are: set data.dtype (--dtype of data "
-        "inspect) to uint16, int32 or uint32" +
+        "inspect) to uint16, int32, uint32 or int64" +
         guess_of(head));
   if (request.vocab > 65536 && request.dtype == TokenType::uint16)
     throw base::data_error(
@@ -172,8 +178,14 @@ TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file
     throw base::data_error(path + ": data.dtype is " + name_of(request.dtype) + ", but the file's " +
                            std::to_string(file_bytes) + " bytes are no multiple of " + std::to_string(width) +
                            ": it was cut short, or it holds something else");
-  constexpr std::array<const char*, 5> kFormats{"", "headerless uint8", "headerless uint16",
-                                                "headerless int32", "headerless uint32"};
+  constexpr std::array<const char*, 8> kFormats{"",
+                                                "headerless uint8",
+                                                "headerless uint16",
+                                                "headerless int32",
+                                                "headerless uint32",
+                                                "headerless int8",
+                                                "headerless int16",
+                                                "headerless int64"};
   return {.format = kFormats.at(static_cast<std::size_t>(request.dtype)),
           .type = request.dtype,
           .token_bytes = width,

@@ -124,7 +124,7 @@ EventFile::EventFile(const std::string& folder, double wall_time) {
   const std::int64_t now = std::max(static_cast<std::int64_t>(wall_time), newest_time(folder) + 1);
   path_ = fmt::format("{}/{}{:010}.{}.{}", folder, kPrefix, now, host_name(), ::getpid());
   fd_ = base::open_append(path_);
-  if (!fd_) throw output_error(path_, "open", errno);
+  if (!fd_) throw open_error(path_, errno);
   append(version_event(wall_time));
 }
 

@@ -8,11 +8,12 @@
 namespace trainerd::base {
 namespace {
 
-// O_NONBLOCK: a FIFO without a reader is an error, not a wait without end.
+// O_NONBLOCK: a FIFO without another end is an error, not a wait without end.
 UniqueFd open_checked(const std::string& path, int mode, bool devices) {
   int fd = -1;
-  do fd = ::open(path.c_str(), mode | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644);
+  do fd = ::open(path.c_str(), mode | O_NONBLOCK | O_CLOEXEC, 0644);
   while (fd < 0 && errno == EINTR);
+  if (fd < 0 && errno == ENXIO) errno = EINVAL;  // a FIFO that nothing reads, or a socket
   UniqueFd file(fd);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return {};
@@ -24,7 +25,12 @@ UniqueFd open_checked(const std::string& path, int mode, bool devices) {
 
 }  // namespace
 
-UniqueFd open_append(const std::string& path) { return open_checked(path, O_WRONLY | O_APPEND, true); }
-UniqueFd open_shared(const std::string& path) { return open_checked(path, O_RDWR, false); }
+UniqueFd open_append(const std::string& path) {
+  return open_checked(path, O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW, true);
+}
+UniqueFd open_shared(const std::string& path) {
+  return open_checked(path, O_RDWR | O_CREAT | O_NOFOLLOW, false);
+}
+UniqueFd open_regular(const std::string& path) { return open_checked(path, O_RDONLY, false); }
 
 }  // namespace trainerd::base

@@ -15,5 +15,8 @@ namespace trainerd::base {
 UniqueFd open_append(const std::string& path);
 /// Opens a regular file for reading and writing, and makes it where it is not there. Failures as above.
 UniqueFd open_shared(const std::string& path);
+/// Opens a regular file for reading; links are followed. EINVAL for what is none: a FIFO would be waited for
+/// without end.
+UniqueFd open_regular(const std::string& path);
 
 }  // namespace trainerd::base

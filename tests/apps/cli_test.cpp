@@ -195,6 +195,9 @@ TEST_CASE("an unknown subcommand is named, with the nearest", "[cli]") {
   };
   says("rnu job.yaml", "trainerd has no subcommand 'rnu' (nearest valid: run)");
   says("train job.yaml", "trainerd has no subcommand 'train': it has ");
+  says("--bogus", "trainerd has no option '--bogus': it has ");
+  says("--vresion", "trainerd has no option '--vresion' (nearest valid: --version)");
+  says("checkpoint --json", "trainerd checkpoint has no option '--json': it has ");
   says("checkpoint lst dir", "trainerd checkpoint has no subcommand 'lst' (nearest valid: list)");
   CHECK(trainerd("train").output.find("worker") == std::string::npos);  // the agent's alone
 }
@@ -236,7 +239,7 @@ TEST_CASE("simulate replays the pipeline, draws it and writes a trace", "[cli]")
   const std::string svg = directory.write("pipeline.svg", ""), trace = directory.write("trace.json", "");
   const Outcome text = trainerd("simulate " + job + " --costs 1,1,1,0 --svg " + svg + " --trace " + trace);
   // 1F1B of two ranks and four microbatches at unit costs: (p - 1) / (m + p - 1) of 3 (m + p - 1) is bubble.
-  CHECK(text.output == "1f1b, 2 stages of 1 chunks, 4 microbatches: 15.000 ms, bubble 20.0 %\n");
+  CHECK(text.output == "1f1b, 2 stages of 1 chunk, 4 microbatches: 15.000 ms, bubble 20.0 %\n");
   CHECK(text.status == 0);
   for (const auto& [path, begin] :
        {std::pair(svg, "<svg "), std::pair(trace, "{\"displayTimeUnit\":\"ms\"")}) {
@@ -264,7 +267,7 @@ TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[
   const std::string svg = directory.write("pipeline.svg", ""), trace = directory.write("trace.json", "");
   const Outcome planned = trainerd("simulate " + job + " --svg " + svg + " --trace " + trace);
   CHECK(planned.status == 0);
-  CHECK(planned.output.find("a step as planned") != std::string::npos);
+  CHECK(planned.output.find("per step as planned") != std::string::npos);
   std::ifstream file(trace);
   const std::string text((std::istreambuf_iterator<char>(file)), {});
   for (const char* name : {"\"forward\"", "\"bubble\"", "\"message\"", "pipeline rank 1"})
@@ -283,6 +286,20 @@ TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[
   CHECK(trainerd("simulate " + job + " --straggler 2=1.5").status == 2);
   CHECK(trainerd("simulate " + job + " --straggler fast").status == 2);
   CHECK(trainerd("simulate " + job + " --jitter -1").status == 2);
+  // 131,072 ranks: refused once one step is replayed.
+  const std::string large =
+      "simulate " +
+      directory.write("large.yaml",
+                      "model: {preset: llama-3-405b}\nsteps: 1\ndata: {format: synthetic}\n"
+                      "cluster: {preset: dgx-h100}\nparallel: {tp: 8, pp: 16, dp: 1024}\n"
+                      "batch: {global: 16384, micro: 1}\n") +
+      " --jitter 0.1";
+  const Outcome many = trainerd(large);
+  CHECK(many.status == 2);
+  CHECK_THAT(many.output,
+             Catch::Contains("--jitter: a sampled step is ") && Catch::Contains(": give --steps "));
+  CHECK_THAT(trainerd(large + " --set batch.global=262144").output,
+             Catch::Contains("simulate the job with a smaller parallel.dp"));
 }
 
 TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
@@ -413,7 +430,13 @@ TEST_CASE("data inspect refuses token files by type, vocabulary and kind with st
 TEST_CASE("output that cannot be written is not success", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);
-  CHECK(trainerd("validate " + job + " > /dev/full").status == 1);
+  for (const std::string& command :
+       {"validate " + job, std::string("schema"), std::string("--help"), std::string("run --help")}) {
+    const Outcome outcome = trainerd(command + " 2>&1 > /dev/full; }", "{ ");
+    CHECK(outcome.status == 2);
+    CHECK_THAT(outcome.output, Catch::Contains("cannot write to standard output: No space left on device") &&
+                                   !Catch::Contains("internal error"));
+  }
 }
 
 }  // namespace

@@ -6,7 +6,8 @@
 //   kernels_bench [rounds [wall|cpu [ISA]]]
 //
 // With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure.
-// ISA (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN.
+// ISA (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN; without BF16 instructions the
+// tables of bf16 are left out.
 
 #include <time.h>
 
@@ -271,6 +272,12 @@ int main(int argc, char** argv) {
     return 2;
   }
   trainerd::kernels::limit_gemm_library(most);
-  for (const trainerd::kernels::DType dtype : {trainerd::kernels::DType::f32, trainerd::kernels::DType::bf16})
+  for (const trainerd::kernels::DType dtype :
+       {trainerd::kernels::DType::f32, trainerd::kernels::DType::bf16}) {
+    if (trainerd::kernels::widened(dtype, trainerd::kernels::detect_cpu(1, most))) {
+      std::printf("\n%s: left out: without BF16 instructions its products compute in fp32\n", name_of(dtype));
+      continue;
+    }
     for (const int threads : {1, 2}) trainerd::bench::Table(dtype, threads, most).print(rounds, clock);
+  }
 }

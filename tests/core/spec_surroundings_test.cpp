@@ -208,8 +208,8 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
 TEST_CASE("dp: auto of a run that has a checkpoint is that checkpoint's", "[spec]") {
   spec::Surroundings around = on({.cores = 4});
   std::string asked;
-  around.trained_dp = [&](const std::string& output) -> std::optional<std::int64_t> {
-    return asked = output, 2;
+  around.trained_dp = [&](const job::JobSpec& asking) -> std::optional<std::int64_t> {
+    return asked = asking.output, 2;
   };
   const job::JobSpec made = job_from({"parallel.dp=auto"}, around);
   CHECK(made.parallel.dp == 2);

@@ -21,6 +21,8 @@ TEST_CASE("a signal that comes again is the same request, however soon", "[stop]
     CHECK(run::stop_request(signal).exit_signal == SIGTERM);
   }
   CHECK(run::stop_request(SIGUSR2).reason == "SIGUSR2");
+  CHECK(run::stop_request(SIGALRM).reason == "the time limit");
+  CHECK(run::stop_request(SIGALRM).exit_signal == SIGTERM);
 }
 
 TEST_CASE("SIGQUIT stops at once, and SIGINT a second after the first one", "[stop]") {

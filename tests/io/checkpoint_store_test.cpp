@@ -94,7 +94,40 @@ class Flipping final : public LocalStorage {
   bool flips = true;
 };
 
+/// A disk whose files end too early for `short_reads` readings.
+class Short final : public LocalStorage {
+ public:
+  using LocalStorage::LocalStorage;
+  std::unique_ptr<StoredFile> open(const std::string& name) const override {
+    auto file = LocalStorage::open(name);
+    if (name.ends_with(".safetensors") && short_reads > 0) {
+      --short_reads;
+      std::filesystem::resize_file(path_of(name), static_cast<std::uintmax_t>(file->bytes() / 2));
+    }
+    return file;
+  }
+  mutable int short_reads = 1;
+};
+
 }  // namespace
+
+TEST_CASE("a short read of what was written is the disk's error, which another try may mend") {
+  const TempDir dir;
+  const auto disk = std::make_shared<Short>(dir / "checkpoints");
+  CheckpointStore careful(disk, {}, true);
+  try {
+    write_step(careful, 10);
+    FAIL("nothing was found");
+  } catch (const StorageError& error) {
+    CHECK(error.error_number == EIO);
+    CHECK_THAT(error.what(), Catch::Contains("bytes too early, at "));
+  }
+  CHECK(careful.list().empty());
+  CHECK(write_step(careful, 10).step == 10);
+  // Nor is a complete checkpoint damaged by it.
+  disk->short_reads = 1;
+  CHECK_THROWS_AS(careful.newest_valid({}), CheckpointError);
+}
 
 TEST_CASE("a shard that the disk keeps otherwise than it was written is found by reading it back") {
   const TempDir dir;

@@ -122,6 +122,30 @@ TEST_CASE("an id after a header is found at its position among the tokens") {
       Contains("token 99 at position 2 (byte 68)"));
 }
 
+TEST_CASE("int64 stated as 32 bits is refused although every half is in the vocabulary") {
+  const TempDir dir;
+  const TokenType stated = GENERATE(TokenType::int32, TokenType::uint32);
+  std::vector<std::int64_t> ids(1000);
+  std::iota(ids.begin(), ids.end(), 0);
+  write_file(dir / "a.bin", raw(ids));
+  CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "a.bin"}, stated, 50257).check_samples(1); }),
+             Contains("a.bin") && Contains("holds int64, not " + std::string(name_of(stated))) &&
+                 Contains("set data.dtype: int64"));
+  TokenSource stated_rightly = open_tokens({dir / "a.bin"}, TokenType::int64, 50257);
+  CHECK_NOTHROW(stated_rightly.check_samples(1));
+  CHECK(stated_rightly.tokens() == 1000);
+  std::vector<std::int32_t> sample(5);
+  stated_rightly.read(1, sample);
+  CHECK(sample == std::vector<std::int32_t>{4, 5, 6, 7, 8});
+  CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::automatic, 50257); }),
+             Contains("as in a file of int64"));
+  ids[500] = std::int64_t{1} << 32;  // with the width stated it is one id too many
+  write_file(dir / "a.bin", raw(ids));
+  CHECK_THAT(
+      message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::int64, 50257).check_samples(1); }),
+      Contains("token beyond 31 bits at position 500"));
+}
+
 TEST_CASE("int32 stated as uint16 is refused although every half is in the vocabulary") {
   const TempDir dir;
   std::vector<std::int32_t> ids(1000);

@@ -277,6 +277,31 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   CHECK(usage.ru_maxrss < 1'000'000);  // kB
 }
 
+TEST_CASE("jobs of nearly as many ranks as there may be are searched, and told what would fit", "[search]") {
+  const core::job::JobSpec job = search_job(
+      "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 768}\nbatch: {global: 12288, micro: 1}\n");
+  const parallel::Topology topology = core::spec::job_topology(job);
+  const core::plan::SearchResult result =
+      core::plan::search_layouts(job, topology,
+                                 {.space = {.tp = {8},
+                                            .pp = {16, 32},
+                                            .zero = {1},
+                                            .micro = {1},
+                                            .zero_group = {0},
+                                            .bucket_bytes = {0},
+                                            .schedule = {ScheduleKind::one_f_one_b},
+                                            .recompute = {{core::job::RecomputeKind::full, 1}}}});
+  REQUIRE_FALSE(result.best.empty());
+  for (const core::plan::RankedLayout& l : result.best)
+    CHECK(l.choice.tp * l.choice.pp * l.choice.dp == 98304);
+  // Not fitting: pp 4.
+  const core::job::JobSpec large = search_job(
+      "preset: llama-3-405b", "parallel: {tp: 8, pp: 4, dp: 3072}\nbatch: {global: 12288, micro: 1}\n");
+  const auto near =
+      core::plan::near_changes(large, core::spec::job_topology(large), core::plan::NoneFits::smallest);
+  CHECK_FALSE(near.empty());
+}
+
 TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
   const core::job::JobSpec job =
       search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");

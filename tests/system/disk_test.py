@@ -179,6 +179,21 @@ class Looking(RunTest):
             self.assertIn(f"/{name}", output)
             link.unlink()
         self.assertRegex(output, r"/\.lock is not a regular file; remove it: nothing is written through links in the output directory")
+        for name in ("steps.jsonl", "events.jsonl", ".lock", "run.log"):
+            fifo = self.root / "a" / name
+            fifo.unlink(missing_ok=True)
+            os.mkfifo(fifo)
+            self.assertIn(f"/{name} is not a regular file; remove it", self.run_job(self.job(), status=2))
+            fifo.unlink()
+        os.mkfifo(self.root / "a" / "report.html")  # replaced, like a link
+        self.run_job(self.job(), "--set", "steps=5")
+        self.run_job(self.job(), "--set", "steps=5")
+        self.assertTrue((self.root / "a" / "report.html").is_file())
+        (self.root / "a" / "report.html").unlink()
+        (self.root / "a" / "job.yaml").unlink()
+        os.mkfifo(self.root / "a" / "job.yaml")  # read at a resume
+        self.assertIn("/job.yaml is not a regular file; remove it", self.run_job(self.job(), "--set", "steps=6", status=2))
+        (self.root / "a" / "job.yaml").unlink()
         for name in ("job.yaml", "job.yaml.partial", "report.html", "report.html.partial"):
             (self.root / "a" / name).symlink_to(mine)
         self.run_job(self.job(), "--set", "steps=6")
@@ -358,7 +373,7 @@ class Commands(RunTest):
             self.assertEqual(len(self.checkpoint("verify", place)[0].splitlines()), 3)
         for place in (newest, f"{newest}/", moved):
             self.assertEqual([c["step"] for c in json.loads(self.checkpoint("list", place, "--json")[0])["checkpoints"]], [12])
-            self.assertIn("complete: step 12, 1 shards", self.checkpoint("verify", place)[0])
+            self.assertIn("complete: step 12, 1 shard,", self.checkpoint("verify", place)[0])
             shown = json.loads(self.checkpoint("show", place, "--json")[0])
             self.assertEqual((shown["step"], shown["seed"], shown["tokens"]), (12, 7, 12 * 4 * 64))
             self.assertEqual([s["file"] for s in shown["shards"]], ["shard-00000.safetensors"])

@@ -276,6 +276,12 @@ class Meeting(NodesTest):
         output, = self.finish([self.start_node(self.job("alone"), 1, free_port(), *self.arguments("dp4"), timeout=1)], status=7)
         self.assertRegex(output, r"node 0 did not come to the rendezvous at 127\.0\.0\.1:\d+ in 1 s")
 
+    def test_the_time_limit_holds_while_a_node_waits_for_the_others(self):
+        for node in (0, 1):
+            output, = self.finish([self.start_node(self.job("limited"), node, free_port(), *self.arguments("dp4"), "--max-time", "1s", timeout=600)], status=143)
+            self.assertIn("the time limit", output)
+            self.assertNotIn("did not come", output)
+
     def test_agents_that_disagree_are_refused_by_name(self):
         args = self.arguments("dp4")
 

@@ -61,7 +61,7 @@ std::string memory_text(const Plan& plan) {
 }
 
 std::string traffic_text(const Plan& plan) {
-  std::string text = "\ncommunication of a device in a step\n";
+  std::string text = "\ncommunication per device and step\n";
   if (plan.communication.empty()) return text + "  none\n";
   for (const TrafficPlan& t : plan.communication) {
     text += fmt::format("  {:<9} {:>6} ranks over {:<13} {:>8} calls {:>9}", t.group, t.size, t.link, t.calls,
@@ -86,7 +86,7 @@ std::string advice(const Plan& plan) {
       {l[base::LedgerPart::exposed_dp],
        p.overlap_grad_reduce
            ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
-             "more microbatches a step, or a smaller zero, hide them"
+             "more microbatches per step, or a smaller zero, hide them"
            : "gradients: set parallel.overlap_grad_reduce"},
       {l[base::LedgerPart::bubble],
        std::string("the pipeline's bubble: more microbatches make it smaller") +
@@ -178,7 +178,7 @@ std::string near_text(const std::vector<NearLayout>& near) {
   for (const NearLayout& n : near)
     text += fmt::format("  {}{} ({:.1f} GiB{})\n", n.fits ? "fits with " : "  ",
                         n.change.empty() ? "the job's own" : n.change, gib(n.peak_bytes),
-                        n.step_seconds > 0 ? ", " + duration(n.step_seconds) + " a step" : "");
+                        n.step_seconds > 0 ? ", " + duration(n.step_seconds) + " per step" : "");
   return text;
 }
 

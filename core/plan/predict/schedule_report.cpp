@@ -6,15 +6,16 @@
 
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/cost/units.h"
+#include "io/text/counted.h"
 #include "io/text/json.h"
 #include "parallel/layout/layout.h"
 
 namespace trainerd::core::plan {
 
 std::string schedule_title(const parallel::ScheduleShape& shape) {
-  return std::string(parallel::to_string(shape.kind)) + ", " + std::to_string(shape.stages) + " stages of " +
-         std::to_string(shape.virtual_stages) + " chunks, " + std::to_string(shape.microbatches) +
-         " microbatches";
+  return std::string(parallel::to_string(shape.kind)) + ", " + io::counted(shape.stages, "stage") + " of " +
+         io::counted(shape.virtual_stages, "chunk") + ", " +
+         io::counted(shape.microbatches, "microbatch", "es");
 }
 
 std::string schedule_text(const parallel::ScheduleShape& shape, const parallel::Timeline& timeline) {

@@ -1,6 +1,9 @@
 #include "core/plan/search/probe_job.h"
 
+#include <string>
+
 #include "core/plan/cost/group_places.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::core::plan {
 
@@ -12,7 +15,12 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.job.batch.global = microbatches * choice.micro * choice.dp;
   probe.layout.options = probe.job.parallel;
   if (choice.bucket_bytes == 0) probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.dp);
-  probe.layout.grid = parallel::make_grids(probe.job.parallel).dense;
+  // Three stages stand for any number of them: the probe may have more ranks than a job may.
+  parallel::AxisOrder order = parallel::kDefaultOrder;
+  std::string problem;
+  const parallel::ParallelOptions& sizes = probe.job.parallel;
+  base::check(parallel::parse_order(sizes.order, order, problem), "the order of a checked job");
+  probe.layout.grid = parallel::ProcessGrid({sizes.tp, sizes.cp, 1, sizes.dp, sizes.pp}, order);
   probe.layout.dp_levels = {choice.dp, choice.dp, false};
   std::int64_t first = 0;
   for (std::int64_t s = 0; s < choice.pp; ++s) {

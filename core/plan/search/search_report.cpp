@@ -96,7 +96,7 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
 std::string heading(const job::JobSpec& job, const parallel::Topology& t, const SearchResult& r) {
   const double devices = static_cast<double>(job.parallel.ranks());
   return fmt::format(
-      "{} on {:.0f} x {} ({}), {} sequences a step: {} layouts, {} too large at once, {} planned, in {}\n",
+      "{} on {:.0f} x {} ({}), {} sequences per step: {} layouts, {} too large at once, {} planned, in {}\n",
       job.name, devices, t.device.name, t.name, job.batch.global, r.layouts, r.too_large, r.planned,
       duration(r.seconds));
 }
@@ -134,7 +134,7 @@ std::string chosen_yaml(const job::JobSpec& job, const SearchResult& result) {
   const std::string what =
       result.timed
           ? fmt::format(
-                "# The fastest of {} layouts for {}, as planned: {} a step, MFU {:.1f}%, {:.1f} of {:.1f} "
+                "# The fastest of {} layouts for {}, as planned: {} per step, MFU {:.1f}%, {:.1f} of {:.1f} "
                 "GiB.\n",
                 result.layouts, job.cluster.preset, duration(best.step_seconds), 100 * best.mfu,
                 gib(best.peak_bytes), gib(result.device_bytes))

@@ -33,12 +33,30 @@ void check(const StepNoise& o, std::int64_t ranks) {
   }
 }
 
+// About 4 us of a processor each: 20 s.
+constexpr std::int64_t kMaxActions = 5'000'000;
+
+/// Refuses samples that would take minutes.
+void check_samples(std::int64_t replicas, std::int64_t steps, const parallel::Timeline& timeline) {
+  std::int64_t each = 0;
+  for (const auto& actions : timeline.ranks) each += static_cast<std::int64_t>(actions.size());
+  each *= replicas;  // of a sampled step; at most 131072 ranks and the actions of one: no overflow
+  if (each <= kMaxActions / steps) return;
+  const std::int64_t fitting = kMaxActions / std::max<std::int64_t>(1, each);
+  throw base::spec_error(
+      "--jitter: a sampled step is " + std::to_string(each) + " actions of " + std::to_string(replicas) +
+      " replicas, and at most " + std::to_string(kMaxActions) + " are replayed: " +
+      (fitting > 0 ? "give --steps " + std::to_string(fitting) + " or fewer"
+                   : "simulate the job with a smaller parallel.dp, and batch.global with it"));
+}
+
 /// What each rank's work takes over the plan.
 class Slowdown {
  public:
   Slowdown(const StepNoise& options, const parallel::Layout& layout) : options_(options), layout_(layout) {
     // A lognormal's parameters from its coefficient of variation, so that its mean is 1.
     sigma_ = std::sqrt(std::log1p(options.jitter * options.jitter));
+    seed_ = kernels::hash_name("jitter", options.seed);
   }
 
   /// Of a replica's pipeline rank: of its slowest tensor-parallel rank.
@@ -64,7 +82,7 @@ class Slowdown {
  private:
   double jitter(int step, std::int64_t rank, const Action* action) const {
     if (sigma_ == 0) return 1;
-    std::uint64_t key = kernels::hash_name("jitter", options_.seed) + static_cast<std::uint64_t>(step);
+    std::uint64_t key = seed_ + static_cast<std::uint64_t>(step);
     key = key * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank);
     // Philox sets neighbours apart: the place of the action is the index.
     const std::uint64_t index = action == nullptr
@@ -78,6 +96,7 @@ class Slowdown {
   const StepNoise& options_;
   const parallel::Layout& layout_;
   double sigma_ = 0;
+  std::uint64_t seed_ = 0;
 };
 
 /// Turns what the replay tells into a timeline of actions and a trace.
@@ -179,7 +198,9 @@ StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& 
   std::set<std::int64_t> replicas;
   for (std::int64_t d = 0; d < (options.jitter > 0 ? layout.options.dp : 1); ++d) replicas.insert(d);
   for (const auto& [rank, factor] : options.stragglers) replicas.insert(slowdown.replica_of(rank));
-  for (int step = 0; step < (options.jitter > 0 ? options.steps : 1); ++step) {
+  const int steps = options.jitter > 0 ? options.steps : 1;
+  check_samples(static_cast<std::int64_t>(replicas.size()), steps, result.timeline);
+  for (int step = 0; step < steps; ++step) {
     double slowest = 0;
     for (const std::int64_t replica : replicas)
       slowest = std::max(slowest, run(step, replica, {}).step_seconds);
@@ -203,7 +224,7 @@ Spread spread_of(const std::vector<double>& values) {
 std::string simulation_text(const StepSimulation& simulation, const StepNoise& options) {
   const Plan& plan = simulation.plan;
   std::string text =
-      fmt::format("{}: {} a step as planned, bubble {:.1f}% of the pipeline\n",
+      fmt::format("{}: {} per step as planned, bubble {:.1f}% of the pipeline\n",
                   schedule_title(simulation.shape), duration(plan.time.step_seconds), 100 * plan.time.bubble);
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * plan.time.step_seconds)
@@ -214,10 +235,10 @@ std::string simulation_text(const StepSimulation& simulation, const StepNoise& o
   std::string why = options.jitter > 0 ? fmt::format("jitter of {:g}", options.jitter) : "";
   for (const auto& [rank, factor] : options.stragglers)
     why += fmt::format("{}rank {} {:g} times as slow", why.empty() ? "" : ", ", rank, factor);
-  return text + fmt::format("with {}: {} a step ({:+.1f}%), standard deviation {}, {} to {} in {} sampled\n",
-                            why, duration(s.mean), 100 * (s.mean / plan.time.step_seconds - 1),
-                            duration(s.deviation), duration(s.least), duration(s.most),
-                            simulation.step_seconds.size());
+  return text +
+         fmt::format("with {}: {} per step ({:+.1f}%), standard deviation {}, {} to {} in {} sampled\n", why,
+                     duration(s.mean), 100 * (s.mean / plan.time.step_seconds - 1), duration(s.deviation),
+                     duration(s.least), duration(s.most), simulation.step_seconds.size());
 }
 
 std::string simulation_json(const StepSimulation& simulation, const StepNoise& options) {

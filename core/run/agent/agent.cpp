@@ -9,6 +9,7 @@
 #include "core/run/coordinator/etcd_coordinator.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
+#include "core/run/stop/limit_alarm.h"
 #include "core/spec/etcd_url.h"
 #include "io/checkpoint/tiers.h"
 #include "io/hash/hash.h"
@@ -60,6 +61,7 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
     for (;; series.first = false) {
       const auto job = job_on(options.job, membership.nodes(), membership.layout());
       base::check(job.has_value(), "the leader chooses a size that the job has");
+      arm_time_limit(options.deadline);
       AgentOptions here = options_here(options, *job, membership);
       // A run that another agent led is the one that goes on, by whatever command this one was started.
       const bool begins = series.first && membership.lead_moved().empty();
@@ -121,6 +123,7 @@ AgentResult run_led(const AgentOptions& options, RunSeries& series) {
   MembershipOptions place = membership_of(options, series.sizes);
   for (;;) {
     try {
+      arm_time_limit(options.deadline);
       Membership membership(place, options.job, options.signal_fd);
       return run_with(options, membership, series);
     } catch (const LeaderLost& lost) {

@@ -12,7 +12,7 @@
 #include "core/run/log/log.h"
 #include "io/storage/storage.h"
 #include "kernels/base/atomic_file.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -32,7 +32,7 @@ int write_text(const std::string& path, const std::string& text) {
 
 /// Empty where it cannot be read.
 std::string text_of_record(const std::string& path) {
-  const base::UniqueFd fd = base::open_read(path);
+  const base::UniqueFd fd = base::open_regular(path);
   const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
   if (bytes <= 0) return "";
   std::string text(static_cast<std::size_t>(bytes), '\0');

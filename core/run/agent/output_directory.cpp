@@ -35,9 +35,7 @@ namespace {
   if (io::is_full_disk(error))
     throw base::checkpoint_error("the output directory's disk is full: " + path + ": " +
                                  base::errno_text(error) + "; free some space");
-  if (error == ELOOP || error == EINVAL)
-    throw base::spec_error(
-        path + " is not a regular file; remove it: nothing is written through links in the output directory");
+  if (error == ELOOP || error == EINVAL) throw io::open_error(path, error);
   throw base::spec_error("the output directory cannot be written: " + path + ": " + base::errno_text(error) +
                          "; set `output` to one that can");
 }
@@ -51,7 +49,7 @@ std::string lock_file(const std::string& path) { return path + "/.lock"; }
 std::string text_of(const std::string& path, int& error) {
   std::string text;
   error = io::with_retries([&]() -> int {
-    const base::UniqueFd fd = base::open_read(path);
+    const base::UniqueFd fd = base::open_regular(path);
     const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
     if (bytes < 0) return errno;
     text.resize(static_cast<std::size_t>(bytes));
@@ -90,6 +88,7 @@ std::string time_stamp() {
 std::string content_of(const std::string& path) {
   int error = 0;
   std::string text = text_of(path, error);
+  if (error == EINVAL) throw io::open_error(path, error);
   if (error != 0)
     throw base::spec_error(path + ": cannot read: " + base::errno_text(error) + io::remedy_of(error, false));
   return text;

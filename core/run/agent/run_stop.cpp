@@ -7,6 +7,7 @@
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 #include "core/run/stop/early_stop.h"
+#include "core/run/stop/limit_alarm.h"
 #include "kernels/base/error.h"
 
 // How a run ends before its last step: by a signal to any of its agents, or by its time limit.
@@ -91,6 +92,7 @@ bool Run::stopped_before_start() {
 
 void Run::begin_time_limit() {
   if (!options_.deadline) return;
+  disarm_time_limit();  // from here on the run stops early enough to save
   time_limit_.emplace(TimeLimit::Options{.deadline = *options_.deadline,
                                          .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
                                          .first_save_seconds = guessed_save_seconds()});

@@ -11,7 +11,7 @@
 #include "io/storage/file_errors.h"
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -24,7 +24,7 @@ std::string text_at(const std::string& path) {
     return base::spec_error(path + ", the job's token, " + problem +
                             "; give all agents one token in the environment variable TRAINERD_TOKEN instead");
   };
-  const base::UniqueFd fd = base::open_read(path);
+  const base::UniqueFd fd = base::open_regular(path);
   if (!fd && !io::is_absence(errno)) throw unusable("cannot be read: " + base::errno_text(errno));
   struct stat info {};
   if (!fd || ::fstat(fd.get(), &info) != 0 || info.st_size > kLongest) return "";

@@ -27,6 +27,7 @@ StopSignals::Meaning StopSignals::on_signal(int signal, double now) {
 }
 
 StopRequest stop_request(int signal) {
+  if (signal == SIGALRM) return {.reason = "the time limit"};  // limit_alarm.h
   return {signal_name(signal), signal == SIGINT || signal == SIGQUIT ? signal : SIGTERM};
 }
 

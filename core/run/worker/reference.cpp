@@ -18,7 +18,7 @@
 #include "kernels/base/atomic_file.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
-#include "kernels/base/fd.h"
+#include "kernels/base/output_file.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -209,7 +209,7 @@ void ReferenceTable::write(const std::string& path, const Identity& identity) co
 
 std::string ReferenceTable::read(const std::string& path, const Identity& identity,
                                  const std::string& checksum) {
-  const base::UniqueFd fd = base::open_read(path);
+  const base::UniqueFd fd = base::open_regular(path);
   if (!fd) return path + ": cannot be opened: " + base::errno_text(errno);
   // A file of another size than the metadata of one allows is not read.
   constexpr std::int64_t kMaxMetadata = 1 << 20;
