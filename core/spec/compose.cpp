@@ -37,6 +37,7 @@ void rename(Node& root, Problems* problems) {
     Entry entry = std::move(*said);
     section->entries.erase(said);
     entry.key = other.first;
+    entry.value.other_name = true;
     if (const Node* first = root.find(other.first); first != nullptr && problems != nullptr)
       if (describe(*first) != describe(entry.value))
         problems->add(entry.value.place, std::string(other.section) + "." + other.key,
@@ -56,6 +57,18 @@ std::string first_name(const std::string& path) {
 }
 
 void use_first_names(Node& root, Problems& problems) { rename(root, &problems); }
+
+void use_given_names(Node& root, Problems& problems) {
+  if (root.kind != Node::Kind::map) return;
+  for (const OtherName& other : kOtherNames) {
+    const Node* value = root.find(other.first);
+    if (value == nullptr || !value->other_name) continue;
+    Node said = *value;
+    erase(root, other.first);
+    const Place place = said.place;
+    put_value(root, std::string(other.section) + "." + other.key, std::move(said), place, problems);
+  }
+}
 
 bool is_file_name(const std::string& preset) {
   return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
@@ -119,6 +132,7 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
+  value.other_name = first_name(path) != path;
   put_value(root, first_name(path), std::move(value), place, problems);
   rename(root, nullptr);  // it may be a map that has the other name
 }

@@ -44,6 +44,8 @@ std::vector<std::string> names_of(std::span<const PresetText> texts);
 std::string first_name(const std::string& path);
 /// Gives the keys of a file their first names; a problem where both are there with different values.
 void use_first_names(Node& root, Problems& problems);
+/// Gives them back the names under which they were written, for what is said of their values.
+void use_given_names(Node& root, Problems& problems);
 
 /// Puts "a.b=value" into the tree, over what is there; makes the sections on the way.
 void apply_override(Node& root, const std::string& argument, Problems& problems);

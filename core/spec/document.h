@@ -17,6 +17,7 @@ struct Node {
   Place place;
   bool quoted = false;         ///< a scalar written in quotes or as a block: a text, whatever it looks like
   bool null = false;           ///< nothing, written as `~` or `null`: not just left out
+  bool other_name = false;     ///< written under the other name of its key (compose.h)
   std::string text;            ///< of a scalar
   std::vector<Node> items;     ///< of a list
   std::vector<Entry> entries;  ///< of a map, in order; keys are distinct

@@ -103,6 +103,7 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
   const auto weights = around.directory.empty() ? nullptr : merge_weights_source(root, around, problems);
+  use_given_names(root, problems);
   const Places places = read_fields(root, fields, problems);
   if (weights) check_weights_source(job.model, *weights, places, problems);
   for (const Node& replaced : written.replaced) {

@@ -119,17 +119,16 @@ void add_judgement(FieldTable& t, job::JobSpec& job) {
     const std::string_view word = job::kSpikeWords.at(static_cast<std::size_t>(action));
     return std::find(spikes.policy.begin(), spikes.policy.end(), word) != spikes.policy.end();
   };
-  const std::string no_policy = "supervise.spikes.policy is empty: nothing is judged";
   t.add("supervise.spikes.policy", &spikes.policy,
         "actions, in this order, on a step whose loss or gradients are not finite or a spike: `retry` "
         "computes it again, `skip` leaves out its update, `rollback` goes back to the last good "
         "checkpoint. When all are used up the run ends")
       .or_else("none: a value that is not finite ends the run");
-  t.add("supervise.spikes.score", &spikes.score,
-        "a loss or gradient norm is a spike from so many robust standard deviations above the median of the "
-        "latest steps on; 0: only what is not finite is")
-      .between(0, kMaxHangFactor)
-      .idle_if(!spikes.on(), no_policy);
+  t.add(
+       "supervise.spikes.score", &spikes.score,
+       "a loss or gradient norm is a spike from so many robust standard deviations above the median of the "
+       "latest steps on; 0: only what is not finite is. Without a policy it is an event, and the run goes on")
+      .between(0, kMaxHangFactor);
   t.add("supervise.spikes.window", &spikes.window, "the latest steps that it is compared with")
       .between(kMinSpikeWindow, kMaxSpikeWindow)
       .idle_if(spikes.score == 0, "supervise.spikes.score is 0: only what is not finite is a spike");

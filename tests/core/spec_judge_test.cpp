@@ -33,10 +33,8 @@ TEST_CASE("what is wrong with how steps are judged is told at its key", "[spec][
         "supervise.spikes.policy: 'pray' is no action: give of retry, skip, rollback");
   CHECK(wrong("spikes: {policy: [skip, skip]}") ==
         "supervise.spikes.policy: 'skip' is there twice: each action has a budget of its own");
-  CHECK(
-      wrong("spikes: {score: 8}") ==
-      "supervise.spikes.score: has no effect: supervise.spikes.policy is empty: nothing is judged; leave it "
-      "out");
+  // Without a policy it is told of alone.
+  CHECK(with_line("supervise: {spikes: {score: 8, window: 32}}").empty());
   CHECK(wrong("spikes: {policy: [skip], window: 32}") ==
         "supervise.spikes.window: has no effect: supervise.spikes.score is 0: only what is not finite is a "
         "spike; leave it out");

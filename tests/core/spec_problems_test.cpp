@@ -44,7 +44,7 @@ TEST_CASE("supervise.restarts is another name of restarts", "[spec]") {
   CHECK(restarts("restarts: 7", {"supervise={restarts: 9}"}) == 9);
   CHECK(restarts("restarts: 7", {"supervise.restarts=9", "restarts=5"}) == 5);
   CHECK(with_line("supervise: {restarts: -1}") ==
-        Lines{"job.yaml:6:23: restarts: must be at least 0, got '-1' (nearest valid: 0)"});
+        Lines{"job.yaml:6:23: supervise.restarts: must be at least 0, got '-1' (nearest valid: 0)"});
   // The resolved job has one name.
   const std::string written = spec::to_yaml(spec::parse_job(kJob + "supervise: {restarts: 7}\n", "job.yaml"));
   CHECK_THAT(written, Catch::Contains("\nrestarts: 7\n"));

@@ -80,6 +80,15 @@ class Spikes(JudgeTest):
         self.assertNotEqual(self.losses("skip")[28:], whole[28:])
         self.assertEqual(len(self.losses("skip")), STEPS)
 
+    def test_without_a_policy_a_spike_is_an_event_and_nothing_else(self):
+        self.broken("told", *ZERO1, *spikes(), *faults(flip(28)))
+        self.assertRegex(self.told("told", "spike")[0]["message"],
+                         r"^spike in step 28: the gradient norm is \S+, \S+ robust standard deviations above the median \S+ of the latest 27 steps; "
+                         r"supervise\.spikes has no policy$")
+        self.assertEqual([s["step"] for s in self.steps("told") if s.get("skipped")], [])
+        self.assertEqual(self.losses("told")[:28], self.whole(*ZERO1)[:28])
+        self.assertEqual(len(self.losses("told")), STEPS)
+
     def test_a_rollback_goes_back_to_a_checkpoint_and_does_the_steps_again(self):
         # A durable tier that fails just then changes nothing where the directory has the checkpoint.
         tier = ["--set", f"checkpoint={{every: 5, durable: {{to: {self.root / 'tier'}, every: 5}}}}"]

@@ -7,6 +7,7 @@
 #include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
+#include "core/run/supervise/spike_watch.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): what the judges of steps find before an update (core/run/worker/step_judge.h).
@@ -59,6 +60,19 @@ void Run::on_spike(const SpikeActed& m) {
 /// Values that later steps are compared with, in whichever attempt.
 void Run::add_judged(const io::StepRecord& record) {
   std::deque<RunSeries::Judged>& judged = series_.judged;
+  const job::SpikesOptions& options = job_.supervise.spikes;
+  // A step that is done again was told of.
+  const bool again = !judged.empty() && judged.back().step >= record.step;
+  if (!options.on() && membership_.leads() && !again) {
+    const SpikeHistory history = spike_history(record.step - 1);
+    SpikeWatch watch(options, 0);
+    for (std::size_t i = 0; i < history.losses.size(); ++i)
+      watch.add({.loss = history.losses[i], .grad_norm = history.norms[i]});
+    if (const std::string cause = watch.judge({.loss = record.loss, .grad_norm = record.grad_norm});
+        !cause.empty())
+      notify(io::NoticeKind::spike, "spike in step " + std::to_string(record.step) + ": " + cause +
+                                        "; supervise.spikes has no policy");
+  }
   while (!judged.empty() && judged.back().step >= record.step) judged.pop_back();
   if (!record.skipped) judged.push_back({record.step, record.loss, record.grad_norm});
   if (std::cmp_greater(judged.size(), kWindowsKept * job_.supervise.spikes.window)) judged.pop_front();

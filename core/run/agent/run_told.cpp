@@ -86,7 +86,7 @@ void Run::on_step(io::StepRecord record) {
   if (time_limit_) time_limit_->add_step(record.step_seconds);
   if (cadence_) cadence_->add_step(record.step_seconds);
   if (!record.skipped) judge_checkpoint(record.step, record.loss);
-  if (job_.supervise.spikes.on()) add_judged(record);
+  if (job_.supervise.spikes.on() || job_.supervise.spikes.score > 0) add_judged(record);
   if (checkpoint_faults_)
     checkpoint_faults_->on_step(record.step, attempt_->plan().here.first, attempt_->plan().here.count);
   sinks_.each(&io::MetricsSink::on_step, record);
