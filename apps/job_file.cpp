@@ -13,6 +13,12 @@ namespace trainerd::apps {
 
 void say(const std::string& line) { print_error("trainerd: " + line); }
 
+core::spec::Machine this_machine_for_slurm(const base::SpecError& error) {
+  say("device: auto and dp: auto are by this machine, since Slurm does not say what its nodes have: " +
+      std::string(error.what()));
+  return core::spec::this_machine();
+}
+
 core::spec::Surroundings surroundings_here() {
   return {.environment = process_environment,
           .machine = [] { return core::spec::this_machine(); },

@@ -5,6 +5,7 @@
 
 #include "core/job/job.h"
 #include "core/spec/surroundings.h"
+#include "kernels/base/error.h"
 #include "parallel/layout/topology.h"
 
 namespace trainerd::apps {
@@ -17,6 +18,8 @@ core::job::JobSpec read_job(const std::string& path, const std::vector<std::stri
                             core::spec::Surroundings around);
 /// Of this process and this machine.
 core::spec::Surroundings surroundings_here();
+/// This machine in place of Slurm's nodes, for `--dry` where Slurm did not answer; says so with its error.
+core::spec::Machine this_machine_for_slurm(const base::SpecError& error);
 /// A line on standard error.
 void say(const std::string& line);
 

@@ -36,6 +36,7 @@ core::job::JobSpec read_submitted(const SubmitArgs& args) {
       const core::slurm::SlurmNodes nodes = core::slurm::slurm_nodes(args.partition);
       return core::spec::Machine{.cores = nodes.cpus, .cuda_devices = nodes.gpus};
     } catch (const base::SpecError& e) {
+      if (args.dry) return this_machine_for_slurm(e);
       throw base::spec_error(
           "device: auto and dp: auto are by what Slurm's nodes have; set device and parallel.dp, "
           "or let Slurm be asked: " +

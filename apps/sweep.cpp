@@ -22,6 +22,7 @@
 #include "core/sweep/slurm_runner.h"
 #include "core/sweep/verdict.h"
 #include "io/console/screen.h"
+#include "kernels/base/error.h"
 
 namespace trainerd::apps {
 namespace {
@@ -40,10 +41,20 @@ std::vector<std::string> cuda_devices(std::int64_t count) {
   return names;
 }
 
-/// What a node of Slurm's has at least.
-core::spec::Machine slurm_machine() {
-  const core::slurm::SlurmNodes nodes = core::slurm::slurm_nodes("");
-  return {.cores = nodes.cpus, .cuda_devices = nodes.gpus};
+/// What a node of Slurm's has at least; of a sweep that is only looked at, this machine where Slurm is not
+/// here.
+core::spec::Machine slurm_machine(const SweepArgs& args) {
+  try {
+    const core::slurm::SlurmNodes nodes = core::slurm::slurm_nodes("");
+    return {.cores = nodes.cpus, .cuda_devices = nodes.gpus};
+  } catch (const base::SpecError& e) {
+    if (args.dry) return this_machine_for_slurm(e);
+    throw base::spec_error(
+        "device: auto and dp: auto are by what Slurm's nodes have; set device and parallel.dp in the base, "
+        "or "
+        "let Slurm be asked: " +
+        std::string(e.what()));
+  }
 }
 
 int status_of(const core::sweep::SweepEnd& end) {
@@ -59,8 +70,9 @@ int sweep_command(const SweepArgs& args) {
   std::optional<core::run::EarlyStop> early(
       std::in_place, signals.get(),
       [](const core::run::StopRequest& stop) { std::_Exit(kExitOfSignal + stop.exit_signal); });
-  core::sweep::Sweep sweep =
-      core::sweep::read_sweep(args.sweep, {args.overrides, args.output, slurm_machine}, surroundings_here());
+  core::sweep::Sweep sweep = core::sweep::read_sweep(
+      args.sweep, {args.overrides, args.output, [&args] { return slurm_machine(args); }},
+      surroundings_here());
   const std::int64_t devices = core::spec::this_machine().cuda_devices;
   core::sweep::plan_jobs(sweep, devices);
   const bool all_refused = std::all_of(sweep.jobs.begin(), sweep.jobs.end(),

@@ -42,8 +42,11 @@ install(FILES deploy/systemd/trainerd@.service DESTINATION lib/systemd/system)
 install(DIRECTORY deploy/grafana deploy/prometheus DESTINATION share/trainerd/deploy)
 # The pages; configs/README.md goes with configs.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION share/trainerd)
-foreach(page core core/model core/plan core/run deploy io kernels parallel tests tests/golden tests/bench/gpu)
-  install(FILES ${page}/README.md DESTINATION share/trainerd/${page})
+file(GLOB_RECURSE pages CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR} apps/*.md core/*.md deploy/*.md io/*.md kernels/*.md parallel/*.md
+     tests/*.md)
+foreach(page ${pages})
+  get_filename_component(folder ${page} DIRECTORY)
+  install(FILES ${page} DESTINATION share/trainerd/${folder})
 endforeach()
 # What parallel/README.md shows.
 install(DIRECTORY tests/golden/pictures DESTINATION share/trainerd/tests/golden)

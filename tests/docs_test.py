@@ -29,10 +29,16 @@ LANGUAGES = {"sh", "console", "yaml", "text"}
 # Commands of `console` blocks that no test runs, by how they begin, and why.
 NOT_RUN = {
     r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
-    r"cmake --preset|cmake --build --preset|ctest|TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "what tests/run.sh does",
-    r"cmake --build build/release --target package": "makes the package that tests/system/package_test.py tries in a bare root, by hand",
-    r"(apt install|systemctl restart grafana-server|podman) ?": "need a machine's own package manager, Grafana or containers",
-    r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/|tests/gpu/table.py": "need a GPU: tests/gpu/run.sh runs them",
+    r"cmake --preset release$|cmake --build --preset": "tests/run.sh configures and builds in the same way",
+    r"cmake --preset release -DTRAINERD_TESTS=OFF": "would configure this tree anew",
+    r"ctest": "they run this test; test_ctest_commands_select_tests asks what they select",
+    r"TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "it is this test",
+    r"cmake --build build/release --target package": "tests/system/package_test.py tries the package in a bare root, by hand",
+    r"apt install": "changes the machine: tests/deploy/debian_test.py unpacks the package and starts it there",
+    r"systemctl restart grafana-server": "there is no Grafana in Debian: tests/deploy/grafana_test.py sends the queries to a Prometheus",
+    r"podman": "needs an engine for containers and a base image from a registry",
+    r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/": "need a GPU: tests/gpu/run.sh runs them",
+    r"tests/gpu/table.py": "reads what tests/gpu/run.sh has measured on a GPU",
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",
     r"trainerd top$": "needs the default port for itself; by address it is run",
 }
@@ -275,6 +281,15 @@ class Pages(unittest.TestCase):
                     wrong.append(f"{name_of(page)}: no test runs: {command}")
         self.assertEqual(wrong, [])
         self.assertEqual(unused, set())
+
+    @unittest.skipUnless((BINARY.parent / "CTestTestfile.cmake").exists(), "the binary is in no build tree")
+    def test_ctest_commands_select_tests(self):
+        commands = [c[2:] for page in pages() for language, _, text in blocks(page) if language == "console" for c in text.splitlines() if c.startswith("$ ctest")]
+        self.assertGreater(len(commands), 2)
+        for command in commands:
+            words = [str(BINARY.parent) if word == "build/release" else word for word in shlex.split(command, comments=True)]
+            shown = subprocess.run([*words, "--show-only"], capture_output=True, text=True, timeout=60).stdout
+            self.assertGreater(int(re.search(r"Total Tests: (\d+)", shown)[1]), 0, f"{command}\n{shown}")
 
     def test_what_does_not_exist_is_found(self):
         for command, problem in {"trainerd train job.yaml": "no subcommand train",

@@ -72,6 +72,21 @@ std::map<std::string, std::string> slurm_states(const std::string& job) {
   throw base::spec_error("squeue fails: " + words_of(outcome));
 }
 
+std::vector<std::string> slurm_jobs_of(const std::string& script) {
+  // %F: the number of an array, or of a job; %o: the script.
+  const ProgramOutcome outcome = run_well({"squeue", "--noheader", "--format=%F %o"}, "squeue fails");
+  std::vector<std::string> jobs;
+  std::istringstream lines(outcome.output);
+  for (std::string line; std::getline(lines, line);) {
+    while (line.ends_with(' ')) line.pop_back();
+    const std::size_t space = line.find(' ');
+    if (space == std::string::npos || line.substr(line.find_first_not_of(' ', space)) != script) continue;
+    const std::string job = line.substr(0, space);
+    if (std::find(jobs.begin(), jobs.end(), job) == jobs.end()) jobs.push_back(job);
+  }
+  return jobs;
+}
+
 SlurmNodes slurm_nodes(const std::string& partition) {
   std::vector<std::string> words{"sinfo", "--noheader", "--Node", "--format=%c %G"};
   if (!partition.empty()) words.push_back("--partition=" + partition);

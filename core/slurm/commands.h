@@ -23,6 +23,10 @@ void cancel_slurm_jobs(const std::vector<std::string>& jobs);
 /// Slurm forgets jobs some minutes after their end (MinJobAge): what is not there is over.
 std::map<std::string, std::string> slurm_states(const std::string& job);
 
+/// The numbers of the jobs that were made of the script of a file and are not over, each once: "17", also of
+/// an array.
+std::vector<std::string> slurm_jobs_of(const std::string& script);
+
 /// The least that a node of a partition has; empty: of all partitions.
 struct SlurmNodes {
   std::int64_t cpus = 0;

@@ -53,6 +53,14 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                        "layers, hidden, ffn or vocab smaller"};
   const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
   const double bucket = number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.dp));
+  // Of the buckets that a job has by itself: no size of a bucket helps.
+  if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.dp))) {
+    constexpr double kTebi = 0x1p40;
+    return SizeProblem{"model", "a rank's gradients alone are " +
+                                    std::to_string(static_cast<std::int64_t>(gradients / kTebi)) +
+                                    " TiB, more than the memory of any device: raise parallel.tp or "
+                                    "parallel.pp, or make layers, hidden, ffn or vocab smaller"};
+  }
   if (gradients / bucket > kMaxBuckets)
     return SizeProblem{
         "parallel.bucket_bytes",

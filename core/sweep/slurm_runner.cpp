@@ -6,11 +6,9 @@
 #include <filesystem>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include "core/run/stop/early_stop.h"
 #include "core/slurm/commands.h"
-#include "core/spec/compose.h"
 #include "core/spec/machines.h"
 #include "core/sweep/table.h"
 #include "io/storage/file_errors.h"
@@ -41,18 +39,14 @@ SlurmRunner::SlurmRunner(const Sweep& sweep, Options options)
     : sweep_(sweep), options_(std::move(options)), sbatch_(slurm::parse_sbatch_options(sweep.sbatch)) {}
 
 void SlurmRunner::await_earlier(const std::vector<std::size_t>&) {
-  std::error_code ignored;
-  if (!fs::exists(arrays_file(), ignored)) return;
-  std::istringstream text(spec::read_text_file(arrays_file()));
-  std::vector<std::string> arrays;
-  for (std::string array; text >> array;) arrays.push_back(array);
-  const auto live = [](const std::string& array) {
-    const auto states = slurm::slurm_states(array);
-    return std::any_of(states.begin(), states.end(), [](const auto& task) { return is_live(task.second); });
-  };
-  for (bool told = false; std::any_of(arrays.begin(), arrays.end(), live); look_again(arrays))
+  // Slurm knows which script a job is of, also where the sweep was killed before it had the job's number.
+  bool told = false;
+  for (auto arrays = slurm::slurm_jobs_of(script_file()); !arrays.empty();
+       arrays = slurm::slurm_jobs_of(script_file())) {
     if (!std::exchange(told, true))
       options_.say("Slurm still runs job " + arrays.back() + " of an earlier sweep: waiting for it");
+    look_again(arrays);
+  }
 }
 
 void SlurmRunner::run(const std::vector<std::size_t>& jobs, std::optional<std::int64_t> stop_after,
@@ -89,10 +83,9 @@ void SlurmRunner::run_array(const slurm::SlurmResources& resources, const std::v
   if (stop_after) script.run_options = {"--stop-after", std::to_string(*stop_after)};
   std::vector<std::string> files;
   for (const std::size_t job : jobs) files.push_back(absolute(sweep_.job_file(sweep_.jobs[job])));
-  const std::string path = directory + "/array.sbatch";
+  const std::string path = script_file();
   write_whole(path, slurm::array_script(script, files, sweep_.at_once));
   const std::string array = slurm::submit_script(path);
-  keep_arrays({array});
   options_.say("submitted to Slurm as job " + array + ": " + std::to_string(jobs.size()) + " tasks, " +
                std::to_string(sweep_.at_once) + " at a time; their output is in " + directory);
   std::map<std::string, std::size_t> left;  // by task
@@ -114,7 +107,6 @@ void SlurmRunner::run_array(const slurm::SlurmResources& resources, const std::v
     }
     if (!left.empty()) look_again({array});
   }
-  keep_arrays({});
 }
 
 /// None while Slurm does not answer: its controller may start anew. Throws when it does not for long.
@@ -132,11 +124,7 @@ std::optional<std::map<std::string, std::string>> SlurmRunner::states_of(const s
   }
 }
 
-void SlurmRunner::keep_arrays(const std::vector<std::string>& arrays) const {
-  std::string text;
-  for (const std::string& array : arrays) text += array + "\n";
-  write_whole(arrays_file(), text);
-}
+std::string SlurmRunner::script_file() const { return absolute(sweep_.output + "/slurm/array.sbatch"); }
 
 /// A stop of the sweep cancels its arrays: their jobs save.
 void SlurmRunner::look_again(const std::vector<std::string>& arrays) {

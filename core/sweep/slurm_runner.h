@@ -13,8 +13,8 @@
 namespace trainerd::core::sweep {
 
 /// Runs jobs as tasks of Slurm arrays: one array for each kind of resources that the jobs need, one after the
-/// other. The numbers of the arrays are kept in OUTPUT/slurm/arrays.txt: after the end of this process Slurm
-/// runs them on, and the next one waits for them.
+/// other. After the end of this process Slurm runs them on. The next one finds them by their script,
+/// OUTPUT/slurm/array.sbatch, and waits for them.
 class SlurmRunner final : public JobRunner {
  public:
   struct Options {
@@ -35,8 +35,8 @@ class SlurmRunner final : public JobRunner {
                  std::optional<std::int64_t> stop_after, const OnEnd& on_end);
   std::optional<std::map<std::string, std::string>> states_of(const std::string& array);
   void look_again(const std::vector<std::string>& arrays);
-  std::string arrays_file() const { return sweep_.output + "/slurm/arrays.txt"; }
-  void keep_arrays(const std::vector<std::string>& arrays) const;
+  /// Of every array of this sweep, and of no other job: by it the next sweep finds an array that is left.
+  std::string script_file() const;
 
   const Sweep& sweep_;
   Options options_;

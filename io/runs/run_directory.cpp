@@ -1,9 +1,14 @@
 #include "io/runs/run_directory.h"
 
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +31,8 @@ namespace {
 // Of silence, after which a run that no process holds is taken for lost: an evaluation or a slow file system
 // may take as long. A run on another host is not seen to be held.
 constexpr double kSilentSeconds = 300;
+// For a connection inside this host to be made or refused.
+constexpr int kAnswerMilliseconds = 500;
 
 // Empty for what is not there.
 std::string file_text(const std::string& path) {
@@ -57,6 +64,36 @@ bool is_locked(const std::string& path) {
     if (kind == "FLOCK" && access == "WRITE" && file.ends_with(inode)) return true;
   }
   return false;
+}
+
+bool is_this_host(const std::string& name) {
+  std::array<char, 256> here{};
+  return ::gethostname(here.data(), here.size() - 1) == 0 && !name.empty() && name == here.data();
+}
+
+/// Whether nothing listens at an address of this host ("127.0.0.1:9464"). False where that is not known.
+bool refuses(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos) return false;
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  if (::getaddrinfo(host.c_str(), address.substr(colon + 1).c_str(), &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, ::freeaddrinfo);
+  bool refused = found != nullptr;
+  for (const addrinfo* at = found; at != nullptr && refused; at = at->ai_next) {
+    const base::UniqueFd fd(::socket(at->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    int error = fd && ::connect(fd.get(), at->ai_addr, at->ai_addrlen) == 0 ? 0 : errno;
+    pollfd waits{fd.get(), POLLOUT, 0};
+    if (error == EINPROGRESS && ::poll(&waits, 1, kAnswerMilliseconds) == 1) {
+      socklen_t size = sizeof(error);
+      if (::getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0) error = errno;
+    }
+    refused = error == ECONNREFUSED;
+  }
+  return refused;
 }
 
 bool is_there(const std::string& path) {
@@ -161,7 +198,12 @@ RunStatus RunDirectory::status(double now) const {
   if (status.info.name.empty())
     status.info.name = std::filesystem::path(s.path).lexically_normal().filename().string();
   if (status.info.output.empty()) status.info.output = s.path;
-  if (is_alive(status.state) && !is_locked(s.path + "/.lock") && now - s.last_record > kSilentSeconds) {
+  const auto is_gone = [&] {
+    if (is_locked(s.path + "/.lock")) return false;
+    if (now - s.last_record > kSilentSeconds) return true;
+    return is_this_host(status.info.host) && refuses(metrics_address());
+  };
+  if (is_alive(status.state) && is_gone()) {
     status.state = RunState::lost;
     status.eta_seconds.reset();
     status.outcome = s.last_record > 0 ? "no end is recorded; the last record is " +

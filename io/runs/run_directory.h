@@ -23,8 +23,8 @@ class RunDirectory {
   void update(const std::function<void(const StepRecord&)>& each = nullptr);
   const RunHistory& history() const;
   std::int64_t garbled_lines() const;
-  /// As of the last update. A run without an end that no process of this host holds, and that has been silent
-  /// for a while, is `RunState::lost`.
+  /// As of the last update. A run without an end that no process of this host holds is `RunState::lost` when
+  /// it has been silent for a while, and at once when it was on this host and nothing listens at its address.
   RunStatus status(double now) const;
   /// job.yaml; empty: there is none.
   std::string job_yaml() const;

@@ -152,8 +152,11 @@ TEST_CASE("what is refused for its size names the key and what is valid", "[cli]
   says({"model.layers=65536"}, "model.layers: must be at most 1024");
   says({"batch.global=16777216", "batch.micro=1"},
        "batch.global: 16777216 microbatches on 1 pipeline chunk are more than 131072");
-  says({"model.hidden=1048576"},
-       "parallel.bucket_bytes: a rank's gradients are more than 262144 buckets of 26214400 bytes");
+  says({"model.hidden=1048576"}, "model: a rank's gradients alone are ");
+  says({"model.hidden=65536", "model.layers=100", "model.ffn=262144"},
+       "TiB, more than the memory of any device: raise parallel.tp");
+  says({"model.hidden=16384", "model.layers=100", "model.ffn=65536", "parallel.bucket_bytes=65536"},
+       "parallel.bucket_bytes: a rank's gradients are more than 262144 buckets of 65536 bytes");
   says({"batch.global=16777216", "batch.micro=16777216", "model.seq_len=134217728"},
        "batch.micro: the activations of 16777216 x 134217728 tokens");
   says({"model.layers=1024", "model.hidden=1048576", "model.ffn=4194304", "parallel.dp=131072",

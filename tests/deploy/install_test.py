@@ -46,6 +46,23 @@ class Install(unittest.TestCase):
             self.assertEqual((share / file).read_text(), made)
         self.assertTrue((self.prefix / "lib/systemd/system/trainerd@.service").is_file())
 
+    def test_links_between_the_pages_lead_somewhere(self):
+        share = self.prefix / "share" / "trainerd"
+        pages = sorted(share.rglob("*.md"))
+        broken, seen = [], 0
+        for page in pages:
+            text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+            for target in re.findall(r"\]\(([^)\s]+)\)", text):
+                path = target.split("#")[0]
+                # What is not a page (a source, a workflow) stays in the source tree.
+                if not re.match(r"[a-z]+://", target) and path.endswith(".md"):
+                    seen += 1
+                    if not (page.parent / path).exists():
+                        broken.append(f"{page.relative_to(share)}: {target}")
+        self.assertGreater(len(pages), 15)
+        self.assertGreater(seen, 50)
+        self.assertEqual(broken, [])
+
     def test_the_licence_of_each_carried_library_is_there(self):
         licences = self.prefix / "share" / "doc" / "trainerd" / "licences"
         there = {path.name for path in licences.iterdir()}

@@ -1,7 +1,11 @@
 #include "io/runs/run_directory.h"
 
+#include <netinet/in.h>
 #include <sys/file.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
@@ -153,6 +157,41 @@ TEST_CASE("a resumed run that cuts its logs back is read anew") {
   REQUIRE(status.series.size() == 9);
   CHECK(status.series[4].loss.mean() == 3.0);
   CHECK(status.series[5].loss.mean() == 1.0);
+}
+
+TEST_CASE("a run of this host that nothing holds and whose address refuses is lost at once") {
+  LoggedRun run;
+  run.notice(NoticeKind::start, 0, 1000);
+  run.step(1);
+  std::array<char, 256> host{};
+  REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
+  const base::UniqueFd socket(::socket(AF_INET, SOCK_STREAM, 0));
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(at);
+  REQUIRE(::bind(socket.get(), reinterpret_cast<sockaddr*>(&at), size) == 0);
+  REQUIRE(::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&at), &size) == 0);
+  std::ofstream(run.dir / "metrics.json")
+      << R"([{"targets": ["127.0.0.1:)" << ntohs(at.sin_port) << R"("], "labels": {}}])";
+  const auto state_on = [&run](const std::string& name) {
+    RunInfo info;
+    info.host = name;
+    std::ofstream(run.dir / "run.json") << run_json(info, {});
+    RunDirectory directory(run.dir.path());
+    directory.update();
+    return directory.status(1010).state;
+  };
+  // Bound, but not listening: a connection is refused, and no other process can have the port.
+  CHECK(state_on(host.data()) == RunState::lost);
+  CHECK(state_on("another-host") == RunState::training);
+  {
+    const base::UniqueFd held = base::open_shared(run.dir / ".lock");
+    REQUIRE(::flock(held.get(), LOCK_EX | LOCK_NB) == 0);
+    CHECK(state_on(host.data()) == RunState::training);
+  }
+  REQUIRE(::listen(socket.get(), 4) == 0);
+  CHECK(state_on(host.data()) == RunState::training);
 }
 
 TEST_CASE("how a run ended is its last notice; one without an end is lost when nobody holds it for long") {

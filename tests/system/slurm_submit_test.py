@@ -148,6 +148,19 @@ class Dry(RunTest):
         """The options of sbatch in the script."""
         return re.findall(r"^#SBATCH (.*)$", self.submit(self.job(), "--dry", *args), re.M)
 
+    def test_a_job_is_looked_at_where_there_is_no_slurm(self):
+        job = self.job()
+        job.write_text(re.sub(r"(?m)^device: .*\n", "", job.read_text()))
+        self.assertIn("#SBATCH --nodes=1\n", self.submit(job, "--dry"))
+        self.assertIn("set device and parallel.dp, or let Slurm be asked: there is no sinfo on the PATH", self.submit(job, status=2))
+        sweep = self.root / "sweep.yaml"
+        sweep.write_text(f"output: {self.root}/sweep\nbase: {job}\ngrid: {{seed: [1, 2]}}\nwhere: slurm\n")
+        for more, status, text in ((["--dry"], 0, "are by this machine, since Slurm does not say what its nodes have: there is no sinfo on the PATH"),
+                                   ([], 2, "set device and parallel.dp in the base, or let Slurm be asked: there is no sinfo on the PATH")):
+            done = subprocess.run([BINARY, "sweep", sweep, *more], env={"PATH": str(self.root), "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True)
+            self.assertEqual(done.returncode, status, done.stderr)
+            self.assertIn(text, done.stderr)
+
     def test_options_become_those_of_the_script(self):
         plain = self.options()
         self.assertLess({"--job-name=system", "--nodes=1", "--exclusive", "--mem=0", "--requeue", "--signal=B:TERM@120",

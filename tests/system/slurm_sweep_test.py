@@ -14,17 +14,23 @@ class SlurmSweep(SlurmTest, SweepCase):
         path = self.sweep_file(GRID + "where: slurm\nsbatch: [--time=10:00]\n", "array")
         process = self.start_sweep(path, env=self.env)
         self.wait_until("half of it is done", lambda: self.half_way("array", 4), seconds=120)
-        process.send_signal(signal.SIGTERM)  # cancels the array
+        process.kill()
+        array = re.search(r"submitted to Slurm as job (\d+)", process.communicate(timeout=180)[0])[1]
+        # A sweep that is killed leaves its array to Slurm; the next one waits for it, and cancels it when it is stopped.
+        process = self.start_sweep(path, env=self.env)
+        self.read_until(process, f"Slurm still runs job {array} of an earlier sweep")
+        process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=180)
         self.assertEqual(process.returncode, 143, output)
         self.assertLess(len(self.results("array")), 12)
-        # A sweep that is killed leaves its array to Slurm; the next one waits for it.
-        process = self.start_sweep(path, env=self.env)
-        array = re.search(r"job (\d+)", self.read_until(process, "submitted to Slurm as job"))[1]
-        process.kill()
-        process.wait()
+        # Killed when Slurm has the array and the sweep has not its number.
+        (self.root / "killing").mkdir()
+        sbatch = self.root / "killing" / "sbatch"
+        sbatch.write_text(f"#!/bin/sh\n{shutil.which('sbatch', path=self.env['PATH'])} \"$@\" >{self.root}/number\nkill -KILL $PPID\n")
+        sbatch.chmod(0o755)
+        self.run_sweep(path, env={**self.env, "PATH": f"{sbatch.parent}:{self.env['PATH']}"}, status=-signal.SIGKILL)
         output = self.run_sweep(path, env=self.env, timeout=180)
-        self.assertIn(f"Slurm still runs job {array} of an earlier sweep", output)
+        self.assertIn(f"Slurm still runs job {(self.root / 'number').read_text().strip()} of an earlier sweep", output)
         self.assertEqual(self.table("array"), self.table("local"), output)
         self.assertNotIn("submitted", self.run_sweep(path, env=self.env))
 
