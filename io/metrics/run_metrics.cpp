@@ -51,6 +51,11 @@ struct RunMetrics::State {
   std::shared_ptr<Registry> registry = std::make_shared<Registry>();
   Registry& r = *registry;
   Family<Gauge>& build_info = gauge(r, "trainerd_build_info", "Always 1; the labels say what runs.");
+  Family<Gauge>& run_info =
+      gauge(r, "trainerd_run_info", "Always 1; the labels say which run, attempt and node this is.");
+  Gauge* run_info_now = nullptr;
+  std::string run_name;
+  std::int64_t node = 0;
   Family<Gauge>& memory =
       gauge(r, "trainerd_memory_planned_bytes", "Bytes of each memory region, as planned before step 1.");
   Family<Gauge>& plan_error = gauge(r, "trainerd_plan_error_ratio",
@@ -203,6 +208,15 @@ struct RunMetrics::State {
   double tokens_before = 0;             // of the run, up to the step before
   double flops_per_token = 0;
   std::optional<std::int64_t> attempts;
+
+  /// Where the logs of earlier attempts are not known, there is no label `attempt`.
+  void set_run_info() {
+    if (run_info_now != nullptr) run_info.Remove(run_info_now);
+    prometheus::Labels labels{{"run", run_name}, {"node", std::to_string(node)}};
+    if (attempts) labels["attempt"] = std::to_string(*attempts);
+    run_info_now = &run_info.Add(labels);
+    run_info_now->Set(1);
+  }
   std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that may be done again
   // Of the workers that were there before a restart: a worker counts from its own start.
   double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0, missed_choices_before = 0;
@@ -238,6 +252,9 @@ void RunMetrics::on_start(const RunInfo& info) {
     s.wall.begin(info.earlier->wall);
     s.goodput->begin(info.earlier->began > 0 ? info.earlier->began : s.began, info.earlier->useful_seconds);
   }
+  s.run_name = info.name;
+  s.node = info.node;
+  s.set_run_info();
   s.lost_seconds.get();
   s.checkpoints.get();
   s.restarts.get();
@@ -409,6 +426,7 @@ void RunMetrics::on_restart(const RestartRecord& record) {
   s.missed_choices_before = s.missed_choices.get().Value();
   s.run_flops.get().Set(s.flops_per_token * s.tokens_before);
   if (s.attempts) s.attempt.get().Set(static_cast<double>(++*s.attempts));
+  s.set_run_info();
   for (; !s.useful.empty() && s.useful.back().first > record.step; s.useful.pop_back()) {
     s.goodput->add(-s.useful.back().second);
     s.lost_seconds.get().Increment(std::max(0.0, s.useful.back().second));

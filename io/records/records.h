@@ -327,6 +327,7 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice);
 /// What is known before the first step.
 struct RunInfo {
   std::string name;
+  std::int64_t node = 0;  ///< of the process that records it
   std::string output;
   std::string device;
   int threads = 0;

@@ -107,6 +107,8 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   io::RunMetrics metrics("/nowhere");
   CHECK_FALSE(collected(metrics).contains("trainerd_goodput_ratio"));
   io::RunInfo info;
+  info.name = "tiny";
+  info.node = 2;
   info.steps = 9;
   info.start_step = 4;
   info.start_tokens = 400;
@@ -115,6 +117,7 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   metrics.on_start(info);
   auto m = collected(metrics);
   CHECK(m.at("trainerd_attempt") == 3);
+  CHECK(m.at("trainerd_run_info|attempt=3|node=2|run=tiny") == 1);
   CHECK(m.at("trainerd_job_steps") == 9);
   CHECK(m.at("trainerd_run_flops") == 24000);
   CHECK(m.at("trainerd_flops_total") == 0);
@@ -130,6 +133,8 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   metrics.on_restart({.step = 5, .tokens = 500});
   m = collected(metrics);
   CHECK(m.at("trainerd_attempt") == 4);
+  CHECK(m.at("trainerd_run_info|attempt=4|node=2|run=tiny") == 1);
+  CHECK_FALSE(m.contains("trainerd_run_info|attempt=3|node=2|run=tiny"));
   CHECK(m.at("trainerd_lost_seconds_total") == 100);
   CHECK(m.at("trainerd_goodput_ratio") == Approx(0.4).epsilon(0.01));
   CHECK(m.at("trainerd_run_flops") == 30000);
@@ -143,6 +148,7 @@ TEST_CASE("a node that does not know of earlier attempts tells of none", "[run_m
   metrics.on_restart({.step = 0, .tokens = 0});
   const auto m = collected(metrics);
   CHECK_FALSE(m.contains("trainerd_attempt"));
+  CHECK(m.at("trainerd_run_info|node=0|run=") == 1);
   CHECK_FALSE(m.contains("trainerd_goodput_ratio"));
   CHECK(m.at("trainerd_lost_seconds_total") == 1);
 }

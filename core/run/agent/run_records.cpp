@@ -292,6 +292,7 @@ void Run::record_refused(const std::string& error) {
 io::RunInfo Run::run_info() const {
   io::RunInfo info;
   info.name = job_.name;
+  info.node = membership_.node();
   info.output = output_.path();
   info.parameters = job::count_parameters(job_.model).total;
   info.steps = job_.steps;
