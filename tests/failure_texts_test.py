@@ -40,7 +40,7 @@ UNASSERTED = {
     "the cluster s failures": PART,
     "learned from the run s history": PART,
     "the tag of step": PART,
-    "what ranks hold differs": PART,
+    "the state that ranks hold is corrupt": PART,
     "a newer snapshot takes its place": PART,
     "a node is lost": PART,
     "a node that has come": PART,

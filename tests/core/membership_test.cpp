@@ -117,6 +117,8 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   CHECK(std::get<run::NodeFinished>(crossed(run::NodeFinished{3})).attempt == 3);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::device, "x", 2})).weight == 2);
   CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{base::ErrorKind::comm, "x", 1, true})).death);
+  CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{.message = "x", .retry = true})).retry);
+  CHECK_FALSE(std::get<run::NodeFailed>(crossed(run::NodeFailed{.message = "x"})).retry);
   CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
   const run::Held held =
       std::get<run::Held>(crossed(run::Held{3, {5, 10}, {10}, true, {{2, 10, 40, 2560, true}}}));

@@ -303,7 +303,8 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
-  if (!repeated_.empty()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
+  // No scheduler is to start it again, unless other hosts may do.
+  if (!repeated_.empty() && !failure.retry) failure.kind = base::ErrorKind::device;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -314,13 +315,15 @@ void Run::throw_failure() {
 std::string Run::with_last_checkpoint(const Failure& failure) const {
   if (failure.kind == base::ErrorKind::diverged)
     return failure.message + "; the last good checkpoint is " + last_good_;
-  if (failure.kind != base::ErrorKind::comm) return failure.message;
+  if (failure.kind != base::ErrorKind::comm && !failure.retry) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
-  if (!repeated_.empty())
-    return text + "; " + repeated_ +
-           " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
-           "hardware that computes wrongly; try the step on other hardware";
-  if (failure.death && restarted_ > 0)
+  if (!repeated_.empty()) {
+    text += "; " + repeated_ + " is what ended the attempt before too, so the workers do not start again: ";
+    if (failure.retry && failure.kind == base::ErrorKind::comm)
+      return text + "it is the network, or cluster.timeout is shorter than the step's longest communication";
+    return text + "it is a bug, or hardware that computes wrongly; try the step on other hardware";
+  }
+  if (failure.restarts() && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +
             " within 10 minutes (restarts: " + std::to_string(job_.restarts) + ")";

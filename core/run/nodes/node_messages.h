@@ -185,6 +185,7 @@ struct NodeFailed {
   int weight = 0;
   bool death = false;      ///< a worker ended by a signal
   std::string crash = {};  ///< Failure::crash
+  bool retry = false;      ///< Failure::retry
 };
 /// What became of a `CopySnapshot`.
 struct SnapshotCopied {
