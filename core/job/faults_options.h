@@ -22,16 +22,17 @@ enum class FaultKind : std::uint8_t {
   flip_gradient,    ///< a bit of the reduced gradients, before the update
   flip_checkpoint,  ///< a bit of the rank's file in the first checkpoint that is written from this step on
   flip_message,     ///< a bit of what the rank sends first in the step
+  reset_link,       ///< the rank's connections to all others close in the middle of the step
   drop_link,        ///< for `seconds` nothing reaches the agent of the rank's node, or comes from it
   fill_disk,        ///< for `seconds` that agent's writes of checkpoints fail: no space left
   fail_store,       ///< for `seconds` all that it does in the durable tier fails
 };
 
 /// By kind.
-inline constexpr std::array<std::string_view, 13> kFaultWords{
-    "kill",           "crash",         "kill_agent",      "stop",         "hang",      "slow",
-    "flip_parameter", "flip_gradient", "flip_checkpoint", "flip_message", "drop_link", "fill_disk",
-    "fail_store"};
+inline constexpr std::array<std::string_view, 14> kFaultWords{
+    "kill",           "crash",         "kill_agent",      "stop",         "hang",       "slow",
+    "flip_parameter", "flip_gradient", "flip_checkpoint", "flip_message", "reset_link", "drop_link",
+    "fill_disk",      "fail_store"};
 inline std::string word_of(FaultKind kind) {
   return std::string(kFaultWords.at(static_cast<std::size_t>(kind)));
 }

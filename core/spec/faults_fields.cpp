@@ -27,6 +27,7 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
         {"flip_gradient", FaultKind::flip_gradient},
         {"flip_checkpoint", FaultKind::flip_checkpoint},
         {"flip_message", FaultKind::flip_message},
+        {"reset_link", FaultKind::reset_link},
         {"drop_link", FaultKind::drop_link},
         {"fill_disk", FaultKind::fill_disk},
         {"fail_store", FaultKind::fail_store}},
@@ -36,6 +37,7 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
        "flip_parameter: a bit of its master weights changes before the step; flip_gradient: a bit of its "
        "reduced gradients before the update; flip_checkpoint: a bit of its file in the first checkpoint "
        "that is written from the step on; flip_message: a bit of what it sends first in the step; "
+       "reset_link: in the middle of the step its connections to the other ranks close; "
        "drop_link: for `seconds` nothing passes between the agent of its node and other agents; fill_disk: "
        "that agent's writes of checkpoints fail as on a full disk; fail_store: all fails that it does in the "
        "durable tier")
@@ -72,6 +74,7 @@ std::string kinds_text() {
 std::string unfit(FaultKind kind, const job::JobSpec& job) {
   const std::int64_t ranks = job.parallel.ranks();
   if (kind == FaultKind::flip_message && ranks == 1) return "a job of one rank sends no messages";
+  if (kind == FaultKind::reset_link && ranks == 1) return "a job of one rank has no connections to close";
   if (kind == FaultKind::drop_link && job.cluster.nodes == 1) return "a job of one node has no link to drop";
   if (kind == FaultKind::fail_store && !job.checkpoint.durable.on())
     return "the job has no durable tier (checkpoint.durable)";

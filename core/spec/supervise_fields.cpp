@@ -101,8 +101,9 @@ void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
   t.add(
        "supervise.hash_every", &s.hash_every,
        "steps between two comparisons of what several ranks hold alike: parameters, and optimizer states "
-       "where they are not sharded. Each snapshot is compared too, and the end of the run. Where they differ "
-       "the run ends, and names the ranks and tensors; 0: never")
+       "where they are not sharded. Each snapshot is compared too, and the end of the run. Each rank also "
+       "hashes its own state at every step, after an update and before the next. Where hashes differ the run "
+       "ends, and names the ranks and tensors; 0: never")
       .between(0, kMaxHashSteps);
 }
 

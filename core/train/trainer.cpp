@@ -59,6 +59,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       norm_groups_(job.metrics.grad_norms, job.model) {
   if (job_.supervise.hash_every > 0) copies_.emplace(params_);
   if (copies_ && copies_->count() == 0) copies_.reset();
+  if (job_.supervise.hash_every > 0) state_hashes_.emplace(params_);
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();
@@ -97,6 +98,9 @@ void Trainer::take_persistent(Arena& persistent) {
       slot.group_sums =
           persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
     if (copies_) slot.copy_hashes = persistent.take(DType::i32, {copies_->count(), 2}, MemoryTerm::control);
+    if (state_hashes_)
+      for (Tensor* hashes : {&slot.state_before, &slot.state_after})
+        *hashes = persistent.take(DType::i32, {state_hashes_->count(), 2}, MemoryTerm::control);
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {sizeof(VoteValues) / sizeof(float)}, MemoryTerm::control);
@@ -224,8 +228,14 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
     if (verdict != StepVerdict::again) break;
     kept->rewind();
   }
+  if (state_hashes_) {
+    clock_.enter(s, base::LedgerPart::other);
+    state_hashes_->make(backend_, s, slot.state_before);
+    clock_.enter(s, base::LedgerPart::optimizer);
+  }
   update(slot);
   clock_.enter(s, base::LedgerPart::other);
+  if (state_hashes_) state_hashes_->make(backend_, s, slot.state_after);
   clock_.end(s);
   slot_ = (slot_ + 1) % StepClock::kMaxSteps;
 }
@@ -336,7 +346,8 @@ StepReport Trainer::report() {
   report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
   backend_.read_back(*reports_, slot.votes, std::as_writable_bytes(std::span(&voted, 1)));
-  if (slot.hashed) report.copy_hashes = read_copy_hashes(*reports_, slot);
+  if (slot.hashed) report.copy_hashes = read_hashes(*reports_, slot.copy_hashes);
+  if (state_hashes_) report.changed_state = changed_state(*reports_, slot);
   report.time = clock_.read();
   backend_.end_step(report.time[base::LedgerPart::compute] + report.time[base::LedgerPart::optimizer]);
   report.grad_norm = values.grad_norm;
@@ -351,20 +362,6 @@ StepReport Trainer::report() {
                  .memory = save == SaveVote::memory,
                  .no_room = save == SaveVote::no_room};
   return report;
-}
-
-std::vector<std::uint64_t> Trainer::read_copy_hashes(Stream& stream, const ReportSlot& slot) {
-  std::vector<std::uint64_t> hashes(static_cast<std::size_t>(copies_->count()));
-  backend_.read_back(stream, slot.copy_hashes, std::as_writable_bytes(std::span(hashes)));
-  return hashes;
-}
-
-std::vector<std::uint64_t> Trainer::hash_copies_now() {
-  base::check(copies_ && clock_.unread() == 0, "copies are hashed between steps");
-  params_.finish_gathers(*compute_);
-  const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
-  copies_->make(backend_, *compute_, slot.copy_hashes);
-  return read_copy_hashes(*compute_, slot);
 }
 
 Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {

@@ -21,6 +21,7 @@
 #include "core/train/optimizer.h"
 #include "core/train/rank_page.h"
 #include "core/train/rank_schedule.h"
+#include "core/train/state_hashes.h"
 #include "core/train/step_memory.h"
 #include "core/train/step_outcome.h"
 #include "io/records/records.h"
@@ -62,6 +63,8 @@ struct StepReport {
   StepVote vote;  ///< of all ranks
   /// Of `Trainer::copies`, as they were before the update, if `hash_copies` asked for them; else empty.
   std::vector<std::uint64_t> copy_hashes;
+  /// Of this rank's state (`StateHashes`): what was not before the update as the update before had left it.
+  std::vector<std::string> changed_state;
   base::TimeLedger time;  ///< of this device's part of the step
 };
 
@@ -145,6 +148,10 @@ class Trainer {
   /// The same now: no step is on the way.
   std::vector<std::uint64_t> hash_copies_now();
 
+  /// The state is loaded, and nothing but updates changes it from now on: of a job with supervise.hash_every
+  /// each step checks that (`StepReport::changed_state`).
+  void begin_state_check();
+
   /// From the next step on `judge`, which outlives it, says what becomes of the steps that it judges when
   /// their gradients are made, and before the update: the host waits for the device there. Of a job that
   /// verifies steps or has a policy for spikes.
@@ -193,6 +200,7 @@ class Trainer {
     kernels::Tensor totals;
     kernels::Tensor copy_hashes;  ///< i32 [copies, 2]; undefined without
     bool hashed = false;
+    kernels::Tensor state_before, state_after;  ///< i32 [states, 2]: around the update; undefined without
     kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32: `VoteValues`
@@ -252,7 +260,9 @@ class Trainer {
   void sum_groups(const ReportSlot& slot);
   bool norms_groups(std::int64_t step) const;
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
-  std::vector<std::uint64_t> read_copy_hashes(kernels::Stream& stream, const ReportSlot& slot);
+  // Hashes of what the rank holds (trainer_hashes.cpp).
+  std::vector<std::uint64_t> read_hashes(kernels::Stream& stream, const kernels::Tensor& hashes_C2);
+  std::vector<std::string> changed_state(kernels::Stream& stream, const ReportSlot& slot);
   struct MeanLoss {
     double loss = 0, weight = 0, z_loss = 0;
     std::optional<io::PairRewards> rewards;
@@ -305,6 +315,8 @@ class Trainer {
   NormGroups norm_groups_;
   std::optional<CopyHashes> copies_;
   bool hashes_copies_ = false;
+  std::optional<StateHashes> state_hashes_;  ///< of a job with supervise.hash_every
+  std::vector<std::uint64_t> state_after_;   ///< the step reported last; empty: nothing to compare with
   Judge* judge_ = nullptr;
   bool judged_ = false;                     ///< the step that is being put on the device
   std::optional<GradHashes> grad_hashes_;   ///< of a job that judges steps

@@ -57,6 +57,6 @@ TEST_CASE("calls of attention that fell back are told, or end the run", "[run][a
   CHECK_THROWS_WITH(core::run::put_counters(counters, with_attention("{require: library}"), record),
                     Catch::Contains("step 7: attention.require is library, and 5 calls"));
   CHECK_THROWS_AS(core::run::put_counters(counters, with_attention("{require: library}"), record),
-                  base::DeviceError);
+                  base::SpecError);
   CHECK_NOTHROW(core::run::put_counters({}, with_attention("{require: library}"), record));
 }

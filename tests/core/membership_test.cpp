@@ -119,6 +119,8 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
   const auto died = std::get<run::NodeFailed>(crossed(
       run::NodeFailed{base::ErrorKind::comm, "x", 1, true, {.what = "rank 1 by signal 7", .own = true}}));
   CHECK((died.death && died.cause.what == "rank 1 by signal 7" && died.cause.own));
+  CHECK(std::get<run::NodeFailed>(crossed(run::NodeFailed{.message = "x", .retry = true})).retry);
+  CHECK_FALSE(std::get<run::NodeFailed>(crossed(run::NodeFailed{.message = "x"})).retry);
   CHECK(std::get<run::Regroup>(crossed(run::Regroup{3})).attempt == 3);
   const run::Held held =
       std::get<run::Held>(crossed(run::Held{3, {5, 10}, {10}, true, {{2, 10, 40, 2560, true}}}));

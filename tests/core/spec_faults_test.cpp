@@ -62,6 +62,8 @@ TEST_CASE("what is wrong with a fault is told at its place", "[spec][faults]") {
         "faults.inject[0].seconds: has no effect on a fault of kind kill");
   CHECK(wrong("{kind: flip_message, step: 2}") ==
         "faults.inject[0].kind: flip_message: a job of one rank sends no messages");
+  CHECK(wrong("{kind: reset_link, step: 2}") ==
+        "faults.inject[0].kind: reset_link: a job of one rank has no connections to close");
   CHECK(wrong("{kind: drop_link, step: 2}") ==
         "faults.inject[0].kind: drop_link: a job of one node has no link to drop");
   CHECK(wrong("{kind: fail_store, step: 2}") ==

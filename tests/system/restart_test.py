@@ -236,7 +236,7 @@ class OneNode(RestartTest):
             self.assertIn(last, self.events(name)[-1]["message"])
 
     def test_a_rank_that_stands_still_is_told_by_what_each_rank_did_last(self):
-        process = self.start(self.job("still"), "--set", "steps=100000", "--set", "parallel.dp=2", "--set", "cluster.timeout=1s")
+        process = self.start(self.job("still"), "--set", "steps=100000", "--set", "parallel.dp=2", "--set", "cluster.timeout=1s", "--set", "restarts=0")
         self.wait_for_step(process, 3, "still")
         self.kill_worker(process, 1, signal.SIGSTOP)
         output = self.finish_one(process, status=7)

@@ -209,8 +209,8 @@ void Attempt::fail(Failure failure) {
     if (world_) parallel::abort_shm(*world_, failure.message);
   }
   if (!run_.membership().leads())
-    run_.membership().send(
-        NodeFailed{failure.kind, failure.message, failure.weight, failure.death, failure.cause});
+    run_.membership().send(NodeFailed{failure.kind, failure.message, failure.weight, failure.death,
+                                      failure.cause, failure.retry});
   if (!failure_ || failure.weight > failure_->weight) failure_ = std::move(failure);
 }
 

@@ -38,6 +38,9 @@ struct Failure {
   int weight = 0;           ///< how much it tells of the cause
   bool death = false;       ///< a worker ended by a signal: the workers may start again
   FailureCause cause = {};  ///< of such an end: what may come again at the same place
+  bool retry = false;       ///< a rank ended by a failed communication or device: likewise
+
+  bool restarts() const { return death || retry; }
 };
 
 /// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
@@ -119,7 +122,7 @@ class Attempt {
   // What a rank of this node told.
   void handle(std::int64_t rank, Ready m);
   void handle(std::int64_t rank, const Finished& m);
-  void handle(std::int64_t, const Failed& m);
+  void handle(std::int64_t rank, const Failed& m);
   void handle(std::int64_t, const io::StepRecord& m);
   void handle(std::int64_t, const io::EvaluationRecord& m);
   void handle(std::int64_t, const io::EvaluationProgress& m);

@@ -121,9 +121,16 @@ void Attempt::handle(std::int64_t rank, const StepTrace& m) {
   if (!path.empty()) log::info("the trace of step {} is {}", m.step, path);
 }
 
-void Attempt::handle(std::int64_t, const Failed& m) {
+void Attempt::handle(std::int64_t rank, const Failed& m) {
   // A rank that only missed another knows less than the one that failed, or than the end of a process.
-  fail({m.kind, m.message, m.kind == base::ErrorKind::comm ? 0 : 2});
+  const bool missed = m.kind == base::ErrorKind::comm;
+  Failure failure{.kind = m.kind, .message = m.message, .weight = missed ? 0 : 2, .retry = m.retry};
+  // Which rank notices first that a connection fails is chance.
+  if (m.retry)
+    failure.cause = {
+        missed ? "a failed communication" : "rank " + std::to_string(rank) + " by a failure of its device",
+        true};
+  fail(std::move(failure));
 }
 
 void Attempt::handle(std::int64_t rank, const Finished& m) {

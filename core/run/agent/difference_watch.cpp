@@ -58,6 +58,7 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
           "other results when the step was computed again after a spike: its hardware is the cause, "
           "not the data";
       break;
+    case ResultsDiffer::Found::changed_state: break;  // Run::on_changed_state has it
   }
   if (!culprit) return verdict;
   const auto [at, fresh] = first_.try_emplace(*culprit, step);

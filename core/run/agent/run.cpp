@@ -310,7 +310,8 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
-  if (failed_.ends()) failure.kind = base::ErrorKind::device;  // no scheduler is to start it again
+  // No scheduler is to start it again, unless other hosts may do.
+  if (failed_.ends() && !failure.retry) failure.kind = base::ErrorKind::device;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -321,10 +322,13 @@ void Run::throw_failure() {
 std::string Run::with_last_checkpoint(const Failure& failure) const {
   if (failure.kind == base::ErrorKind::diverged)
     return failure.message + "; the last good checkpoint is " + last_good_;
-  if (failure.kind != base::ErrorKind::comm) return failure.message;
+  if (failure.kind != base::ErrorKind::comm && !failure.retry) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
+  if (failed_.ends() && failure.retry && failure.kind == base::ErrorKind::comm)
+    return text + "; " + failed_.again() +
+           "it is the network, or cluster.timeout is shorter than the step's longest communication";
   if (failed_.ends()) return text + "; " + failed_.reason();
-  if (failure.death && restarted_ > 0)
+  if (failure.restarts() && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +
             " within 10 minutes (restarts: " + std::to_string(job_.restarts) + ")";

@@ -86,7 +86,7 @@ class Run {
   void on_rank_status(const io::RankStatusRecord& record);
   /// A rank of any node has hashed what others hold too.
   void on_copies(CopiesHashed m);
-  /// A rank of any node has computed a step twice, with different results.
+  /// A rank of any node has computed a step twice, with different results, or its state has changed.
   void on_differing(ResultsDiffer m);
   /// What the ranks do about a step that is out of line.
   void on_spike(const SpikeActed& m);
@@ -295,7 +295,9 @@ class Run {
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
   void begin_faults();
-  void withdraw_checkpoints();  // run_copies.cpp
+  void on_changed_state(const ResultsDiffer& m);
+  void end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step);
+  void withdraw_checkpoints();  // these three: run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
   // Before the first step (run_preflight.cpp).

@@ -25,17 +25,32 @@ void Run::on_copies(CopiesHashed m) {
   }
   const std::optional<CopyVerdict> verdict = copy_watch_->add(std::move(m));
   if (!verdict) return;
-  const std::string what = to_text(*verdict);
-  notify(io::NoticeKind::corruption, what, verdict->details);
-  sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict->ranks});
   // What the ranks began from they loaded alike.
-  equal_until_ = std::max(start_.step, copy_watch_->equal_step());
+  end_corrupt(to_text(*verdict), *verdict, std::max(start_.step, copy_watch_->equal_step()));
+}
+
+/// A rank's memory has changed between two updates.
+void Run::on_changed_state(const ResultsDiffer& m) {
+  constexpr int kCertain = 3;
+  if (attempt_->failure() && attempt_->failure()->weight >= kCertain) return;
+  // A snapshot of the state between the two updates may hold it.
+  end_corrupt("silent corruption in the state after step " + std::to_string(m.step - 1) + ": at rank " +
+                  std::to_string(m.rank) + " it has changed before the update of step " +
+                  std::to_string(m.step),
+              {.ranks = {m.rank}, .details = m.tensors}, std::max(start_.step, m.step - 2));
+}
+
+/// Ends the run. Of its checkpoints those up to `sound_step` hold the state as it was computed.
+void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step) {
+  notify(io::NoticeKind::corruption, what, verdict.details);
+  sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict.ranks});
+  equal_until_ = sound_step;
   if (durable_ && durable_->copying() && durable_->copying()->step > *equal_until_) {
     dropped_copy_ = durable_->copying()->folder;
-    drop_durable("what ranks hold differs");
+    drop_durable("the state that ranks hold is corrupt");
   }
   std::string message = what;
-  for (const std::string& detail : verdict->details) message += "\n  " + detail;
+  for (const std::string& detail : verdict.details) message += "\n  " + detail;
   fail({base::ErrorKind::device, message, 3});
 }
 
@@ -51,7 +66,7 @@ void Run::withdraw_checkpoints() {
         store.withdraw(checkpoint.name());
         notify(kind, "checkpoint " + checkpoint.path +
                          " does not count any more: the copies that ranks held of its state were not found "
-                         "equal");
+                         "equal, or it may hold what changed in a rank's memory");
       }
     } catch (const base::CheckpointError& error) {
       notify(io::NoticeKind::warning,

@@ -69,7 +69,7 @@ void Run::on_message(std::int64_t node, const NodeFinished& m) {
 }
 
 void Run::on_message(std::int64_t node, const NodeFailed& m) {
-  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause});
+  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, m.retry});
 }
 
 /// Any rank's vote stops all: the leader learns what to call it.

@@ -49,7 +49,7 @@ Run::Next Run::after_failure() {
   if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
   // It grows later.
   if (std::exchange(grows_, false)) stop_.reset();
-  if (!attempt_->failure()->death || lost_node_) return Next::failure;
+  if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   if (rollback_) return roll_back();
   failed_ = series_.failures.add(attempt_->failure()->cause, step_ + 1);
   if (failed_.ends()) return Next::failure;
@@ -142,7 +142,7 @@ bool Run::gather_held() {
     wait_for_events(left);
   }
   // What was heard meanwhile may be no matter of a death.
-  return attempt_->failure()->death && !killed_ && !lost_node_;
+  return attempt_->failure()->restarts() && !killed_ && !lost_node_;
 }
 
 /// Where the disk says that training goes on; what is wrong where it does not say.

@@ -29,6 +29,7 @@ void Run::on_differing(ResultsDiffer m) {
     m.attempt = attempt_->number();
     return membership_.send(m);
   }
+  if (m.found == ResultsDiffer::Found::changed_state) return on_changed_state(m);
   if (attempt_->failure()) return;
   if (!differences_ || differences_attempt_ != attempt_->number()) {
     differences_.emplace();

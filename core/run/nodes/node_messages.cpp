@@ -128,7 +128,7 @@ json body(const ShardsSaved& m) {
 }
 json body(const NodeFailed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight},
-          {"death", m.death}, {"cause", m.cause.what},           {"own", m.cause.own}};
+          {"death", m.death}, {"cause", m.cause.what},           {"own", m.cause.own},   {"retry", m.retry}};
 }
 json body(const DurableBegin& m) {
   return {{"type", "durable_begin"}, {"step", m.step}, {"folder", m.folder}, {"target", m.target}};
@@ -301,8 +301,12 @@ NodeMessage decode_node_message(const std::string& text) {
       return m;
     }
     if (type == "failed")
-      return NodeFailed{kind_in(j), j.at("message"), j.at("weight"), j.at("death"),
-                        FailureCause{j.at("cause"), j.at("own")}};
+      return NodeFailed{kind_in(j),
+                        j.at("message"),
+                        j.at("weight"),
+                        j.at("death"),
+                        FailureCause{j.at("cause"), j.at("own")},
+                        j.at("retry")};
     if (type == "durable_begin") return DurableBegin{j.at("step"), j.at("folder"), j.at("target")};
     if (type == "durable_drop") return DurableDrop{j.at("folder")};
     if (type == "durable_shards") return DurableShards{j.at("folder"), j.at("ranks"), j.at("bytes")};

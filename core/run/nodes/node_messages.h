@@ -186,6 +186,7 @@ struct NodeFailed {
   int weight = 0;
   bool death = false;       ///< a worker ended by a signal
   FailureCause cause = {};  ///< of that
+  bool retry = false;       ///< Failure::retry
 };
 /// What became of a `CopySnapshot`.
 struct SnapshotCopied {

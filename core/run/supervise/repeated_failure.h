@@ -38,13 +38,17 @@ struct CountedFailure {
     return fmt::format("{} in step {}: {} of {} times there{}", cause.what, step, times, most(),
                        cause.own ? "" : " without a new step in between");
   }
+  /// What tells of one that came twice; the advice follows.
+  std::string again() const {
+    return fmt::format(
+        "{} in step {} is what ended the attempt before too, so the workers do not start again: ", cause.what,
+        step);
+  }
   /// What tells of it where it ends the run.
   std::string reason() const {
-    const std::string place = fmt::format("{} in step {}", cause.what, step);
     if (cause.own)
-      return place +
-             " is what ended the attempt before too, so the workers do not start again: it is a bug, or "
-             "hardware that computes wrongly; try the step on other hardware";
+      return again() + "it is a bug, or hardware that computes wrongly; try the step on other hardware";
+    const std::string place = fmt::format("{} in step {}", cause.what, step);
     return fmt::format(
         "{} has ended {} attempts without a new step in between, so the workers do not start again: look for "
         "what does that there, for example a limit of memory",

@@ -8,7 +8,7 @@ namespace trainerd::core::run {
 namespace {
 
 constexpr std::array kFound{ResultsDiffer::Found::one_of_three, ResultsDiffer::Found::no_two_alike,
-                            ResultsDiffer::Found::after_spike};
+                            ResultsDiffer::Found::after_spike, ResultsDiffer::Found::changed_state};
 constexpr std::array kActions{job::SpikeAction::retry, job::SpikeAction::skip, job::SpikeAction::rollback};
 
 }  // namespace

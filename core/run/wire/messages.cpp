@@ -122,7 +122,7 @@ json body(const io::RankStatusRecord& m) {
 }
 json body(const MemoryUsed& m) { return {{"type", "memory"}, {"bytes", m.bytes}}; }
 json body(const Failed& m) {
-  return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}};
+  return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"retry", m.retry}};
 }
 json body(const Finished& m) { return {{"type", "finished"}, {"step", m.step}, {"stopped", m.stopped}}; }
 
@@ -241,6 +241,7 @@ WorkerMessage decode_worker_message(const std::string& text) {
       if (!base::parse_error_kind(j.at("kind"), m.kind))
         unknown_message("failed/" + j.at("kind").get<std::string>());
       m.message = j.at("message");
+      m.retry = j.at("retry");
       return m;
     }
     if (type == "finished") return Finished{j.at("step"), j.at("stopped")};

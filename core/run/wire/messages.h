@@ -141,16 +141,18 @@ struct CopiesHashed {
   std::vector<std::uint64_t> hashes = {};  ///< by name
   std::int64_t attempt = 1;                ///< between nodes
 };
-/// Two computations of a step from the same state and batch differ, in what is this rank's.
+/// Two computations of a step from the same state and batch differ, in what is this rank's, or its state does
+/// not stay as it is.
 struct ResultsDiffer {
   enum class Found : std::uint8_t {
-    one_of_three,  ///< of a step that is verified: the others agree, and the step goes on with theirs
-    no_two_alike,  ///< of three: the rank waits for its end
-    after_spike,   ///< the step was computed again because of a spike
+    one_of_three,   ///< of a step that is verified: the others agree, and the step goes on with theirs
+    no_two_alike,   ///< of three: the rank waits for its end
+    after_spike,    ///< the step was computed again because of a spike
+    changed_state,  ///< before the update it is not what the update before left; the rank waits for its end
   };
   std::int64_t rank = 0;
   std::int64_t step = 0;
-  std::vector<std::string> tensors = {};  ///< whose gradients differ, or "loss"; the first few
+  std::vector<std::string> tensors = {};  ///< whose gradients or state differ, or "loss"; the first few
   std::vector<std::int64_t> ranks = {};   ///< all that send this message for the step
   Found found = Found::one_of_three;
   std::int64_t attempt = 1;  ///< between nodes
@@ -170,9 +172,11 @@ struct FaultInjected {
   std::optional<job::FaultKind> at_agent = {};  ///< what breaks at the agent of this node
   double seconds = 0;                           ///< for so long, if it passes
 };
+/// The rank ends by an error.
 struct Failed {
   base::ErrorKind kind = base::ErrorKind::device;
-  std::string message;
+  std::string message = {};
+  bool retry = false;  ///< a failure of the machine in the step loop: the workers may start again
 };
 /// No more steps; the last snapshot may not be on the disk yet. `stopped`: by vote, before the last step or
 /// the evaluation after it.

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,17 @@
 #include "core/train/trainer.h"
 
 namespace trainerd::core::run {
+
+/// What a rank tells when its state did not stay as the update before `step` had left it.
+inline ResultsDiffer changed_state(std::int64_t rank, std::int64_t step, std::vector<std::string> tensors) {
+  constexpr std::size_t kShownTensors = 8;
+  if (tensors.size() > kShownTensors) tensors.resize(kShownTensors);
+  return {.rank = rank,
+          .step = step,
+          .tensors = std::move(tensors),
+          .ranks = {rank},
+          .found = ResultsDiffer::Found::changed_state};
+}
 
 /// When a rank hashes what others hold too, and what it tells of that: every so many steps, the state of each
 /// snapshot by the step that follows it, and the state at the end of the run. A rank that holds nothing of

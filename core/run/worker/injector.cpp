@@ -50,8 +50,13 @@ void compute_for(double seconds) {
 }
 
 Injector::Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
-                   const std::vector<std::string>& done, train::Trainer& trainer, Tell tell)
-    : plan_(options, ranks, done), rank_(rank), trainer_(trainer), tell_(std::move(tell)) {
+                   const std::vector<std::string>& done, train::Trainer& trainer, Tell tell,
+                   ResetLinks reset_links)
+    : plan_(options, ranks, done),
+      rank_(rank),
+      trainer_(trainer),
+      tell_(std::move(tell)),
+      reset_links_(std::move(reset_links)) {
   for (const DueFault& named : plan_.named())
     if (named.fault.rank == rank && job::flips_tensor(named.fault.kind) &&
         std::find(done.begin(), done.end(), named.id) == done.end() &&
@@ -108,7 +113,10 @@ void Injector::in_pass(std::span<const parallel::Action> actions) {
   }
   const auto forwards = static_cast<std::int64_t>(trainer_.batch_requests(parallel::Pass::train).size());
   if (calls_ <= forwards && !actions.empty()) return;
-  for (const DueFault& due : std::exchange(in_step_, {})) happen(due);
+  for (const DueFault& due : std::exchange(in_step_, {})) {
+    happen(due);
+    if (due.fault.kind == FaultKind::reset_link) break;  // it ends the attempt, as a death does
+  }
 }
 
 void Injector::happen(const DueFault& due) {
@@ -128,6 +136,10 @@ void Injector::happen(const DueFault& due) {
       break;
     case FaultKind::hang: tell(due, fmt::format("rank {} computes for ever", rank_)); compute_for_ever();
     case FaultKind::kill_agent: tell(due, fmt::format("the agent of rank {} is killed", rank_)); break;
+    case FaultKind::reset_link:
+      tell(due, fmt::format("the connections of rank {} to the other ranks close", rank_));
+      reset_links_();
+      break;
     case FaultKind::drop_link:
       tell(due, fmt::format("for {} s the agent of rank {} and those of other nodes do not reach each other",
                             due.fault.seconds, rank_));

@@ -20,9 +20,11 @@ void compute_for(double seconds);
 class Injector {
  public:
   using Tell = std::function<void(const FaultInjected&)>;
-  /// Throws SpecError when the rank holds nothing of a tensor in which it is to flip a bit.
+  using ResetLinks = std::function<void()>;
+  /// `reset_links` closes the rank's connections to all others. Throws SpecError when the rank holds nothing
+  /// of a tensor in which it is to flip a bit.
   Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
-           const std::vector<std::string>& done, train::Trainer& trainer, Tell tell);
+           const std::vector<std::string>& done, train::Trainer& trainer, Tell tell, ResetLinks reset_links);
 
   /// Whether the step is slowed: it begins on a device that has nothing left to do.
   bool slows(std::int64_t step) const;
@@ -49,6 +51,7 @@ class Injector {
   std::int64_t rank_;
   train::Trainer& trainer_;
   Tell tell_;
+  ResetLinks reset_links_;
   std::vector<DueFault> in_step_, gradients_, messages_;  ///< of the step that is put on the device
   std::int64_t calls_ = 0;                                ///< of the pass's observer
   std::int64_t computations_ = 0;                         ///< of the step, whose gradients were made

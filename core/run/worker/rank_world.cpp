@@ -139,4 +139,10 @@ void RankWorld::require_alive() const {
   if (nccl_world_) nccl_world_->throw_if_ended();
 }
 
+void RankWorld::reset_links(std::string_view why) {
+  if (gloo_) gloo_->abort(why);
+  if (nccl_world_) nccl_world_->abort(why);
+  if (shared_) shared_->abort(why);
+}
+
 }  // namespace trainerd::core::run

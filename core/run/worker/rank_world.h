@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/job/job.h"
@@ -63,6 +64,8 @@ class RankWorld final : public parallel::World {
   double meeting_seconds() const { return meeting_seconds_; }
   /// With NCCL the device may have gone on with any numbers.
   void require_alive() const override;
+  /// Closes this rank's connections: operations under way fail with CommError, at the other ranks too.
+  void reset_links(std::string_view why);
   /// Where this rank shows what it does; null: nowhere.
   train::RankPage* page() const { return page_; }
 

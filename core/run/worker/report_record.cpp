@@ -40,10 +40,10 @@ void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& 
   record.missed_gemm_choices = counters.missed_gemm_choices - missed_before;
   record.attention_fallbacks = counters.attention_fallbacks;
   if (job.attention.require == job::AttentionRequire::library && counters.own_attention > 0)
-    throw base::device_error("step " + std::to_string(record.step) + ": attention.require is library, and " +
-                             std::to_string(counters.own_attention) +
-                             " calls of attention ran by our own kernels: set attention.require: any, or see "
-                             "which shapes `trainerd plan` gives to the library");
+    throw base::spec_error("step " + std::to_string(record.step) + ": attention.require is library, and " +
+                           std::to_string(counters.own_attention) +
+                           " calls of attention ran by our own kernels: set attention.require: any, or see "
+                           "which shapes `trainerd plan` gives to the library");
 }
 
 std::string attention_warning(const io::StepRecord& record, const std::string& library) {

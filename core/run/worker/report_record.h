@@ -20,7 +20,7 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
 void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
                      std::int64_t vocab, const std::function<void()>& await_agent);
 /// What a rank's backend counted so far, of timed choices that were missed less `missed_before` its first
-/// step. Throws DeviceError where the job's `attention.require` is not met.
+/// step. Throws SpecError where the job's `attention.require` is not met.
 void put_counters(const kernels::BackendCounters& counters, const job::JobSpec& job, io::StepRecord& record,
                   std::int64_t missed_before = 0);
 

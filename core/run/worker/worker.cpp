@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -28,6 +27,7 @@
 #include "core/run/worker/resume_check.h"
 #include "core/run/worker/saver.h"
 #include "core/run/worker/trace_messages.h"
+#include "core/run/worker/worker_failure.h"
 #include "core/run/worker/worker_process.h"
 #include "core/run/worker/worker_world.h"
 #include "core/spec/machines.h"
@@ -62,7 +62,8 @@ class Worker {
         late_(late),
         saver_(std::move(memory.segments), [this] { await_agent(); }) {}
   ~Worker() { files_.stop(); }  // its loader may wait for a store
-  void run();
+  /// Sets `in_steps` when the state is loaded and steps follow.
+  void run(bool& in_steps);
 
  private:
   void build(const Start& start);
@@ -188,14 +189,17 @@ void Worker::build(const Start& start) {
   page_->enter(train::Activity::load);
   restore_state(start, std::exchange(held_fds_, {}), saver_.snapshot(), *trainer_, rank_->backend(),
                 find_s3_);
+  trainer_->begin_state_check();
   cursor_ = start.cursor;
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
                          reference);
   tokens_ = start.tokens;
   copies_.emplace(job_, rank_number_, *trainer_);
   if (job_.faults.any())
-    injector_.emplace(job_.faults, rank_number_, rank_->layout().grid.ranks(), start.faults_done, *trainer_,
-                      [this](const FaultInjected& fault) { send(fault); });
+    injector_.emplace(
+        job_.faults, rank_number_, rank_->layout().grid.ranks(), start.faults_done, *trainer_,
+        [this](const FaultInjected& fault) { send(fault); },
+        [this] { world_->reset_links("its connections were closed (injected)"); });
   if (job_.supervise.judges_steps()) {
     judge_.emplace(job_.supervise, rank_number_, rank_->layout().grid.ranks(), start.spikes,
                    judge_ties(*trainer_, {.send = [this](const WorkerMessage& m) { send(m); },
@@ -260,6 +264,10 @@ void Worker::launch(std::int64_t step) {
 train::StepReport Worker::await_report(const Launched& launched, io::StepRecord& record) {
   train::StepReport report = trainer_->report();
   world_->require_alive();
+  if (!report.changed_state.empty()) {
+    send(changed_state(rank_number_, launched.step, std::move(report.changed_state)));
+    for (;;) await_agent();
+  }
   // The rank that has the culprit names it; the agent ends the others.
   require_updated(report, launched.step, rank_number_, job_.model.vocab, [this] { await_agent(); });
   require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
@@ -379,13 +387,14 @@ Evaluator::Result Worker::evaluate(std::int64_t step) {
   return result;
 }
 
-void Worker::run() {
+void Worker::run(bool& in_steps) {
   const std::optional<std::string> first = agent_.receive();
   if (!first) throw AgentGone{};
   const AgentMessage message = decode_agent_message(*first);
   const auto* start = std::get_if<Start>(&message);
   base::check(start != nullptr, "a worker's first message is its start");
   build(*start);
+  in_steps = true;
 
   std::int64_t step = first_step_ = start->step;
   Evaluator::Result evaluated = start->evaluate_first ? evaluate(step) : Evaluator::Result{};
@@ -422,28 +431,16 @@ void Worker::run() {
 int run_worker(base::UniqueFd control, WorkerMemory memory, std::optional<std::size_t> late,
                const io::FindS3& find_s3) {
   Channel agent(std::move(control));
-  const auto fail = [&](base::ErrorKind kind, const std::string& message) {
-    try {
-      agent.send(encode(WorkerMessage{Failed{kind, message}}));
-    } catch (const base::Error&) {
-      // Nobody is left to tell.
-    }
-    return 1;
-  };
+  bool in_steps = false;
   try {
     Worker worker(agent, std::move(memory), late, find_s3);
-    worker.run();
+    worker.run(in_steps);
     return 0;
   } catch (const AgentGone&) {
     return 1;
-  } catch (const base::Error& error) {
-    return fail(error.kind(), error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(
-        base::ErrorKind::capacity,
-        "a rank does not fit: its worker ran out of host memory; free some, or make batch.micro smaller");
   } catch (const std::exception& error) {
-    return fail(base::ErrorKind::device, std::string("the worker failed: ") + error.what());
+    send_failure(agent, failure_of(error, in_steps));
+    return 1;
   }
 }
 

@@ -1,0 +1,27 @@
+#include "core/train/state_hashes.h"
+
+namespace trainerd::core::train {
+
+StateHashes::StateHashes(const model::ParamStore& params) {
+  for (std::size_t v = 0; v < params.views(); ++v) {
+    const model::ParamView& view = params.view(v);
+    for (const model::StateRun& run : view.state_runs()) {
+      const model::StatePart& part = view.state_parts()[run.part];
+      const std::string& name = params.info(run.id).name;
+      names_.push_back(name);
+      tensors_.push_back(part.master.rows(run.begin, run.count));
+      for (std::size_t s = 0; s < view.states().size(); ++s) {
+        names_.push_back("optimizer." + view.states()[s] + "." + name);
+        tensors_.push_back(part.states[s].rows(run.begin, run.count));
+      }
+    }
+  }
+}
+
+void StateHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {
+  for (std::size_t i = 0; i < tensors_.size(); ++i)
+    backend.tensor_hash(stream,
+                        {.x = tensors_[i], .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2})});
+}
+
+}  // namespace trainerd::core::train
