@@ -449,6 +449,16 @@ class HuggingFace(NodesTest):
         self.assertEqual(running.wait(PATIENCE), -signal.SIGTERM)
         self.assertEqual(list(self.root.glob("ckpt*")), [])
 
+    def test_a_scale_of_scores_that_transformers_5_does_not_take_is_told_at_export(self):
+        for scalar, told in ((20.5, True), (20.0, False)):
+            directory, _ = self.source("gemma2", f"g{scalar}", query_pre_attn_scalar=scalar)
+            self.command("import", directory, "--out", self.root / f"c{scalar}")
+            done = subprocess.run([BINARY, "export", self.root / f"c{scalar}", "--out", self.root / f"o{scalar}"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("query_pre_attn_scalar is 20.5, and transformers 5 takes an integer alone" in done.stderr, told, done.stderr)
+            written = json.loads((self.root / f"o{scalar}" / "config.json").read_text())["query_pre_attn_scalar"]
+            self.assertEqual((written, type(written)), (scalar, float) if told else (20, int))
+
     def test_export_splits_casts_and_refuses(self):
         directory, tensors = self.source("llama", dtype="BF16")
         self.command("import", directory, "--out", self.root / "ckpt")
