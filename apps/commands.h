@@ -131,6 +131,8 @@ struct DataInspectArgs {
   std::int64_t vocab = 0;    ///< ids must be less; 0: any
   bool all = false;          ///< read all of every file
   std::int64_t seq_len = 0;  ///< show how full samples of it are; 0: do not
+  std::string tokenizer;     ///< a file or "bytes"; empty: as dataset.json says
+  bool json = false;
 };
 /// The status is that of a DataError when a run would refuse a file.
 int data_inspect_command(const DataInspectArgs& args);

@@ -1,5 +1,8 @@
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -8,6 +11,9 @@
 #include "apps/data_options.h"
 #include "apps/exit_codes.h"
 #include "apps/output.h"
+#include "io/text/json.h"
+#include "io/text/utf8.h"
+#include "io/tokenizer/tokenizer.h"
 #include "io/tokens/inspect.h"
 #include "io/tokens/verify.h"
 #include "kernels/base/error.h"
@@ -48,6 +54,43 @@ void throw_problems(const std::vector<std::string>& problems) {
   throw base::data_error(what);
 }
 
+/// What the first document says, by the tokenizer that is named, or that the data names where it is there.
+std::vector<io::ShownLine> shown_tokens(const std::string& named,
+                                        const std::optional<io::DatasetTokenizer>& data,
+                                        std::span<const std::int32_t> first) {
+  if (named.empty() && !data) return {};
+  const std::string file = named.empty() ? data->file : named;
+  std::vector<io::ShownLine> lines;
+  const auto tokenizer_line = [&](const std::string& hash, std::int64_t vocab) {
+    lines.push_back({"tokenizer", "tokenizer", file.empty() ? "not named" : file});
+    lines.push_back({"its hash", "tokenizer_hash", hash});
+    lines.push_back({"its vocabulary", "tokenizer_vocab", std::to_string(vocab)});
+  };
+  std::unique_ptr<io::Tokenizer> tokenizer;
+  std::string reason = "dataset.json does not name its file: give it by --tokenizer";
+  try {
+    if (!file.empty()) tokenizer = io::open_tokenizer(file);
+  } catch (const base::DataError& error) {
+    if (!named.empty()) throw;
+    reason = error.what();
+  }
+  if (tokenizer && data && tokenizer->info().hash != data->hash) {
+    reason = file + " is the tokenizer " + tokenizer->info().hash + ", and " + data->path + " says " +
+             data->hash + ": name the one that made the data by --tokenizer";
+    if (!named.empty()) throw base::data_error(reason);
+    tokenizer.reset();
+  }
+  tokenizer_line(data ? data->hash : tokenizer->info().hash, data ? data->vocab : tokenizer->info().vocab);
+  std::string text = "not decoded: " + reason;
+  try {
+    if (tokenizer) text = io::to_text(nlohmann::json(io::with_replacements(tokenizer->decode(first))));
+  } catch (const base::DataError& error) {
+    text = std::string("not decoded: ") + error.what();
+  }
+  lines.push_back({"first document", "first_document", text});
+  return lines;
+}
+
 }  // namespace
 
 int data_inspect_command(const DataInspectArgs& args) {
@@ -55,8 +98,11 @@ int data_inspect_command(const DataInspectArgs& args) {
   options.all = args.all;
   options.seq_len = args.seq_len;
   options.files = data_files_of({args.path});
+  options.show = [&args](const auto& data, std::span<const std::int32_t> first) {
+    return shown_tokens(args.tokenizer, data, first);
+  };
   const io::Inspection inspection = io::inspect_data(args.path, options);
-  print(inspection.text);
+  print(args.json ? inspection.json : inspection.text);
   throw_problems(inspection.problems);
   return kExitDone;
 }

@@ -3,7 +3,9 @@
 
 #include "apps/commands.h"
 #include "apps/exit_codes.h"
+#include "apps/job_file.h"
 #include "apps/output.h"
+#include "apps/signals.h"
 #include "core/hf/convert.h"
 #include "io/text/text.h"
 #include "kernels/base/error.h"
@@ -39,7 +41,10 @@ int export_command(const ExportArgs& args) {
   options.average = args.ema;
   if (!args.dtype.empty()) options.dtype = kernels::parse_dtype(args.dtype);
   if (!args.max_shard_size.empty()) options.most_shard_bytes = shard_bytes(args.max_shard_size);
+  RemoveOnSignal interrupted;
+  options.on_partial = [&interrupted](const std::string& partial) { interrupted.set(partial); };
   const core::hf::Exported exported = core::hf::export_weights(options);
+  for (const std::string& note : exported.notes) say(args.out + ": " + note);
   const std::string what = !exported.form                                    ? ""
                            : exported.form == core::hf::AdapterForm::adapter ? "LoRA adapters for "
                                                                              : "merged ";

@@ -165,6 +165,11 @@ class CommandLine {
         ->add_option("--seq-len", inspect_.seq_len,
                      "Say how full samples of this many tokens are by data.packing")
         ->check(CLI::Range(1, 1 << 24));
+    inspect
+        ->add_option("--tokenizer", inspect_.tokenizer,
+                     "Decode the first tokens by it; default: the file that dataset.json names")
+        ->type_name("FILE|bytes");
+    inspect->add_flag("--json", inspect_.json, "One JSON object");
     inspect->callback([this] { chosen_ = [this] { return data_inspect_command(inspect_); }; });
     CLI::App* verify =
         data->add_subcommand("verify", "Read files whole and check sizes, ids, documents and checksums");

@@ -146,7 +146,7 @@ void Merged::read(const io::TensorSlice& box, std::span<std::byte> out) const {
   base_->read(wide, std::as_writable_bytes(std::span(values)));
   add_products(box, values);
   if (const auto bad = convert(Element::f32, std::as_bytes(std::span(values)), box.dtype, out))
-    not_finite(box.name, *bad);
+    not_finite(path_, box.name, *bad);
 }
 
 /// values[row][column] += scale (B A)[row][column] of the box.

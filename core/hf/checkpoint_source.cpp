@@ -5,6 +5,7 @@
 
 #include "core/hf/config.h"
 #include "core/hf/elements.h"
+#include "core/hf/tensor_files.h"
 #include "core/hf/weight_source.h"
 #include "core/model/identity.h"
 #include "io/checkpoint/files.h"
@@ -71,6 +72,22 @@ std::string Checkpoint::outline() const {
 
 std::string Checkpoint::verify() const {
   io::verify_checkpoint(path_);
+  std::vector<std::byte> rows;
+  for (const SourceTensor& tensor : tensors_) {
+    io::TensorSlice box{.name = tensor.name,
+                        .dtype = tensor.dtype,
+                        .logical_shape = tensor.shape,
+                        .begin = std::vector<std::int64_t>(tensor.shape.size(), 0),
+                        .shape = tensor.shape};
+    const std::int64_t count = tensor.shape[0],
+                       row_bytes = io::tensor_bytes(tensor.dtype, tensor.shape) / count,
+                       step = std::max<std::int64_t>(1, kPieceBytes / row_bytes);
+    for (box.begin[0] = 0; box.begin[0] < count; box.begin[0] += step) {
+      box.shape[0] = std::min(step, count - box.begin[0]);
+      rows.resize(static_cast<std::size_t>(box.shape[0] * row_bytes));
+      read(box, rows);  // throws for a value that is not finite
+    }
+  }
   return outline();  // checksums of all shards are in the manifest
 }
 
@@ -82,7 +99,8 @@ void Checkpoint::read(const io::TensorSlice& box, std::span<std::byte> out) cons
   stored.logical_shape = tensor.shape;
   std::vector<std::byte> raw(static_cast<std::size_t>(io::tensor_bytes(tensor.dtype, box.shape)));
   reader_.read(stored, raw);
-  if (const auto bad = convert(element_of(tensor.dtype), raw, box.dtype, out)) not_finite(box.name, *bad);
+  if (const auto bad = convert(element_of(tensor.dtype), raw, box.dtype, out))
+    not_finite(path_, box.name, *bad);
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
+#include <utility>
 
 #include "io/hash/hash.h"
 #include "io/storage/local_storage.h"
@@ -22,10 +24,12 @@ constexpr std::array kTokenizerFiles{"added_tokens.json", "chat_template.jinja",
                                      "tokenizer.model",   "tokenizer_config.json",   "vocab.json"};
 constexpr std::int64_t kLargestFile = std::int64_t{1} << 30;
 
-std::vector<std::byte> content_of(const io::Storage& storage, const std::string& name) {
-  const std::unique_ptr<io::StoredFile> file = storage.open(name);
+std::vector<std::byte> content_of(const std::string& path) {
+  const std::size_t slash = path.rfind('/');
+  const std::unique_ptr<io::StoredFile> file =
+      io::open_storage(path.substr(0, slash))->open(path.substr(slash + 1));
   if (file->bytes() > kLargestFile)
-    throw base::checkpoint_error(storage.path_of(name) + ": has more than 1 GiB, and is no tokenizer's file");
+    throw base::checkpoint_error(path + ": has more than 1 GiB, and is no tokenizer's file");
   std::vector<std::byte> bytes(static_cast<std::size_t>(file->bytes()));
   file->read(0, bytes);
   return bytes;
@@ -89,47 +93,80 @@ std::vector<std::string> tokenizer_files(const std::string& directory) {
 }
 
 bool may_be_tokenizer(const std::string& directory, const std::string& hash) {
-  const std::unique_ptr<io::Storage> storage = io::open_storage(directory);
   bool compared = false;
-  for (const std::string& name : tokenizer_files(directory)) {
-    if (name != "tokenizer.json" && name != "tokenizer.model") continue;
-    if (io::xxh3_hex(content_of(*storage, name)) == hash) return true;
+  for (const TokenizerFile& file : tokenizer_files_in(directory)) {
+    if (file.name != "tokenizer.json" && file.name != "tokenizer.model") continue;
+    if (io::xxh3_hex(content_of(file.path)) == hash) return true;
     compared = true;
   }
   return !compared;
 }
 
-std::string tokenizer_checksum(const std::string& directory) {
-  const std::vector<std::string> names = tokenizer_files(directory);
-  if (names.empty()) return "";
-  const std::unique_ptr<io::Storage> storage = io::open_storage(directory);
+std::vector<TokenizerFile> tokenizer_files_in(const std::string& directory) {
+  std::vector<TokenizerFile> files;
+  for (const std::string& name : tokenizer_files(directory)) files.push_back({name, directory + "/" + name});
+  return files;
+}
+
+std::vector<TokenizerFile> tokenizer_files_with(const std::string& file) {
+  const std::filesystem::path path = std::filesystem::absolute(file).lexically_normal();
+  const std::vector<std::byte> bytes = content_of(path.string());
+  const auto first = std::find_if(bytes.begin(), bytes.end(), [](std::byte byte) {
+    return std::string_view(" \t\r\n").find(std::to_integer<char>(byte)) == std::string_view::npos;
+  });
+  const bool json = first != bytes.end() && *first == std::byte{'{'};
+  std::vector<TokenizerFile> files{{json ? "tokenizer.json" : "tokenizer.model", path.string()}};
+  for (TokenizerFile& beside : tokenizer_files_in(path.parent_path().string()))
+    if (beside.name != "tokenizer.json" && beside.name != "tokenizer.model")
+      files.push_back(std::move(beside));
+  std::sort(files.begin(), files.end(),
+            [](const TokenizerFile& a, const TokenizerFile& b) { return a.name < b.name; });
+  return files;
+}
+
+std::string tokenizer_checksum(const std::vector<TokenizerFile>& files) {
+  if (files.empty()) return "";
   io::Xxh3 hash;
-  for (const std::string& name : names) {
-    const std::vector<std::byte> bytes = content_of(*storage, name);
-    const std::string head = name + " " + std::to_string(bytes.size()) + "\n";
+  for (const TokenizerFile& file : files) {
+    const std::vector<std::byte> bytes = content_of(file.path);
+    const std::string head = file.name + " " + std::to_string(bytes.size()) + "\n";
     hash.update(std::as_bytes(std::span(head)));
     hash.update(bytes);
   }
   return hash.hex();
 }
 
-void copy_tokenizer(const std::string& from, const std::string& to) {
-  const std::unique_ptr<io::Storage> source = io::open_storage(from), target = io::open_storage(to);
-  const std::vector<std::string> names = tokenizer_files(from);
+std::string tokenizer_checksum(const std::string& directory) {
+  return tokenizer_checksum(tokenizer_files_in(directory));
+}
+
+void copy_tokenizer(const std::vector<TokenizerFile>& files, const std::string& to) {
+  const std::unique_ptr<io::Storage> target = io::open_storage(to);
   target->make_folder("");
-  for (const std::string& name : names) target->write(name, content_of(*source, name));
+  for (const TokenizerFile& file : files) target->write(file.name, content_of(file.path));
   target->sync_folder("");
 }
 
-void replace_tokenizer(const std::string& from, const std::string& to) {
+void replace_tokenizer(const std::vector<TokenizerFile>& files, const std::string& to) {
   const std::filesystem::path parent = std::filesystem::path(io::local_path(to)).parent_path();
   io::LocalStorage beside(parent.empty() ? "." : parent.string());
   const std::string name = std::filesystem::path(to).filename().string(), partial = name + ".partial";
   beside.remove(partial);
-  copy_tokenizer(from, beside.path_of(partial));
+  copy_tokenizer(files, beside.path_of(partial));
   beside.remove(name);
   beside.rename(partial, name);
   beside.sync_folder("");
+}
+
+Origin tokenizer_origin(const std::vector<TokenizerFile>& files, std::optional<std::int32_t> bos,
+                        std::optional<std::int32_t> eos) {
+  Origin origin;
+  origin.tokenizer = tokenizer_checksum(files);
+  nlohmann::ordered_json ids = nlohmann::ordered_json::object();
+  if (bos) ids["bos_token_id"] = *bos;
+  if (eos) ids["eos_token_id"] = *eos;
+  if (!ids.empty()) origin.generation_config = io::to_text(ids, 2) + "\n";
+  return origin;
 }
 
 }  // namespace trainerd::core::hf

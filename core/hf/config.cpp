@@ -31,7 +31,7 @@ json parse(const std::string& text, const std::string& path) {
     if (!config.is_object()) throw io::JsonError("not an object");
     return config;
   } catch (const io::JsonError& e) {
-    throw base::checkpoint_error(path + ": " + e.what());
+    throw base::checkpoint_error(path + ": " + e.what() + ": fetch the file again");
   }
 }
 

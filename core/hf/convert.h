@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,6 +18,8 @@ struct ImportOptions {
   std::string from;  ///< a Hugging Face directory
   std::string out;   ///< the checkpoint's directory, which is made
   std::int64_t most_shard_bytes = std::int64_t{5} << 30;
+  /// Told the directory that is filled meanwhile, and at the end an empty text.
+  std::function<void(const std::string& partial)> on_partial = [](const std::string&) {};
 };
 struct Imported {
   std::string path;  ///< of the checkpoint, absolute
@@ -41,7 +44,8 @@ struct ExportOptions {
   std::optional<AdapterForm> form =
       {};                 ///< none: the weights, or the adapters where the checkpoint holds these
   std::string base = {};  ///< merged: where the base's weights are now; empty: where they were
-  bool average = false;   ///< in place of the last weights, or adapters, their average (key `ema`), in fp32
+  std::function<void(const std::string& partial)> on_partial = [](const std::string&) {};  ///< as above
+  bool average = false;  ///< in place of the last weights, or adapters, their average (key `ema`), in fp32
 };
 struct Exported {
   std::string from;  ///< the checkpoint's directory
@@ -49,7 +53,8 @@ struct Exported {
   std::optional<AdapterForm> form = {};  ///< none: the checkpoint holds a model's weights
   std::size_t files = 0;
   std::int64_t bytes = 0;
-  std::string tokenizer = {};  ///< names of the tokenizer's files; empty: none
+  std::string tokenizer = {};           ///< names of the tokenizer's files; empty: none
+  std::vector<std::string> notes = {};  ///< what some programs do not take
 };
 /// Writes a Hugging Face directory that transformers loads, or of adapters one that PEFT loads. Throws
 /// CheckpointError: no family that is known has such models, the tokenizer's files are not there any more, a

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -58,8 +59,24 @@ std::vector<std::string> weight_files(const io::Storage& storage) {
     if (files.empty()) throw io::JsonError("names no file");
     return {files.begin(), files.end()};
   } catch (const io::JsonError& e) {
-    throw base::checkpoint_error(path + ": " + e.what());
+    throw base::checkpoint_error(path + ": " + e.what() + ": fetch the file again");
   }
+}
+
+/// Its text. Throws CheckpointError: it is no JSON object, or its end tokens are no ids.
+std::string checked_generation_config(const io::Storage& storage, const std::string& path) {
+  std::string text = io::read_text(storage, "generation_config.json");
+  try {
+    const nlohmann::json config = io::parse_json(text);
+    if (!config.is_object()) throw io::JsonError("not an object");
+    const nlohmann::json ids = config.value("eos_token_id", nlohmann::json());
+    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
+      if (!id.is_null() && !(id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int>::max()))
+        throw io::JsonError("eos_token_id is " + io::text_of(id) + ", which is no token's id");
+  } catch (const io::JsonError& e) {
+    throw base::checkpoint_error(path + ": " + e.what() + ": fetch the file again, or remove it");
+  }
+  return text;
 }
 
 class Directory final : public WeightSource {
@@ -81,10 +98,16 @@ class Directory final : public WeightSource {
     std::unique_ptr<io::StoredFile> open;
     std::string head_hash;  ///< of its header
   };
+  static std::int64_t bytes_of(const Stored& stored) {
+    std::int64_t bytes = size_of(stored.element);
+    for (const std::int64_t size : stored.shape) bytes *= size;
+    return bytes;
+  }
   void open_files();
   void add_file(const std::string& name);
   void map_names(const std::string& family);
   const std::string* stored_name(const std::string& family_name) const;
+  std::map<std::int64_t, std::string> tensors_of(std::size_t file) const;
   void require_same_head() const;
   void read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                  std::span<std::byte> out) const;
@@ -99,9 +122,14 @@ class Directory final : public WeightSource {
 Directory::Directory(const std::string& path) : storage_(io::open_storage(path)) {
   path_ = storage_->path_of("");
   origin_.from = path_;
+  if (!storage_->exists("config.json"))
+    throw base::checkpoint_error(path_ +
+                                 ": there is no such directory, or it has no config.json: name the directory "
+                                 "of a Hugging Face model, with every file of the model");
   origin_.config = io::read_text(*storage_, "config.json");
   if (storage_->exists("generation_config.json"))
-    origin_.generation_config = io::read_text(*storage_, "generation_config.json");
+    origin_.generation_config =
+        checked_generation_config(*storage_, storage_->path_of("generation_config.json"));
   const SourceConfig config = read_config(origin_.config, storage_->path_of("config.json"));
   model_ = config.model;
   notes_ = config.notes;
@@ -120,6 +148,9 @@ void Directory::open_files() {
 
 void Directory::add_file(const std::string& name) {
   const std::string path = storage_->path_of(name);
+  if (!storage_->exists(name))
+    throw base::checkpoint_error(path + ": " + kIndex +
+                                 " names it, and it is not there: fetch every file of the model");
   File file{name, storage_->open(name), ""};
   std::vector<std::byte> head(static_cast<std::size_t>(std::min<std::int64_t>(8, file.open->bytes())));
   io::ForeignHeader header;
@@ -199,19 +230,42 @@ std::string Directory::outline() const {
   return hash.hex();
 }
 
+/// Those of a file whose values are known, by where they begin.
+std::map<std::int64_t, std::string> Directory::tensors_of(std::size_t file) const {
+  std::map<std::int64_t, std::string> tensors;
+  for (const auto& [name, stored] : stored_)
+    if (stored.file == file && !odd_dtypes_.contains(name) && bytes_of(stored) > 0)
+      tensors[stored.begin] = name;
+  return tensors;
+}
+
 std::string Directory::verify() const {
   io::Xxh3 hash;
   const std::string head = outline();
   hash.update(std::as_bytes(std::span(head)));
   std::vector<std::byte> chunk(kChunkBytes);
-  for (const File& file : files_)
-    for (std::int64_t at = 0, bytes = file.open->bytes(); at < bytes;) {
-      const std::span<std::byte> part = std::span(chunk).first(static_cast<std::size_t>(
-          std::min<std::int64_t>(static_cast<std::int64_t>(kChunkBytes), bytes - at)));
-      file.open->read(at, part);
-      hash.update(part);
-      at += static_cast<std::int64_t>(part.size());
+  for (std::size_t f = 0; f < files_.size(); ++f) {
+    // Tensor by tensor, so that no value lies in two pieces.
+    std::int64_t at = 0;
+    const auto read_to = [&](std::int64_t end, const std::string& name, const Stored* tensor) {
+      const std::int64_t begin = at;
+      while (at < end) {
+        const std::span<std::byte> part = std::span(chunk).first(
+            static_cast<std::size_t>(std::min(static_cast<std::int64_t>(kChunkBytes), end - at)));
+        files_[f].open->read(at, part);
+        hash.update(part);
+        if (const auto bad = tensor ? first_not_finite(tensor->element, part) : std::nullopt)
+          not_finite(storage_->path_of(files_[f].name), name, (at - begin) / size_of(tensor->element) + *bad);
+        at += static_cast<std::int64_t>(part.size());
+      }
+    };
+    for (const auto& [begin, name] : tensors_of(f)) {
+      const Stored& tensor = stored_.at(name);
+      read_to(begin, "", nullptr);
+      read_to(begin + bytes_of(tensor), name, &tensor);
     }
+    read_to(files_[f].open->bytes(), "", nullptr);
+  }
   require_same_head();
   return hash.hex();
 }
@@ -260,7 +314,8 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
   const auto fetch = [&](std::int64_t element, std::int64_t count, std::span<std::byte> to) {
     raw.resize(static_cast<std::size_t>(count * from_size));
     file.read(stored.begin + element * from_size, raw);
-    if (const auto bad = convert(stored.element, raw, box.dtype, to)) not_finite(part.name, element + *bad);
+    if (const auto bad = convert(stored.element, raw, box.dtype, to))
+      not_finite(storage_->path_of(files_[stored.file].name), part.name, element + *bad);
   };
   const auto at = [&](std::int64_t row, std::int64_t in_row) {
     return static_cast<std::size_t>(((row - box.begin[0]) * columns + in_row) * to_size);

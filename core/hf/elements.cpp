@@ -56,6 +56,17 @@ std::optional<std::int64_t> convert_from(std::span<const std::byte> from, DType 
   return dtype == DType::f32 ? convert_as<From, float>(from, to) : convert_as<From, Bf16>(from, to);
 }
 
+/// The exponent's bits are all ones.
+template <class Bits>
+std::optional<std::int64_t> first_with(Bits exponent, std::span<const std::byte> values) {
+  for (std::size_t i = 0; i + sizeof(Bits) <= values.size(); i += sizeof(Bits)) {
+    Bits bits;
+    std::memcpy(&bits, values.data() + i, sizeof(Bits));
+    if ((bits & exponent) == exponent) return static_cast<std::int64_t>(i / sizeof(Bits));
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 std::optional<Element> element_of(const std::string& word) {
@@ -82,6 +93,15 @@ std::optional<std::int64_t> convert(Element element, std::span<const std::byte> 
     case Element::f16: return convert_from<Half>(from, dtype, to);
   }
   return std::nullopt;
+}
+
+std::optional<std::int64_t> first_not_finite(Element element, std::span<const std::byte> values) {
+  switch (element) {
+    case Element::f32: return first_with<std::uint32_t>(0x7f800000, values);
+    case Element::bf16: return first_with<std::uint16_t>(0x7f80, values);
+    case Element::f16: break;
+  }
+  return first_with<std::uint16_t>(0x7c00, values);
 }
 
 }  // namespace trainerd::core::hf

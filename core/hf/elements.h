@@ -25,4 +25,7 @@ kernels::DType held_in(Element element);
 std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, kernels::DType dtype,
                                     std::span<std::byte> to);
 
+/// The place of the first value that is not finite; none: all are.
+std::optional<std::int64_t> first_not_finite(Element element, std::span<const std::byte> values);
+
 }  // namespace trainerd::core::hf

@@ -101,7 +101,7 @@ void require_tokenizer(const Source& source) {
 std::string copied_tokenizer(const std::string& from, const std::string& to) {
   std::string names;
   for (const std::string& name : tokenizer_files(from)) names += (names.empty() ? "" : ", ") + name;
-  copy_tokenizer(from, to);
+  copy_tokenizer(tokenizer_files_in(from), to);
   return names;
 }
 
@@ -176,6 +176,7 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
   const std::vector<OutTensor> tensors =
       adapter_tensors(source, family, all, options.dtype.value_or(source.dtype()));
   io::NewDirectory out(options.out);
+  options.on_partial(out.partial());
   const std::vector<TensorFile> files =
       write_tensor_files(out.partial(), tensors, std::numeric_limits<std::int64_t>::max(),
                          [](std::size_t, std::size_t) { return "adapter_model.safetensors"; });
@@ -187,6 +188,7 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
   for (const TensorFile& file : files) exported.bytes += file.info.bytes;
   if (tokenizer) exported.tokenizer = copied_tokenizer(source.tokenizer(), out.partial());
   out.complete();
+  options.on_partial("");
   return exported;
 }
 
@@ -218,13 +220,16 @@ Exported export_weights(const ExportOptions& options) {
                        [&source, &piece](const OutTensor::Take& take) { give_piece(*source, piece, take); }});
 
   io::NewDirectory out(options.out);
+  options.on_partial(out.partial());
   const std::vector<TensorFile> files =
       write_tensor_files(out.partial(), tensors, options.most_shard_bytes, file_name);
   const std::unique_ptr<io::Storage> storage = io::open_storage(out.partial());
   if (files.size() > 1)
     storage->write("model.safetensors.index.json", io::bytes_of(index_text(tensors, files)));
   storage->write("config.json",
-                 io::bytes_of(write_config(family, source->model(), origin.config, pieces.front().dtype)));
+                 io::bytes_of(write_config(family, source->model(),
+                                           origin.config.empty() ? origin.generation_config : origin.config,
+                                           pieces.front().dtype)));
   storage->write("generation_config.json",
                  io::bytes_of(origin.generation_config.empty() ? "{\n  \"_from_model_config\": true\n}\n"
                                                                : origin.generation_config));
@@ -232,10 +237,17 @@ Exported export_weights(const ExportOptions& options) {
   exported.from = source->path();
   exported.architecture = find_family(family)->architecture;
   exported.files = files.size();
+  if (const double scalar = source->model().attention.query_pre_attn_scalar;
+      family == "gemma2" && scalar != std::floor(scalar))
+    exported.notes.push_back(
+        fmt::format("config.json: query_pre_attn_scalar is {}, and transformers 5 takes an integer alone for "
+                    "Gemma 2: it will refuse this model; transformers 4 loads it",
+                    scalar));
   if (merged) exported.form = AdapterForm::merged;
   if (tokenizer) exported.tokenizer = copied_tokenizer(source->tokenizer(), out.partial());
   for (const TensorFile& file : files) exported.bytes += file.info.bytes;
   out.complete();
+  options.on_partial("");
   return exported;
 }
 

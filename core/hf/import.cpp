@@ -61,6 +61,7 @@ Imported import_weights(const ImportOptions& options) {
   Origin origin = source->origin();
   origin.from = std::filesystem::absolute(io::local_path(options.from)).lexically_normal().string();
   io::NewDirectory out(options.out);  // before the long reading: a name that is taken is refused at once
+  options.on_partial(out.partial());
   origin.content = source->verify();
   std::vector<OutTensor> tensors;
   for (const SourceTensor& tensor : source->tensors())
@@ -71,13 +72,14 @@ Imported import_weights(const ImportOptions& options) {
       out.partial(), tensors, options.most_shard_bytes,
       [](std::size_t i, std::size_t) { return fmt::format("shard-{:05}.safetensors", i); });
   if (!source->tokenizer().empty())
-    copy_tokenizer(source->tokenizer(), out.partial() + "/" + kCompanionFolder);
+    copy_tokenizer(tokenizer_files_in(source->tokenizer()), out.partial() + "/" + kCompanionFolder);
   const std::string manifest = io::to_json(manifest_of(*source, origin, files)),
                     marker = io::xxh3_hex(io::bytes_of(manifest)) + "\n";
   const std::unique_ptr<io::Storage> storage = io::open_storage(out.partial());
   storage->write(io::kManifestFile, io::bytes_of(manifest));
   storage->write(io::kMarkerFile, io::bytes_of(marker));
   out.complete();
+  options.on_partial("");
   std::string tokenizer;
   if (!source->tokenizer().empty())
     for (const std::string& name : tokenizer_files(source->tokenizer()))

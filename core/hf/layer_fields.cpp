@@ -44,7 +44,7 @@ class RopeReader {
       if (!value.is_null() && !take(key, value))
         r_.problem(name_, "\"" + key + "\" is not known with " + word_of(s_.kind) +
                               " scaling: remove it if it changes nothing");
-    if (s_.kind == RopeScalingKind::none) return;
+    if (s_.kind == RopeScalingKind::none) return finish();
     const json* factor = find(rope_, "factor");
     if (absent(factor)) return r_.problem(name_, "factor is missing");
     if (s_.factor < 1) return r_.problem(name_, "factor " + shown(*factor) + " is less than 1");
@@ -52,10 +52,18 @@ class RopeReader {
       s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
     // Scaled by one is not scaled, unless cos and sin are.
     if (s_.factor == 1 && s_.attention_factor == 0) s_ = {};
-    scaling_to_ = s_;
+    finish();
   }
 
  private:
+  /// Files may have both spellings, which must agree.
+  void finish() {
+    const bool second = name_ != "rope_scaling" && &scaling_to_ == &r_.model.rope_scaling &&
+                        !absent(find(r_.json, "rope_scaling"));
+    if (second && s_ != scaling_to_)
+      r_.problem(name_, "says another scaling than rope_scaling: remove the one that is wrong");
+    else scaling_to_ = s_;
+  }
   bool kind() {
     const json* type = find(rope_, "rope_type");
     if (type == nullptr) type = find(rope_, "type");

@@ -23,11 +23,11 @@ std::size_t WeightSource::index_of(const io::TensorSlice& box) const {
   throw base::checkpoint_error(path_ + ": holds no tensor " + box.name + ", which the job's model has");
 }
 
-void WeightSource::not_finite(const std::string& tensor, std::int64_t element) const {
+void WeightSource::not_finite(const std::string& where, const std::string& tensor, std::int64_t element) {
   throw base::checkpoint_error(
       fmt::format("{}: {} has a value that is not finite (NaN or infinite), element {} of what was read: the "
                   "weights are damaged or training diverged; take others",
-                  path_, tensor, element));
+                  where, tensor, element));
 }
 
 std::string name_prefix(Weights weights) {

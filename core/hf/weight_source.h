@@ -41,7 +41,8 @@ class WeightSource {
 
   /// A checksum of all but the weights' values: names, shapes, sizes. Nodes compare it.
   virtual std::string outline() const = 0;
-  /// Reads everything once and returns its checksum. Throws CheckpointError naming the file that is damaged.
+  /// Reads everything and returns its checksum. Throws CheckpointError naming the file that is damaged or has
+  /// a value that is not finite.
   virtual std::string verify() const = 0;
   /// Fills a box of a logical tensor, row-major, in the box's dtype, f32 or bf16; reads the bytes that it
   /// needs and no others. A box's tensor may have fewer rows than the source's (positions of shorter
@@ -52,7 +53,9 @@ class WeightSource {
  protected:
   /// Of the name. Throws CheckpointError when the box is not of it.
   std::size_t index_of(const io::TensorSlice& box) const;
-  [[noreturn]] void not_finite(const std::string& tensor, std::int64_t element) const;
+  /// `where`: the file or the checkpoint that holds it.
+  [[noreturn]] static void not_finite(const std::string& where, const std::string& tensor,
+                                      std::int64_t element);
 
   std::string path_;
   job::ModelOptions model_;

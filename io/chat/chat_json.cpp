@@ -35,10 +35,19 @@ std::string role_of(const std::string& from) {
 
 bool is_empty(const json& value) { return value.is_null() || (value.is_array() && value.empty()); }
 
+void refuse_tools(const json& object) {
+  if (const auto tools = object.find("tools"); tools != object.end() && !is_empty(*tools))
+    throw JsonError("it has \"tools\", which no template here writes: leave such conversations out");
+}
+
 ChatMessage message_of(const json& item, const NormalForm& form) {
   if (!item.is_object()) throw JsonError("it is not an object with a role and a content");
   if (const auto tools = item.find("tool_calls"); tools != item.end() && !is_empty(*tools))
     throw JsonError("it has tool_calls, which no template here writes: leave such conversations out");
+  if (const auto weight = item.find("weight"); weight != item.end() && !weight->is_null() && *weight != 1)
+    throw JsonError("its weight is " + weight->dump() +
+                    ", and all that the assistant says counts alike: remove the weight, or leave the "
+                    "conversation out");
   const bool shared = item.contains("from") && !item.contains("role");
   const char* content = shared ? "value" : "content";
   if (const auto parts = item.find(content); parts != item.end() && parts->is_array())
@@ -122,6 +131,7 @@ ChatText answered(ChatTemplate chat, const std::vector<ChatMessage>& messages, s
 
 std::vector<ChatMessage> read_chat(std::string_view line, const std::string& field, const NormalForm& form) {
   const json object = object_of(line);
+  refuse_tools(object);
   return messages_of(field_of(object, field, "--field"), field, form);
 }
 
@@ -136,6 +146,7 @@ ChatPair read_pair(std::string_view line, const NormalForm& form) {
 ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
                         std::string_view bos) {
   const json object = object_of(line);
+  refuse_tools(object);
   std::vector<ChatMessage> chosen = messages_of(pair_member(object, "chosen"), "chosen", form),
                            rejected = messages_of(pair_member(object, "rejected"), "rejected", form);
   if (const auto prompt = object.find("prompt"); prompt != object.end() && prompt->is_array()) {

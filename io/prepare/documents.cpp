@@ -109,7 +109,9 @@ void read_json_lines(const DocumentRange& range, const LineForm& form,
     try {
       texts = texts_of_line(line->text, form);
     } catch (const JsonError& error) {
-      throw base::data_error(place_in(range.path, line->offset, range.files) + ": " + error.what());
+      const std::string what = error.what();
+      throw base::data_error(place_in(range.path, line->offset, range.files) + ": " + what +
+                             (what.starts_with("not valid JSON") ? "; repair the line, or remove it" : ""));
     }
     for (const ChatText& text : texts)
       take({.text = text.text, .offset = line->offset, .learned = marks ? &text.assistant : nullptr});

@@ -400,6 +400,12 @@ Prepared prepare_data(const PrepareOptions& options,
                                 ? "all pairs of the inputs have more tokens than --pair-tokens allows"
                                 : "there is no text in the inputs: all their documents are empty"));
   }
+  if (done.learned == 0) {
+    folder.keep({});
+    throw base::data_error(options.inputs.front() + (options.inputs.size() > 1 ? ", ...: " : ": ") +
+                           "no token counts in the loss: no conversation has a message of the assistant, or "
+                           "every completion is empty");
+  }
   folder.finish(dataset_json(options, *tokenizer, form, inputs, plan, finished));
   return done;
 }

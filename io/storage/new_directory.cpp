@@ -1,11 +1,15 @@
 #include "io/storage/new_directory.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
 #include <system_error>
+#include <vector>
 
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
@@ -16,6 +20,10 @@ namespace trainerd::io {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr const char* kEnding = ".partial-";
+constexpr const char* kLock = ".trainerd-lock";
+constexpr int kAttempts = 16;
 
 [[noreturn]] void cannot(const std::string& path, const std::string& what, int error) {
   throw StorageError(path + ": cannot " + what + ": " + base::errno_text(error) + remedy_of(error, true),
@@ -38,13 +46,47 @@ NewDirectory::NewDirectory(const std::string& path) : path_(absolute(path)) {
     throw base::checkpoint_error(path_ + ": exists already: remove it, or choose another directory");
   fs::create_directories(fs::path(path_).parent_path(), error);
   if (error) cannot(path_, "make this directory", error.value());
-  std::string unique = path_ + ".partial-XXXXXX";
-  if (::mkdtemp(unique.data()) == nullptr) cannot(unique, "make this directory", errno);
-  partial_ = unique;
+  remove_leftovers();
+  // Another process may take a new one for a leftover, before it is locked.
+  for (int attempt = 0; !make(); ++attempt)
+    if (attempt == kAttempts) cannot(partial_, "lock a file in this directory", EWOULDBLOCK);
   // As other directories: mkdtemp's are this user's alone.
   const mode_t mask = ::umask(0);
   ::umask(mask);
   if (::chmod(partial_.c_str(), 0777 & ~mask) != 0) cannot(partial_, "give others access to", errno);
+}
+
+bool NewDirectory::make() {
+  std::string unique = path_ + kEnding + "XXXXXX";
+  if (::mkdtemp(unique.data()) == nullptr) cannot(unique, "make this directory", errno);
+  partial_ = unique;
+  const std::string lock = partial_ + "/" + kLock;
+  lock_ = base::UniqueFd(::open(lock.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!lock_ && errno != ENOENT) {
+    const int error = errno;
+    std::error_code ignored;
+    fs::remove_all(partial_, ignored);
+    cannot(lock, "make this file", error);
+  }
+  struct stat status {};
+  return lock_ && ::flock(lock_.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(lock_.get(), &status) == 0 &&
+         status.st_nlink > 0;
+}
+
+/// Those whose lock no process holds.
+void NewDirectory::remove_leftovers() const {
+  const fs::path path(path_);
+  const std::string begin = path.filename().string() + kEnding;
+  std::error_code error;
+  std::vector<fs::path> found;
+  for (fs::directory_iterator it(path.parent_path(), error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (name.size() == begin.size() + 6 && name.starts_with(begin)) found.push_back(it->path());
+  }
+  for (const fs::path& left : found) {
+    const base::UniqueFd lock(::open((left / kLock).c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(left, error);
+  }
 }
 
 NewDirectory::~NewDirectory() {
@@ -53,6 +95,8 @@ NewDirectory::~NewDirectory() {
 }
 
 void NewDirectory::complete() {
+  const std::string lock = partial_ + "/" + kLock;
+  if (::unlink(lock.c_str()) != 0) cannot(lock, "remove this file", errno);
   if (const int error = base::sync_directory(partial_); error != 0)
     cannot(partial_, "flush to the disk", error);
   std::error_code error;

@@ -2,10 +2,13 @@
 
 #include <string>
 
+#include "kernels/base/fd.h"
+
 namespace trainerd::io {
 
 /// A directory that appears whole or not at all: it is filled under another name beside its own, which no
-/// other process uses, and renamed. A kill leaves that one behind.
+/// other process uses, and renamed. What a kill leaves behind is removed by the next of the same name: a lock
+/// on a file in it says that a process works there still.
 class NewDirectory {
  public:
   /// Throws CheckpointError when `path` exists and is not an empty directory, or cannot be made.
@@ -21,7 +24,11 @@ class NewDirectory {
   void complete();
 
  private:
+  bool make();
+  void remove_leftovers() const;
+
   std::string path_, partial_;
+  base::UniqueFd lock_;
   bool completed_ = false;
 };
 

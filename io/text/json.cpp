@@ -46,7 +46,10 @@ nlohmann::json parse_json(
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::exception& e) {
-    throw JsonError(std::string("not valid JSON: ") + e.what());
+    // Without the library's number: "[json.exception.parse_error.101] parse error at ...".
+    const std::string what = e.what();
+    const std::size_t end = what.find("] ");
+    throw JsonError("not valid JSON: " + (end == std::string::npos ? what : what.substr(end + 2)));
   }
 }
 

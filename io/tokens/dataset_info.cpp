@@ -31,6 +31,13 @@ auto read_dataset(const std::string& path, const DataFiles& from, const Take& ta
   }
 }
 
+std::optional<std::int32_t> end_token(const nlohmann::json& j) {
+  const auto after = j.find("after");
+  if (after == j.end() || !after->is_array() || after->empty()) return std::nullopt;
+  if (!after->back().is_number_integer()) throw JsonError("\"after\" is not a list of ids");
+  return after->back().get<std::int32_t>();
+}
+
 void check_same(const DatasetTokenizer& a, const DatasetTokenizer& b) {
   if (a.hash != b.hash)
     throw base::data_error(a.path + " and " + b.path + " name different tokenizers (" + a.hash + ", " +
@@ -49,7 +56,8 @@ std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> fi
     auto here = read_dataset(path, from, [&path](const nlohmann::json& j) {
       const nlohmann::json tokenizer = member(j, "tokenizer");
       return DatasetTokenizer{path, string_member(tokenizer, "hash"), int_member(tokenizer, "vocab"),
-                              tokenizer.contains("file") ? string_member(tokenizer, "file") : ""};
+                              tokenizer.contains("file") ? string_member(tokenizer, "file") : "",
+                              end_token(j)};
     });
     if (here && found) check_same(*found, *here);
     else if (here) found = std::move(here);

@@ -17,6 +17,7 @@ struct DatasetTokenizer {
   std::string hash;
   std::int64_t vocab = 0;
   std::string file = {};  ///< as `prepare` was given it: a path or "bytes"; empty: it does not say
+  std::optional<std::int32_t> end = {};  ///< the token that ends each document
 };
 
 /// Of `files`. None: no dataset.json lies beside any of them. Throws DataError: one is broken, two name

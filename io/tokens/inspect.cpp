@@ -7,9 +7,12 @@
 #include <cerrno>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
+#include "io/text/json.h"
 #include "io/text/text.h"
 #include "io/tokens/mask_files.h"
 #include "io/tokens/packing.h"
@@ -22,6 +25,7 @@ namespace {
 
 constexpr std::size_t kListedFiles = 10;
 constexpr std::size_t kFirstLineBytes = 100;
+constexpr std::int64_t kFirstTokens = 64;
 
 struct Description {
   SourceFile file;
@@ -84,8 +88,7 @@ void scan_files(std::vector<Description>& described, const InspectOptions& optio
 std::string largest_text(const IdScan& ids, std::int64_t tokens) {
   if (tokens == 0) return "none: it is empty";
   std::string text = fmt::format("{} (vocab of at least {})", ids.largest, std::uint64_t{ids.largest} + 1);
-  if (ids.tokens < tokens)
-    text += fmt::format(" of {} ids in samples; --all reads all of them", with_commas(ids.tokens));
+  if (ids.tokens < tokens) text += fmt::format(" of {} ids in samples; --all reads all of them", ids.tokens);
   return text;
 }
 
@@ -101,22 +104,24 @@ std::string masked_text(const std::vector<Description>& files) {
   }
   if (masked == 0) return "";
   std::string text = share_text(sum);
-  if (sum.tokens < tokens)
-    text += fmt::format(", of {} in samples; --all reads all of them", with_commas(sum.tokens));
+  if (sum.tokens < tokens) text += fmt::format(", of {} in samples; --all reads all of them", sum.tokens);
   if (std::cmp_less(masked, files.size()))
     text += fmt::format(" ({} of {} files have one)", masked, files.size());
   return text;
 }
 
-// "min 1, median 120, p99 4,000, max 9,021 tokens": by nearest rank.
-std::string lengths_text(std::vector<std::int64_t> lengths) {
+/// By nearest rank.
+struct Lengths {
+  std::int64_t min, median, p99, max;
+};
+Lengths lengths_of(std::vector<std::int64_t> lengths) {
   const auto at = [&lengths](double share) {
     const auto rank = static_cast<std::ptrdiff_t>(std::ceil(share * static_cast<double>(lengths.size())));
     const auto nth = lengths.begin() + std::max<std::ptrdiff_t>(1, rank) - 1;
     std::nth_element(lengths.begin(), nth, lengths.end());
-    return with_commas(*nth);
+    return *nth;
   };
-  return fmt::format("min {}, median {}, p99 {}, max {} tokens", at(0), at(0.5), at(0.99), at(1));
+  return {at(0), at(0.5), at(0.99), at(1)};
 }
 
 // "98.7% of 1,234 samples of 2,048 predict a token; 12 documents are cut".
@@ -124,8 +129,7 @@ std::string fullness_text(std::int64_t predicted, std::int64_t samples, std::int
                           std::int64_t cut) {
   const double places = static_cast<double>(samples) * static_cast<double>(seq_len);
   return fmt::format("{:.2f}% of the places of {} samples count, {} documents are cut",
-                     places > 0 ? 100 * static_cast<double>(predicted) / places : 0.0, with_commas(samples),
-                     with_commas(cut));
+                     places > 0 ? 100 * static_cast<double>(predicted) / places : 0.0, samples, cut);
 }
 
 // Documents one behind the other, whose first tokens do not count where attention stays inside them.
@@ -152,51 +156,105 @@ std::string packed_text(const std::vector<std::int64_t>& lengths, std::int64_t s
   return fullness_text(packed.predicted(), packed.count(), seq_len, packed.cut_documents());
 }
 
-std::string report(const std::string& path, const std::vector<Description>& files, std::int64_t seq_len) {
+// The first tokens of the first document that has any.
+std::vector<std::int32_t> first_tokens(const std::vector<Description>& files) {
+  for (const Description& d : files) {
+    if (d.file.layout.tokens == 0) continue;
+    std::int64_t count = std::min(d.file.layout.tokens, kFirstTokens);
+    for (const std::int64_t length : d.document_tokens) {
+      if (length == 0) continue;
+      count = std::min(count, length);
+      break;
+    }
+    return read_ids(d.file, count);
+  }
+  return {};
+}
+
+/// Lines for people, and the same as a JSON object.
+class Report {
+ public:
+  explicit Report(const std::string& path) : text_(path + "\n") { json_["path"] = path; }
+  void line(const char* name, const std::string& value) { text_ += fmt::format("  {:<16}{}\n", name, value); }
+  template <class Value>
+  void fact(const char* name, const char* key, const Value& value) {
+    line(name, fmt::format("{}", value));
+    json_[key] = value;
+  }
+  nlohmann::ordered_json& json() { return json_; }
+  std::string& text() { return text_; }
+
+ private:
+  std::string text_;
+  nlohmann::ordered_json json_;
+};
+
+void add_documents(Report& out, const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
+  out.fact("documents", "documents", lengths.size());
+  if (!lengths.empty()) {
+    const Lengths l = lengths_of(lengths);
+    out.line("their lengths",
+             fmt::format("min {}, median {}, p99 {}, max {} tokens", l.min, l.median, l.p99, l.max));
+    out.json()["document_lengths"] = {{"min", l.min}, {"median", l.median}, {"p99", l.p99}, {"max", l.max}};
+  }
+  if (seq_len == 0) return;
+  out.line("samples", fmt::format("of seq_len {}, with attention inside documents", seq_len));
+  const std::string concatenated = concatenated_text(lengths, seq_len),
+                    packed = packed_text(lengths, seq_len);
+  out.line("  concatenated", concatenated);
+  out.line("  best_fit", packed);
+  out.json()["samples"] = {{"seq_len", seq_len}, {"concatenated", concatenated}, {"best_fit", packed}};
+}
+
+void list_files_of(Report& out, const std::vector<Description>& files, bool mixed) {
+  for (std::size_t i = 0; i < std::min(files.size(), kListedFiles); ++i) {
+    const Description& d = files[i];
+    out.text() += fmt::format("    {:>12} tokens  {}{}\n", d.file.layout.tokens, d.file.path,
+                              mixed ? fmt::format(" ({})", d.file.layout.format) : "");
+    if (!d.first_line.empty()) out.text() += fmt::format("    {:>12}         {}\n", "", d.first_line);
+  }
+  if (files.size() > kListedFiles)
+    out.text() += fmt::format("    ... and {} more\n", files.size() - kListedFiles);
+}
+
+Report report(const std::string& path, const std::vector<Description>& files, const InspectOptions& options) {
   std::int64_t tokens = 0, bytes = 0;
   bool documents = false;
   std::vector<std::int64_t> lengths;
   IdScan ids;
+  std::vector<SourceFile> sources;
   for (const Description& d : files) {
     documents |= d.file.layout.index.has_value();
     lengths.insert(lengths.end(), d.document_tokens.begin(), d.document_tokens.end());
     tokens += d.file.layout.tokens;
     bytes += d.file.bytes;
     add(ids, d.ids);
+    sources.push_back(d.file);
   }
   const auto differs = [&files](const Description& d) {
     return std::strcmp(d.file.layout.format, files[0].file.layout.format) != 0;
   };
   const bool mixed = std::any_of(files.begin(), files.end(), differs);
-  std::string out = path + "\n";
-  const auto line = [&out](const char* name, const std::string& value) {
-    out += fmt::format("  {:<16}{}\n", name, value);
-  };
-  if (files.size() > 1) line("files", with_commas(static_cast<std::int64_t>(files.size())));
-  line("format", mixed ? "mixed (see below)" : files[0].file.layout.format);
-  line("tokens", with_commas(tokens));
-  if (documents) line("documents", with_commas(static_cast<std::int64_t>(lengths.size())));
-  if (!lengths.empty()) line("their lengths", lengths_text(lengths));
-  if (seq_len > 0 && documents) {
-    line("samples", fmt::format("of seq_len {}, with attention inside documents", with_commas(seq_len)));
-    line("  concatenated", concatenated_text(lengths, seq_len));
-    line("  best_fit", packed_text(lengths, seq_len));
-  }
-  if (!mixed) line("bytes per token", std::to_string(files[0].file.layout.token_bytes));
-  line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), with_commas(bytes)));
-  line("largest id", largest_text(ids, tokens));
-  if (const std::string masked = masked_text(files); !masked.empty()) line("loss mask", masked);
-  if (files.size() == 1) {
-    if (!files[0].first_line.empty()) line("first line", files[0].first_line);
-    return out;
-  }
-  for (std::size_t i = 0; i < std::min(files.size(), kListedFiles); ++i) {
-    const Description& d = files[i];
-    out += fmt::format("    {:>12} tokens  {}{}\n", with_commas(d.file.layout.tokens), d.file.path,
-                       mixed ? fmt::format(" ({})", d.file.layout.format) : "");
-    if (!d.first_line.empty()) out += fmt::format("    {:>12}         {}\n", "", d.first_line);
-  }
-  if (files.size() > kListedFiles) out += fmt::format("    ... and {} more\n", files.size() - kListedFiles);
+  const bool text = std::string_view(files[0].file.layout.format) == "text";
+  Report out(path);
+  if (files.size() > 1) out.line("files", std::to_string(files.size()));
+  out.json()["files"] = files.size();
+  out.fact("format", "format", std::string(mixed ? "mixed (see below)" : files[0].file.layout.format));
+  out.fact("tokens", "tokens", tokens);
+  if (documents) add_documents(out, lengths, options.seq_len);
+  if (!mixed) out.fact("bytes per token", "bytes_per_token", files[0].file.layout.token_bytes);
+  out.line("size", fmt::format("{} ({} bytes)", short_bytes(bytes), bytes));
+  out.json()["bytes"] = bytes;
+  out.line("largest id", largest_text(ids, tokens));
+  if (tokens > 0) out.json()["largest_id"] = ids.largest;
+  out.json()["ids_read"] = ids.tokens;
+  if (const std::string masked = masked_text(files); !masked.empty())
+    out.fact("loss mask", "loss_mask", masked);
+  if (options.show && !text)
+    for (const ShownLine& shown : options.show(dataset_tokenizer(sources), first_tokens(files)))
+      out.fact(shown.name.c_str(), shown.key.c_str(), shown.value);
+  if (files.size() > 1) list_files_of(out, files, mixed);
+  else if (!files[0].first_line.empty()) out.fact("first line", "first_line", files[0].first_line);
   return out;
 }
 
@@ -245,13 +303,14 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
         path + ": --seq-len: no file says where its documents begin, so nothing is packed");
   for (const Description& d : described) {
     std::string problem = ids_problem(d.file, d.ids, options.vocab);
-    if (d.ids.outside > 1)
-      problem += fmt::format(" ({} such ids in all that was read)", with_commas(d.ids.outside));
+    if (d.ids.outside > 1) problem += fmt::format(" ({} such ids in all that was read)", d.ids.outside);
     if (!problem.empty()) inspection.problems.push_back(std::move(problem));
     if (std::string wrong = mask_problem(d.file.mask, d.mask); !wrong.empty())
       inspection.problems.push_back(std::move(wrong));
   }
-  inspection.text = report(path, described, options.seq_len);
+  Report found = report(path, described, options);
+  inspection.text = std::move(found.text());
+  inspection.json = to_text(found.json(), 2) + "\n";
   return inspection;
 }
 

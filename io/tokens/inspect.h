@@ -2,15 +2,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "io/files/data_files.h"
+#include "io/tokens/dataset_info.h"
 #include "io/tokens/options.h"
 
 namespace trainerd::io {
+
+/// A line about the data: its name, its key in JSON, and its value.
+struct ShownLine {
+  std::string name, key, value;
+};
 
 struct InspectOptions {
   /// None: of each file by its header or name (`*.bin` is tokens), or tokens with `dtype`.
@@ -21,10 +28,16 @@ struct InspectOptions {
   int threads = 1;
   std::int64_t seq_len = 0;  ///< say how full samples of it are by DataOptions::packing; 0: do not
   DataFiles files = {};      ///< what opens them
+  /// Given what dataset.json says of the tokenizer and the first tokens of the first document: lines to
+  /// print.
+  using Show = std::function<std::vector<ShownLine>(const std::optional<DatasetTokenizer>&,
+                                                    std::span<const std::int32_t>)>;
+  Show show = {};
 };
 
 struct Inspection {
   std::string text;                   ///< for people
+  std::string json;                   ///< one object
   std::vector<std::string> problems;  ///< one for each file that a run would refuse, naming it
 };
 

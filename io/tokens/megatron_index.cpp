@@ -137,6 +137,11 @@ std::optional<MegatronIndex> read_megatron_index(const std::string& path, const 
                       .documents = static_cast<std::int64_t>(starts) - 1,
                       .from = from};
   const std::int64_t bytes = kIndexHeaderBytes + 12 * found.sequences + 8 * (found.documents + 1);
+  if (found.sequences > 0 && index.bytes() == bytes + found.sequences)
+    throw base::data_error(
+        path +
+        ": it has a mode for each sequence, as multimodal data sets do; this program trains "
+        "on text alone: make the data again without modes (preprocess_data.py)");
   if (index.bytes() != bytes)
     throw base::data_error(path + ": its header says " + std::to_string(found.sequences) + " sequences and " +
                            std::to_string(found.documents) + " documents, which take " +

@@ -25,6 +25,9 @@ constexpr std::int64_t width_of(TokenType type) {
 /// What a resumed run does when its training data is not the checkpoint's.
 enum class DataChange : std::uint8_t { refuse, go_on };
 
+/// What a run does whose data was made by another tokenizer file than its model's.
+enum class OtherTokenizer : std::uint8_t { refuse, allow };
+
 /// One source of a blend.
 struct DataSource {
   std::vector<std::string> path;       ///< as DataOptions::train
@@ -72,6 +75,7 @@ struct DataOptions {
   std::string tokenizer = "bytes";  ///< for `text`: one token a byte
   TokenType dtype = TokenType::automatic;
   DataChange on_change = DataChange::refuse;
+  OtherTokenizer other_tokenizer = OtherTokenizer::refuse;
   std::int64_t prefetch = 16;  ///< microbatches that each rank reads ahead; 0: none
   /// Where blocks of objects at s3:// are kept on this node; empty: default_cache_directory().
   std::string cache_directory = {};

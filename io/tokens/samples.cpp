@@ -25,7 +25,8 @@ constexpr std::int64_t kMaxPerFile = 64 << 20;
 constexpr std::int64_t kMinBlocks = 3;  // of a file: first, middle, last
 constexpr std::int64_t kAlignment = 4;  // the widest token
 constexpr std::int64_t kWholeBlockBytes = 4 << 20;
-constexpr std::size_t kBlocksPerTask = 16;  // of one file, read through one descriptor
+constexpr std::size_t kBlocksPerTask = 16;                // of one file, read through one descriptor
+constexpr std::int64_t kIdLimit = std::int64_t{1} << 31;  // of every vocabulary
 // Fewer numbers may be 0 by chance.
 constexpr std::int64_t kMinForHalves = 64;
 
@@ -71,9 +72,12 @@ void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t voc
     result.lower_halves_zero = seen[0] == 0;
     result.upper_halves_zero = seen[1] == 0;
   }
-  if (vocab == 0 || std::cmp_less(largest, vocab)) return;
+  const std::int64_t limit = vocab == 0 ? kIdLimit : vocab;
+  if (std::cmp_less(largest, limit)) return;
+  result.largest = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    if (std::cmp_less(id(i), vocab)) continue;
+    if (std::cmp_less(id(i), kIdLimit)) result.largest = std::max(result.largest, id(i));
+    if (std::cmp_less(id(i), limit)) continue;
     if (result.outside++ > 0) continue;
     result.first_outside = first + static_cast<std::int64_t>(i);
     result.first_outside_id = id(i);
@@ -180,6 +184,27 @@ IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std
   return result;
 }
 
+std::vector<std::int32_t> read_ids(const SourceFile& file, std::int64_t count) {
+  const std::int64_t width = file.layout.token_bytes;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count * width));
+  const DataFile opened = file.from.open(file.path);
+  if (!opened || opened.read(file.layout.data_offset, bytes) < count * width)
+    throw base::data_error(file.path + ": became shorter while it was read");
+  std::vector<std::int32_t> ids;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::byte* at = bytes.data() + i * width;
+    switch (file.layout.type) {
+      case TokenType::uint8: ids.push_back(static_cast<std::int32_t>(id_of<std::uint8_t>(at))); break;
+      case TokenType::int8: ids.push_back(static_cast<std::int32_t>(id_of<std::int8_t>(at))); break;
+      case TokenType::uint16: ids.push_back(static_cast<std::int32_t>(id_of<std::uint16_t>(at))); break;
+      case TokenType::int16: ids.push_back(static_cast<std::int32_t>(id_of<std::int16_t>(at))); break;
+      case TokenType::int64: ids.push_back(static_cast<std::int32_t>(id_of<std::int64_t>(at))); break;
+      default: ids.push_back(static_cast<std::int32_t>(id_of<std::uint32_t>(at)));
+    }
+  }
+  return ids;
+}
+
 void add(IdScan& sum, const IdScan& later) {
   if (sum.first_outside < 0)
     sum.first_outside = later.first_outside, sum.first_outside_id = later.first_outside_id;
@@ -196,12 +221,17 @@ std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t 
   const std::string shown = file.layout.type == TokenType::int64 && id == ~0u ? "beyond 31 bits"
                             : is_signed ? std::to_string(static_cast<std::int32_t>(id))
                                         : std::to_string(id);
+  const std::int64_t byte = file.layout.data_offset + position * file.layout.token_bytes;
+  if (vocab == 0)
+    return fmt::format(
+        "{}: token {} at position {} (byte {}) is no id: ids are from 0 to {}: the file is damaged, or holds "
+        "something else than {}",
+        file.path, shown, position, byte, kIdLimit - 1, name_of(file.layout.type));
   return fmt::format(
       "{}: token {} at position {} (byte {}) is outside the vocabulary of {}: the data was made with another "
       "tokenizer, "
       "model.vocab is too small, or the file's ids are not {}",
-      file.path, shown, position, file.layout.data_offset + position * file.layout.token_bytes, vocab,
-      name_of(file.layout.type));
+      file.path, shown, position, byte, vocab, name_of(file.layout.type));
 }
 
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {

@@ -30,7 +30,7 @@ std::vector<DataBlock> all_blocks(std::span<const std::int64_t> file_bytes);
 /// The ids of a block.
 struct IdScan {
   std::int64_t tokens = 0;
-  std::uint32_t largest = 0;
+  std::uint32_t largest = 0;        ///< of those from 0 to 2^31 - 1
   std::int64_t outside = 0;         ///< ids that are not in the vocabulary
   std::int64_t first_outside = -1;  ///< the position in the file of the first of them
   std::uint32_t first_outside_id = 0;
@@ -44,10 +44,13 @@ struct IdScan {
 void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> blocks, int threads,
                  const std::function<void(std::size_t, std::span<const std::byte>)>& visit);
 
-/// Scans the ids in a block of `file`, which starts at byte `offset`. `vocab` 0: every id is in the
-/// vocabulary.
+/// Scans the ids in a block of `file`, which starts at byte `offset`. `vocab` 0: every id from 0 to
+/// 2^31 - 1 is in the vocabulary.
 IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes,
                 std::int64_t vocab);
+
+/// The first `count` ids of a file, of which it has so many; -1 for what is beyond 31 bits. Throws DataError.
+std::vector<std::int32_t> read_ids(const SourceFile& file, std::int64_t count);
 
 /// "x.bin: token 60000 at position 13 (byte 26) is outside the vocabulary of 100: ...".
 std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position, std::int64_t vocab);

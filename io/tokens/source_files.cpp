@@ -28,8 +28,7 @@ std::vector<ListedFile> list_data(const std::vector<std::string>& paths, DataFor
                                   const DataFiles& from) {
   if (format != DataFormat::tokens) return list_files(paths, from);
   std::vector<std::string> named = paths;
-  for (std::string& path : named)
-    if (!path.ends_with(".idx")) path = megatron_data_path(path, from);
+  for (std::string& path : named) path = megatron_data_path(path, from);
   std::vector<ListedFile> files = list_files(named, from);
   std::set<std::string> companions;
   for (const ListedFile& file : files) {
@@ -49,11 +48,11 @@ SourceFile open_source_file(const std::string& path, const DataOptions& options,
   SourceFile file{.path = path, .bytes = opened.bytes(), .layout = {}, .mask = {}, .from = from};
   std::array<std::byte, kLayoutHeadBytes> head{};
   const std::int64_t got = opened.read(0, head);
-  if (file.bytes == 0) return file;
   LayoutRequest request{.format = options.format, .dtype = options.dtype, .vocab = vocab};
   if (options.format == DataFormat::tokens)
     if (const std::string index = megatron_index_path(path); !index.empty())
       request.index = read_megatron_index(index, from);
+  if (file.bytes == 0 && !request.index) return file;
   file.layout =
       detect_layout(std::span(head).first(static_cast<std::size_t>(got)), file.bytes, request, path);
   return file;

@@ -118,8 +118,10 @@ TEST_CASE("Megatron's tokens are read as the index beside them says") {
   const std::vector<std::int32_t> both{7, 50256, 9, 1, 7, 50256, 9, 1};
   CHECK(all_tokens({dir.path()}, tokens_of(TokenType::automatic), 8) == both);
   CHECK(all_tokens({dir / "*"}, tokens_of(TokenType::automatic), 8) == both);
-  CHECK_THAT(refusal(dir / "wide.idx", tokens_of(TokenType::automatic)),
-             Contains("index") && Contains(".bin"));
+  CHECK(all_tokens({dir / "wide.idx"}, tokens_of(TokenType::automatic), 4) == tokens);
+  write_file(dir / "alone.idx", index(4, {3, 1}, 4));
+  CHECK_THAT(refusal(dir / "alone.idx", tokens_of(TokenType::automatic)),
+             Contains("alone.bin: no such file"));
   CHECK_THAT(refusal(dir / "*.idx", tokens_of(TokenType::automatic)), Contains("index"));
   CHECK_THAT(refusal(dir / "wide.bin", tokens_of(TokenType::uint16)), Contains("index says int32"));
 }
@@ -166,7 +168,8 @@ TEST_CASE("a Megatron index that its data contradicts, or of a type that is not 
   CHECK_THAT(refused("double", index(6, {2}, 8), data), Contains("float64"));
   CHECK_THAT(refused("old", "TNTIDX\0\0"s + std::string(60, '\1'), data),
              Contains("TNTIDX") && Contains("MMIDIDX"));
-  CHECK_THAT(refused("long", index(4, {4}, 4) + "x", data), Contains("appended to"));
+  CHECK_THAT(refused("long", index(4, {4}, 4) + "xy", data), Contains("appended to"));
+  CHECK_THAT(refused("modes", index(4, {2, 2}, 4) + "\0\1"s, data), Contains("mode for each sequence"));
   CHECK_THAT(refused("code", index(77, {4}, 4), data), Contains("77"));
   CHECK_THAT(refused("cut", index(4, {4}, 4).substr(0, 40), data), Contains("cut short"));
   CHECK_THAT(refused("negative", index(4, {-4}, 4), data), Contains("-4"));

@@ -84,9 +84,14 @@ TEST_CASE("a data set of Megatron's IndexedDatasetBuilder reads identically", "[
 }
 
 TEST_CASE("an inspection of a Megatron data set says its documents, by any of its names", "[megatron]") {
-  const std::string text = inspect_data(kMegatron + "narrow", {}).text;
+  const Inspection narrow = inspect_data(kMegatron + "narrow", {});
+  const std::string& text = narrow.text;
+  const nlohmann::json json = nlohmann::json::parse(narrow.json);
+  CHECK(json.at("tokens") == 1979);
+  CHECK(json.at("documents") == 60);
+  CHECK(json.at("document_lengths").at("max") == 105);
   CHECK_THAT(text, Contains("Megatron uint16"));
-  CHECK_THAT(text, Contains("tokens          1,979\n"));
+  CHECK_THAT(text, Contains("tokens          1979\n"));
   CHECK_THAT(text, Contains("documents       60\n"));
   CHECK_THAT(text, Contains("min 0, median 30, p99 105, max 105 tokens"));
   CHECK(inspect_data(kMegatron + "narrow.bin", {}).text.substr(text.find('\n') + 5) ==
@@ -185,4 +190,48 @@ TEST_CASE("a checksum that was written down beside a file is compared", "[verify
   CHECK_THAT(copy.problems()[0], Contains("narrow.bin: its checksum is") && Contains("damaged or changed"));
   write_file(copy.path(".bin.xxh128"), "none\n");
   CHECK_THAT(copy.problems().at(0), Contains("xxhsum -H2"));
+}
+
+TEST_CASE("a Megatron data set without documents is one", "[megatron]") {
+  const TempDir dir;
+  write_file(dir / "none.bin", "");
+  write_file(dir / "none.idx", "MMIDIDX\0\0"s + raw<std::uint64_t>({1}) + "\4" + raw<std::uint64_t>({0, 1}) +
+                                   raw<std::int64_t>({0}));
+  const std::string text = inspect_data(dir / "none", {}).text;
+  CHECK_THAT(
+      text, Contains("Megatron int32") && Contains("tokens          0\n") && Contains("documents       0\n"));
+  const Verification found = verify_data({dir / "none"}, {});
+  CHECK(found.problems.empty());
+  CHECK_THAT(found.text, Contains("documents      0\n"));
+}
+
+TEST_CASE("an id that is negative or has more than 31 bits is a problem without a vocabulary too",
+          "[verify]") {
+  const TempDir dir;
+  const auto index_of = [](char code, std::int32_t tokens) {
+    return "MMIDIDX\0\0"s + raw<std::uint64_t>({1}) + code + raw<std::uint64_t>({1, 2}) +
+           raw<std::int32_t>({tokens}) + raw<std::int64_t>({0, 0, 1});
+  };
+  write_file(dir / "a.bin", raw<std::int32_t>({5, -2, 7, -3}));
+  write_file(dir / "a.idx", index_of(4, 4));
+  write_file(dir / "b.bin", raw<std::int64_t>({5, 7, std::int64_t{1} << 40}));
+  write_file(dir / "b.idx", index_of(5, 3));
+  for (const bool inspects : {false, true}) {
+    const auto look = [&](const std::string& name) {
+      if (!inspects) {
+        const Verification found = verify_data({dir / name}, {});
+        return std::pair(found.text, found.problems);
+      }
+      const Inspection found = inspect_data(dir / name, {});
+      return std::pair(found.text, found.problems);
+    };
+    const auto [a, a_problems] = look("a");
+    REQUIRE(a_problems.size() == 1);
+    CHECK_THAT(a_problems[0], Contains("token -2 at position 1 (byte 4) is no id") && Contains("2 such ids"));
+    CHECK_THAT(a, Contains("7 (vocab of at least 8)"));
+    const auto [b, b_problems] = look("b");
+    REQUIRE(b_problems.size() == 1);
+    CHECK_THAT(b_problems[0], Contains("token beyond 31 bits at position 2 (byte 16) is no id"));
+    CHECK_THAT(b, Contains("7 (vocab of at least 8)"));
+  }
 }

@@ -3,6 +3,7 @@
 # runs the example of fine-tuning to its end.
 #   ./tests/parity/run.sh                    # build/parity, with a virtual environment in it
 #   BUILD=build/release ./tests/parity/run.sh
+#   EXTRA_INDEX=https://download.pytorch.org/whl/cpu ./tests/parity/run.sh    # torch for CPUs alone, which is smaller
 #   PYTHON=/path/to/python ./tests/parity/run.sh    # one that has the packages of requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -11,7 +12,7 @@ cmake -S . -B "$BUILD" -DCMAKE_BUILD_TYPE=Release -DTRAINERD_TESTS=ON > /dev/nul
 cmake --build "$BUILD" --target trainerd parity_dump -j "${JOBS:-$(nproc)}"
 if [ -z "${PYTHON:-}" ]; then
   python3 -m venv "$BUILD/venv"
-  "$BUILD/venv/bin/pip" install --quiet --extra-index-url https://download.pytorch.org/whl/cpu -r tests/parity/requirements.txt
+  "$BUILD/venv/bin/pip" install --quiet ${EXTRA_INDEX:+--extra-index-url "$EXTRA_INDEX"} -r tests/parity/requirements.txt
   PYTHON=$BUILD/venv/bin/python
 fi
 status=0

@@ -20,6 +20,10 @@ class FineTune(RunTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.splitlines()[-1], "The cow says moo.", done.stdout)
             self.assertEqual("tokens: complete already" in done.stdout, again, done.stdout)
+        # The base was trained from nothing, and has the tokenizer of its data.
+        config = json.loads((out / "base" / "config.json").read_text())
+        self.assertEqual((out / "base" / "tokenizer.json").read_bytes(), (ROOT / "configs/examples/finetune/tokenizer/tokenizer.json").read_bytes())
+        self.assertIsInstance(config["eos_token_id"], int)
         self.assertEqual(json.loads((out / "tokens" / "dataset.json").read_text())["loss_mask"], True)
         names = {p.name for p in (out / "adapter").iterdir()}
         self.assertLessEqual({"adapter_config.json", "adapter_model.safetensors"}, names)

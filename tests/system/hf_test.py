@@ -1,7 +1,10 @@
 """Hugging Face directories in and out: `import`, `model.from` and `export`. Against transformers itself: tests/parity."""
 
 import json
+import math
+import signal
 import struct
+import time
 import unittest
 
 from hf_support import *
@@ -202,7 +205,7 @@ class HuggingFace(NodesTest):
         self.assertEqual(sorted(p.name for p in self.root.iterdir()), before)
         self.run_job(self.from_job(self.root / "a", "b"), "--fresh")
 
-    def test_data_of_another_tokenizer_than_the_weights_is_told(self):
+    def test_data_of_another_tokenizer_than_the_weights_is_refused_or_allowed(self):
         tokenizer = (ROOT / "tests" / "io" / "tokenizers" / "gpt2.json").read_bytes()
         directory, _ = self.source("llama", vocab_size=1 + max(token["id"] for token in json.loads(tokenizer)["added_tokens"]))
         (directory / "tokenizer.json").write_bytes(tokenizer)
@@ -210,8 +213,23 @@ class HuggingFace(NodesTest):
         (self.root / "text.jsonl").write_text(json.dumps({"text": "1 2 3 4 " * 200}) + "\n")
         for name, file in (("same", directory / "tokenizer.json"), ("other", self.root / "other.json")):
             self.command("data", "prepare", self.root / "text.jsonl", "--out", self.root / name, "--tokenizer", file)
-            output = self.run_job(self.from_job(directory, name + "-run"), "--set", f"data={{train: [{self.root / name}], format: tokens}}")
-            self.assertEqual("prepared by another tokenizer file" in output, name == "other", output)
+        def on_data(job, data, **sets):
+            return [job, "--set", f"data={{train: [{data}], format: tokens" + "".join(f", {key}: {value}" for key, value in sets.items()) + "}"]
+
+        same, other = self.from_job(directory, "same-run"), self.from_job(directory, "other-run")
+        self.command("validate", *on_data(same, self.root / "same"))
+        self.run_job(*on_data(same, self.root / "same"))
+        for said in (self.command("validate", *on_data(other, self.root / "other"), status=4), self.run_job(*on_data(other, self.root / "other"), status=4)):
+            self.assertIn("the data was prepared by the tokenizer", said)
+            self.assertIn("set data.other_tokenizer: allow", said)
+        self.assertFalse((self.root / "other-run" / "tokenizer").exists())
+        self.run_job(*on_data(other, self.root / "other", other_tokenizer="allow"))
+        self.assertIn("was not compared", subprocess.run([BINARY, "validate", *on_data(other, self.root / "nowhere")], capture_output=True, text=True).stderr)
+        # After a resume too, whatever data it may go on with.
+        on = ["--set", "steps=2"]
+        self.assertIn("the data was prepared by the tokenizer",
+                      self.run_job(*on_data(same, self.root / "other", on_change="continue"), *on, status=4))
+        self.run_job(*on_data(same, self.root / "same"), *on)
 
     def test_what_lies_beside_the_output_is_left_alone(self):
         directory, tensors = self.source("llama", "m.partial")
@@ -356,6 +374,16 @@ class HuggingFace(NodesTest):
                 write_safetensors(path / "model.safetensors", tensors)
             return apply
 
+        def rope(path, tensors):
+            both = {"rope_scaling": {"type": "linear", "factor": 2.0}, "rope_parameters": {"rope_type": "linear", "factor": 4.0}}
+            (path / "config.json").write_text(json.dumps({**CONFIGS["llama"], **both}))
+
+        def index(text):
+            def apply(path, tensors):
+                (path / "model.safetensors").unlink()
+                (path / "model.safetensors.index.json").write_text(text)
+            return apply
+
         q, nan = "model.layers.1.self_attn.q_proj.weight", struct_nan()
         for number, (damage, said) in enumerate((
             (torn, "model.safetensors: is damaged or was not fetched whole"),
@@ -365,28 +393,71 @@ class HuggingFace(NodesTest):
             (changed(lambda t: t.update({"extra.weight": ("F32", (1,), b"1234")})), "do not have: extra.weight"),
             (changed(lambda t: t.update({q: ("I32", (32, 32), t[q][2])})), f"{q} is none of F32, BF16 and F16"),
             (lambda path, tensors: (path / "model.safetensors").unlink(), "has neither model.safetensors nor"),
-            (lambda path, tensors: (path / "config.json").write_text("{"), "config.json: not valid JSON"),
+            (lambda path, tensors: (path / "config.json").write_text("{"), "config.json: not valid JSON: parse error"),
+            (lambda path, tensors: (path / "config.json").unlink(), "there is no such directory, or it has no config.json"),
+            (lambda path, tensors: (path / "generation_config.json").write_text('{"eos_token_id": 2'), "generation_config.json: not valid JSON"),
+            (lambda path, tensors: (path / "generation_config.json").write_text('{"eos_token_id": "</s>"}'), 'eos_token_id is "</s>"'),
+            (rope, "rope_parameters: says another scaling than rope_scaling"),
+            (index("{}"), 'index.json: "weight_map" is missing: fetch the file again'),
+            (index('{"weight_map": {"a": "model-00002-of-00012.safetensors"}}'),
+             "model-00002-of-00012.safetensors: model.safetensors.index.json names it, and it is not there: fetch every file"),
         )):
             with self.subTest(said=said):
                 directory, tensors = self.source("llama", f"s{number}")
                 damage(directory, tensors)
-                self.assertIn(said, self.command("import", directory, "--out", self.root / "ckpt", status=5))
+                output = self.command("import", directory, "--out", self.root / "ckpt", status=5)
+                self.assertIn(said, output)
+                self.assertNotIn("json.exception", output)
                 self.assertFalse((self.root / "ckpt").exists())
                 self.assertFalse(list(self.root.glob("*.partial*")))
         # A value that is not finite is found where it is read, by the run too.
         directory, tensors = self.source("llama", "nan")
         tensors[q] = ("F32", (32, 32), nan + tensors[q][2][4:])
         write_safetensors(directory / "model.safetensors", tensors)
-        self.assertIn("not finite", self.run_job(self.from_job(directory), status=5))
+        output = self.run_job(self.from_job(directory), status=5)
+        self.assertIn(f"{directory}/model.safetensors: {q} has a value that is not finite (NaN or infinite), element 0", output)
+        self.assertNotIn("they were checked", output)
+        self.assertFalse((self.root / "a" / "job.yaml").exists())
         # An old file's constant tables, and a head that is the embedding, are no damage; another head is.
         directory, tensors = self.source("qwen2", "tied")
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", (4,), b"\0" * 16)
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
         write_safetensors(directory / "model.safetensors", tensors)
         self.command("import", directory, "--out", self.root / "tied.ckpt")
-        tensors["lm_head.weight"] = ("F32", (259, 32), bytes(reversed(tensors["lm_head.weight"][2])))
+        tensors["lm_head.weight"] = ("F32", (259, 32), b"".join(struct.pack("<f", -x) for x, in struct.iter_unpack("<f", tensors["lm_head.weight"][2])))
         write_safetensors(directory / "model.safetensors", tensors)
         self.assertIn("lm_head.weight is not the embedding", self.command("import", directory, "--out", self.root / "x", status=5))
+
+    def test_an_interrupted_import_leaves_nothing(self):
+        directory = self.root / "large"
+        directory.mkdir()
+        config = {**CONFIGS["gpt2"], "vocab_size": 8_000_000}  # 1 GB of zeros, which take no place on the disk
+        (directory / "config.json").write_text(json.dumps(config))
+        header, at = {}, 0
+        for name, shape in shapes(config).items():
+            size = 4 * math.prod(shape)
+            header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + size]}
+            at += size
+        text = json.dumps(header).encode()
+        with open(directory / "model.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(text)) + text)
+            file.truncate(8 + len(text) + at)
+        running = subprocess.Popen([BINARY, "import", directory, "--out", self.root / "ckpt"], stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        while running.poll() is None and not list(self.root.glob("ckpt.partial-*")):
+            time.sleep(0.001)
+        running.send_signal(signal.SIGTERM)
+        self.assertEqual(running.wait(PATIENCE), -signal.SIGTERM)
+        self.assertEqual(list(self.root.glob("ckpt*")), [])
+
+    def test_a_scale_of_scores_that_transformers_5_does_not_take_is_told_at_export(self):
+        for scalar, told in ((20.5, True), (20.0, False)):
+            directory, _ = self.source("gemma2", f"g{scalar}", query_pre_attn_scalar=scalar)
+            self.command("import", directory, "--out", self.root / f"c{scalar}")
+            done = subprocess.run([BINARY, "export", self.root / f"c{scalar}", "--out", self.root / f"o{scalar}"], capture_output=True, text=True)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual("query_pre_attn_scalar is 20.5, and transformers 5 takes an integer alone" in done.stderr, told, done.stderr)
+            written = json.loads((self.root / f"o{scalar}" / "config.json").read_text())["query_pre_attn_scalar"]
+            self.assertEqual((written, type(written)), (scalar, float) if told else (20, int))
 
     def test_export_splits_casts_and_refuses(self):
         directory, tensors = self.source("llama", dtype="BF16")

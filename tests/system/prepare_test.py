@@ -4,6 +4,7 @@ import array
 import pathlib
 import struct
 import sys
+import unicodedata
 import unittest
 
 TESTS = pathlib.Path(__file__).resolve().parents[1]
@@ -63,11 +64,34 @@ class TokenFiles(Prepare):
         self.assertEqual(list(tokens).count(end), 3000)
         vocab = dataset["tokenizer"]["vocab"]
         data = ["--set", "data.format=tokens", "--set", f"data.train=[{self.root}/tokens]", "--set", f"data.valid=[{self.root}/tokens]"]
+        # Its beginning is decoded by the tokenizer that made it, or not by another.
+        inspect = [BINARY, "data", "inspect", self.root / "tokens"]
+        shown = json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True, text=True).stdout)
+        self.assertEqual((shown["documents"], shown["tokens"], shown["tokenizer"]), (3000, len(tokens), str(tokenizer)))
+        self.assertEqual(shown["tokenizer_hash"], dataset["tokenizer"]["hash"])
+        sample = json.loads(shown["first_document"])
+        self.assertGreater(len(sample), 30)
+        self.assertTrue((unicodedata.normalize("NFC", texts[0]) + "<|endoftext|>").startswith(sample.rstrip("\ufffd")), sample)
+        lines = subprocess.run(inspect, capture_output=True, check=True, text=True).stdout
+        self.assertIn(f"  tokens          {len(tokens)}\n  documents       3000\n", lines)
+        self.assertIn(f"  first document  {shown['first_document']}\n", lines)
+        other = subprocess.run([*inspect, "--tokenizer", TOKENIZERS / "gpt2.json"], capture_output=True, text=True)
+        self.assertEqual(other.returncode, 4)
+        self.assertIn("name the one that made the data by --tokenizer", other.stderr)
         # Every id has a place in the model, or the run does not begin.
         output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab - 1}", status=4)
         self.assertIn(f"vocabulary of {vocab}, but model.vocab is {vocab - 1}", output)
         self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2", "--set", "optimizer.schedule.warmup=1")
         self.assertEqual(len(self.steps()), 2)
+        # The model's tokenizer is that of its data from here on.
+        self.assertEqual((self.root / "a" / "tokenizer" / "tokenizer.json").read_bytes(), tokenizer.read_bytes())
+        exported = subprocess.run([BINARY, "export", self.root / "a", "--out", self.root / "hf"], capture_output=True, text=True)
+        self.assertEqual(exported.returncode, 0, exported.stderr)
+        self.assertIn("tokenizer: tokenizer.json", exported.stdout)
+        self.assertEqual(json.loads((self.root / "hf" / "config.json").read_text())["eos_token_id"], end)
+        self.assertEqual(json.loads((self.root / "hf" / "generation_config.json").read_text())["eos_token_id"], end)
+        said = subprocess.run([BINARY, "generate", self.root / "a", "--prompt", "train", "--max-tokens", "2"], capture_output=True, text=True)
+        self.assertEqual(said.returncode, 0, said.stderr)
         # The same data by another tokenizer is other data.
         shutil.rmtree(self.root / "tokens")
         other = self.root / "other.json"
@@ -75,6 +99,11 @@ class TokenFiles(Prepare):
         self.prepare("a.jsonl", "--out", "tokens", "--tokenizer", other, "--eos", "<|endoftext|>")
         output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=4", "--set", "optimizer.schedule.warmup=1", status=5)
         self.assertRegex(output, "the checkpoint has tokens.* tokenizer [0-9a-f]{32}, the job tokens.* tokenizer [0-9a-f]{32}")
+        # A tokenizer that is not there any more is missed.
+        other.unlink()
+        output = self.run_job(self.job("c"), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2", "--set", "optimizer.schedule.warmup=1")
+        self.assertIn("checkpoints and exported models will have no tokenizer; name its file by evaluate.tokenizer", output)
+        self.assertFalse((self.root / "c" / "tokenizer").exists())
         # Training and validation data are of one tokenizer.
         self.prepare("a.jsonl", "--out", "valid", "--tokenizer", tokenizer)
         output = self.run_job(self.job("b"), *data, "--set", f"data.valid=[{self.root}/valid]", "--set", f"model.vocab={vocab}", status=4)
@@ -188,9 +217,17 @@ class Chat(Prepare):
         self.assertIn("line 2: the role \"tool\"", refused({"messages": [{"role": "tool", "content": "a"}]}))
         self.assertIn("line 2: message 2: ", refused({"messages": [{"role": "user", "content": "a"}, {"role": "user"}]}))
         self.assertIn("tool_calls", refused({"messages": [{"role": "assistant", "content": "", "tool_calls": [{}]}]}))
+        self.assertIn("it has \"tools\"", refused({"messages": chat_fixture.turns("a", "b"), "tools": [{"name": "a"}]}))
+        self.assertIn("its weight is 0", refused({"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "weight": 0}]}))
         self.assertIn("list of parts", refused({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}]}]}))
         self.assertIn("no place for reasoning_content", refused({"messages": [{"role": "assistant", "content": "a", "reasoning_content": "b"}]}))
-        self.assertIn("line 2: not valid JSON", refused("{"))
+        torn = refused("{")
+        self.assertIn("line 2: not valid JSON", torn)
+        self.assertIn("repair the line, or remove it", torn)
+        self.assertNotIn("json.exception", torn)
+        good = ""
+        self.assertIn("no token counts in the loss", refused({"messages": [{"role": "user", "content": "a"}]}))
+        good = json.dumps({"messages": chat_fixture.turns("a", "b")}) + "\n"
         self.assertIn("has no token <|im_start|>", refused(good, chat="chatml", status=2))
         self.assertIn("there is no template \"llama\"; there are chatml", refused(good, chat="llama", status=2))
         self.assertIn("is written in special tokens", refused(good, "--specials-as-text", status=2))

@@ -15,7 +15,6 @@ if [ -z "${BASE:-}" ]; then
     trainerd data prepare "$here/colours.jsonl" --chat chatml --tokenizer "$here/tokenizer/tokenizer.json" --out "$out/base-tokens"
     trainerd run "$here/base.yaml" --set output="$out/base-run" --set "data={train: [$out/base-tokens], format: tokens, document_mask: true}"
     trainerd export "$out/base-run" --out "$BASE.new"
-    cp "$here"/tokenizer/*.json "$BASE.new"
     mv "$BASE.new" "$BASE"
   fi
 fi

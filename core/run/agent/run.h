@@ -118,7 +118,7 @@ class Run {
   void check_data();
   void check_weights();
   void require_reference(const std::string& path) const;
-  void warn_of_tokenizer();
+  void settle_tokenizer();
   void require_same_base(const std::string& path, const std::string& content) const;
   std::string begin_message() const;
   void refuse_records();
@@ -380,8 +380,8 @@ class Run {
   bool told_ready_ = false;                    ///< the sinks know of the run
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
-  hf::Origin origin_;      ///< of the weights that training began from, now or in an earlier attempt
-  std::string tokenizer_;  ///< directory of the tokenizer's files that go with them; empty: nothing to copy
+  hf::Origin origin_;  ///< of the weights that training began from, now or in an earlier attempt
+  std::vector<hf::TokenizerFile> tokenizer_;   ///< the model's, to be copied into the output; empty: none
   std::optional<io::Blend> blend_;             ///< of the data, where it has several sources
   io::DataFiles files_;                        ///< what opens the data
   std::vector<io::SourceState> gone_sources_;  ///< the leader's: of the data, that the job names no more

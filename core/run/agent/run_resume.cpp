@@ -3,7 +3,11 @@
 #include <algorithm>
 #include <cstdlib>
 #include <exception>
+#include <filesystem>
 #include <iterator>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "core/hf/companions.h"
 #include "core/hf/weight_source.h"
@@ -12,12 +16,12 @@
 #include "core/run/log/log.h"
 #include "core/run/worker/batches.h"
 #include "core/run/worker/evaluation.h"
+#include "core/run/worker/run_tokenizer.h"
 #include "core/train/snapshot.h"
 #include "io/checkpoint/tiers.h"
 #include "io/lines/earlier_attempt.h"
 #include "io/metrics/event_log.h"
 #include "io/text/text.h"
-#include "io/tokens/dataset_info.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): what an earlier attempt left, and where this one begins.
@@ -33,6 +37,7 @@ void Run::prepare() {
     const bool kept = (job_.model.lora.on() || job_.loss.dpo.on()) && !already_trained();
     if (job_.loss.dpo.on()) start_.reference_path = output_.reference();
     if ((start_.resume_path.empty() || kept) && !job_.model.from.empty()) check_weights();
+    if (membership_.leads() && !already_trained()) settle_tokenizer();
   } catch (const std::exception& error) {
     record_refused(error.what());
     throw;
@@ -201,20 +206,38 @@ void Run::check_weights() {
   origin_ = weights->origin();
   origin_.from = weights->path();
   origin_.content = content;
-  tokenizer_ = weights->tokenizer();
-  warn_of_tokenizer();
+  if (!weights->tokenizer().empty()) tokenizer_ = hf::tokenizer_files_in(weights->tokenizer());
   log::info("weights: {}, xxh3 {}; they were checked in {}", origin_.from, origin_.content,
             io::short_duration(base::monotonic_seconds() - begin));
 }
 
-/// Files of one tokenizer may differ, as two versions of a library write them: it is for the user to know.
-void Run::warn_of_tokenizer() {
-  if (tokenizer_.empty()) return;
-  const auto data = io::check_one_tokenizer(job_.data, job_.model.vocab, false, files_);
-  if (data && !hf::may_be_tokenizer(tokenizer_, data->hash))
-    warn_early("the data was prepared by another tokenizer file (xxh3 " + data->hash + ", see " + data->path +
-               ") than the one of model.from, " + tokenizer_ +
-               ": unless both give the same ids, prepare the data by that one");
+/// The data must be of the model's tokenizer. A model that came with none gets that of its data.
+void Run::settle_tokenizer() {
+  const std::string kept = output_.path() + "/" + hf::kCompanionFolder;
+  std::error_code error;
+  const bool has_kept = !origin_.tokenizer.empty() && std::filesystem::is_directory(kept, error);
+  const std::string models = !tokenizer_.empty()
+                                 ? std::filesystem::path(tokenizer_.front().path).parent_path().string()
+                                 : (has_kept ? kept : "");
+  if (!models.empty()) {
+    if (const std::string problem = other_tokenizer(job_, models, files_); !problem.empty())
+      throw base::data_error(problem);
+    return;
+  }
+  const RunTokenizer found = run_tokenizer(job_, files_);
+  if (found.lost)
+    warn_early(found.missing +
+               ": checkpoints and exported models will have no tokenizer; name its file by "
+               "evaluate.tokenizer");
+  if (found.file.empty() || !found.tokenizer) return;
+  const io::TokenizerInfo& info = found.tokenizer->info();
+  std::vector<hf::TokenizerFile> files = hf::tokenizer_files_with(found.file);
+  const hf::Origin made = hf::tokenizer_origin(files, info.bos, info.eos ? info.eos : found.end);
+  if (!origin_.tokenizer.empty() && origin_.tokenizer != made.tokenizer) return;
+  origin_.tokenizer = made.tokenizer;
+  if (origin_.generation_config.empty() && origin_.config.empty())
+    origin_.generation_config = made.generation_config;
+  tokenizer_ = std::move(files);
 }
 
 /// Adapters mean something beside the weights that they were trained with alone, and preferences beside their

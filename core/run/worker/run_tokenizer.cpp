@@ -4,6 +4,7 @@
 #include <optional>
 #include <system_error>
 
+#include "core/hf/companions.h"
 #include "io/tokens/dataset_info.h"
 #include "kernels/base/error.h"
 
@@ -12,15 +13,16 @@ namespace {
 
 /// Of the data, as its files say it.
 struct Stated {
-  std::string hash, file;  ///< empty: they do not say
-  std::string by;          ///< that says it
+  std::string hash, file;                ///< empty: they do not say
+  std::string by;                        ///< that says it
+  std::optional<std::int32_t> end = {};  ///< token of each document
 };
 
 Stated stated_by(const job::JobSpec& job, const io::DataFiles& files) {
   if (job.data.format == io::DataFormat::text) return {"bytes", "bytes", "data.format: text"};
   const auto dataset = io::check_one_tokenizer(job.data, job.model.vocab, false, files);
   if (!dataset) return {};
-  return {dataset->hash, dataset->file, dataset->path};
+  return {dataset->hash, dataset->file, dataset->path, dataset->end};
 }
 
 }  // namespace
@@ -33,6 +35,7 @@ RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) 
     return run;
   }
   const Stated stated = job.data.format == io::DataFormat::synthetic ? Stated{} : stated_by(job, files);
+  run.end = stated.end;
   if (asked.empty()) {
     if (stated.hash.empty()) {
       run.missing = "the data does not say which tokenizer made it";
@@ -42,15 +45,19 @@ RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) 
     const bool bytes = stated.hash == "bytes";
     if (!bytes && (stated.file.empty() || !std::filesystem::is_regular_file(stated.file, error))) {
       run.missing = stated.by + " names the tokenizer " + stated.file + ", which is not there";
+      run.lost = true;
       return run;
     }
     run.tokenizer = io::open_tokenizer(bytes ? "bytes" : stated.file);
+    if (!bytes) run.file = stated.file;
     if (run.tokenizer->info().hash == stated.hash) return run;
     run.tokenizer.reset();
+    run.lost = true;
     run.missing = stated.file + " is not the tokenizer any more that " + stated.by + " names";
     return run;
   }
   run.tokenizer = io::open_tokenizer(asked);
+  if (asked != "bytes") run.file = asked;
   const io::TokenizerInfo& info = run.tokenizer->info();
   if (!stated.hash.empty() && info.hash != stated.hash)
     throw base::data_error("evaluate.tokenizer: " + asked + " is " + info.hash +
@@ -61,6 +68,17 @@ RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) 
                            std::to_string(info.vocab) + ", and model.vocab is " +
                            std::to_string(job.model.vocab) + ": it is of another model");
   return run;
+}
+
+std::string other_tokenizer(const job::JobSpec& job, const std::string& directory,
+                            const io::DataFiles& files) {
+  if (job.data.other_tokenizer == io::OtherTokenizer::allow) return "";
+  const auto data = io::check_one_tokenizer(job.data, job.model.vocab, false, files);
+  if (!data || hf::may_be_tokenizer(directory, data->hash)) return "";
+  return data->path + ": the data was prepared by the tokenizer " +
+         (data->file.empty() ? "" : data->file + " ") + "(xxh3 " + data->hash +
+         "), and the model's is another one, in " + directory +
+         ": prepare the data by that one, or set data.other_tokenizer: allow if both give the same ids";
 }
 
 }  // namespace trainerd::core::run
