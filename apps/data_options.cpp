@@ -78,8 +78,9 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
   prepare->add_option("--eos", args.eos, "The text of the end token; else as the tokenizer's files say")
       ->excludes("--no-append-eos")
       ->type_name("TOKEN");
-  prepare->add_flag("--add-special-tokens", args.add_special_tokens,
-                    "Put around each document what the tokenizer's own rule adds (Llama 3: its begin token)");
+  prepare->add_flag(
+      "--add-special-tokens", args.add_special_tokens,
+      "Put around each document what the tokenizer's own rule adds (Llama and Gemma: the begin token)");
   prepare->add_flag("--specials-as-text", args.specials_as_text,
                     "A special token's text in a document is text; else it becomes the token");
   prepare->add_option("--dtype", args.dtype, "Type of the ids; else the narrowest that holds the vocabulary")

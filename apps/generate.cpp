@@ -28,14 +28,30 @@
 namespace trainerd::apps {
 namespace {
 
-std::string tokenizer_file(const GenerateArgs& args, const core::hf::WeightSource& weights) {
-  if (!args.tokenizer.empty()) return args.tokenizer;
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
-    const std::string file = weights.tokenizer() + "/" + name;
-    if (std::error_code error; !weights.tokenizer().empty() && std::filesystem::exists(file, error))
-      return file;
+struct OpenedTokenizer {
+  std::string file;
+  std::unique_ptr<io::Tokenizer> tokenizer;
+};
+
+// Of a tokenizer.json and a tokenizer.model with the weights the first that can be read: a tokenizer.json
+// made of a SentencePiece model cannot.
+OpenedTokenizer open_tokenizer(const GenerateArgs& args, const core::hf::WeightSource& weights) {
+  if (!args.tokenizer.empty()) return {args.tokenizer, io::open_tokenizer(args.tokenizer)};
+  const auto exists = [&](const std::string& file) {
+    std::error_code error;
+    return !weights.tokenizer().empty() && std::filesystem::exists(file, error);
+  };
+  const std::string json = weights.tokenizer() + "/tokenizer.json";
+  const std::string model = weights.tokenizer() + "/tokenizer.model";
+  if (exists(json)) {
+    try {
+      return {json, io::open_tokenizer(json)};
+    } catch (const base::DataError&) {
+      if (!exists(model)) throw;
+    }
   }
-  if (weights.model().vocab == 256) return "bytes";
+  if (exists(model)) return {model, io::open_tokenizer(model)};
+  if (weights.model().vocab == 256) return {"bytes", io::open_tokenizer("bytes")};
   throw base::spec_error(args.from +
                          ": no tokenizer lies with the weights: name it by --tokenizer, a tokenizer.json, a "
                          "SentencePiece model, or bytes");
@@ -55,7 +71,8 @@ struct Prompt {
 };
 
 Prompt encode_prompt(const GenerateArgs& args, const core::hf::WeightSource& weights,
-                     const io::Tokenizer& tokenizer, std::string text) {
+                     const OpenedTokenizer& opened, std::string text) {
+  const io::Tokenizer& tokenizer = *opened.tokenizer;
   Prompt prompt;
   if (!args.ignore_end) prompt.ends = core::hf::end_ids(weights.origin());
   if (tokenizer.info().eos && !args.ignore_end) prompt.ends.push_back(*tokenizer.info().eos);
@@ -64,7 +81,7 @@ Prompt encode_prompt(const GenerateArgs& args, const core::hf::WeightSource& wei
     if (!chat)
       throw base::spec_error("--chat: there is no template \"" + args.chat + "\"; there are " +
                              io::chat_template_names());
-    const std::string bos = io::bos_text(*chat, tokenizer, tokenizer_file(args, weights));
+    const std::string bos = io::bos_text(*chat, tokenizer, opened.file);
     text = io::render_chat(*chat, {{.role = "user", .content = text, .reasoning = {}}}, bos).text +
            io::assistant_begin(*chat);
     if (const auto end = tokenizer.id_of(io::turn_end(*chat)); end && !args.ignore_end)
@@ -142,7 +159,8 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
   generate->add_flag("--ignore-eos", args.ignore_end, "Go on behind a token that ends the text");
   generate
       ->add_option("--tokenizer", args.tokenizer,
-                   "A tokenizer.json, a SentencePiece model, or bytes; default: the one with the weights")
+                   "A tokenizer.json, a SentencePiece model, or bytes; default: the one with the weights; of "
+                   "tokenizer.json and tokenizer.model the first that can be read")
       ->type_name("FILE|bytes");
   generate->add_option("--device", args.device, "auto, cpu or cuda")
       ->check(CLI::IsMember({"auto", "cpu", "cuda"}))
@@ -162,9 +180,10 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
 
 int generate_command(const GenerateArgs& args) {
   const std::unique_ptr<core::hf::WeightSource> weights = core::hf::open_model(args.from);
-  const std::unique_ptr<io::Tokenizer> tokenizer = io::open_tokenizer(tokenizer_file(args, *weights));
+  const OpenedTokenizer opened = open_tokenizer(args, *weights);
+  const io::Tokenizer* tokenizer = opened.tokenizer.get();
   const std::string text = prompt_of(args);
-  const Prompt prompt = encode_prompt(args, *weights, *tokenizer, text);
+  const Prompt prompt = encode_prompt(args, *weights, opened, text);
   const auto given = static_cast<std::int64_t>(prompt.ids.size());
   core::generate::TokenScorer scorer(*weights, {.device = args.device,
                                                 .precision = args.precision,

@@ -9,7 +9,7 @@ packages=(
   build-essential cmake ninja-build ccache pkg-config
   libdnnl-dev libyaml-cpp-dev libfmt-dev libspdlog-dev nlohmann-json3-dev libcli11-dev
   prometheus-cpp-dev libcivetweb-dev libxxhash-dev libgloo-dev libcurl4-openssl-dev libssl-dev
-  libpcre2-dev libutf8proc-dev libsentencepiece-dev
+  libpcre2-dev libutf8proc-dev
 )
 build_test_packages=(catch2 python3)
 test_packages=(

@@ -27,20 +27,32 @@ void MergeTable::set(std::int32_t left, std::int32_t right, Merge merge) {
 }
 
 void BpeMerger::merge(std::string_view piece, std::vector<std::int32_t>& ids) {
-  if (piece.size() <= kShort) merge_short(piece, ids);
-  else merge_long(piece, ids);
+  const auto id_of = [&](char byte) { return byte_ids_[static_cast<unsigned char>(byte)]; };
+  if (piece.size() <= kShort) {
+    std::array<std::int32_t, kShort> symbols;
+    std::transform(piece.begin(), piece.end(), symbols.begin(), id_of);
+    return merge_short(std::span(symbols).first(piece.size()), ids);
+  }
+  bytes_.resize(piece.size());
+  std::transform(piece.begin(), piece.end(), bytes_.begin(), id_of);
+  merge_long(bytes_, ids);
 }
 
-void BpeMerger::merge_short(std::string_view piece, std::vector<std::int32_t>& ids) {
+void BpeMerger::merge_symbols(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids) {
+  if (symbols.size() <= kShort) merge_short(symbols, ids);
+  else merge_long(symbols, ids);
+}
+
+void BpeMerger::merge_short(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids) {
   constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
   std::array<std::int32_t, kShort> id;
   std::array<MergeTable::Merge, kShort> merge;  // of a symbol and the next one
-  std::size_t count = piece.size();
+  std::size_t count = symbols.size();
   const auto look = [&](std::size_t i) {
     merge[i] = merges_.find(id[i], id[i + 1]);
     if (merge[i].rank < 0) merge[i].rank = kNever;
   };
-  for (std::size_t i = 0; i < count; ++i) id[i] = byte_ids_[static_cast<unsigned char>(piece[i])];
+  std::copy(symbols.begin(), symbols.end(), id.begin());
   for (std::size_t i = 0; i + 1 < count; ++i) look(i);
   while (count > 1) {
     std::size_t best = 0;
@@ -59,15 +71,15 @@ void BpeMerger::merge_short(std::string_view piece, std::vector<std::int32_t>& i
   ids.insert(ids.end(), id.begin(), id.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// A candidate whose left symbol has merged since is found by its rank, which is that of one pair alone.
-void BpeMerger::merge_long(std::string_view piece, std::vector<std::int32_t>& ids) {
-  const auto count = static_cast<std::int32_t>(piece.size());
-  symbols_.resize(piece.size());
+// A candidate whose left symbol has merged since has another rank. Where the new pair has the same, it would
+// be merged next anyway.
+void BpeMerger::merge_long(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids) {
+  const auto count = static_cast<std::int32_t>(symbols.size());
+  symbols_.resize(symbols.size());
   heap_.clear();
   for (std::int32_t i = 0; i < count; ++i)
-    symbols_[static_cast<std::size_t>(i)] = {
-        byte_ids_[static_cast<unsigned char>(piece[static_cast<std::size_t>(i)])], i - 1,
-        i + 1 < count ? i + 1 : -1};
+    symbols_[static_cast<std::size_t>(i)] = {symbols[static_cast<std::size_t>(i)], i - 1,
+                                             i + 1 < count ? i + 1 : -1};
   const auto at = [&](std::int32_t i) -> Symbol& { return symbols_[static_cast<std::size_t>(i)]; };
   const auto candidate = [&](std::int32_t left) {
     const MergeTable::Merge merge = merges_.find(at(left).id, at(at(left).after).id);

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -52,10 +53,12 @@ class BpeMerger {
       : byte_ids_(byte_ids), merges_(merges) {}
   /// Appends the ids of a piece.
   void merge(std::string_view piece, std::vector<std::int32_t>& ids);
+  /// The same of a piece whose first symbols are other than its bytes.
+  void merge_symbols(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids);
 
  private:
-  void merge_short(std::string_view piece, std::vector<std::int32_t>& ids);
-  void merge_long(std::string_view piece, std::vector<std::int32_t>& ids);
+  void merge_short(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids);
+  void merge_long(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids);
 
   const std::array<std::int32_t, 256>& byte_ids_;
   const MergeTable& merges_;
@@ -70,6 +73,7 @@ class BpeMerger {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
+  std::vector<std::int32_t> bytes_;  // ids of a long piece's
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
 };

@@ -61,24 +61,33 @@ std::optional<std::string> special_text(const nlohmann::json& config, const char
   return found->is_object() ? string_member(*found, "content") : string_member(config, key);
 }
 
-struct SpecialTexts {
-  std::string file;
-  std::optional<std::string> bos, eos;
-};
+std::optional<bool> flag(const nlohmann::json& config, const char* key) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return std::nullopt;
+  if (!found->is_boolean()) throw JsonError("\"" + std::string(key) + "\" is not true or false");
+  return found->get<bool>();
+}
 
-SpecialTexts read_config_beside(const std::string& tokenizer_file) {
-  SpecialTexts texts;
-  texts.file = (std::filesystem::path(tokenizer_file).parent_path() / "tokenizer_config.json").string();
-  if (std::error_code error; !std::filesystem::exists(texts.file, error)) return texts;
+std::string config_beside(const std::string& tokenizer_file) {
+  return (std::filesystem::path(tokenizer_file).parent_path() / "tokenizer_config.json").string();
+}
+
+// None where there is no such file.
+std::optional<SentencePieceConfig> read_config(const std::string& file) {
+  if (std::error_code error; !std::filesystem::exists(file, error)) return std::nullopt;
   try {
-    const nlohmann::json config = parse_json(whole_file(texts.file));
+    const nlohmann::json config = parse_json(whole_file(file));
     if (!config.is_object()) throw JsonError("it is not an object");
-    texts.bos = special_text(config, "bos_token");
-    texts.eos = special_text(config, "eos_token");
+    return SentencePieceConfig{.add_bos = flag(config, "add_bos_token"),
+                               .add_eos = flag(config, "add_eos_token"),
+                               .bos = special_text(config, "bos_token"),
+                               .eos = special_text(config, "eos_token"),
+                               .tokenizer_class = config.contains("tokenizer_class")
+                                                      ? string_member(config, "tokenizer_class")
+                                                      : ""};
   } catch (const JsonError& error) {
-    throw base::data_error(texts.file + ": " + error.what());
+    throw base::data_error(file + ": " + error.what());
   }
-  return texts;
 }
 
 std::unique_ptr<Tokenizer> open_json(const std::string& file, const std::string& text) {
@@ -89,14 +98,15 @@ std::unique_ptr<Tokenizer> open_json(const std::string& file, const std::string&
     info.special_text = true;
     info.before = json.before;
     info.after = json.after;
-    const SpecialTexts texts = read_config_beside(file);
+    const std::string config_file = config_beside(file);
+    const SentencePieceConfig texts = read_config(config_file).value_or(SentencePieceConfig{});
     const auto id_of = [&](const std::optional<std::string>& token) -> std::optional<std::int32_t> {
       if (!token) return std::nullopt;
       for (const AddedToken& added : json.added)
         if (added.content == *token) return added.id;
       for (const auto& [known, id] : json.vocab)
         if (known == *token) return id;
-      throw base::data_error(texts.file + ": its special token \"" + *token + "\" is not in " + file);
+      throw base::data_error(config_file + ": its special token \"" + *token + "\" is not in " + file);
     };
     info.bos = id_of(texts.bos);
     info.eos = id_of(texts.eos);
@@ -120,7 +130,11 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& file) {
   const std::string text = whole_file(file);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string::npos && text[first] == '{') return open_json(file, text);
-  if (std::unique_ptr<Tokenizer> tokenizer = open_sentencepiece(text)) return tokenizer;
+  try {
+    if (auto tokenizer = open_sentencepiece(text, read_config(config_beside(file)))) return tokenizer;
+  } catch (const SentencePieceError& refused) {
+    throw base::data_error(file + ": " + refused.what());
+  }
   throw base::data_error(file + ": this is neither a Hugging Face tokenizer.json nor a SentencePiece model");
 }
 

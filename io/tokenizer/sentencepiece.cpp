@@ -1,86 +1,159 @@
 #include "io/tokenizer/sentencepiece.h"
 
-#include <sentencepiece_processor.h>
-
+#include <algorithm>
+#include <array>
 #include <span>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "io/hash/hash.h"
+#include "io/tokenizer/sentencepiece_encoder.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::io {
 namespace {
 
-using sentencepiece::SentencePieceProcessor;
+using Type = SentencePieceModel::Type;
 
-class PieceEncoder final : public Encoder {
- public:
-  explicit PieceEncoder(const SentencePieceProcessor& processor) : processor_(processor) {}
-  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    const auto status = processor_.Encode(text, &found_);
-    if (!status.ok()) throw EncodeError("SentencePiece cannot encode it: " + status.ToString());
-    ids.insert(ids.end(), found_.begin(), found_.end());
+// A piece's text with spaces as text has them.
+std::string with_spaces(std::string_view piece) {
+  std::string text;
+  for (std::size_t at = 0;;) {
+    const std::size_t space = piece.find(kPieceSpace, at);
+    text += piece.substr(at, space - at);
+    if (space == std::string_view::npos) return text;
+    text += ' ';
+    at = space + kPieceSpace.size();
   }
-
- private:
-  const SentencePieceProcessor& processor_;
-  std::vector<int> found_;
-};
+}
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
-  SentencePieceTokenizer(TokenizerInfo info, std::unique_ptr<SentencePieceProcessor> processor)
-      : Tokenizer(std::move(info)), processor_(std::move(processor)) {}
-
-  std::unique_ptr<Encoder> encoder(SpecialText) const override {
-    return std::make_unique<PieceEncoder>(*processor_);
+  SentencePieceTokenizer(TokenizerInfo info, SentencePieceModel model)
+      : Tokenizer(std::move(info)), model_(std::move(model)), tables_(model_) {
+    for (std::size_t id = 0; id < model_.pieces.size(); ++id)
+      ids_.emplace(model_.pieces[id].text, static_cast<std::int32_t>(id));
+    // Read once: what is left of it is the pieces.
+    model_.charsmap.clear();
   }
+
+  std::unique_ptr<Encoder> encoder(SpecialText) const override { return sentencepiece_encoder(tables_); }
+
+  // As SentencePieceProcessor::Decode, but bytes that are no characters stay as they are.
   std::string decode(std::span<const std::int32_t> ids) const override {
-    for (const std::int32_t id : ids)
+    std::string text;
+    bool at_begin = true, space_taken = false;
+    for (const std::int32_t id : ids) {
       if (id < 0 || id >= info().vocab)
         throw base::data_error("the tokenizer has no token " + std::to_string(id));
-    std::string text;
-    const auto status = processor_->Decode(std::vector<int>(ids.begin(), ids.end()), &text);
-    if (!status.ok()) throw base::data_error("SentencePiece cannot decode ids: " + status.ToString());
+      const SentencePieceModel::Piece& piece = model_.pieces[static_cast<std::size_t>(id)];
+      if (piece.type == Type::byte) {
+        text += static_cast<char>(*byte_of_piece(piece.text));
+        continue;
+      }
+      if (space_taken || !text.empty()) at_begin = false;
+      space_taken = false;
+      if (piece.type == Type::control) continue;
+      if (piece.type == Type::unknown) {
+        text += model_.unknown_surface;
+        continue;
+      }
+      std::string_view rest = piece.text;
+      if (at_begin && (model_.dummy_prefix || model_.remove_extra_whitespaces) &&
+          rest.starts_with(kPieceSpace)) {
+        rest.remove_prefix(kPieceSpace.size());
+        // Where extra white space is removed, all that begins the text is.
+        space_taken = !model_.remove_extra_whitespaces;
+      }
+      text += with_spaces(rest);
+    }
     return text;
   }
+
   std::vector<std::int32_t> text_bytes() const override {
-    constexpr std::string_view kSpace = "\xe2\x96\x81";  // U+2581, which stands for a space
     std::vector<std::int32_t> counts;
-    for (int id = 0; id < info().vocab; ++id) {
-      const std::string& piece = processor_->IdToPiece(id);
-      auto bytes = static_cast<std::int32_t>(piece.size());
-      for (std::size_t at = 0; (at = piece.find(kSpace, at)) != std::string::npos; at += kSpace.size())
-        bytes -= static_cast<std::int32_t>(kSpace.size()) - 1;
-      if (processor_->IsControl(id)) bytes = 0;
-      else if (processor_->IsByte(id)) bytes = 1;
-      else if (processor_->IsUnknown(id) || processor_->IsUnused(id)) bytes = -1;
+    for (const SentencePieceModel::Piece& piece : model_.pieces) {
+      auto bytes = static_cast<std::int32_t>(with_spaces(piece.text).size());
+      if (piece.type == Type::control) bytes = 0;
+      else if (piece.type == Type::byte) bytes = 1;
+      else if (piece.type == Type::unknown || piece.type == Type::unused) bytes = -1;
       counts.push_back(bytes);
     }
     return counts;
   }
+
   std::optional<std::int32_t> id_of(std::string_view token) const override {
-    const int id = processor_->PieceToId(token);
-    if (processor_->IdToPiece(id) != token) return std::nullopt;
-    return id;
+    const auto found = ids_.find(token);
+    if (found == ids_.end()) return std::nullopt;
+    return found->second;
   }
 
  private:
-  std::unique_ptr<SentencePieceProcessor> processor_;
+  SentencePieceModel model_;
+  SentencePieceTables tables_;
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // texts lie in the model's pieces
 };
+
+std::optional<std::int32_t> control_id(const SentencePieceModel& model, const std::string& text) {
+  for (std::size_t id = 0; id < model.pieces.size(); ++id)
+    if (model.pieces[id].type == Type::control && model.pieces[id].text == text)
+      return static_cast<std::int32_t>(id);
+  return std::nullopt;
+}
+
+std::optional<std::int32_t> configured_id(const SentencePieceModel& model,
+                                          const std::optional<std::string>& text,
+                                          const std::optional<std::int32_t>& own) {
+  if (!text) return own;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id)
+    if (model.pieces[id].text == *text) return static_cast<std::int32_t>(id);
+  throw SentencePieceError("the tokenizer_config.json beside it has the special token \"" + *text +
+                           "\", which this model lacks: correct the token there, or take a copy of the model "
+                           "without that file");
+}
+
+// These classes of transformers put it there unless add_bos_token says otherwise.
+bool class_adds_bos(const std::string& name) {
+  constexpr std::array<std::string_view, 3> kClasses{"LlamaTokenizer", "CodeLlamaTokenizer",
+                                                     "GemmaTokenizer"};
+  return std::any_of(kClasses.begin(), kClasses.end(), [&](std::string_view known) {
+    return name == known || name == std::string(known) + "Fast";
+  });
+}
+
+void set_special_tokens(const SentencePieceModel& model, const std::optional<SentencePieceConfig>& config,
+                        TokenizerInfo& info) {
+  info.bos = control_id(model, model.bos_piece);
+  info.eos = control_id(model, model.eos_piece);
+  if (!config) {
+    if (info.bos) info.before = {*info.bos};
+    return;
+  }
+  info.bos = configured_id(model, config->bos, info.bos);
+  info.eos = configured_id(model, config->eos, info.eos);
+  const auto add = [](const char* key, const std::optional<std::int32_t>& id,
+                      std::vector<std::int32_t>& ids) {
+    if (!id)
+      throw SentencePieceError(std::string("the tokenizer_config.json beside it has ") + key +
+                               ", and neither names such a token");
+    ids = {*id};
+  };
+  if (config->add_bos.value_or(info.bos && class_adds_bos(config->tokenizer_class)))
+    add("add_bos_token", info.bos, info.before);
+  if (config->add_eos.value_or(false)) add("add_eos_token", info.eos, info.after);
+}
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& bytes) {
-  auto processor = std::make_unique<SentencePieceProcessor>();
-  if (bytes.empty() || !processor->LoadFromSerializedProto(bytes).ok()) return nullptr;
+std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& bytes,
+                                              const std::optional<SentencePieceConfig>& config) {
+  std::optional<SentencePieceModel> model = parse_sentencepiece_model(bytes);
+  if (!model) return nullptr;
   TokenizerInfo info{.kind = "SentencePiece", .hash = xxh3_hex(std::as_bytes(std::span(bytes)))};
-  info.vocab = processor->GetPieceSize();
-  if (info.vocab <= 0) return nullptr;
-  if (processor->bos_id() >= 0) info.bos = processor->bos_id();
-  if (processor->eos_id() >= 0) info.eos = processor->eos_id();
-  return std::make_unique<SentencePieceTokenizer>(std::move(info), std::move(processor));
+  info.vocab = static_cast<std::int64_t>(model->pieces.size());
+  set_special_tokens(*model, config, info);
+  return std::make_unique<SentencePieceTokenizer>(std::move(info), *std::move(model));
 }
 
 }  // namespace trainerd::io

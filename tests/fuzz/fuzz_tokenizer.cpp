@@ -6,27 +6,43 @@
 #include "io/text/json.h"
 #include "io/text/utf8.h"
 #include "io/tokenizer/byte_level_bpe.h"
+#include "io/tokenizer/sentencepiece.h"
 #include "kernels/base/error.h"
 
-// A tokenizer.json of any bytes: only a JsonError may come out. What is taken encodes a text, and the ids lie
-// in the vocabulary and become a text again.
+namespace {
+
+using namespace trainerd;
+
+// What is taken encodes a text, and the ids lie in the vocabulary and become a text again.
+void use(const io::Tokenizer& tokenizer, const std::string& file) {
+  const std::string text =
+      io::invalid_utf8(file) == std::string::npos ? file : "It's 12345  \n <|end|> x\xc3\xa9";
+  std::vector<std::int32_t> ids;
+  try {
+    tokenizer.encoder(io::SpecialText::token)->encode(text, ids);
+  } catch (const base::DataError&) {   // the regular expression gives up
+  } catch (const io::EncodeError&) {}  // the rules of a SentencePiece model are damaged
+  for (const std::int32_t id : ids)
+    if (id < 0 || id >= tokenizer.info().vocab) std::abort();
+  tokenizer.decode(ids);
+}
+
+}  // namespace
+
+// A tokenizer.json or a SentencePiece model of any bytes: only a JsonError or a SentencePieceError may come
+// out.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace trainerd;
   const std::string file(reinterpret_cast<const char*>(data), size);
   try {
+    if (!file.starts_with('{')) {
+      if (const auto tokenizer = io::open_sentencepiece(file)) use(*tokenizer, file);
+      return 0;
+    }
     io::TokenizerJson json = io::parse_tokenizer_json(file);
     io::TokenizerInfo info{.kind = "byte-level BPE", .hash = ""};
     info.vocab = io::vocab_of(json);
-    const io::ByteLevelBpe tokenizer(info, std::move(json));
-    const std::string text =
-        io::invalid_utf8(file) == std::string::npos ? file : "It's 12345  \n <|end|> x\xc3\xa9";
-    std::vector<std::int32_t> ids;
-    try {
-      tokenizer.encoder(io::SpecialText::token)->encode(text, ids);
-    } catch (const base::DataError&) {}  // the regular expression gives up
-    for (const std::int32_t id : ids)
-      if (id < 0 || id >= info.vocab) std::abort();
-    tokenizer.decode(ids);
-  } catch (const io::JsonError&) {}
+    use(io::ByteLevelBpe(info, std::move(json)), file);
+  } catch (const io::JsonError&) {
+  } catch (const io::SentencePieceError&) {}
   return 0;
 }

@@ -61,6 +61,21 @@ class Generate(RunTest):
     def run_command(self, *args):
         subprocess.run([BINARY, *map(str, args)], check=True, capture_output=True)
 
+    def test_a_sentencepiece_model_is_taken_where_its_tokenizer_json_cannot_be_read(self):
+        config = dict(CONFIGS["gpt2"], vocab_size=2000)
+        directory = make_directory(self.root / "hf", config, make_tensors(config, "F32"), 1, False)
+        files = pathlib.Path(__file__).resolve().parents[1] / "io" / "tokenizers"
+        shutil.copy(files / "bpe.model", directory / "tokenizer.model")
+        (directory / "tokenizer.json").write_text(json.dumps({"model": {"type": "BPE", "byte_fallback": True, "vocab": {}, "merges": []}}))
+        (directory / "tokenizer_config.json").write_text(json.dumps({"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}))
+        said = lambda: json.loads(self.generate(directory, "--prompt", "the", "--max-tokens", 1, "--json"))["prompt_ids"]
+        ids = said()
+        self.assertEqual(ids[0], 1)
+        (directory / "tokenizer_config.json").write_text("{}")
+        self.assertEqual(said(), ids[1:])
+        (directory / "tokenizer.model").unlink()
+        self.assertIn("its model falls back to bytes", self.generate(directory, "--prompt", "the", status=4))
+
     def test_what_cannot_be_is_refused(self):
         config = dict(CONFIGS["gpt2"])
         directory = make_directory(self.root / "hf", config, make_tensors(config, "F32"), 1, False)

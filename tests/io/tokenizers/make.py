@@ -1,9 +1,10 @@
 """Makes the tokenizer files of this folder and what the reference libraries make of text by them.
 
-  pip install tokenizers==0.23.3 sentencepiece==0.1.99 xxhash && python3 make.py      (Python 3.11: its tables are of Unicode 14)
+  pip install tokenizers==0.23.3 sentencepiece==0.2.3 xxhash && python3 make.py      (Python 3.11: its tables are of Unicode 14)
 
 mix.json       what `mixed_text` draws from: words, odd texts, all ranges of code points that Unicode 14 assigns
 gpt2.json ...  tokenizer files of 2,000 tokens with the patterns and normalizers of their families
+*.model        SentencePiece models, trained by version 0.1.99; pieces/ has more with a script of their own
 expected.json  by file: the number of ids of `mixed_text(7, 1_200_000)`, the XXH3 of the ids as int32, the first of them, the same with
                special tokens' texts as plain text; and the ids of each of "cases"
 
@@ -168,7 +169,7 @@ def expect_sentencepiece(name, text):
     import sentencepiece
     processor = sentencepiece.SentencePieceProcessor(model_file=str(HERE / f"{name}.model"))
     ids = processor.encode(text)
-    return {"count": len(ids), "hash": hash_of(ids), "first": ids[:200], "around": processor.encode("a"),
+    return {"count": len(ids), "hash": hash_of(ids), "first": ids[:200], "around": processor.encode("a", add_bos=True),
             "cases": [processor.encode(case) for case in CASES]}
 
 

@@ -1,0 +1,346 @@
+#include "io/tokenizer/sentencepiece_encoder.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <span>
+#include <unordered_map>
+
+#include "io/text/utf8.h"
+
+namespace trainerd::io {
+namespace {
+
+using Type = SentencePieceModel::Type;
+using Entries = std::vector<std::pair<std::string, std::int32_t>>;
+
+bool matches_text(Type type) { return type == Type::normal || type == Type::user_defined; }
+
+// A piece's text with ' ' for U+2581; none where it has a ' ' of its own, which no normalized text has.
+std::optional<std::string> text_inside(std::string_view piece) {
+  if (piece.find(' ') != std::string_view::npos) return std::nullopt;
+  std::string text;
+  for (std::size_t at = 0;;) {
+    const std::size_t space = piece.find(kPieceSpace, at);
+    text += piece.substr(at, space - at);
+    if (space == std::string_view::npos) return text;
+    text += ' ';
+    at = space + kPieceSpace.size();
+  }
+}
+
+bool has_inner_space(std::string_view text) {
+  const std::size_t word = text.find_first_not_of(' ');
+  return word != std::string_view::npos && text.find(' ', word) != std::string_view::npos;
+}
+
+std::size_t character_bytes(char first) {
+  const auto byte = static_cast<unsigned char>(first);
+  return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
+}
+
+// Scores are those of EncodeOptimized in unigram_model.cc.
+void make_unigram(const SentencePieceModel& model, SentencePieceTables& tables) {
+  float lowest = std::numeric_limits<float>::max(), highest = 0.1f;
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.type != Type::normal) continue;
+    lowest = std::min(lowest, piece.score);
+    highest = std::max(highest, piece.score);
+  }
+  Entries entries;
+  tables.scores.resize(model.pieces.size());
+  tables.scores[static_cast<std::size_t>(model.unknown_id)] = lowest - 10.0f;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePieceModel::Piece& piece = model.pieces[id];
+    float& score = tables.scores[id];
+    if (piece.type == Type::normal) score = piece.score;
+    if (piece.type == Type::user_defined)
+      // So large that the symbol is taken.
+      score = static_cast<float>(double{static_cast<float>(piece.text.size()) * highest} - 0.1);
+    tables.largest_score = std::max(tables.largest_score, std::abs(score));
+    if (!matches_text(piece.type)) continue;
+    if (auto text = text_inside(piece.text)) {
+      tables.longest_piece = std::max(tables.longest_piece, text->size());
+      entries.emplace_back(*std::move(text), static_cast<std::int32_t>(id));
+    }
+  }
+  tables.pieces = ByteTrie(std::move(entries));
+  // Sums of larger ones would be rounded too much for words by themselves.
+  tables.by_words &= tables.largest_score < 1000;
+}
+
+// A pair of symbols merges where their texts together are a piece, that of the highest score first.
+void make_bpe(const SentencePieceModel& model, SentencePieceTables& tables) {
+  std::unordered_map<std::string, std::int32_t> ids;
+  std::map<float, std::int32_t, std::greater<>> ranks;
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    if (!matches_text(model.pieces[id].type)) continue;
+    if (auto text = text_inside(model.pieces[id].text)) {
+      ids.emplace(*std::move(text), static_cast<std::int32_t>(id));
+      ranks.emplace(model.pieces[id].score, 0);
+    }
+  }
+  std::int32_t next = 0;
+  for (auto& [score, rank] : ranks) rank = next++;
+  const auto symbol = [&](const std::string& text) -> std::int32_t {
+    if (const auto found = ids.find(text); found != ids.end()) return found->second;
+    if (character_bytes(text[0]) != text.size()) return -1;
+    std::size_t at = 0;
+    return SentencePieceTables::kCharacter + static_cast<std::int32_t>(next_code_point(text, at));
+  };
+  struct Pair {
+    std::int32_t left, right;
+    MergeTable::Merge merge;
+  };
+  std::vector<Pair> pairs;
+  Entries characters;
+  for (const auto& [text, id] : ids) {
+    if (character_bytes(text[0]) == text.size()) characters.emplace_back(text, id);
+    const MergeTable::Merge merge{ranks.at(model.pieces[static_cast<std::size_t>(id)].score), id};
+    for (std::size_t cut = character_bytes(text[0]); cut < text.size(); cut += character_bytes(text[cut])) {
+      const std::int32_t left = symbol(text.substr(0, cut)), right = symbol(text.substr(cut));
+      if (left >= 0 && right >= 0) pairs.push_back({left, right, merge});
+    }
+  }
+  tables.characters = ByteTrie(std::move(characters));
+  tables.merges.emplace(pairs.size());
+  for (const Pair& pair : pairs) tables.merges->set(pair.left, pair.right, pair.merge);
+}
+
+// Where a sum of scores falls below this, the reference makes it zero and raises those of all longer texts.
+constexpr float kLowestSum = -100000;
+// Rounding of one sum between that and zero, at most.
+constexpr double kRounding = 1.0 / 256;
+
+class PieceEncoder final : public Encoder {
+ public:
+  explicit PieceEncoder(const SentencePieceTables& tables)
+      : tables_(tables), merger_(no_bytes_, tables.merges ? *tables.merges : no_merges_) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    tables_.normalizer.normalize(text, normalized_);
+    const std::string_view rest = normalized_;
+    begin_ = ids.size();
+    sum_ = 0;
+    for (std::size_t at = 0; at < rest.size();) {
+      std::size_t end = rest.size();
+      if (tables_.by_words) end = std::min(rest.find(' ', rest.find_first_not_of(' ', at)), end);
+      encode_word(rest.substr(at, end - at), ids);
+      at = end;
+    }
+  }
+
+ private:
+  void encode_word(std::string_view word, std::vector<std::int32_t>& ids) {
+    const std::size_t before = ids.size();
+    if (tables_.algorithm == SentencePieceModel::Algorithm::bpe) {
+      encode_cached(word, ids, [&] { encode_bpe(word, word_ids_); });
+    } else {
+      // Near the lowest sum a part of the word may be summed from zero.
+      const float room = static_cast<float>(PieceCache::kLongest + 1) * tables_.largest_score;
+      if (sum_ - room < kLowestSum ||
+          !encode_cached(word, ids, [&] { encode_clear_word(word, word_ids_); })) {
+        encode_unigram(word, ids);
+      } else {
+        for (std::size_t i = before; i < ids.size(); ++i) sum_ += score(ids[i]);
+      }
+    }
+    // Unknown characters in a row are one token.
+    if (before > begin_ && before < ids.size() && ids[before] == tables_.unknown_id &&
+        ids[before - 1] == tables_.unknown_id && tables_.byte_ids.empty())
+      ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(before));
+  }
+
+  // `encode` writes to word_ids_. False: it wrote nothing, or the word is too long to be kept and unigram.
+  template <typename Encode>
+  bool encode_cached(std::string_view word, std::vector<std::int32_t>& ids, const Encode& encode) {
+    word_ids_.clear();
+    if (word.size() > PieceCache::kLongest) {
+      if (tables_.algorithm != SentencePieceModel::Algorithm::bpe) return false;
+      encode();
+      ids.insert(ids.end(), word_ids_.begin(), word_ids_.end());
+      return true;
+    }
+    const std::uint64_t hash = PieceCache::hash(word);
+    const std::size_t before = ids.size();
+    if (cache_.find(word, hash, ids)) return ids.size() > before;
+    encode();
+    // Up to 144 ids of a word of 48 spaces, each of three bytes.
+    cache_.add(word, hash, word_ids_.data(), word_ids_.size());
+    ids.insert(ids.end(), word_ids_.begin(), word_ids_.end());
+    return !word_ids_.empty();
+  }
+
+  void add_unknown(std::string_view character, std::size_t first, std::vector<std::int32_t>& ids) const {
+    if (tables_.byte_ids.empty()) {
+      if (ids.size() == first || ids.back() != tables_.unknown_id) ids.push_back(tables_.unknown_id);
+      return;
+    }
+    for (const char byte : character == " " ? kPieceSpace : character)
+      ids.push_back(tables_.byte_ids[static_cast<unsigned char>(byte)]);
+  }
+
+  float score(std::int32_t id) const { return tables_.scores[static_cast<std::size_t>(id)]; }
+
+  // Viterbi: of all ways to cut the text into pieces the one with the largest sum of scores; of equal sums
+  // the one whose last piece is the longest. Sums are rounded to floats, and continue those of the text
+  // before, as in the reference: where sums are nearly equal the choice depends on it.
+  template <typename Offer>
+  void offer_pieces(std::string_view text, std::size_t begin, const Offer& offer) const {
+    const std::size_t next = begin + character_bytes(text[begin]);
+    bool single = false;
+    std::int32_t node = ByteTrie::kRoot;
+    for (std::size_t end = begin; end < text.size();) {
+      node = tables_.pieces.step(node, text[end++]);
+      if (node < 0) break;
+      const std::int32_t id = tables_.pieces.value(node);
+      if (id < 0) continue;
+      offer(end, id);
+      single |= end == next;
+    }
+    if (!single) offer(next, tables_.unknown_id);
+  }
+
+  void encode_unigram(std::string_view text, std::vector<std::int32_t>& ids) {
+    ends_.assign(text.size() + 1, {});
+    ends_[0].sum = sum_;
+    for (std::size_t begin = 0; begin < text.size(); begin += character_bytes(text[begin])) {
+      if (const float base = ends_[begin].sum; base < kLowestSum) {
+        const std::size_t last =
+            std::min(begin + std::max<std::size_t>(tables_.longest_piece, 4), text.size());
+        for (std::size_t end = begin; end <= last; ++end)
+          if (end == begin || ends_[end].begin >= 0) ends_[end].sum -= base;
+      }
+      const float base = ends_[begin].sum;
+      offer_pieces(text, begin, [&](std::size_t end, std::int32_t id) {
+        const float sum = base + score(id);
+        if (ends_[end].begin < 0 || sum > ends_[end].sum)
+          ends_[end] = {sum, id, static_cast<std::int64_t>(begin)};
+      });
+    }
+    sum_ = ends_[text.size()].sum;
+    add_path(text, ends_, ids);
+  }
+
+  // The same for a word of known characters whose pieces no rounding can change, whatever the text before it;
+  // none of another.
+  void encode_clear_word(std::string_view word, std::vector<std::int32_t>& ids) {
+    clear_ends_.assign(word.size() + 1, {});
+    for (std::size_t begin = 0; begin < word.size(); begin += character_bytes(word[begin])) {
+      const double base = clear_ends_[begin].sum;
+      offer_pieces(word, begin, [&](std::size_t end, std::int32_t id) {
+        ClearEnd& best = clear_ends_[end];
+        const double sum = base + double{score(id)};
+        if (best.begin < 0) {
+          best = {sum, id, static_cast<std::int64_t>(begin), std::numeric_limits<double>::infinity()};
+        } else if (sum > best.sum) {
+          best = {sum, id, static_cast<std::int64_t>(begin), sum - best.sum};
+        } else {
+          best.margin = std::min(best.margin, best.sum - sum);
+        }
+      });
+    }
+    for (std::size_t end = word.size(); end > 0; end = static_cast<std::size_t>(clear_ends_[end].begin))
+      if (clear_ends_[end].id == tables_.unknown_id ||
+          clear_ends_[end].margin <= 2 * kRounding * static_cast<double>(end))
+        return;
+    add_path(word, clear_ends_, ids);
+  }
+
+  template <typename Ends>
+  void add_path(std::string_view text, const Ends& ends, std::vector<std::int32_t>& ids) {
+    path_.clear();
+    for (std::size_t end = text.size(); end > 0; end = static_cast<std::size_t>(ends[end].begin))
+      path_.push_back(end);
+    const std::size_t first = ids.size();
+    for (std::size_t i = path_.size(); i-- > 0;) {
+      const auto begin = static_cast<std::size_t>(ends[path_[i]].begin);
+      const std::int32_t id = ends[path_[i]].id;
+      if (id == tables_.unknown_id) add_unknown(text.substr(begin, path_[i] - begin), first, ids);
+      else ids.push_back(id);
+    }
+  }
+
+  void encode_bpe(std::string_view text, std::vector<std::int32_t>& ids) {
+    symbols_.clear();
+    for (std::size_t at = 0; at < text.size();) {
+      if (!tables_.user_defined.empty()) {
+        if (const auto symbol = tables_.user_defined.longest(text.substr(at)); symbol.bytes > 0) {
+          symbols_.push_back(SentencePieceTables::kFrozen + symbol.value);
+          at += symbol.bytes;
+          continue;
+        }
+      }
+      const std::size_t begin = at;
+      const auto code_point = static_cast<std::int32_t>(next_code_point(text, at));
+      const auto known = tables_.characters.longest(text.substr(begin, at - begin));
+      symbols_.push_back(known.bytes > 0 ? known.value : SentencePieceTables::kCharacter + code_point);
+    }
+    merged_.clear();
+    merger_.merge_symbols(symbols_, merged_);
+    const std::size_t first = ids.size();
+    for (const std::int32_t symbol : merged_) {
+      if (symbol < SentencePieceTables::kFrozen) {
+        ids.push_back(symbol);
+      } else if (symbol < SentencePieceTables::kCharacter) {
+        ids.push_back(symbol - SentencePieceTables::kFrozen);
+      } else {
+        character_.clear();
+        append_utf8(character_, static_cast<std::uint32_t>(symbol - SentencePieceTables::kCharacter));
+        add_unknown(character_, first, ids);
+      }
+    }
+  }
+
+  static constexpr std::array<std::int32_t, 256> no_bytes_{};
+  const MergeTable no_merges_{0};
+  const SentencePieceTables& tables_;
+  BpeMerger merger_;
+  PieceCache cache_;
+  std::size_t begin_ = 0;  // of the text's ids
+  std::string normalized_, character_;
+  std::vector<std::int32_t> word_ids_, symbols_, merged_;
+  float sum_ = 0;  // of the text's scores so far
+  struct End {     // the best way to cut the text up to here
+    float sum = 0;
+    std::int32_t id = -1;  // of the last piece
+    std::int64_t begin = -1;
+  };
+  std::vector<End> ends_;
+  struct ClearEnd {
+    double sum = 0;
+    std::int32_t id = -1;
+    std::int64_t begin = -1;
+    double margin = 0;  // to the second-best
+  };
+  std::vector<ClearEnd> clear_ends_;
+  std::vector<std::size_t> path_;
+};
+
+}  // namespace
+
+SentencePieceTables::SentencePieceTables(const SentencePieceModel& model)
+    : normalizer(model), algorithm(model.algorithm), unknown_id(model.unknown_id) {
+  Entries symbols;
+  if (model.byte_fallback) byte_ids.resize(256);
+  for (std::size_t id = 0; id < model.pieces.size(); ++id) {
+    const SentencePieceModel::Piece& piece = model.pieces[id];
+    if (const auto byte = byte_of_piece(piece.text); byte && piece.type == Type::byte)
+      byte_ids[*byte] = static_cast<std::int32_t>(id);
+    const auto text = text_inside(piece.text);
+    if (!text || !matches_text(piece.type)) continue;
+    by_words &= !has_inner_space(*text);
+    if (piece.type == Type::user_defined) symbols.emplace_back(*text, static_cast<std::int32_t>(id));
+  }
+  user_defined = ByteTrie(std::move(symbols));
+  if (algorithm == SentencePieceModel::Algorithm::unigram) make_unigram(model, *this);
+  else make_bpe(model, *this);
+}
+
+std::unique_ptr<Encoder> sentencepiece_encoder(const SentencePieceTables& tables) {
+  return std::make_unique<PieceEncoder>(tables);
+}
+
+}  // namespace trainerd::io
