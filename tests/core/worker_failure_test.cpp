@@ -1,6 +1,6 @@
 #include "core/run/worker/worker_failure.h"
 
-#include <catch.hpp>
+#include <catch2/catch.hpp>
 #include <new>
 #include <stdexcept>
 
