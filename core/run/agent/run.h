@@ -38,7 +38,6 @@
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/resume_check.h"
 #include "io/metrics/sinks.h"
-#include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
 // What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each
@@ -431,7 +430,7 @@ class Run {
   std::map<std::int64_t, Held> held_;             ///< the leader's: by node
   /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
   std::optional<std::int64_t> dropped_after_;
-  std::optional<Go> next_;  ///< the leader's word on the next attempt
+  std::optional<Go> next_;  ///< attempt, as the leader begins it
   RankSupervisor ranks_{*this};
   // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;

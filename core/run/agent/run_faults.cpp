@@ -10,6 +10,7 @@
 #include "core/run/agent/run.h"
 #include "io/checkpoint/files.h"
 #include "io/checkpoint/folders.h"
+#include "io/storage/failing_storage.h"
 
 // Part of the run (run.h): the job's `faults`, as far as they are the agents'. Node 0 keeps for all nodes
 // which were made.
