@@ -214,7 +214,7 @@ def apart(a, b):
 
 def judge_curves(cpu_fp32, others, cpu_bf16, cuda_fp32, cuda_bf16):
     """(what, difference, bound) of each precision. In fp32 the bound is four times the most that other orders of sums (`others`) change on
-    the CPU, as layouts are held to (tests/core/layouts_test.cpp); in bf16 twice what bf16 itself changes there: both stray from fp32."""
+    the CPU, as layouts are held to (tests/core/train/layouts_test.cpp); in bf16 twice what bf16 itself changes there: both stray from fp32."""
     return [("fp32", apart(cpu_fp32, cuda_fp32), 4 * max(apart(cpu_fp32, other) for other in others)),
             ("bf16", apart(cpu_bf16, cuda_bf16), 2 * apart(cpu_fp32, cpu_bf16))]
 

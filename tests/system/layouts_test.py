@@ -43,7 +43,7 @@ class LayoutTest(RunTest):
     def assert_same_curve(self, name, reference):
         a, b = self.curve(name), self.curve(reference)
         self.assertEqual([s for s, _ in a], [s for s, _ in b])
-        # Single precision, other orders of sums: see tests/core/layouts_test.cpp for the bound that is derived.
+        # Single precision, other orders of sums: see tests/core/train/layouts_test.cpp for the bound that is derived.
         for (step, x), (_, y) in zip(a, b):
             self.assertAlmostEqual(x, y, delta=2e-5 * y, msg=f"{name} step {step}")
 

@@ -1,0 +1,186 @@
+// What a rank waits for where its page or its ring does not say it: messages of a pipeline, its device, and
+// operations that the ring has lost.
+
+#include <sys/resource.h>
+
+#include <catch2/catch.hpp>
+
+#include "core/run/worker/injector.h"
+#include "kernels/base/clock.h"
+#include "tests/core/run/hang_sights.h"
+
+using namespace trainerd;
+using namespace trainerd::test::hang;
+
+TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]") {
+  // Chunk 1 is rank 1's: in forward it needs rank 0's.
+  RankSight second = waiting(1, Group::pp, 4, "exchange", "pipeline");
+  second.chunk = 1;
+  RankSight first = rank(0);
+  first.still.stopped = 6;
+  auto found = verdict({first, second}, layout_of(1, 2, 1));
+  REQUIRE(found);
+  CHECK(found->message ==
+        "rank 0 (pp 0) makes no progress; last seen in forward of microbatch 5 of step 12, 6.0 s ago; its "
+        "process is stopped by a signal; rank 1, next to it in the pipeline, waits for a message, in "
+        "forward of chunk 1, of microbatch 5 of step 12");
+  // In backward rank 0 needs rank 1's.
+  RankSight back = waiting(0, Group::pp, 4, "exchange", "pipeline");
+  back.activity = Activity::backward;
+  RankSight slow = asleep(rank(1));
+  slow.chunk = 1;
+  found = verdict({back, slow}, layout_of(1, 2, 1));
+  REQUIRE(found);
+  CHECK_THAT(found->message,
+             Catch::StartsWith("rank 1 (pp 1) makes no progress; ") &&
+                 Catch::EndsWith("; rank 0, next to it in the pipeline, waits for a message, in "
+                                 "backward of microbatch 5 of step 12"));
+  // While rank 1 is at work, rank 0 may wait for as long as it takes.
+  slow.still = {.computing = 4};
+  CHECK_FALSE(verdict({back, slow}, layout_of(1, 2, 1)));
+}
+
+TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbours", "[hang]") {
+  // Without overlap the pages still show the actions before the exchanges.
+  const auto in_exchange = [](std::int64_t number) {
+    RankSight sight = waiting(number, Group::pp, 4, "exchange", "pipeline");
+    sight.chunk = static_cast<int>(number);
+    return sight;
+  };
+  std::vector<RankSight> sights{in_exchange(0), in_exchange(1), rank(2)};
+  sights[0].activity = Activity::backward;
+  sights[2].chunk = 2;
+  sights[2].still.computing = 2;  // on a loaded machine
+  CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
+  sights[2].still = {.asleep = 6}, sights[2].activity = Activity::data_wait;
+  CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
+  sights[2].still = {.stopped = 6};
+  auto found = verdict(sights, layout_of(1, 3, 1));
+  REQUIRE(found);
+  CHECK((found->kind == "stopped" && found->ranks == Ranks{2}));
+  CHECK_THAT(found->message,
+             Catch::EndsWith("; rank 1, next to it in the pipeline, waits for a message, in forward of "
+                             "chunk 1, of microbatch 5 of step 12"));
+  // From both sides.
+  std::vector<RankSight> around{in_exchange(0), rank(1), in_exchange(2)};
+  around[1].still.stopped = 6;
+  CHECK_THAT(verdict(around, layout_of(1, 3, 1))->message,
+             Catch::EndsWith("; ranks 0, 2, next to it in the pipeline, wait for messages, rank 0 in forward "
+                             "of microbatch 5 of step 12"));
+  // All of them.
+  sights[2] = in_exchange(2);
+  found = verdict(sights, layout_of(1, 3, 1));
+  REQUIRE(found);
+  CHECK(found->kind == "deadlock");
+  CHECK(found->message == "ranks 0, 1, 2 wait for each other");
+  REQUIRE(found->details.size() == 3);
+  CHECK(
+      found->details[1] ==
+      "rank 1 (pp 1) waits for a message of rank 0 or 2, in forward of chunk 1, of microbatch 5 of step 12");
+  // One that was not asked.
+  sights.pop_back();
+  CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
+}
+
+TEST_CASE("the last stage of several chunks a rank is next to the first", "[hang]") {
+  parallel::ParallelOptions options;
+  options.pp = 3, options.virtual_stages = 2;
+  options.schedule = parallel::ScheduleKind::interleaved;
+  parallel::Topology topology;
+  topology.nodes = 1, topology.devices_per_node = 3;
+  const parallel::Layout layout = parallel::resolve_layout(options, topology, {.layers = 12}, 9);
+  RankSight first = waiting(0, Group::pp, 4, "exchange", "pipeline"), last = rank(2);
+  last.still.stopped = 6;
+  const auto found = verdict({first, rank(1), last}, layout);
+  REQUIRE(found);
+  CHECK_THAT(found->message, Catch::Contains("; rank 0, next to it in the pipeline, waits for a message"));
+}
+
+TEST_CASE("a wait for a message is one even when its exchange is not in the ring", "[hang]") {
+  RankSight first = rank(0), second = waiting(1, Group::pp, 4, "exchange", "pipeline");
+  second.operations.clear();
+  second.still.asleep = 60;
+  CHECK_FALSE(verdict({first, second}, layout_of(1, 2, 1)));
+}
+
+TEST_CASE("a rank whose ring has lost the operation that it waits in waits for others", "[hang]") {
+  RankSight late = waiting(1, Group::dp, 3, "reduce_scatter", "grad bucket 7");
+  const auto ring_of_tp = [&](std::uint64_t first) {
+    late.operations.clear();
+    for (std::uint64_t i = first; i < first + 256; ++i)
+      late.operations.push_back(operation("all_reduce", "tp", i, "row_linear", FlightState::done));
+  };
+  ring_of_tp(900);
+  CHECK_FALSE(verdict({rank(0), late}, layout_of(1, 1, 2)));
+  // The ring has not gone round: it is about to enter it.
+  ring_of_tp(1);
+  CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
+  // Nor is one under way that is older than one that is done.
+  ring_of_tp(900);
+  late.operations.back().group = "dp";
+  CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
+}
+
+TEST_CASE("a host that waits for its device is judged by the operations there", "[hang]") {
+  const auto on_device = [](std::int64_t number, bool started) {
+    RankSight sight = rank(number);
+    sight.activity = Activity::report;
+    sight.still = {.running = 20, .computing = 20};  // it polls
+    if (started) sight.operations = {operation("all_reduce", "dp", 9, "gradients", FlightState::started)};
+    return sight;
+  };
+  // Its kernels do not come to the all_reduce.
+  auto found = verdict({on_device(0, true), on_device(1, false)}, layout_of(1, 1, 2));
+  REQUIRE(found);
+  CHECK_THAT(
+      found->message,
+      Catch::StartsWith("rank 1 (dp 1) never entered all_reduce #9 'gradients' of group dp; last seen in "
+                        "the wait for the device at the end of microbatch 5 of step 12"));
+  found = verdict({on_device(0, true), on_device(1, true)}, layout_of(1, 1, 2));
+  REQUIRE(found);
+  CHECK(found->kind == "stuck");
+}
+
+TEST_CASE("a host whose device waits for a message waits for others", "[hang]") {
+  const auto on_device = [](std::int64_t number) {
+    RankSight sight = rank(number);
+    sight.activity = Activity::report, sight.chunk = sight.microbatch = -1;
+    sight.still = {.running = 20, .computing = 20};  // it polls
+    sight.operations = {operation("exchange", "pp", 9, "pipeline", FlightState::started)};
+    return sight;
+  };
+  RankSight at_work = rank(0);
+  at_work.activity = Activity::data_wait;
+  CHECK_FALSE(verdict({at_work, on_device(1)}, layout_of(1, 2, 1)));
+  at_work.still.stopped = 6;
+  CHECK(verdict({at_work, on_device(1)}, layout_of(1, 2, 1))->ranks == Ranks{0});
+  const auto found = verdict({on_device(0), on_device(1)}, layout_of(1, 2, 1));
+  REQUIRE(found);
+  CHECK(found->kind == "deadlock");
+  CHECK(found->details[0] ==
+        "rank 0 (pp 0) waits for a message of rank 1, in the wait for the device at the end of step 12");
+  // A device that waits in nothing is judged by itself.
+  RankSight alone = on_device(1);
+  alone.operations[0].state = FlightState::done;
+  CHECK(verdict({rank(0), alone}, layout_of(1, 2, 1))->kind == "spinning");
+  // The host has issued more than the ring holds: where the device is cannot be told.
+  alone.operations[0].state = FlightState::enqueued;
+  CHECK_FALSE(verdict({rank(0), alone}, layout_of(1, 2, 1)));
+  HangLimits host = limits();
+  CHECK(host.cause(on_device(1)) == core::run::HangCause::spinning);
+  for (const auto awaits : {core::run::Awaits::others, core::run::Awaits::all_there})
+    CHECK_FALSE(host.cause(on_device(1), awaits));
+}
+
+TEST_CASE("a rank that is slowed computes and does not sleep", "[hang][faults]") {
+  const auto sleeps = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+  };
+  const double begin = base::monotonic_seconds();
+  const auto before = sleeps();
+  core::run::compute_for(0.2);
+  CHECK(sleeps() == before);
+  CHECK(base::monotonic_seconds() - begin >= 0.2);
+}

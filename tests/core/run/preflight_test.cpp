@@ -1,0 +1,201 @@
+#include "core/run/preflight/preflight.h"
+
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <memory>
+
+#include "core/rank/backend.h"
+#include "core/rank/canary.h"
+#include "core/run/preflight/storage_probe.h"
+#include "core/run/worker/probe.h"
+#include "core/spec/machines.h"
+#include "io/storage/local_storage.h"
+#include "kernels/backend/observed_backend.h"
+#include "kernels/base/error.h"
+#include "kernels/base/thread_pool.h"
+#include "tests/core/spec/spec_test_support.h"
+#include "tests/io/temp_dir.h"
+
+namespace trainerd::core {
+namespace {
+
+using kernels::DType;
+
+/// A device one of whose results is changed by `break_it` after each GEMM of a kind.
+class BrokenBackend : public kernels::ObservedBackend {
+ public:
+  using Break = std::function<void(const kernels::Tensor&)>;
+  explicit BrokenBackend(kernels::Backend& inner)
+      : ObservedBackend(inner, [](const kernels::ObservedCall&) {}) {}
+  void linear_fprop(kernels::Stream& s, const kernels::LinearFprop& a) override {
+    ObservedBackend::linear_fprop(s, a);
+    if (fprop) fprop(a.y_TN);
+  }
+  void linear_dgrad(kernels::Stream& s, const kernels::LinearDgrad& a) override {
+    ObservedBackend::linear_dgrad(s, a);
+    if (dgrad) dgrad(a.dx_TC);
+  }
+  void linear_wgrad(kernels::Stream& s, const kernels::LinearWgrad& a) override {
+    ObservedBackend::linear_wgrad(s, a);
+    if (wgrad) wgrad(a.dweight_NC);
+  }
+  Break fprop, dgrad, wgrad;
+};
+
+/// Flips the lowest bit of the byte of each element that holds its sign and exponent.
+BrokenBackend::Break flip(std::vector<std::int64_t> elements) {
+  return [elements](const kernels::Tensor& x) {
+    const std::int64_t size = kernels::size_of(x.dtype);
+    for (const std::int64_t i : elements) static_cast<std::byte*>(x.data)[size * (i + 1) - 1] ^= std::byte{1};
+  };
+}
+
+}  // namespace
+
+TEST_CASE("a device that computes a product wrongly is found, with the place", "[preflight]") {
+  base::ThreadPool pool(2);
+  const auto backend = rank::make_backend(spec::job_topology(spec::parse_job(kJob, "job.yaml")), pool, 0);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    CAPTURE(kernels::name_of(dtype));
+    BrokenBackend broken(*backend);
+    CHECK(rank::wrong_products(broken, dtype).empty());
+    broken.wgrad = flip({0});
+    CHECK_THAT(
+        rank::wrong_products(broken, dtype),
+        Catch::Matchers::StartsWith("linear_wgrad: 1 of 65536 elements is wrong, the first at [0, 0]: "));
+    broken.dgrad = flip({65535});
+    CHECK_THAT(
+        rank::wrong_products(broken, dtype),
+        Catch::Matchers::StartsWith("linear_dgrad: 1 of 65536 elements is wrong, the first at [255, 255]: "));
+    job::JobSpec job;
+    job.precision.compute = dtype;
+    const rank::PeakRate peak(5e9, [] { return 5e9; });
+    CHECK_THROWS_WITH(
+        run::probe_device(job, 3, broken, peak),
+        Catch::Matchers::StartsWith("rank 3 computes wrongly before its first step: linear_dgrad: 1 of") &&
+            Catch::Matchers::EndsWith("; take its device out of use, or its host where it has none"));
+    broken.fprop = flip({3 * 256 + 17, 40000});
+    CHECK_THAT(
+        rank::wrong_products(broken, dtype),
+        Catch::Matchers::StartsWith("linear_fprop: 2 of 65536 elements are wrong, the first at [3, 17]: "));
+  }
+}
+
+TEST_CASE("a device is slow beside the median of its kind", "[preflight]") {
+  const std::vector<run::RankRate> rates{{0, "A", 10e12}, {1, "A", 11e12}, {2, "A", 4e12},
+                                         {3, "B", 1e12},  {4, "A", 0},     {5, "B", 0.6e12}};
+  const auto slow = run::slow_devices(rates, run::kSlowGpu);
+  REQUIRE(slow.size() == 1);
+  CHECK(slow[0].rank == 2);
+  CHECK(run::slow_devices(rates, run::kSlowCpu).empty());
+  CHECK(slow[0].text == "computes at 4.00 TFLOP/s, and the median of 3 A is 10.0 TFLOP/s");
+  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}, {1, "A", 2e12}}, run::kSlowGpu)
+            .at(0)
+            .rank == 1);
+  CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}}, run::kSlowGpu).empty());
+}
+
+TEST_CASE("a clock is told of when records of two nodes would not agree", "[preflight]") {
+  CHECK(run::clock_finding({.least = -0.9, .most = 0.9}).empty());
+  CHECK(run::clock_finding({.least = 35, .most = 36}) == "its clock is at least 35.0 s ahead of node 0's");
+  CHECK(run::clock_finding({.least = -95, .most = -90.04}) == "its clock is at least 90.0 s behind node 0's");
+  // Messages that waited say nothing.
+  CHECK(run::clock_finding({.least = -40, .most = 30}).empty());
+}
+
+namespace {
+
+const std::string kName = ".preflight-node-1";
+
+class TestFile : public io::StoredFile {
+ public:
+  TestFile(std::unique_ptr<io::StoredFile> inner, bool corrupt)
+      : inner_(std::move(inner)), corrupt_(corrupt) {}
+  std::int64_t bytes() const override { return inner_->bytes(); }
+  void read(std::int64_t offset, std::span<std::byte> out) const override {
+    inner_->read(offset, out);
+    if (corrupt_) out[out.size() / 2] ^= std::byte{4};
+  }
+
+ private:
+  std::unique_ptr<io::StoredFile> inner_;
+  bool corrupt_;
+};
+
+/// A directory that corrupts what it keeps, or hangs in a write.
+class TestStorage : public io::LocalStorage {
+ public:
+  TestStorage(const std::string& root, bool corrupt, std::shared_future<void> hold = {})
+      : LocalStorage(root), corrupt_(corrupt), hold_(std::move(hold)) {}
+  void write(const std::string& name, std::span<const std::byte> bytes) override {
+    if (hold_.valid()) hold_.wait();
+    LocalStorage::write(name, bytes);
+  }
+  std::unique_ptr<io::StoredFile> open(const std::string& name) const override {
+    return std::make_unique<TestFile>(LocalStorage::open(name), corrupt_);
+  }
+
+ private:
+  bool corrupt_;
+  std::shared_future<void> hold_;
+};
+
+}  // namespace
+
+TEST_CASE("a storage is tried by a file that is written, read back and removed", "[preflight]") {
+  const test::TempDir directory;
+  const std::string root = directory.path();
+  const auto files = [&] {
+    std::vector<std::string> names;
+    for (const auto& entry : std::filesystem::directory_iterator(root))
+      names.push_back(entry.path().filename().string());
+    return names;
+  };
+  SECTION("a sound one, with a file that an earlier try left") {
+    std::ofstream(root + "/" + kName + "-left") << "left";
+    std::ofstream(root + "/" + kName + "0-of-another-node") << "left";
+    CHECK(run::StorageProbe(
+              root, [&] { return std::make_unique<io::LocalStorage>(root); }, kName, 60)
+              .finding()
+              .empty());
+    CHECK(files() == std::vector<std::string>{kName + "0-of-another-node"});
+  }
+  SECTION("one that corrupts what it keeps") {
+    run::StorageProbe probe(
+        root, [&] { return std::make_unique<TestStorage>(root, true); }, kName, 60);
+    CHECK_THROWS_WITH(probe.finding(),
+                      Catch::Matchers::StartsWith(root + "/" + kName + "-") &&
+                          Catch::Matchers::EndsWith(
+                              ": other bytes were read than had been written: the storage corrupts what "
+                              "it keeps; look at its health, or set `output` to another one"));
+  }
+  SECTION("one that is not there") {
+    const std::string missing = root + "/none";
+    run::StorageProbe probe(
+        missing, [&] { return std::make_unique<io::LocalStorage>(missing); }, kName, 60);
+    CHECK_THAT(probe.finding(),
+               Catch::Matchers::StartsWith("storage: ") && Catch::Matchers::Contains(missing));
+  }
+  SECTION("one that hangs") {
+    std::promise<void> hold;
+    {
+      run::StorageProbe probe(
+          root,
+          [root, held = hold.get_future().share()] {
+            return std::make_unique<TestStorage>(root, false, held);
+          },
+          kName, 0.05);
+      CHECK(probe.finding() == "storage: " + root + ": 1 MiB was not written and read back within 0.05s");
+    }
+    hold.set_value();
+    // The thread that hung goes on by itself, and the directory must outlive it.
+    while (files().empty()) {}
+    while (!files().empty()) {}
+  }
+}
+
+}  // namespace trainerd::core

@@ -1,0 +1,126 @@
+// The plan is the run: what the meta world says is what the CPU world uses.
+
+#include <catch2/catch.hpp>
+
+#include "core/train/rank_schedule.h"
+#include "core/train/snapshot.h"
+#include "kernels/meta/meta_backend.h"
+#include "tests/core/train_support.h"
+
+using namespace trainerd;
+
+TEST_CASE("every region's high-water mark after real steps is the planned size", "[memory]") {
+  core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  job.evaluate = {.every = 1, .batches = 1};
+  job.batch.micro = GENERATE(1, 4);
+  if (GENERATE(false, true)) {
+    job.model.qk_norm = job.model.qkv_bias = job.model.tie_embeddings = true;
+    job.model.mlp = core::job::Mlp::gelu;
+    job.model.norm = core::job::Norm::layer;
+    job.model.positions = core::job::Positions::learned;
+  }
+  core::rank::DeviceRank rank(job, test::cpu_topology(GENERATE(1, 3)));
+  rank.trainer().initialise();
+  test::losses(rank.trainer(), job, 1, 2);
+  const auto samples = test::skewed_samples(job, 1);
+  rank.trainer().evaluate(*test::batches(rank.trainer(), samples));
+  const kernels::MemoryBudget measured = rank.memory().budget();
+  for (const auto& region : rank.plan().memory.regions) {
+    CAPTURE(region.name);
+    CHECK(measured.bytes_of(region.name) == region.bytes);
+    CHECK(region.bytes > 0);
+  }
+}
+
+TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once",
+          "[memory]") {
+  core::job::JobSpec job = test::small_job();
+  job.model.layers = 128;
+  job.parallel.pp = 16, job.parallel.virtual_stages = 8;
+  job.parallel.schedule = parallel::ScheduleKind::interleaved;
+  job.batch.micro = 1, job.batch.global = 64;
+  parallel::Topology topology = test::cpu_topology(1);
+  topology.devices_per_node = 16;
+  parallel::Layout layout = core::rank::layout_of(job, topology);
+  for (std::int64_t i = 0; i < 128; ++i)
+    layout.chunks[static_cast<std::size_t>(i)] = {
+        .first_layer = i, .layers = 1, .embedding = i == 0, .head = i == 127};
+  const auto kept = static_cast<std::size_t>(core::train::SlotClass::forward_to_weight);
+  for (const std::int64_t rank : {0, 1, 15}) {
+    const core::train::SlotCounts counts = core::train::count_slots(job, layout, rank);
+    REQUIRE(counts.of_pool.size() == 1);
+    int alive = 0, most = 0;
+    for (const parallel::Action& a :
+         parallel::make_schedule(parallel::schedule_shape(job.parallel, 64), static_cast<int>(rank))) {
+      if (a.kind == parallel::ActionKind::forward) most = std::max(most, ++alive);
+      if (a.kind == parallel::ActionKind::backward) --alive;
+    }
+    CHECK(counts.of_pool.front()[kept] == most);
+    if (rank == 0) CHECK(most == 16 * 8 + 15);  // Korthikanti et al., 2022, section 4.2.3
+    // What the plan reserves is that many times one frame.
+    const core::rank::DryRun plan = core::rank::dry_run(job, layout, rank, topology.device);
+    CHECK(plan.memory.bytes_of("forward_to_weight") % most == 0);
+  }
+}
+
+TEST_CASE("a size that no machine has is refused, also where its bytes do not fit in 63 bits", "[memory]") {
+  using namespace kernels;
+  constexpr std::int64_t k2to31 = std::int64_t{1} << 31;
+  Arena dry = Arena::dry("dry");
+  const auto message = [&](const Shape& shape) {
+    try {
+      dry.take(DType::f32, shape, MemoryTerm::activations);
+    } catch (const base::CapacityError& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK_THAT(message({k2to31, k2to31}), Catch::Contains("does not fit"));  // 2^64 bytes: wraps to none
+  CHECK_THAT(message({k2to31, k2to31, k2to31}), Catch::Contains("does not fit"));    // 2^95
+  CHECK_THAT(message({k2to31, k2to31 / 2, 2, 1}), Catch::Contains("does not fit"));  // 2^64
+  CHECK_THAT(message({std::int64_t{1} << 58}),
+             Catch::Contains("does not fit"));  // 2^60: fits 63 bits, no machine
+  CHECK(dry.top() == 0);
+  CHECK(message({std::int64_t{1} << 49}).empty());                                      // 2^51
+  CHECK_THAT(message({(std::int64_t{1} << 49) + 1}), Catch::Contains("does not fit"));  // with what is there
+}
+
+TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product", "[memory]") {
+  core::job::JobSpec job = test::small_job();
+  // Large enough that products dominate.
+  job.model.hidden = 256;
+  job.model.head_dim = 64;
+  job.model.ffn = 512;
+  job.model.vocab = 512;
+  const parallel::Topology topology = test::cpu_topology(1);
+  const core::rank::DryRun plan =
+      core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
+  const double convention =
+      core::job::flops_per_token(job.model) * static_cast<double>(job.tokens_per_step());
+  CHECK(plan.flops_per_step > convention);
+  CHECK(plan.flops_per_step < 1.1 * convention);
+}
+
+TEST_CASE("a job that does not fit the node is refused with its largest term and a remedy", "[memory]") {
+  const core::job::JobSpec job = test::small_job();
+  parallel::Topology topology = test::cpu_topology(1);
+  const core::rank::DryRun plan =
+      core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
+  topology.node_memory_bytes = plan.memory.total_bytes() + 2 * plan.snapshot_bytes;
+  CHECK_NOTHROW(core::rank::require_fits(std::span(&plan, 1), job, topology, 2));
+  topology.node_memory_bytes -= 1;
+  CHECK_THROWS_AS(core::rank::require_fits(std::span(&plan, 1), job, topology, 2), base::CapacityError);
+  CHECK_THROWS_WITH(core::rank::require_fits(std::span(&plan, 1), job, topology, 2),
+                    Catch::Contains("rank 0") && Catch::Contains("try"));
+}
+
+TEST_CASE("the host's plan counts the snapshots that a job keeps in memory", "[memory]") {
+  core::job::JobSpec job = test::small_job();
+  CHECK((core::rank::snapshot_segments(job) == 2 && core::rank::host_snapshots(job) == 2));
+  job.checkpoint.memory.steps = 10;
+  CHECK((core::rank::snapshot_segments(job) == 3 && core::rank::host_snapshots(job) == 3));
+  job.checkpoint.partner = true;
+  CHECK((core::rank::snapshot_segments(job) == 5 && core::rank::host_snapshots(job) == 7));
+  job.checkpoint.memory = {};
+  CHECK((core::rank::snapshot_segments(job) == 4 && core::rank::host_snapshots(job) == 6));
+}
