@@ -230,7 +230,9 @@ class PieceEncoder final : public Encoder {
     clear_ends_.assign(word.size() + 1, {});
     for (std::size_t begin = 0; begin < word.size(); begin += character_bytes(word[begin])) {
       const double base = clear_ends_[begin].sum;
+      bool known = true;
       offer_pieces(word, begin, [&](std::size_t end, std::int32_t id) {
+        known &= id != tables_.unknown_id;
         ClearEnd& best = clear_ends_[end];
         const double sum = base + double{score(id)};
         if (best.begin < 0) {
@@ -241,11 +243,10 @@ class PieceEncoder final : public Encoder {
           best.margin = std::min(best.margin, best.sum - sum);
         }
       });
+      if (!known) return;
     }
     for (std::size_t end = word.size(); end > 0; end = static_cast<std::size_t>(clear_ends_[end].begin))
-      if (clear_ends_[end].id == tables_.unknown_id ||
-          clear_ends_[end].margin <= 2 * kRounding * static_cast<double>(end))
-        return;
+      if (clear_ends_[end].margin <= 2 * kRounding * static_cast<double>(end)) return;
     add_path(word, clear_ends_, ids);
   }
 
