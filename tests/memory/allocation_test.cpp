@@ -96,7 +96,8 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
   core::train::StepMemory& memory = rank.memory();
   rank.trainer().initialise();
   // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with
-  // its share, is not ours to predict. Its stack is compared with the plan in tests/core/train/memory_test.cpp.
+  // its share, is not ours to predict. Its stack is compared with the plan in
+  // tests/core/train/memory_test.cpp.
   std::vector<kernels::Arena*> arenas;
   for (int i = 0; i < parallel::kLifetimes; ++i)
     arenas.push_back(&memory.slot(0, static_cast<core::train::SlotClass>(i), 0));
