@@ -19,7 +19,7 @@ struct SentencePieceConfig {
 /// A SentencePiece model (BPE or unigram): ids are those of SentencePiece 0.2. Control tokens (`<s>`) are
 /// never found in text; user-defined ones always are. Without `config` TokenizerInfo::before is the token
 /// that begins a text, where the model has one. Null where `bytes` are no such model. Throws
-/// SentencePieceError: the model or its configuration is damaged or has a part that is not implemented.
+/// SentencePieceError: the model or its configuration is damaged or has a part that is not supported.
 std::unique_ptr<Tokenizer> open_sentencepiece(const std::string& bytes,
                                               const std::optional<SentencePieceConfig>& config = {});
 

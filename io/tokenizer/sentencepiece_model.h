@@ -9,7 +9,7 @@
 
 namespace trainerd::io {
 
-/// A SentencePiece model that is read, but not implemented or not consistent.
+/// A SentencePiece model with a part that is not supported, or that contradicts itself.
 class SentencePieceError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -38,7 +38,7 @@ struct SentencePieceModel {
 };
 
 /// None where `bytes` are no such message. Throws SentencePieceError: the model has a type, a setting or a
-/// field that is not implemented, or contradicts itself.
+/// field that is not supported, or contradicts itself.
 std::optional<SentencePieceModel> parse_sentencepiece_model(std::string_view bytes);
 
 /// The byte of a byte piece's text, <0x00> to <0xFF>.
