@@ -38,6 +38,7 @@
 #include "core/run/worker/plan_check.h"
 #include "core/run/worker/resume_check.h"
 #include "io/metrics/sinks.h"
+#include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
 // What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each
@@ -430,7 +431,7 @@ class Run {
   std::map<std::int64_t, Held> held_;             ///< the leader's: by node
   /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
   std::optional<std::int64_t> dropped_after_;
-  std::optional<Go> next_;  ///< attempt, as the leader begins it
+  std::optional<Go> next_;  ///< the next attempt, as the leader begins it
   RankSupervisor ranks_{*this};
   // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;
@@ -438,9 +439,8 @@ class Run {
   std::optional<DurableCopier> copier_;
   std::optional<DurableTier> durable_;  ///< the leader's
   std::string early_choice_;            ///< which of the places it goes on from, before the sinks were open
-  std::optional<DurableTier::Copy> left_to_copy_;  ///< that the durable tier lacks at the start
-  /// The next attempt there, of steps that it has complete.
-  std::map<std::int64_t, std::int64_t> durable_folders_;
+  std::optional<DurableTier::Copy> left_to_copy_;         ///< that the durable tier lacks at the start
+  std::map<std::int64_t, std::int64_t> durable_folders_;  ///< the next attempt there, by complete step
   std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
   io::TrainingState memory_state_;    ///< of the newest snapshot
   std::optional<StorageProbe> storage_probe_;  ///< until all ranks are ready
