@@ -17,7 +17,7 @@ namespace {
 
 const std::string kPieces = std::string(TRAINERD_SOURCE_DIR) + "/tests/io/tokenizers/pieces/";
 
-std::vector<std::int32_t> ids_of(const Tokenizer& tokenizer, const std::string& text) {
+std::vector<std::int32_t> piece_ids(const Tokenizer& tokenizer, const std::string& text) {
   std::vector<std::int32_t> ids;
   tokenizer.encoder(SpecialText::token)->encode(text, ids);
   return ids;
@@ -67,7 +67,7 @@ TEST_CASE("random texts have the ids of SentencePiece and become the text again 
     for (std::size_t i = 0; i < made["texts"].size(); ++i) {
       INFO(name << " " << made["texts"][i].dump(-1, ' ', true));
       const auto expected = of_model["ids"][i].get<std::vector<std::int32_t>>();
-      CHECK(ids_of(*tokenizer, made["texts"][i]) == expected);
+      CHECK(piece_ids(*tokenizer, made["texts"][i]) == expected);
       std::vector<std::int32_t> again{7};  // with words that it saw before
       kept->encode(made["texts"][i].get<std::string>(), again);
       CHECK(std::vector(again.begin() + 1, again.end()) == expected);
@@ -150,7 +150,7 @@ TEST_CASE("a damaged charsmap is an error of the text that needs it") {
     const TempDir dir;
     write_file(dir / "tokenizer.model", kUnknown + piece("a", -1) + text_field(3, text_field(2, charsmap)));
     const auto tokenizer = open_tokenizer(dir / "tokenizer.model");
-    return message_of<EncodeError>([&] { ids_of(*tokenizer, text); });
+    return message_of<EncodeError>([&] { piece_ids(*tokenizer, text); });
   };
   CHECK(encode(0, "aaa").empty());
   CHECK_THAT(encode(99, "\xc3\xa9"), Contains("its precompiled_charsmap is damaged"));

@@ -15,7 +15,7 @@ using namespace trainerd;
 
 namespace {
 
-constexpr std::int64_t kSteps = 8;
+constexpr std::int64_t kSharedDeviceSteps = 8;
 
 core::job::JobSpec job_of(const std::vector<std::string>& layout) {
   std::vector<std::string> overrides{"device=cuda", "cluster.communication=staged"};
@@ -30,7 +30,7 @@ core::job::JobSpec job_of(const std::vector<std::string>& layout) {
 }
 
 /// Losses of rank 0, after checking that every rank has the same.
-std::vector<double> run(const core::job::JobSpec& job) {
+std::vector<double> run_on_devices(const core::job::JobSpec& job) {
   const parallel::Topology topology = core::spec::job_topology(job);
   const parallel::Layout layout = core::rank::layout_of(job, topology);
   parallel::LocalWorld world(layout.grid.ranks());
@@ -44,7 +44,7 @@ std::vector<double> run(const core::job::JobSpec& job) {
         });
     core::rank::DeviceRank gpu(job, layout, topology, rank, others);
     gpu.trainer().initialise();
-    losses[static_cast<std::size_t>(rank)] = test::losses(gpu.trainer(), job, 1, kSteps);
+    losses[static_cast<std::size_t>(rank)] = test::losses(gpu.trainer(), job, 1, kSharedDeviceSteps);
     test::require_as_planned(gpu);
   });
   for (const auto& mine : losses) CHECK(mine == losses[0]);
@@ -63,12 +63,12 @@ void check_cuda_layouts(const std::vector<std::string>& keys) {
     layout.insert(layout.end(), keys.begin(), keys.end());
     return job_of(layout);
   };
-  const std::vector<double> one = run(with({}));
+  const std::vector<double> one = run_on_devices(with({}));
   CHECK(one.back() < one.front());
   // As in layouts_test.cpp: how far one rank strays when only the order of its sums changes, four times over.
   double bound = 0;
   for (const std::string micro : {"batch.micro=2", "batch.micro=4", "batch.micro=8"})
-    bound = std::max(bound, 4 * largest_difference(run(with({micro})), one));
+    bound = std::max(bound, 4 * largest_difference(run_on_devices(with({micro})), one));
   CHECK(bound > 0);
   CHECK(bound < 1e-4);
   const std::vector<std::vector<std::string>> layouts{
@@ -91,7 +91,7 @@ void check_cuda_layouts(const std::vector<std::string>& keys) {
     std::string name;
     for (const std::string& key : layout) name += key + " ";
     CAPTURE(name);
-    CHECK(largest_difference(run(with(layout)), one) <= bound);
+    CHECK(largest_difference(run_on_devices(with(layout)), one) <= bound);
   }
 }
 
@@ -103,12 +103,12 @@ TEST_CASE("gradients in bf16 between ranks that share CUDA devices have the same
     WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
     return;
   }
-  const std::vector<double> wide = run(job_of({"parallel.dp=2", "parallel.zero=1"}));
+  const std::vector<double> wide = run_on_devices(job_of({"parallel.dp=2", "parallel.zero=1"}));
   for (const std::string precision :
        {"precision={reduce: bf16}", "precision={compute: bf16, grads: bf16, reduce: bf16}"}) {
     CAPTURE(precision);
-    const std::vector<double> whole = run(job_of({precision, "parallel.dp=2", "parallel.zero=0"}));
-    CHECK(whole == run(job_of({precision, "parallel.dp=2", "parallel.zero=1"})));
+    const std::vector<double> whole = run_on_devices(job_of({precision, "parallel.dp=2", "parallel.zero=0"}));
+    CHECK(whole == run_on_devices(job_of({precision, "parallel.dp=2", "parallel.zero=1"})));
     CHECK(whole.back() < whole.front());
     CHECK(largest_difference(whole, wide) > 0);
     CHECK(largest_difference(whole, wide) <
