@@ -92,8 +92,8 @@ const char* meaning(base::ErrorKind kind) {
     case base::ErrorKind::checkpoint: return "checkpoint";
     case base::ErrorKind::diverged: return "the loss diverged";
     case base::ErrorKind::comm:
-      return "a node was lost, workers died more often than `restarts` allows, or a communication took too "
-             "long";
+      return "a node was lost, workers ended more often than `restarts` allows, or a communication failed "
+             "twice in the same step";
     case base::ErrorKind::device: return "the device";
   }
   return "";

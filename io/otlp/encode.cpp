@@ -1,5 +1,6 @@
 #include "io/otlp/encode.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <string_view>
@@ -67,7 +68,13 @@ class Encoder {
 
  private:
   void add_attributes(ProtobufWriter& point, unsigned field, const prometheus::ClientMetric& metric) const {
-    for (const auto& [name, value] : sender_.labels) point.add_message(field, key_value(name, value));
+    // A point has each attribute once: a metric's own label stands for the sender's.
+    const auto own = [&](const std::string& name) {
+      return std::any_of(metric.label.begin(), metric.label.end(),
+                         [&](const auto& label) { return label.name == name; });
+    };
+    for (const auto& [name, value] : sender_.labels)
+      if (!own(name)) point.add_message(field, key_value(name, value));
     for (const auto& label : metric.label) point.add_message(field, key_value(label.name, label.value));
   }
   void add_times(ProtobufWriter& point) const {

@@ -135,14 +135,15 @@ class Otlp(RunTest):
         end = time.time()
         post = self.wait_until("a post after the scrape", lambda: [p for p in self.posts() if p.at > end + 0.5])[0]
         scraped = collections.defaultdict(set)
+        everywhere = {("run", "system"), ("node", "0")}  # trainerd_run_info has them as labels of its own
         for name, labels in re.findall(r"^(trainerd_\w+?)(?:\{(.*)\})? ", text, re.M):
             histogram = re.fullmatch(r"(trainerd_(?:step|checkpoint)_seconds)_(bucket|sum|count)", name)
             labels = {k: v for k, v in re.findall(r'(\w+)="([^"]*)"', labels) if k != "le"}
-            scraped[histogram.group(1) if histogram else name].add(frozenset(labels.items()))
+            scraped[histogram.group(1) if histogram else name].add(frozenset(labels.items()) - everywhere)
         sent = collections.defaultdict(set)
         for name, labels in post.points():
-            self.assertLessEqual({("run", "system"), ("node", "0")}, labels)
-            sent[name].add(labels - {("run", "system"), ("node", "0")})
+            self.assertLessEqual(everywhere, labels)
+            sent[name].add(labels - everywhere)
         self.assertEqual(sent, scraped)
         # Counters go on from post to post.
         steps = [p.value("trainerd_rank_steps_total", rank="0") for p in self.posts()[-5:]]

@@ -393,7 +393,7 @@ class Meeting(NodesTest):
         wrong("cannot be divided evenly among 3 nodes", "--nodes", "3", "--node", "1", "--rendezvous", "h:1")
         step = {"SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "gpu[07-08]", "SLURM_NODEID": "1", "SLURM_JOB_ID": "12",
                 "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
-        wrong("the Slurm step has 2 nodes and the job is for 1 nodes", "--nodes", "1", env=step)
+        wrong("the Slurm step has 2 nodes and the job is for 1 node", "--nodes", "1", env=step)
         wrong("4 tasks on 2 nodes", "--nodes", "2", env={**step, "SLURM_STEP_NUM_TASKS": "4"})
         wrong("SLURM_JOB_ID is 'x'", "--nodes", "2", env={**step, "SLURM_JOB_ID": "x"})
         wrong(r"'gpu\[07' is no list of hosts", "--nodes", "2", env={**step, "SLURM_STEP_NODELIST": "gpu[07"})

@@ -28,7 +28,7 @@ class Script(SlurmTest):
         self.assertRegex(output, r"node 1 of 2 joins node 0 at 127\.0\.0\.1:\d+")
         self.assertEqual(self.losses("step"), self.losses("whole"))
         # A job that is for another number, and several tasks on a node.
-        self.assertIn("the Slurm step has 2 nodes and the job is for 1 nodes",
+        self.assertIn("the Slurm step has 2 nodes and the job is for 1 node",
                       self.srun(BINARY, "run", self.job("one"), *LAYOUT, "--set", "cluster.nodes=1", status=2))
         self.assertIn("start with srun --ntasks-per-node=1", self.srun("--ntasks-per-node=2", BINARY, "run", self.job("two"), *LAYOUT, status=2))
 
