@@ -25,7 +25,7 @@ batch: {{global: 6, micro: 1}}
 precision: fp32
 optimizer: {{name: adamw, lr: 5.0e-3, schedule: {{kind: constant}}}}
 steps: {steps}
-data: {{train: [{pairs}], format: tokens}}
+data: {{train: [{pairs}], format: tokens, other_tokenizer: allow}}
 checkpoint: {{every: 2, keep: 9}}
 metrics: {{listen: "off"}}
 """
