@@ -32,8 +32,8 @@ svg { display: block; width: 100%; height: auto; margin-top: 8px; } svg text { f
 text.y { text-anchor: end; } text.x { text-anchor: middle; } .grid { stroke: var(--rule); } .axis, .tick { stroke: var(--dim); }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; } .band { opacity: .2; } .hover { fill: transparent; } rect.hover:hover { fill: var(--dim); opacity: .18; }
 .bar { display: flex; height: 22px; border-radius: 6px; overflow: hidden; margin-bottom: 12px; }
-.tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(360px, 100%), 1fr)); gap: 14px; align-items: start; }
-.tables > * { overflow-x: auto; } .tables .n { padding-left: 10px; }
+.tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 14px; align-items: start; }
+.tables > * { overflow-x: auto; } .tables .n { padding-left: 10px; white-space: nowrap; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } td, th { padding: 4px 10px 4px 0; text-align: left; border-bottom: 1px solid var(--rule); }
 th { white-space: nowrap; color: var(--dim); font-weight: 500; font-size: 13px; } tr:last-child td { border-bottom: 0; } .n { text-align: right; padding-right: 0; }
 .facts th { width: 1%; white-space: nowrap; padding-right: 24px; vertical-align: top; border-bottom: 1px solid var(--rule); } .facts td { overflow-wrap: anywhere; }
