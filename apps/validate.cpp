@@ -23,7 +23,7 @@ std::string schedule_svg(const core::job::JobSpec& job) {
                                 core::plan::schedule_title(shape));
 }
 
-/// Data that is not on this machine is not compared, which is told.
+/// Data that is not on this machine is not compared; a remark says so.
 void check_tokenizer(const core::job::JobSpec& job) {
   if (job.model.from.empty() || job.data.format != io::DataFormat::tokens) return;
   const std::string directory = core::hf::open_weights(job.model.from)->tokenizer();

@@ -16,18 +16,6 @@ namespace {
 
 using Type = SentencePieceModel::Type;
 
-// A piece's text with spaces as text has them.
-std::string with_spaces(std::string_view piece) {
-  std::string text;
-  for (std::size_t at = 0;;) {
-    const std::size_t space = piece.find(kPieceSpace, at);
-    text += piece.substr(at, space - at);
-    if (space == std::string_view::npos) return text;
-    text += ' ';
-    at = space + kPieceSpace.size();
-  }
-}
-
 class SentencePieceTokenizer final : public Tokenizer {
  public:
   SentencePieceTokenizer(TokenizerInfo info, SentencePieceModel model)

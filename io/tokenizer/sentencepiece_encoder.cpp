@@ -21,14 +21,7 @@ bool matches_text(Type type) { return type == Type::normal || type == Type::user
 // A piece's text with ' ' for U+2581; none where it has a ' ' of its own, which no normalized text has.
 std::optional<std::string> text_inside(std::string_view piece) {
   if (piece.find(' ') != std::string_view::npos) return std::nullopt;
-  std::string text;
-  for (std::size_t at = 0;;) {
-    const std::size_t space = piece.find(kPieceSpace, at);
-    text += piece.substr(at, space - at);
-    if (space == std::string_view::npos) return text;
-    text += ' ';
-    at = space + kPieceSpace.size();
-  }
+  return with_spaces(piece);
 }
 
 bool has_inner_space(std::string_view text) {

@@ -12,6 +12,17 @@ bool inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0x
 
 }  // namespace
 
+std::string with_spaces(std::string_view piece) {
+  std::string text;
+  for (std::size_t at = 0;;) {
+    const std::size_t space = piece.find(kPieceSpace, at);
+    text += piece.substr(at, space - at);
+    if (space == std::string_view::npos) return text;
+    text += ' ';
+    at = space + kPieceSpace.size();
+  }
+}
+
 // The number of bytes of the array, the array, the replacements (normalizer.cc, DecodePrecompiledCharsMap).
 Charsmap::Charsmap(std::string_view bytes) {
   const auto word = [&](std::size_t at) {

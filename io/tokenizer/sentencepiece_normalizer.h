@@ -13,6 +13,8 @@ namespace trainerd::io {
 
 /// U+2581, which stands for a space in pieces. Inside the encoder it is ' ', which no normalized text has.
 inline constexpr std::string_view kPieceSpace = "\xe2\x96\x81";
+/// A piece's text with ' ' for U+2581.
+std::string with_spaces(std::string_view piece);
 
 /// A model's precompiled_charsmap: which texts become which, as a double array of darts-clone and the
 /// replacements, each ended by a zero byte.

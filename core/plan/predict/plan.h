@@ -85,7 +85,7 @@ struct Plan {
   CheckpointPlan checkpoint;
 };
 
-/// What a caller changes in a plan, where it plans a step that differs from this trainer's. All are optional.
+/// Changes of the caller to a plan of a step that differs from this trainer's. All are optional.
 struct PlanChanges {
   std::function<void(parallel::Layout&)> layout;
   /// Of what is replayed. The groups' places outlive the replay.
