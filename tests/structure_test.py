@@ -114,6 +114,21 @@ class Structure(unittest.TestCase):
         self.assertGreater(seen, 1000)
         self.assertEqual(wrong, [])
 
+    def test_tests_are_in_folders_of_the_rooms_that_they_test(self):
+        """Where one executable has the tests of a folder, each of its rooms is listed and is a directory of the code."""
+        cmake = (ROOT / "tests" / "CMakeLists.txt").read_text()
+        listed = {folder: set(rooms.split()) for folder, rooms in
+                  re.findall(r"^add_folder_tests\((\w+) [^)]*?ROOMS ((?:[a-z0-9_/]+ ?)+)", cmake, re.M)}
+        self.assertEqual(sorted(listed), ["core", "io", "kernels", "parallel"])
+        for folder, rooms in listed.items():
+            self.assertEqual([room for room in rooms if not (ROOT / folder / room).is_dir()], [])
+            for test in sorted((ROOT / "tests" / folder).rglob("*_test.cpp")):
+                room = str(test.parent.relative_to(ROOT / "tests" / folder))
+                with self.subTest(test=str(test.relative_to(ROOT))):
+                    # A folder with a CMakeLists.txt makes executables of its own.
+                    self.assertTrue(room in rooms or (room != "." and (test.parent / "CMakeLists.txt").is_file()),
+                                    f"add_folder_tests({folder}) in tests/CMakeLists.txt has no room {room}")
+
     def test_no_source_file_is_too_long(self):
         long = {str(p.relative_to(ROOT)): n for p in sources() if (n := len(p.read_text().splitlines())) > MAX_LINES}
         self.assertEqual(long, {})

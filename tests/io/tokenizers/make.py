@@ -8,7 +8,7 @@ gpt2.json ...  tokenizer files of 2,000 tokens with the patterns and normalizers
 expected.json  by file: the number of ids of `mixed_text(7, 1_200_000)`, the XXH3 of the ids as int32, the first of them, the same with
                special tokens' texts as plain text; and the ids of each of "cases"
 
-tests/io/tokenizer_test.cpp has `mixed_text` in C++.
+tests/io/tokenizer/mixed_text.h has `mixed_text` in C++.
 """
 
 import json

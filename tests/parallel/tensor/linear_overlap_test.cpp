@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "comm_support.h"
 #include "kernels/meta/meta_backend.h"
 #include "parallel/comm/local/local_world.h"
 #include "parallel/comm/meta/meta_communicator.h"
 #include "parallel/comm/observed_communicator.h"
 #include "parallel/tensor/linear.h"
+#include "tests/parallel/comm_support.h"
 
 using namespace trainerd;
 using namespace trainerd::kernels;

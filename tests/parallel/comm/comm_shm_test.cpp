@@ -6,8 +6,8 @@
 
 #include "kernels/base/error.h"
 #include "parallel/comm/shm/shm_world.h"
+#include "tests/parallel/comm/comm_workers.h"
 #include "tests/parallel/comm_program.h"
-#include "tests/parallel/comm_workers.h"
 
 using namespace trainerd;
 using namespace trainerd::parallel;

@@ -15,13 +15,13 @@ using namespace trainerd::test;
 
 namespace {
 
-StepRecord step(std::int64_t n) {
+StepRecord logged_step(std::int64_t n) {
   return {.step = n, .tokens = n * 100, .loss = 1.0 / static_cast<double>(n), .mfu = {}, .time = {}};
 }
 
 std::string lines(std::int64_t first, std::int64_t last) {
   std::string text;
-  for (std::int64_t n = first; n <= last; ++n) text += to_json_line(step(n)) + "\n";
+  for (std::int64_t n = first; n <= last; ++n) text += to_json_line(logged_step(n)) + "\n";
   return text;
 }
 
@@ -31,7 +31,7 @@ TEST_CASE("every step is in the file as soon as it is reported") {
   const TempDir dir;
   JsonlSink sink(dir / "steps.jsonl", 0);
   for (std::int64_t n = 1; n <= 3; ++n) {
-    sink.on_step(step(n));
+    sink.on_step(logged_step(n));
     CHECK(read_file(dir / "steps.jsonl") == lines(1, n));
   }
 }
@@ -40,7 +40,7 @@ TEST_CASE("a fresh run starts a fresh file") {
   const TempDir dir;
   write_file(dir / "steps.jsonl", lines(1, 5));
   JsonlSink sink(dir / "steps.jsonl", 0);
-  sink.on_step(step(1));
+  sink.on_step(logged_step(1));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 1));
 }
 
@@ -51,7 +51,7 @@ TEST_CASE("a resumed run drops the steps it does again and a torn last line") {
     write_file(dir / "steps.jsonl", lines(1, 6) + tail);
     JsonlSink sink(dir / "steps.jsonl", 6);
     CHECK(read_file(dir / "steps.jsonl") == lines(1, 6));
-    sink.on_step(step(7));
+    sink.on_step(logged_step(7));
     CHECK(read_file(dir / "steps.jsonl") == lines(1, 7));
   }
 }
@@ -71,7 +71,7 @@ TEST_CASE("a garbled line is set aside with a warning, and the records around it
     JsonlSink sink(dir / "steps.jsonl", 6);
     CHECK(sink.warning().find("steps.jsonl: line 3 ") != std::string::npos);
     CHECK(sink.warning().find("steps.jsonl.garbled") != std::string::npos);
-    sink.on_step(step(7));
+    sink.on_step(logged_step(7));
   }
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 2) + lines(4, 7));
   CHECK(read_file(dir / "steps.jsonl.garbled") == "garbage\nmore\n");
@@ -100,7 +100,7 @@ TEST_CASE("a log that is a link, a FIFO or a directory is refused and left alone
 
 TEST_CASE("a full disk does not end the run; what it lost is a spec error at the end that names the file") {
   JsonlSink sink("/dev/full", 0, 0.01);
-  for (std::int64_t n = 1; n <= 3; ++n) CHECK_NOTHROW(sink.on_step(step(n)));
+  for (std::int64_t n = 1; n <= 3; ++n) CHECK_NOTHROW(sink.on_step(logged_step(n)));
   const OutletRecord outlet = sink.outlets().at(0);
   CHECK(outlet.name == "steps.jsonl");
   CHECK(outlet.waiting == 3);
@@ -131,7 +131,7 @@ TEST_CASE("the log says how far the attempt before had come") {
   CHECK_FALSE(read_earlier_attempt(path, 0).has_value());
   std::string text;
   for (std::int64_t n = 1; n <= 6; ++n) {
-    StepRecord record = step(n);
+    StepRecord record = logged_step(n);
     record.step_seconds = 0.5;
     record.wall_time = 1e9 + static_cast<double>(n);
     text += to_json_line(record) + "\n";
@@ -155,7 +155,7 @@ TEST_CASE("the logs say how many attempts there were, since when, and which of t
   CHECK(read_earlier_run(steps, events, 0).attempts == 0);
   std::string text;
   for (std::int64_t n = 1; n <= 6; ++n) {
-    StepRecord record = step(n);
+    StepRecord record = logged_step(n);
     record.step_seconds = 2.5;
     record.time[trainerd::base::LedgerPart::checkpoint] = n == 3 ? 0.5 : 0;
     text += to_json_line(record) + "\n";
@@ -188,7 +188,7 @@ TEST_CASE("the logs say what the wall time of earlier attempts went into") {
   const TempDir dir;
   std::string text;
   for (std::int64_t n = 1; n <= 3; ++n) {
-    StepRecord record = step(n);
+    StepRecord record = logged_step(n);
     record.step_seconds = 2;
     record.time[trainerd::base::LedgerPart::checkpoint] = n == 2 ? 0.5 : 0;
     record.wall_time = 1e9 + 2 * static_cast<double>(n) + (n > 2 ? 3 : 0);
@@ -221,18 +221,18 @@ TEST_CASE("steps that are done again after a restart are in the file once") {
   const TempDir dir;
   write_file(dir / "steps.jsonl", lines(1, 3));
   JsonlSink sink(dir / "steps.jsonl", 3);
-  for (std::int64_t n = 4; n <= 9; ++n) sink.on_step(step(n));
+  for (std::int64_t n = 4; n <= 9; ++n) sink.on_step(logged_step(n));
   sink.on_checkpoint({.step = 5, .path = "p"});
   sink.on_restart({.step = 6, .tokens = 600});
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 6));
-  sink.on_step(step(7));
+  sink.on_step(logged_step(7));
   sink.on_restart({.step = 7, .tokens = 700});
-  sink.on_step(step(8));
+  sink.on_step(logged_step(8));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 8));
   // Other nodes' memory held an older step than the newest checkpoint.
   sink.on_restart({.step = 4, .tokens = 400});
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 4));
-  sink.on_step(step(5));
+  sink.on_step(logged_step(5));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 5));
 }
 

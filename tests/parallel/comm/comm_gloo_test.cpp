@@ -8,8 +8,8 @@
 
 #include "kernels/base/error.h"
 #include "parallel/comm/gloo/gloo_world.h"
+#include "tests/parallel/comm/comm_workers.h"
 #include "tests/parallel/comm_program.h"
-#include "tests/parallel/comm_workers.h"
 #include "tests/parallel/grad_reduction.h"
 
 using namespace trainerd;

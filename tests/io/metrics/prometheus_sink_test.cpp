@@ -64,7 +64,7 @@ std::map<std::string, double> scrape(const PrometheusSink& sink, const std::stri
   return values;
 }
 
-RunInfo info() {
+RunInfo served_run() {
   return {.name = "t",
           .output = "o",
           .device = "cpu",
@@ -82,7 +82,7 @@ RunInfo info() {
           .version = "0.1.0"};
 }
 
-StepRecord step(std::int64_t n) {
+StepRecord served_step(std::int64_t n) {
   return {.step = n,
           .tokens = n * 1024,
           .loss = 2.5,
@@ -107,7 +107,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   CHECK(sink.address().starts_with("127.0.0.1:"));
   CHECK(sink.address() != "127.0.0.1:0");
-  sink.on_start(info());
+  sink.on_start(served_run());
   auto m = scrape(sink);
   CHECK(m.at("trainerd_step") == 4);
   CHECK(m.at("trainerd_tokens_total") == 0);
@@ -119,10 +119,10 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.count("trainerd_loss") == 0);  // not known yet
   CHECK(m.at(R"(trainerd_memory_planned_bytes{region="frames"})") == 20);
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
-  sink.on_step(step(5));
+  sink.on_step(served_step(5));
   CHECK(scrape(sink).count("trainerd_z_loss") == 0);
   CHECK(scrape(sink).count("trainerd_pair_accuracy_ratio") == 0);
-  StepRecord parts = step(6);
+  StepRecord parts = served_step(6);
   parts.z_loss = 0.125;
   parts.rewards = PairRewards{.margin = 1.5, .accuracy = 0.75, .chosen = 0.5, .rejected = -1};
   parts.grad_norms = {{"attention", 0.5}, {"mlp", 0.25}};
@@ -173,7 +173,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
 TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is that of the scrape") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   CHECK_FALSE(scrape(sink).contains("trainerd_checkpoint_age_seconds"));
-  sink.on_start(info());
+  sink.on_start(served_run());
   auto m = scrape(sink);
   CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="write"})") == 0);
   CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="clean_up"})") == 0);
@@ -198,7 +198,7 @@ TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is th
 TEST_CASE("the free space of the output directory's file system is that of the scrape") {
   const TempDir dir;
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  RunInfo there = info();
+  RunInfo there = served_run();
   sink.on_start(there);  // its output is no directory
   CHECK_FALSE(scrape(sink).contains("trainerd_output_disk_free_bytes"));
   there.output = dir.path();
@@ -212,8 +212,8 @@ TEST_CASE("the free space of the output directory's file system is that of the s
 TEST_CASE("metrics are served under another path too, and nothing below any other") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.also_at("/a-1/metrics");
-  sink.on_start(info());
-  sink.on_step(step(5));
+  sink.on_start(served_run());
+  sink.on_step(served_step(5));
   CHECK(scrape(sink, "/a-1/metrics").at("trainerd_step") == 5);
   CHECK(scrape(sink, "/a-1/metrics").contains("trainerd_checkpoint_age_seconds"));
   CHECK(scrape(sink).at("trainerd_step") == 5);
@@ -222,7 +222,7 @@ TEST_CASE("metrics are served under another path too, and nothing below any othe
 
 TEST_CASE("an unknown MFU is an absent metric") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  StepRecord record = step(1);
+  StepRecord record = served_step(1);
   sink.on_step(record);
   CHECK(scrape(sink).count("trainerd_mfu_ratio") == 1);
   record.mfu.reset();
@@ -265,7 +265,7 @@ TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
 
 TEST_CASE("what the plan said, and how far off it was, are metrics once they are known") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  sink.on_start(info());
+  sink.on_start(served_run());
   CHECK(scrape(sink).count(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0);
   sink.on_prediction(
       {5,
@@ -281,7 +281,7 @@ TEST_CASE("what the plan said, and how far off it was, are metrics once they are
 
 TEST_CASE("each validation set and each set of questions has series with its name") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  sink.on_start(info());
+  sink.on_start(served_run());
   sink.on_evaluation({.step = 6,
                       .loss = 0,
                       .tokens = 1,
@@ -306,8 +306,8 @@ TEST_CASE("promtool finds nothing to complain about") {
     return;
   }
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  sink.on_start(info());
-  sink.on_step(step(5));
+  sink.on_start(served_run());
+  sink.on_step(served_step(5));
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
   sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"memory_bytes", 1000, 1000, 0}}});
@@ -356,7 +356,7 @@ TEST_CASE("a bad address is a spec error that names it") {
 
 TEST_CASE("hangs are counted by what held training up, and slow ranks are shown while they are slow") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  sink.on_start(info());
+  sink.on_start(served_run());
   CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"link\"}") == 0);
   sink.on_hang({"stopped"});
   CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"stopped\"}") == 1);
@@ -376,7 +376,7 @@ TEST_CASE("hangs are counted by what held training up, and slow ranks are shown 
 
 TEST_CASE("a restart is counted, and what the workers after it count is added to what was before") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
-  sink.on_start(info());
+  sink.on_start(served_run());
   CHECK(scrape(sink).at("trainerd_restarts_total") == 0);
   const double start = scrape(sink).at("trainerd_run_tokens");
   StepRecord step{.step = 7, .tokens = static_cast<std::int64_t>(start) + 300, .mfu = {}, .time = {}};

@@ -17,8 +17,8 @@
 #include "parallel/comm/gloo/gloo_world.h"
 #include "parallel/comm/rendezvous/store_frames.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
+#include "tests/parallel/comm/comm_workers.h"
 #include "tests/parallel/comm_program.h"
-#include "tests/parallel/comm_workers.h"
 
 using namespace trainerd;
 using namespace trainerd::parallel;

@@ -12,7 +12,7 @@
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
 #include "tests/io/temp_dir.h"
-#include "tests/io/token_header.h"
+#include "tests/io/tokens/token_header.h"
 
 using trainerd::base::DataError;
 using namespace trainerd::io;

@@ -5,8 +5,8 @@
 
 #include "io/text/utf8.h"
 #include "kernels/base/error.h"
-#include "tests/io/mixed_text.h"
 #include "tests/io/temp_dir.h"
+#include "tests/io/tokenizer/mixed_text.h"
 
 using trainerd::base::DataError;
 using namespace trainerd::io;

@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
-#include "capturing_backend.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "tests/kernels/capturing_backend.h"
 
 using namespace trainerd;
 using namespace trainerd::kernels;

@@ -11,7 +11,7 @@
 #include "parallel/schedule/slots.h"
 #include "parallel/schedule/timeline.h"
 #include "tests/full.h"
-#include "tests/parallel/schedule_run.h"
+#include "tests/parallel/schedule/schedule_run.h"
 
 using namespace trainerd::parallel;
 using trainerd::test::ScheduleRun;
