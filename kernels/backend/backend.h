@@ -74,7 +74,7 @@ class DeviceGraph {
   virtual ~DeviceGraph() = default;
 };
 
-/// What part of a step a list of calls is. Lists of one place are looked for among each other.
+/// Which part of a step a list of calls is. A list is compared with those of the same place only.
 struct ListPlace {
   std::string_view part;  ///< "forward": a constant
   int chunk = 0;          ///< of the rank's own

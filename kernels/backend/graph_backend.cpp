@@ -151,7 +151,7 @@ void GraphBackend::forget() {
 
 void GraphBackend::timed(Operator op, double seconds) {
   const auto i = static_cast<std::size_t>(op);
-  // A full queue holds the host up at some calls: the least is a call's own.
+  // A full queue delays some calls: the minimum is the time of a call alone.
   least_[i] = std::min(least_[i], seconds);
   calls_[i] += spot_.place.of_step;
 }

@@ -10,7 +10,7 @@ namespace trainerd::base {
 /// it. A container and a batch job have such limits, and going over the memory's is death without a message.
 struct CgroupLimits {
   std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();  ///< the maximum: no limit
-  double cores = 0;                                                      ///< CPU time a second; 0: no limit
+  double cores = 0;  ///< CPU seconds per second; 0: no limit
 };
 
 /// Reads the limits of version 2 (memory.max, cpu.max) and of version 1 (memory.limit_in_bytes,

@@ -10,9 +10,9 @@ namespace trainerd::base {
 /// What the user must mend. Each kind has one exit code, given by `apps/` alone.
 enum class ErrorKind : std::uint8_t { spec, capacity, data, checkpoint, comm, diverged, device };
 
-/// The kind's word on the wire between worker and agent ("spec", "capacity", ...).
+/// The kind's name on the wire between worker and agent ("spec", "capacity", ...).
 const char* to_string(ErrorKind kind);
-/// Inverse of `to_string`. False, and `kind` unchanged, for an unknown word.
+/// Inverse of `to_string`. False, and `kind` unchanged, for an unknown name.
 bool parse_error_kind(const std::string& word, ErrorKind& kind);
 
 /// Base of every error this project throws: what happened, what to do, and where it was thrown.

@@ -111,8 +111,8 @@ bool means_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-/// Of the one address of this machine that the host is; EADDRNOTAVAIL: it is none, or several, of which other
-/// nodes may know each.
+/// A socket bound to this machine's address for the host. EADDRNOTAVAIL: the host has no address of this
+/// machine, or several, and other nodes may use any of them.
 UniqueFd bound_to_own(const Endpoint& at) {
   UniqueFd own;
   int error = EADDRNOTAVAIL;

@@ -48,8 +48,9 @@ std::string local_address(int fd);
 std::string peer_address(int fd);
 bool is_loopback(const std::string& address);
 
-/// For a connection whose end is a peer's death: a host that is gone without a word is seen within about 20
-/// s, small messages leave at once, and no read or write blocks longer than `seconds`.
+/// For a connection whose end means that the peer is dead. A host that vanished without closing the
+/// connection is detected within about 20 s, small messages leave at once, and no read or write blocks
+/// longer than `seconds`.
 void watch_peer(int fd, double seconds);
 
 }  // namespace trainerd::base

@@ -72,8 +72,8 @@ void CpuBackend::ordered_sum(Stream& stream, const OrderedSum& a) {
 //   first  = sum over i of mix(w[i] ^ mix(l * 9e3779b1 + h * 7feb352d + 165667b1))
 //   second = sum over i of mix((w[i] * 2c1b3c6d) ^ (l * 85ebca77 + h * 846ca68b + 27d4eb2f))
 //   out    = (first ^ low half of the length in bytes, second ^ its high half)
-// Each word is mixed with its place before the sums, so equal words at other places hash otherwise; a sum of
-// words mixed apart can be taken in any order, by any number of lanes and threads.
+// Each word is mixed with its place before the sums, so equal words at different places hash differently; a
+// sum of words mixed apart can be taken in any order, by any number of lanes and threads.
 void CpuBackend::tensor_hash(Stream&, const TensorHash& a) {
   const std::int64_t bytes = a.x.bytes(), words = bytes / 4;
   std::atomic<std::uint32_t> first = 0, second = 0;

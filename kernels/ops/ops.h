@@ -5,7 +5,7 @@
 // activations of one call. Letters: T tokens, D hidden, H query heads, K key/value heads, E head size, F ffn,
 // V vocabulary rows held here, N and C output and input features of a linear layer. Statistics (mean, rstd,
 // lse, max, sum) are f32. Parameters' gradients are f32 or bf16 and are written by `WriteMode`; activations'
-// gradients are assigned unless said.
+// gradients are assigned unless stated otherwise.
 
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"

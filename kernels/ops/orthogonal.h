@@ -63,7 +63,7 @@ struct Normalise {
 
 /// w -= lr (scale * direction + decay w), in fp32 on flat arrays, on `ranges` alone. Does nothing when
 /// `control.skip` is set. `params` and `rounding` as of AdamwUpdate: a master weight in bf16 takes the low
-/// half of its word.
+/// half of an element's 32 random bits.
 struct DirectionUpdate {
   std::span<const UpdateRange> ranges;
   Tensor direction;  ///< f32, flat

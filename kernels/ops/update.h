@@ -33,7 +33,7 @@ struct StepControl {
   Tensor square_sum;          ///< f64 [1], of the gradients as they are
   Tensor loss;                ///< f64 [1]
   Tensor weight;              ///< f64 [1]
-  double nominal_weight = 1;  ///< of a global batch of which every token counts
+  double nominal_weight = 1;  ///< weight of a global batch in which every token counts
   Tensor nonfinite;           ///< i32 [1]: handed on
   Tensor outside = {};        ///< f32 [1], optional: not 0 where a rank has an id outside the vocabulary
   double clip_norm = 0;       ///< 0: no clipping
@@ -64,9 +64,9 @@ enum class Rounding : std::uint8_t { nearest, stochastic };
 ///   g = grad * grad_factor; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 ///   w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
 /// Does nothing when `control.skip` is set. `params` gets w in its own dtype, rounded to nearest.
-/// `rounding` is of w and v where they are kept in bf16, by the word of `rounding_bits`: its low half for w,
-/// its high half for v. m is rounded to nearest: it moves by a tenth of itself, v by less than bf16 can show
-/// when b2 is near 1.
+/// `rounding` applies to w and v where they are kept in bf16. Its random bits are one 32-bit `rounding_bits`
+/// per element: the low half for w, the high half for v. m is rounded to nearest: it moves by a tenth of
+/// itself, v by less than bf16 can show when b2 is near 1.
 struct AdamwUpdate {
   std::span<const UpdateRange> ranges;
   Tensor grads;    ///< f32 or bf16, flat

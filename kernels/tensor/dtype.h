@@ -33,7 +33,7 @@ constexpr const char* name_of(DType dtype) {
   return "?";
 }
 
-/// Inverse of `name_of`; none for another word.
+/// Inverse of `name_of`; none for an unknown name.
 constexpr std::optional<DType> parse_dtype(std::string_view name) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8})
     if (name == name_of(dtype)) return dtype;

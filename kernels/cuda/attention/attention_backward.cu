@@ -8,7 +8,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// One warp for each head of a token.
+/// One warp per head of a token.
 template <class O, class T>
 __global__ void __launch_bounds__(kAttentionThreads)
     row_sums_kernel(Heads<const O> out, Heads<const T> dout, float* sums_HT, std::int64_t tokens, int heads,

@@ -120,8 +120,8 @@ __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::k
   put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
 }
 
-/// Under a softcap scores become tanh(scale score / softcap), of which a weight is 2^(c score - ..) as of
-/// plain scores, with another c. Kernels without one are compiled apart: it takes registers.
+/// With a softcap a score becomes tanh(scale score / softcap). Its weight is 2^(c score - ..) as without a
+/// softcap, with another c. Kernels without a softcap are compiled separately: it takes registers.
 template <bool kCapped>
 struct ScoreCap {
   float c, inner;

@@ -6,7 +6,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// A warp for each head of a token. A row without keys has lse -infinity and out 0.
+/// One warp per head of a token. A row without keys has lse -infinity and out 0.
 template <class T, class W>
 __global__ void __launch_bounds__(kAttentionThreads)
     sink_forward_kernel(Heads<T> out, float* lse_HT, const W* sinks, std::int64_t tokens, int heads, int E) {

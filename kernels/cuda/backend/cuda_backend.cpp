@@ -31,7 +31,7 @@ int use_device(int device) {
 }
 
 base::CapacityError no_memory(const char* kind, std::int64_t bytes) {
-  cudaGetLastError();  // the error is told here: later launches must not find it
+  cudaGetLastError();  // clears the error: a later launch must not report it again
   std::string has;
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess)

@@ -92,7 +92,7 @@ class FrontEndGraph final : public AttentionGraph {
     else add_forward(graph_, problem);
   }
 
-  /// Empty when a plan was made, else what the library said.
+  /// Builds the plan. Empty on success, else cuDNN's error message.
   std::string build(const AttentionDevice& device) {
     if (device.handle == nullptr) {
       auto properties = std::make_shared<fe::DeviceProperties>();
@@ -140,9 +140,9 @@ AttentionDevice describe_attention_device(int device, std::int32_t sm_version) {
 std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem,
                                                      const AttentionDevice& device, std::string* why) {
   auto graph = std::make_unique<FrontEndGraph>(problem);
-  const std::string said = graph->build(device);
-  if (said.empty()) return graph;
-  if (why != nullptr) *why = said;
+  const std::string error = graph->build(device);
+  if (error.empty()) return graph;
+  if (why != nullptr) *why = error;
   return nullptr;
 }
 

@@ -18,7 +18,7 @@ class Captured {
   cudaGraph_t graph = nullptr;
 };
 
-/// A result that is told by an exception: later launches must not find it.
+/// Throws for an error and clears it, so that a later launch does not report it again.
 void check_and_clear(cudaError_t result, const char* doing) {
   if (result != cudaSuccess) cudaGetLastError();
   check(result, doing);
