@@ -76,12 +76,12 @@ class ObservedCommunicator final : public Communicator {
 
  private:
   template <class Call>
-  std::unique_ptr<Work> observed(Stream& s, CommCall told, const Call& call) {
-    observe_(s, CommMoment::issue, told);
-    told.sent = nullptr;
+  std::unique_ptr<Work> observed(Stream& s, CommCall observed_call, const Call& call) {
+    observe_(s, CommMoment::issue, observed_call);
+    observed_call.sent = nullptr;
     std::unique_ptr<Work> work = call();
-    observe_(s, CommMoment::done, told);
-    return std::make_unique<ObservedWork>(std::move(work), observe_, told);
+    observe_(s, CommMoment::done, observed_call);
+    return std::make_unique<ObservedWork>(std::move(work), observe_, observed_call);
   }
   Communicator& inner_;
   ObserveComm observe_;

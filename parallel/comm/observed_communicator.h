@@ -21,10 +21,9 @@ struct CommCall {
 };
 using ObserveComm = std::function<void(kernels::Stream&, CommMoment, const CommCall&)>;
 
-/// A communicator that tells `observe` before and after every call of another, and every wait of a stream for
-/// its operations, so that a clock can charge the stalls; its caller sees neither. `inner` and what
-/// `observe` refers to outlive it and its Works. An operation that throws has no `done`: the world is at its
-/// end.
+/// A communicator that passes every call on to `inner` and calls `observe` before and after it, and around
+/// every wait of a stream for its operations, so that a clock can measure the stalls. `inner` and what
+/// `observe` refers to outlive it and its Works. An operation that throws has no `done`: the world has ended.
 std::unique_ptr<Communicator> make_observed(Communicator& inner, ObserveComm observe);
 
 }  // namespace trainerd::parallel

@@ -13,7 +13,7 @@
 
 namespace trainerd::parallel {
 
-/// A run of the flat gradients that is a summand on each rank of a group, all of which lay it out alike:
+/// A range of the flat gradients to sum over a group, whose ranks all lay it out alike:
 /// norms of a split sequence, heads that several ranks hold, a tied embedding.
 struct PartialSum {
   std::int64_t begin = 0;

@@ -37,8 +37,8 @@ class Slots {
   int count_ = 0;
 };
 
-/// `begins` and `ends` tell of an action's kind whether it is the first or the last of a lifetime; one may be
-/// both.
+/// `begins` and `ends` map an action's kind to whether it is the first or the last of a lifetime; one action
+/// may be both.
 template <class Begins, class Ends>
 SlotTable color(std::span<const Action> actions, const ScheduleShape& shape,
                 std::span<const int> pool_of_chunk, const Begins& begins, const Ends& ends) {

@@ -48,7 +48,7 @@ Action receive_of(const Action& send, int sender) {
 }
 
 /// Receives behind the computation that used the last message, where they may be early in front of the weight
-/// gradients that come before their own use: with one chunk a rank, 1F1B's pairs (send forward and receive
+/// gradients that come before their own use: with one chunk per rank, 1F1B's pairs (send forward and receive
 /// backward, send backward and receive forward) then meet in one group on both sides, and those of ZB-H1 too.
 std::vector<Action> received_in_pairs(const ScheduleShape& shape, const std::vector<Action>& order) {
   std::vector<Action> list;
@@ -103,7 +103,7 @@ std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAc
   return list;
 }
 
-/// Several chunks a rank make a ring, where a rank that sends and waits may wait for itself. Here the
+/// Several chunks per rank make a ring, where a rank that sends and waits may wait for itself. Here the
 /// transfers of every rank are in the order (ready_at, sender), which is one order of all messages: the first
 /// message that is not yet through has both its ends free to carry it, so none is ever stuck, even if every
 /// send waits for its receiver and every rank for each transfer. Times are those of computations of unit

@@ -22,7 +22,7 @@ struct PreferenceTarget {
 /// place of the logits, so that no more than one chunk of logits exists at a time, in the activations' dtype,
 /// in scratch. With `dy_TD` defined it also makes the head's gradients: the logits of a chunk never exist
 /// twice, so the weight's gradient is finished here too. A rank's logits are rows [first_row, first_row + V /
-/// tp) of the vocabulary; their softmax is that of all ranks, from three reductions of one number a token
+/// tp) of the vocabulary; their softmax is that of all ranks, from three reductions of one number per token
 /// (Megatron-LM, section 3), so that no logits are gathered.
 ///
 /// Of pairs the gradient of every token depends on the losses of all: a pair's chunks go through the first

@@ -59,7 +59,7 @@ GlooEngine::~GlooEngine() {
     outgoing_changed_.notify_all();
     sender_.join();
   }
-  // What this rank said last has to leave before its connections close.
+  // This rank's last messages must leave before its connections close.
   try {
     const double deadline = base::monotonic_seconds() + kFinishSeconds;
     for (Round* round : {&frames_, &confirmations_})

@@ -11,7 +11,8 @@
 namespace trainerd::parallel {
 namespace {
 
-// Gloo's slots tell messages between two ranks apart: collectives count from 1, messages from here, in pairs.
+// Gloo distinguishes messages between two ranks by slot numbers: collectives count from 1, messages from
+// here, in pairs.
 constexpr std::uint64_t kExchangeSlots = std::uint64_t{1} << 62;
 std::uint64_t header_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence; }
 std::uint64_t payload_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence + 1; }

@@ -31,8 +31,8 @@ struct NcclOptions {
   /// Where waiting ranks write what they wait for, so that the missing ranks can be named; a world that is
   /// made anew has another. Null: missing ranks cannot be named. Its calls block for seconds at most.
   Store* store = nullptr;
-  /// What this rank's world shares with others beside NCCL: why it has ended (empty: it goes on), and word of
-  /// its end. From any thread; either may be empty.
+  /// How this rank's world learns of an end outside NCCL and reports one: `ended` returns the reason (empty:
+  /// it goes on), `end` reports it. Called from any thread; either may be empty.
   std::function<std::string()> ended;
   std::function<void(std::string_view)> end;
 };

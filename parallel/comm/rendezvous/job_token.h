@@ -5,24 +5,24 @@
 
 namespace trainerd::parallel {
 
-/// The secret that the processes of one job share, and by which they know each other: each proves to the
-/// other that it has it, without saying it (a challenge and an HMAC-SHA256 of it, RFC 2104), before a word is
-/// believed. It keeps strangers out of the job; it does not hide what the job's processes say.
+/// The secret that the processes of one job share. Each side proves to the other that it has the token
+/// without sending it (a challenge and its HMAC-SHA256, RFC 2104), before any message is accepted. The token
+/// keeps other programs out of the job; it does not encrypt the job's messages.
 class JobToken {
  public:
   static constexpr std::size_t kShortest = 16;    ///< characters
   static constexpr std::size_t kNonceBytes = 32;  ///< of a challenge
   static constexpr std::size_t kProofBytes = 32;
-  /// Whose proof it is: one side's is of no use to the other.
+  /// The side that gives the proof; the other side cannot use it as its own.
   enum class Side { client, server };
 
-  /// 64 hexadecimal digits by the operating system's random numbers. Throws DeviceError where it has none.
+  /// 64 hexadecimal digits from the operating system's random numbers. Throws DeviceError without them.
   static JobToken random();
-  /// Throws SpecError when `text` is shorter than kShortest. `from` says in that error where it comes from.
+  /// Throws SpecError when `text` is shorter than kShortest. The error names `from` as its origin.
   JobToken(std::string text, const std::string& from);
 
   const std::string& text() const { return text_; }
-  /// That `side` has the token, by the challenges of both.
+  /// The proof that `side` has the token, from both sides' challenges.
   std::string proof(Side side, std::string_view client_nonce, std::string_view server_nonce) const;
 
  private:
@@ -33,7 +33,7 @@ class JobToken {
 /// Unpredictable bytes. Throws DeviceError.
 std::string random_bytes(std::size_t count);
 
-/// In a time that does not tell where they differ.
+/// Compares in constant time, which does not reveal where the two differ.
 bool same_bytes(std::string_view a, std::string_view b);
 
 }  // namespace trainerd::parallel

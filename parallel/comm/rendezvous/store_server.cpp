@@ -43,8 +43,8 @@ void raise(int event) {
 
 // The longest message of an unproven connection: the greeting and a challenge.
 constexpr std::size_t kStrangerBytes = 5 + frames::kGreeting.size() + JobToken::kNonceBytes;
-// Refusals in a row that are told one by one; then each that doubles their count.
-constexpr std::int64_t kToldOneByOne = 32;
+// The first refusals are logged one by one, later ones each time that their count has doubled.
+constexpr std::int64_t kMaxLoggedOneByOne = 32;
 // Seconds after which an unproven connection is closed for a new one, where there are so many of them or no
 // descriptors left.
 constexpr double kPatienceWithStrangers = 1;
@@ -97,11 +97,11 @@ struct StoreServer::State {
 
 bool StoreServer::State::refuse(const Connection& c, const std::string& why) {
   const std::int64_t count = ++refused;
-  if (count <= kToldOneByOne || std::has_single_bit(static_cast<std::uint64_t>(count)))
+  if (count <= kMaxLoggedOneByOne || std::has_single_bit(static_cast<std::uint64_t>(count)))
     log("the rendezvous dropped a connection from " + base::peer_address(c.socket.get()) + ": " + why +
-        (count < kToldOneByOne ? ""
-                               : " (" + std::to_string(count) +
-                                     " were dropped; the next are told when there are twice as many)"));
+        (count < kMaxLoggedOneByOne ? ""
+                                    : " (" + std::to_string(count) +
+                                          " were dropped; the next are told when there are twice as many)"));
   return false;
 }
 

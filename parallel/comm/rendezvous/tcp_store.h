@@ -27,8 +27,9 @@ struct StoreLimits {
   double greeting_seconds = 10;  ///< a connection that has not proved itself by then is closed
 };
 
-/// Serves a store on a thread of its own. No byte that a client sends ends it: what is no request of a client
-/// of the job is told to `log` (from that thread; of many in a row few), counted, and its connection closed.
+/// Serves a store on a thread of its own. No byte that a client sends ends the server. A connection that
+/// sends anything but a request of the job's clients is closed, counted and logged to `log` (from that
+/// thread; of many in a row only a few).
 class StoreServer {
  public:
   /// `listener`: of base::listen_at.
@@ -41,16 +42,16 @@ class StoreServer {
   std::uint16_t port() const;
   /// Where processes of this host reach it.
   base::Endpoint local_endpoint() const;
-  /// Connections that were closed for what they said, or did not say. Any thread.
+  /// Connections that were closed for invalid or missing messages. Any thread.
   std::int64_t refused() const;
 
-  /// A connection that a peer handed over (`join_store`), and what it said of itself. Blocking; the
+  /// A connection that a peer handed over (`join_store`), and the text that it sent with it. Blocking; the
   /// caller owns it from then on.
   struct Joined {
     base::UniqueFd socket;
     std::string text;
   };
-  /// One of those that came, if there is one.
+  /// The next connection that was handed over, if there is one.
   std::optional<Joined> take_joined();
   /// Readable when `take_joined` has something.
   int event_fd() const;

@@ -21,7 +21,7 @@ class Collectives {
   /// `mailbox` is flushed while this rank waits.
   Collectives(const GroupContext& context, Mailbox& mailbox);
 
-  /// Throws CommError: a peer did not come in time, said something else, or the world was ended.
+  /// Throws CommError: a peer did not arrive in time or called another operation, or the world was ended.
   void run(const Operation&);
   /// The meeting this rank came to last; any thread.
   std::uint64_t meeting() const { return meeting_.load(std::memory_order_relaxed); }

@@ -34,7 +34,7 @@ Tensor piece(const Tensor& x, std::int64_t begin, std::int64_t bytes) {
   return piece(x.data + begin, x.dtype, bytes);
 }
 
-/// Events that are used again and again: none is made in a step once there are enough.
+/// Events that are reused: a step creates none once there are enough.
 class EventPool {
  public:
   explicit EventPool(kernels::Backend& backend) : backend_(backend) {}
@@ -250,8 +250,7 @@ void StagedCommunicator::collective(const StagedOp& op) {
   const std::int64_t whole = slots_.bytes() / kAlignment * kAlignment;
   const std::int64_t part = slots_.bytes() / size() / kAlignment * kAlignment;
   const std::int64_t half = slots_.bytes() / (2 * size()) / kAlignment * kAlignment;
-  /// Cuts `total` bytes into pieces of `most`: each function is told where its piece begins and how long it
-  /// is.
+  /// Cuts `total` bytes into pieces of `most`. Each function gets its piece's offset and length.
   const auto pass = [&](std::int64_t total, std::int64_t most, const auto& load, const auto& work,
                         const auto& store) {
     const auto cut = [&](const auto& act) {

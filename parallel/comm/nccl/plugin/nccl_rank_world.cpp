@@ -17,9 +17,9 @@ using kernels::cuda::check;
 
 /// How long an end waits for NCCL's aborts, and a destructor for peers.
 constexpr double kWorldFinishSeconds = 5;
-/// A waiting rank leaves word after this part of its deadline, at most after these seconds: before any rank's
-/// deadline passes, and so in time for the first that gives up.
-constexpr double kWordPart = 0.25, kMaxWordSeconds = 5;
+/// A waiting rank writes what it waits for to the store after this part of its deadline, at most after these
+/// seconds: before any rank's deadline passes, so that the first rank that gives up can read it.
+constexpr double kReportPart = 0.25, kMaxReportSeconds = 5;
 
 std::string names(const std::vector<std::int64_t>& ranks) {
   std::string text;
@@ -225,7 +225,7 @@ void NcclRankWorld::watchdog() {
 
 void NcclRankWorld::look_at(const NcclWait& wait, double now) {
   const double waited = now - wait.since;
-  if (waited > std::min(kMaxWordSeconds, kWordPart * options_.deadline_seconds)) report_wait(wait);
+  if (waited > std::min(kMaxReportSeconds, kReportPart * options_.deadline_seconds)) report_wait(wait);
   if (waited > options_.deadline_seconds) end(late_text(wait, options_.deadline_seconds));
 }
 
@@ -235,17 +235,17 @@ std::string NcclRankWorld::word_key(const NcclWait& wait, std::int64_t rank) con
 
 void NcclRankWorld::report_wait(const NcclWait& wait) {
   if (options_.store == nullptr || !wait.peers.empty()) return;
-  std::uint64_t& last = words_[wait.group];
+  std::uint64_t& last = reported_waits_[wait.group];
   if (last == wait.number) return;
   last = wait.number;
   try {
     options_.store->set(word_key(wait, options_.rank), wait.what);
   } catch (const base::Error&) {
-    // The others will miss this rank's word.
+    // The other ranks will not find what this rank waits for.
   }
 }
 
-/// The ranks that have not arrived, by the words that the others left.
+/// The ranks that have not arrived, from what the others wrote to the store.
 std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
   std::string text = wait.what + " was not done in " + std::to_string(seconds) + " s";
   if (wait.since == 0) return text + ": it is behind others";

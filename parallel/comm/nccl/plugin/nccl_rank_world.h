@@ -72,8 +72,8 @@ class NcclRankWorld final : public NcclWorld {
   std::condition_variable stopping_;
   bool stop_ = false;
   std::vector<NcclCommunicator*> watched_;
-  /// The last number of each group that word was left of; the watchdog's.
-  std::map<std::string, std::uint64_t> words_;
+  /// By group, the number of the last wait that was written to the store; used by the watchdog alone.
+  std::map<std::string, std::uint64_t> reported_waits_;
   std::thread watchdog_;
 };
 
