@@ -40,7 +40,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> head, std::int64_
 /// `file_bytes`.
 std::int64_t header_bytes(std::span<const std::byte> first8, std::int64_t file_bytes);
 
-/// One tensor of a file that another program wrote. Its dtype is the file's own word: "F16", "BOOL", ...
+/// One tensor of a file that another program wrote. Its dtype is spelled as in the file: "F16", "BOOL", ...
 struct ForeignTensor {
   std::string name;
   std::string dtype;

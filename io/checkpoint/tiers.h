@@ -15,7 +15,7 @@ struct TierChoice {
   CheckpointStore::Found found;
   bool durable = false;  ///< it is of the durable tier
   bool in_both = false;  ///< the tier has a complete one of its step
-  /// The next attempt in the tier, of steps of which it has a complete one.
+  /// The number of the next attempt in the tier, for a step that has a complete one there.
   std::map<std::int64_t, std::int64_t> next_attempts = {};
   std::string why = {};      ///< for people: what the other place has
   std::string warning = {};  ///< the durable tier could not be looked at; empty: it could, or there is none

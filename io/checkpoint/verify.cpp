@@ -43,7 +43,7 @@ std::string damaged_tensor(const StoredFile& file, const SafetensorsHeader& head
   return "";
 }
 
-// Which part of a damaged shard it is, as far as that can be told.
+// Names the damaged tensor of a shard, where that can be determined.
 std::string damage_of(const StoredFile& file, const std::string& path, std::span<const TensorSlice> slices) {
   try {
     const std::string tensor = damaged_tensor(file, read_header(file, path), slices);

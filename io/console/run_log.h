@@ -7,7 +7,7 @@
 
 namespace trainerd::io {
 
-/// run.log: what a run said, line by line with the time. Lines wait until the file is open. Any thread may
+/// run.log: a run's messages, one per line with the time. Lines wait until the file is open. Any thread may
 /// add them.
 class RunLog {
  public:

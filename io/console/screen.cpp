@@ -113,15 +113,15 @@ struct Screen::State {
   std::mutex mutex;
   std::condition_variable work, progress;
   std::deque<std::string> lines;
-  std::size_t bytes = 0;                 // of the lines
-  std::string status;                    // as it shall be
-  std::string shown;                     // as it was written last
-  std::int64_t dropped = 0, untold = 0;  // lines; of those the reader does not know
+  std::size_t bytes = 0;                     // of the lines
+  std::string status;                        // as it shall be
+  std::string shown;                         // as it was written last
+  std::int64_t dropped = 0, unreported = 0;  // lines; dropped since the last message of it
   std::int64_t writes = 0;
   int error = 0;  // of the last write
   bool writing = false, gone = false, stop = false;
 
-  bool has_work() const { return !lines.empty() || untold > 0 || status != shown; }
+  bool has_work() const { return !lines.empty() || unreported > 0 || status != shown; }
 
   void push(const std::string& text) {
     if (gone) {
@@ -133,7 +133,7 @@ struct Screen::State {
     while (bytes > kQueueBytes && lines.size() > 1) {
       bytes -= lines.front().size();
       lines.pop_front();
-      ++dropped, ++untold;
+      ++dropped, ++unreported;
     }
     work.notify_one();
   }
@@ -141,9 +141,9 @@ struct Screen::State {
   /// What is written next, and how many lines of the queue that is.
   std::pair<std::string, std::int64_t> take() {
     std::string text = shown.empty() ? "" : kClearLine;
-    if (untold > 0)
+    if (unreported > 0)
       text += fmt::format("({} lines of output were dropped here: nothing read them)\n",
-                          std::exchange(untold, 0));
+                          std::exchange(unreported, 0));
     std::int64_t count = 0;
     while (!lines.empty() && (count == 0 || text.size() + lines.front().size() <= kWriteBytes)) {
       text += lines.front();
@@ -173,7 +173,7 @@ struct Screen::State {
         gone = true;
         dropped += static_cast<std::int64_t>(lines.size());
         lines.clear();
-        bytes = 0, untold = 0;
+        bytes = 0, unreported = 0;
         shown = status = {};
       }
       progress.notify_all();
@@ -231,7 +231,7 @@ int Screen::width() const {
 Screen::Lost Screen::lost() const {
   const std::lock_guard lock(state_->mutex);
   const State& s = *state_;
-  return {s.dropped, s.error != 0 ? base::errno_text(s.error) : s.untold > 0 ? "nothing reads it" : ""};
+  return {s.dropped, s.error != 0 ? base::errno_text(s.error) : s.unreported > 0 ? "nothing reads it" : ""};
 }
 
 void Screen::finish() {

@@ -8,9 +8,9 @@ namespace trainerd::io {
 
 /// The one writer of a terminal or of standard output. Text is queued and a thread of its own writes it: a
 /// reader that stands still (Ctrl-S, a frozen ssh, a full pipe) holds that thread up and nothing else. Lines
-/// beyond what the queue holds are dropped, oldest first, and counted; the reader is told how many. The
-/// descriptor's flags, which other processes share, stay as they are. Every function may be called from any
-/// thread, and none waits but `finish`.
+/// beyond what the queue holds are dropped, oldest first, and counted; a line on the screen says how many.
+/// The descriptor's flags, which other processes share, stay as they are. Every function may be called from
+/// any thread, and none waits but `finish`.
 class Screen {
  public:
   enum class Style : std::uint8_t { terminal, plain };

@@ -23,7 +23,7 @@ class DataFile {
   /// Whether there is one.
   explicit operator bool() const { return static_cast<bool>(fd_) || object_ != nullptr; }
   bool is_remote() const { return object_ != nullptr; }
-  /// What tells an object from another one under its name; empty for a local file.
+  /// The object's version: another object of the same name has another one; empty for a local file.
   std::string version() const { return object_ == nullptr ? "" : object_->etag; }
   /// Throws DataError.
   std::int64_t bytes() const;

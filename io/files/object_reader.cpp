@@ -69,7 +69,7 @@ struct ObjectReader::State {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::string, std::optional<RemoteObject>> objects;  ///< by URI; an object stays where it is
-  std::vector<std::string> listed;                             ///< prefixes of which all is known
+  std::vector<std::string> listed;                             ///< prefixes whose objects are all known
   std::map<BlockKey, Block> blocks;
   std::deque<BlockKey> queue;
   std::int64_t in_memory = 0;  ///< bytes of blocks that are ready
@@ -130,7 +130,7 @@ void ObjectReader::State::fetch(const RemoteObject& object, std::int64_t first, 
   }
 }
 
-// Without the lock: fetches blocks that were taken, and tells those that wait for them.
+// Called without the lock: fetches blocks that were taken, then wakes their waiters.
 void ObjectReader::State::fill(const BlockKey& first, std::int64_t count) {
   const RemoteObject& object = *first.first;
   std::vector<std::byte> bytes(static_cast<std::size_t>(

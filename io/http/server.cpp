@@ -72,7 +72,7 @@ struct ResolvedListen {
   ResolvedListen& operator=(const ResolvedListen&) = delete;
 };
 
-// The server's library does not tell a taken port from an address that is not this machine's. 0 or an errno
+// The server's library does not distinguish a port in use from an address of another machine. 0 or an errno
 // value.
 int bind_error(const ListenAddress& address) {
   const ResolvedListen to(address);

@@ -97,7 +97,7 @@ EarlierRun read_earlier_run(const std::string& steps_path, const std::string& ev
       earlier.ended = asked = false;
       if (earlier.attempts++ == 0) earlier.began = notice->wall_time;
     } catch (const base::DataError&) {
-      // A torn or garbled line tells of no attempt.
+      // A torn or garbled line names no attempt.
     }
     return true;
   });

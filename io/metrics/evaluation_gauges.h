@@ -5,7 +5,7 @@
 
 namespace trainerd::io {
 
-/// What the latest evaluation said, by set.
+/// Results of the latest evaluation, by set.
 class EvaluationGauges {
  public:
   explicit EvaluationGauges(prometheus::Registry& registry) : r_(registry) {}

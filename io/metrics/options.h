@@ -25,7 +25,7 @@ struct MlflowOptions {
   bool operator==(const MlflowOptions&) const = default;
 };
 
-/// What the norm of the gradients is told apart by.
+/// The norm of the gradients is also reported separately for each of these.
 enum class NormGroups : std::uint8_t { kind, layer };
 
 struct GroupNormOptions {

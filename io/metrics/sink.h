@@ -30,7 +30,7 @@ class MetricsSink {
   virtual void on_outlet(const OutletRecord&) {}
   virtual void on_rendezvous(const RendezvousRecord&) {}
   virtual void on_nodes(const NodesRecord&) {}
-  /// What was told of steps after the record's is void; they will be told again.
+  /// Records of steps after the record's step are void; these steps will be reported again.
   virtual void on_corruption(const CorruptionRecord&) {}
   virtual void on_spike(const SpikeRecord&) {}
   virtual void on_restart(const RestartRecord&) {}

@@ -1,6 +1,6 @@
 #pragma once
 
-// What is told of the ranks of a run, beside the training.
+// Records of a run's ranks: their states and their memory.
 
 #include <cstdint>
 #include <optional>
@@ -34,7 +34,7 @@ struct RankStateRecord {
   RankState state = RankState::starting;
 };
 
-/// What a rank's step takes of memory, of a rank of the node that tells it.
+/// The memory that a step takes on one rank, reported by that rank's node.
 struct RankMemoryRecord {
   std::int64_t rank = 0;
   std::int64_t planned_bytes = 0;

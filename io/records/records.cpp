@@ -25,7 +25,7 @@ bool bool_member(const nlohmann::json& object, const char* key) {
 
 base::TimeLedger ledger_of(const nlohmann::json& time) {
   base::TimeLedger ledger;
-  // A log begun before the axes were told apart has one figure, of gradients and parameters above all.
+  // Logs of older versions have one figure for the communication of all axes, most of it data-parallel.
   const bool one_axis = time.contains("exposed_communication");
   if (one_axis) ledger[base::LedgerPart::exposed_dp] = real_member(time, "exposed_communication");
   for (const base::LedgerPartInfo& part : base::kLedgerParts)

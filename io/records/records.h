@@ -162,7 +162,7 @@ struct CadenceRecord {
 /// "given", "cluster", "history".
 const char* name_of(CadenceRecord::Source source);
 
-/// What the plan said against what was measured.
+/// The plan's figures beside the measured ones.
 struct PredictionTerm {
   std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
   double predicted = 0;
@@ -363,12 +363,12 @@ struct RunSummary {
   std::string outcome;  ///< "done", "stopped by SIGTERM", or the error's first line
 };
 
-// samples.jsonl: one JSON object a line, one line a step, with the names above; `sources` of a blend alone.
-// Throws DataError for what is no such line.
+// samples.jsonl: one JSON object per line, one line per step, with the names above; `sources` only for a
+// blend. Throws DataError for what is no such line.
 std::string to_json_line(const SamplesRecord& record);
 SamplesRecord parse_samples_record(const std::string& text);
 
-// steps.jsonl: one JSON object a line, one line a step, with the names above and `time` as an object.
+// steps.jsonl: one JSON object per line, one line per step, with the names above and `time` as an object.
 std::string to_json_line(const StepRecord& record);
 /// Throws DataError on text that is not such a line.
 StepRecord parse_step_record(const std::string& line);

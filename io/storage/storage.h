@@ -17,7 +17,8 @@ class StoredFile {
   virtual std::int64_t bytes() const = 0;
   /// Fills `out` from `offset`; a short read is an error.
   virtual void read(std::int64_t offset, std::span<std::byte> out) const = 0;
-  /// What is read next comes from where it is stored, where this machine's caches can be told so.
+  /// Drops this machine's cached pages of the file where that is possible, so that later reads come from the
+  /// storage itself.
   virtual void forget_cached() const {}
 };
 

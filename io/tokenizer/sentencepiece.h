@@ -9,7 +9,7 @@
 
 namespace trainerd::io {
 
-/// What tokenizer_config.json tells of a SentencePiece model beside it.
+/// What tokenizer_config.json says about the SentencePiece model beside it.
 struct SentencePieceConfig {
   std::optional<bool> add_bos = {}, add_eos = {};
   std::optional<std::string> bos = {}, eos = {};  ///< texts of tokens

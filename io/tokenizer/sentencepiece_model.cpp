@@ -110,7 +110,7 @@ SentencePieceModel::Piece read_piece(std::string_view bytes) {
 }
 
 void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
-  // Of the fields up to here the others tell how the model was trained.
+  // The other fields up to here say how the model was trained.
   constexpr std::uint32_t kLastKnown = 54;
   Message message(bytes);
   for (Field field; message.next(field);) {

@@ -14,7 +14,7 @@ struct PackedPiece {
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// Documents packed into sequences of seq_len + 1 tokens, seq_len of which are predicted, so that no document
+/// Documents packed into sequences of seq_len + 1 tokens (seq_len are predicted), so that no document
 /// is cut without need: best-fit decreasing, after Ding et al., "Fewer Truncations Improve Language Modeling"
 /// (2024), section 3. A longer document gives whole sequences, of which each begins with the last token of
 /// the one before it, so that every token but a document's first is predicted once; what is left of it is

@@ -49,13 +49,14 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
 IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes,
                 std::int64_t vocab);
 
-/// The first `count` ids of a file, of which it has so many; -1 for what is beyond 31 bits. Throws DataError.
+/// The first `count` ids of a file that has at least as many; -1 for what is beyond 31 bits. Throws
+/// DataError.
 std::vector<std::int32_t> read_ids(const SourceFile& file, std::int64_t count);
 
 /// "x.bin: token 60000 at position 13 (byte 26) is outside the vocabulary of 100: ...".
 std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t position, std::int64_t vocab);
 
-/// What is wrong with a file of which `scan` is the sum of all or some blocks; empty: nothing.
+/// What is wrong with a file, from the `scan` of all or some of its blocks; empty: nothing.
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab);
 /// Adds the scan of a later block of the same file.
 void add(IdScan& sum, const IdScan& later);

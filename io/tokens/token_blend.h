@@ -80,7 +80,7 @@ class TokenBlend {
   std::vector<SourceFacts> check_samples(int threads) const;
 
   void start_order(const DataOrder& order);
-  /// The sample at `cursor`: of which of `sources`, and its number among their samples.
+  /// The sample at `cursor`: its source (an index into `sources`) and its number within that source.
   struct Sample {
     std::size_t source = 0;
     std::int64_t number = 0;

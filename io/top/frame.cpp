@@ -48,7 +48,7 @@ Tone tone_of(RankState state) {
   return Tone::warn;
 }
 
-// Of a rank in the grid: told apart without colours too.
+// A rank's cell in the grid: states differ without colours too.
 const char* cell_of(RankState state) {
   switch (state) {
     case RankState::training: return "■";
@@ -288,7 +288,7 @@ class Frame {
       sum.add(cell_of(state), tone_of(state))
           .add(fmt::format(" {} {}", with_commas(counts.at(static_cast<std::size_t>(i))), name_of(state)));
     }
-    // One rank is said by that.
+    // The line above shows a single rank's state.
     if (s_.ranks.size() > 1) grid(out, width, rows);
     return out;
   }

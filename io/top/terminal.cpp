@@ -115,7 +115,7 @@ bool LiveTerminal::flush() {
     const ssize_t n = ::write(fd_.get(), waiting_.data(), waiting_.size());
     if (n >= 0) waiting_.erase(0, static_cast<std::size_t>(n));
     else if (errno == EAGAIN) return false;
-    else if (errno != EINTR) waiting_.clear();  // its end is heard of by poll
+    else if (errno != EINTR) waiting_.clear();  // poll reports that the terminal is gone
   }
   return true;
 }

@@ -8,7 +8,7 @@
 namespace trainerd::io {
 
 struct ComparedRun {
-  std::string label;  ///< told apart from the others by it
+  std::string label;  ///< unique among the compared runs
   std::string path;   ///< its output directory
   Report report;
 };

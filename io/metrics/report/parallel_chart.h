@@ -10,7 +10,7 @@ namespace trainerd::io {
 /// One quantity of a chart of parallel coordinates: numbers, or words in their order.
 struct ParallelAxis {
   std::string name;
-  std::vector<std::string> words = {};  ///< not empty: a value is the number of its word
+  std::vector<std::string> words = {};  ///< not empty: a value is an index into these
   bool log = false;                     ///< of numbers > 0
   std::vector<double> ticks = {};       ///< of numbers; empty: round ones
 };

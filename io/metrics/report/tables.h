@@ -10,7 +10,7 @@ namespace trainerd::io {
 
 /// The style's class of an outcome: good, bad, warn or run.
 const char* class_of_outcome(const std::string& outcome);
-/// A word for it: "done", "running", "stopped", "lost", "failed".
+/// The outcome in one word: "done", "running", "stopped", "lost", "failed".
 std::string short_outcome(const std::string& outcome);
 
 /// Command, commit, host, layout, data: what ran, and where.
