@@ -28,45 +28,45 @@ std::string joined(const std::vector<std::string>& words, char between) {
 }
 
 OptionHelp option_help(const CLI::Option& option) {
-  OptionHelp told;
+  OptionHelp described;
   if (option.get_positional()) {
-    told.names = {option.get_name(true)};
+    described.names = {option.get_name(true)};
   } else {
-    for (const std::string& name : option.get_snames()) told.names.push_back("-" + name);
-    for (const std::string& name : option.get_lnames()) told.names.push_back("--" + name);
+    for (const std::string& name : option.get_snames()) described.names.push_back("-" + name);
+    for (const std::string& name : option.get_lnames()) described.names.push_back("--" + name);
   }
   if (option.get_items_expected_max() > 0) {
     const std::string type = option.get_type_name();
-    told.words = listed_words(type);
+    described.words = listed_words(type);
     // "HOST:PORT" is a name, ":POSITIVE" a limit. The library's own names say less than the words, or than
     // "N".
     std::string name = type.starts_with("HOST:PORT") ? "HOST:PORT" : type.substr(0, type.find(':'));
-    if (name == "TEXT") name = told.words.empty() ? "TEXT" : joined(told.words, '|');
+    if (name == "TEXT") name = described.words.empty() ? "TEXT" : joined(described.words, '|');
     if (name == "INT" || name == "UINT") name = "N";
     if (name == "FLOAT") name = "NUMBER";
-    told.value = name;
-    told.values = std::max(1, option.get_items_expected_min());
+    described.value = name;
+    described.values = std::max(1, option.get_items_expected_min());
   }
-  told.help = option.get_description();
-  told.fallback = option.get_default_str();
-  for (const CLI::Option* needed : option.get_needs()) told.needs.push_back(needed->get_name());
-  told.many = option.get_positional() && option.get_items_expected_max() > 1;
-  told.required = option.get_required();
-  return told;
+  described.help = option.get_description();
+  described.fallback = option.get_default_str();
+  for (const CLI::Option* needed : option.get_needs()) described.needs.push_back(needed->get_name());
+  described.many = option.get_positional() && option.get_items_expected_max() > 1;
+  described.required = option.get_required();
+  return described;
 }
 
 }  // namespace
 
 CommandHelp command_tree(const CLI::App& app) {
-  CommandHelp told;
-  told.name = app.get_name();
-  told.help = app.get_description();
+  CommandHelp described;
+  described.name = app.get_name();
+  described.help = app.get_description();
   for (const CLI::Option* option : app.get_options())
     if (!option->get_group().empty())
-      (option->get_positional() ? told.positionals : told.options).push_back(option_help(*option));
+      (option->get_positional() ? described.positionals : described.options).push_back(option_help(*option));
   for (const CLI::App* sub : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (!sub->get_group().empty()) told.subcommands.push_back(command_tree(*sub));
-  return told;
+    if (!sub->get_group().empty()) described.subcommands.push_back(command_tree(*sub));
+  return described;
 }
 
 }  // namespace trainerd::apps

@@ -189,7 +189,7 @@ int generate_command(const GenerateArgs& args) {
                                                 .precision = args.precision,
                                                 .threads = args.threads,
                                                 .longest = given + args.max_tokens - 1});
-  // A model's vocabulary may be padded: ids without a text are never said.
+  // A model's vocabulary may be padded: ids without a text are never generated.
   const auto known = static_cast<std::size_t>(std::min(weights->model().vocab, tokenizer->info().vocab));
   const core::generate::Sampling sampling{
       .temperature = args.temperature, .top_k = args.top_k, .top_p = args.top_p, .seed = args.seed};

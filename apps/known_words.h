@@ -4,8 +4,8 @@
 
 namespace trainerd::apps {
 
-/// The library says of an unknown word, or of an unknown option in place of a subcommand, that a subcommand
-/// is missing. Throws SpecError that names it.
+/// Throws SpecError that names an unknown subcommand or option. CLI11 would only report that a subcommand is
+/// missing.
 void require_known_words(const CLI::App& app, int argc, char** argv);
 
 }  // namespace trainerd::apps

@@ -43,7 +43,7 @@ class CommandLine {
         ->check(CLI::PositiveNumber)
         ->type_name("N");
     run->add_option("--node,--node-rank", nodes.node,
-                    "Which of them this is, from 0; Slurm tells it by itself")
+                    "This node's number, from 0; read from Slurm in a Slurm job")
         ->check(CLI::NonNegativeNumber)
         ->type_name("I");
     run->add_flag("--spare", nodes.spare,

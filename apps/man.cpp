@@ -83,7 +83,7 @@ std::string entries(const char* title, const std::vector<OptionHelp>& options) {
   return out.empty() ? "" : std::string(title) + "\n" + out;
 }
 
-// What an error of a kind tells to fix, as core/run/README.md has it.
+// What to fix for each kind of error; equal to the table of core/run/README.md.
 const char* meaning(base::ErrorKind kind) {
   switch (kind) {
     case base::ErrorKind::spec: return "fix the job or the command line";

@@ -11,7 +11,7 @@
 
 namespace trainerd::apps {
 
-/// What `trainerd run` is told of the job's nodes; empty and -1: nothing.
+/// Options of `trainerd run` for the job's nodes; empty or -1: not given.
 struct NodeArgs {
   std::int64_t nodes = -1;
   std::int64_t node = -1;

@@ -34,7 +34,7 @@ Overrides sort_overrides(const std::vector<std::string>& all) {
   return sorted;
 }
 
-/// What the plan tells of the job's run, and options in its place.
+/// Inputs of the simulation: the plan's figures for the job, unless options replace them.
 core::plan::RunFigures figures_of(const core::job::JobSpec& job, const SimulateArgs& args) {
   core::plan::RunFigures figures{.step_seconds = args.step_seconds,
                                  .checkpoint_bytes = args.checkpoint_bytes,
