@@ -319,7 +319,7 @@ TEST_CASE("plan --search writes a job that validate takes", "[cli]") {
   CHECK(unrated.output.find("trainerd calibrate") != std::string::npos);
 }
 
-TEST_CASE("simulate --failures tells the goodput, or what it needs to know", "[cli]") {
+TEST_CASE("simulate --failures prints the goodput, or names the missing inputs", "[cli]") {
   const Directory directory;
   const std::string job = directory.write(
       "job.yaml", kJob + "cluster: {preset: dgx-h100}\ncheckpoint: {every: 0, async: false}\n");
@@ -357,7 +357,7 @@ TEST_CASE("--set takes one value, wherever it stands, lists too", "[cli]") {
   CHECK(outcome.output.find("train: [x, z]\n") != std::string::npos);
 }
 
-TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "[cli]") {
+TEST_CASE("an error in a job is reported with file, line and column, and exit status 2", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob + "sed: 1\n");
   const Outcome outcome = trainerd("validate " + job + " --set stepz=1");
@@ -368,7 +368,7 @@ TEST_CASE("a wrong job is told with file, line and column, and exit status 2", "
   CHECK(trainerd("validate no-such.yaml").status == 2);
 }
 
-TEST_CASE("a job may extend another file, in whose place its problems are told", "[cli]") {
+TEST_CASE("errors in a file that a job extends are reported at their place there", "[cli]") {
   const Directory directory;
   const std::string base = directory.write("base.yaml", kJob);
   const std::string job = directory.write("job.yaml", "extends: base.yaml\nmodel: {layers: 3}\n");

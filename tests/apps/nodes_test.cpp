@@ -58,7 +58,7 @@ TEST_CASE("host lists are expanded as Slurm does", "[nodes]") {
     CHECK_THROWS_AS(expand_host_list(bad), base::SpecError);
 }
 
-TEST_CASE("a job of one node needs nobody to say so", "[nodes]") {
+TEST_CASE("a job of one node needs no option for it", "[nodes]") {
   CHECK_FALSE(membership_of({}, 1, in({})).has_value());
   // A batch script and a shell of salloc have these, and are no step.
   CHECK_FALSE(
@@ -97,7 +97,7 @@ TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]")
   CHECK(other->interface == "ib0");
 }
 
-TEST_CASE("a Slurm step tells how many nodes there are, and each job of an array has a port", "[nodes]") {
+TEST_CASE("a Slurm step gives the number of nodes, and each job of an array has a port", "[nodes]") {
   CHECK(slurm_step_nodes(in(kStep)) == 3);
   CHECK_FALSE(slurm_step_nodes(in({})).has_value());
   CHECK_FALSE(slurm_step_nodes(in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "3"}})).has_value());

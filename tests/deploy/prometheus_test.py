@@ -138,7 +138,7 @@ class RealPrometheus(PrometheusTest):
         self.assertEqual(list((self.root / "first").glob(".discovery*")), [])
         self.wait_until("nothing is scraped", lambda: self.api("targets")["activeTargets"] == [])
 
-    def test_a_run_that_diverges_is_said_to(self):
+    def test_a_diverging_run_raises_its_alert(self):
         output = self.run_job(self.long_job("diverged"), "--set", "optimizer.lr=1.0e+30", status=6)
         self.assertIn("is not finite", output)
         alert = self.fires("TrainerdLossNotFinite", "diverged")

@@ -338,7 +338,7 @@ esac
         self.assertEqual(found[0]["paths"]["libcublasLt.so.13"], "/opt/libcublasLt.so.13")
         self.assertEqual(done.returncode, 1)
 
-    def test_a_peer_that_fails_is_told_and_fails_nothing(self):
+    def test_a_failing_peer_is_reported_and_fails_nothing(self):
         self.program("python", "case \"$*\" in *pytorch_train*) echo 'out of memory'; exit 1 ;; esac\n")
         done, records = self.run_script("tuning")
         self.assertEqual(done.returncode, 0, done.stdout)

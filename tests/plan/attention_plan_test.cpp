@@ -191,7 +191,7 @@ TEST_CASE("the search's bound of a layout is not above its plan where attention 
   CHECK(found.best.front().step_seconds <= own.time.step_seconds * (1 + 1e-9));
 }
 
-TEST_CASE("a job that attention's workspace alone keeps from fitting is told of attention: fast",
+TEST_CASE("the error for a job that only attention's workspace keeps from fitting names attention: fast",
           "[plan][attention]") {
   // One key head with its 16 query heads: 2 GiB, twice the limit, and with the library all the same.
   const core::job::JobSpec job = small_attention("heads: 16, kv_heads: 1, head_dim: 128, seq_len: 8192"),

@@ -316,7 +316,7 @@ TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100
   CHECK(usage.ru_maxrss < 1'000'000);  // kB
 }
 
-TEST_CASE("a job that does not fit is told which layouts do", "[plan]") {
+TEST_CASE("the error for a job that does not fit names layouts that fit", "[plan]") {
   const core::job::JobSpec job = job_of(
       "preset: llama-3-70b",
       "parallel: {tp: 8, dp: 8, zero: 0}\nbatch: {global: 64, micro: 1}\ncluster: {preset: dgx-h100}\n");

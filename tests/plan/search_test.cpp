@@ -277,7 +277,8 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   CHECK(usage.ru_maxrss < 1'000'000);  // kB
 }
 
-TEST_CASE("jobs of nearly as many ranks as there may be are searched, and told what would fit", "[search]") {
+TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the error names what would fit",
+          "[search]") {
   const core::job::JobSpec job = search_job(
       "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 768}\nbatch: {global: 12288, micro: 1}\n");
   const parallel::Topology topology = core::spec::job_topology(job);

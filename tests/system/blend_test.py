@@ -152,7 +152,7 @@ class Blend(RunTest):
         output = self.run_job(self.blend("b", {"x": "weight: 1"}), *split, status=2)
         self.assertIn("data.valid_sets or data.valid_fraction", output)
 
-    def test_packed_documents_are_whole_and_alike_at_any_dp(self):
+    def test_packed_documents_are_complete_and_equal_at_any_dp(self):
         rng = random.Random(3)
         self.write_documents("m", [rng.randrange(2, 14) for _ in range(150)] + [40, 70])
         self.write_documents("n", [rng.randrange(2, 17) for _ in range(90)])

@@ -147,7 +147,7 @@ class ChangedKeys(Data):
         for line in details:
             self.assertIn(line, output)
 
-    def test_a_change_is_told_against_the_checkpoint_also_when_the_run_that_made_it_never_saved(self):
+    def test_a_change_is_reported_against_the_checkpoint_even_if_the_run_that_made_it_never_saved(self):
         job = self.job()
         self.run_job(job, *sets("steps=10"))
         process = self.start(job, *sets("optimizer.lr=5.0e-4", "steps=100000", "checkpoint.every=0"))

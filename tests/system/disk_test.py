@@ -54,7 +54,7 @@ class Looking(RunTest):
             self.assertNotIn("resuming", output)
             self.assert_kept(before)
 
-    def test_a_disk_that_fails_before_the_first_step_is_told_of(self):
+    def test_a_disk_that_fails_before_the_first_step_is_reported(self):
         rules, environment = self.failing_disk()
         rules.write_text(f"write {errno.EIO} .preflight\n")
         self.run_job(self.job(), "--set", "steps=6", env=environment)
@@ -311,7 +311,7 @@ class Saving(RunTest):
             self.run_job(job, "--set", "steps=6")
             self.assertFalse(left.exists())
 
-    def test_what_an_earlier_run_left_unfinished_and_cannot_be_removed_is_told_of_and_ends_nothing(self):
+    def test_unfinished_files_that_cannot_be_removed_are_reported_and_end_nothing(self):
         left = self.root / "a" / "checkpoints" / "step-00000099"
         left.mkdir(parents=True)
         (left / "shard-00000.safetensors").touch()
@@ -381,7 +381,7 @@ class Commands(RunTest):
         # Nothing is written by a look.
         self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), [f"step-{n:08d}" for n in reversed(all_steps)])
 
-    def test_what_is_damaged_or_unfinished_is_named_beside_what_is_whole(self):
+    def test_damaged_and_unfinished_checkpoints_are_listed_beside_complete_ones(self):
         self.run_job(self.job(), "--set", "steps=12")
         folder = self.root / "a" / "checkpoints"
         (folder / "step-00000012" / "COMPLETE").unlink()

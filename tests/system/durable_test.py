@@ -75,7 +75,7 @@ class Durable(RunTest):
         self.assertIn("all 24 steps are done already", self.run_job(self.job(), *self.durable(keep=2), env=self.environment))
         self.assertEqual([r for r in self.store.requests if r[0] in ("PUT", "POST", "DELETE")], [])
 
-    def test_the_newest_that_is_whole_is_taken_of_both_places_and_said(self):
+    def test_the_newest_complete_checkpoint_of_both_places_is_loaded_and_named(self):
         job, place = self.job(), self.root / "place"
         self.run_job(job, "--stop-after", "10", *self.durable(place))
         newest = self.checkpoints()[-1]
@@ -152,7 +152,7 @@ class Durable(RunTest):
         self.assertNotIn("is not in the durable tier", output)
         self.assertEqual(self.stored(), [])
 
-    def test_a_tag_of_a_good_checkpoint_that_cannot_be_written_is_told_of(self):
+    def test_a_tag_that_cannot_be_written_is_reported(self):
         rules, environment = self.failing_disk()
         good = ["--set=checkpoint.every=500", "--set=checkpoint.good_after=500", "--set=steps=1000", "--set=evaluate.every=0"]
         no_space = r"could not be tagged good: \S*/step-00000500/GOOD\S* .*No space left on device"

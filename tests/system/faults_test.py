@@ -150,7 +150,7 @@ class Faults(FaultsTest):
         self.assertRegex(outputs[0], r"restarted: .*node 1 .*was lost")
         self.assert_as_whole(name, *PAIR)
 
-    def test_a_stopped_and_a_hanging_rank_are_told_by_what_each_did_last(self):
+    def test_the_last_action_of_a_stopped_and_of_a_hanging_rank_is_reported(self):
         for kind, state in (("stop", "is stopped"), ("hang", "computes for ever"))[:2 if FULL else 1]:  # of the second the next test tells
             if kind == "stop":  # a folder that cannot be made
                 (self.root / kind).mkdir()
@@ -172,7 +172,7 @@ class Faults(FaultsTest):
         self.assertGreater(min(seconds[step] for step in range(20, 25)), 4 * usual)
         self.assert_as_whole("slow", "--set", "parallel.dp=2")
 
-    def test_a_flipped_bit_changes_what_follows_and_is_told_with_its_place(self):
+    def test_a_flipped_bit_changes_later_losses_and_its_place_is_reported(self):
         whole = self.whole(*DP2)
         tensor = {"tensor": "layers.1.down.weight"}
         for kind, first, more, what in (("flip_parameter", 12, tensor, "layers.1.down.weight at rank 1"),
@@ -216,7 +216,7 @@ class Faults(FaultsTest):
         self.assertEqual(self.last_step("given-up"), STEPS)
 
     @unittest.skipUnless(FULL, "20 s, for which the copies of a stopped run are tried")
-    def test_a_store_that_fails_until_the_end_is_told_of(self):
+    def test_a_store_that_fails_until_the_end_is_reported(self):
         tier = self.root / "tier"
         process = self.start(self.job("unsaved", schedule=CONSTANT), "--set", f"checkpoint={{every: 5, durable: {{to: {tier}, every: 5}}}}", "--set", "steps=100000",
                              *faults({"kind": "fail_store", "step": 3, "seconds": 600}))
@@ -225,7 +225,7 @@ class Faults(FaultsTest):
         output = self.finish_one(process, status=143)
         self.assertRegex(output, rf"the checkpoint of the last step is not in the durable tier {tier} yet: the next run of this job copies it, and sends only what is missing")
 
-    def test_a_node_whose_link_is_dropped_is_lost_to_both_sides_and_comes_back(self):
+    def test_a_node_with_a_dropped_link_is_lost_to_both_sides_and_returns(self):
         name, port = "link", free_port()
         arguments = [*KILLED, *PAIR, "--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true",
                      "--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}", *faults({"kind": "drop_link", "step": 13, "rank": 1, "seconds": 600},

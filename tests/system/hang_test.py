@@ -100,7 +100,7 @@ class OneNode(HangTest):
         self.finish_one(process)
         self.assert_as_whole("alone", "--set", "checkpoint.memory=2")
 
-    def test_a_rank_that_spins_and_one_that_sleeps_are_told_apart(self):
+    def test_a_spinning_rank_is_distinguished_from_a_sleeping_one(self):
         layout = ["--set", "parallel.tp=2", "--set", "checkpoint.memory=2"]
         for how, kind, evidence in (("spin", "spinning", r"its process computes without progress, for \d+\.\d s of CPU time"),
                                     ("sleep", "asleep", r"its process sleeps, for \d+\.\d s"))[:2 if FULL else 1]:

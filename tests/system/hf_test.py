@@ -449,7 +449,7 @@ class HuggingFace(NodesTest):
         self.assertEqual(running.wait(PATIENCE), -signal.SIGTERM)
         self.assertEqual(list(self.root.glob("ckpt*")), [])
 
-    def test_a_scale_of_scores_that_transformers_5_does_not_take_is_told_at_export(self):
+    def test_export_reports_a_score_scale_that_transformers_5_does_not_support(self):
         for scalar, told in ((20.5, True), (20.0, False)):
             directory, _ = self.source("gemma2", f"g{scalar}", query_pre_attn_scalar=scalar)
             self.command("import", directory, "--out", self.root / f"c{scalar}")

@@ -95,7 +95,7 @@ class Noticed(HostsTest):
         for output in self.finish(self.agents):
             self.assertNotIn("lost", output)
 
-    def test_a_leader_that_was_stopped_judges_nobody_by_that_time(self):
+    def test_a_leader_does_not_count_its_own_pause_against_other_nodes(self):
         self.begin("leader", *LONG)
         self.train_until(5)
         self.hosts.signal(0, signal.SIGSTOP)
@@ -195,7 +195,7 @@ class Replaced(HostsTest):
         self.read_until(self.agents[0], "restarted: ")
         self.finish_spared(gone=[2], whole=[*WHOLE, "--set", "steps=600"])
 
-    def test_a_spare_that_is_not_needed_ends_with_the_run_and_one_that_is_lost_is_told(self):
+    def test_an_unused_spare_ends_with_the_run_and_a_lost_spare_is_reported(self):
         self.begin("idle", *WHOLE, spares=2)
         self.train_until(5)
         self.agents[3].send_signal(signal.SIGTERM)

@@ -224,7 +224,7 @@ class Layouts(LayoutTest):
         output = self.run_job(job, *arguments("tp4", "precision=fp32", "steps=30"), status=5)
         self.assertIn("optimizer.name: the checkpoint has muon, the job adamw", output)
 
-    def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
+    def test_any_dead_rank_is_named_and_no_other_rank_hangs(self):
         for victim in range(4):
             name = f"victim{victim}"
             process = self.start(self.job(name), *arguments("tp2-dp2", "steps=100000", "restarts=0"))
@@ -285,7 +285,7 @@ class LayoutsOnCuda(LayoutTest):
         output = self.run_job(self.job("unasked"), *arguments("one", "device=cuda", "parallel.dp=64", "batch.global=64", "batch.micro=1"), status=3)
         self.assertIn("cluster.communication to staged", output)
 
-    def test_any_rank_that_dies_is_named_and_nobody_hangs(self):
+    def test_any_dead_rank_is_named_and_no_other_rank_hangs(self):
         process = self.start(self.job("victim"), *arguments("tp2-dp2", "steps=100000", "restarts=0", *self.ON_CUDA))
         self.wait_for_step(process, 3, "victim")
         workers = self.children(process.pid)

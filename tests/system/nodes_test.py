@@ -91,7 +91,7 @@ ssize_t read(int fd, void* to, size_t n) {
 
 
 class Busy(NodesTest):
-    def test_an_agent_that_stands_still_and_beats_is_told_of_and_not_lost(self):
+    def test_a_stalled_agent_that_still_beats_is_reported_and_not_lost(self):
         busy, port = self.root / "busy", free_port()
         environment = {**self.preloaded("busy-agent", BUSY), "BUSY": str(busy)}
         arguments = ["--set", "steps=1000000", "--set", "parallel.dp=2", "--set", "evaluate.every=0", "--set", "supervise={heartbeat: 250ms, dead_after: 1s}"]
@@ -109,7 +109,7 @@ class Busy(NodesTest):
 
 
 class Preflight(NodesTest):
-    def test_a_node_whose_storage_fails_and_whose_clock_is_ahead_is_told_of(self):
+    def test_failing_storage_and_a_fast_clock_of_a_node_are_reported(self):
         rules, environment = self.failing_disk()
         rules.write_text(f"write {errno.EIO} .preflight-node-1\n")
         environment["LD_PRELOAD"] += ":" + self.preloaded("ahead", AHEAD)["LD_PRELOAD"]
@@ -164,7 +164,7 @@ class Training(NodesTest):
         for output in done:
             self.assertIn("all 24 steps are done already", output)
 
-    def test_an_interface_that_is_not_there_is_told(self):
+    def test_a_missing_interface_is_reported(self):
         agents = self.start_nodes(self.job("card"), *self.arguments("tp2-dp2"), "--interface", "no-such-card0")
         for output in self.finish(agents, status=7):
             self.assertIn("host no-such-card0 is not known here", output)
@@ -207,7 +207,7 @@ class Training(NodesTest):
             events = [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]
             self.assertEqual([e["step"] for e in events if e["event"] == "checkpoint"], list(range(1, 25)))
 
-    def test_a_node_whose_disk_fails_for_a_while_holds_no_other_up_and_is_named(self):
+    def test_a_node_with_a_failing_disk_is_named_and_delays_no_other(self):
         for waits in ("true", "false"):
             with self.subTest(f"async={waits}"):
                 name = f"fails-{waits}"
@@ -320,7 +320,7 @@ class Meeting(NodesTest):
         self.assertRegex(output, r"node 1 \(.*\) wants to join the job: it is turned away: the job runs already, with a node of each number; end it before")
         self.assertFalse(token.exists())
 
-    def test_a_node_that_does_not_share_the_output_directory_is_told(self):
+    def test_a_node_without_the_shared_output_directory_is_reported(self):
         job = self.job("apart")
         places = [self.root / f"place{node}" for node in (0, 1)]
 
@@ -400,7 +400,7 @@ class Meeting(NodesTest):
 
 
 class Failures(NodesTest):
-    def test_a_node_whose_agent_is_killed_is_named_and_everybody_is_gone(self):
+    def test_a_node_with_a_killed_agent_is_named_and_every_process_ends(self):
         for victim in (0, 1):
             name = f"victim{victim}"
             agents = self.start_nodes(self.job(name), *self.arguments("tp2-dp2", "steps=100000"))

@@ -162,7 +162,7 @@ class OneNode(RestartTest):
         self.finish_one(process)
         self.assert_as_whole("disk", *long)
 
-    def test_a_snapshot_that_cannot_be_written_after_the_last_death_is_told_beside_it(self):
+    def test_a_failed_snapshot_write_after_the_last_death_is_reported_with_it(self):
         rules, environment = self.failing_disk()
         process = self.start(self.job("full"), "--set", "steps=100000", "--set", "restarts=0", "--set", "checkpoint.give_up=500ms", env=environment)
         self.wait_for_checkpoint(process, "full")
@@ -235,7 +235,7 @@ class OneNode(RestartTest):
             self.assertEqual(self.events(name)[-1]["event"], "stop")
             self.assertIn(last, self.events(name)[-1]["message"])
 
-    def test_a_rank_that_stands_still_is_told_by_what_each_rank_did_last(self):
+    def test_a_stalled_rank_is_found_by_the_last_action_of_each_rank(self):
         process = self.start(self.job("still"), "--set", "steps=100000", "--set", "parallel.dp=2", "--set", "cluster.timeout=1s", "--set", "restarts=0")
         self.wait_for_step(process, 3, "still")
         self.kill_worker(process, 1, signal.SIGSTOP)

@@ -316,7 +316,7 @@ class Resume(RunTest):
         for wrong in ("5", ""):
             self.assertIn("expected a duration", self.run_job(self.job(), "--max-time", wrong, status=2))
 
-    def test_a_run_told_to_stop_after_a_step_has_its_evaluation_and_goes_on_bit_for_bit(self):
+    def test_a_run_stopped_after_a_step_evaluates_and_resumes_bit_for_bit(self):
         for last in (7, 10):  # without and with an evaluation
             self.run_job(self.job(), "--stop-after", str(last))
             stopped = self.losses()[-1][0]

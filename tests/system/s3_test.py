@@ -262,7 +262,7 @@ class ObjectStore(RunTest):
         self.store.objects["corpora/v1/documents.bin"] = self.store.objects["corpora/v1/documents.bin"][:-2]
         self.assertIn("cut short", self.data_command("verify", "s3://corpora/v1/documents", status=4))
 
-    def test_what_is_wrong_is_said_with_what_to_do(self):
+    def test_errors_say_what_to_do(self):
         def told(path, status=4, **environment):
             return self.data_command("inspect", path, status=status, **environment)
 

@@ -229,7 +229,7 @@ class RefusingServer(http.server.BaseHTTPRequestHandler):
 
 
 class Refusals(TrackingTest):
-    def test_a_value_that_the_server_refuses_is_missing_alone_and_is_told(self):
+    def test_a_refused_value_is_reported_and_the_others_are_logged(self):
         server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RefusingServer)
         server.steps, server.statuses = set(), []
         threading.Thread(target=server.serve_forever, daemon=True).start()

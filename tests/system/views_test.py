@@ -172,7 +172,7 @@ class Top(RunTest):
         self.assertEqual(self.top.wait(timeout=PATIENCE), 0)
         self.check_the_terminal_is_as_before()
 
-    def test_by_its_address_a_run_is_followed_and_its_end_is_told(self):
+    def test_top_follows_a_run_by_its_address_and_shows_its_end(self):
         run = self.long_run()
         [found] = json.loads((self.root / "a" / "metrics.json").read_text())
         self.open_top("http://" + found["targets"][0], 100, 30)
@@ -286,7 +286,7 @@ class Pages(RunTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         return page.as_uri()
 
-    def test_the_live_page_follows_a_run_light_and_dark_and_tells_its_end(self):
+    def test_the_live_page_follows_a_run_light_and_dark_and_shows_its_end(self):
         run = self.start(self.job(), "--set", "steps=1000000", "--set", "parallel.dp=2")
         self.wait_for_step(run, 30)
         [found] = json.loads((self.root / "a" / "metrics.json").read_text())

@@ -413,7 +413,7 @@ TEST_CASE("damage of any file is named and the previous checkpoint is taken") {
   }
 }
 
-TEST_CASE("a damaged tensor is named, by who verifies and by who reads all of it") {
+TEST_CASE("a damaged tensor is named, by verification and by a complete read") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 3);
   const std::string path = write_step(store, 5).path;

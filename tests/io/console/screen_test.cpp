@@ -56,7 +56,7 @@ std::vector<std::string> rows(const std::string& written) {
 
 }  // namespace
 
-TEST_CASE("a reader that stands still holds nobody up, and learns how many lines it missed") {
+TEST_CASE("a stalled reader delays no writer and learns how many lines it missed") {
   constexpr std::int64_t kLines = 100'000;  // 1.1 MB: more than the pipe and the queue hold
   Pipe pipe;
   std::int64_t dropped = 0;

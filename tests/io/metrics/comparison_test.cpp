@@ -63,14 +63,14 @@ TEST_CASE("a comparison has figures, curves, ledgers and the differing keys of i
   }
 }
 
-TEST_CASE("the lowest validation loss is told beside the last") {
+TEST_CASE("the lowest validation loss is shown beside the last") {
   const std::string page = render_comparison({compared("a", 1.0, 50), compared("b", 1.0, 50)}, {});
   CHECK(contains(page, "1.7500"));
   CHECK(contains(page, "1.5000"));
   CHECK(contains(page, "the same in every key"));
 }
 
-TEST_CASE("runs are labelled by what tells their directories apart") {
+TEST_CASE("runs are labelled by the part of their directories that differs") {
   using Labels = std::vector<std::string>;
   CHECK(run_labels({"runs/a", "runs/b/"}) == Labels{"a", "b"});
   CHECK(run_labels({"x/run", "y/run"}) == Labels{"x/run", "y/run"});

@@ -118,7 +118,7 @@ TEST_CASE("a notice is one line with its kind as the event, and comes back the s
     CHECK_THROWS_AS(parse_event_record(text), DataError);
 }
 
-TEST_CASE("a resumed run keeps what it was told of steps that it does again, and drops their evaluations") {
+TEST_CASE("a resumed run keeps events of steps that it repeats, and drops their evaluations") {
   const TempDir dir;
   const std::string path = dir / "events.jsonl";
   {
@@ -131,7 +131,7 @@ TEST_CASE("a resumed run keeps what it was told of steps that it does again, and
   CHECK(events(path, 100) == Seen{"start 0", "failure 12"});
 }
 
-TEST_CASE("a resumed run keeps the events up to its step, in whatever order they were told") {
+TEST_CASE("a resumed run keeps the events up to its step, in any order") {
   const TempDir dir;
   const std::string path = dir / "events.jsonl";
   {

@@ -230,7 +230,7 @@ TEST_CASE("an unknown MFU is an absent metric") {
   CHECK(scrape(sink).count("trainerd_mfu_ratio") == 0);
 }
 
-TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
+TEST_CASE("a rank's GPU has metrics, and figures that it no longer reports go away") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   DeviceRecord record{.rank = 3, .reading = {}};
   record.reading = {.pci_bus_id = "0000:65:00.0",
@@ -263,7 +263,7 @@ TEST_CASE("a rank's GPU is told of, and what it stops knowing goes away") {
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 58);
 }
 
-TEST_CASE("what the plan said, and how far off it was, are metrics once they are known") {
+TEST_CASE("the plan's figures and their errors are metrics once they are known") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.on_start(served_run());
   CHECK(scrape(sink).count(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0);

@@ -141,7 +141,7 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   CHECK(m.at("trainerd_flops_total") == 18000);  // what was done was done
 }
 
-TEST_CASE("a node that does not know of earlier attempts tells of none", "[run_metrics]") {
+TEST_CASE("a node that does not know of earlier attempts reports none", "[run_metrics]") {
   io::RunMetrics metrics("/nowhere");
   metrics.on_start({});
   metrics.on_step(step_of(1, 1));

@@ -171,7 +171,7 @@ TEST_CASE("every part of the ledger comes back under its own name") {
     CHECK(back[part.part] == record.time[part.part]);
 }
 
-TEST_CASE("a line from before the axes were told apart is still read, and its ledger sums") {
+TEST_CASE("a line with one communication figure for all axes is still read, and its ledger sums") {
   std::string line = kLine;
   const std::string now = R"("exposed_tp":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0)";
   const std::size_t at = line.find(now);

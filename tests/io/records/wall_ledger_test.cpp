@@ -37,7 +37,7 @@ TEST_CASE("an undisturbed run's time is of its start, steps, saves and evaluatio
   CHECK(ledger.total() == Approx(18));
 }
 
-TEST_CASE("after a restart void steps are replay, and the time until the next step is told apart", "[wall]") {
+TEST_CASE("after a restart void steps are replay, and the time until the next step is separate", "[wall]") {
   WallLedger ledger = three_steps();
   // Step 4 was under way; the workers begin again after step 1 at 1016.
   ledger.begin(Begin::workers, 1016, 1, 1011, 4);

@@ -194,7 +194,9 @@ TEST_CASE("a run of this host that nothing holds and whose address refuses is lo
   CHECK(state_on(host.data()) == RunState::training);
 }
 
-TEST_CASE("how a run ended is its last notice; one without an end is lost when nobody holds it for long") {
+TEST_CASE(
+    "how a run ended is its last notice; a run without an end is lost when no process has locked it for "
+    "long") {
   LoggedRun run;
   run.notice(NoticeKind::start, 0, 1000);
   run.step(1);

@@ -157,7 +157,7 @@ TEST_CASE("a damaged charsmap is an error of the text that needs it") {
   CHECK_THAT(encode(0, "\xc3\xa9"), Contains("its precompiled_charsmap cuts a character in two"));
 }
 
-TEST_CASE("tokenizer_config.json tells what begins and ends a text of a SentencePiece model") {
+TEST_CASE("tokenizer_config.json names the tokens that begin and end a text of a SentencePiece model") {
   const TempDir dir;
   const std::string model = kUnknown + piece("<s>", 0, 3) + piece("</s>", 0, 3) + piece("a", -1);
   write_file(dir / "tokenizer.model", model);

@@ -177,7 +177,7 @@ TEST_CASE("a packed sample is its documents, then zeros that do not count", "[pa
   CHECK_THAT(source.fingerprint(), Contains("packed by best fit"));
 }
 
-TEST_CASE("pairs are two documents each, in order, and what is no pair is told", "[packing][pairs]") {
+TEST_CASE("pairs are two documents each, in order, and an incomplete pair is reported", "[packing][pairs]") {
   const auto pairs_of = [](const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
     return PackedSequences::of_pairs(
         [&](const PackedSequences::Visit& visit) {

@@ -262,7 +262,7 @@ TEST_CASE("a file that vanished or changed before it is opened again is an error
   CHECK(message_of<DataError>([&] { sample(grown, 0, 9); }).find("changed") != std::string::npos);
 }
 
-TEST_CASE("the fingerprint tells data apart by names, sizes, format and seq_len, not by place or seed") {
+TEST_CASE("the fingerprint depends on names, sizes, format and seq_len of data, not on place or seed") {
   const TempDir dir;
   write_file(dir / "x/a", "abcdefgh");
   write_file(dir / "y/a", "abcdefgh");

@@ -113,7 +113,7 @@ TEST_CASE("the frame of 24 rows still shows loss, time, memory and the latest ev
   }
 }
 
-TEST_CASE("parts of the ledger that have no line of their own are told as one") {
+TEST_CASE("parts of the ledger without a line of their own are shown as one") {
   RunStatus s = shown_status(8);
   s.recent_time = {0.5, 0.2, 0.1, 0, 0, 0.08, 0.07, 0.05, 0, 0};
   const auto low = top_frame(s, {.columns = 80, .rows = 24});

@@ -107,7 +107,7 @@ TEST_CASE("a folder that cannot be made is an error that names it", "[tracking]"
   CHECK_THROWS_AS(TensorboardSink(dir / "file", 0), trainerd::base::SpecError);
 }
 
-TEST_CASE("a request that nobody answers ends with the reason", "[tracking]") {
+TEST_CASE("a request without an answer ends with the reason", "[tracking]") {
   HttpClient client;
   std::string why;
   CHECK(!client.send({.url = "http://127.0.0.1:1/", .seconds = 5}, why));

@@ -228,7 +228,7 @@ TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[g
   CHECK(m.device.ran == GraphNames{"fill_zero", "graph", "scale", "add", "add", "add", "end"});
 }
 
-TEST_CASE("a place is given up where graphs cannot be made or do not come again, and it is told",
+TEST_CASE("graphs of a place are given up and reported when they cannot be made or do not repeat",
           "[graphs]") {
   SECTION("short lists") {
     GraphMachine m;

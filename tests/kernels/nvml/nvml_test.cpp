@@ -38,7 +38,7 @@ TEST_CASE("devices are counted; a library that is not there has none", "[nvml]")
   CHECK(kernels::count_gpus("libm.so.6") == 0);
 }
 
-TEST_CASE("a library or a device that is not there is said in one line", "[nvml]") {
+TEST_CASE("a missing library or device is reported in one line", "[nvml]") {
   CHECK_THROWS_AS(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), base::DeviceError);
   CHECK_THROWS_WITH(kernels::Nvml("libnvidia-ml-of-nobody.so.1"),
                     Catch::Contains("libnvidia-ml-of-nobody.so.1"));

@@ -367,7 +367,7 @@ TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another on
               update_narrow(m, state, {tensor_range(0, n, 0, 10)}, Rounding::stochastic, 3, 1e-3f).moment2);
 }
 
-TEST_CASE("stochastic rounding depends on an element's place in its tensor, not on who holds it where",
+TEST_CASE("stochastic rounding depends on an element's place in its tensor, not on the rank that holds it",
           "[update][rounding]") {
   // A tensor of 66 x 42; ranks hold parts of rows, and its left and right columns.
   const std::int64_t rows = 66, columns = 42, n = rows * columns;

@@ -82,7 +82,7 @@ TEST_CASE("ranks that call different operations all get an error that names both
   }
 }
 
-TEST_CASE("the deadline of the world ends a wait and names the label and who did not come") {
+TEST_CASE("the deadline of the world ends a wait and names the label and the missing ranks") {
   World world(4, {.deadline_seconds = 0.2});
   const double begin = base::monotonic_seconds();
   const auto texts = errors_of(world, [&](std::int64_t rank, Communicator& comm, RankMachine& m) {

@@ -132,7 +132,7 @@ TEST_CASE("over TCP a rank that hangs is named at the deadline, and one that doe
   CHECK_THAT(gloo.workers.text(0), Catch::Contains("rank 1"));
 }
 
-TEST_CASE("who does not come to the rendezvous is named") {
+TEST_CASE("ranks missing at the rendezvous are named") {
   const Meeting meeting;
   FileStore store(meeting.path);
   store.set("dp-0-1-2/here/1", "here");

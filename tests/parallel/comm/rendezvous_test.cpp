@@ -208,7 +208,7 @@ TEST_CASE("a store that is full refuses more and keeps what it has", "[rendezvou
   store.set("more", std::string(200, 'm'));
 }
 
-TEST_CASE("what is no client is dropped with a word in the log and harms nobody", "[rendezvous]") {
+TEST_CASE("a connection that is no client is dropped and logged, and clients go on", "[rendezvous]") {
   using frames::request;
   const std::string greeting = greeting_of(std::string(JobToken::kNonceBytes, 'n'));
   // What strangers say, and after the mark ^ what clients of the job do.
@@ -293,7 +293,7 @@ TEST_CASE("a proof is an HMAC by SHA-256 of whose it is and both challenges", "[
   CHECK(JobToken::random().text().size() == 64);
 }
 
-TEST_CASE("who has another token reads and changes nothing, and neither does a proof that was overheard",
+TEST_CASE("a client with another token reads and changes nothing, nor does a replayed proof",
           "[rendezvous]") {
   Served served;
   TcpStore store(served.at, served.token, 5);
@@ -324,7 +324,7 @@ TEST_CASE("a server without the token is not believed", "[rendezvous]") {
   CHECK_FALSE(stranger.server.take_joined().has_value());
 }
 
-TEST_CASE("of many strangers in a row few are told, and all are counted", "[rendezvous]") {
+TEST_CASE("of many refused connections in a row few are logged and all are counted", "[rendezvous]") {
   Served served;
   for (int i = 0; i < 200; ++i) {
     const base::UniqueFd fd = connect_to(served.at);

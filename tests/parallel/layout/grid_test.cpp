@@ -133,7 +133,7 @@ TEST_CASE("experts are spread over the ranks of a stage and keep its pipeline gr
   CHECK(same_tp.expert.group(0, Axis::dp) == std::vector<std::int64_t>{0, 4});
 }
 
-TEST_CASE("sizes that make no grid are told", "[grid]") {
+TEST_CASE("sizes that make no grid are refused", "[grid]") {
   CHECK(grid_problem(sizes(2, 1, 1, 2, 4)).empty());
   CHECK_THAT(grid_problem(sizes(0, 1, 1, 1, 1)), Catch::Contains("at least one rank"));
   CHECK_THAT(grid_problem(sizes(1 << 20, 1 << 20, 1, 1 << 20, 1 << 20)), Catch::Contains("more than 131072"));

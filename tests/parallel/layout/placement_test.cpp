@@ -131,7 +131,7 @@ TEST_CASE("ranks of one machine without NVLink share its memory", "[placement]")
   CHECK(p.tp_problem().empty());
 }
 
-TEST_CASE("a tensor group that leaves its NVLink domain is told with its ranks and what to do",
+TEST_CASE("the error for a tensor group that leaves its NVLink domain names its ranks and what to do",
           "[placement]") {
   const std::string wide = placed(16, 2, 1, hgx(4)).tp_problem();
   CHECK_THAT(wide,

@@ -134,7 +134,7 @@ TEST_CASE("an operation that NCCL starts at once does not send its caller to sle
   for (const double seconds : quickest) CHECK(seconds < 100e-6);
 }
 
-TEST_CASE("the watchdog ends a world at its deadline and names the operation and who did not come",
+TEST_CASE("the watchdog ends a world at its deadline and names the operation and the missing ranks",
           "[nccl]") {
   Ranks world(4);
   const double begin = base::monotonic_seconds();
@@ -233,8 +233,9 @@ TEST_CASE("nothing starts after an end, which every rank of the world hears of",
     CHECK_THAT(text, Catch::Contains("\"late\"") && Catch::Contains("the agent says so"));
 }
 
-TEST_CASE("a communicator that is left with an operation under way gives up in time, and tells the others",
-          "[nccl]") {
+TEST_CASE(
+    "a communicator destroyed with an operation under way gives up in time and ends its peers' operations",
+    "[nccl]") {
   Ranks world(2);
   const double begin = base::monotonic_seconds();
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {

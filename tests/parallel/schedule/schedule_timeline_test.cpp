@@ -48,7 +48,7 @@ TEST_CASE("a message that comes early is waited for by the computation that uses
   CHECK(t.makespan == 3.25);
 }
 
-TEST_CASE("a deadlock is found, with who waits for what", "[schedule]") {
+TEST_CASE("a deadlock is found, with the ranks that wait and what for", "[schedule]") {
   // Each of two ranks receives before it sends.
   const std::vector<std::vector<Action>> crossed{
       {{ActionKind::forward, 0, 0},
@@ -76,7 +76,7 @@ TEST_CASE("a deadlock is found, with who waits for what", "[schedule]") {
         "rank 0\n");
 }
 
-TEST_CASE("a message that nobody sends is named", "[schedule]") {
+TEST_CASE("a message without a sender is named", "[schedule]") {
   const std::vector<std::vector<Action>> lists{
       {{ActionKind::forward, 0, 0}}, {{ActionKind::recv_forward, 1, 0, 0}, {ActionKind::forward, 1, 0}}};
   const Timeline t = timeline(lists, {});
@@ -150,7 +150,7 @@ TEST_CASE("messages that take time are drawn below their sender", "[schedule]") 
   CHECK(occurrences(schedule_svg(timeline(lists, {}), "1f1b"), ">communication<") == 0);
 }
 
-TEST_CASE("the picture tells virtual stages apart", "[schedule]") {
+TEST_CASE("the picture distinguishes virtual stages", "[schedule]") {
   const auto lists = make_schedules({ScheduleKind::interleaved, 2, 2, 4, Pass::train});
   const std::string svg = schedule_svg(timeline(lists, {}), "interleaved");
   CHECK(occurrences(svg, ">virtual stage 1<") == 1);
