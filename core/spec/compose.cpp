@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "core/spec/fields.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -114,6 +115,18 @@ std::vector<std::string> names_of(std::span<const PresetText> texts) {
   return names;
 }
 
+namespace {
+
+/// Whether a job has the key, or a section with that path.
+bool is_known(const std::string& path) {
+  job::JobSpec job;
+  const std::vector<Field> fields = spec::fields_of(job);
+  return std::ranges::any_of(
+      fields, [&](const Field& f) { return f.path == path || f.path.starts_with(path + "."); });
+}
+
+}  // namespace
+
 void apply_override(Node& root, const std::string& argument, Problems& problems) {
   const int source = problems.add_source("--set " + printable(argument, 160), Problems::SourceKind::argument);
   const Place place{source, 1, 1};
@@ -132,12 +145,30 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
+  if (value.null && !is_known(first_name(path))) value.null = false;  // stays, as an unknown key
   value.other_name = first_name(path) != path;
   put_value(root, first_name(path), std::move(value), place, problems);
   rename(root, nullptr);  // it may be a map that has the other name
 }
 
+namespace {
+
+/// Takes the key away, if it is there.
+void erase_value(Node& root, const std::string& path) {
+  Node* map = &root;
+  std::size_t begin = 0;
+  for (std::size_t dot; (dot = path.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    if (map->kind != Node::Kind::map) return;
+    map = map->find(path.substr(begin, dot - begin));
+    if (map == nullptr) return;
+  }
+  if (map->kind == Node::Kind::map) erase(*map, path.substr(begin));
+}
+
+}  // namespace
+
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {
+  if (value.null) return erase_value(root, path);
   if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
   Node* map = &root;
   for (std::size_t begin = 0;;) {

@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/spec/fields.h"
-#include "core/spec/json.h"
 #include "core/sweep/table.h"
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/parallel_chart.h"
@@ -38,20 +36,10 @@ struct KeyValues {
   std::vector<std::optional<double>> of_job;
 };
 
-/// The value that the sweep gives the job, or else that of the base; null: it has none.
-Json value_in(const SweepJob& job, const std::string& key) {
-  for (const SetKey& set : job.set)
-    if (set.path == key) return Json::parse(set.json);
-  job::JobSpec spec = job.spec;
-  for (const spec::Field& field : spec::fields_of(spec))
-    if (field.path == key) return spec::value_json(field);
-  return {};
-}
-
 KeyValues values_of(const Sweep& sweep, const std::string& key) {
   KeyValues values{.axis = {.name = key}, .of_job = {}};
   std::vector<Json> json;
-  for (const SweepJob& job : sweep.jobs) json.push_back(value_in(job, key));
+  for (const SweepJob& job : sweep.jobs) json.push_back(json_of(job, key));
   const auto is_number = [](const Json& value) { return value.is_number() || value.is_null(); };
   if (std::all_of(json.begin(), json.end(), is_number)) {
     std::set<double> distinct;
@@ -128,6 +116,11 @@ const char* class_of(JobStatus status) {
   return "";
 }
 
+/// Whether the value is the sweep's, not that of the base.
+bool gives(const SweepJob& job, const std::string& key) {
+  return std::any_of(job.set.begin(), job.set.end(), [&](const SetKey& set) { return set.path == key; });
+}
+
 std::string table(const Sweep& sweep, const std::vector<JobResult>& results) {
   const std::vector<std::string> keys = keys_of(sweep);
   std::string out = "<h2>Jobs</h2>\n<div class=\"box wide\"><table class=\"jobs\">\n<tr><th>job</th>";
@@ -141,7 +134,9 @@ std::string table(const Sweep& sweep, const std::vector<JobResult>& results) {
     const bool ran = result.record.step > 0;
     out += ran ? fmt::format("<tr><td><a href=\"jobs/{0}/report.html\">{0}</a></td>", escape_html(job.name))
                : "<tr><td>" + escape_html(job.name) + "</td>";
-    for (const std::string& key : keys) out += "<td>" + escape_html(value_of(job, key)) + "</td>";
+    for (const std::string& key : keys)
+      out += fmt::format("<td{}>{}</td>", gives(job, key) ? "" : " class=\"dim\"",
+                         escape_html(value_of(job, key)));
     out += fmt::format(
         "<td class=\"{}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
         "<td class=\"n\">{}</td><td class=\"dim\">{}</td></tr>\n",
