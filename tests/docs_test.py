@@ -30,17 +30,13 @@ LANGUAGES = {"sh", "console", "yaml", "text"}
 NOT_RUN = {
     r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
     r"cmake --preset release$|cmake --build --preset": "tests/run.sh configures and builds in the same way",
-    r"cmake --preset release -DTRAINERD_TESTS=OFF": "would configure this tree anew",
     r"ctest": "they run this test; test_ctest_commands_select_tests asks what they select",
     r"TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "it is this test",
     r"cmake --build build/release --target package": "tests/system/package_test.py tries the package in a bare root, by hand",
-    r"apt install": "changes the machine: tests/deploy/debian_test.py unpacks the package and starts it there",
     r"systemctl restart grafana-server": "there is no Grafana in Debian: tests/deploy/grafana_test.py sends the queries to a Prometheus",
     r"podman": "needs an engine for containers and a base image from a registry",
     r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/": "need a GPU: tests/gpu/run.sh runs them",
-    r"tests/gpu/table.py": "reads what tests/gpu/run.sh has measured on a GPU",
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",
-    r"trainerd top$": "needs the default port for itself; by address it is run",
 }
 
 # Appended to every `trainerd run`: the blocks show what a user types, and a test has no time for hundreds of steps.

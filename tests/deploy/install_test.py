@@ -12,6 +12,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
 
@@ -36,6 +37,15 @@ class Install(unittest.TestCase):
         version = subprocess.run([binary, "--version"], capture_output=True, text=True, cwd="/")
         self.assertEqual(version.returncode, 0, version.stderr)
         self.assertRegex(version.stdout, r"^trainerd \d")
+
+    def test_the_sources_are_configured_without_tests(self):
+        build = self.prefix / "build"
+        words = documented("deploy/README.md", "cmake --preset release -DTRAINERD_TESTS=OFF")
+        done = subprocess.run([*words, "-B", build], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        executables = [set(re.findall(r"^build (\S+): CXX_EXECUTABLE_LINKER", (tree / "build.ninja").read_text(), re.M)) for tree in (build, BUILD)]
+        self.assertEqual(executables[0], {"trainerd"})
+        self.assertLess({"trainerd", "test_core"}, executables[1])
 
     def test_manual_completion_and_unit_are_there(self):
         binary, share = self.prefix / "bin" / "trainerd", self.prefix / "share"
