@@ -126,8 +126,9 @@ class Systemd(unittest.TestCase):
         for word, beginning in {"INSTALL": "install -D", "COPY": "cp -r configs", "START": "systemctl enable", "FOLLOW": "journalctl -u",
                                 "STOP": "systemctl stop"}.items():
             script = script.replace(word, documented_line("deploy/README.md", beginning))
-        for word, file, name in (("NODE0", "node.env", "node0"), ("NODE1", "node.env", "node1"), ("SPARE", "spare.env", "spare")):
-            script = script.replace(word, documented_line("deploy/README.md", f"cp deploy/systemd/{file}", {"tiny.env": f"{name}.env"}))
+        for word, beginning, name in (("NODE0", "cp deploy/systemd/node.env", "node0"), ("NODE1", "cp deploy/systemd/node.env", "node1"),
+                                 ("SPARE", "cp deploy/systemd/spare.env", "spare")):
+            script = script.replace(word, documented_line("deploy/README.md", beginning, {"tiny.env": f"{name}.env"}))
         (folder / "inside.sh").write_text(script)
         log = folder / "log"
         with open(folder / "console", "w") as console:
