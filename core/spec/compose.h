@@ -39,6 +39,8 @@ std::optional<PresetSource> find_preset(const PresetKind& kind, const std::strin
 std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong);
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
+/// Names that the key at `path` takes beside files; empty where it names no preset.
+std::vector<std::string> preset_names_at(const std::string& path);
 
 /// The name under which a job has the key at `path`: some have two.
 std::string first_name(const std::string& path);

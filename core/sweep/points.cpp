@@ -214,7 +214,9 @@ class PointMaker {
     spec::Problems found;
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
-    spec::put_value(root, path, entry.value, entry.place, found);
+    spec::Node value = entry.value;
+    value.null = false;  // takes nothing away here
+    spec::put_value(root, path, std::move(value), entry.place, found);
     read_alone(root, found);
     problems_.add_all(found);
   }

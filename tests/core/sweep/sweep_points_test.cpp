@@ -292,6 +292,8 @@ TEST_CASE("a null in a sweep takes a key of the base away", "[sweep]") {
   CHECK(sweep::value_of(sweep.jobs[3], "optimizer.schedule.min_lr") == "0.0001");
   CHECK(sweep_problems("grid: {seed: [1, ]}\nlist: [{optimizer: ~}]\n")[0].find("is a section of the job") !=
         std::string::npos);
+  CHECK(sweep_problems("list: [{sed: ~}]\n") ==
+        Lines{"sweep.yaml:2:9: sed: unknown key (nearest valid: seed)"});
   CHECK(sweep_problems("list: [{seed: }]\n") ==
         Lines{"sweep.yaml:2:9: seed: has no value; expected an integer of 0 or more"});
 }
