@@ -32,7 +32,6 @@ NOT_RUN = {
     r"cmake --preset release$|cmake --build --preset": "tests/run.sh configures and builds in the same way",
     r"ctest": "they run this test; test_ctest_commands_select_tests asks what they select",
     r"TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "it is this test",
-    r"cmake --build build/release --target package": "tests/system/package_test.py tries the package in a bare root, by hand",
     r"systemctl restart grafana-server": "there is no Grafana in Debian: tests/deploy/grafana_test.py sends the queries to a Prometheus",
     r"podman": "needs an engine for containers and a base image from a registry",
     r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/": "need a GPU: tests/gpu/run.sh runs them",
