@@ -38,6 +38,15 @@ NOT_RUN = {
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",
 }
 
+# What makes a reason true, by a part of its pattern: texts of files. A reason without such a text is of the machine (an engine, a GPU).
+REASONS_IN_FILES = {
+    "tests/run|": {"tests/run.sh": ["./deploy/install-deps.sh --build-tests", 'ctest --test-dir "build/$preset"'], "tests/CMakeLists.txt": ["docs_test.py"]},
+    "cmake --preset": {"tests/run.sh": ['cmake --preset "$preset"', 'cmake --build --preset "$preset"']},
+    "systemctl restart grafana": {"tests/deploy/grafana_test.py": ["expr", "prometheus"]},
+    "build/release/(test_cuda": {"tests/gpu/phases.py": ['"test_core", ("[gpu]",)', "train_bench", "operators_bench", "device_bench"], "tests/gpu/run.sh": ["run.py"]},
+    "python3 tests/golden/": {"tests/parity/parity.py": ["import torch"]},
+}
+
 # Appended to every `trainerd run`: the blocks show what a user types, and a test has no time for hundreds of steps.
 SHORTER = "--set steps=3 --set optimizer.schedule.warmup=0"
 WRAPPER = f"""#!/bin/sh
@@ -276,6 +285,18 @@ class Pages(unittest.TestCase):
                     wrong.append(f"{name_of(page)}: no test runs: {command}")
         self.assertEqual(wrong, [])
         self.assertEqual(unused, set())
+
+    def test_the_reasons_of_commands_that_no_test_runs_are_true(self):
+        for part, files in REASONS_IN_FILES.items():
+            self.assertEqual(len([pattern for pattern in NOT_RUN if part in pattern]), 1, part)
+            for name, texts in files.items():
+                for text in texts:
+                    self.assertIn(text, (ROOT / name).read_text(), f"{part}: {name}")
+        commands = [c[2:] for page in pages() for language, _, text in blocks(page) if language == "console" for c in text.splitlines()]
+        scripts = {word for command in commands for word in command.split() if re.fullmatch(r"tests/golden/\w+\.py", word)}
+        self.assertGreater(len(scripts), 0)
+        for script in scripts:
+            self.assertRegex((ROOT / script).read_text(), r"(?m)^ *(import torch|from torch|import transformers|from transformers)", script)
 
     @unittest.skipUnless((BINARY.parent / "CTestTestfile.cmake").exists(), "the binary is in no build tree")
     def test_ctest_commands_select_tests(self):
