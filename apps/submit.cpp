@@ -28,8 +28,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// As Slurm's nodes will see it: `device: auto` and `dp: auto` are by what they have.
-core::job::JobSpec read_submitted(const SubmitArgs& args) {
+/// A job as Slurm's nodes will see it.
+struct SubmittedJob {
+  core::job::JobSpec job;
+  std::string unanswered =
+      {};  ///< why the job cannot be submitted: Slurm was asked for its nodes, and did not answer
+};
+
+/// `device: auto` and `dp: auto` are by what Slurm's nodes have. Where Slurm does not answer, the job is
+/// judged by this machine, so that wrong keys are reported first.
+SubmittedJob read_submitted(const SubmitArgs& args) {
+  SubmittedJob submitted;
   core::spec::Surroundings around = surroundings_here();
   around.machine = [&] {
     try {
@@ -37,15 +46,22 @@ core::job::JobSpec read_submitted(const SubmitArgs& args) {
       return core::spec::Machine{.cores = nodes.cpus, .cuda_devices = nodes.gpus};
     } catch (const base::SpecError& e) {
       if (args.dry) return this_machine_for_slurm(e);
-      throw base::spec_error(
+      submitted.unanswered =
           "device: auto and dp: auto are by what Slurm's nodes have; set device and parallel.dp, "
           "or let Slurm be asked: " +
-          std::string(e.what()));
+          std::string(e.what());
+      return core::spec::this_machine();
     }
   };
   std::vector<std::string> overrides = args.overrides;
   if (args.nodes > 0) overrides.push_back("cluster.nodes=" + std::to_string(args.nodes));
-  return read_job(args.job, overrides, std::move(around));
+  try {
+    submitted.job = read_job(args.job, overrides, std::move(around));
+  } catch (const base::SpecError& e) {
+    if (submitted.unanswered.empty()) throw;
+    throw base::spec_error(std::string(e.what()) + "\n" + submitted.unanswered);
+  }
+  return submitted;
 }
 
 /// The machines to plan for.
@@ -158,8 +174,10 @@ std::string resources_text(const core::slurm::SlurmResources& r) {
 }  // namespace
 
 int submit_command(const SubmitArgs& args) {
-  const core::job::JobSpec job = read_submitted(args);
+  const SubmittedJob submitted = read_submitted(args);
+  const core::job::JobSpec& job = submitted.job;
   const core::plan::Plan plan = fitting_plan(job, submitted_machines(job));
+  if (!submitted.unanswered.empty()) throw base::spec_error(submitted.unanswered);
   const core::slurm::BatchScript head = head_of(args, plan);
   const std::string text = core::slurm::batch_script(head, job);
   if (args.dry) {

@@ -39,6 +39,7 @@ install(DIRECTORY configs DESTINATION share/trainerd)
 install(PROGRAMS deploy/cuda-libraries.sh DESTINATION share/trainerd/deploy)
 install(PROGRAMS deploy/slurm/trainerd.sbatch DESTINATION share/trainerd/deploy/slurm)
 install(FILES deploy/systemd/trainerd@.service DESTINATION lib/systemd/system)
+install(FILES deploy/systemd/node.env deploy/systemd/spare.env DESTINATION share/trainerd/deploy/systemd)
 install(DIRECTORY deploy/grafana deploy/prometheus DESTINATION share/trainerd/deploy)
 # The pages; configs/README.md goes with configs.
 install(FILES README.md CHANGELOG.md CONTRIBUTING.md DESTINATION share/trainerd)

@@ -30,17 +30,21 @@ LANGUAGES = {"sh", "console", "yaml", "text"}
 NOT_RUN = {
     r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
     r"cmake --preset release$|cmake --build --preset": "tests/run.sh configures and builds in the same way",
-    r"cmake --preset release -DTRAINERD_TESTS=OFF": "would configure this tree anew",
     r"ctest": "they run this test; test_ctest_commands_select_tests asks what they select",
     r"TRAINERD_BINARY=\S+ python3 tests/docs_test.py": "it is this test",
-    r"cmake --build build/release --target package": "tests/system/package_test.py tries the package in a bare root, by hand",
-    r"apt install": "changes the machine: tests/deploy/debian_test.py unpacks the package and starts it there",
     r"systemctl restart grafana-server": "there is no Grafana in Debian: tests/deploy/grafana_test.py sends the queries to a Prometheus",
     r"podman": "needs an engine for containers and a base image from a registry",
     r"build/release/(test_cuda|test_core \"\[gpu\]|train_bench|operators_bench|device_bench)|python3 tests/bench/gpu/": "need a GPU: tests/gpu/run.sh runs them",
-    r"tests/gpu/table.py": "reads what tests/gpu/run.sh has measured on a GPU",
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",
-    r"trainerd top$": "needs the default port for itself; by address it is run",
+}
+
+# What makes a reason true, by a part of its pattern: texts of files. A reason without such a text is of the machine (an engine, a GPU).
+REASONS_IN_FILES = {
+    "tests/run|": {"tests/run.sh": ["./deploy/install-deps.sh --build-tests", 'ctest --test-dir "build/$preset"'], "tests/CMakeLists.txt": ["docs_test.py"]},
+    "cmake --preset": {"tests/run.sh": ['cmake --preset "$preset"', 'cmake --build --preset "$preset"']},
+    "systemctl restart grafana": {"tests/deploy/grafana_test.py": ["expr", "prometheus"]},
+    "build/release/(test_cuda": {"tests/gpu/phases.py": ['"test_core", ("[gpu]",)', "train_bench", "operators_bench", "device_bench"], "tests/gpu/run.sh": ["run.py"]},
+    "python3 tests/golden/": {"tests/parity/parity.py": ["import torch"]},
 }
 
 # Appended to every `trainerd run`: the blocks show what a user types, and a test has no time for hundreds of steps.
@@ -281,6 +285,18 @@ class Pages(unittest.TestCase):
                     wrong.append(f"{name_of(page)}: no test runs: {command}")
         self.assertEqual(wrong, [])
         self.assertEqual(unused, set())
+
+    def test_the_reasons_of_commands_that_no_test_runs_are_true(self):
+        for part, files in REASONS_IN_FILES.items():
+            self.assertEqual(len([pattern for pattern in NOT_RUN if part in pattern]), 1, part)
+            for name, texts in files.items():
+                for text in texts:
+                    self.assertIn(text, (ROOT / name).read_text(), f"{part}: {name}")
+        commands = [c[2:] for page in pages() for language, _, text in blocks(page) if language == "console" for c in text.splitlines()]
+        scripts = {word for command in commands for word in command.split() if re.fullmatch(r"tests/golden/\w+\.py", word)}
+        self.assertGreater(len(scripts), 0)
+        for script in scripts:
+            self.assertRegex((ROOT / script).read_text(), r"(?m)^ *(import torch|from torch|import transformers|from transformers)", script)
 
     @unittest.skipUnless((BINARY.parent / "CTestTestfile.cmake").exists(), "the binary is in no build tree")
     def test_ctest_commands_select_tests(self):

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "core/spec/fields.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
@@ -48,6 +49,43 @@ void rename(Node& root, Problems* problems) {
   }
 }
 
+/// Takes the key away, if it is there.
+void erase_value(Node& root, const std::string& path) {
+  Node* map = &root;
+  std::size_t begin = 0;
+  for (std::size_t dot; (dot = path.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    if (map->kind != Node::Kind::map) return;
+    map = map->find(path.substr(begin, dot - begin));
+    if (map == nullptr) return;
+  }
+  if (map->kind == Node::Kind::map) erase(*map, path.substr(begin));
+}
+
+/// As put_value; a null is put like any value.
+void set_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {
+  if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
+  Node* map = &root;
+  for (std::size_t begin = 0;;) {
+    const std::size_t dot = path.find('.', begin);
+    const std::string key = path.substr(begin, dot - begin);
+    if (map->kind != Node::Kind::map) {
+      problems.add(place, printable(path),
+                   show(path.substr(0, begin - 1)) + " is " + describe(*map) +
+                       " in the job, not a map: set it as a whole");
+      return;
+    }
+    if (map->find(key) == nullptr) {
+      map->entries.push_back({key, place, {}});
+      map->entries.back().value.kind = Node::Kind::map;
+      map->entries.back().value.place = place;
+    }
+    map = map->find(key);
+    if (dot == std::string::npos) break;
+    begin = dot + 1;
+  }
+  *map = std::move(value);
+}
+
 }  // namespace
 
 std::string first_name(const std::string& path) {
@@ -66,7 +104,7 @@ void use_given_names(Node& root, Problems& problems) {
     Node said = *value;
     erase(root, other.first);
     const Place place = said.place;
-    put_value(root, std::string(other.section) + "." + other.key, std::move(said), place, problems);
+    set_value(root, std::string(other.section) + "." + other.key, std::move(said), place, problems);
   }
 }
 
@@ -114,6 +152,26 @@ std::vector<std::string> names_of(std::span<const PresetText> texts) {
   return names;
 }
 
+std::vector<std::string> preset_names_at(const std::string& path) {
+  if (path == "model.preset") return names_of(model_preset_texts());
+  if (path != "cluster.preset") return {};
+  std::vector<std::string> names = names_of(cluster_preset_texts());
+  names.emplace_back("local");
+  return names;
+}
+
+namespace {
+
+/// Whether a job has the key, or a section with that path.
+bool is_known(const std::string& path) {
+  job::JobSpec job;
+  const std::vector<Field> fields = spec::fields_of(job);
+  return std::ranges::any_of(
+      fields, [&](const Field& f) { return f.path == path || f.path.starts_with(path + "."); });
+}
+
+}  // namespace
+
 void apply_override(Node& root, const std::string& argument, Problems& problems) {
   const int source = problems.add_source("--set " + printable(argument, 160), Problems::SourceKind::argument);
   const Place place{source, 1, 1};
@@ -132,33 +190,15 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
+  if (value.null && !is_known(first_name(path))) value.null = false;  // stays, as an unknown key
   value.other_name = first_name(path) != path;
   put_value(root, first_name(path), std::move(value), place, problems);
   rename(root, nullptr);  // it may be a map that has the other name
 }
 
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {
-  if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
-  Node* map = &root;
-  for (std::size_t begin = 0;;) {
-    const std::size_t dot = path.find('.', begin);
-    const std::string key = path.substr(begin, dot - begin);
-    if (map->kind != Node::Kind::map) {
-      problems.add(place, printable(path),
-                   show(path.substr(0, begin - 1)) + " is " + describe(*map) +
-                       " in the job, not a map: set it as a whole");
-      return;
-    }
-    if (map->find(key) == nullptr) {
-      map->entries.push_back({key, place, {}});
-      map->entries.back().value.kind = Node::Kind::map;
-      map->entries.back().value.place = place;
-    }
-    map = map->find(key);
-    if (dot == std::string::npos) break;
-    begin = dot + 1;
-  }
-  *map = std::move(value);
+  if (value.null) erase_value(root, path);
+  else set_value(root, path, std::move(value), place, problems);
 }
 
 const Node* find_value(const Node& root, const std::string& path) {

@@ -39,6 +39,8 @@ std::optional<PresetSource> find_preset(const PresetKind& kind, const std::strin
 std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong);
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
+/// Names that the key at `path` takes beside files; empty where it names no preset.
+std::vector<std::string> preset_names_at(const std::string& path);
 
 /// The name under which a job has the key at `path`: some have two.
 std::string first_name(const std::string& path);
@@ -47,11 +49,13 @@ void use_first_names(Node& root, Problems& problems);
 /// Gives them back the names under which they were written, for what is said of their values.
 void use_given_names(Node& root, Problems& problems);
 
-/// Puts "a.b=value" into the tree, over what is there; makes the sections on the way.
+/// Puts "a.b=value" into the tree, over what is there; makes the sections on the way. "a.b=~" takes the key
+/// away.
 void apply_override(Node& root, const std::string& argument, Problems& problems);
 
 /// Puts `value` at the dotted `path`, over what is there; makes the sections on the way. `place` is that of
-/// the key, and of a section that is made. A problem where a part of the path is no map.
+/// the key, and of a section that is made. A problem where a part of the path is no map. A value written as
+/// `~` takes the key away, and makes nothing.
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems);
 /// The value at the dotted `path`; null: there is none.
 const Node* find_value(const Node& root, const std::string& path);

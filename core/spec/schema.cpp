@@ -1,10 +1,11 @@
 // What JSON Schema cannot say stays with the parser: conditions between keys, spellings of numbers (0x10, 1e3
-// for an integer, .inf), forms of names and addresses. The schema is never the stricter of the two. It uses
+// for an integer, .inf), forms of addresses. The schema is never the stricter of the two. It uses
 // keywords that mean the same since draft 7, because editors read no newer ones.
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/spec/compose.h"
 #include "core/spec/fields.h"
 #include "core/spec/json.h"
 #include "core/spec/spec.h"
@@ -16,8 +17,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A text may be written without quotes, and look like a number.
-Json any_text() { return {{"type", {"string", "number", "boolean"}}}; }
+// A text may be written without quotes, and look like a number. It has no control characters.
+Json any_text() {
+  return {{"type", {"string", "number", "boolean"}},
+          {"not", {{"pattern", "[\\u0000-\\u001f\\u007f]"}, {"type", "string"}}}};
+}
 Json some_text() {
   Json schema = any_text();
   schema["minLength"] = 1;
@@ -48,6 +52,16 @@ Json duration_json(const Limits& limits) {
   Json schema = {{"type", "string"}, {"pattern", io::duration_pattern()}};
   if (limits.above_low) schema["allOf"] = Json::array({{{"pattern", "[1-9]"}}});  // more than 0
   return schema;
+}
+
+// A built-in preset by its name, or a file by its path; a variable may hold either. An empty model.preset is
+// none.
+Json preset_json(const std::string& path, Json names) {
+  if (path == "model.preset") names.push_back("");
+  Json file = any_text();
+  file["type"] = "string";
+  file["pattern"] = R"(/|\.yaml$|\$)";
+  return {{"anyOf", {{{"type", "string"}, {"enum", std::move(names)}}, std::move(file)}}};
 }
 
 Json any_of(Json one, Json other) { return {{"anyOf", {std::move(one), std::move(other)}}}; }
@@ -91,7 +105,11 @@ Json type_json(const Field& field) {
           [&](const bool*) {
             return Json{{"type", "boolean"}};
           },
-          [&](const std::string*) { return field.allowed.empty() ? any_text() : one_of(field.allowed); },
+          [&](const std::string*) {
+            if (auto names = preset_names_at(field.path); !names.empty())
+              return preset_json(field.path, names);
+            return field.allowed.empty() ? any_text() : one_of(field.allowed);
+          },
           [&](const std::vector<std::string>*) { return any_of(some_text(), list_of(some_text())); },
           [&](const std::vector<std::int64_t>*) { return list_of(integer_json(limits)); },
           [&](const std::vector<double>*) { return list_of(bounded("number", limits)); },

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdio>
 
-#include "core/spec/cluster.h"
+#include "core/spec/compose.h"
 #include "core/spec/expand.h"
 #include "core/spec/fields.h"
 #include "core/spec/spec.h"
@@ -187,12 +187,7 @@ std::string default_markdown(const Field& field) {
 // Values that have a name.
 std::vector<std::string> words_of(const Field& field) {
   if (!field.allowed.empty()) return field.allowed;
-  if (field.path == "model.preset") return model_preset_names();
-  if (field.path == "cluster.preset") {
-    std::vector<std::string> names = cluster_preset_names();
-    names.emplace_back("local");
-    return names;
-  }
+  if (auto names = preset_names_at(field.path); !names.empty()) return names;
   if (const auto* choice = std::get_if<Choice>(&field.storage)) return choice->words;
   if (std::holds_alternative<bool*>(field.storage)) return {"true", "false"};
   if (std::holds_alternative<IntegerOrAuto>(field.storage)) return {"auto"};

@@ -8,8 +8,6 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "core/spec/fields.h"
-#include "core/spec/json.h"
 #include "core/sweep/table.h"
 #include "io/metrics/report/chart.h"
 #include "io/metrics/report/parallel_chart.h"
@@ -30,7 +28,8 @@ constexpr std::size_t kMaxValueTicks = 8;
 
 constexpr const char* kTableStyle =
     "a { color: inherit; } .jobs td, .jobs th { padding-right: 20px; white-space: nowrap; }\n"
-    ".jobs td:last-child { white-space: normal; min-width: 12em; padding-right: 0; }\n";
+    ".jobs td:last-child, .jobs th:last-child { padding-right: 0; }\n"
+    ".jobs tr.told td { border-bottom: 0; } .jobs tr.reason td { padding-top: 0; white-space: normal; }\n";
 
 /// The values of a key in all jobs: numbers, or else words.
 struct KeyValues {
@@ -38,20 +37,10 @@ struct KeyValues {
   std::vector<std::optional<double>> of_job;
 };
 
-/// The value that the sweep gives the job, or else that of the base; null: it has none.
-Json value_in(const SweepJob& job, const std::string& key) {
-  for (const SetKey& set : job.set)
-    if (set.path == key) return Json::parse(set.json);
-  job::JobSpec spec = job.spec;
-  for (const spec::Field& field : spec::fields_of(spec))
-    if (field.path == key) return spec::value_json(field);
-  return {};
-}
-
 KeyValues values_of(const Sweep& sweep, const std::string& key) {
   KeyValues values{.axis = {.name = key}, .of_job = {}};
   std::vector<Json> json;
-  for (const SweepJob& job : sweep.jobs) json.push_back(value_in(job, key));
+  for (const SweepJob& job : sweep.jobs) json.push_back(json_of(job, key));
   const auto is_number = [](const Json& value) { return value.is_number() || value.is_null(); };
   if (std::all_of(json.begin(), json.end(), is_number)) {
     std::set<double> distinct;
@@ -98,6 +87,7 @@ std::string chart(const Sweep& sweep, const std::vector<JobResult>& results) {
   for (const JobResult& result : results)
     if (const auto metric = metric_of(result, validation))
       low = std::min(low, *metric), high = std::max(high, *metric);
+  chart.axes.back().log = low > 0 && high >= kLogRatio * low;
   const auto best = best_job(results);
   for (std::size_t i = 0; i < results.size(); ++i) {
     io::ParallelLine line{.values = {}, .hover = sweep.jobs[i].name + ", " + name_of(results[i].status)};
@@ -128,27 +118,40 @@ const char* class_of(JobStatus status) {
   return "";
 }
 
+/// Whether the value is the sweep's, not that of the base.
+bool gives(const SweepJob& job, const std::string& key) {
+  return std::any_of(job.set.begin(), job.set.end(), [&](const SetKey& set) { return set.path == key; });
+}
+
 std::string table(const Sweep& sweep, const std::vector<JobResult>& results) {
   const std::vector<std::string> keys = keys_of(sweep);
   std::string out = "<h2>Jobs</h2>\n<div class=\"box wide\"><table class=\"jobs\">\n<tr><th>job</th>";
   for (const std::string& key : keys) out += "<th>" + escape_html(key) + "</th>";
-  out +=
-      "<th>status</th><th class=\"n\">step</th><th class=\"n\">loss</th><th class=\"n\">validation loss</th>"
-      "<th class=\"n\">tokens/s</th><th></th></tr>\n";
+  const bool validation = compares_validation(results);
+  out += "<th>status</th><th class=\"n\">step</th><th class=\"n\">loss</th>";
+  if (validation) out += "<th class=\"n\">validation loss</th>";
+  out += "<th class=\"n\">tokens/s</th></tr>\n";
   for (std::size_t i = 0; i < results.size(); ++i) {
     const SweepJob& job = sweep.jobs[i];
     const JobResult& result = results[i];
-    const bool ran = result.record.step > 0;
-    out += ran ? fmt::format("<tr><td><a href=\"jobs/{0}/report.html\">{0}</a></td>", escape_html(job.name))
-               : "<tr><td>" + escape_html(job.name) + "</td>";
-    for (const std::string& key : keys) out += "<td>" + escape_html(value_of(job, key)) + "</td>";
+    const std::string reason = first_line(result.reason);
+    out += reason.empty() ? "<tr>" : "<tr class=\"told\">";
+    out += result.record.step > 0
+               ? fmt::format("<td><a href=\"jobs/{0}/report.html\">{0}</a></td>", escape_html(job.name))
+               : "<td>" + escape_html(job.name) + "</td>";
+    for (const std::string& key : keys)
+      out += fmt::format("<td{}>{}</td>", gives(job, key) ? "" : " class=\"dim\"",
+                         escape_html(value_of(job, key)));
+    out += fmt::format("<td class=\"{}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>",
+                       class_of(result.status), name_of(result.status), result.record.step,
+                       loss_text(result.record.loss));
+    if (validation) out += "<td class=\"n\">" + loss_text(result.record.validation_loss) + "</td>";
     out += fmt::format(
-        "<td class=\"{}\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>"
-        "<td class=\"n\">{}</td><td class=\"dim\">{}</td></tr>\n",
-        class_of(result.status), name_of(result.status), result.record.step, loss_text(result.record.loss),
-        loss_text(result.record.validation_loss),
-        result.record.tokens_per_second > 0 ? io::short_number(result.record.tokens_per_second) : "-",
-        escape_html(first_line(result.reason)));
+        "<td class=\"n\">{}</td></tr>\n",
+        result.record.tokens_per_second > 0 ? io::short_number(result.record.tokens_per_second) : "-");
+    if (!reason.empty())
+      out += fmt::format("<tr class=\"reason\"><td colspan=\"{}\" class=\"dim\">{}</td></tr>\n",
+                         keys.size() + (validation ? 6 : 5), escape_html(reason));
   }
   return out + "</table></div>\n";
 }

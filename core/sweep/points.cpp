@@ -214,7 +214,9 @@ class PointMaker {
     spec::Problems found;
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
-    spec::put_value(root, path, entry.value, entry.place, found);
+    spec::Node value = entry.value;
+    value.null = false;  // takes nothing away here
+    spec::put_value(root, path, std::move(value), entry.place, found);
     read_alone(root, found);
     problems_.add_all(found);
   }
@@ -227,7 +229,8 @@ class PointMaker {
 
   /// The value's JSON; nothing, and problems, when the key cannot have it.
   std::optional<std::string> check(const Named& key, const spec::Node& value) {
-    spec::Problems found;  // its own: a key's second wrong value is told too
+    if (value.null) return "null";  // takes the key away
+    spec::Problems found;           // its own: a key's second wrong value is told too
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
     spec::put_value(root, key.path, value, key.place, found);

@@ -11,6 +11,7 @@
 #include "core/spec/fields.h"
 #include "core/spec/read.h"
 #include "core/spec/settings.h"
+#include "core/sweep/same_jobs.h"
 #include "kernels/base/error.h"
 #include "parallel/layout/grid.h"
 
@@ -241,6 +242,8 @@ class SweepReader {
       sweep.jobs.push_back(std::move(job));
     }
     if (refused == sweep.jobs.size()) throw base::spec_error(first_problems);
+    if (around.remark)
+      for (const std::string& line : same_job_remarks(sweep)) around.remark(line);
   }
 
   static void divide_cores(SweepJob& job, const spec::Surroundings& around) {

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "core/spec/fields.h"
+#include "core/spec/json.h"
 #include "io/text/json.h"
 
 namespace trainerd::core::sweep {
@@ -17,13 +19,20 @@ std::vector<std::string> keys_of(const Sweep& sweep) {
   return keys;
 }
 
+nlohmann::ordered_json json_of(const SweepJob& job, const std::string& key) {
+  for (const SetKey& set : job.set)
+    if (set.path == key && set.json != "null") return nlohmann::ordered_json::parse(set.json);
+  job::JobSpec spec = job.spec;
+  for (const spec::Field& field : spec::fields_of(spec))
+    if (field.path == key && field.idle.empty()) return spec::value_json(field);
+  return {};
+}
+
 std::string value_of(const SweepJob& job, const std::string& key) {
-  const auto at =
-      std::find_if(job.set.begin(), job.set.end(), [&](const SetKey& k) { return k.path == key; });
-  if (at == job.set.end()) return "-";
-  const nlohmann::json value = io::parse_json(at->json);
+  const nlohmann::ordered_json value = json_of(job, key);
+  if (value.is_null()) return "-";
   if (value.is_number_float()) return fmt::format("{:.4g}", value.get<double>());
-  return value.is_string() ? value.get<std::string>() : at->json;
+  return value.is_string() ? value.get<std::string>() : io::to_text(value);
 }
 
 std::string set_text(const SweepJob& job) {

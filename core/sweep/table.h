@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -9,7 +10,9 @@ namespace trainerd::core::sweep {
 
 /// The keys that any job of the sweep sets, in the order of their first.
 std::vector<std::string> keys_of(const Sweep& sweep);
-/// The job's value of a key for people: numbers with four digits, texts without quotes; "-": it has none.
+/// The job's value of a key: the sweep's, or else the base's or the default; null: it has none.
+nlohmann::ordered_json json_of(const SweepJob& job, const std::string& key);
+/// The same for people: numbers with four digits, texts without quotes; "-": it has none.
 std::string value_of(const SweepJob& job, const std::string& key);
 
 /// ": optimizer.lr 0.001, model.hidden 64"; empty for a job that sets no key.

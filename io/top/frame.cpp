@@ -260,10 +260,13 @@ class Frame {
         parts.empty() ? all : time[*std::max_element(parts.begin(), parts.end(), [&](auto a, auto b) {
           return time[a] < time[b];
         })];
+    // Bars of all rows begin in the same column.
+    std::size_t digits = std::max<std::size_t>(8, seconds_text(others).size());
+    for (const std::size_t part : parts) digits = std::max(digits, seconds_text(time[part]).size());
     const auto row = [&](const std::string& name, double seconds, std::size_t color) {
       Line& line = out.emplace_back(this->line(width));
       line.add(fmt::format("{:<14}", name))
-          .add(fmt::format("{:>6} {:>8}  ", percent(seconds / all), seconds_text(seconds)));
+          .add(fmt::format("{:>6} {:>{}}  ", percent(seconds / all), seconds_text(seconds), digits));
       if (line.room() > 2) line.add_part(bar(seconds / most, line.room() - 1), color);
     };
     for (const std::size_t part : parts) row(words_of(base::kLedgerParts[part].name), time[part], part);

@@ -11,9 +11,23 @@ import tempfile
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from documents import documented
+from documents import documented, documented_line
 
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
+
+
+# A root of this machine's files, whose changes are lost, in which a script runs.
+OVERLAY = """set -e
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$1"
+mkdir "$1"/upper "$1"/work "$1"/root
+mount -t overlay overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" "$1/root"
+mount -t proc proc "$1/root/proc"
+mount --bind /dev "$1/root/dev"
+mkdir "$1/root/package"
+mount --bind "$2" "$1/root/package"
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive chroot "$1/root" bash -ec "cd /package; $3"
+"""
 
 
 def run(*command, **arguments):
@@ -80,6 +94,22 @@ class Debian(unittest.TestCase):
         self.assertTrue((self.folder / "out/checkpoints/step-00000002/COMPLETE").exists())
         run(*dpkg, "--purge", "trainerd")
         self.assertFalse(binary.exists())
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "an overlay is made by root")
+    def test_apt_installs_it_with_what_it_depends_on(self):
+        for name in ("overlay", "package"):
+            (self.folder / name).mkdir()
+        shutil.copy(self.package, self.folder / "package")
+        if subprocess.run(["unshare", "-m", "bash", "-c", OVERLAY, "bash", self.folder / "overlay", self.folder / "package", "true"], capture_output=True).returncode:
+            self.skipTest("no overlay file system here")
+        # Its dependencies are here, so that apt needs no network.
+        inside = documented_line("deploy/README.md", "apt install") + """ --yes
+dpkg-query --show --showformat='installed ${Status}\\n' trainerd
+hash -r; command -v trainerd; cd /; trainerd --version; trainerd plan /usr/share/trainerd/configs/tiny.yaml"""
+        said = run("unshare", "-m", "bash", "-c", OVERLAY, "bash", self.folder / "overlay", self.folder / "package", inside)
+        self.assertIn("installed install ok installed", said)
+        self.assertIn("\n/usr/bin/trainerd\n", said)
+        self.assertIn(f"\ntrainerd {self.field('Version').split('-')[0]}", said)
 
 
 if __name__ == "__main__":

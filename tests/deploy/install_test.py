@@ -7,11 +7,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
 
@@ -36,6 +38,34 @@ class Install(unittest.TestCase):
         version = subprocess.run([binary, "--version"], capture_output=True, text=True, cwd="/")
         self.assertEqual(version.returncode, 0, version.stderr)
         self.assertRegex(version.stdout, r"^trainerd \d")
+
+    def test_the_sources_are_configured_without_tests(self):
+        build = self.prefix / "build"
+        words = documented("deploy/README.md", "cmake --preset release -DTRAINERD_TESTS=OFF")
+        done = subprocess.run([*words, "-B", build], capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        executables = [set(re.findall(r"^build (\S+): CXX_EXECUTABLE_LINKER", (tree / "build.ninja").read_text(), re.M)) for tree in (build, BUILD)]
+        self.assertEqual(executables[0], {"trainerd"})
+        self.assertLess({"trainerd", "test_core"}, executables[1])
+
+    @unittest.skipUnless("TRAINERD_FULL_TESTS" in os.environ, "compresses for minutes: tests/run.sh full")
+    def test_the_package_trains_where_it_is_unpacked_below_a_path_with_blanks(self):
+        before = set(BUILD.glob("trainerd-*.tar.gz"))
+        begin = time.time()
+        done = subprocess.run(documented("deploy/README.md", "cmake --build build/release --target package", {"build/release": BUILD}), capture_output=True, text=True, cwd=ROOT)
+        self.assertEqual(done.returncode, 0, done.stdout[-4000:] + done.stderr)
+        [tarball] = [path for path in BUILD.glob("trainerd-*.tar.gz") if path not in before or path.stat().st_mtime >= begin]
+        self.assertRegex(tarball.name, r"^trainerd-[\d.]+-.*-linux-x86_64\.tar\.gz$")
+        self.assertLess(tarball.stat().st_size, 60 << 20)
+        folder = self.prefix / "a path with blanks"
+        folder.mkdir()
+        subprocess.run(["tar", "-xzf", tarball, "-C", folder, "--strip-components=1"], check=True)
+        for words in (["--version"], ["validate", folder / "share/trainerd/configs/tiny.yaml"],
+                      ["run", folder / "share/trainerd/configs/tiny.yaml", "--set", "steps=2", "--set", "optimizer.schedule.warmup=0", "--set", f"output={folder}/out",
+                       "--set", "metrics.listen=127.0.0.1:0"]):
+            done = subprocess.run([folder / "bin/trainerd", *words], capture_output=True, text=True, cwd="/")
+            self.assertEqual(done.returncode, 0, (words, done.stdout + done.stderr))
+        self.assertTrue((folder / "out/checkpoints/step-00000002/COMPLETE").exists())
 
     def test_manual_completion_and_unit_are_there(self):
         binary, share = self.prefix / "bin" / "trainerd", self.prefix / "share"

@@ -93,6 +93,20 @@ systemctl start trainerd@wrong
 until_true '[ "$(show wrong ActiveState)" = failed ]'
 sleep 2
 say wrong $(show wrong ExecMainStatus) $(show wrong NRestarts)
+for name in node0 node1 spare; do
+  sed 's/^steps: .*/steps: 1000000/' /files/configs/tiny.yaml > /etc/trainerd/$name.yaml
+  printf 'output: runs/nodes\nthreads: 1\nparallel: {dp: 2}\ncluster: {nodes: 2, failures: {spares: 1}}\n' >> /etc/trainerd/$name.yaml
+done
+NODE0
+NODE1
+SPARE
+sed -i 's/--node 1/--node 0/' /etc/trainerd/node0.env
+sed -i 's/10.0.0.1/127.0.0.1/; s/^TRAINERD_OPTIONS=.*/& --metrics-listen 127.0.0.1:0/' /etc/trainerd/{node0,node1,spare}.env
+systemctl start trainerd@spare trainerd@node0 trainerd@node1
+until_true 'journalctl -u trainerd@node0 --no-pager | grep -q "waits as a spare"'
+until_true '[ -s /var/lib/trainerd/runs/nodes/steps.jsonl ]'
+systemctl stop trainerd@node0 trainerd@node1 trainerd@spare
+for name in node0 node1 spare; do say $name $(show $name Result) $(show $name ActiveState) $(show $name NRestarts); done
 say end
 """
 
@@ -107,10 +121,14 @@ class Systemd(unittest.TestCase):
         shutil.copy(os.environ["TRAINERD_BINARY"], folder / "files" / "trainerd")
         shutil.copy(UNIT, folder / "files")
         shutil.copytree(ROOT / "configs", folder / "files" / "configs")
+        shutil.copytree(ROOT / "deploy/systemd", folder / "files" / "deploy/systemd")
         script = INSIDE
         for word, beginning in {"INSTALL": "install -D", "COPY": "cp -r configs", "START": "systemctl enable", "FOLLOW": "journalctl -u",
                                 "STOP": "systemctl stop"}.items():
             script = script.replace(word, documented_line("deploy/README.md", beginning))
+        for word, beginning, name in (("NODE0", "cp deploy/systemd/node.env", "node0"), ("NODE1", "cp deploy/systemd/node.env", "node1"),
+                                 ("SPARE", "cp deploy/systemd/spare.env", "spare")):
+            script = script.replace(word, documented_line("deploy/README.md", beginning, {"tiny.env": f"{name}.env"}))
         (folder / "inside.sh").write_text(script)
         log = folder / "log"
         with open(folder / "console", "w") as console:
@@ -118,7 +136,7 @@ class Systemd(unittest.TestCase):
                                        stdout=console, stderr=console)
         said = {}
         begin = time.monotonic()
-        while time.monotonic() - begin < 120 and process.poll() is None and not {"end", "timeout"} & set(said):
+        while time.monotonic() - begin < 180 and process.poll() is None and not {"end", "timeout"} & set(said):
             time.sleep(0.2)
             lines = log.read_text(errors="replace").splitlines() if log.exists() else []
             said = {line.partition(" ")[0]: line.partition(" ")[2] for line in lines}
@@ -133,6 +151,8 @@ class Systemd(unittest.TestCase):
         self.assertEqual({key: said[key] for key in ("user", "restarts", "stopped", "wrong")},
                          {"user": "trainerd", "restarts": "1", "stopped": "success inactive 1", "wrong": "2 0"}, text)
         self.assertGreater(int(said["followed"]), 0)
+        # Two nodes have trained, a spare has waited, and all were stopped.
+        self.assertEqual({name: said[name] for name in ("node0", "node1", "spare")}, dict.fromkeys(("node0", "node1", "spare"), "success inactive 0"), text)
 
 
 class Container(unittest.TestCase):

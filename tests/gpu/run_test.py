@@ -11,11 +11,12 @@ import time
 import unittest
 
 sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parent), str(pathlib.Path(__file__).resolve().parents[1])]
 import machine
 import phases
 import run
 import table
+from documents import documented
 
 BUILD = os.environ.get("TRAINERD_BUILD")
 SCRIPT = pathlib.Path(run.__file__).parent / "run.sh"
@@ -157,6 +158,17 @@ class Tables(Folder):
         results = self.root / "results.jsonl"
         results.write_text("".join(json.dumps(r) + "\n" for r in rows))
         self.assertEqual(subprocess.run([sys.executable, table.__file__, results], capture_output=True).returncode, 1)
+
+    def test_the_page_says_how_tables_are_printed(self):
+        results = self.root / "gpu-results" / "results.jsonl"
+        results.parent.mkdir()
+        rows = [{"phase": "2a", "step": f"{side['impl']} a", "outcome": "passed", "result": side} for side in (OURS, THEIRS)]
+        results.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        words = documented("tests/bench/gpu/README.md", "tests/gpu/table.py", {"gpu-results": results.parent})
+        done = subprocess.run(words, capture_output=True, text=True, cwd=SCRIPT.parents[2])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.rstrip(), table.markdown(rows).rstrip())
+        self.assertIn("| a | deterministic | bf16 |", done.stdout)
 
     def test_nothing_measured_is_a_table_of_steps_alone(self):
         text = table.markdown([{"phase": "contact", "step": "x", "outcome": "failed: status 1\nmore", "seconds": 2.0}])

@@ -9,6 +9,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented, documented_line
+from netns import Hosts
 from nodes_test import free_port
 from slurm_support import *
 from support import *
@@ -128,6 +129,18 @@ class Views(Commands):
         self.follow(documented(page, "trainerd top http", {"node17:9464": address}), "training")
         done = subprocess.run(documented(page, "curl", {"127.0.0.1:9464": address}), capture_output=True, text=True)
         self.assertIn("trainerd_loss ", done.stdout)
+
+    @unittest.skipUnless(Hosts.possible(), "network namespaces need CAP_NET_ADMIN")
+    def test_a_run_is_followed_by_its_default_address(self):
+        hosts = Hosts(1)  # whose ports are its own
+        self.addCleanup(hosts.close)
+        self.write_job("alone", 1)
+        job = self.root / "job.yaml"
+        job.write_text(re.sub(r"(?m)^metrics: .*\n", "", job.read_text()))
+        run = subprocess.Popen(hosts.command(0, BINARY, "run", job, "--set", "steps=1000000"), cwd=self.root, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(self._end, run)
+        self.wait_for_step(run, 1, "alone")
+        self.follow(hosts.command(0, *documented("io/README.md", "trainerd top      ")), "training")
 
     def follow(self, words, text):
         """Types `q` at what it shows on a terminal, once `text` is there."""

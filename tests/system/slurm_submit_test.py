@@ -153,6 +153,11 @@ class Dry(RunTest):
         job.write_text(re.sub(r"(?m)^device: .*\n", "", job.read_text()))
         self.assertIn("#SBATCH --nodes=1\n", self.submit(job, "--dry"))
         self.assertIn("set device and parallel.dp, or let Slurm be asked: there is no sinfo on the PATH", self.submit(job, status=2))
+        # What is wrong with the job is said although Slurm does not answer.
+        for words, status, text in ((["--set", "optimizer.lrr=1"], 2, "unknown key (nearest valid: lr)"),
+                                    (["--set", "model.heads=5"], 2, "is not divisible by heads 5"),
+                                    (["--set", "batch.global=4194304", "--set", "batch.micro=4194304"], 3, "the job is not submitted: ")):
+            self.assertIn(text, self.submit(job, *words, status=status))
         sweep = self.root / "sweep.yaml"
         sweep.write_text(f"output: {self.root}/sweep\nbase: {job}\ngrid: {{seed: [1, 2]}}\nwhere: slurm\n")
         for more, status, text in ((["--dry"], 0, "are by this machine, since Slurm does not say what its nodes have: there is no sinfo on the PATH"),

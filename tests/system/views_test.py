@@ -1,6 +1,7 @@
 """`trainerd top`, `trainerd report` and the live page, of real runs: under way, resumed, failed, and none."""
 
 import fcntl
+import html
 import pathlib
 import pty
 import re
@@ -14,8 +15,9 @@ import urllib.request
 
 from browser import Browser
 from support import *
+from sweep_support import BASE
 
-# Where the pictures of a failed page are looked for; without it none are kept.
+# Where pictures of pages and of `trainerd top` are kept; without it none are.
 PICTURES = os.environ.get("TRAINERD_PICTURES")
 
 
@@ -30,6 +32,7 @@ class Screen:
         self.columns, self.rows = columns, rows
         self.other, self.cursor = False, True
         self.lines, self.row, self.column = [""] * rows, 0, 0
+        self.style, self.styles = "0", {}  # as last set, and of each place that was written
 
     def feed(self, text):
         for sequence, char in re.findall(r"\x1b\[([?0-9;]*[A-Za-z])|([\s\S])", text):
@@ -42,10 +45,13 @@ class Screen:
             elif self.row < self.rows:
                 line = self.lines[self.row].ljust(self.column)
                 self.lines[self.row] = line[:self.column] + char + line[self.column + 1:]
+                self.styles[self.row, self.column] = self.style
                 self.column += 1
 
     def control(self, sequence):
-        if sequence == "H":
+        if sequence.endswith("m"):
+            self.style = sequence[:-1] or "0"
+        elif sequence == "H":
             self.row = self.column = 0
         elif sequence == "K":
             self.lines[self.row] = self.lines[self.row][:self.column]
@@ -62,6 +68,23 @@ class Screen:
     def text(self):
         return "\n".join(self.lines)
 
+    def html(self):
+        """As a terminal with this machine's colours shows it, dark or light as the page is."""
+        rules = "".join(f".s{code} {{ color: light-dark({light}, {dark}); }}" for code, light, dark in
+                        ((31, "#c01c28", "#f66151"), (32, "#26803a", "#57e389"), (33, "#986a00", "#f8e45c"), (34, "#1a5fb4", "#99c1f1"),
+                         (35, "#813d9c", "#dc8add"), (36, "#0b7a85", "#5bc8af"),
+                         (37, "#77767b", "#c0bfbc"), (90, "#9a9996", "#77767b"), (91, "#e01b24", "#ff7b63"), (95, "#9141ac", "#e8a8ea"),
+                         (96, "#2190a4", "#93ddc2")))
+        body = ""
+        for row, line in enumerate(self.lines):
+            for column, char in enumerate(line.ljust(self.columns)):
+                codes = " ".join("s" + code for code in self.styles.get((row, column), "0").split(";"))
+                body += f"<span class='{codes}'>{html.escape(char)}</span>"
+            body += "\n"
+        return (f"<!doctype html><meta charset=utf-8><style>:root {{ color-scheme: light dark; }} body {{ margin: 16px; background: light-dark(#fff, #1d1d20);"
+                f" color: light-dark(#1d1d20, #deddda); }} pre {{ font: 15px/1.2 'DejaVu Sans Mono', monospace; margin: 0; }} span {{ display: inline-block; width: 1ch; height: 1.2em; overflow: hidden; vertical-align: top; }} .s1 {{ font-weight: bold; }}"
+                f" .s2 {{ opacity: .6; }} .s7 {{ filter: invert(1); }} {rules}</style><pre>{body}</pre>")
+
 
 class Top(RunTest):
     """On a terminal."""
@@ -77,6 +100,19 @@ class Top(RunTest):
                                     env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **environment})
         self.addCleanup(self.top.wait)
         self.addCleanup(self.top.kill)
+
+    def keep(self, name):
+        if not PICTURES:
+            return
+        while select.select([self.master], [], [], 0.05)[0]:  # the whole frame
+            self.read(0)
+        page = self.root / f"{name}.html"
+        page.write_text(self.screen.html())
+        browser = Browser()
+        for kind, dark in (("light", False), ("dark", True)):
+            browser.open(page.as_uri(), 32 + 10 * self.screen.columns, 40 + 18 * self.screen.rows, dark)
+            browser.picture(str(pathlib.Path(PICTURES) / f"{name}-{kind}.png"))
+        browser.close()
 
     def resize(self, columns, rows):
         fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
@@ -119,6 +155,7 @@ class Top(RunTest):
         self.assertFalse(self.screen.cursor)
         first = int(re.search(r"step ([\d,]+)/", self.screen.text()).group(1).replace(",", ""))
         self.wait_for_text(r"time of a step")
+        self.keep("top-80")
         self.assertRegex(self.screen.text(), r"(?m)^a? ?system +training .*UTC$|^system  training")
         self.screen = Screen(120, 40)
         self.resize(120, 40)
@@ -127,6 +164,7 @@ class Top(RunTest):
         while int(re.search(r"step ([\d,]+)/", self.screen.text()).group(1).replace(",", "")) <= first:
             self.assertLess(time.monotonic(), end)
             self.read(0.2)
+        self.keep("top-120")
         run.send_signal(signal.SIGTERM)
         self.wait_for_text(r"stopped by SIGTERM")
         os.write(self.master, b"q")
@@ -348,6 +386,34 @@ class Pages(RunTest):
         self.assertEqual([float(v) for v in keys["optimizer.lr"]], [1e-3, 3e-3, 1e-3])
         self.assertNotIn("output", keys)
         self.assertNotIn("seed", keys)
+
+    def test_the_page_of_a_sweep_shows_what_each_job_has_light_and_dark(self):
+        (self.root / "base.yaml").write_text(BASE.format(steps=20))
+        (self.root / "sweep.yaml").write_text(f"name: page\noutput: {self.root}/page\nbase: base.yaml\nat_once: 2\n"
+                                              "list: [{optimizer.lr: 1.0e-5}, {optimizer.lr: 1.1e-5}, {optimizer.lr: 1.0e-2, optimizer.weight_decay: 0.3}, {model.norm: layer}, {model.heads: 5}]\n")
+        done = trainerd("sweep", self.root / "sweep.yaml")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        url = (self.root / "page" / "results.html").as_uri()
+        for name, width, dark in (("sweep-narrow", 420, False), ("sweep-light", 1280, False), ("sweep-dark", 1280, True)):
+            self.browser.open(url, width, 900, dark)
+            self.check_it_is_well([url])
+            self.keep(name)
+        rows = self.browser.run("[...document.querySelectorAll('.jobs tr')].map(r => [...r.cells].map(c => c.textContent))")
+        self.assertEqual(rows[0][:4], ["job", "optimizer.lr", "optimizer.weight_decay", "model.norm"])
+        # The base's value where a job has none of its own.
+        self.assertEqual([row[1:4] for row in rows[1:5]], [["1e-05", "0.1", "rms"], ["1.1e-05", "0.1", "rms"], ["0.01", "0.3", "rms"], ["0.001", "0.1", "layer"]])
+        self.assertEqual(self.browser.run("[...document.querySelectorAll('.jobs tr')[3].cells].slice(1, 4).map(c => c.className)"), ["", "", "dim"])
+        self.assertIn("not divisible by heads 5", rows[-1][0])  # a row of its own
+        # No axis is drawn over a label, and labels of one axis keep apart.
+        last, first = self.browser.run("(e => [e.findLastIndex(n => n.matches('line.axis')), e.findIndex(n => n.matches('text.y'))])([...document.querySelectorAll('svg *')])")
+        self.assertLess(last, first)
+        ticks = self.browser.run("[...document.querySelectorAll('text.y')].map(t => [t.textContent, Number(t.getAttribute('x')), Number(t.getAttribute('y'))])")
+        for x in {x for _, x, _ in ticks}:
+            heights = sorted(y for _, at, y in ticks if at == x)
+            self.assertTrue(all(b - a >= 14 for a, b in zip(heights, heights[1:])), ticks)
+        # Logarithmic: a factor of 100 is twice one of 10.
+        lr = {text: y for text, x, y in ticks if x == ticks[0][1]}
+        self.assertAlmostEqual((lr["1e-05"] - lr["0.001"]) / (lr["0.001"] - lr["0.01"]), 2, places=1)
 
     def test_curves_are_smoothed_zoomed_and_hidden(self):
         for name in ("a", "b"):

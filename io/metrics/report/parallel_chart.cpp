@@ -13,6 +13,9 @@ namespace {
 constexpr double kAxesWidth = 1180, kAxesHeight = 380, kAxesLeft = 80, kAxesRight = 80, kAxesTop = 40,
                  kAxesBottom = 24;
 
+// Of a tick's text.
+constexpr double kLabelHeight = 14, kCharacterWidth = 7;
+
 constexpr double kFineDecades = 2, kMaxDecades = 8;
 
 /// An axis with its place and range.
@@ -43,16 +46,35 @@ class PlacedAxis {
            (kAxesHeight - kAxesBottom - kAxesTop) * (scaled(value) - low_) / (high_ - low_);
   }
 
-  std::string svg() const {
+  /// The axis, its name and the marks of its ticks.
+  std::string lines_svg() const {
     std::string out = fmt::format(
         "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
         "<text class=\"x name\" x=\"{0:.1f}\" y=\"{3}\">{4}</text>\n",
         x_, kAxesTop, kAxesHeight - kAxesBottom, kAxesTop - 18, escape_html(axis_.name));
     for (const auto& [value, text] : ticks())
+      out += fmt::format("<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                         x_ - 4, x_ + 4, y(value), y(value));
+    return out;
+  }
+
+  /// The values of the ticks: those that have room.
+  std::string labels_svg() const {
+    std::string out;
+    std::vector<double> taken;
+    for (const auto& [value, text] : ticks()) {
+      const double at = y(value);
+      if (std::any_of(taken.begin(), taken.end(),
+                      [&](double other) { return std::abs(at - other) < kLabelHeight; }))
+        continue;
+      taken.push_back(at);
+      // The plate keeps the jobs' lines out of the text.
+      const double width = kCharacterWidth * static_cast<double>(text.size()) + 6;
       out += fmt::format(
-          "<line class=\"axis\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>"
+          "<rect class=\"plate\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\"/>"
           "<text class=\"y\" x=\"{:.1f}\" y=\"{:.1f}\">{}</text>\n",
-          x_ - 4, x_ + 4, y(value), y(value), x_ - 8, y(value) + 4, escape_html(text));
+          x_ - 6 - width, at - kLabelHeight / 2, width, kLabelHeight, x_ - 9, at + 4, escape_html(text));
+    }
     return out;
   }
 
@@ -114,7 +136,7 @@ std::string draw(const ParallelChart& chart) {
   for (std::size_t i = 0; i < chart.axes.size(); ++i)
     axes.emplace_back(chart.axes[i], kAxesLeft + gap * static_cast<double>(i), chart.lines, i);
   std::string out = fmt::format(
-      "<figure><figcaption>{}</figcaption><div class=\"legend\"><span><i "
+      "<figure class=\"parallel\"><figcaption>{}</figcaption><div class=\"legend\"><span><i "
       "class=\"b0\"></i>best</span><span><i class=\"b1\"></i>worst</span></div>\n<svg viewBox=\"0 0 {} {}\" "
       "role=\"img\" aria-label=\"{}\">\n",
       escape_html(chart.title), kAxesWidth, kAxesHeight, escape_html(chart.title));
@@ -122,7 +144,9 @@ std::string draw(const ParallelChart& chart) {
   for (const int layer : {0, 1, 2})
     for (const ParallelLine& line : chart.lines)
       if (layer == (line.best ? 2 : line.shade ? 1 : 0)) out += line_svg(line, axes);
-  for (const PlacedAxis& axis : axes) out += axis.svg();
+  for (const PlacedAxis& axis : axes) out += axis.lines_svg();
+  // Above every axis: a long label reaches to the axis on its left.
+  for (const PlacedAxis& axis : axes) out += axis.labels_svg();
   return out + "</svg></figure>\n";
 }
 
@@ -130,7 +154,8 @@ std::string parallel_style() {
   return ".job { fill: none; stroke: var(--dim); stroke-width: 2; stroke-linejoin: round; opacity: .85; }\n"
          ".job.faint { stroke-dasharray: 4 4; opacity: .45; } .job.best { stroke-width: 4.5; opacity: 1; }\n"
          ".job:hover { stroke-width: 6; opacity: 1; } svg text.name { fill: var(--ink); font-weight: 600; }\n"
-         "svg text.y { paint-order: stroke; stroke: var(--card); stroke-width: 3px; }\n";
+         ".plate { fill: var(--card); }\n"
+         "figure.parallel { overflow-x: auto; } figure.parallel svg { min-width: 760px; cursor: default; }\n";
 }
 
 }  // namespace trainerd::io

@@ -209,6 +209,17 @@ TEST_CASE("overrides go over the file, in order, and through the same checks", "
   CHECK(job.precision.name == "custom");
   CHECK(job.evaluate == job::EvaluateOptions{2, 1});
 
+  // `~` takes a key or a section away, if it is there.
+  const std::string said = kJob + "optimizer: {lr: 0.5, schedule: {min_lr: 0.1}}\nseed: 3\n";
+  const job::JobSpec without =
+      spec::parse_job(said, "job.yaml", {"optimizer.schedule=~", "seed=null", "threads=~", "data.valid=~"});
+  CHECK(without.optimizer.lr == 0.5);
+  CHECK(without.optimizer.schedule.min_lr == 0);
+  CHECK(without.seed == job::JobSpec{}.seed);
+  CHECK(problems(kJob, {"steps=~"}) ==
+        Lines{"job.yaml:1:1: steps: is required: optimizer steps of the whole run"});
+  CHECK(problems(kJob, {"optimizer.lrr=~"}) ==
+        Lines{"--set optimizer.lrr=~: optimizer.lrr: unknown key (nearest valid: lr)"});
   CHECK(problems(kJob, {"optimizer.lrr=1"}) ==
         Lines{"--set optimizer.lrr=1: optimizer.lrr: unknown key (nearest valid: lr)"});
   CHECK(problems(kJob, {"steps=many"}) == Lines{"--set steps=many: steps: expected an integer, got 'many'"});

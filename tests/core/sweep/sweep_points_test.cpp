@@ -10,6 +10,7 @@
 #include "core/sweep/halving.h"
 #include "core/sweep/sobol.h"
 #include "core/sweep/sweep.h"
+#include "core/sweep/table.h"
 #include "tests/core/spec/spec_test_support.h"
 
 namespace trainerd::core {
@@ -29,9 +30,9 @@ class SweepFiles {
     std::error_code ignored;
     std::filesystem::remove_all(path_, ignored);
   }
+  std::string file() const { return (path_ / "sweep.yaml").string(); }
   sweep::Sweep read(const std::vector<std::string>& overrides = {}) const {
-    return sweep::read_sweep((path_ / "sweep.yaml").string(), {overrides, ""},
-                             {.machine = [] { return spec::Machine{.cores = 8}; }});
+    return sweep::read_sweep(file(), {overrides, ""}, {.machine = [] { return spec::Machine{.cores = 8}; }});
   }
   /// The problems, without the directory's name.
   Lines problems(const std::vector<std::string>& overrides = {}) const {
@@ -55,6 +56,21 @@ class SweepFiles {
 
 sweep::Sweep sweep_of(const std::string& text) { return SweepFiles("base: base.yaml\n" + text).read(); }
 Lines sweep_problems(const std::string& text) { return SweepFiles("base: base.yaml\n" + text).problems(); }
+
+/// A model that says what presets differ in.
+const std::string kWholeModel =
+    "name: whole\nmodel: {layers: 2, hidden: 64, heads: 4, kv_heads: 4, ffn: 176, vocab: 256, seq_len: 64}\n"
+    "batch: {global: 8, micro: 2}\ndata: {format: synthetic}\nsteps: 20\n";
+
+/// What a sweep of the base remarks.
+Lines remarks_of(const std::string& text, const std::string& base = kJob) {
+  Lines lines;
+  const SweepFiles files("base: base.yaml\n" + text, base);
+  sweep::read_sweep(files.file(), {},
+                    {.machine = [] { return spec::Machine{.cores = 8}; },
+                     .remark = [&](const std::string& line) { lines.push_back(line); }});
+  return lines;
+}
 
 /// "key=value key=value" of a job, as results.jsonl has them.
 std::string set_of(const sweep::SweepJob& job) {
@@ -249,6 +265,48 @@ TEST_CASE("a job whose keys do not go together is refused alone; where all are, 
   CHECK(sweep.jobs[1].refused.find("64 is not divisible by heads 5") != std::string::npos);
   CHECK(sweep_problems("grid: {model.heads: [5, 7]}\n")[0].find("64 is not divisible by heads 5") !=
         std::string::npos);
+}
+
+TEST_CASE("a null in a sweep takes a key of the base away", "[sweep]") {
+  const std::string base = kJob + "optimizer: {lr: 1.0e-3, schedule: {kind: cosine, min_lr: 1.0e-4}}\n";
+  const SweepFiles files(
+      "base: base.yaml\n"
+      "list: [{optimizer.schedule.kind: constant, optimizer: {schedule: {min_lr: ~}}}, {seed: null}, {steps: "
+      "~}]\n"
+      "grid: {optimizer.schedule.min_lr: [~, 1.0e-5]}\n",
+      base);
+  const sweep::Sweep sweep = files.read();
+  REQUIRE(sweep.jobs.size() == 5);
+  CHECK(set_of(sweep.jobs[0]) == "optimizer.schedule.min_lr=null");
+  CHECK(sweep.jobs[0].spec.optimizer.schedule.min_lr == 0);
+  CHECK(sweep.jobs[1].spec.optimizer.schedule.min_lr == 1e-5);
+  CHECK(sweep.jobs[2].refused.empty());
+  CHECK(sweep.jobs[2].spec.optimizer.schedule.kind == job::LrKind::constant);
+  // A key that the base does not give.
+  CHECK(sweep.jobs[3].refused.empty());
+  CHECK(sweep.jobs[4].refused.find("steps: is required") != std::string::npos);
+  // What a job has of a key: that of the sweep, of the base, the default, or nothing.
+  CHECK(sweep::value_of(sweep.jobs[0], "optimizer.schedule.min_lr") == "0");
+  CHECK(sweep::value_of(sweep.jobs[1], "optimizer.schedule.min_lr") == "1e-05");
+  CHECK(sweep::value_of(sweep.jobs[2], "optimizer.schedule.min_lr") == "-");
+  CHECK(sweep::value_of(sweep.jobs[3], "optimizer.schedule.min_lr") == "0.0001");
+  CHECK(sweep_problems("grid: {seed: [1, ]}\nlist: [{optimizer: ~}]\n")[0].find("is a section of the job") !=
+        std::string::npos);
+  CHECK(sweep_problems("list: [{sed: ~}]\n") ==
+        Lines{"sweep.yaml:2:9: sed: unknown key (nearest valid: seed)"});
+  CHECK(sweep_problems("list: [{seed: }]\n") ==
+        Lines{"sweep.yaml:2:9: seed: has no value; expected an integer of 0 or more"});
+}
+
+TEST_CASE("jobs of a sweep that are the same are named, with the keys that change nothing", "[sweep]") {
+  CHECK(remarks_of("grid: {seed: [1, 2], optimizer.lr: [1.0e-3, 2.0e-3]}\n").empty());
+  CHECK(remarks_of("grid: {model.preset: [gpt2-124m, gpt2-350m], seed: [1, 2]}\n", kWholeModel) ==
+        Lines{"model.preset changes nothing: sweep-001 and sweep-003 are the same job, and 1 more pair like "
+              "them"});
+  CHECK(remarks_of("list: [{seed: 3}, {seed: 4}, {seed: 3}]\n") ==
+        Lines{"sweep-001 and sweep-003 are the same job"});
+  CHECK(remarks_of("list: [{}, {batch.global: 8}, {model.heads: 5}, {model.heads: 5}]\n") ==
+        Lines{"batch.global changes nothing: sweep-001 and sweep-002 are the same job"});
 }
 
 TEST_CASE("each job has a durable tier of its own below that of the base", "[sweep]") {

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,16 @@ TEST_CASE("parts of the ledger without a line of their own are shown as one") {
   const auto high = top_frame(s, {.columns = 80, .rows = 40});
   CHECK(shows(high, "optimizer       5.0%"));
   CHECK_FALSE(shows(high, "other parts"));
+}
+
+TEST_CASE("bars of the ledger begin in the same column, however long the times are") {
+  RunStatus s = shown_status(8);
+  s.recent_time = {0.5e-3, 0.2e-3, 0.00541e-3, 0, 0, 0.08e-3, 0, 0, 0, 0};
+  std::set<std::size_t> begins;
+  for (const std::string& line : top_frame(s, {.columns = 80, .rows = 40}))
+    if (line.starts_with("compute") || line.starts_with("exposed") || line.starts_with("optimizer"))
+      begins.insert(line.find("\xe2\x96"));  // of block elements
+  CHECK(begins.size() == 1);
 }
 
 TEST_CASE("without colours a frame has no control sequence, and with them none of a log's own") {
