@@ -81,16 +81,18 @@ Prompt encode_prompt(const GenerateArgs& args, const core::hf::WeightSource& wei
     if (!chat)
       throw base::spec_error("--chat: there is no template \"" + args.chat + "\"; there are " +
                              io::chat_template_names());
-    const std::string bos = io::bos_text(*chat, tokenizer, opened.file);
-    text = io::render_chat(*chat, {{.role = "user", .content = text, .reasoning = {}}}, bos).text +
+    const io::TemplateTokens tokens = io::template_tokens(*chat, tokenizer, opened.file);
+    text = io::render_chat(*chat, {{.role = "user", .content = text, .reasoning = {}}}, tokens).text +
            io::assistant_begin(*chat);
-    if (const auto end = tokenizer.id_of(io::turn_end(*chat)); end && !args.ignore_end)
+    if (const auto end = tokenizer.id_of(io::turn_end(*chat, tokens)); end && !args.ignore_end)
       prompt.ends.push_back(*end);
   } else {
     prompt.ids = tokenizer.info().before;
   }
   try {
-    tokenizer.encoder(io::SpecialText::token)->encode(text, prompt.ids);
+    const auto encoder =
+        args.chat.empty() ? tokenizer.encoder(io::SpecialText::token) : tokenizer.template_encoder();
+    encoder->encode(text, prompt.ids);
   } catch (const io::EncodeError& error) {
     throw base::data_error(std::string("the prompt cannot be encoded: ") + error.what());
   }

@@ -25,12 +25,13 @@ std::string schedule_svg(const core::job::JobSpec& job) {
 
 /// Data that is not on this machine is not compared; a remark says so.
 void check_tokenizer(const core::job::JobSpec& job) {
-  if (job.model.from.empty() || job.data.format != io::DataFormat::tokens) return;
+  if (job.model.from.empty() || job.data.format == io::DataFormat::synthetic) return;
   const std::string directory = core::hf::open_weights(job.model.from)->tokenizer();
   if (directory.empty()) return;
   std::string problem;
   try {
-    if (io::reads_objects(job.data)) throw base::data_error("it is in an object store, and a run reads it");
+    if (job.data.format == io::DataFormat::tokens && io::reads_objects(job.data))
+      throw base::data_error("it is in an object store, and a run reads it");
     problem = core::run::other_tokenizer(job, directory, {});
   } catch (const base::DataError& error) {
     say(std::string("the data's tokenizer was not compared with model.from's: ") + error.what());

@@ -259,9 +259,9 @@ void add_data(FieldTable& t, io::DataOptions& d) {
       .idle_if(synthetic, no_files);
   t.choice("data.other_tokenizer", d.other_tokenizer,
            {{"refuse", io::OtherTokenizer::refuse}, {"allow", io::OtherTokenizer::allow}},
-           "when the data was made by another tokenizer file than the model's: refuse, or allow what gives "
-           "the same ids")
-      .idle_if(d.format != io::DataFormat::tokens, "only token files say which tokenizer made them");
+           "when the data was made by another tokenizer file than the model's, or is text (one token a byte) "
+           "for a model that has a tokenizer: refuse, or allow")
+      .idle_if(synthetic, no_files);
   t.add("data.prefetch", &d.prefetch,
         "microbatches that a thread of each rank reads ahead; 0: each is read when its step asks for it")
       .between(0, kMaxPrefetch);

@@ -119,8 +119,8 @@ bool same(const ChatMessage& a, const ChatMessage& b) {
 
 /// Only what follows the first `prompt` messages is the answer.
 ChatText answered(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::size_t prompt,
-                  std::string_view bos) {
-  ChatText text = render_chat(chat, messages, bos);
+                  const TemplateTokens& tokens) {
+  ChatText text = render_chat(chat, messages, tokens);
   const auto before = std::count_if(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(prompt),
                                     [](const ChatMessage& m) { return m.role == "assistant"; });
   text.assistant.erase(text.assistant.begin(), text.assistant.begin() + before);
@@ -144,7 +144,7 @@ ChatPair read_pair(std::string_view line, const NormalForm& form) {
 }
 
 ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
-                        std::string_view bos) {
+                        const TemplateTokens& tokens) {
   const json object = object_of(line);
   refuse_tools(object);
   std::vector<ChatMessage> chosen = messages_of(pair_member(object, "chosen"), "chosen", form),
@@ -172,7 +172,7 @@ ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalFo
     throw JsonError(
         "message " + std::to_string(prompt + 1) +
         " of \"chosen\" and \"rejected\" differs and is not the assistant's: a pair has one prompt");
-  return {answered(chat, chosen, prompt, bos), answered(chat, rejected, prompt, bos)};
+  return {answered(chat, chosen, prompt, tokens), answered(chat, rejected, prompt, tokens)};
 }
 
 ChatText read_completion(std::string_view line, const std::string& prompt, const std::string& completion,

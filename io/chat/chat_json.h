@@ -32,6 +32,6 @@ ChatPair read_pair(std::string_view line, const NormalForm& form);
 /// is no field "prompt" of more. What they begin with alike is the prompt. Throws JsonError, and as
 /// `render_chat`.
 ChatPair read_chat_pair(std::string_view line, ChatTemplate chat, const NormalForm& form,
-                        std::string_view bos);
+                        const TemplateTokens& tokens);
 
 }  // namespace trainerd::io

@@ -20,11 +20,19 @@ constexpr std::array kRows{Row{ChatTemplate::chatml, "chatml"},
                            Row{ChatTemplate::qwen3, "qwen3"},
                            Row{ChatTemplate::qwen3_instruct, "qwen3-instruct"},
                            Row{ChatTemplate::llama3, "llama3"},
-                           Row{ChatTemplate::llama3_1, "llama3.1"}};
+                           Row{ChatTemplate::llama3_1, "llama3.1"},
+                           Row{ChatTemplate::llama2, "llama2"},
+                           Row{ChatTemplate::mistral, "mistral"},
+                           Row{ChatTemplate::gemma, "gemma"},
+                           Row{ChatTemplate::gemma3, "gemma3"}};
 
 constexpr std::string_view kThinkEnd = "</think>", kThink = "<think>";
 
-bool is_llama(ChatTemplate chat) { return chat == ChatTemplate::llama3 || chat == ChatTemplate::llama3_1; }
+bool is_llama3(ChatTemplate chat) { return chat == ChatTemplate::llama3 || chat == ChatTemplate::llama3_1; }
+bool is_gemma(ChatTemplate chat) { return chat == ChatTemplate::gemma || chat == ChatTemplate::gemma3; }
+bool alternates(ChatTemplate chat) {
+  return is_gemma(chat) || chat == ChatTemplate::llama2 || chat == ChatTemplate::mistral;
+}
 
 std::string_view strip_left(std::string_view text, char c) {
   while (text.starts_with(c)) text.remove_prefix(1);
@@ -129,6 +137,56 @@ void add_qwen3(Writer& out, const std::vector<ChatMessage>& messages) {
   }
 }
 
+// Templates of questions and answers in turn, maybe behind a system message, which becomes a part of a
+// question.
+void add_alternating(Writer& out, ChatTemplate chat, const std::vector<ChatMessage>& messages,
+                     const TemplateTokens& tokens) {
+  const bool has_system = messages.front().role == "system";
+  const std::string system = has_system ? messages.front().content : "";
+  const std::size_t first = has_system ? 1 : 0;
+  if (chat != ChatTemplate::llama2) out.add(tokens.bos);
+  for (std::size_t i = first; i < messages.size(); ++i) {
+    const std::string& content = messages[i].content;
+    const std::string stripped(strip(content));
+    const bool asks = messages[i].role == "user", opens = has_system && i == first,
+               closes = has_system && i + 1 == messages.size();
+    if (is_gemma(chat)) {
+      out.add(asks ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
+      if (asks) out.add((opens ? system + "\n\n" : "") + stripped + "<end_of_turn>");
+      else out.add_assistant(stripped + "<end_of_turn>");
+      out.add("\n");
+    } else if (chat == ChatTemplate::mistral) {
+      if (asks) out.add("[INST] " + (closes ? system + "\n\n" : "") + content + "[/INST]");
+      else out.add_assistant(" " + stripped + tokens.eos);
+    } else {
+      const std::string question = opens ? "<<SYS>>\n" + system + "\n<</SYS>>\n\n" + content : content;
+      if (asks) out.add(tokens.bos + "[INST] " + std::string(strip(question)) + " [/INST]");
+      else out.add_assistant(" " + stripped + " " + tokens.eos);
+    }
+  }
+}
+
+void check_alternating(ChatTemplate chat, const std::vector<ChatMessage>& messages) {
+  const std::string name(name_of(chat));
+  const bool has_system = messages.front().role == "system";
+  if (has_system && chat == ChatTemplate::gemma)
+    throw std::invalid_argument("the template " + name +
+                                " has no place for a system message: put its text into the first question");
+  // Mistral's template writes it into the last message alone, if that is a question.
+  if (has_system && chat == ChatTemplate::mistral && messages.back().role != "user")
+    throw std::invalid_argument("the template " + name +
+                                " leaves the system message out where the last message is an answer: put its "
+                                "text into the first question");
+  const std::size_t first = has_system ? 1 : 0;
+  if (messages.size() == first) throw std::invalid_argument("the conversation has a system message alone");
+  for (std::size_t i = first; i < messages.size(); ++i)
+    if (const char* role = (i - first) % 2 == 0 ? "user" : "assistant"; messages[i].role != role)
+      throw std::invalid_argument("message " + std::to_string(i + 1) + " is of the " + messages[i].role +
+                                  ": in the template " + name +
+                                  " user and assistant take turns, and the user begins; join messages of the "
+                                  "same role, or leave the conversation out");
+}
+
 void check_messages(ChatTemplate chat, const std::vector<ChatMessage>& messages) {
   if (messages.empty()) throw std::invalid_argument("the conversation has no messages");
   for (const ChatMessage& message : messages) {
@@ -139,6 +197,7 @@ void check_messages(ChatTemplate chat, const std::vector<ChatMessage>& messages)
       throw std::invalid_argument("the template " + std::string(name_of(chat)) +
                                   " has no place for reasoning_content in a message of the " + message.role);
   }
+  if (alternates(chat)) check_alternating(chat, messages);
 }
 
 }  // namespace
@@ -159,23 +218,39 @@ std::string_view name_of(ChatTemplate chat) {
 }
 
 std::vector<std::string> special_texts(ChatTemplate chat) {
-  if (is_llama(chat)) return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+  if (is_llama3(chat)) return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+  if (chat == ChatTemplate::llama2) return {};
+  if (chat == ChatTemplate::mistral) return {"[INST]", "[/INST]"};
+  if (is_gemma(chat)) return {"<start_of_turn>", "<end_of_turn>"};
   return {"<|im_start|>", "<|im_end|>"};
 }
 
-std::string turn_end(ChatTemplate chat) { return is_llama(chat) ? "<|eot_id|>" : "<|im_end|>"; }
-
-std::string assistant_begin(ChatTemplate chat) {
-  return is_llama(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
+std::string turn_end(ChatTemplate chat, const TemplateTokens& tokens) {
+  if (ends_with_eos(chat)) return tokens.eos;
+  return is_gemma(chat) ? "<end_of_turn>" : is_llama3(chat) ? "<|eot_id|>" : "<|im_end|>";
 }
 
-bool begins_with_bos(ChatTemplate chat) { return is_llama(chat); }
+std::string assistant_begin(ChatTemplate chat) {
+  if (ends_with_eos(chat)) return "";  // [/INST], which is the question's end
+  if (is_gemma(chat)) return "<start_of_turn>model\n";
+  return is_llama3(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
+}
 
-ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::string_view bos) {
+bool begins_with_bos(ChatTemplate chat) { return is_llama3(chat) || alternates(chat); }
+bool ends_with_eos(ChatTemplate chat) {
+  return chat == ChatTemplate::llama2 || chat == ChatTemplate::mistral;
+}
+
+ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages,
+                     const TemplateTokens& tokens) {
   check_messages(chat, messages);
   Writer out;
   const bool system_first = messages.front().role == "system";
-  if (is_llama(chat)) out.add(bos);
+  if (alternates(chat)) {
+    add_alternating(out, chat, messages, tokens);
+    return out.take();
+  }
+  if (is_llama3(chat)) out.add(tokens.bos);
   std::size_t first = 0;
   if (chat == ChatTemplate::llama3_1) {
     const std::string system = system_first ? messages.front().content : "";
@@ -193,7 +268,7 @@ ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages
     return out.take();
   }
   for (std::size_t i = first; i < messages.size(); ++i) {
-    if (is_llama(chat)) add_llama(out, messages[i]);
+    if (is_llama3(chat)) add_llama(out, messages[i]);
     else add_chatml(out, messages[i].role, messages[i].content);
   }
   return out.take();

@@ -18,7 +18,11 @@ enum class ChatTemplate : std::uint8_t {
   qwen3,           ///< chatml; the answers to the last question have their thoughts in <think>, maybe none
   qwen3_instruct,  ///< Qwen3 2507 Instruct: chatml
   llama3,          ///< Llama 3
-  llama3_1         ///< Llama 3.1: the system message is always there and begins with two dates
+  llama3_1,        ///< Llama 3.1: the system message is always there and begins with two dates
+  llama2,   ///< Llama 2: [INST] and <<SYS>> as text; each question begins a text and each answer ends one
+  mistral,  ///< Mistral 7B Instruct v0.3: [INST] and [/INST] are tokens
+  gemma,    ///< Gemma and Gemma 2: turns between <start_of_turn> and <end_of_turn>, no system message
+  gemma3    ///< Gemma 3: the same, with the system message before the first question
 };
 
 /// "chatml, qwen2, ..."
@@ -26,13 +30,21 @@ std::string chat_template_names();
 /// None: no such name.
 std::optional<ChatTemplate> chat_template_of(std::string_view name);
 std::string_view name_of(ChatTemplate chat);
-/// The texts of the tokens that it writes, the one that begins a text aside.
+/// The texts of the tokens that it writes, the tokenizer's own begin and end tokens aside.
 std::vector<std::string> special_texts(ChatTemplate chat);
 /// Whether a text begins with the tokenizer's own begin token.
 bool begins_with_bos(ChatTemplate chat);
 
-/// The token that ends a turn, and what the assistant's begins by.
-std::string turn_end(ChatTemplate chat);
+/// Whether an answer ends by the tokenizer's own end token.
+bool ends_with_eos(ChatTemplate chat);
+
+/// The texts of the tokenizer's own tokens, where a template writes them; else empty.
+struct TemplateTokens {
+  std::string bos, eos;
+};
+
+/// The token that ends the assistant's turn, and what its turn begins by.
+std::string turn_end(ChatTemplate chat, const TemplateTokens& tokens);
 std::string assistant_begin(ChatTemplate chat);
 
 struct ChatMessage {
@@ -54,6 +66,7 @@ struct ChatText {
 };
 
 /// Throws std::invalid_argument saying what of the messages the template has no place for.
-ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::string_view bos);
+ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages,
+                     const TemplateTokens& tokens);
 
 }  // namespace trainerd::io

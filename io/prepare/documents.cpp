@@ -87,11 +87,12 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(const 
 std::vector<ChatText> texts_of_line(std::string_view line, const LineForm& form) {
   try {
     if (form.pairs) {
-      ChatPair pair = form.chat ? read_chat_pair(line, *form.chat, form.normal_form, form.bos)
+      ChatPair pair = form.chat ? read_chat_pair(line, *form.chat, form.normal_form, form.tokens)
                                 : read_pair(line, form.normal_form);
       return {std::move(pair.chosen), std::move(pair.rejected)};
     }
-    if (form.chat) return {render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.bos)};
+    if (form.chat)
+      return {render_chat(*form.chat, read_chat(line, form.field, form.normal_form), form.tokens)};
   } catch (const std::invalid_argument& error) {
     throw JsonError(error.what());
   }

@@ -26,7 +26,7 @@ struct LineForm {
   std::optional<ChatTemplate> chat;  ///< `field` holds messages
   /// A line is two documents, the chosen and the rejected answer (see chat_json.h); with `chat` of messages.
   bool pairs = false;
-  std::string bos;         ///< the text that a template begins by
+  TemplateTokens tokens;   ///< of the tokenizer, that a template writes
   NormalForm normal_form;  ///< the tokenizer's
 };
 

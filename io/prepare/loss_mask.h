@@ -1,18 +1,17 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "io/chat/chat_template.h"
-#include "io/tokenizer/tokenizer.h"
 
 namespace trainerd::io {
 
-/// For each of `ids`, the tokens of a text of `text_bytes` in the tokenizer's normal form: 1 where one of its
-/// bytes lies in a span, else 0. Throws EncodeError where the tokens do not give the text back byte for byte,
-/// so that their places are not known.
-void mark_tokens(const Tokenizer& tokenizer, std::span<const std::int32_t> ids, std::size_t text_bytes,
-                 const std::vector<TextSpan>& spans, std::vector<std::uint8_t>& mask);
+/// For each token of a text, by the byte at which its part ends: 1 where a byte of it lies in a span, else 0.
+/// A token of no bytes goes by the byte behind it.
+void mark_tokens(std::span<const std::size_t> ends, const std::vector<TextSpan>& spans,
+                 std::vector<std::uint8_t>& mask);
 
 }  // namespace trainerd::io

@@ -56,6 +56,17 @@ std::optional<std::int32_t> end_id(const PrepareOptions& options, const Tokenize
   return tokenizer.info().eos;
 }
 
+// A loss mask needs to know the places of tokens in the text.
+void check_places(const std::string& option, const std::string& file, const Tokenizer& tokenizer) {
+  std::vector<std::int32_t> ids;
+  std::vector<std::size_t> ends;
+  try {
+    tokenizer.encoder(SpecialText::token)->encode_placed("", ids, ends);
+  } catch (const EncodeError& error) {
+    throw base::spec_error(option + ": " + file + ": " + error.what());
+  }
+}
+
 // What a document of a JSON line is.
 LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
   LineForm line;
@@ -79,18 +90,14 @@ LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
   if (options.chat && !options.completion.empty())
     throw base::spec_error(
         "--completion: --chat marks the assistant's part of the messages: give one of them");
-  if (marks && tokenizer.info().kind == "SentencePiece")
-    throw base::spec_error(
-        std::string(option) + ": " + options.tokenizer +
-        " is a SentencePiece model, whose tokens do not tell their places in the text: take "
-        "a tokenizer.json of byte-level BPE, or bytes");
+  if (marks) check_places(option, options.tokenizer, tokenizer);
   if (!options.chat) return line;
   const std::string name(name_of(*options.chat));
   if (options.specials == SpecialText::plain)
     throw base::spec_error("--specials-as-text: the template " + name + " is written in special tokens");
   if (options.around == TemplateIds::add)
     throw base::spec_error("--add-special-tokens: the template " + name + " has its own");
-  line.bos = bos_text(*options.chat, tokenizer, options.tokenizer);
+  line.tokens = template_tokens(*options.chat, tokenizer, options.tokenizer);
   return line;
 }
 
@@ -127,7 +134,8 @@ std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenize
       tokenizer.info().hash, tokenizer.info().vocab, name_of(form.type), fmt::join(form.before, ","),
       fmt::join(form.after, ","), form.end ? std::to_string(*form.end) : "none",
       static_cast<int>(options.specials), form.line.field);
-  if (options.chat) text += fmt::format("\nchat {} {}", name_of(*options.chat), form.line.bos);
+  if (options.chat)
+    text += fmt::format("\nchat {} {}{}", name_of(*options.chat), form.line.tokens.bos, form.line.tokens.eos);
   if (!options.completion.empty()) text += "\ncompletion " + options.completion;
   if (options.pairs) text += fmt::format("\npairs of at most {} tokens", options.pair_tokens);
   return text;
@@ -207,7 +215,8 @@ class Workers {
  private:
   void work() {
     try {
-      const std::unique_ptr<Encoder> encoder = tokenizer_.encoder(options_.specials);
+      const std::unique_ptr<Encoder> encoder =
+          options_.chat ? tokenizer_.template_encoder() : tokenizer_.encoder(options_.specials);
       for (std::size_t i = next_++; i < left_.size(); i = next_++) encode_part(left_[i], *encoder);
     } catch (const Stopped&) {
     } catch (...) {
@@ -250,11 +259,12 @@ class Workers {
   void encode(const InputDocument& document, Encoder& encoder, std::vector<std::int32_t>& ids,
               std::vector<std::uint8_t>& mask) const {
     ids = form_.before;
-    encoder.encode(document.text, ids);
+    std::vector<std::size_t> ends;
+    if (document.learned != nullptr) encoder.encode_placed(document.text, ids, ends);
+    else encoder.encode(document.text, ids);
     if (ids.size() == form_.before.size()) return ids.clear();
     if (document.learned != nullptr) {
-      mark_tokens(tokenizer_, std::span(ids).subspan(form_.before.size()), document.text.size(),
-                  *document.learned, mask);
+      mark_tokens(ends, *document.learned, mask);
       mask.insert(mask.begin(), form_.before.size(), 0);
     }
     ids.insert(ids.end(), form_.after.begin(), form_.after.end());

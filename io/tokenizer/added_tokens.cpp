@@ -76,4 +76,21 @@ std::optional<AddedTokenFinder::Match> AddedTokenFinder::next(std::string_view t
   return std::nullopt;
 }
 
+AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens,
+                         const std::function<std::string(std::string_view)>& normal) {
+  std::vector<AddedToken> as_is, of_normal;
+  for (const AddedToken& token : tokens) {
+    (token.normalized ? of_normal : as_is).push_back(token);
+    if (token.normalized) of_normal.back().content = normal(token.content);
+  }
+  const auto without_special = [](std::vector<AddedToken> all) {
+    std::erase_if(all, [](const AddedToken& token) { return token.special; });
+    return all;
+  };
+  raw_plain = AddedTokenFinder(without_special(as_is));
+  normalized_plain = AddedTokenFinder(without_special(of_normal));
+  raw = AddedTokenFinder(std::move(as_is));
+  normalized = AddedTokenFinder(std::move(of_normal));
+}
+
 }  // namespace trainerd::io

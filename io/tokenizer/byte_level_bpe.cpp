@@ -12,9 +12,6 @@
 namespace trainerd::io {
 namespace {
 
-// An id far above the others would make a table of nothing.
-constexpr std::int64_t kMaxVocab = 1 << 22;
-
 Pattern compile(const std::string& expression) {
   try {
     return Pattern(expression);
@@ -36,38 +33,43 @@ class BpeEncoder final : public Encoder {
  public:
   BpeEncoder(const ByteLevelBpe::Parts& parts, SpecialText specials)
       : parts_(parts),
-        raw_(specials == SpecialText::token ? parts.raw : parts.raw_plain),
-        normalized_(specials == SpecialText::token ? parts.normalized : parts.normalized_plain),
+        raw_(specials == SpecialText::token ? parts.added->raw : parts.added->raw_plain),
+        normalized_(specials == SpecialText::token ? parts.added->normalized : parts.added->normalized_plain),
         merger_(parts.byte_ids, parts.merges) {
     for (const ByteLevelBpe::Parts::Split& split : parts.splits) matchers_.emplace_back(split.pattern);
     if (parts.byte_level_split) byte_level_.emplace(*parts.byte_level_split);
   }
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    cut_out(raw_, text, ids, [&](std::string_view between) {
+    const auto token = [&](const AddedTokenFinder::Match& match) { ids.push_back(match.id); };
+    raw_.cut(text, token, [&](std::size_t begin, std::size_t end) {
+      const std::string_view between = text.substr(begin, end - begin);
       const bool changed = parts_.nfc && parts_.nfc->normalize(between, normal_);
-      cut_out(normalized_, changed ? std::string_view(normal_) : between, ids,
-              [&](std::string_view piece) { split(0, piece, ids); });
+      const std::string_view normal = changed ? std::string_view(normal_) : between;
+      normalized_.cut(normal, token, [&](std::size_t from, std::size_t to) {
+        split(0, normal.substr(from, to - from), ids);
+      });
     });
   }
 
- private:
-  // Appends the added tokens of a text and gives what is between them to `rest`.
-  template <class Rest>
-  static void cut_out(const AddedTokenFinder& finder, std::string_view text, std::vector<std::int32_t>& ids,
-                      const Rest& rest) {
-    std::size_t done = 0, from = 0;
-    while (!finder.empty()) {
-      const auto match = finder.next(text, from, done);
-      if (!match) break;
-      if (match->begin > done) rest(text.substr(done, match->begin - done));
-      if (match->begin < match->end) ids.push_back(match->id);
-      done = match->end;
-      from = match->behind;
+  // By the bytes of the tokens, which are those of the text unless it is changed.
+  void encode_placed(std::string_view text, std::vector<std::int32_t>& ids,
+                     std::vector<std::size_t>& ends) override {
+    const std::size_t first = ids.size();
+    encode(text, ids);
+    std::size_t end = 0;
+    for (std::size_t i = first; i < ids.size(); ++i) {
+      end += parts_.bytes_of_id[static_cast<std::size_t>(ids[i])]->size();
+      ends.push_back(end);
     }
-    if (done < text.size()) rest(text.substr(done));
+    if (end != text.size())
+      throw EncodeError(
+          "its tokens have " + std::to_string(end) + " bytes and the text " + std::to_string(text.size()) +
+          ": this tokenizer changes the text (white space that it takes or adds, characters that it "
+          "joins where two parts meet), so that it is not known which tokens count");
   }
 
+ private:
   void split(std::size_t step, std::string_view text, std::vector<std::int32_t>& ids) {
     if (step == matchers_.size()) return byte_level(text, ids);
     const bool gaps = parts_.splits[step].kind == SplitStep::Kind::isolated;
@@ -133,22 +135,12 @@ class BpeEncoder final : public Encoder {
 
 }  // namespace
 
-std::int64_t vocab_of(const TokenizerJson& json) {
-  std::int64_t vocab = 0;
-  for (const auto& [token, id] : json.vocab) vocab = std::max(vocab, std::int64_t{id} + 1);
-  for (const AddedToken& token : json.added) vocab = std::max(vocab, std::int64_t{token.id} + 1);
-  if (vocab > kMaxVocab)
-    throw JsonError("its largest id is " + std::to_string(vocab - 1) + ", beyond " +
-                    std::to_string(kMaxVocab - 1));
-  return vocab;
-}
-
-ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json)
-    : Tokenizer(std::move(info)), bytes_of_id_(static_cast<std::size_t>(vocab_of(json))) {
+ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json) : Tokenizer(std::move(info)) {
   const ByteMap map;
+  parts_.bytes_of_id.resize(static_cast<std::size_t>(vocab_of(json)));
   parts_.ignore_merges = json.ignore_merges;
   for (const auto& [token, id] : json.vocab) {
-    auto& bytes = bytes_of_id_[static_cast<std::size_t>(id)];
+    auto& bytes = parts_.bytes_of_id[static_cast<std::size_t>(id)];
     if (bytes)
       throw JsonError("two tokens have the id " + std::to_string(id) + "; one of them is \"" + token + "\"");
     bytes = map.bytes_of(token);
@@ -165,47 +157,17 @@ ByteLevelBpe::ByteLevelBpe(TokenizerInfo info, TokenizerJson json)
                       "\"), so that some texts would lose characters");
     parts_.byte_ids[byte] = found == ids_.end() ? -1 : found->second;
   }
-  parts_.merges = MergeTable(json.merges.size());
-  for (std::size_t rank = 0; rank < json.merges.size(); ++rank) {
-    const auto& [left, right] = json.merges[rank];
-    const auto a = ids_.find(left), b = ids_.find(right), merged = ids_.find(left + right);
-    if (a == ids_.end() || b == ids_.end() || merged == ids_.end())
-      throw JsonError("merge " + std::to_string(rank) + " (\"" + left + "\" and \"" + right +
-                      "\") names a token that is not in its vocabulary");
-    parts_.merges.set(a->second, b->second, {static_cast<std::int32_t>(rank), merged->second});
-  }
+  parts_.merges = merge_table(json, ids_);
   for (SplitStep& step : json.splits) parts_.splits.push_back({compile(step.expression), step.kind});
   if (json.byte_level_split) parts_.byte_level_split = compile(*json.byte_level_split);
   parts_.prefix_space = json.prefix_space;
   if (json.nfc) parts_.nfc.emplace();
 
-  // The reference library numbers new tokens by itself, from the size of the vocabulary on in the order of
-  // the file. Where the file says otherwise the two would not agree.
-  std::vector<AddedToken> raw, normalized;
-  auto next = static_cast<std::int32_t>(json.vocab.size());
-  for (AddedToken& token : json.added) {
-    auto& bytes = bytes_of_id_[static_cast<std::size_t>(token.id)];
-    const auto [known, is_new] = ids_.emplace(token.content, token.id);
-    if (known->second != token.id || (is_new && (bytes || token.id != next++)))
-      throw JsonError("its added token \"" + token.content + "\" has the id " + std::to_string(token.id) +
-                      ", which is not the one that follows, or has another id already");
-    bytes = token.content;
+  number_added_tokens(json, ids_, parts_.bytes_of_id);
+  for (const AddedToken& token : json.added)
     if (token.special) special_.push_back(token.id);
-    if (token.normalized) {
-      token.content = nfc_of(parts_.nfc, token.content);
-      normalized.push_back(std::move(token));
-    } else {
-      raw.push_back(std::move(token));
-    }
-  }
-  const auto without_special = [](std::vector<AddedToken> tokens) {
-    std::erase_if(tokens, [](const AddedToken& token) { return token.special; });
-    return tokens;
-  };
-  parts_.raw_plain = AddedTokenFinder(without_special(raw));
-  parts_.normalized_plain = AddedTokenFinder(without_special(normalized));
-  parts_.raw = AddedTokenFinder(std::move(raw));
-  parts_.normalized = AddedTokenFinder(std::move(normalized));
+  parts_.added.emplace(json.added,
+                       [&](std::string_view text) { return nfc_of(parts_.nfc, std::string(text)); });
 }
 
 std::unique_ptr<Encoder> ByteLevelBpe::encoder(SpecialText specials) const {
@@ -215,18 +177,18 @@ std::unique_ptr<Encoder> ByteLevelBpe::encoder(SpecialText specials) const {
 std::string ByteLevelBpe::decode(std::span<const std::int32_t> ids) const {
   std::string text;
   for (const std::int32_t id : ids) {
-    if (id < 0 || std::cmp_greater_equal(id, bytes_of_id_.size()) ||
-        !bytes_of_id_[static_cast<std::size_t>(id)])
+    if (id < 0 || std::cmp_greater_equal(id, parts_.bytes_of_id.size()) ||
+        !parts_.bytes_of_id[static_cast<std::size_t>(id)])
       throw base::data_error("the tokenizer has no token " + std::to_string(id));
-    text += *bytes_of_id_[static_cast<std::size_t>(id)];
+    text += *parts_.bytes_of_id[static_cast<std::size_t>(id)];
   }
   return text;
 }
 
 std::vector<std::int32_t> ByteLevelBpe::text_bytes() const {
   std::vector<std::int32_t> counts;
-  counts.reserve(bytes_of_id_.size());
-  for (const auto& bytes : bytes_of_id_)
+  counts.reserve(parts_.bytes_of_id.size());
+  for (const auto& bytes : parts_.bytes_of_id)
     counts.push_back(bytes ? static_cast<std::int32_t>(bytes->size()) : -1);
   for (const std::int32_t id : special_) counts[static_cast<std::size_t>(id)] = 0;
   return counts;

@@ -34,8 +34,8 @@ class ByteLevelBpe final : public Tokenizer {
     bool ignore_merges = false;
     std::unordered_map<std::string, std::int32_t> pieces;  ///< tokens by their bytes; with ignore_merges
     std::optional<NfcNormalizer> nfc;
-    AddedTokenFinder raw{{}}, normalized{{}};              ///< found before and after normalization
-    AddedTokenFinder raw_plain{{}}, normalized_plain{{}};  ///< the same without the special ones
+    std::optional<AddedTokens> added;
+    std::vector<std::optional<std::string>> bytes_of_id;
   };
 
   /// Throws JsonError: a token that a merge names is missing, two tokens have one id, the vocabulary lacks a
@@ -50,12 +50,8 @@ class ByteLevelBpe final : public Tokenizer {
 
  private:
   Parts parts_;
-  std::vector<std::optional<std::string>> bytes_of_id_;
   std::vector<std::int32_t> special_;
   std::unordered_map<std::string, std::int32_t> ids_;  // by the tokens' texts
 };
-
-/// One more than the largest id of a file.
-std::int64_t vocab_of(const TokenizerJson& json);
 
 }  // namespace trainerd::io

@@ -5,6 +5,7 @@
 #include "io/hash/hash.h"
 #include "io/text/json.h"
 #include "io/tokenizer/byte_level_bpe.h"
+#include "io/tokenizer/piece_bpe.h"
 #include "io/tokenizer/sentencepiece.h"
 #include "io/tokenizer/tokenizer.h"
 #include "kernels/base/error.h"
@@ -35,6 +36,11 @@ class ByteEncoder final : public Encoder {
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
     ids.reserve(ids.size() + text.size());
     for (const char c : text) ids.push_back(static_cast<unsigned char>(c));
+  }
+  void encode_placed(std::string_view text, std::vector<std::int32_t>& ids,
+                     std::vector<std::size_t>& ends) override {
+    encode(text, ids);
+    for (std::size_t end = 1; end <= text.size(); ++end) ends.push_back(end);
   }
 };
 
@@ -93,7 +99,8 @@ std::optional<SentencePieceConfig> read_config(const std::string& file) {
 std::unique_ptr<Tokenizer> open_json(const std::string& file, const std::string& text) {
   try {
     TokenizerJson json = parse_tokenizer_json(text);
-    TokenizerInfo info{.kind = "byte-level BPE", .hash = xxh3_hex(std::as_bytes(std::span(text)))};
+    TokenizerInfo info{.kind = json.spaces ? "BPE with bytes" : "byte-level BPE",
+                       .hash = xxh3_hex(std::as_bytes(std::span(text)))};
     info.vocab = vocab_of(json);
     info.special_text = true;
     info.before = json.before;
@@ -114,6 +121,7 @@ std::unique_ptr<Tokenizer> open_json(const std::string& file, const std::string&
       for (const std::int32_t id : *ids)
         if (id >= info.vocab)
           throw JsonError("its post-processor adds the id " + std::to_string(id) + ", which it lacks");
+    if (json.spaces) return std::make_unique<PieceBpe>(std::move(info), std::move(json));
     return std::make_unique<ByteLevelBpe>(std::move(info), std::move(json));
   } catch (const JsonError& error) {
     throw base::data_error(file + ": " + error.what());

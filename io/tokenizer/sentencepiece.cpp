@@ -28,6 +28,10 @@ class SentencePieceTokenizer final : public Tokenizer {
 
   std::unique_ptr<Encoder> encoder(SpecialText) const override { return sentencepiece_encoder(tables_); }
 
+  std::unique_ptr<Encoder> template_encoder() const override {
+    return sentencepiece_template_encoder(tables_);
+  }
+
   // As SentencePieceProcessor::Decode, but bytes that are no characters stay as they are.
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
@@ -75,6 +79,10 @@ class SentencePieceTokenizer final : public Tokenizer {
     const auto found = ids_.find(token);
     if (found == ids_.end()) return std::nullopt;
     return found->second;
+  }
+
+  std::string special_text_of(std::int32_t id) const override {
+    return model_.pieces[static_cast<std::size_t>(id)].text;
   }
 
  private:

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "io/text/utf8.h"
+#include "io/tokenizer/space_places.h"
 
 namespace trainerd::io {
 namespace {
@@ -113,7 +114,16 @@ class PieceEncoder final : public Encoder {
       : tables_(tables), merger_(no_bytes_, tables.merges ? *tables.merges : no_merges_) {}
 
   void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
-    tables_.normalizer.normalize(text, normalized_);
+    encode_part(text, DummyPrefix::as_model, ids);
+  }
+
+  void encode_placed(std::string_view text, std::vector<std::int32_t>& ids,
+                     std::vector<std::size_t>& ends) override {
+    encode_placed_part(text, DummyPrefix::as_model, ids, ends);
+  }
+
+  void encode_part(std::string_view text, DummyPrefix prefix, std::vector<std::int32_t>& ids) {
+    tables_.normalizer.normalize(text, normalized_, prefix);
     const std::string_view rest = normalized_;
     begin_ = ids.size();
     sum_ = 0;
@@ -123,6 +133,25 @@ class PieceEncoder final : public Encoder {
       encode_word(rest.substr(at, end - at), ids);
       at = end;
     }
+  }
+
+  void encode_placed_part(std::string_view text, DummyPrefix prefix, std::vector<std::int32_t>& ids,
+                          std::vector<std::size_t>& ends) {
+    if (!tables_.keeps_text)
+      throw EncodeError(
+          "this SentencePiece model changes the text (rules of normalization, white space that it takes off) "
+          "or "
+          "has no tokens of bytes, so that it is not known which tokens count: take a model of Llama 2, "
+          "Mistral "
+          "or Gemma, a tokenizer.json, or bytes");
+    const std::size_t first = ids.size();
+    encode_part(text, prefix, ids);
+    const bool prefixed = tables_.normalizer.dummy_prefix() && prefix == DummyPrefix::as_model;
+    SpacePlaces places(text, prefixed ? 1 : 0, " ");
+    std::size_t made = 0;
+    for (std::size_t i = first; i < ids.size(); ++i)
+      ends.push_back(
+          places.at(made += static_cast<std::size_t>(tables_.piece_bytes[static_cast<std::size_t>(ids[i])])));
   }
 
  private:
@@ -313,28 +342,78 @@ class PieceEncoder final : public Encoder {
   std::vector<std::size_t> path_;
 };
 
+class TemplatePieceEncoder final : public Encoder {
+ public:
+  explicit TemplatePieceEncoder(const SentencePieceTables& tables) : tables_(tables), pieces_(tables) {}
+
+  void encode(std::string_view text, std::vector<std::int32_t>& ids) override {
+    tables_.template_tokens.cut(
+        text, [&](const AddedTokenFinder::Match& match) { ids.push_back(match.id); },
+        [&](std::size_t begin, std::size_t end) {
+          pieces_.encode_part(text.substr(begin, end - begin), prefix_at(begin), ids);
+        });
+  }
+
+  void encode_placed(std::string_view text, std::vector<std::int32_t>& ids,
+                     std::vector<std::size_t>& ends) override {
+    if (text.empty()) return pieces_.encode_placed(text, ids, ends);
+    tables_.template_tokens.cut(
+        text,
+        [&](const AddedTokenFinder::Match& match) {
+          ids.push_back(match.id);
+          ends.push_back(match.end);
+        },
+        [&](std::size_t begin, std::size_t end) {
+          const std::size_t first = ends.size();
+          pieces_.encode_placed_part(text.substr(begin, end - begin), prefix_at(begin), ids, ends);
+          for (std::size_t i = first; i < ends.size(); ++i) ends[i] += begin;
+        });
+  }
+
+ private:
+  static DummyPrefix prefix_at(std::size_t begin) {
+    return begin == 0 ? DummyPrefix::as_model : DummyPrefix::none;
+  }
+
+  const SentencePieceTables& tables_;
+  PieceEncoder pieces_;
+};
+
 }  // namespace
 
 SentencePieceTables::SentencePieceTables(const SentencePieceModel& model)
     : normalizer(model), algorithm(model.algorithm), unknown_id(model.unknown_id) {
   Entries symbols;
+  std::vector<AddedToken> found;
+  bool has_space = false;
   if (model.byte_fallback) byte_ids.resize(256);
   for (std::size_t id = 0; id < model.pieces.size(); ++id) {
     const SentencePieceModel::Piece& piece = model.pieces[id];
     if (const auto byte = byte_of_piece(piece.text); byte && piece.type == Type::byte)
       byte_ids[*byte] = static_cast<std::int32_t>(id);
+    if (piece.type == Type::control || piece.type == Type::user_defined || piece.type == Type::unknown)
+      found.push_back({.id = static_cast<std::int32_t>(id), .content = piece.text, .special = true});
+    piece_bytes.push_back(
+        piece.type == Type::byte ? 1 : static_cast<std::int32_t>(with_spaces(piece.text).size()));
+    has_space |= piece.text == kPieceSpace && matches_text(piece.type);
     const auto text = text_inside(piece.text);
     if (!text || !matches_text(piece.type)) continue;
     by_words &= !has_inner_space(*text);
     if (piece.type == Type::user_defined) symbols.emplace_back(*text, static_cast<std::int32_t>(id));
   }
   user_defined = ByteTrie(std::move(symbols));
+  template_tokens = AddedTokenFinder(std::move(found));
+  keeps_text = model.charsmap.empty() && !model.remove_extra_whitespaces && !byte_ids.empty() && has_space;
   if (algorithm == SentencePieceModel::Algorithm::unigram) make_unigram(model, *this);
   else make_bpe(model, *this);
 }
 
 std::unique_ptr<Encoder> sentencepiece_encoder(const SentencePieceTables& tables) {
   return std::make_unique<PieceEncoder>(tables);
+}
+
+std::unique_ptr<Encoder> sentencepiece_template_encoder(const SentencePieceTables& tables) {
+  return std::make_unique<TemplatePieceEncoder>(tables);
 }
 
 }  // namespace trainerd::io

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "io/tokenizer/added_tokens.h"
 #include "io/tokenizer/bpe.h"
 #include "io/tokenizer/byte_trie.h"
 #include "io/tokenizer/sentencepiece_model.h"
@@ -27,6 +28,10 @@ struct SentencePieceTables {
   /// the spaces before it.
   bool by_words = true;
   ByteTrie user_defined;  ///< ids of user-defined symbols
+  /// A text's characters stay as they are, but for spaces, and no token stands for several unknown ones.
+  bool keeps_text = false;
+  std::vector<std::int32_t> piece_bytes;  ///< [id] of a normalized text
+  AddedTokenFinder template_tokens{{}};   ///< control and user-defined pieces and the unknown one
 
   // Unigram.
   ByteTrie pieces;            ///< ids, without control, unknown, byte and unused pieces
@@ -42,5 +47,8 @@ struct SentencePieceTables {
 };
 
 std::unique_ptr<Encoder> sentencepiece_encoder(const SentencePieceTables& tables);
+/// Finds control and user-defined pieces in the text, as transformers does. Of the parts between them only
+/// one that begins the text gets the model's space.
+std::unique_ptr<Encoder> sentencepiece_template_encoder(const SentencePieceTables& tables);
 
 }  // namespace trainerd::io

@@ -104,7 +104,7 @@ void SentencePieceNormalizer::append(std::string_view part, std::string& out) co
 }
 
 // As Normalizer::Normalize in normalizer.cc.
-void SentencePieceNormalizer::normalize(std::string_view text, std::string& out) const {
+void SentencePieceNormalizer::normalize(std::string_view text, std::string& out, DummyPrefix prefix) const {
   out.clear();
   if (remove_extra_whitespaces_) {
     while (!text.empty()) {
@@ -115,7 +115,7 @@ void SentencePieceNormalizer::normalize(std::string_view text, std::string& out)
   }
   if (text.empty()) return;
   out.reserve(text.size() + text.size() / 8 + 16);
-  if (dummy_prefix_) out += ' ';
+  if (dummy_prefix_ && prefix == DummyPrefix::as_model) out += ' ';
   bool after_space = remove_extra_whitespaces_;  // and further spaces are left out
   while (!text.empty()) {
     std::size_t plain = 0;

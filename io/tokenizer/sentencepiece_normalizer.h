@@ -49,12 +49,17 @@ class Charsmap {
   std::array<bool, 128> ascii_{};
 };
 
+/// Whether a text gets the space that a model puts before a text.
+enum class DummyPrefix : std::uint8_t { as_model, none };
+
 /// A text as the model's pieces see it: rules applied, white space as the model has it, ' ' for U+2581.
 class SentencePieceNormalizer {
  public:
   explicit SentencePieceNormalizer(const SentencePieceModel& model);
   /// `text` is valid UTF-8. Replaces `out`. Throws EncodeError where a rule cuts a character in two.
-  void normalize(std::string_view text, std::string& out) const;
+  void normalize(std::string_view text, std::string& out, DummyPrefix prefix) const;
+  /// The model puts a space before a text.
+  bool dummy_prefix() const { return dummy_prefix_; }
 
  private:
   struct Part {

@@ -17,7 +17,9 @@ constexpr const char* kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 constexpr const char* kImplemented =
-    "; this program reads byte-level BPE as of GPT-2, Llama 3 and Qwen. For another tokenizer take its "
+    "; this program reads byte-level BPE as of GPT-2, Llama 3 and Qwen, and BPE that falls back to bytes as "
+    "of "
+    "Llama 2, Mistral and Gemma. For another tokenizer take its "
     "SentencePiece model (tokenizer.model) where it has one, or write token files by its own library";
 
 [[noreturn]] void refuse(const std::string& what) { throw JsonError(what + kImplemented); }
@@ -150,6 +152,97 @@ void check_decoder(const json& part) {
   }
 }
 
+// The steps of a normalizer or a decoder, one after the other.
+std::vector<json> steps_of(const json& file, const char* key, const char* list_key) {
+  if (is_null(file, key)) return {};
+  const json& part = file[key];
+  if (string_member(part, "type") != "Sequence") return {part};
+  only_keys(part, std::string("a Sequence in the ") + key, {"type", list_key});
+  const json& steps = list(part, list_key);
+  return {steps.begin(), steps.end()};
+}
+
+bool is_piece_space(const std::string& text) { return text == "\xe2\x96\x81"; }
+
+// Replace of `from` by `to`, both texts.
+bool replaces(const json& step, const std::string& from, const std::string& to) {
+  if (string_member(step, "type") != "Replace") return false;
+  only_keys(step, "Replace", {"type", "pattern", "content"});
+  const json& pattern = member(step, "pattern");
+  only_keys(pattern, "the pattern of Replace", {"Regex", "String"});
+  return pattern.size() == 1 && pattern.contains("String") && string_member(pattern, "String") == from &&
+         string_member(step, "content") == to;
+}
+
+// The normalizers of Llama 2 (Prepend, Replace) and Gemma (Replace).
+void read_space_normalizer(const json& file, SpaceRule& rule) {
+  const std::vector<json> steps = steps_of(file, "normalizer", "normalizers");
+  for (std::size_t i = 0; i < steps.size(); ++i) {
+    const std::string type = string_member(steps[i], "type");
+    if (i == 0 && steps.size() == 2 && type == "Prepend" &&
+        is_piece_space(string_member(steps[i], "prepend"))) {
+      only_keys(steps[i], "the normalizer Prepend", {"type", "prepend"});
+      rule.prefix = SpaceRule::Prefix::always;
+    } else if (i + 1 == steps.size() && replaces(steps[i], " ", "\xe2\x96\x81")) {
+      rule.normalizer = true;
+    } else {
+      refuse("its normalizer has the step " + type + ", which is not the one that puts U+2581 for a space");
+    }
+  }
+}
+
+// Metaspace as transformers writes it for Llama and Mistral; Gemma's Split finds no space behind its
+// normalizer.
+void read_space_pre_tokenizer(const json& file, SpaceRule& rule) {
+  if (is_null(file, "pre_tokenizer")) {
+    if (!rule.normalizer) refuse("neither its normalizer nor its pre-tokenizer puts U+2581 for a space");
+    return;
+  }
+  const json& part = file["pre_tokenizer"];
+  const std::string type = string_member(part, "type");
+  if (type == "Split" && rule.normalizer) {
+    only_keys(part, "the pre-tokenizer Split", {"type", "pattern", "behavior", "invert"});
+    const json& pattern = member(part, "pattern");
+    if (pattern.size() == 1 && pattern.contains("String") && string_member(pattern, "String") == " ") return;
+    refuse("its pre-tokenizer Split cuts at another text than a space");
+  }
+  if (type != "Metaspace" || rule.normalizer) refuse("its pre-tokenizer is " + type);
+  only_keys(part, "the pre-tokenizer Metaspace",
+            {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
+  if (!is_piece_space(string_member(part, "replacement")))
+    refuse("its pre-tokenizer Metaspace replaces a space by another character than U+2581");
+  if (flag(part, "split", true)) refuse("its pre-tokenizer Metaspace splits at spaces (split)");
+  const std::string scheme =
+      is_null(part, "prepend_scheme") ? "always" : string_member(part, "prepend_scheme");
+  if (scheme == "first") rule.prefix = SpaceRule::Prefix::first;
+  else if (scheme == "always") rule.prefix = SpaceRule::Prefix::missing;
+  else if (scheme != "never") refuse("its pre-tokenizer Metaspace has the prepend_scheme " + scheme);
+}
+
+void read_space_decoder(const json& file, SpaceRule& rule) {
+  for (const json& step : steps_of(file, "decoder", "decoders")) {
+    const std::string type = string_member(step, "type");
+    if (type == "Strip") {
+      only_keys(step, "the decoder Strip", {"type", "content", "start", "stop"});
+      if (string_member(step, "content") != " " || member(step, "start") != 1 || member(step, "stop") != 0)
+        refuse("its decoder Strip takes more than one space off the beginning");
+      rule.strips_first_space = true;
+    } else if (type == "Metaspace") {
+      rule.strips_first_space = is_null(step, "prepend_scheme") || step["prepend_scheme"] != "never";
+    } else if (type != "ByteFallback" && type != "Fuse" && !replaces(step, "\xe2\x96\x81", " ")) {
+      refuse("its decoder is " + type);
+    }
+  }
+}
+
+SpaceRule read_space_rule(const json& file) {
+  SpaceRule rule;
+  read_space_normalizer(file, rule);
+  read_space_pre_tokenizer(file, rule);
+  read_space_decoder(file, rule);
+  return rule;
+}
+
 void read_added(const json& part, TokenizerJson& out) {
   only_keys(part, "an added token",
             {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
@@ -193,7 +286,7 @@ void read_model(const json& model, TokenizerJson& out) {
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!is_null(model, key) && !string_member(model, key).empty())
       refuse(std::string("its model has ") + key + " \"" + string_member(model, key) + "\"");
-  if (flag(model, "byte_fallback", false)) refuse("its model falls back to bytes (byte_fallback)");
+  if (flag(model, "byte_fallback", false)) out.spaces.emplace();
   out.ignore_merges = flag(model, "ignore_merges", false);
   const json& vocab = member(model, "vocab");
   if (!vocab.is_object()) throw JsonError("\"vocab\" is not an object");
@@ -215,12 +308,16 @@ TokenizerJson parse_tokenizer_json(std::string_view text) {
       throw JsonError("it has " + std::string(key) + ", which would change documents: set it to null");
   TokenizerJson out;
   read_model(member(file, "model"), out);
-  if (!is_null(file, "normalizer")) read_normalizer(file["normalizer"], out);
-  bool byte_level = false;
-  if (!is_null(file, "pre_tokenizer")) read_pre_tokenizer(file["pre_tokenizer"], out, byte_level);
-  if (!byte_level) refuse("it has no ByteLevel pre-tokenizer");
+  if (out.spaces) {
+    *out.spaces = read_space_rule(file);
+  } else {
+    if (!is_null(file, "normalizer")) read_normalizer(file["normalizer"], out);
+    bool byte_level = false;
+    if (!is_null(file, "pre_tokenizer")) read_pre_tokenizer(file["pre_tokenizer"], out, byte_level);
+    if (!byte_level) refuse("it has no ByteLevel pre-tokenizer");
+    if (!is_null(file, "decoder")) check_decoder(file["decoder"]);
+  }
   if (!is_null(file, "post_processor")) read_post_processor(file["post_processor"], out);
-  if (!is_null(file, "decoder")) check_decoder(file["decoder"]);
   if (!is_null(file, "added_tokens"))
     for (const json& item : list(file, "added_tokens")) read_added(item, out);
   return out;

@@ -4,10 +4,12 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "io/tokenizer/added_tokens.h"
+#include "io/tokenizer/bpe.h"
 
 namespace trainerd::io {
 
@@ -21,12 +23,28 @@ struct SplitStep {
   Kind kind = Kind::isolated;
 };
 
-/// What a Hugging Face `tokenizer.json` of byte-level BPE says.
+/// How a file that was made of a SentencePiece model treats spaces: each becomes U+2581, and a text may get
+/// one more before it.
+struct SpaceRule {
+  enum class Prefix : std::uint8_t {
+    none,
+    always,   ///< before each part between added tokens (the normalizer Prepend of Llama 2)
+    missing,  ///< before each part that does not begin with a space (Metaspace, "always")
+    first     ///< the same where a text begins, but not behind an added token (Metaspace, "first")
+  };
+  Prefix prefix = Prefix::none;
+  bool normalizer = false;          ///< the normalizer does it, so that added tokens can be found behind it
+  bool strips_first_space = false;  ///< the decoder takes one space off the beginning
+};
+
+/// What a Hugging Face `tokenizer.json` of byte-level BPE says, or of BPE of characters that falls back to
+/// bytes, as made of a SentencePiece model.
 struct TokenizerJson {
   std::vector<std::pair<std::string, std::int32_t>> vocab;  ///< by the tokens' texts (see ByteMap)
   std::vector<std::pair<std::string, std::string>> merges;  ///< in the order of their ranks
   bool ignore_merges = false;  ///< a piece that is a token becomes it, whatever the merges say
   std::vector<AddedToken> added;
+  std::optional<SpaceRule> spaces;  ///< BPE of characters; else byte-level BPE, by what follows
   bool nfc = false;
   std::vector<SplitStep> splits;
   bool prefix_space = false;                    ///< each piece is made to begin with a space
@@ -37,5 +55,15 @@ struct TokenizerJson {
 /// Reads such a file's text. Throws JsonError saying what is wrong, or which part of the file this program
 /// does not implement.
 TokenizerJson parse_tokenizer_json(std::string_view text);
+
+/// One more than the largest id of a file. Throws JsonError: it is far above all others.
+std::int64_t vocab_of(const TokenizerJson& json);
+/// The merges, by the ids of the tokens' texts. Throws JsonError: one names a token that is not there.
+MergeTable merge_table(const TokenizerJson& json, const std::unordered_map<std::string, std::int32_t>& ids);
+/// Adds the file's added tokens to `ids` and their texts to `texts`. The reference library numbers new tokens
+/// by itself, from the size of the vocabulary on in the order of the file: throws JsonError where the file
+/// says otherwise, because the two would not agree.
+void number_added_tokens(const TokenizerJson& json, std::unordered_map<std::string, std::int32_t>& ids,
+                         std::vector<std::optional<std::string>>& texts);
 
 }  // namespace trainerd::io

@@ -6,6 +6,7 @@
 #include "io/text/json.h"
 #include "io/text/utf8.h"
 #include "io/tokenizer/byte_level_bpe.h"
+#include "io/tokenizer/piece_bpe.h"
 #include "io/tokenizer/sentencepiece.h"
 #include "kernels/base/error.h"
 
@@ -41,7 +42,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     io::TokenizerJson json = io::parse_tokenizer_json(file);
     io::TokenizerInfo info{.kind = "byte-level BPE", .hash = ""};
     info.vocab = io::vocab_of(json);
-    use(io::ByteLevelBpe(info, std::move(json)), file);
+    if (json.spaces) use(io::PieceBpe(info, std::move(json)), file);
+    else use(io::ByteLevelBpe(info, std::move(json)), file);
   } catch (const io::JsonError&) {
   } catch (const io::SentencePieceError&) {}
   return 0;

@@ -202,7 +202,7 @@ class Dpo(NodesTest):
         # Nor of a run that was no such run when it began.
         text = self.root / "plain.txt"
         text.write_text("cow? moo " * 500)
-        self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", "--set", "data={format: text, tokenizer: bytes}", "--set", f"data.train=[{text}]")
+        self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", "--set", "data={format: text, tokenizer: bytes, other_tokenizer: allow}", "--set", f"data.train=[{text}]")
         later = self.run_job(self.job("plain", steps=9), "--set", "data.on_change=continue", status=5)
         self.assertIn("was trained without it, and its reference would be the weights from before that: give the job another `output`", later)
         # Other weights are another reference.

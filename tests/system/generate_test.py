@@ -74,7 +74,7 @@ class Generate(RunTest):
         (directory / "tokenizer_config.json").write_text("{}")
         self.assertEqual(said(), ids[1:])
         (directory / "tokenizer.model").unlink()
-        self.assertIn("its model falls back to bytes", self.generate(directory, "--prompt", "the", status=4))
+        self.assertIn("puts U+2581 for a space", self.generate(directory, "--prompt", "the", status=4))
 
     def test_what_cannot_be_is_refused(self):
         config = dict(CONFIGS["gpt2"])

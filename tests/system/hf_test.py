@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import signal
 import struct
 import time
@@ -22,7 +23,7 @@ batch: {{global: 4, micro: 1}}
 precision: fp32
 optimizer: {{name: adamw, lr: {lr}, schedule: {{kind: constant}}}}
 steps: {steps}
-data: {{train: [{data}], format: text, tokenizer: bytes}}
+data: {{train: [{data}], format: text, tokenizer: bytes, other_tokenizer: allow}}
 checkpoint: {{every: 2}}
 metrics: {{listen: "off"}}
 """
@@ -225,6 +226,15 @@ class HuggingFace(NodesTest):
         self.assertFalse((self.root / "other-run" / "tokenizer").exists())
         self.run_job(*on_data(other, self.root / "other", other_tokenizer="allow"))
         self.assertIn("was not compared", subprocess.run([BINARY, "validate", *on_data(other, self.root / "nowhere")], capture_output=True, text=True).stderr)
+        # Bytes of text would be ids of other texts; the command that is named makes the data.
+        text = self.data
+        bytes_too = [self.from_job(directory, "text-run"), "--set", f"data={{train: [{text}], format: text}}"]
+        for said in (self.command("validate", *bytes_too, status=4), self.run_job(*bytes_too, status=4)):
+            self.assertIn("data.format: text gives one token a byte, and the model has a tokenizer", said)
+        command = re.search(r"\(trainerd (data prepare .*?)\)", said)[1].split()
+        self.assertEqual(command, ["data", "prepare", str(text), "--out", "tokens", "--tokenizer", str(directory / "tokenizer.json")])
+        subprocess.run([BINARY, *command], cwd=self.root, check=True, capture_output=True)
+        self.command("validate", *on_data(same, self.root / "tokens"))
         # After a resume too, whatever data it may go on with.
         on = ["--set", "steps=2"]
         self.assertIn("the data was prepared by the tokenizer",

@@ -22,7 +22,7 @@ batch: {{global: 4, micro: 1}}
 precision: fp32
 optimizer: {{name: adamw, lr: 1.0e-2, schedule: {{kind: constant}}}}
 steps: {steps}
-data: {{train: [{data}], valid: [{data}], format: text, tokenizer: bytes}}
+data: {{train: [{data}], valid: [{data}], format: text, tokenizer: bytes, other_tokenizer: allow}}
 checkpoint: {{every: 3, keep: 9}}
 evaluate: {{every: {steps}, batches: 2}}
 metrics: {{listen: "off"}}

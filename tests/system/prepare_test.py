@@ -142,9 +142,12 @@ class Chat(Prepare):
         folder = self.root / f"tokenizer-{name}"
         if not folder.exists():
             folder.mkdir()
-            (folder / "tokenizer.json").write_text(chat_fixture.with_tokens(name))
-            (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": chat_fixture.BOS[name]}))
-        return folder / "tokenizer.json"
+            (folder / "tokenizer_config.json").write_text(json.dumps(chat_fixture.config_of(name)))
+            if name.endswith(".model"):
+                (folder / "tokenizer.model").write_bytes(chat_fixture.model_with_tokens(name.removesuffix(".model")))
+            else:
+                (folder / "tokenizer.json").write_text(chat_fixture.with_tokens(name))
+        return folder / ("tokenizer.model" if name.endswith(".model") else "tokenizer.json")
 
     def documents(self, name, width="H"):
         """Ids and masks of each document."""
@@ -161,19 +164,54 @@ class Chat(Prepare):
 
     def test_templates_write_and_encode_what_apply_chat_template_does(self):
         expected = json.loads((CHAT / "expected.json").read_text())
-        self.assertEqual(len(expected["templates"]), 7)
-        for name, template in expected["templates"].items():
+        self.assertEqual(len(expected["templates"]), 14)
+        for template in expected["templates"]:
+            name, tokenizer = template["chat"], self.tokenizer(template["tokenizer"])
             conversations = expected["conversations"] + ([expected["thoughts"]] if name == "qwen3" else [])
             self.assertEqual(len(template["rows"]), len(conversations))
-            (self.root / "chat.jsonl").write_text("".join(json.dumps({"id": 1, "messages": messages}) + "\n" for messages in conversations))
-            output = self.prepare("chat.jsonl", "--out", name, "--chat", name, "--tokenizer", self.tokenizer(template["tokenizer"]))
-            dataset = json.loads((self.root / name / "dataset.json").read_text())
-            learned = sum(row["mask"].count("1") for row in template["rows"])
+
+            def prepare(out, taken, status=0):
+                (self.root / "chat.jsonl").write_text("".join(json.dumps({"id": 1, "messages": messages}) + "\n" for messages in taken))
+                return self.prepare("chat.jsonl", "--out", out, "--chat", name, "--tokenizer", tokenizer, status=status)
+
+            rows = []
+            for messages, row in zip(conversations, template["rows"]):
+                system = messages[0]["role"] == "system"
+                if row is None:  # the template refuses it, too
+                    self.assertRegex(prepare("none", [messages], 4), "has no place for a system message|take turns, and the user begins")
+                elif name == "mistral" and system:  # the template leaves a part out without a word
+                    self.assertIn("leaves the system message out where the last message is an answer", prepare("none", [messages], 4))
+                else:
+                    rows.append((messages, row))
+            self.assertGreater(len(rows), 6)
+            out = f"{name}-{template['tokenizer']}"
+            output = prepare(out, [messages for messages, _ in rows])
+            dataset = json.loads((self.root / out / "dataset.json").read_text())
+            learned = sum(row["mask"].count("1") for _, row in rows)
             self.assertEqual((dataset["chat"], dataset["loss_mask"], dataset["learned_tokens"]), (name, True, learned))
             self.assertIn(f"{learned:,} of the tokens count in the loss", output)
-            for messages, row, (ids, mask) in zip(conversations, template["rows"], self.documents(name)):
-                self.assertEqual(ids, row["ids"], (name, messages))
-                self.assertEqual("".join(map(str, mask)), row["mask"], (name, messages))
+            for (messages, row), (ids, mask) in zip(rows, self.documents(out), strict=True):
+                self.assertEqual(ids, row["ids"], (out, messages))
+                self.assertEqual("".join(map(str, mask)), row["mask"], (out, messages))
+
+    def test_pairs_and_completions_of_a_sentencepiece_model_count_the_answer(self):
+        tokenizer = self.tokenizer("llama2.model")
+        (self.root / "a.jsonl").write_text(json.dumps({"prompt": "Two and two?", "completion": " four", "chosen": " four", "rejected": " five 你"}) + "\n")
+        self.prepare("a.jsonl", "--out", "out", "--completion", "completion", "--tokenizer", tokenizer, "--no-append-eos")
+        self.prepare("a.jsonl", "--out", "plain", "--field", "completion", "--tokenizer", tokenizer, "--no-append-eos")
+        self.prepare("a.jsonl", "--out", "pairs", "--pairs", "--tokenizer", tokenizer, "--no-append-eos")
+        (ids, mask), = self.documents("out")
+        chosen, rejected = self.documents("pairs")
+        self.assertEqual((ids, mask), chosen)
+        # " four" is "▁four" behind other text, and "▁▁four" where a text begins.
+        learned = [id for id, m in zip(ids, mask) if m]
+        self.assertEqual(bytes(mask), bytes(sorted(mask)))
+        plain = list(array.array("H", (self.root / "plain" / "tokens-00000.bin").read_bytes()))
+        self.assertEqual(learned[1:], plain[-len(learned) + 1:])
+        self.assertEqual(mask[:4], [0, 0, 0, 0])
+        common = sum(1 for _ in os.path.commonprefix([ids, rejected[0]]))
+        self.assertEqual(sum(rejected[1]), len(rejected[0]) - (len(mask) - sum(mask)))
+        self.assertGreaterEqual(common, len(mask) - sum(mask))
 
     def test_the_documented_command(self):
         (self.root / "chats.jsonl").write_text(json.dumps({"messages": chat_fixture.turns("a", "b")}) + "\n")
@@ -231,7 +269,10 @@ class Chat(Prepare):
         self.assertIn("has no token <|im_start|>", refused(good, chat="chatml", status=2))
         self.assertIn("there is no template \"llama\"; there are chatml", refused(good, chat="llama", status=2))
         self.assertIn("is written in special tokens", refused(good, "--specials-as-text", status=2))
-        self.assertIn("SentencePiece", refused(good, file=TOKENIZERS / "bpe.model", status=2))
+        # A model that changes the text: NFKC, white space.
+        self.assertIn("this SentencePiece model changes the text", refused(good, chat="llama2", file=TOKENIZERS / "unigram.model", status=2))
+        self.assertIn("has no token [INST]", refused(good, chat="mistral", file=TOKENIZERS / "bpe.model", status=2))
+        self.assertIn("has a system message alone", refused({"messages": [{"role": "system", "content": "a"}]}, chat="llama2", file=TOKENIZERS / "bpe.model"))
         (tokenizer.parent / "tokenizer_config.json").unlink()
         self.assertIn("names no token that begins a text", refused(good, status=2))
         (self.root / "a.txt").write_text("text")

@@ -25,6 +25,22 @@ Stated stated_by(const job::JobSpec& job, const io::DataFiles& files) {
   return {dataset->hash, dataset->file, dataset->path, dataset->end};
 }
 
+// One token a byte, for a model whose ids mean other texts.
+std::string bytes_of_other(const job::JobSpec& job, const std::string& directory) {
+  std::string inputs, tokenizer = directory;
+  for (const io::DataSource& source : job.data.sources)
+    for (const std::string& path : source.path) inputs += path + " ";
+  for (const std::string& path : job.data.train) inputs += path + " ";
+  for (const char* name : {"tokenizer.model", "tokenizer.json"})
+    if (std::error_code error; std::filesystem::exists(std::filesystem::path(directory) / name, error))
+      tokenizer = (std::filesystem::path(directory) / name).string();
+  return "data.format: text gives one token a byte, and the model has a tokenizer, in " + directory +
+         ": encode the text by it (trainerd data prepare " + inputs + "--out tokens --tokenizer " +
+         tokenizer +
+         "), and set data: {format: tokens, train: [tokens]}; or set data.other_tokenizer: allow to train on "
+         "bytes";
+}
+
 }  // namespace
 
 RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) {
@@ -73,6 +89,7 @@ RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files) 
 std::string other_tokenizer(const job::JobSpec& job, const std::string& directory,
                             const io::DataFiles& files) {
   if (job.data.other_tokenizer == io::OtherTokenizer::allow) return "";
+  if (job.data.format == io::DataFormat::text) return bytes_of_other(job, directory);
   const auto data = io::check_one_tokenizer(job.data, job.model.vocab, false, files);
   if (!data || hf::may_be_tokenizer(directory, data->hash)) return "";
   return data->path + ": the data was prepared by the tokenizer " +

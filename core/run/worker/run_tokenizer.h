@@ -27,7 +27,8 @@ struct RunTokenizer {
 RunTokenizer run_tokenizer(const job::JobSpec& job, const io::DataFiles& files);
 
 /// What is wrong where the data was made by another tokenizer than the model's, whose files are in
-/// `directory`; empty: nothing, or data.other_tokenizer allows it. Throws DataError: the data cannot be read.
+/// `directory`, or is text, which gives bytes; empty: nothing, or data.other_tokenizer allows it. Throws
+/// DataError: the data cannot be read.
 std::string other_tokenizer(const job::JobSpec& job, const std::string& directory,
                             const io::DataFiles& files);
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Makes expected.json: conversations as `apply_chat_template` of transformers writes and encodes them.
 
-    pip install transformers==5.23.0 trl==1.16.0 jinja2 tokenizers
+    pip install transformers==5.23.0 trl==1.16.0 jinja2 tokenizers sentencepiece==0.2.3 protobuf
     python3 tests/io/chat/make.py
 
-The templates of the models are those that trl carries for comparison (trl/chat_templates); chatml and Qwen2's are
-too short to be anyone's. The tokenizers are those of ../tokenizers with the models' tokens added. The tests need none
+The templates of the models are those that trl carries for comparison (trl/chat_templates); chatml, Qwen2's, Llama 2's and
+Mistral's (without tools) are too short to be anyone's. The tokenizers are those of ../tokenizers with the models' tokens added. The tests need none
 of these packages: they import `with_tokens` alone.
 """
 
@@ -13,6 +13,7 @@ import importlib.util
 import json
 import pathlib
 import re
+import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 TOKENIZERS = HERE.parent / "tokenizers"
@@ -23,9 +24,43 @@ QWEN2 = ("{% for message in messages %}{% if loop.first and messages[0]['role'] 
 # Name here, trl's name or the template, tokenizer.
 TEMPLATES = [("chatml", CHATML, "qwen2"), ("qwen2", QWEN2, "qwen2"), ("qwen2.5", "qwen2_5", "qwen2"), ("qwen3", "qwen3", "qwen2"),
              ("qwen3-instruct", "qwen3_instruct_2507", "qwen2"), ("llama3", "llama3", "llama3"), ("llama3.1", "llama3_1", "llama3")]
-ADDED = {"qwen2": ["<think>", "</think>"], "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]}
-SPECIAL = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"}
-BOS = {"qwen2": None, "llama3": "<|begin_of_text|>"}
+LLAMA2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}"
+          "{% else %}{% set loop_messages = messages %}{% set system_message = false %}{% endif %}"
+          "{% for message in loop_messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+          "{% if loop.index0 == 0 and system_message != false %}{% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}"
+          "{% else %}{% set content = message['content'] %}{% endif %}"
+          "{% if message['role'] == 'user' %}{{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}"
+          "{% elif message['role'] == 'assistant' %}{{ ' ' + content.strip() + ' ' + eos_token }}{% endif %}{% endfor %}")
+MISTRAL = ("{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}"
+           "{%- else %}{%- set loop_messages = messages %}{%- endif %}{{- bos_token }}{%- for message in loop_messages %}"
+           "{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('roles must alternate') }}{%- endif %}"
+           "{%- if message['role'] == 'user' %}{%- if loop.last and system_message is defined %}{{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
+           "{%- else %}{{- '[INST] ' + message['content'] + '[/INST]' }}{%- endif %}"
+           "{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content']|trim + eos_token }}{%- endif %}{%- endfor %}")
+# The last three by the SentencePiece models that these tokenizers were made of.
+TEMPLATES += [("llama2", LLAMA2, "llama2"), ("mistral", MISTRAL, "mistral"), ("gemma", "gemma", "gemma"), ("gemma3", "gemma3", "gemma"),
+              ("llama2", LLAMA2, "llama2.model"), ("mistral", MISTRAL, "mistral.model"), ("gemma", "gemma", "gemma.model")]
+ADDED = {"qwen2": ["<think>", "</think>"], "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "llama2": [], "mistral": ["[INST]", "[/INST]"],
+         "gemma": ["<start_of_turn>", "<end_of_turn>"]}
+SPECIAL = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
+BOS = {"qwen2": None, "llama3": "<|begin_of_text|>"} | {name + end: "<s>" for name in ("llama2", "mistral", "gemma") for end in ("", ".model")}
+EOS = {name: bos and bos.replace("<s>", "</s>").replace("begin", "end") for name, bos in BOS.items()}
+PIECES = ("llama2", "mistral", "gemma")
+
+
+def model_with_tokens(name):
+    """bpe.model with control pieces for these tokens behind its own; Gemma's puts no space before a text."""
+    message = (TOKENIZERS / "bpe.model").read_bytes()
+    for text in ADDED[name]:
+        piece = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x18\x03"  # text, type: control
+        message += b"\x0a" + bytes([len(piece)]) + piece
+    return message + (b"\x1a\x02\x18\x00" if name == "gemma" else b"")  # normalizer_spec.add_dummy_prefix: false
+
+
+def config_of(name):
+    kind = {"gemma": "GemmaTokenizer"}.get(name.removesuffix(".model"), "LlamaTokenizer")
+    config = {"bos_token": BOS[name], "eos_token": EOS[name]}
+    return config | ({"tokenizer_class": kind, "unk_token": "<unk>", "pad_token": "</s>", "mask_token": "<unk>"} if name.endswith(".model") else {})
 
 
 def with_tokens(name):
@@ -63,22 +98,39 @@ THOUGHTS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "reasonin
 
 def answers(text, name):
     """Where the assistant speaks, by the frame around each turn."""
+    if name in ("llama2", "mistral"):  # an answer is all from the question's end
+        return re.compile(re.escape("[/INST]")), "</s>"
+    if name.startswith("gemma"):
+        return re.compile(re.escape("<start_of_turn>model\n")), "<end_of_turn>"
     llama = name.startswith("llama")
     frame = re.compile(re.escape("<|start_header_id|>assistant<|end_header_id|>\n\n") if llama else re.escape("<|im_start|>assistant\n"))
     return frame, "<|eot_id|>" if llama else "<|im_end|>"
 
 
 def expect(name, template, tokenizer_name):
-    from transformers import PreTrainedTokenizerFast
+    import jinja2
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
     from tokenizers import Tokenizer
     if "{" not in template:
         package = pathlib.Path(importlib.util.find_spec("trl").origin).parent
         template = (package / "chat_templates" / f"{template}.jinja").read_text()
-    fast = Tokenizer.from_str(with_tokens(tokenizer_name))
-    hf = PreTrainedTokenizerFast(tokenizer_object=fast, bos_token=BOS[tokenizer_name], chat_template=template)
+    if tokenizer_name.endswith(".model"):
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "tokenizer.model").write_bytes(model_with_tokens(tokenizer_name.removesuffix(".model")))
+            (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(config_of(tokenizer_name)))
+            hf = AutoTokenizer.from_pretrained(folder)
+        hf.chat_template = template
+        fast = hf.backend_tokenizer
+    else:
+        fast = Tokenizer.from_str(with_tokens(tokenizer_name))
+        hf = PreTrainedTokenizerFast(tokenizer_object=fast, bos_token=BOS[tokenizer_name], eos_token=EOS[tokenizer_name], chat_template=template)
     out = []
     for messages in CONVERSATIONS + ([THOUGHTS] if name == "qwen3" else []):
-        text = hf.apply_chat_template(messages, tokenize=False)
+        try:
+            text = hf.apply_chat_template(messages, tokenize=False)
+        except jinja2.TemplateError:
+            out.append(None)  # the template refuses it
+            continue
         ids = hf.apply_chat_template(messages, tokenize=True, return_dict=False)
         # By the offsets of the reference library: a token counts when one of its characters is the assistant's. Offsets
         # are into the text before normalization, as are the spans.
@@ -103,7 +155,7 @@ def expect(name, template, tokenizer_name):
 
 
 def main():
-    templates = {name: {"tokenizer": tokenizer, "rows": expect(name, template, tokenizer)} for name, template, tokenizer in TEMPLATES}
+    templates = [{"chat": name, "tokenizer": tokenizer, "rows": expect(name, template, tokenizer)} for name, template, tokenizer in TEMPLATES]
     content = {"conversations": CONVERSATIONS, "thoughts": THOUGHTS, "templates": templates}
     (HERE / "expected.json").write_text(json.dumps(content, separators=(",", ":")) + "\n")
 

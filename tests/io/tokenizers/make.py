@@ -1,9 +1,11 @@
 """Makes the tokenizer files of this folder and what the reference libraries make of text by them.
 
-  pip install tokenizers==0.23.3 sentencepiece==0.2.3 xxhash && python3 make.py      (Python 3.11: its tables are of Unicode 14)
+  pip install tokenizers==0.23.3 sentencepiece==0.2.3 transformers==5.23.0 protobuf xxhash && python3 make.py [FILE ...]
+  (Python 3.11: its tables are of Unicode 14; with names only these files are made again)
 
 mix.json       what `mixed_text` draws from: words, odd texts, all ranges of code points that Unicode 14 assigns
 gpt2.json ...  tokenizer files of 2,000 tokens with the patterns and normalizers of their families
+llama2.json .. the vocabulary of bpe.model as transformers converts it, with the normalizers and pre-tokenizers of their families
 *.model        SentencePiece models, trained by version 0.1.99; pieces/ has more with a script of their own
 expected.json  by file: the number of ids of `mixed_text(7, 1_200_000)`, the XXH3 of the ids as int32, the first of them, the same with
                special tokens' texts as plain text; and the ids of each of "cases"
@@ -165,6 +167,28 @@ def make_sentencepiece(name, text):
         (HERE / f"{name}.model").write_bytes((pathlib.Path(folder) / "model.model").read_bytes())
 
 
+def make_pieces(name):
+    """bpe.model as a tokenizer.json of Llama 2 (a space before each part between special tokens, which are found in normalized
+    text), of Mistral (Metaspace) and of Gemma (no space before a text)."""
+    from transformers import AutoTokenizer
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "tokenizer.model").write_bytes((HERE / "bpe.model").read_bytes())
+        config = {"tokenizer_class": "GemmaTokenizer" if name == "gemma" else "LlamaTokenizer", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+        if name == "gemma":
+            config |= {"pad_token": "</s>", "mask_token": "<unk>"}
+        (pathlib.Path(folder) / "tokenizer_config.json").write_text(json.dumps(config))
+        file = json.loads(AutoTokenizer.from_pretrained(folder).backend_tokenizer.to_str())
+    if name == "llama2":
+        file["pre_tokenizer"] = None
+        file["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
+        for token in file["added_tokens"]:
+            token["normalized"] = token["special"]
+    file["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+                              "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+                              "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
+    (HERE / f"{name}.json").write_text(json.dumps(file, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
 def expect_sentencepiece(name, text):
     import sentencepiece
     processor = sentencepiece.SentencePieceProcessor(model_file=str(HERE / f"{name}.model"))
@@ -194,14 +218,23 @@ def main():
     mix = {"words": WORDS, "odd": ODD, "ranges": assigned_ranges()}
     # ASCII, so that no editor normalizes it.
     (HERE / "mix.json").write_text(json.dumps(mix, separators=(",", ":")) + "\n")
+    wanted = sys.argv[1:]
     train, text = mixed_text(mix, TRAIN_SEED, TRAIN_BYTES), mixed_text(mix, SEED, TEXT_BYTES)
     expected = {"seed": SEED, "bytes": TEXT_BYTES, "cases": CASES, "files": {}}
+    if wanted:
+        expected["files"] = json.loads((HERE / "expected.json").read_text())["files"]
     for name in ("gpt2", "llama3", "qwen2"):
-        make_bpe(name, train)
-        expected["files"][f"{name}.json"] = expect_bpe(name, text)
+        if not wanted or f"{name}.json" in wanted:
+            make_bpe(name, train)
+            expected["files"][f"{name}.json"] = expect_bpe(name, text)
     for name in ("bpe", "unigram"):
-        make_sentencepiece(name, mixed_text({**mix, "ranges": [[0x61, 0x7A]]}, TRAIN_SEED, TRAIN_BYTES // 5))
-        expected["files"][f"{name}.model"] = expect_sentencepiece(name, text)
+        if not wanted or f"{name}.model" in wanted:
+            make_sentencepiece(name, mixed_text({**mix, "ranges": [[0x61, 0x7A]]}, TRAIN_SEED, TRAIN_BYTES // 5))
+            expected["files"][f"{name}.model"] = expect_sentencepiece(name, text)
+    for name in ("llama2", "mistral", "gemma"):
+        if not wanted or f"{name}.json" in wanted:
+            make_pieces(name)
+            expected["files"][f"{name}.json"] = expect_bpe(name, text)
     (HERE / "expected.json").write_text(json.dumps(expected, separators=(",", ":")) + "\n")
 
 
