@@ -60,7 +60,7 @@ class HostsTest(RestartTest):
 
     def assert_lost(self, output, node=1):
         """It says so, and how long it had waited."""
-        [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has not been heard of for (\d+\.\d) s", output)
+        [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has sent no heartbeat for (\d+\.\d) s", output)
         self.assertGreaterEqual(float(seconds), DEAD)
         self.assertLess(float(seconds), DEAD + SOON)
 
@@ -99,11 +99,11 @@ class Noticed(HostsTest):
         self.begin("leader", *LONG)
         self.train_until(5)
         self.hosts.signal(0, signal.SIGSTOP)
-        self.assertRegex(self.finish_one(self.agents[1], status=7), r"node 0 .*was lost after step \d+: it has not been heard of for \d")
+        self.assertRegex(self.finish_one(self.agents[1], status=7), r"node 0 .*was lost after step \d+: it has sent no heartbeat for \d")
         self.hosts.signal(0, signal.SIGCONT)
         output = self.finish_one(self.agents[0], status=7)
         self.assertIn("was lost", output)
-        self.assertNotIn("not been heard of", output)
+        self.assertNotIn("sent no heartbeat", output)
 
     def test_both_sides_of_a_cut_link_notice_and_end_their_ranks(self):
         self.begin("cut", *LONG)

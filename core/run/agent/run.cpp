@@ -206,7 +206,7 @@ void Run::train() {
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
   membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
-  tell_nodes();
+  record_nodes();
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
@@ -215,9 +215,9 @@ void Run::train() {
     supervise();
     if (killed_) return;
     attempt_->end_workers();
-    if (told_to_end()) {
+    if (ended_by_leader()) {
       if (membership_.end()->failed) log_flights();
-      return throw_told_failure();
+      return throw_received_failure();
     }
     if (stop_between_) {
       finish_saves(kEndSeconds);
@@ -300,7 +300,7 @@ void Run::wait_for_events(std::optional<double> seconds) {
 // ---- the end
 
 /// Where the leader has ended the run by an error, this agent ends by it.
-void Run::throw_told_failure() {
+void Run::throw_received_failure() {
   if (!membership_.end()->failed) return;
   drain_quietly();
   base::throw_error(membership_.end()->kind, membership_.end()->message);
@@ -344,7 +344,7 @@ void Run::end_failed(const std::string& error) {
   drain_quietly();
   if (!killed_) record_failure(error);
   // A run that never began leaves the report of the one before it alone.
-  if (!told_ready_ || killed_) return;
+  if (!sinks_started_ || killed_) return;
   try {
     finish(error.substr(0, error.find('\n')));
   } catch (const std::exception& second) {
@@ -363,7 +363,7 @@ void Run::drain_writer() {
   }
 }
 
-/// The same where another error is on its way: what goes wrong here is told and does not take its place.
+/// The same while another error is handled: an error here is logged and does not take its place.
 void Run::drain_quietly() {
   // Without the leader no checkpoint of several nodes becomes complete.
   if (!membership_.leads() || !leaderless_.empty()) return writer_.abandon();

@@ -75,9 +75,9 @@ void Run::resume() {
   start_.spikes = spike_history(0);
   for (const auto& [step, next] : membership_.known_folders())
     folders_[step] = std::max(folders_[step], next);
-  if (!membership_.lead_moved().empty() && !series_.lead_told)
+  if (!membership_.lead_moved().empty() && !series_.lead_recorded)
     changes_.push_back({io::NoticeKind::node, 0, membership_.lead_moved(), {}, base::wall_seconds()});
-  series_.lead_told = true;
+  series_.lead_recorded = true;
   auto found = find_newest();
   const auto returns_to = std::exchange(series_.returns_to, std::nullopt);
   if (found && returns_to && found->where.step > *returns_to)
@@ -86,7 +86,7 @@ void Run::resume() {
         "be withdrawn; remove it",
         *returns_to, found->where.path));
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
-    // Those after it were withdrawn, which was told.
+    // Those after it were withdrawn, which was reported.
     if (incomplete.step <= returns_to.value_or(incomplete.step) &&
         (!found || incomplete.step > found->where.step))
       warn_early("checkpoint " + incomplete.path +
@@ -130,7 +130,7 @@ void Run::require_reference(const std::string& path) const {
 /// Of the run's directory and of its durable tier.
 std::optional<io::CheckpointStore::Found> Run::find_newest() {
   const auto warn = [this](const std::string& message) {
-    if (told_ready_) notify(io::NoticeKind::warning, message);
+    if (sinks_started_) notify(io::NoticeKind::warning, message);
     else warn_early(message);
   };
   const auto rejected = [&](const std::string& path, const std::string& why) {
@@ -144,7 +144,7 @@ std::optional<io::CheckpointStore::Found> Run::find_newest() {
   if (!choice->warning.empty()) warn(choice->warning);
   const std::string message = "the newest of the run's directory and its durable tier is " +
                               choice->found.where.path + (choice->why.empty() ? "" : "; " + choice->why);
-  if (told_ready_) {
+  if (sinks_started_) {
     notify(io::NoticeKind::durable, message);
   } else {
     log::info("{}", message);

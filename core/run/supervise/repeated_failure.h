@@ -38,13 +38,13 @@ struct CountedFailure {
     return fmt::format("{} in step {}: {} of {} times there{}", cause.what, step, times, most(),
                        cause.own ? "" : " without a new step in between");
   }
-  /// What tells of one that came twice; the advice follows.
+  /// The text of a failure that came twice; the advice follows.
   std::string again() const {
     return fmt::format(
         "{} in step {} is what ended the attempt before too, so the workers do not start again: ", cause.what,
         step);
   }
-  /// What tells of it where it ends the run.
+  /// The text of a failure that ends the run.
   std::string reason() const {
     if (cause.own)
       return again() + "it is a bug, or hardware that computes wrongly; try the step on other hardware";
