@@ -30,10 +30,11 @@ class MetricsSink {
   virtual void on_outlet(const OutletRecord&) {}
   virtual void on_rendezvous(const RendezvousRecord&) {}
   virtual void on_nodes(const NodesRecord&) {}
-  /// What was told of steps after the record's is void; they will be told again.
   virtual void on_corruption(const CorruptionRecord&) {}
   virtual void on_spike(const SpikeRecord&) {}
+  /// Records of steps after this record's are void; they will come again.
   virtual void on_restart(const RestartRecord&) {}
+  virtual void on_preflight(const PreflightRecord&) {}
   virtual void on_hang(const HangRecord&) {}
   virtual void on_straggler(const StragglerRecord&) {}
   virtual void on_finish(const RunSummary&) {}
