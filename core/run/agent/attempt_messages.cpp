@@ -124,12 +124,15 @@ void Attempt::handle(std::int64_t rank, const StepTrace& m) {
 void Attempt::handle(std::int64_t rank, const Failed& m) {
   // A rank that only missed another knows less than the one that failed, or than the end of a process.
   const bool missed = m.kind == base::ErrorKind::comm;
-  Failure failure{.kind = m.kind, .message = m.message, .weight = missed ? 0 : 2, .retry = m.retry};
+  // A failure of ranks that start again may come from the same cause as the one before it.
+  const bool starts = missed && !m.retry;
+  Failure failure{.kind = m.kind,
+                  .message = m.message,
+                  .weight = missed ? 0 : 2,
+                  .retry = m.retry || (starts && run_.was_ready())};
+  if (starts) failure.cause = {kFailedStart, true};
   // Which rank notices first that a connection fails is chance.
-  if (m.retry)
-    failure.cause = {
-        missed ? "a failed communication" : "rank " + std::to_string(rank) + " by a failure of its device",
-        true};
+  if (m.retry) failure.cause = missed ? FailureCause{kFailedCommunication, true} : failed_device(rank);
   fail(std::move(failure));
 }
 

@@ -311,7 +311,8 @@ void Run::throw_failure() {
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
   // No scheduler is to start it again, unless other hosts may do.
-  if (failed_.ends() && !failure.retry) failure.kind = base::ErrorKind::device;
+  if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMostInAllRuns))
+    failure.kind = base::ErrorKind::device;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -324,10 +325,15 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
     return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm && !failure.retry) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
+  const std::string counted = failed_.earlier == 0
+                                  ? ""
+                                  : "; " + std::to_string(failed_.earlier) +
+                                        " of these failures were in earlier runs of the job, as " +
+                                        output_.failures() + " says: remove this file when the cause is gone";
   if (failed_.ends() && failure.retry && failure.kind == base::ErrorKind::comm)
     return text + "; " + failed_.again() +
-           "it is the network, or cluster.timeout is shorter than the step's longest communication";
-  if (failed_.ends()) return text + "; " + failed_.reason();
+           "it is the network, or cluster.timeout is shorter than the step's longest communication" + counted;
+  if (failed_.ends()) return text + "; " + failed_.reason() + counted;
   if (failure.restarts() && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +

@@ -73,6 +73,7 @@ class Run {
   RunSinks& sinks() { return sinks_; }
   RankSupervisor& ranks() { return ranks_; }
   std::int64_t step() const { return step_; }
+  bool was_ready() const { return series_.was_ready; }  ///< all ranks were, in some attempt
   bool stopping() const { return stop_.has_value(); }
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
@@ -367,8 +368,7 @@ class Run {
   bool resizes_ = false;         ///< the run goes on with another number of nodes
   bool grows_ = false;           ///< the leader's: it stops for that
   bool saves_fail_ = false;      ///< since the last that is
-  /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
-  /// first.
+  /// Of several nodes, which agree on it: by step the attempt of its folder, where that is not the first.
   std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;    ///< logged before the sinks were open

@@ -69,7 +69,9 @@ void Run::on_message(std::int64_t node, const NodeFinished& m) {
 }
 
 void Run::on_message(std::int64_t node, const NodeFailed& m) {
-  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, m.retry});
+  // An agent that has just joined does not know that all ranks were ready before.
+  const bool again = m.retry || (m.cause.what == kFailedStart && series_.was_ready);
+  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, again});
 }
 
 /// Any rank's vote stops all: the leader learns what to call it.

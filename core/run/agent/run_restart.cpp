@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "core/run/agent/failure_file.h"
 #include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -52,6 +53,8 @@ Run::Next Run::after_failure() {
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   if (rollback_) return roll_back();
   failed_ = series_.failures.add(attempt_->failure()->cause, step_ + 1);
+  if (const std::string problem = write_failures(series_.failures, output_.failures()); !problem.empty())
+    log::warn("{}", problem);
   if (failed_.ends()) return Next::failure;
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
     if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);

@@ -11,6 +11,7 @@
 
 #include "core/hf/companions.h"
 #include "core/hf/weight_source.h"
+#include "core/run/agent/failure_file.h"
 #include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -32,6 +33,10 @@ void Run::prepare() {
   options_.log->open(output_.log(membership_.node()));
   try {
     resume();
+    if (membership_.leads() && series_.failures.none())
+      if (const std::string problem = restore_failures(series_.failures, output_.failures(), step_);
+          !problem.empty())
+        warn_early(problem);
     if (!already_trained()) check_data();
     // Of what stays as it was.
     const bool kept = (job_.model.lora.on() || job_.loss.dpo.on()) && !already_trained();
