@@ -310,6 +310,32 @@ class Elastic(HostsTest):
         self.finish(self.agents[:1])
         self.assert_close(*steps, *DP[3])
 
+    def test_of_three_hosts_two_are_lost_at_once_without_a_spare(self):
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
+        self.begin("both", *steps, *self.MORE, nodes=3)
+        self.train_until(12)
+        for host in (1, 2):
+            self.hosts.signal(host, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        self.finish(self.agents[:1])
+        self.assert_close(*steps, *DP[3])
+
+    def test_a_host_that_is_stopped_without_a_spare_is_done_without(self):
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
+        self.begin("frozen", *steps, *self.MORE)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGSTOP)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        [output] = self.finish(self.agents[:1])
+        self.assert_lost(output)
+        self.assert_close(*steps, *DP[2])
+        # The host goes on when the run is over: its agent ends, and writes nothing.
+        folders = sorted(p.name for p in (self.root / self.name / "checkpoints").iterdir())
+        self.hosts.signal(1, signal.SIGCONT)
+        self.finish_one(self.agents[1], status=7)
+        self.assert_gone(1)
+        self.assertEqual(sorted(p.name for p in (self.root / self.name / "checkpoints").iterdir()), folders)
+
     @unittest.skipUnless(FULL, SLICE)
     def test_a_node_that_is_lost_while_the_size_changes(self):
         steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
