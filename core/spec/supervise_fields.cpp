@@ -55,9 +55,10 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
         "time between two signs of life that each node's agent and node 0's send each other")
       .above(0)
       .idle_if(one, one_node);
-  t.add("supervise.dead_after", Duration{&s.dead_after_seconds},
-        "a node that was not heard of for so long counts as lost: its agent is stopped, its host frozen, or "
-        "the link to it cut; at least 3 heartbeats")
+  t.add(
+       "supervise.dead_after", Duration{&s.dead_after_seconds},
+       "a node that sends no heartbeat for so long counts as lost: its agent is stopped, its host frozen, or "
+       "the link to it cut; at least 3 heartbeats")
       .above(0)
       .idle_if(one, one_node);
   t.add(

@@ -408,7 +408,10 @@ void RunMetrics::on_prediction(const PredictionRecord& record) {
   }
 }
 
-void RunMetrics::on_notice(const NoticeRecord& record) { state_->wall.on_notice(record); }
+void RunMetrics::on_notice(const NoticeRecord& record) {
+  state_->wall.on_notice(record);
+  if (record.recovery) state_->supervision.on_recovery(*record.recovery);
+}
 
 void RunMetrics::on_corruption(const CorruptionRecord& record) { state_->supervision.on_corruption(record); }
 void RunMetrics::on_spike(const SpikeRecord& record) { state_->supervision.on_spike(record); }
@@ -436,6 +439,7 @@ void RunMetrics::on_restart(const RestartRecord& record) {
 }
 
 void RunMetrics::on_hang(const HangRecord& record) { state_->supervision.on_hang(record); }
+void RunMetrics::on_preflight(const PreflightRecord& record) { state_->supervision.on_preflight(record); }
 void RunMetrics::on_straggler(const StragglerRecord& record) { state_->supervision.on_straggler(record); }
 
 // The endpoint lives as long as the sink; a last scrape after the last step still sees everything.

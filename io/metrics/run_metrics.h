@@ -40,6 +40,7 @@ class RunMetrics : public MetricsSink {
   void on_corruption(const CorruptionRecord&) override;
   void on_spike(const SpikeRecord&) override;
   void on_restart(const RestartRecord&) override;
+  void on_preflight(const PreflightRecord&) override;
   void on_hang(const HangRecord&) override;
   void on_straggler(const StragglerRecord&) override;
   void on_finish(const RunSummary&) override;

@@ -30,10 +30,11 @@ class MetricsSink {
   virtual void on_outlet(const OutletRecord&) {}
   virtual void on_rendezvous(const RendezvousRecord&) {}
   virtual void on_nodes(const NodesRecord&) {}
-  /// Records of steps after the record's step are void; these steps will be reported again.
   virtual void on_corruption(const CorruptionRecord&) {}
   virtual void on_spike(const SpikeRecord&) {}
+  /// Records of steps after the record's step are void; these steps will be reported again.
   virtual void on_restart(const RestartRecord&) {}
+  virtual void on_preflight(const PreflightRecord&) {}
   virtual void on_hang(const HangRecord&) {}
   virtual void on_straggler(const StragglerRecord&) {}
   virtual void on_finish(const RunSummary&) {}

@@ -9,8 +9,8 @@
 
 namespace trainerd::io {
 
-/// What watching ranks and nodes has found: a rank that hangs, is slow or differs from its replicas, nodes
-/// that were lost.
+/// Findings of the watch over ranks and nodes: ranks that hang, are slow or differ from their replicas, lost
+/// nodes, findings of the pre-flight; and what the last recovery took.
 class SupervisionMetrics {
  public:
   explicit SupervisionMetrics(prometheus::Registry& r)
@@ -25,6 +25,12 @@ class SupervisionMetrics {
         spikes_(counter(r, "trainerd_spikes_total",
                         "Times that a step's loss or gradients were out of line since the process began, by "
                         "what was done about it.")),
+        findings_(counter(r, "trainerd_preflight_findings_total",
+                          "Findings before the first step that ended nothing, by what was looked at: device, "
+                          "storage, clock.")),
+        recovery_(gauge(r, "trainerd_recovery_seconds",
+                        "Seconds from the notice of the last failure to the beginning of the next step; "
+                        "absent before the first recovery.")),
         spares_(gauge(r, "trainerd_spares",
                       "Spare nodes that wait to take a lost node's place; absent in a job of one node.")),
         lost_nodes_(counter(r, "trainerd_nodes_lost_total",
@@ -36,6 +42,7 @@ class SupervisionMetrics {
          {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data"})
       hangs_.Add({{"kind", kind}});
     for (const char* action : {"retry", "skip", "rollback"}) spikes_.Add({{"action", action}});
+    for (const char* part : {"device", "storage", "clock"}) findings_.Add({{"part", part}});
   }
   void on_hang(const HangRecord& record) { hangs_.Add({{"kind", record.kind}}).Increment(); }
   void on_straggler(const StragglerRecord& record) {
@@ -53,6 +60,8 @@ class SupervisionMetrics {
       corruptions_.Add({{"rank", std::to_string(rank)}}).Increment();
   }
   void on_spike(const SpikeRecord& record) { spikes_.Add({{"action", record.action}}).Increment(); }
+  void on_preflight(const PreflightRecord& record) { findings_.Add({{"part", record.part}}).Increment(); }
+  void on_recovery(const Recovery& recovery) { recovery_.Add({}).Set(recovery.total_seconds); }
   void on_nodes(const NodesRecord& record) {
     spares_.Add({}).Set(static_cast<double>(record.spares));
     raise_to(lost_nodes_.Add({}), static_cast<double>(record.lost));
@@ -68,6 +77,8 @@ class SupervisionMetrics {
   std::set<prometheus::Gauge*> slow_;
   prometheus::Family<prometheus::Counter>& corruptions_;
   prometheus::Family<prometheus::Counter>& spikes_;
+  prometheus::Family<prometheus::Counter>& findings_;
+  prometheus::Family<prometheus::Gauge>& recovery_;
   prometheus::Family<prometheus::Gauge>& spares_;
   prometheus::Family<prometheus::Counter>& lost_nodes_;
 };

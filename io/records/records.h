@@ -238,6 +238,11 @@ struct RestartRecord {
   std::int64_t tokens = 0;  ///< trained on by then
 };
 
+/// A finding before the first step that ended nothing.
+struct PreflightRecord {
+  std::string part;  ///< "device", "storage", "clock"
+};
+
 /// Training was held up, and by what (core/run/supervise/hang_verdict.h).
 struct HangRecord {
   std::string kind;

@@ -12,7 +12,7 @@ ALERTS = (FOLDER / "rules" / "alerts.yml").read_text()
 # A CPU run has no GPU.
 OF_GPUS = "trainerd_device_"
 # Of ranks that differ and of nodes that are lost, which a sound run of one node has none of.
-OF_FAILURES = ("trainerd_corruptions_", "trainerd_nodes_lost_")
+OF_FAILURES = ("trainerd_corruptions_", "trainerd_nodes_lost_", "trainerd_straggler")
 
 
 def same_words(text):

@@ -67,6 +67,8 @@ class Plan:
             weights.update(FLIPS)
         if self.durable:
             weights["fail_store"] = 2
+        if self.ranks > 1:
+            weights["reset_link"] = 2
         self.faults, step = [], 4
         for _ in range(count):
             step += rng.randrange(5, 16)
@@ -316,7 +318,7 @@ def costs(plan, driver, events):
     return found
 
 
-PHRASES = (("is killed", "kill"), ("crashes", "crash"), ("is stopped", "stop"), ("computes for ever", "hang"), ("times as long", "slow"),
+PHRASES = (("to the other ranks close", "reset_link"), ("is killed", "kill"), ("crashes", "crash"), ("is stopped", "stop"), ("computes for ever", "hang"), ("times as long", "slow"),
            ("of the gradient of", "flip_gradient"), ("sends in", "flip_message"), ("shard-", "flip_checkpoint"), ("do not reach each other", "drop_link"),
            ("no space for checkpoints", "fill_disk"), ("in the durable tier", "fail_store"), ("bit ", "flip_parameter"))
 

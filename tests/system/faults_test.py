@@ -113,10 +113,19 @@ class Faults(FaultsTest):
 
     def test_a_communication_that_fails_again_in_the_same_step_ends_the_run(self):
         reset = {"kind": "reset_link", "step": 12, "rank": 1}
-        output = self.broken("twice", *PAIR, *faults(reset, reset), "--set", "restarts=100", status=7)
+        output = self.broken("twice", *PAIR, *faults(reset, reset, reset), "--set", "restarts=100", status=7)
         self.assertRegex(output, r"a failed communication in step 12 is what ended the attempt before too, so the workers do not start again: it is the network, or cluster\.timeout is "
                                  r"shorter than the step's longest communication")
         self.assertEqual(len(self.restarts("twice")), 1)
+        self.assertNotIn("earlier runs", output)
+        # A requeued job goes on counting: no scheduler is to start it a third time.
+        output = self.broken("twice", *PAIR, *faults(reset, reset, reset), "--set", "restarts=100", status=8)
+        self.assertRegex(output, r"a failed communication in step 12 is what ended the attempt before too, .*; 2 of these failures were in earlier runs of the job, "
+                                 r"as \S+/twice/failures\.json says: remove this file when the cause is gone")
+        self.assertEqual(len(self.restarts("twice")), 1)
+        (self.root / "twice" / "failures.json").unlink()
+        self.broken("twice", *PAIR, *faults(reset, reset, reset), "--set", "restarts=100")
+        self.assert_samples_once("twice")
         output = self.broken("more", *PAIR, *faults(reset, {**reset, "step": 17}), "--set", "restarts=1", status=7)
         self.assertRegex(output, r"the workers were started again 1 time within 10 minutes \(restarts: 1\)")
 
@@ -236,11 +245,11 @@ class Faults(FaultsTest):
             return self.start_node(self.job(name, schedule=CONSTANT), node, port, *arguments)
 
         agents = [begin(0), begin(1)]
-        self.assertRegex(self.finish_one(agents[1], status=7), r"node 0 .*was lost after step \d+: it has not been heard of for \d")
+        self.assertRegex(self.finish_one(agents[1], status=7), r"node 0 .*was lost after step \d+: it has sent no heartbeat for \d")
         agents[1] = begin(1)
         outputs = self.finish(agents)
         self.assertIn("injected in step 13: for 600 s the agent of rank 1 and those of other nodes do not reach each other", outputs[0])
-        self.assertRegex(outputs[0], r"restarted: node 1 .*was lost after step \d+: (it has not been heard of for|its agent has ended) .*\(snapshot in memory, which the partners of node 1 kept\)")
+        self.assertRegex(outputs[0], r"restarted: node 1 .*was lost after step \d+: (it has sent no heartbeat for|its agent has ended) .*\(snapshot in memory, which the partners of node 1 kept\)")
         self.assert_as_whole(name, *PAIR)
 
     def test_random_faults_happen_once_each_and_the_run_is_as_undisturbed(self):

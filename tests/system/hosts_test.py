@@ -60,7 +60,7 @@ class HostsTest(RestartTest):
 
     def assert_lost(self, output, node=1):
         """It says so, and how long it had waited."""
-        [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has not been heard of for (\d+\.\d) s", output)
+        [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has sent no heartbeat for (\d+\.\d) s", output)
         self.assertGreaterEqual(float(seconds), DEAD)
         self.assertLess(float(seconds), DEAD + SOON)
 
@@ -99,11 +99,11 @@ class Noticed(HostsTest):
         self.begin("leader", *LONG)
         self.train_until(5)
         self.hosts.signal(0, signal.SIGSTOP)
-        self.assertRegex(self.finish_one(self.agents[1], status=7), r"node 0 .*was lost after step \d+: it has not been heard of for \d")
+        self.assertRegex(self.finish_one(self.agents[1], status=7), r"node 0 .*was lost after step \d+: it has sent no heartbeat for \d")
         self.hosts.signal(0, signal.SIGCONT)
         output = self.finish_one(self.agents[0], status=7)
         self.assertIn("was lost", output)
-        self.assertNotIn("not been heard of", output)
+        self.assertNotIn("sent no heartbeat", output)
 
     def test_both_sides_of_a_cut_link_notice_and_end_their_ranks(self):
         self.begin("cut", *LONG)
@@ -309,6 +309,32 @@ class Elastic(HostsTest):
             self.wait_for(self.agents[0], lambda: any(size in m for m in self.events_of("node")), size)
         self.finish(self.agents[:1])
         self.assert_close(*steps, *DP[3])
+
+    def test_of_three_hosts_two_are_lost_at_once_without_a_spare(self):
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
+        self.begin("both", *steps, *self.MORE, nodes=3)
+        self.train_until(12)
+        for host in (1, 2):
+            self.hosts.signal(host, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        self.finish(self.agents[:1])
+        self.assert_close(*steps, *DP[3])
+
+    def test_a_host_that_is_stopped_without_a_spare_is_done_without(self):
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
+        self.begin("frozen", *steps, *self.MORE)
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGSTOP)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        [output] = self.finish(self.agents[:1])
+        self.assert_lost(output)
+        self.assert_close(*steps, *DP[2])
+        # The host goes on when the run is over: its agent ends, and writes nothing.
+        folders = sorted(p.name for p in (self.root / self.name / "checkpoints").iterdir())
+        self.hosts.signal(1, signal.SIGCONT)
+        self.finish_one(self.agents[1], status=7)
+        self.assert_gone(1)
+        self.assertEqual(sorted(p.name for p in (self.root / self.name / "checkpoints").iterdir()), folders)
 
     @unittest.skipUnless(FULL, SLICE)
     def test_a_node_that_is_lost_while_the_size_changes(self):

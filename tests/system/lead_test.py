@@ -91,7 +91,7 @@ class Moves(LeadTest):
         self.assertRegex(output, r"node 0 .*does not lead the run any more: (etcd says that the lease|the lease of this agent's lead was not)")
         self.assert_gone(0)
         self.finish_spared(gone=[0], whole=LONGER)
-        self.assert_lead_moved(2, "it has not been heard of for")
+        self.assert_lead_moved(2, "it has sent no heartbeat for")
         self.assertEqual([m for m in self.events_of("failure")], [])
 
     @unittest.skipUnless(FULL, SLICE)
@@ -179,7 +179,7 @@ class Ends(LeadTest):
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
         self.assertRegex(self.finish_one(self.agents[1], status=7),
-                         r"node 0 .*was lost after step \d+: .*; no agent that leads was found within 3s \(checkpoint.partner.wait\) of the end of its lease: nobody leads")
+                         r"node 0 .*was lost after step \d+: .*; no agent that leads was found within 3s \(checkpoint.partner.wait\) of the end of its lease: no agent leads")
 
 
 if __name__ == "__main__":

@@ -41,9 +41,9 @@ class NodesTest(RunTest):
         return self.start(job, "--nodes", str(nodes), "--node", str(node), "--rendezvous", f"127.0.0.1:{port}",
                           "--rendezvous-timeout", str(timeout), *args, **kwargs)
 
-    def start_nodes(self, job, *args, nodes=2):
+    def start_nodes(self, job, *args, nodes=2, env=None):
         port = free_port()
-        return [self.start_node(job, node, port, *args, nodes=nodes) for node in range(nodes)]
+        return [self.start_node(job, node, port, *args, nodes=nodes, env=env) for node in range(nodes)]
 
     def finish(self, processes, status=0, timeout=PATIENCE):
         """Waits for every agent, checks their statuses, gives their outputs."""

@@ -20,6 +20,31 @@ def tensors(checkpoint):
     return {p.name: p.read_bytes() for p in sorted(checkpoint.glob("*.safetensors"))}
 
 
+# The first connection of a rank to another one fails once, if the file is there. The one before it is to the rendezvous.
+BROKEN_MEETING = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+int connect(int fd, const struct sockaddr *to, socklen_t size) {
+  static int made = 0;
+  int (*real)(int, const struct sockaddr *, socklen_t) = dlsym(RTLD_NEXT, "connect");
+  char name[16];
+  prctl(PR_GET_NAME, name);
+  if (strncmp(name, "trainerd:rank", 13) == 0 && ++made > 1 && unlink(getenv("BROKEN_MEETING")) == 0) {
+    errno = ENETUNREACH;
+    return -1;
+  }
+  return real(fd, to, size);
+}
+"""
+
+
 class RestartTest(NodesTest):
     made = {}  # undisturbed runs of this process, by their arguments
 
@@ -263,6 +288,21 @@ class TwoNodes(RestartTest):
                 for output in outputs:
                     self.assertRegex(output, rf"restarted: .*rank {2 * node + 1} .*signal 9.*\(snapshot in memory\)")
                 self.assert_as_whole(source, *arguments)
+
+    def test_ranks_that_fail_to_meet_as_they_start_again_start_once_more(self):
+        layout = ["--set", "parallel.dp=2"]
+        broken = self.root / "broken"
+        environment = {**self.preloaded("meet", BROKEN_MEETING), "BROKEN_MEETING": str(broken)}
+        agents = self.start_nodes(self.job("meet", schedule=CONSTANT), *KILLED, *layout, "--set", "checkpoint.memory=2", env=environment)
+        self.wait_for_step(agents[0], 8, "meet")
+        broken.touch()
+        self.kill_worker(agents[1])
+        self.finish(agents)
+        self.assertFalse(broken.exists())
+        died, met = self.restarts("meet")
+        self.assertIn("signal 9", died["message"])
+        self.assertEqual(met["details"], [f"a failed communication of ranks that start in step {met['step'] + 1}: 1 of 2 times there"])
+        self.assert_as_whole("meet", *layout)
 
     def test_a_checkpoint_that_is_gone_is_named_where_the_workers_would_begin_from_it_and_all_agents_fail(self):
         job, layout = self.job("gone", schedule=CONSTANT), self.arguments("tp2-dp2", "evaluate.every=0")

@@ -62,10 +62,10 @@ void Attempt::begin(Start start, const HeldStep* held) {
   if (run_.stopping()) send_all(Stop{});
 }
 
-/// What the sinks are told of the ranks before they start.
+/// The first records of the ranks, before they start.
 void Attempt::announce_ranks() {
   set_rank_states(io::RankState::starting);
-  for (std::int64_t i = 0; i < plan_.here.count; ++i) tell_memory(plan_.here.first + i, std::nullopt);
+  for (std::int64_t i = 0; i < plan_.here.count; ++i) report_memory(plan_.here.first + i, std::nullopt);
 }
 
 /// Of all ranks that this agent knows of: the leader of those of all nodes.
@@ -86,7 +86,7 @@ void Attempt::set_node_state(std::int64_t node, io::RankState state) {
   set_rank_state(node, ranks.first, ranks.count, state);
 }
 
-void Attempt::tell_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes) {
+void Attempt::report_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes) {
   const rank::DryRun& planned = plan_.ranks.here.at(static_cast<std::size_t>(rank - plan_.here.first));
   run_.sinks().each(
       &io::MetricsSink::on_rank_memory,

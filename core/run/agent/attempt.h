@@ -31,11 +31,11 @@ namespace trainerd::core::run {
 
 class Run;
 
-/// What ended an attempt: the first error, unless a later one tells more of the cause.
+/// What ended an attempt: the first error, unless a later one is closer to the cause.
 struct Failure {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
-  int weight = 0;           ///< how much it tells of the cause
+  int weight = 0;           ///< how close it is to the cause
   bool death = false;       ///< a worker ended by a signal: the workers may start again
   FailureCause cause = {};  ///< of such an end: what may come again at the same place
   bool retry = false;       ///< a rank ended by a failed communication or device: likewise
@@ -60,18 +60,18 @@ class Attempt {
   /// What became of a snapshot, by rank of the node the segment.
   void send_saved(const std::vector<std::int64_t>& segments);
   void send_delayed(const std::vector<std::int64_t>& segments);
-  /// Remembers what went wrong, ends the ranks' waiting for each other, and lets them say what they know: the
-  /// one that is the cause may be heard after those that only missed it.
+  /// Keeps the failure, ends the ranks' waits for each other, and lets them report: the rank with the cause
+  /// may report after the ranks that missed it.
   void fail(Failure failure);
   void kill_workers();
-  /// Ends the workers, waits for their ends, and hears what they said last.
+  /// Ends the workers, waits for their ends, and reads their last messages.
   void end_workers();
 
-  // What another node told the leader.
+  // Messages of another node to the leader.
   void handle_node(std::int64_t node, const NodeReady& m);
   void handle_node(std::int64_t node, const NodeFinished& m);
 
-  /// Tells the sinks of all ranks of another node.
+  /// Records the state of all ranks of another node.
   void set_node_state(std::int64_t node, io::RankState state);
 
   const WorldPlan& plan() const { return plan_; }
@@ -109,7 +109,7 @@ class Attempt {
   void announce_ranks();
   void set_rank_states(io::RankState state);
   void set_rank_state(std::int64_t node, std::int64_t first, std::int64_t count, io::RankState state);
-  void tell_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes);
+  void report_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes);
   void start_worker(const Start& start, std::int64_t rank, const HeldStep* held);
   void send(Worker& worker, const AgentMessage& message);
   void on_message(Worker& worker);
@@ -119,7 +119,7 @@ class Attempt {
   void begin_if_all_ready();
   void watch_devices();
   void save_complete_steps();
-  // What a rank of this node told.
+  // Messages of a rank of this node.
   void handle(std::int64_t rank, Ready m);
   void handle(std::int64_t rank, const Finished& m);
   void handle(std::int64_t rank, const Failed& m);
@@ -155,7 +155,7 @@ class Attempt {
   ReadyRanks ready_;
   std::map<std::int64_t, Finished> finished_;  ///< by rank of this node
   std::set<std::int64_t> finished_nodes_;      ///< the others, on the leader
-  /// Heard before the last rank's `Ready`.
+  /// Received before the last rank's `Ready`.
   std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
   std::optional<Failure> failure_;
   double failed_at_ = 0;

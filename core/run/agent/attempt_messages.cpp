@@ -53,7 +53,7 @@ void Attempt::begin_if_all_ready() {
     std::visit([&](const auto& r) { handle(plan_.here.first, r); }, record);
 }
 
-/// On a node whose sinks can tell of its GPUs.
+/// On a node whose sinks record its GPUs.
 void Attempt::watch_devices() {
   std::vector<std::string> devices;
   for (const auto& [rank, ready] : ready_.ranks()) {
@@ -71,8 +71,8 @@ void Attempt::on_devices() {
     run_.sinks().each(&io::MetricsSink::on_device, io::DeviceRecord{device_ranks_.at(i), taken.readings[i]});
 }
 
-/// Every rank was ready before the first step, but each speaks through a channel of its own: a record may be
-/// heard first.
+/// Every rank was ready before the first step, but each has its own channel: a record may arrive before the
+/// last `Ready`.
 void Attempt::handle(std::int64_t, const io::StepRecord& m) {
   if (all_ready()) run_.on_step(m);
   else early_.emplace_back(m);
@@ -94,7 +94,7 @@ void Attempt::handle(std::int64_t, const ReferenceProgress& m) {
 }
 
 void Attempt::handle(std::int64_t rank, const MemoryUsed& m) {
-  tell_memory(rank, m.bytes);
+  report_memory(rank, m.bytes);
   run_.on_memory_used(rank, m.bytes);
 }
 
@@ -124,12 +124,15 @@ void Attempt::handle(std::int64_t rank, const StepTrace& m) {
 void Attempt::handle(std::int64_t rank, const Failed& m) {
   // A rank that only missed another knows less than the one that failed, or than the end of a process.
   const bool missed = m.kind == base::ErrorKind::comm;
-  Failure failure{.kind = m.kind, .message = m.message, .weight = missed ? 0 : 2, .retry = m.retry};
+  // A failure of ranks that start again may come from the same cause as the one before it.
+  const bool starts = missed && !m.retry;
+  Failure failure{.kind = m.kind,
+                  .message = m.message,
+                  .weight = missed ? 0 : 2,
+                  .retry = m.retry || (starts && run_.was_ready())};
+  if (starts) failure.cause = {kFailedStart, true};
   // Which rank notices first that a connection fails is chance.
-  if (m.retry)
-    failure.cause = {
-        missed ? "a failed communication" : "rank " + std::to_string(rank) + " by a failure of its device",
-        true};
+  if (m.retry) failure.cause = missed ? FailureCause{kFailedCommunication, true} : failed_device(rank);
   fail(std::move(failure));
 }
 

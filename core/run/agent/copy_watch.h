@@ -13,8 +13,8 @@ namespace trainerd::core::run {
 /// What ranks hold that differs from the copies of others.
 struct CopyVerdict {
   std::int64_t step = 0;  ///< of the state after it
-  /// Where the copies of three or more ranks differ from those of the majority; of two the odd one cannot be
-  /// told, and both are here.
+  /// Where the copies of three or more ranks differ from those of the majority; of two, both are here,
+  /// because the odd one is unknown.
   std::vector<std::int64_t> ranks;
   bool decided = false;  ///< by a majority, for every tensor that differs
   std::vector<std::string> details;

@@ -22,7 +22,7 @@ class DeviceWatch {
   int event_fd() const;
   struct Taken {
     std::vector<kernels::DeviceReading> readings;  ///< of the devices, in their order; the latest
-    std::string problem;                           ///< why there will be none any more; told once
+    std::string problem;                           ///< why there will be no more readings; given once
   };
   Taken take();
 

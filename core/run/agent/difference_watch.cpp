@@ -10,9 +10,9 @@ namespace trainerd::core::run {
 
 namespace {
 
-/// The rank that computed wrongly, where the messages of a step tell: it alone differs, or its part of the
-/// loss alone, which no other rank has a share in. An error in gradients reaches all ranks that they are
-/// summed on.
+/// The rank that computed wrongly, if the messages of a step identify it: it alone differs, or its own part
+/// of the loss differs, which no other rank contributes to. An error in gradients reaches every rank that
+/// they are summed on.
 std::optional<std::int64_t> culprit_of(const std::map<std::int64_t, ResultsDiffer>& of_step) {
   if (of_step.size() == 1) return of_step.begin()->first;
   std::optional<std::int64_t> culprit;
@@ -28,7 +28,7 @@ std::optional<std::int64_t> culprit_of(const std::map<std::int64_t, ResultsDiffe
 
 std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
   const std::int64_t step = m.step;
-  std::map<std::int64_t, ResultsDiffer>& of_step = told_[step];
+  std::map<std::int64_t, ResultsDiffer>& of_step = reported_[step];
   const std::vector<std::int64_t> ranks = m.ranks;
   const ResultsDiffer::Found found = m.found;
   of_step[m.rank] = std::move(m);
@@ -37,7 +37,7 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
   for (const auto& [rank, differs] : of_step)
     verdict.details.push_back(fmt::format("rank {}: {}", rank, fmt::join(differs.tensors, ", ")));
   const std::optional<std::int64_t> culprit = culprit_of(of_step);
-  told_.erase(step);
+  reported_.erase(step);
   const std::string who = fmt::format("{} {}", ranks.size() == 1 ? "rank" : "ranks", fmt::join(ranks, ", "));
   const std::string what = fmt::format("silent corruption in step {}: {} computed ", step, who);
   switch (found) {

@@ -19,16 +19,16 @@ struct DifferenceVerdict {
   bool fatal = false;                ///< the run ends
 };
 
-/// Gathers what the ranks tell of one attempt. A rank that computed wrongly a second time ends the run: it
-/// would go on to. Where several ranks differ, because they got the error from one that cannot be told, it is
-/// reported alone.
+/// Gathers the differences that the ranks of one attempt report. A rank that computes wrongly a second time
+/// ends the run, because it will do so again. If several ranks differ and the one with the error cannot be
+/// identified, the difference is reported and the run goes on.
 class DifferenceWatch {
  public:
   /// A verdict by the message of the last rank that differs.
   std::optional<DifferenceVerdict> add(ResultsDiffer m);
 
  private:
-  std::map<std::int64_t, std::map<std::int64_t, ResultsDiffer>> told_;  ///< by step, rank
+  std::map<std::int64_t, std::map<std::int64_t, ResultsDiffer>> reported_;  ///< by step, rank
   std::map<std::int64_t, std::int64_t> first_;  ///< by rank that computed wrongly: the step
 };
 

@@ -69,10 +69,10 @@ struct DurableCopier::State {
   std::string current;                      ///< folder of the job that is worked on
   bool dropped = false;                     ///< that one
   bool stop = false;
-  double next_send = 0;          ///< by the monotonic clock, where the rate is limited
-  double heard = 0;              ///< by the same, when the job under way last did something
-  std::optional<Result> untold;  ///< of the job under way, if it hangs
-  bool claimed = false;          ///< the thread's
+  double next_send = 0;              ///< by the monotonic clock, where the rate is limited
+  double active_at = 0;              ///< by the same, when the job under way last did something
+  std::optional<Result> unreported;  ///< of the job under way, if it hangs
+  bool claimed = false;              ///< the thread's
 };
 
 io::CheckpointStore DurableCopier::State::tier() {
@@ -88,7 +88,7 @@ void DurableCopier::State::pace(std::int64_t bytes) {
   const double now = base::monotonic_seconds(), begin = std::max(now, next_send);
   if (options.rate_bytes_per_second > 0)
     next_send = begin + static_cast<double>(bytes) / options.rate_bytes_per_second;
-  heard = begin;
+  active_at = begin;
   wake.wait_for(lock, std::chrono::duration<double>(begin - now), [this] { return dropped || stop; });
   while (!dropped && !stop && base::monotonic_seconds() < begin)
     wake.wait_for(lock, std::chrono::duration<double>(begin - base::monotonic_seconds()));
@@ -170,10 +170,10 @@ DurableCopier::Result DurableCopier::State::attempt(const Job& job) {
 void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& job) {
   current = job.folder;
   dropped = false;
-  untold = {
+  unreported = {
       .outcome = Outcome::failed, .part = job.part, .step = job.step, .folder = job.folder, .failures = 1};
   for (int failures = 1;; ++failures) {
-    heard = base::monotonic_seconds();
+    active_at = base::monotonic_seconds();
     lock.unlock();
     Result result = attempt(job);
     lock.lock();
@@ -190,10 +190,10 @@ void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& j
     result.failures = failures;
     result.retry_seconds = wait;
     post(std::move(result));
-    heard = base::monotonic_seconds() + wait;
+    active_at = base::monotonic_seconds() + wait;
     wake.wait_for(lock, std::chrono::duration<double>(wait), [this] { return dropped || stop; });
   }
-  untold.reset();
+  unreported.reset();
   if (dropped) open.reset();
   current.clear();
 }
@@ -269,9 +269,9 @@ std::optional<DurableCopier::Result> DurableCopier::take() {
 
 std::optional<DurableCopier::Result> DurableCopier::hung(double seconds) {
   const std::lock_guard lock(state_->mutex);
-  const double silent = base::monotonic_seconds() - state_->heard;
-  if (!state_->untold || silent < seconds) return std::nullopt;
-  auto result = std::exchange(state_->untold, std::nullopt);
+  const double silent = base::monotonic_seconds() - state_->active_at;
+  if (!state_->unreported || silent < seconds) return std::nullopt;
+  auto result = std::exchange(state_->unreported, std::nullopt);
   result->problem = "nothing has come of it for " + io::short_duration(silent) +
                     ": a call of the file system or store does not return";
   return result;

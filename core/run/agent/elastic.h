@@ -63,7 +63,7 @@ struct RunSeries {
   /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
   std::vector<std::string> faults_done = {};  ///< of the job's, as far as this agent knows
-  bool lead_told = false;                     ///< that this agent has taken the lead over
+  bool lead_recorded = false;                 ///< that this agent has taken the lead over
   // Of supervise.spikes. A run that goes back is a `Run` of its own too.
   std::vector<std::int64_t> spikes_used = {};  ///< see SpikeHistory
   struct Judged {

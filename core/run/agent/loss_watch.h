@@ -11,7 +11,7 @@ namespace trainerd::core::run {
 class LossWatch {
  public:
   static constexpr std::size_t kWindow = 128;  ///< steps
-  static constexpr std::size_t kLeast = 16;    ///< of them: fewer tell nothing
+  static constexpr std::size_t kLeast = 16;    ///< of them: fewer are not judged
   static constexpr double kOutlier = 8;        ///< z-score from which on a loss is out of line
 
   /// Whether the loss is in line. One that is not is not among those that later ones are compared with,

@@ -59,7 +59,7 @@ class NodeSnapshots {
   const HeldStep* find(std::int64_t step) const;
   /// Whether the node's snapshots hold all that its own ranks need: what replicas save elsewhere is missing.
   bool self_contained() const;
-  /// What workers are told of the snapshots to begin from.
+  /// The snapshots that workers begin from, as they are sent.
   std::vector<HeldShard> shards(const HeldStep& step) const;
 
  private:

@@ -70,6 +70,8 @@ class OutputDirectory {
   }
   std::string traces() const { return path_ + "/traces"; }
   std::string hangs() const { return path_ + "/hangs"; }
+  /// See failure_file.h.
+  std::string failures() const { return path_ + "/failures.json"; }
   /// See RunSeries::PassedOver.
   std::string passed_over() const { return path_ + "/passed-over.json"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }

@@ -106,13 +106,13 @@ void RankSupervisor::decide(Attempt& attempt, const std::vector<RankSight>& sigh
   if (!verdict->restart) {
     const std::string what =
         fmt::format("{} {} {}", verdict->kind, fmt::join(verdict->ranks, ","), run_.step());
-    if (std::exchange(told_, what) == what) return;
+    if (std::exchange(reported_, what) == what) return;
   }
-  tell(attempt, *verdict, sights);
+  report(attempt, *verdict, sights);
 }
 
-void RankSupervisor::tell(Attempt& attempt, const HangVerdict& verdict,
-                          const std::vector<RankSight>& sights) {
+void RankSupervisor::report(Attempt& attempt, const HangVerdict& verdict,
+                            const std::vector<RankSight>& sights) {
   std::vector<std::string> details = verdict.details;
   details.push_back(fmt::format("its deadline was {:.1f} s", verdict.deadline_seconds));
   if (std::string kept = keep(verdict, sights); !kept.empty()) details.push_back(std::move(kept));

@@ -18,8 +18,7 @@ namespace trainerd::core::run {
 class Attempt;
 class Run;
 
-/// What a run makes of what its ranks do: it fails an attempt that hangs, and tells of slow ranks. On every
-/// node; the first one decides for all.
+/// Fails an attempt that hangs and reports slow ranks. Every node has one; the first node's decides for all.
 class RankSupervisor {
  public:
   /// `planned_step_seconds`: where the cluster has rates.
@@ -28,23 +27,23 @@ class RankSupervisor {
   /// All ranks are ready; `peak_flops` is one rank's (FLOP/s), 0: unknown.
   void on_ready(const parallel::Layout& layout, double peak_flops);
 
-  /// The ranks of this node were looked at.
+  /// The pages of this node's ranks were read.
   void on_look(Attempt& attempt);
   void on_message(Attempt& attempt, const HangSuspected& m);
   void on_message(Attempt& attempt, const ShowRanks& m);
   void on_message(Attempt& attempt, const RankSeen& m);
-  /// What ranks of this node, or of another, say of their time.
+  /// Times of ranks of this node, or of another.
   void on_status(Attempt& attempt, const io::RankStatusRecord& record);
   void on_message(Attempt& attempt, const RankTimes& m);
   /// Another attempt begins after this one.
   void restart(const Attempt& before);
-  /// By rank of this node, what the attempt before took; empty: there was none.
+  /// By rank of this node, the times of the previous attempt; empty: there was none.
   const std::vector<UsualTimes>& usual() const { return usual_; }
 
  private:
   void inquire(Attempt& attempt);
   void decide(Attempt& attempt, const std::vector<RankSight>& sights);
-  void tell(Attempt& attempt, const HangVerdict& verdict, const std::vector<RankSight>& sights);
+  void report(Attempt& attempt, const HangVerdict& verdict, const std::vector<RankSight>& sights);
   std::string keep(const HangVerdict& verdict, const std::vector<RankSight>& sights) const;
   void add(Attempt& attempt, const RankTime& time);
 
@@ -52,7 +51,7 @@ class RankSupervisor {
   HangLimits limits_;
   std::optional<HangInquiry> inquiry_;  ///< the first node's, of the present attempt
   std::vector<UsualTimes> usual_;
-  std::string told_;                            ///< what was told and ended nothing
+  std::string reported_;                        ///< the latest verdict that ended nothing
   std::unique_ptr<StragglerWatch> stragglers_;  ///< the first node's
   std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet
   double times_sent_at_ = 0;

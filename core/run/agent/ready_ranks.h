@@ -12,27 +12,27 @@
 
 namespace trainerd::core::run {
 
-/// Who is ready for the first step of an attempt: each rank of this node and, on the leader, every other
-/// node. One message tells the leader about all ranks of another node; what their snapshots hold it learns
-/// when they are saved.
+/// The ranks that are ready for the first step of an attempt: each rank of this node and, on the leader,
+/// every other node. One message to the leader describes all ranks of a node, but not their snapshots, which
+/// are described when they are saved.
 class ReadyRanks {
  public:
   ReadyRanks(const NodeRanks& here, const Membership& membership) : here_(here), membership_(membership) {}
 
   /// A rank of this node is ready.
   void add(std::int64_t rank, Ready ready) { ranks_[rank] = std::move(ready); }
-  /// All ranks of another node are, as was heard just now.
+  /// All ranks of another node are; its message has just arrived.
   void add_node(std::int64_t node, NodeReady ready);
 
   bool all_here() const { return std::cmp_equal(ranks_.size(), here_.count); }
-  /// Everybody that this agent waits for: a follower waits for its own ranks.
+  /// All that this agent waits for: a follower waits for its own ranks.
   bool all() const {
     return all_here() && (!membership_.leads() || std::cmp_equal(nodes_.size(), membership_.nodes() - 1));
   }
   /// Of this node.
   const std::map<std::int64_t, Ready>& ranks() const { return ranks_; }
   using Evaluated = std::map<std::string, std::string>;  ///< DataSeen::evaluated
-  /// What the leader is told when all ranks of this node are ready.
+  /// What is sent to the leader when all ranks of this node are ready.
   NodeReady summary(std::int64_t attempt, const Evaluated& evaluated = {}) const;
   /// How fast the ranks that this agent knows of compute.
   std::vector<RankRate> rates() const;

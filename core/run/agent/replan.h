@@ -23,7 +23,7 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
 /// The job with that layout on so many nodes.
 job::JobSpec with_layout(const job::JobSpec& whole, std::int64_t nodes, const plan::LayoutChoice& layout);
 
-/// As agents tell each other. `layout_from` throws SpecError where the text is none.
+/// The text that agents send each other. `layout_from` throws SpecError for any other text.
 std::string layout_text(const plan::LayoutChoice& layout);
 plan::LayoutChoice layout_from(const std::string& text);
 

@@ -206,7 +206,7 @@ void Run::train() {
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
   membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
-  tell_nodes();
+  record_nodes();
   // A node that has come back has its snapshots at its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
@@ -215,9 +215,9 @@ void Run::train() {
     supervise();
     if (killed_) return;
     attempt_->end_workers();
-    if (told_to_end()) {
+    if (ended_by_leader()) {
       if (membership_.end()->failed) log_flights();
-      return throw_told_failure();
+      return throw_received_failure();
     }
     if (stop_between_) {
       finish_saves(kEndSeconds);
@@ -300,7 +300,7 @@ void Run::wait_for_events(std::optional<double> seconds) {
 // ---- the end
 
 /// Where the leader has ended the run by an error, this agent ends by it.
-void Run::throw_told_failure() {
+void Run::throw_received_failure() {
   if (!membership_.end()->failed) return;
   drain_quietly();
   base::throw_error(membership_.end()->kind, membership_.end()->message);
@@ -311,7 +311,8 @@ void Run::throw_failure() {
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
   // No scheduler is to start it again, unless other hosts may do.
-  if (failed_.ends() && !failure.retry) failure.kind = base::ErrorKind::device;
+  if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMostInAllRuns))
+    failure.kind = base::ErrorKind::device;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
@@ -324,10 +325,15 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
     return failure.message + "; the last good checkpoint is " + last_good_;
   if (failure.kind != base::ErrorKind::comm && !failure.retry) return failure.message;
   std::string text = failure.message + "; the last checkpoint is " + last_good_;
+  const std::string counted = failed_.earlier == 0
+                                  ? ""
+                                  : "; " + std::to_string(failed_.earlier) +
+                                        " of these failures were in earlier runs of the job, as " +
+                                        output_.failures() + " says: remove this file when the cause is gone";
   if (failed_.ends() && failure.retry && failure.kind == base::ErrorKind::comm)
     return text + "; " + failed_.again() +
-           "it is the network, or cluster.timeout is shorter than the step's longest communication";
-  if (failed_.ends()) return text + "; " + failed_.reason();
+           "it is the network, or cluster.timeout is shorter than the step's longest communication" + counted;
+  if (failed_.ends()) return text + "; " + failed_.reason() + counted;
   if (failure.restarts() && restarted_ > 0)
     text += "; the workers were started again " + std::to_string(restarts_.taken()) +
             (restarts_.taken() == 1 ? " time" : " times") +
@@ -344,7 +350,7 @@ void Run::end_failed(const std::string& error) {
   drain_quietly();
   if (!killed_) record_failure(error);
   // A run that never began leaves the report of the one before it alone.
-  if (!told_ready_ || killed_) return;
+  if (!sinks_started_ || killed_) return;
   try {
     finish(error.substr(0, error.find('\n')));
   } catch (const std::exception& second) {
@@ -363,7 +369,7 @@ void Run::drain_writer() {
   }
 }
 
-/// The same where another error is on its way: what goes wrong here is told and does not take its place.
+/// The same while another error is handled: an error here is logged and does not take its place.
 void Run::drain_quietly() {
   // Without the leader no checkpoint of several nodes becomes complete.
   if (!membership_.leads() || !leaderless_.empty()) return writer_.abandon();

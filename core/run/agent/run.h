@@ -73,11 +73,12 @@ class Run {
   RunSinks& sinks() { return sinks_; }
   RankSupervisor& ranks() { return ranks_; }
   std::int64_t step() const { return step_; }
+  bool was_ready() const { return series_.was_ready; }  ///< all ranks were, in some attempt
   bool stopping() const { return stop_.has_value(); }
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
-  /// What is told of this node's ranks, with what was seen of the node itself.
+  /// The summary of this node's ranks, with the findings on the node itself.
   NodeReady preflight(NodeReady ready);
   /// All ranks are there. Throws DataError when they do not see the same data.
   void on_all_ready(const ReadyRanks& ready);
@@ -137,8 +138,8 @@ class Run {
   [[noreturn]] void leave_without_lead(const std::exception& error);
   void leave_to_next_leader();
   void meet_partner(std::int64_t attempt);
-  bool told_to_end() const { return !membership_.leads() && membership_.over(); }
-  void throw_told_failure();
+  bool ended_by_leader() const { return !membership_.leads() && membership_.over(); }
+  void throw_received_failure();
   [[noreturn]] void throw_failure();
   std::string with_last_checkpoint(const Failure& failure) const;
   void fail(Failure failure) { attempt_->fail(std::move(failure)); }
@@ -188,7 +189,7 @@ class Run {
   // Other nodes (run_nodes.cpp).
   void on_node_event(Membership::Event event);
   void on_busy(std::int64_t node, double seconds);
-  void tell_of_nodes(const std::string& text);
+  void report_nodes(const std::string& text);
   void on_message(std::int64_t, const TakePlace&) {}    // these two are read by an agent
   void on_message(std::int64_t, const WaitAsSpare&) {}  // that has no run yet
   void on_message(std::int64_t, const Resize&) { resizes_ = true; }
@@ -264,7 +265,7 @@ class Run {
   void drain_durable();
   // How often (run_cadence.cpp).
   void begin_cadence();
-  void tell_cadence();
+  void send_cadence();
   // Copies in another node's memory (run_partner.cpp).
   void begin_partner();
   void copy_held(std::int64_t step, SnapshotUse use);
@@ -290,7 +291,7 @@ class Run {
   void give_up_saves_of_lost();
   bool await_return();
   std::string names_of(const std::set<std::int64_t>& nodes) const;
-  void tell_nodes();
+  void record_nodes();
   // The job's faults (run_faults.cpp).
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
@@ -367,8 +368,7 @@ class Run {
   bool resizes_ = false;         ///< the run goes on with another number of nodes
   bool grows_ = false;           ///< the leader's: it stops for that
   bool saves_fail_ = false;      ///< since the last that is
-  /// Of several nodes, which agree on it: the attempt that the folder of a step will be, where it is not the
-  /// first.
+  /// Of several nodes, which agree on it: by step the attempt of its folder, where that is not the first.
   std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
@@ -377,7 +377,7 @@ class Run {
   std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
   io::EarlierRun earlier_run_;                 ///< the leader's
   bool begun_ = false;                         ///< is in the records
-  bool told_ready_ = false;                    ///< the sinks know of the run
+  bool sinks_started_ = false;                 ///< `on_start` was called
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
   hf::Origin origin_;  ///< of the weights that training began from, now or in an earlier attempt
@@ -399,11 +399,11 @@ class Run {
   std::optional<GoodTags> good_tags_;  ///< the leader's
   std::string candidate_;              ///< folder of the checkpoint that waits for its tag
   std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
-  double told_interval_seconds_ = 0;
-  bool slow_gemms_told_ = false, attention_told_ = false;
-  std::int64_t refused_told_ = 0;  ///< connections
-  bool killed_ = false;            ///< stopped at once: nothing is waited for
-  bool stop_between_ = false;      ///< stopped between two attempts, or before one has begun to train
+  double sent_interval_seconds_ = 0;
+  bool slow_gemms_reported_ = false, attention_reported_ = false;
+  std::int64_t refused_reported_ = 0;  ///< connections
+  bool killed_ = false;                ///< stopped at once: nothing is waited for
+  bool stop_between_ = false;          ///< stopped between two attempts, or before one has begun to train
   std::string leaderless_;  ///< why another may lead: the leader is lost, or this one must not any more
   bool lost_node_ = false;  ///< the workers do not start again without it
   std::optional<FaultLog> fault_log_;                  ///< the leader's, of a job with faults
@@ -444,7 +444,7 @@ class Run {
   std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
   io::TrainingState memory_state_;    ///< of the newest snapshot
   std::optional<StorageProbe> storage_probe_;  ///< until all ranks are ready
-  std::set<std::string> preflight_told_;
+  std::set<std::string> preflight_reported_;
 };
 
 }  // namespace trainerd::core::run

@@ -6,14 +6,14 @@
 #include "core/run/log/log.h"
 #include "io/text/text.h"
 
-// Part of the run (run.h): how often it saves where the job leaves that to it. The leader works the interval
-// out and tells its rank 0, whose clock decides.
+// Part of the run (run.h): how often it saves where the job leaves that to it. The leader computes
+// the interval and sends it to its rank 0, whose clock decides.
 
 namespace trainerd::core::run {
 namespace {
 
 // Smaller changes are not worth a line.
-constexpr double kToldChange = 0.2;
+constexpr double kReportedChange = 0.2;
 
 const char* source_text(io::CadenceRecord::Source source) {
   switch (source) {
@@ -37,14 +37,14 @@ void Run::begin_cadence() {
                                     .interruptions = earlier_run_.interruptions});
 }
 
-void Run::tell_cadence() {
+void Run::send_cadence() {
   if (!cadence_) return;
   const io::CadenceRecord record = cadence_->optimum();
   attempt_->send_all(SaveEvery{record.interval_seconds});
   sinks_.each(&io::MetricsSink::on_cadence, record);
-  if (std::abs(record.interval_seconds - told_interval_seconds_) <= kToldChange * told_interval_seconds_)
+  if (std::abs(record.interval_seconds - sent_interval_seconds_) <= kReportedChange * sent_interval_seconds_)
     return;
-  told_interval_seconds_ = record.interval_seconds;
+  sent_interval_seconds_ = record.interval_seconds;
   log::info(
       "checkpoint.every: auto: every {} from now on; mean time between failures {} ({}), a save stops "
       "training for {} and takes {}",

@@ -156,7 +156,7 @@ void Run::on_written(CheckpointWriter::Result result) {
   sinks_.each(&io::MetricsSink::on_checkpoint, result.record);
   if (cadence_) {
     cadence_->add_save(result.record.snapshot_seconds, result.record.write_seconds);
-    tell_cadence();
+    send_cadence();
   }
   if (!result.left_over.empty()) {
     sinks_.each(&io::MetricsSink::on_checkpoint_failure,

@@ -23,7 +23,7 @@ namespace {
 // it soon.
 constexpr double kDurableDoneSeconds = 300, kDurableFailingSeconds = 60;
 constexpr double kDurableStoppedSeconds = 20;
-// Of one request of a copy, which is tried again after that as a whole, and told of.
+// Of one request of a copy. After that the copy fails, is reported, and is tried again as a whole.
 constexpr double kRequestGivesUpSeconds = 10;
 
 }  // namespace
@@ -49,7 +49,7 @@ std::string durable_owner(const AgentOptions& options) {
 
 /// Before anything is copied to it.
 void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) const {
-  if (told_ready_) return;  // it was
+  if (sinks_started_) return;  // an earlier attempt began it
   const std::string& to = job_.checkpoint.durable.to;
   if (!io::is_remote(to) &&
       (io::is_same_directory(to, output_.path()) || io::is_same_directory(to, output_.checkpoints())))

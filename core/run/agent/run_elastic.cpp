@@ -82,7 +82,7 @@ Run::Next Run::shrink() {
 /// A smaller run stops after the present step and saves, when there are agents for a larger one.
 void Run::grow_if_possible() {
   if (!membership_.leads() || membership_.nodes() == membership_.job_nodes() || membership_.spares() == 0 ||
-      stop_ || killed_ || attempt_->failure() || !told_ready_ || !attempt_->all_ready() ||
+      stop_ || killed_ || attempt_->failure() || !sinks_started_ || !attempt_->all_ready() ||
       attempt_->all_finished_here())
     return;
   const auto larger = series_.sizes.on(membership_.nodes() + membership_.spares());
@@ -95,7 +95,7 @@ void Run::grow_if_possible() {
   attempt_->send_all(Stop{});
 }
 
-/// The end of this size. The others end theirs when they hear of it.
+/// The end of this size. The others end theirs when `Resize` arrives.
 AgentResult Run::leave_to_next_size() {
   resizes_ = true;
   // Of every node: the leader may be lost before it says more.
@@ -114,7 +114,7 @@ AgentResult Run::leave_to_next_size() {
     membership_.resize(*series_.nodes, attempt_->number() + 1, series_.layout);
   }
   // The report of a size that never began would be of nothing.
-  if (told_ready_)
+  if (sinks_started_)
     finish(rollback_ ? "goes back to an earlier checkpoint" : "goes on with another number of nodes");
   return {step_, 0};
 }

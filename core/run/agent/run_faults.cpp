@@ -32,7 +32,7 @@ void Run::begin_faults() {
   if (!job_.faults.any()) return;
   if (membership_.leads()) {
     fault_log_.emplace(output_.path() + "/faults-done");
-    // What the last leader was told of as it ended is not there.
+    // Faults that were reported to the last leader as it ended are missing.
     for (const std::vector<std::string>& known : {membership_.known_faults(), series_.faults_done})
       for (const std::string& id : known) {
         const std::vector<std::string>& done = fault_log_->done();
@@ -44,13 +44,13 @@ void Run::begin_faults() {
 }
 
 void Run::on_injected(const FaultInjected& m) {
-  // One that breaks several computations of its step is told of each time.
+  // A fault that breaks several computations of its step is reported each time.
   const bool known =
       std::find(start_.faults_done.begin(), start_.faults_done.end(), m.id) != start_.faults_done.end();
   if (!known) start_.faults_done.push_back(m.id);
   if (membership_.leads()) {
     if (!known && !membership_.lead_is_lost()) fault_log_->add(m.id);
-    if (told_ready_) notify(io::NoticeKind::injected, m.message);
+    if (sinks_started_) notify(io::NoticeKind::injected, m.message);
     else
       changes_.push_back(
           {.kind = io::NoticeKind::injected, .step = step_, .message = m.message, .details = {}});

@@ -3,8 +3,8 @@
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): with a coordinator the loss of the leader ends the run of this agent, and not the
-// job: run_agent begins another when one leads again. Any failure of an agent that does not lead any more is
-// of that, and is not told to the others.
+// job: run_agent begins another when one leads again. Any failure of an agent that has lost the lead comes
+// from that, and is not sent to the others.
 
 namespace trainerd::core::run {
 
@@ -15,7 +15,7 @@ void Run::require_lead() const {
   if (membership_.leads() && lead) output_.require_mark(*lead);
 }
 
-/// This agent must not lead any more. The others are not told: they find the next leader.
+/// This agent must not lead any more. It sends the others nothing: they find the next leader.
 void Run::on_lost_lead(const std::string& text) {
   lost_node_ = true;
   leaderless_ = text;
@@ -27,14 +27,14 @@ void Run::on_lost_lead(const std::string& text) {
 
 /// An error is what an agent meets that goes on when it does not lead any more.
 void Run::leave_without_lead(const std::exception& error) {
-  const bool told = !leaderless_.empty();
-  if (!told) {
+  const bool reported = !leaderless_.empty();
+  if (!reported) {
     const auto* lost = dynamic_cast<const LeadLost*>(&error);
     if (lost == nullptr) log::error("{}", error.what());
     on_lost_lead(lost != nullptr ? lost->what() : membership_.lead_lost_text());
   }
   end_failed(leaderless_);
-  if (told) throw;
+  if (reported) throw;
   throw LeadLost(leaderless_);
 }
 
@@ -50,11 +50,11 @@ void Run::leave_to_next_leader() {
   writer_.abandon();
   series_.folders = folders_;
   series_.faults_done = start_.faults_done;
-  series_.lead_told = false;
+  series_.lead_recorded = false;
   // The next leader may go back too: what it passes over is in the file.
   series_.passed_over.reset(), series_.returns_to.reset();
   // The report of a run that never began would be of nothing.
-  if (told_ready_) finish("goes on with another leader");
+  if (sinks_started_) finish("goes on with another leader");
 }
 
 /// Partners find each other by the leader's store.

@@ -17,7 +17,7 @@ void Run::on_node_event(Membership::Event event) {
           *std::move(event.message));
     case Membership::Event::What::returned:
       if (away_.contains(event.node)) back_.insert(event.node);
-      if (!event.text.empty()) tell_of_nodes(event.text);
+      if (!event.text.empty()) report_nodes(event.text);
       return;
     case Membership::Event::What::stop: {
       const StopRequest& request = std::get<StopAsked>(*event.message).request;
@@ -25,11 +25,11 @@ void Run::on_node_event(Membership::Event event) {
     }
     case Membership::Event::What::busy: return on_busy(event.node, event.seconds);
     case Membership::Event::What::spares:
-      tell_nodes();
-      tell_of_nodes(event.text);
+      record_nodes();
+      report_nodes(event.text);
       return grow_if_possible();
     case Membership::Event::What::coordinator:
-      if (told_ready_) return notify(io::NoticeKind::warning, event.text);
+      if (sinks_started_) return notify(io::NoticeKind::warning, event.text);
       return warn_early(event.text);
     case Membership::Event::What::lead_lost: return on_lost_lead(membership_.lead_lost_text(event.text));
     case Membership::Event::What::lost: break;
@@ -50,12 +50,12 @@ void Run::on_node_event(Membership::Event event) {
 void Run::on_busy(std::int64_t node, double seconds) {
   const std::string text = membership_.name_of(node) + " is alive, but its agent has been busy for " +
                            io::short_duration(seconds) + ": it may wait for a disk";
-  if (told_ready_ && membership_.leads() && !attempt_->failure()) notify(io::NoticeKind::warning, text);
+  if (sinks_started_ && membership_.leads() && !attempt_->failure()) notify(io::NoticeKind::warning, text);
   else log::info("{}", text);
 }
 
-void Run::tell_of_nodes(const std::string& text) {
-  if (told_ready_) notify(io::NoticeKind::node, text);
+void Run::report_nodes(const std::string& text) {
+  if (sinks_started_) notify(io::NoticeKind::node, text);
   else log::info("{}", text);
 }
 
@@ -69,7 +69,9 @@ void Run::on_message(std::int64_t node, const NodeFinished& m) {
 }
 
 void Run::on_message(std::int64_t node, const NodeFailed& m) {
-  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, m.retry});
+  // An agent that has just joined does not know that all ranks were ready before.
+  const bool again = m.retry || (m.cause.what == kFailedStart && series_.was_ready);
+  fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, again});
 }
 
 /// Any rank's vote stops all: the leader learns what to call it.
@@ -144,7 +146,7 @@ void Run::on_message(std::int64_t, ResultsDiffer m) {
 }
 
 void Run::on_message(std::int64_t, FaultInjected m) {
-  m.at_agent.reset();  // that of the node which told of it
+  m.at_agent.reset();  // it belongs to the node that sent it
   on_injected(m);
 }
 

@@ -96,7 +96,7 @@ void Run::on_partner() {
   sinks_.each(&io::MetricsSink::on_partner_copy,
               io::PartnerCopyRecord{
                   .step = sent->step, .bytes = sent->bytes, .seconds = sent->seconds, .kept = kept});
-  // A node that is lost, or a run that ends, is told of elsewhere.
+  // A lost node and the end of the run are reported elsewhere.
   if (!kept && !attempt_->failure() && !next_ && !attempt_->all_finished_here() &&
       !std::exchange(copies_fail_, true))
     notify(io::NoticeKind::warning, "the snapshot of step " + std::to_string(sent->step) +

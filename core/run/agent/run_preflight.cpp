@@ -23,21 +23,25 @@ NodeReady Run::preflight(NodeReady ready) {
   return ready;
 }
 
-/// What nodes and ranks say that no error is: told once, and the run goes on. The leader's.
+/// Findings that are no errors: each is a warning once, and the run goes on. On the leader.
 void Run::judge_preflight(const ReadyRanks& ready) {
   if (!membership_.leads() || !job_.supervise.preflight) return;
-  const auto tell = [&](const std::string& who, const std::string& what) {
-    const std::string text = "pre-flight: " + who + ": " + what;
-    if (!what.empty() && preflight_told_.insert(text).second) notify(io::NoticeKind::warning, text);
+  const auto report = [&](const char* part, const std::string& place, const std::string& what) {
+    const std::string text = "pre-flight: " + place + ": " + what;
+    if (what.empty() || !preflight_reported_.insert(text).second) return;
+    notify(io::NoticeKind::warning, text);
+    sinks_.each(&io::MetricsSink::on_preflight, io::PreflightRecord{part});
   };
-  if (storage_probe_) tell(membership_.name_of(0), storage_probe_->finding());
+  if (storage_probe_) report("storage", membership_.name_of(0), storage_probe_->finding());
   storage_probe_.reset();
-  for (const auto& [node, said] : ready.nodes()) tell(membership_.name_of(node), said.storage);
-  for (const auto& [node, ahead] : ready.clocks()) tell(membership_.name_of(node), clock_finding(ahead));
+  for (const auto& [node, said] : ready.nodes()) report("storage", membership_.name_of(node), said.storage);
+  for (const auto& [node, ahead] : ready.clocks())
+    report("clock", membership_.name_of(node), clock_finding(ahead));
   const WorldPlan& world = attempt_->plan();
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   for (const SlowDevice& slow : slow_devices(ready.rates(), cpu ? kSlowCpu : kSlowGpu))
-    tell(place_of(slow.rank, slow.rank / world.here.count, !membership_.alone(), world.layout), slow.text);
+    report("device", place_of(slow.rank, slow.rank / world.here.count, !membership_.alone(), world.layout),
+           slow.text);
 }
 
 }  // namespace trainerd::core::run

@@ -3,6 +3,7 @@
 #include <set>
 #include <utility>
 
+#include "core/run/agent/failure_file.h"
 #include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -10,8 +11,8 @@
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): after a worker's death another attempt begins, from the newest state that there
-// is. Node 0 decides for all: it ends the ranks of every node, hears which snapshots each node holds, and
-// says where all begin.
+// is. Node 0 decides for all: it ends the ranks of every node, collects which snapshots each node holds,
+// and chooses where all begin.
 
 namespace trainerd::core::run {
 namespace {
@@ -52,6 +53,8 @@ Run::Next Run::after_failure() {
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   if (rollback_) return roll_back();
   failed_ = series_.failures.add(attempt_->failure()->cause, step_ + 1);
+  if (const std::string problem = write_failures(series_.failures, output_.failures()); !problem.empty())
+    log::warn("{}", problem);
   if (failed_.ends()) return Next::failure;
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
     if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);
@@ -123,7 +126,7 @@ void Run::save_newest(std::int64_t step) {
   finish_saves(kStopSeconds);
 }
 
-/// Ends the ranks of all nodes and hears what each holds. False when that did not come about.
+/// Ends the ranks of all nodes and collects what each holds. False when the run must end.
 bool Run::gather_held() {
   if (membership_.alone()) return true;
   held_.clear();
@@ -141,7 +144,7 @@ bool Run::gather_held() {
     if (left <= 0 || killed_ || lost_node_) return false;
     wait_for_events(left);
   }
-  // What was heard meanwhile may be no matter of a death.
+  // A failure reported meanwhile may be one that does not restart.
   return attempt_->failure()->restarts() && !killed_ && !lost_node_;
 }
 
@@ -185,8 +188,8 @@ Run::Next Run::follow_restart() {
   membership_.send(held);
   while (!next_ && !resizes_ && !membership_.over() && !killed_ && !lost_node_) wait_for_events(std::nullopt);
   if (resizes_) return Next::resize;
-  if (!killed_ && told_to_end()) throw_told_failure();
-  if (killed_ || told_to_end()) return Next::stop;
+  if (!killed_ && ended_by_leader()) throw_received_failure();
+  if (killed_ || ended_by_leader()) return Next::stop;
   if (!next_ || !prepare_restart(*next_)) return Next::failure;
   folders_ = next_->folders;
   return Next::attempt;
@@ -206,7 +209,7 @@ bool Run::prepare_restart(const Go& go) {
     wait_for_events(end - base::monotonic_seconds());
   if (killed_ || lost_node_) return false;
   if (dropped()) {
-    // It tells more than what ended the attempt.
+    // It is closer to the cause than what ended the attempt.
     fail({base::ErrorKind::comm,
           go.reason + "; the workers cannot start again: an unfinished checkpoint cannot be written", 2});
     return false;
@@ -254,8 +257,8 @@ void Run::record_restart(const Go& go) {
                                 .step = go.step,
                                 .tokens = go.tokens});
   log::warn("{}", notice.message);
-  // Nothing is told of a run before its ranks are ready.
-  if (told_ready_) sinks_.each(&io::MetricsSink::on_notice, notice);
+  // Nothing is recorded of a run before its ranks are ready.
+  if (sinks_started_) sinks_.each(&io::MetricsSink::on_notice, notice);
   else changes_.push_back(std::move(notice));
 }
 

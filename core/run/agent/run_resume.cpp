@@ -11,6 +11,7 @@
 
 #include "core/hf/companions.h"
 #include "core/hf/weight_source.h"
+#include "core/run/agent/failure_file.h"
 #include "core/run/agent/passed_over.h"
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
@@ -32,6 +33,10 @@ void Run::prepare() {
   options_.log->open(output_.log(membership_.node()));
   try {
     resume();
+    if (membership_.leads() && series_.failures.none())
+      if (const std::string problem = restore_failures(series_.failures, output_.failures(), step_);
+          !problem.empty())
+        warn_early(problem);
     if (!already_trained()) check_data();
     // Of what stays as it was.
     const bool kept = (job_.model.lora.on() || job_.loss.dpo.on()) && !already_trained();
@@ -75,9 +80,9 @@ void Run::resume() {
   start_.spikes = spike_history(0);
   for (const auto& [step, next] : membership_.known_folders())
     folders_[step] = std::max(folders_[step], next);
-  if (!membership_.lead_moved().empty() && !series_.lead_told)
+  if (!membership_.lead_moved().empty() && !series_.lead_recorded)
     changes_.push_back({io::NoticeKind::node, 0, membership_.lead_moved(), {}, base::wall_seconds()});
-  series_.lead_told = true;
+  series_.lead_recorded = true;
   auto found = find_newest();
   const auto returns_to = std::exchange(series_.returns_to, std::nullopt);
   if (found && returns_to && found->where.step > *returns_to)
@@ -86,7 +91,7 @@ void Run::resume() {
         "be withdrawn; remove it",
         *returns_to, found->where.path));
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
-    // Those after it were withdrawn, which was told.
+    // Those after it were withdrawn, which was reported.
     if (incomplete.step <= returns_to.value_or(incomplete.step) &&
         (!found || incomplete.step > found->where.step))
       warn_early("checkpoint " + incomplete.path +
@@ -130,7 +135,7 @@ void Run::require_reference(const std::string& path) const {
 /// Of the run's directory and of its durable tier.
 std::optional<io::CheckpointStore::Found> Run::find_newest() {
   const auto warn = [this](const std::string& message) {
-    if (told_ready_) notify(io::NoticeKind::warning, message);
+    if (sinks_started_) notify(io::NoticeKind::warning, message);
     else warn_early(message);
   };
   const auto rejected = [&](const std::string& path, const std::string& why) {
@@ -144,7 +149,7 @@ std::optional<io::CheckpointStore::Found> Run::find_newest() {
   if (!choice->warning.empty()) warn(choice->warning);
   const std::string message = "the newest of the run's directory and its durable tier is " +
                               choice->found.where.path + (choice->why.empty() ? "" : "; " + choice->why);
-  if (told_ready_) {
+  if (sinks_started_) {
     notify(io::NoticeKind::durable, message);
   } else {
     log::info("{}", message);

@@ -26,11 +26,11 @@ void Run::lose_for_now(std::int64_t node, const std::string& why) {
   held_.erase(node);
   fail_without(node, why);
   const bool taken = membership_.expect(node);
-  tell_nodes();
+  record_nodes();
   if (!taken) return;
   back_.insert(node);
-  tell_of_nodes(name + " was lost after step " + std::to_string(step_) + ": " + membership_.name_of(node) +
-                " takes its place");
+  report_nodes(name + " was lost after step " + std::to_string(step_) + ": " + membership_.name_of(node) +
+               " takes its place");
 }
 
 /// The attempt ends, as by a death: the next one has the node again.
@@ -47,7 +47,7 @@ std::string Run::names_of(const std::set<std::int64_t>& nodes) const {
   return names;
 }
 
-void Run::tell_nodes() {
+void Run::record_nodes() {
   if (!membership_.leads() || membership_.job_nodes() == 1) return;
   // The leader before this one was lost too, and could not count itself.
   const std::int64_t leaders = membership_.lead_moved().empty() ? 0 : 1;
@@ -78,7 +78,7 @@ bool Run::await_return() {
     const std::string text = names_of(nodes) + (nodes.size() == 1 ? " is" : " are") + " waited for up to " +
                              io::duration_text(wait) + " (checkpoint.partner.wait): start its agent again" +
                              (job_.cluster.spares > 0 ? ", or a spare's" : "");
-    if (told_ready_) notify(io::NoticeKind::warning, text);
+    if (sinks_started_) notify(io::NoticeKind::warning, text);
     else log::warn("{}", text);
   }
   while (!missing().empty() && !killed_ && !lost_node_ && !stop_) {

@@ -24,7 +24,7 @@ class RunSinks {
     if (!allowed_()) return;
     for (const auto& sink : sinks_) (*sink.*method)(record);
   }
-  /// Gives every sink what changed of the outlets. What is to be told of those that began or ended to fail.
+  /// Gives every sink the changes of the outlets. Returns a text for each that began or ceased to fail.
   std::vector<std::string> watch();
   /// Calls every sink, whatever another throws, and then throws the first error.
   void finish(const io::RunSummary& summary);

@@ -62,7 +62,7 @@ void Run::on_spike(const SpikeActed& m) {
 void Run::add_judged(const io::StepRecord& record) {
   std::deque<RunSeries::Judged>& judged = series_.judged;
   const job::SpikesOptions& options = job_.supervise.spikes;
-  // A step that is done again was told of.
+  // A step that is done again was reported before.
   const bool again = !judged.empty() && judged.back().step >= record.step;
   if (!options.on() && membership_.leads() && !again) {
     const SpikeHistory history = spike_history(record.step - 1);

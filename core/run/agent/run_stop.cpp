@@ -36,7 +36,7 @@ void Run::request_stop(const StopRequest& request) {
   if (!membership_.leads()) membership_.send(StopAsked{request});
   // A rank that is not ready may be minutes away from its first vote.
   if (membership_.leads() && !attempt_->all_ready()) {
-    if (!told_ready_) return stop_at_once(request, request.reason + " before training began: stopping");
+    if (!sinks_started_) return stop_at_once(request, request.reason + " before training began: stopping");
     log::info("{}: the workers have just started again: stopping after step {}", request.reason, step_);
     stop_between_ = true;
     return;
@@ -112,7 +112,7 @@ std::optional<double> Run::time_left() const {
   return std::max(0.0, time_limit_->stop_at(!saving_.empty()) - base::monotonic_seconds());
 }
 
-/// The run asks itself for a stop, and ends as one that did what it was told.
+/// The run requests its own stop and ends with status 0.
 void Run::stop_after(std::int64_t step) {
   if (stop_ || !options_.stop_after || step < *options_.stop_after || step >= job_.steps) return;
   request_stop({.reason = "--stop-after", .exit_signal = 0});

@@ -39,7 +39,7 @@ std::string TraceFiles::write(std::int64_t step, io::Trace& trace) const {
   number.insert(0, number.size() < 8 ? 8 - number.size() : 0, '0');
   const std::string path = directory_ + "/step-" + number + suffix_ + ".json",
                     text = io::to_chrome_json(trace);
-  std::error_code ignored;  // the write tells
+  std::error_code ignored;  // the write reports it
   std::filesystem::create_directories(directory_, ignored);
   if (const int error = base::write_file_atomically(path, std::as_bytes(std::span(text))); error != 0)
     throw base::data_error(path + ": cannot write the trace: " + base::errno_text(error) +

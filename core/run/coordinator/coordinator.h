@@ -24,8 +24,9 @@ struct LeadLost : base::CommError {
       : CommError(base::ErrorKind::comm, why, where) {}
 };
 
-/// Who leads a run, kept outside of its agents, so that another can take over. At most one holds the lead,
-/// for as long as it renews its lease: on a thread of the coordinator's own. But for `leads` of one thread.
+/// The lead of a run, kept outside of its agents, so that another can take over. At most one agent holds it,
+/// as long as it renews its lease, which a thread of the coordinator does. One thread calls all functions but
+/// `leads`.
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
@@ -34,8 +35,8 @@ class Coordinator {
   virtual std::optional<LeadRecord> leader() = 0;
   /// Takes the lead if it is free; false when it is taken. Throws CommError as above.
   virtual bool claim(const std::string& host) = 0;
-  /// Tells the others where this agent, which leads, serves the rendezvous. Throws CommError, also when it
-  /// does not lead any more.
+  /// Publishes the address at which this agent, the leader, serves the rendezvous. Throws CommError, also
+  /// when it does not lead any more.
   virtual void publish(const std::string& address) = 0;
   /// Gives the lead up, so that another can take it at once.
   virtual void resign() = 0;

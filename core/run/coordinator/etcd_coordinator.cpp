@@ -116,7 +116,7 @@ double EtcdCoordinator::left_seconds() const {
   return valid_until_ - boot_seconds();
 }
 
-/// A renewal that was heard of when the lease may have been over comes too late: false.
+/// False for a renewal whose answer came when the lease may have been over.
 bool EtcdCoordinator::extend(double until) {
   const std::lock_guard lock(lease_mutex_);
   if (boot_seconds() >= valid_until_) valid_until_ = kNever;
@@ -219,11 +219,11 @@ void EtcdCoordinator::keep() {
   ::prctl(PR_SET_NAME, "trainerd:lease");
   EtcdClient client(options_.members, patience(options_));
   std::string problem;  // of the last round
-  bool told = false;
+  bool reported = false;
   for (;;) {
     {
       std::unique_lock lock(mutex_);
-      const double every = told ? options_.every_seconds / 2 : options_.every_seconds;
+      const double every = reported ? options_.every_seconds / 2 : options_.every_seconds;
       const double pause = std::clamp(left_seconds(), 0.0, every);
       changed_.wait_for(lock, std::chrono::duration<double>(pause), [this] { return stops_; });
       if (stops_) return;
@@ -239,7 +239,7 @@ void EtcdCoordinator::keep() {
           return report({"etcd says that the lease of this agent's lead is over", true});
         }
         problem.clear();
-        if (extend(valid_from(sent, *ttl)) && std::exchange(told, false))
+        if (extend(valid_from(sent, *ttl)) && std::exchange(reported, false))
           report({"the coordinator " + name() + " answers again"});
       }
     } catch (const std::exception& error) {
@@ -250,7 +250,7 @@ void EtcdCoordinator::keep() {
                          one_decimal(options_.dead_seconds) + " s (supervise.dead_after)" +
                          (problem.empty() ? "" : ": " + problem),
                      true});
-    if (!problem.empty() && !std::exchange(told, true))
+    if (!problem.empty() && !std::exchange(reported, true))
       report({"the lease of this agent's lead cannot be renewed: " + problem +
               "; the run ends here if that lasts " + one_decimal(options_.dead_seconds) +
               " s (supervise.dead_after)"});

@@ -18,7 +18,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/run/nodes/last_heard.h"
+#include "core/run/nodes/last_beat.h"
 #include "kernels/base/clock.h"
 
 namespace trainerd::core::run {
@@ -41,7 +41,7 @@ struct Peer {
   base::UniqueFd socket;
   std::string unread;  ///< the beginning of a beat
   bool counts = true;  ///< its silence does
-  bool told_busy = false;
+  bool reported_busy = false;
 };
 
 }  // namespace
@@ -58,7 +58,7 @@ struct Heartbeats::State {
   double link_back_at = 0;  ///< until then nothing passes to peers or from them
   double beats_at = 0;      ///< the next time
 
-  std::shared_ptr<LastHeard> last_heard = std::make_shared<LastHeard>(options);
+  std::shared_ptr<LastBeat> last_beat = std::make_shared<LastBeat>(options);
   std::atomic<double> busy_since{-1};  ///< of the event loop; negative: it waits
   base::UniqueFd reported{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   base::UniqueFd changed{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
@@ -77,16 +77,16 @@ void Heartbeats::State::receive(std::int64_t id, Peer& peer, double now) {
   if (!std::exchange(peer.counts, true)) watch.add(id, now);
   // A connection that ends is no sign of life; what it means is seen where the agents talk.
   if (n <= 0) return peer.socket.reset();
-  watch.heard(id, now);
-  last_heard->heard(now);
+  watch.on_beat(id, now);
+  last_beat->on_beat(now);
   peer.unread.append(bytes.data(), static_cast<std::size_t>(n));
   while (peer.unread.size() >= sizeof(Beat)) {
     Beat busy = 0;
     std::memcpy(&busy, peer.unread.data(), sizeof(busy));
     peer.unread.erase(0, sizeof(busy));
     const double seconds = 1e-3 * static_cast<double>(busy);
-    if (seconds < options.dead_seconds) peer.told_busy = false;
-    else if (!std::exchange(peer.told_busy, true)) {
+    if (seconds < options.dead_seconds) peer.reported_busy = false;
+    else if (!std::exchange(peer.reported_busy, true)) {
       reports.push_back({Report::What::busy, id, seconds});
       wake(reported.get());
     }
@@ -199,10 +199,10 @@ std::vector<Heartbeats::Report> Heartbeats::take() {
 int Heartbeats::event_fd() const { return state_->reported.get(); }
 
 std::function<bool()> Heartbeats::counted_on() const {
-  return [last = state_->last_heard] { return last->recent(base::monotonic_seconds()); };
+  return [last = state_->last_beat] { return last->recent(base::monotonic_seconds()); };
 }
 
-void Heartbeats::peer_has_ended() { state_->last_heard->end(); }
+void Heartbeats::peer_has_ended() { state_->last_beat->end(); }
 
 bool Heartbeats::in_doubt() const {
   const std::lock_guard lock(state_->mutex);

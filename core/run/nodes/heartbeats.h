@@ -32,12 +32,12 @@ class Heartbeats {
   void loop_waits();
   void loop_works();
 
-  /// For so long nothing is heard of any peer or sent to one, as over a link that loses packets.
+  /// For so long nothing is received from peers or sent to them, as over a link that loses packets.
   void drop_link(double seconds);
 
   struct Report {
     enum class What : std::uint8_t {
-      silent,  ///< it counts as dead, and is not listened to any more
+      silent,  ///< it counts as dead, and is removed
       busy,    ///< it is alive, and its event loop has not turned
     };
     What what = What::silent;
@@ -51,12 +51,12 @@ class Heartbeats {
   /// Whether a peer is late by more than a beat, and may turn out to be dead.
   bool in_doubt() const;
 
-  /// Whether the peer, of a process that has one, may count on it still, by this process' own clock: it was
-  /// heard of within `dead_seconds`. False for a process that was stopped for longer, from its first
-  /// instruction on; what comes after that at once may have been sent before, and tells nothing. True before
-  /// the first beat. To be called by any thread, also when this is gone.
+  /// For a process with one peer: whether the peer sent a beat within `dead_seconds`, by this process' own
+  /// clock. False for a process that was stopped for longer, from its first instruction on: beats that arrive
+  /// at once after that may have been sent before, and do not count. True before the first beat. Any thread
+  /// may call it, also after this object has ended.
   std::function<bool()> counted_on() const;
-  /// The peer has ended: that nothing more is heard of it says nothing (`counted_on`).
+  /// The peer has ended: its silence does not count (`counted_on`).
   void peer_has_ended();
 
  private:

@@ -33,7 +33,7 @@ int poll_timeout(double deadline) {
 }
 
 std::string silence_text(double seconds) {
-  return "has not been heard of for " + one_decimal(seconds) +
+  return "has sent no heartbeat for " + one_decimal(seconds) +
          " s (supervise.dead_after): its agent is stopped, its host is frozen, or the link to it is cut";
 }
 
@@ -184,9 +184,9 @@ std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) 
   for (std::size_t i = of_spares.size(); i-- > 0;)
     if (of_spares[i].revents != 0) receive_from_spare(i, events);
   for (std::size_t i = of_ghosts.size(); i-- > 0;) {
-    std::array<char, 4096> unheard;
+    std::array<char, 4096> discarded;
     if (of_ghosts[i].revents != 0 &&
-        ::recv(of_ghosts[i].fd, unheard.data(), unheard.size(), MSG_DONTWAIT) <= 0)
+        ::recv(of_ghosts[i].fd, discarded.data(), discarded.size(), MSG_DONTWAIT) <= 0)
       ghosts_.erase(ghosts_.begin() + static_cast<std::ptrdiff_t>(i));
   }
   if (fds[0].revents != 0) receive_reports(events);
@@ -223,7 +223,7 @@ void Membership::receive_reports(std::vector<Event>& events) {
       events.push_back({.what = Event::What::spares,
                         .text = "the spare on " + member->host + " " + silence_text(report.seconds)});
       part_with(*member,
-                "this spare was not heard of for " + one_decimal(report.seconds) + " s and is given up");
+                "this spare sent no heartbeat for " + one_decimal(report.seconds) + " s and is given up");
       std::erase_if(spares_, [](const Member& spare) { return !spare.channel; });
       std::erase_if(late_, [](const Late& late) { return !late.member.channel; });
     } else if (is_node) {
@@ -233,7 +233,7 @@ void Membership::receive_reports(std::vector<Event>& events) {
                         .seconds = report.seconds});
       if (!silent) continue;
       ++lost_;
-      part_with(*member, name_of(index) + " was not heard of for " + one_decimal(report.seconds) +
+      part_with(*member, name_of(index) + " sent no heartbeat for " + one_decimal(report.seconds) +
                              " s and counts as lost: the run goes on without this agent");
     }
   }
@@ -308,10 +308,11 @@ void Membership::finish(const End& end) {
   for (Member& member : members_)
     if (member.channel) ::shutdown(member.channel->fd(), SHUT_WR);
   for (Member& member : members_) {
-    std::array<char, 4096> unheard;
+    std::array<char, 4096> discarded;
     while (member.channel) {
       pollfd p{member.channel->fd(), POLLIN, 0};
-      if (::poll(&p, 1, poll_timeout(deadline)) <= 0 || ::recv(p.fd, unheard.data(), unheard.size(), 0) <= 0)
+      if (::poll(&p, 1, poll_timeout(deadline)) <= 0 ||
+          ::recv(p.fd, discarded.data(), discarded.size(), 0) <= 0)
         member.channel.reset();
     }
   }

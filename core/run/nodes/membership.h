@@ -71,8 +71,8 @@ struct LeaderLost : base::CommError {
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
 /// decides which agents belong to the job, and receives every message; the others hold a connection to it,
 /// whose end is the end of the node at its other side. Each of them and the leader send each other signs of
-/// life (Heartbeats): one that is not heard of for `supervise.dead_after` is lost too, and told so should it
-/// speak again.
+/// life (Heartbeats): a node that sends none for `supervise.dead_after` is lost too, and gets `End` if it
+/// sends a message later.
 class Membership {
  public:
   /// A node alone.
@@ -109,7 +109,7 @@ class Membership {
   /// Seconds by which this host's clock is ahead of the leader's, and the way of `Go`.
   double clock_ahead() const { return clock_ahead_; }
   /// Sends the others `Go`. The leader calls it when it holds the output directory. Agents that come later
-  /// are told that the job runs already.
+  /// get the answer that the job runs already.
   void begin(Go go);
 
   /// What this node's workers need to meet those of other nodes.
@@ -168,10 +168,10 @@ class Membership {
 
   /// To the leader, or from it to all. A closed peer is detected by the read loop, not here.
   void send(const NodeMessage& message);
-  /// Tells the other nodes that the run is over, and gives them time to receive it. A leader that must not
-  /// lead any more says nothing (`abandon`).
+  /// Sends the other nodes the end of the run and gives them time to receive it. A leader that has lost the
+  /// lead sends nothing (`abandon`).
   void finish(const End& end);
-  /// Ends the connections without a word: the others wait for another leader.
+  /// Ends the connections without a message: the others wait for another leader.
   void abandon();
 
   // With a coordinator:
@@ -241,8 +241,8 @@ class Membership {
   std::string objection(const Hello& hello, const std::string& who) const;
   static std::string who_is(const Hello& hello, const std::string& from);
   std::string taken_by(const Hello& hello) const;
-  enum class Told : std::uint8_t { ends_it, changes_nothing };  ///< a word of the leader's meanwhile
-  void join_beats(Told told);
+  enum class OnMessage : std::uint8_t { give_up, keep_trying };  ///< of the leader, meanwhile
+  void join_beats(OnMessage on_message);
   void admit_beats(const BeatHello& hello, base::UniqueFd socket);
   bool has_room() const;
   void admit_spare(Member member, const std::string& who, std::vector<Event>& events);
@@ -299,7 +299,7 @@ inline constexpr double kAgentMessageSeconds = 30;
 /// For `poll`, until then (monotonic seconds).
 int poll_timeout(double deadline);
 std::string this_host();
-/// What is known of a node that has sent no sign of life: "has not been heard of for 5.0 s ...".
+/// The text of a node without signs of life: "has sent no heartbeat for 5.0 s ...".
 std::string silence_text(double seconds);
 
 /// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from

@@ -60,7 +60,7 @@ void Membership::turn_surplus_away() {
   }
 }
 
-/// Tells an agent why it is none of the run's.
+/// Sends an agent the reason why it cannot join the run.
 bool Membership::turn_away(Member& member, const std::string& who, const std::string& why) {
   log::warn("{} wants to join the job: it is turned away: {}", who, why);
   part_with(member, why);

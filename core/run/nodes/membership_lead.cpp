@@ -61,7 +61,7 @@ std::function<void()> Membership::storage_guard() const {
   return
       [counted_on = beats_->counted_on(), leader = name_of(0), seconds = io::duration_text(dead_seconds_)] {
         if (!counted_on())
-          throw io::StorageError("this node has heard nothing of " + leader + " for " + seconds +
+          throw io::StorageError("this node has received no heartbeat of " + leader + " for " + seconds +
                                      " (supervise.dead_after) and may count as lost: nothing is written",
                                  ETIMEDOUT);
       };
@@ -97,8 +97,8 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
   const double begin = base::monotonic_seconds();
   const MembershipOptions given = options_;
   double vacant_since = begin;
-  bool told_silent = false;
-  std::string told;
+  bool reported_silent = false;
+  std::string reported;
   log::info("{} asks {} who leads", options_.spare ? "a spare" : "node " + std::to_string(node()),
             coordinator.name());
   for (;;) {
@@ -106,7 +106,7 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
     bool joined = false, claimed = false;
     try {
       const std::optional<LeadRecord> leader = coordinator.leader();
-      if (std::exchange(told_silent, false)) log::info("{} answers", coordinator.name());
+      if (std::exchange(reported_silent, false)) log::info("{} answers", coordinator.name());
       // Of a leader that is lost the address stays until its lease is over.
       const bool is_lost = leader && leader->epoch == options_.lead.lost_epoch &&
                            base::monotonic_seconds() - begin < std::ceil(dead_seconds_) + kLeaseSeconds;
@@ -118,17 +118,17 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
       } else if (may_lead(base::monotonic_seconds() - vacant_since)) {
         claimed = coordinator.claim(this_host());
       } else {
-        why = "nobody leads: start the agent of node 0" + std::string(rejoins ? " again" : "");
+        why = "no agent leads: start the agent of node 0" + std::string(rejoins ? " again" : "");
       }
-      if (!why.empty() && why != told) log::info("{}", why);
-      told = why;
+      if (!why.empty() && why != reported) log::info("{}", why);
+      reported = why;
     } catch (const base::CommError& error) {
       why = "supervise.coordinator: " + std::string(error.what());
-      if (!std::exchange(told_silent, true)) log::warn("{}", why);
+      if (!std::exchange(reported_silent, true)) log::warn("{}", why);
     }
     if (joined) return await_go(signal_fd);
     if (claimed && lead_if_possible(job, signal_fd, why)) return;
-    if (claimed && std::exchange(told, why) != why) log::warn("{}", why);
+    if (claimed && std::exchange(reported, why) != why) log::warn("{}", why);
     begin_again(given);
     if (base::monotonic_seconds() - begin > patience)
       throw base::comm_error(
@@ -149,7 +149,7 @@ bool Membership::lead_if_possible(const job::JobSpec& job, int signal_fd, std::s
     lead(job, signal_fd);
     return true;
   } catch (const base::CommError& error) {
-    // The others have heard of the end.
+    // The others have received the end.
     if (finished_ || options_.lead.lost.empty()) throw;
     options_.lead.coordinator->resign();
     why = error.what();

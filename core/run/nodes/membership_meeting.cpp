@@ -271,7 +271,7 @@ Membership::Reached Membership::try_to_join(const Hello& hello,
   base::watch_peer(socket.get(), kAgentMessageSeconds);
   members_[0].channel.emplace(std::move(socket));
   agent_ = hello.agent;
-  join_beats(Told::ends_it);
+  join_beats(OnMessage::give_up);
   return Reached::joined;
 }
 
@@ -280,7 +280,7 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
   const Hello hello = hello_of(job);
   if (!options_.spare) members_[static_cast<std::size_t>(node())].host = hello.host;
   const std::optional<parallel::JobToken> given = options_.token;
-  bool told = false;
+  bool reported = false;
   if (options_.spare)
     log::info("a spare of {} nodes joins node 0 at {}", nodes(), options_.rendezvous.text());
   else log::info("node {} of {} joins node 0 at {}", node(), nodes(), options_.rendezvous.text());
@@ -290,9 +290,9 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
     const Reached reached = try_to_join(hello, given, std::clamp(left, 0.1, kJoinSeconds), why);
     if (reached == Reached::joined) return await_go(signal_fd);
     const double waits = std::min(kTokenSeconds, options_.timeout_seconds / 2);
-    if (reached == Reached::without_token && !told && options_.timeout_seconds - left > waits) {
+    if (reached == Reached::without_token && !reported && options_.timeout_seconds - left > waits) {
       log::warn("{} is there, but {}", name_of(0), why);
-      told = true;
+      reported = true;
     }
     if (left <= 0)
       throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() +
@@ -315,12 +315,12 @@ bool Membership::stops_waiting(int signal_fd, double seconds) {
   return true;
 }
 
-/// The second connection to the leader, for signs of life. Where it does not come about, what the leader says
-/// on the first tells why.
-void Membership::join_beats(Told told) {
+/// The second connection to the leader, for signs of life. If it cannot be made, the leader's message on the
+/// first connection has the reason.
+void Membership::join_beats(OnMessage on_message) {
   const double deadline = base::monotonic_seconds() + std::min(kBeatsSeconds, options_.timeout_seconds);
   std::string why;
-  while (told == Told::changes_nothing || !members_[0].channel->ready()) {
+  while (on_message == OnMessage::keep_trying || !members_[0].channel->ready()) {
     base::UniqueFd socket =
         parallel::join_store(options_.rendezvous, *options_.token, encode(BeatHello{agent_}), kJoinSeconds,
                              why, {}, answer_seconds());
@@ -403,7 +403,7 @@ void Membership::await_go(int signal_fd) {
       if (go->nodes > 0) options_.nodes.nodes = go->nodes;
       members_.resize(static_cast<std::size_t>(nodes()));
       // It may have come before this agent asked for its second connection.
-      if (members_[0].beats == 0) join_beats(Told::changes_nothing);
+      if (members_[0].beats == 0) join_beats(OnMessage::keep_trying);
       return;
     }
   }

@@ -179,7 +179,7 @@ struct DurableFailed {
   int failures = 0;
   bool gone = false;
 };
-/// `weight`: how much it tells of the cause.
+/// `weight`: how close it is to the cause.
 struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;

@@ -17,8 +17,8 @@ struct RankRate {
 /// Below this share of the median of devices of its name a device counts as slow: a GPU, which the rank has
 /// for itself, and a CPU, which other programs may have kept busy.
 inline constexpr double kSlowGpu = 0.5, kSlowCpu = 0.25;
-/// A node's clock that differs by more seconds from node 0's is told of: times in logs and records of the two
-/// do not agree.
+/// A node's clock that differs by more seconds from node 0's is a warning: times in logs and records of the
+/// two do not agree.
 inline constexpr double kClockSeconds = 1;
 
 /// The slow devices among these, a line each: "computes at 31 TFLOP/s, and the median of 8 NVIDIA H200 is 612

@@ -10,7 +10,7 @@
 
 namespace trainerd::core::run {
 
-/// The first node asks the others what they see of their ranks, and hears it.
+/// The first node asks the others for the pages of their ranks and collects the answers.
 class HangInquiry {
  public:
   /// Nodes that do not answer are not waited for any longer: the next question comes then.

@@ -87,10 +87,10 @@ std::optional<HangCause> HangLimits::cause(const RankSight& sight, Awaits awaits
   if (still.stopped >= stop_seconds(sight)) return HangCause::stopped;
   if (still.disk >= disk_seconds(sight)) return HangCause::disk;
   // Before its page shows anything it may wait for ranks of other nodes.
-  if (awaits == Awaits::nobody && sight.activity != Activity::none && still.asleep >= still_seconds(sight))
+  if (awaits == Awaits::none && sight.activity != Activity::none && still.asleep >= still_seconds(sight))
     return sight.activity == Activity::data_wait ? HangCause::data : HangCause::asleep;
   // A host may poll its device.
-  const bool polls = awaits != Awaits::nobody && sight.activity == Activity::report;
+  const bool polls = awaits != Awaits::none && sight.activity == Activity::report;
   if (awaits != Awaits::others && !polls && still.running >= still_seconds(sight) &&
       still.computing >= cpu_seconds(sight))
     return HangCause::spinning;

@@ -12,13 +12,13 @@ enum class HangCause : std::uint8_t {
   stopped,   ///< by a signal
   asleep,    ///< its process sleeps
   spinning,  ///< it computes and comes to no end
-  disk,      ///< it is in an uninterruptible wait; told alone, as no signal ends that
-  data,      ///< no microbatch comes; told alone, as other workers would wait for the same
+  disk,      ///< it is in an uninterruptible wait; only reported, as no signal ends that
+  data,      ///< no microbatch comes; only reported, as new workers would wait for the same
 };
 
 /// What a rank's progress depends on: itself alone; a collective that all members have entered; ranks that
 /// have not come.
-enum class Awaits : std::uint8_t { nobody, all_there, others };
+enum class Awaits : std::uint8_t { none, all_there, others };
 
 /// How long a rank may make no progress.
 ///
@@ -48,7 +48,7 @@ struct HangLimits {
   double stop_seconds(const RankSight& sight) const;
   double disk_seconds(const RankSight& sight) const;
 
-  std::optional<HangCause> cause(const RankSight& sight, Awaits awaits = Awaits::nobody) const;
+  std::optional<HangCause> cause(const RankSight& sight, Awaits awaits = Awaits::none) const;
   /// After how much time of its kind the cause is one.
   double deadline_seconds(HangCause cause, const RankSight& sight) const;
   /// Whether a rank has waited for others, or for its device, for longer than its limit.

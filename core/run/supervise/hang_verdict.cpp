@@ -56,7 +56,7 @@ std::string evidence(HangCause cause, const RankSight& sight) {
 
 /// What one rank waits for.
 struct Wait {
-  const RankSight* who = nullptr;
+  const RankSight* rank = nullptr;
   const SeenOperation* op = nullptr;       ///< the collective
   std::optional<RankRange> members = {};   ///< of the collective's group
   std::vector<std::int64_t> missing = {};  ///< that have not entered it, or the neighbours it may await
@@ -115,7 +115,7 @@ class Judge {
   std::optional<Wait> wait_of(const RankSight& sight) const {
     const std::optional<Group> group = group_of(sight);
     if (!group) return std::nullopt;
-    Wait wait{.who = &sight};
+    Wait wait{.rank = &sight};
     for (const parallel::GroupMembers& members : parallel::groups_of(layout_, sight.rank, needs_))
       if (members.group == *group) wait.members = members.ranks;
     if (!wait.members) return std::nullopt;
@@ -131,12 +131,12 @@ class Judge {
     return wait;
   }
 
-  /// Which of the two sends what it awaits cannot be told: an exchange may be awaited at once, while the page
-  /// still shows what was computed before it, or later, or by the device.
+  /// Which of the two sends the awaited message is unknown: the rank may wait for the exchange at once, while
+  /// the page still shows the computation before it, or later, or on the device.
   void await_neighbours(Wait& wait) const {
     wait.message = true;
     const RankRange& stages = *wait.members;
-    const std::int64_t place = *stages.place(wait.who->rank);
+    const std::int64_t place = *stages.place(wait.rank->rank);
     // Of several chunks a rank the last rank's are followed by the first one's.
     const bool ring = std::cmp_greater(layout_.chunks.size(), stages.count);
     for (std::int64_t next : {place - 1, place + 1}) {
@@ -178,7 +178,7 @@ class Judge {
 
   Awaits awaits(std::int64_t rank) const {
     const auto found = waits_.find(rank);
-    if (found == waits_.end()) return lost(*ranks_.at(rank)) ? Awaits::others : Awaits::nobody;
+    if (found == waits_.end()) return lost(*ranks_.at(rank)) ? Awaits::others : Awaits::none;
     const Wait& wait = found->second;
     if (wait.message || !wait.complete || !wait.missing.empty()) return Awaits::others;
     // Others have done with it.
@@ -189,10 +189,10 @@ class Judge {
                 (other.sequence == wait.op->sequence && other.state == FlightState::done));
       });
     });
-    return left ? Awaits::nobody : Awaits::all_there;
+    return left ? Awaits::none : Awaits::all_there;
   }
 
-  bool late(const Wait& wait) const { return limits_.waits_too_long(*wait.who); }
+  bool late(const Wait& wait) const { return limits_.waits_too_long(*wait.rank); }
 
   // ---- different operations
 
@@ -208,11 +208,11 @@ class Judge {
         };
         return HangVerdict{
             .kind = "mismatch",
-            .own = in_step(wait.who->activity),
+            .own = in_step(wait.rank->activity),
             .ranks = {std::min(rank, member), std::max(rank, member)},
             .message = fmt::format("the ranks of group {} called different operations: {}; {}",
-                                   wait.op->group, text(*wait.who, *wait.op), text(*seen->second, *other)),
-            .deadline_seconds = limits_.still_seconds(*wait.who)};
+                                   wait.op->group, text(*wait.rank, *wait.op), text(*seen->second, *other)),
+            .deadline_seconds = limits_.still_seconds(*wait.rank)};
       }
     }
     return std::nullopt;
@@ -234,7 +234,7 @@ class Judge {
     for (const auto& [rank, sight] : ranks_) {
       const std::optional<HangCause> cause = limits_.cause(*sight, awaits(rank));
       if (!cause || (*cause == HangCause::disk || *cause == HangCause::data) == restart) continue;
-      // What sleeps may wait for a process that is stopped, in a way that its page does not tell.
+      // A sleeping rank may wait for a stopped process without showing that on its page.
       if (*cause == HangCause::asleep && any_stopped()) continue;
       const std::string line = line_of(*cause, *sight);
       if (verdict) verdict->details.push_back(line);
@@ -278,7 +278,7 @@ class Judge {
     }
     const auto ranks_of = [](const std::vector<const Wait*>& waits) {
       std::vector<std::int64_t> ranks;
-      for (const Wait* wait : waits) ranks.push_back(wait->who->rank);
+      for (const Wait* wait : waits) ranks.push_back(wait->rank->rank);
       return ranks;
     };
     if (!found.empty()) {
@@ -289,7 +289,7 @@ class Judge {
               fmt::format("; {} {} for it", names(ranks_of(most)), most.size() == 1 ? "waits" : "wait")};
     }
     if (neighbours.empty()) return {};
-    const RankSight& first = *neighbours.front()->who;
+    const RankSight& first = *neighbours.front()->rank;
     return {"", fmt::format("; {}, next to it in the pipeline, {} in {}", names(ranks_of(neighbours)),
                             neighbours.size() == 1 ? std::string("waits for a message,")
                                                    : fmt::format("wait for messages, rank {}", first.rank),
@@ -314,7 +314,7 @@ class Judge {
       const bool link = nodes.size() > 1;
       return HangVerdict{
           .kind = link ? "link" : "stuck",
-          .own = !link && in_step(wait.who->activity),
+          .own = !link && in_step(wait.rank->activity),
           .ranks = members,
           .message =
               fmt::format("{} of group {} does not advance, though {} have all entered it, {:.1f} s ago; {}",
@@ -322,7 +322,7 @@ class Judge {
                           link ? fmt::format("the link between nodes {} is down or loses what is sent",
                                              fmt::join(nodes, ", "))
                                : std::string("they are all on one node")),
-          .deadline_seconds = limits_.still_seconds(*wait.who)};
+          .deadline_seconds = limits_.still_seconds(*wait.rank)};
     }
     return std::nullopt;
   }
@@ -336,17 +336,17 @@ class Judge {
       HangVerdict verdict{.kind = "deadlock",
                           .own = true,
                           .ranks = {circle.begin(), circle.end()},
-                          .deadline_seconds = limits_.still_seconds(*waits_.at(rank).who)};
+                          .deadline_seconds = limits_.still_seconds(*waits_.at(rank).rank)};
       std::set<std::int64_t> nodes;
       for (const std::int64_t member : circle) {
         const Wait& w = waits_.at(member);
-        nodes.insert(w.who->node);
-        verdict.own = verdict.own && in_step(w.who->activity);
+        nodes.insert(w.rank->node);
+        verdict.own = verdict.own && in_step(w.rank->activity);
         verdict.details.push_back(
-            w.message ? fmt::format("{} waits for a message of rank {}, in {}", place(*w.who),
-                                    fmt::join(w.missing, " or "), doing(*w.who))
-                      : fmt::format("{} waits for {} of group {}, in {}, for {}", place(*w.who),
-                                    describe(*w.op), w.op->group, doing(*w.who), names(w.missing)));
+            w.message ? fmt::format("{} waits for a message of rank {}, in {}", place(*w.rank),
+                                    fmt::join(w.missing, " or "), doing(*w.rank))
+                      : fmt::format("{} waits for {} of group {}, in {}, for {}", place(*w.rank),
+                                    describe(*w.op), w.op->group, doing(*w.rank), names(w.missing)));
       }
       verdict.own = verdict.own && nodes.size() == 1;
       verdict.message =

@@ -17,7 +17,7 @@ struct HangVerdict {
   /// whose members have entered a collective, does not come to its end; "stuck": the same on one node;
   /// "mismatch": members of a group called different operations; "deadlock": ranks wait for each other.
   std::string kind;
-  bool restart = true;  ///< the workers start again; false: it is told alone
+  bool restart = true;  ///< the workers start again; false: it is only reported
   bool own = false;     ///< in a step, and by nothing from outside: it would come again there
   std::vector<std::int64_t> ranks = {};   ///< that hold the others up, or take part in it
   std::string message = {};               ///< one line
@@ -26,7 +26,7 @@ struct HangVerdict {
 };
 
 /// The verdict on what is seen of the ranks: of all of them, or of those that could be asked. None: nothing
-/// is hung, or it cannot be told by these.
+/// is hung, or these are too few to judge by.
 ///
 /// A rank that waits for others is not the cause. It waits for the members of the group that have not entered
 /// the collective, or for both its pipeline neighbours where it waits for a message. The cause is a rank at

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 namespace trainerd::core::run {
 
@@ -17,17 +18,31 @@ inline bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
+/// What a failed communication of ranks is called in FailureCause: in steps, and before the first step of an
+/// attempt.
+inline constexpr const char *kFailedCommunication = "a failed communication",
+                            *kFailedStart = "a failed communication of ranks that start";
+
 /// Why an attempt ended.
 struct FailureCause {
   std::string what = {};  ///< "rank 1 by signal 9 (Killed)", "rank 1 by a hang (spinning)"; empty: another
   bool own = false;       ///< by what the ranks computed, and by nothing from outside
 };
 
+/// The device of a rank failed while it trained.
+inline FailureCause failed_device(std::int64_t rank) {
+  return {fmt::format("rank {} by a failure of its device", rank), true};
+}
+
 /// A failure, and how often it came at its place.
 struct CountedFailure {
   FailureCause cause = {};
   std::int64_t step = 0;  ///< that was under way
-  int times = 0;
+  int times = 0;          ///< in this run of the job and earlier ones
+  int earlier = 0;        ///< of these, in earlier ones
+
+  /// A communication may fail this often at one place; then no scheduler is to start the job again.
+  static constexpr int kMostInAllRuns = 3;
 
   /// After so many times at one place the workers do not start again.
   int most() const { return cause.own ? 2 : 3; }
@@ -38,13 +53,13 @@ struct CountedFailure {
     return fmt::format("{} in step {}: {} of {} times there{}", cause.what, step, times, most(),
                        cause.own ? "" : " without a new step in between");
   }
-  /// What tells of one that came twice; the advice follows.
+  /// The text of a failure that came twice; the advice follows.
   std::string again() const {
     return fmt::format(
         "{} in step {} is what ended the attempt before too, so the workers do not start again: ", cause.what,
         step);
   }
-  /// What tells of it where it ends the run.
+  /// The text of a failure that ends the run.
   std::string reason() const {
     if (cause.own)
       return again() + "it is a bug, or hardware that computes wrongly; try the step on other hardware";
@@ -67,9 +82,26 @@ class RepeatedFailure {
     furthest_ = std::max(furthest_, step);
     if (cause.what.empty()) return {.cause = {}, .step = step, .times = 1};
     CountedFailure& failure = last_[cause.what];
-    if (failure.step != step) failure.times = 0;
-    failure = {.cause = cause, .step = step, .times = failure.times + 1};
+    if (failure.step != step) failure = {};
+    failure = {.cause = cause, .step = step, .times = failure.times + 1, .earlier = failure.earlier};
     return failure;
+  }
+
+  bool none() const { return last_.empty(); }
+  /// Those that are counted now, for the next run of the job.
+  std::vector<CountedFailure> counted() const {
+    std::vector<CountedFailure> all;
+    for (const auto& [what, failure] : last_) all.push_back(failure);
+    return all;
+  }
+  /// Those that an earlier run of the job counted; `step` is done now. A failure at or before it is over.
+  void restore(const std::vector<CountedFailure>& earlier, std::int64_t step) {
+    for (const CountedFailure& failure : earlier)
+      if (failure.step > step) {
+        CountedFailure& counted = last_[failure.cause.what] = failure;
+        counted.earlier = counted.times;
+        furthest_ = std::max(furthest_, failure.step);
+      }
   }
 
  private:

@@ -40,7 +40,7 @@ class StragglerWatch {
   static std::string text_of(const Change& change, const std::string& rank);
   /// What a rank says at `now` (seconds); what a window that is over by it changes.
   std::vector<Change> add(const RankTime& time, double now);
-  /// New processes count from 0. Who was slow is to show it anew.
+  /// New processes count from 0: a rank that was slow is reported only if it is slow again.
   void restart();
 
  private:

@@ -44,7 +44,7 @@ struct Start {
   std::int64_t step = 0;    ///< steps done by that checkpoint
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  bool reports = true;  ///< tells its agent of every step and evaluation
+  bool reports = true;  ///< reports every step and evaluation to its agent
   bool evaluate_first =
       false;  ///< the evaluation after the checkpoint's step is missing: made before the next step
   // Where ranks of several nodes meet; empty when all are on one.

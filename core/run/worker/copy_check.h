@@ -12,7 +12,7 @@
 
 namespace trainerd::core::run {
 
-/// What a rank tells when its state did not stay as the update before `step` had left it.
+/// The report of a rank whose state changed after the update before `step`.
 inline ResultsDiffer changed_state(std::int64_t rank, std::int64_t step, std::vector<std::string> tensors) {
   constexpr std::size_t kShownTensors = 8;
   if (tensors.size() > kShownTensors) tensors.resize(kShownTensors);
@@ -23,9 +23,9 @@ inline ResultsDiffer changed_state(std::int64_t rank, std::int64_t step, std::ve
           .found = ResultsDiffer::Found::changed_state};
 }
 
-/// When a rank hashes what others hold too, and what it tells of that: every so many steps, the state of each
-/// snapshot by the step that follows it, and the state at the end of the run. A rank that holds nothing of
-/// others' says so at the same steps.
+/// When a rank hashes what other ranks hold too, and its report: every so many steps, the state of each
+/// snapshot by the step that follows it, and the state at the end of the run. A rank that shares nothing with
+/// others reports that at the same steps.
 class CopyCheck {
  public:
   CopyCheck(const job::JobSpec& job, std::int64_t rank, train::Trainer& trainer)

@@ -50,12 +50,12 @@ void compute_for(double seconds) {
 }
 
 Injector::Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
-                   const std::vector<std::string>& done, train::Trainer& trainer, Tell tell,
+                   const std::vector<std::string>& done, train::Trainer& trainer, Report report,
                    ResetLinks reset_links)
     : plan_(options, ranks, done),
       rank_(rank),
       trainer_(trainer),
-      tell_(std::move(tell)),
+      report_(std::move(report)),
       reset_links_(std::move(reset_links)) {
   for (const DueFault& named : plan_.named())
     if (named.fault.rank == rank && job::flips_tensor(named.fault.kind) &&
@@ -106,8 +106,8 @@ void Injector::in_pass(std::span<const parallel::Action> actions) {
       if (due.fault.kind != FaultKind::slow) continue;
       slow_until_ = step_ + due.fault.steps - 1;
       factor_ = due.fault.factor;
-      tell(due, fmt::format("rank {} takes {} times as long, for {} {}", rank_, factor_, due.fault.steps,
-                            due.fault.steps == 1 ? "step" : "steps"));
+      report(due, fmt::format("rank {} takes {} times as long, for {} {}", rank_, factor_, due.fault.steps,
+                              due.fault.steps == 1 ? "step" : "steps"));
     }
     if (step_ <= slow_until_) compute_for((factor_ - 1) * compute_seconds_);
   }
@@ -122,35 +122,36 @@ void Injector::in_pass(std::span<const parallel::Action> actions) {
 void Injector::happen(const DueFault& due) {
   switch (due.fault.kind) {
     case FaultKind::kill:
-      tell(due, fmt::format("rank {} is killed", rank_));
+      report(due, fmt::format("rank {} is killed", rank_));
       ::kill(::getpid(), SIGKILL);
       break;
     case FaultKind::crash:
-      tell(due, fmt::format("rank {} crashes", rank_));
+      report(due, fmt::format("rank {} crashes", rank_));
       std::signal(SIGSEGV, SIG_DFL);
       ::raise(SIGSEGV);
       break;
     case FaultKind::stop:
-      tell(due, fmt::format("rank {} is stopped", rank_));
+      report(due, fmt::format("rank {} is stopped", rank_));
       ::kill(::getpid(), SIGSTOP);
       break;
-    case FaultKind::hang: tell(due, fmt::format("rank {} computes for ever", rank_)); compute_for_ever();
-    case FaultKind::kill_agent: tell(due, fmt::format("the agent of rank {} is killed", rank_)); break;
+    case FaultKind::hang: report(due, fmt::format("rank {} computes for ever", rank_)); compute_for_ever();
+    case FaultKind::kill_agent: report(due, fmt::format("the agent of rank {} is killed", rank_)); break;
     case FaultKind::reset_link:
-      tell(due, fmt::format("the connections of rank {} to the other ranks close", rank_));
+      report(due, fmt::format("the connections of rank {} to the other ranks close", rank_));
       reset_links_();
       break;
     case FaultKind::drop_link:
-      tell(due, fmt::format("for {} s the agent of rank {} and those of other nodes do not reach each other",
-                            due.fault.seconds, rank_));
+      report(due,
+             fmt::format("for {} s the agent of rank {} and those of other nodes do not reach each other",
+                         due.fault.seconds, rank_));
       break;
     case FaultKind::fill_disk:
-      tell(due, fmt::format("for {} s the agent of rank {} has no space for checkpoints", due.fault.seconds,
-                            rank_));
+      report(due, fmt::format("for {} s the agent of rank {} has no space for checkpoints", due.fault.seconds,
+                              rank_));
       break;
     case FaultKind::fail_store:
-      tell(due, fmt::format("for {} s all fails that the agent of rank {} does in the durable tier",
-                            due.fault.seconds, rank_));
+      report(due, fmt::format("for {} s all fails that the agent of rank {} does in the durable tier",
+                              due.fault.seconds, rank_));
       break;
     case FaultKind::slow:
     case FaultKind::flip_parameter:
@@ -217,15 +218,15 @@ void Injector::flip_bit(const DueFault& due, kernels::Stream& stream, const kern
   };
   const float was = value();
   bytes[static_cast<std::size_t>(bit / 8)] ^= static_cast<std::byte>(1u << (bit % 8));
-  tell(due, fmt::format("bit {} of {}: {} becomes {}", bit, place, was, value()));
+  report(due, fmt::format("bit {} of {}: {} becomes {}", bit, place, was, value()));
   trainer_.backend().write(stream, used, element);
 }
 
-void Injector::tell(const DueFault& due, const std::string& what) {
+void Injector::report(const DueFault& due, const std::string& what) {
   FaultInjected injected{.id = due.id, .message = fmt::format("injected in step {}: {}", step_, what)};
   if (job::breaks_agent(due.fault.kind))
     injected.at_agent = due.fault.kind, injected.seconds = due.fault.seconds;
-  tell_(injected);
+  report_(injected);
 }
 
 void Injector::measured(std::int64_t step, double compute_seconds) {

@@ -15,16 +15,17 @@ namespace trainerd::core::run {
 /// that hangs.
 void compute_for(double seconds);
 
-/// Breaks its rank where the job's `faults` say so. What it is about to do it tells the agent first, which
+/// Breaks its rank where the job's `faults` say so. It reports each fault to the agent first, which
 /// keeps it from being done again.
 class Injector {
  public:
-  using Tell = std::function<void(const FaultInjected&)>;
+  using Report = std::function<void(const FaultInjected&)>;
   using ResetLinks = std::function<void()>;
   /// `reset_links` closes the rank's connections to all others. Throws SpecError when the rank holds nothing
   /// of a tensor in which it is to flip a bit.
   Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
-           const std::vector<std::string>& done, train::Trainer& trainer, Tell tell, ResetLinks reset_links);
+           const std::vector<std::string>& done, train::Trainer& trainer, Report report,
+           ResetLinks reset_links);
 
   /// Whether the step is slowed: it begins on a device that has nothing left to do.
   bool slows(std::int64_t step) const;
@@ -45,12 +46,12 @@ class Injector {
                     const parallel::CommCall& call);
   void flip_bit(const DueFault& due, kernels::Stream& stream, const kernels::Tensor& element,
                 const std::string& place);
-  void tell(const DueFault& due, const std::string& what);
+  void report(const DueFault& due, const std::string& what);
 
   FaultPlan plan_;
   std::int64_t rank_;
   train::Trainer& trainer_;
-  Tell tell_;
+  Report report_;
   ResetLinks reset_links_;
   std::vector<DueFault> in_step_, gradients_, messages_;  ///< of the step that is put on the device
   std::int64_t calls_ = 0;                                ///< of the pass's observer

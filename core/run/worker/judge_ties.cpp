@@ -9,8 +9,8 @@ JudgeTies judge_ties(train::Trainer& trainer, JudgeWorker worker) {
   return {.hash = [&trainer] { return trainer.hash_gradients(); },
           .names = trainer.gradients()->names(),
           .most = [&trainer](const std::vector<float>& values) { return trainer.most_of_ranks(values); },
-          .tell_differ = [send = worker.send](const ResultsDiffer& m) { send(m); },
-          .tell_act =
+          .report_differing = [send = worker.send](const ResultsDiffer& m) { send(m); },
+          .report_action =
               [send = worker.send, cursor = std::move(worker.cursor)](SpikeActed m) {
                 m.cursor = cursor();
                 send(m);

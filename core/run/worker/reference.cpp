@@ -27,7 +27,7 @@ constexpr const char* kTensor = "log_probabilities";
 constexpr const char *kDataEntry = "data", *kWeightsEntry = "weights", *kChecksumEntry = "xxh3";
 
 // Between two words of how far the computation is.
-constexpr double kToldSeconds = 10;
+constexpr double kReportSeconds = 10;
 // What was computed is kept at most so often, and for at most a part of the time.
 constexpr double kKeptSeconds = 1, kKeptShare = 0.05;
 
@@ -93,7 +93,7 @@ void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<
                   });
   const ReferenceTable::Identity identity = identity_of(work);
   const double begin = base::monotonic_seconds();
-  double told = begin, kept = begin, pause = kKeptSeconds;
+  double reported = begin, kept = begin, pause = kKeptSeconds;
   // A file that a checkpoint names stays whole until this one is. Values of weights that are not known could
   // not be taken up again.
   const bool keeps = work.start.reference.empty() && work.start.resume_path.empty() &&
@@ -113,9 +113,9 @@ void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<
     }
     if (work.start.rank != 0) continue;
     const double now = base::monotonic_seconds();
-    if (now - told >= kToldSeconds) {
-      told = now;
-      work.tell(ReferenceProgress{std::min(first + global, count), count, now - begin});
+    if (now - reported >= kReportSeconds) {
+      reported = now;
+      work.report(ReferenceProgress{std::min(first + global, count), count, now - begin});
     }
     if (!keeps || now - kept < pause) continue;
     table.write(work.start.reference_path, identity);
@@ -139,16 +139,16 @@ void take_kept(const ReferenceWork& work, ReferenceTable& table) {
     const std::string problem =
         looks ? table.read(work.start.reference_path, identity, work.start.reference) : "not to be known";
     if (!problem.empty() && !begins)
-      work.tell(io::NoticeRecord{io::NoticeKind::warning,
-                                 work.start.step,
-                                 "the reference's log-probabilities are computed again: " + problem,
-                                 {}});
+      work.report(io::NoticeRecord{io::NoticeKind::warning,
+                                   work.start.step,
+                                   "the reference's log-probabilities are computed again: " + problem,
+                                   {}});
     if (problem.empty() && begins)
-      work.tell(io::NoticeRecord{io::NoticeKind::change,
-                                 work.start.step,
-                                 "the reference's log-probabilities of " + io::with_commas(table.known()) +
-                                     " pairs are those of an earlier attempt",
-                                 {}});
+      work.report(io::NoticeRecord{io::NoticeKind::change,
+                                   work.start.step,
+                                   "the reference's log-probabilities of " + io::with_commas(table.known()) +
+                                       " pairs are those of an earlier attempt",
+                                   {}});
   }
   work.trainer.sum_over_ranks(table.values());
 }
@@ -261,7 +261,7 @@ std::shared_ptr<const ReferenceTable> make_reference(const ReferenceWork& work) 
   compute(work, missing, *table);
   if (work.start.rank != 0) return table;
   table->write(work.start.reference_path, identity_of(work));
-  work.tell(io::NoticeRecord{
+  work.report(io::NoticeRecord{
       io::NoticeKind::change,
       work.start.step,
       "the reference's log-probabilities of " + io::with_commas(static_cast<std::int64_t>(missing->size())) +

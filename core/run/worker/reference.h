@@ -67,8 +67,8 @@ struct ReferenceWork {
   train::Trainer& trainer;
   std::vector<ReferencePairs> parts;  ///< of the table
   const io::FindS3& find_s3;
-  std::function<void(const WorkerMessage&)> tell;  ///< of rank 0 alone
-  std::function<void()> batch_done;                ///< throws where the run is over
+  std::function<void(const WorkerMessage&)> report;  ///< of rank 0 alone
+  std::function<void()> batch_done;                  ///< throws where the run is over
 };
 /// The table with every pair that the run's steps and evaluations read; null for a job without loss.dpo. A
 /// resumed run reads the file in its output if it is the one that the checkpoint names. A run that was

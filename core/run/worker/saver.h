@@ -48,7 +48,7 @@ class Saver {
   bool under_way() const { return copy_ && copy_->under_way(); }
   /// Waits until it is filled.
   void finish();
-  /// What to tell of a snapshot that is filled, once.
+  /// The report of a snapshot that is filled, once.
   std::optional<SnapshotReady> take_filled();
 
  private:

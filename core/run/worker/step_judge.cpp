@@ -70,8 +70,8 @@ float StepJudge::level(const Result& a, const Result& b) const {
   return a.loss != b.loss || a.grad_norm != b.grad_norm ? 1 : 0;
 }
 
-void StepJudge::tell_differ(const Levels& levels, const Result& a, const Result& b,
-                            ResultsDiffer::Found found, const std::string& note) {
+void StepJudge::report_differing(const Levels& levels, const Result& a, const Result& b,
+                                 ResultsDiffer::Found found, const std::string& note) {
   ResultsDiffer m{.rank = rank_, .step = step_, .ranks = most_different(levels), .found = found};
   if (std::find(m.ranks.begin(), m.ranks.end(), rank_) == m.ranks.end()) return;
   std::size_t more = 0;
@@ -86,12 +86,12 @@ void StepJudge::tell_differ(const Levels& levels, const Result& a, const Result&
   if (m.tensors.empty()) add(a.loss != b.loss ? "loss over all ranks" : "gradient norm over all ranks");
   if (more > 0) m.tensors.push_back(fmt::format("{} more", more));
   if (!note.empty()) m.tensors.push_back(note);
-  ties_.tell_differ(m);
+  ties_.report_differing(m);
 }
 
 /// `levels`: of the first computation and the second, `third` of the first and the third, `late` of the
 /// second and the third. One rank may have been wrong in the first and another in the second: all are named.
-void StepJudge::tell_no_two_alike(Levels levels, const Levels& third, const Levels& late) {
+void StepJudge::report_no_two_alike(Levels levels, const Levels& third, const Levels& late) {
   for (std::size_t rank = 0; rank < levels.size(); ++rank)
     levels[rank] = std::max({levels[rank], third[rank], late[rank]});
   struct Pair {
@@ -108,7 +108,7 @@ void StepJudge::tell_no_two_alike(Levels levels, const Levels& third, const Leve
   std::string note;
   for (const Pair& pair : kPairs)
     if (differs(pair) < differs(*worst)) note = pair.alone;
-  tell_differ(levels, results_[worst->a], results_[worst->b], ResultsDiffer::Found::no_two_alike, note);
+  report_differing(levels, results_[worst->a], results_[worst->b], ResultsDiffer::Found::no_two_alike, note);
 }
 
 StepVerdict StepJudge::judge(const StepOutcome& outcome) {
@@ -143,10 +143,10 @@ bool StepJudge::verify(const StepOutcome& outcome) {
   // The third computation's gradients are the ones at hand: they are used where they agree with either.
   const Levels third = levels_of(results_[0], results_[2]), late = levels_of(results_[1], results_[2]);
   if (none(third) || none(late)) {
-    tell_differ(first, results_[0], results_[1], ResultsDiffer::Found::one_of_three);
+    report_differing(first, results_[0], results_[1], ResultsDiffer::Found::one_of_three);
     return true;
   }
-  tell_no_two_alike(first, third, late);
+  report_no_two_alike(first, third, late);
   ties_.await_end();
   throw base::device_error("a rank whose results differ goes on");
 }
@@ -156,7 +156,7 @@ void StepJudge::compare_retried(const StepOutcome& outcome) {
   const Result now = result_of(outcome);
   const Levels levels = most(level(results_.back(), now));
   same_again_ = none(levels);
-  if (!same_again_) tell_differ(levels, results_.back(), now, ResultsDiffer::Found::after_spike);
+  if (!same_again_) report_differing(levels, results_.back(), now, ResultsDiffer::Found::after_spike);
   results_.back() = now;
 }
 
@@ -180,7 +180,7 @@ StepVerdict StepJudge::act(const StepOutcome& outcome, const std::string& cause)
     SpikeActed m{.step = step_, .action = action, .used = used};
     if (action == SpikeAction::retry) {
       m.message = fmt::format("spike in step {}: {}; it is computed again {}", step_, cause, count);
-      if (rank_ == 0) ties_.tell_act(m);
+      if (rank_ == 0) ties_.report_action(m);
       if (results_.empty()) results_.push_back(result_of(outcome));
       else results_.back() = result_of(outcome);
       retried_ = true;
@@ -188,11 +188,11 @@ StepVerdict StepJudge::act(const StepOutcome& outcome, const std::string& cause)
     }
     if (action == SpikeAction::skip) {
       m.message = fmt::format("spike in step {}{}: {}; nothing is updated {}", step_, known, cause, count);
-      if (rank_ == 0) ties_.tell_act(m);
+      if (rank_ == 0) ties_.report_action(m);
       return StepVerdict::skip;
     }
     m.message = fmt::format("spike in step {}{}: {}; the run goes back {}", step_, known, cause, count);
-    if (rank_ == 0) ties_.tell_act(m);
+    if (rank_ == 0) ties_.report_action(m);
     ties_.await_end();
   }
   end(outcome, cause);

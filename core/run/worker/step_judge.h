@@ -19,8 +19,8 @@ struct JudgeTies {
   std::vector<std::string> names;                    ///< of these
   /// Each value becomes the largest of all ranks.
   std::function<std::vector<float>(const std::vector<float>&)> most;
-  std::function<void(const ResultsDiffer&)> tell_differ;
-  std::function<void(const SpikeActed&)> tell_act;  ///< by rank 0, for all
+  std::function<void(const ResultsDiffer&)> report_differing;
+  std::function<void(const SpikeActed&)> report_action;  ///< by rank 0, for all
   /// Throws when the ranks' communication has ended: what was read from the device may be any numbers then.
   std::function<void()> require_alive;
   /// The agent ends this rank; does not return.
@@ -56,9 +56,9 @@ class StepJudge final : public train::Judge {
   Result result_of(const train::StepOutcome& outcome) const;
   float level(const Result& a, const Result& b) const;
   Levels most(float own) const;
-  void tell_differ(const Levels& levels, const Result& a, const Result& b, ResultsDiffer::Found found,
-                   const std::string& note = "");
-  void tell_no_two_alike(Levels levels, const Levels& third, const Levels& late);
+  void report_differing(const Levels& levels, const Result& a, const Result& b, ResultsDiffer::Found found,
+                        const std::string& note = "");
+  void report_no_two_alike(Levels levels, const Levels& third, const Levels& late);
   bool verify(const train::StepOutcome& outcome);
   void compare_retried(const train::StepOutcome& outcome);
   train::StepVerdict act(const train::StepOutcome& outcome, const std::string& cause);

@@ -111,7 +111,7 @@ class Worker {
   std::deque<Launched> launched_;     ///< not reported yet
   double begin_ = 0;                  ///< of the step that is reported next
   std::int64_t missed_before_ = 0;
-  bool told_graphs_ = false;
+  bool graphs_reported_ = false;
   RankStatus status_;
   std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
   double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
@@ -249,7 +249,7 @@ void Worker::launch(std::int64_t step) {
                                   .seconds = launched.carried_stall});
   page_->begin_step(step);
   trainer_->keep_trace(launched.traced);
-  // A snapshot of the step before is filled by then, and told of: the next may take the other segment.
+  // A snapshot of the step before is filled and reported by then: the next may take the other segment.
   std::function<void()> before_update;
   if (saver_.under_way()) before_update = [this] { saver_.finish(), send_snapshot(); };
   copies_->begin(step);
@@ -280,8 +280,8 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   return report;
 }
 
-/// Tells of the steps on their way until `left` are. All of them, when one brings a vote to stop or to save,
-/// which all ranks see at the same step; the last has been saved then. True when the vote is to stop.
+/// Reports the launched steps until `left` remain. When one brings a vote to stop or to save, which all ranks
+/// see at the same step, it reports all of them, and the last has been saved. True when the vote is to stop.
 bool Worker::settle(std::size_t left) {
   bool stop = false, checkpoint = false, memory = false;
   while (launched_.size() > (stop || checkpoint || memory ? 0 : left)) {
@@ -314,9 +314,9 @@ bool Worker::settle(std::size_t left) {
       send(MemoryUsed{rank_->memory().budget().total_bytes()});
     if (launched.traced) send_trace(record, begin);
     send_snapshot();
-    if (told_graphs_) continue;
+    if (graphs_reported_) continue;
     const auto notice = graphs_notice(rank_->backend().graph_use(), rank_number_, record.step);
-    if (notice) told_graphs_ = true, send(*notice);
+    if (notice) graphs_reported_ = true, send(*notice);
   }
   return stop;
 }
@@ -368,7 +368,7 @@ void Worker::send_trace(const io::StepRecord& record, double begin) {
 Evaluator::Result Worker::evaluate(std::int64_t step) {
   page_->enter(train::Activity::evaluation);
   saver_.finish(), send_snapshot();
-  double told = base::monotonic_seconds();
+  double reported = base::monotonic_seconds();
   const Evaluator::Result result =
       evaluator_->run(step, {.stop_asked =
                                  [this] {
@@ -378,8 +378,8 @@ Evaluator::Result Worker::evaluate(std::int64_t step) {
                              .batch_done = [this] { world_->require_alive(); },
                              .show =
                                  [&](const io::EvaluationProgress& progress) {
-                                   if (base::monotonic_seconds() - told < kProgressSeconds) return;
-                                   told = base::monotonic_seconds();
+                                   if (base::monotonic_seconds() - reported < kProgressSeconds) return;
+                                   reported = base::monotonic_seconds();
                                    send(progress);
                                  }});
   page_->enter(train::Activity::between);
@@ -416,8 +416,8 @@ void Worker::run(bool& in_steps) {
     stop = evaluated.stop;
   }
   if (saver_.saved_step() != step) {
-    io::StepRecord told_already;
-    save(step, SnapshotUse::checkpoint, told_already);
+    io::StepRecord already_reported;
+    save(step, SnapshotUse::checkpoint, already_reported);
   }
   saver_.finish(), send_snapshot();
   if (const auto hashed = copies_->last(step)) send(*hashed);

@@ -32,9 +32,9 @@ TEST_CASE("without NVML, or without the device, there is one word and no reading
   for (const auto& [device, library] :
        {std::pair{"0000:65:00.0", "libnvidia-ml-of-nobody.so.1"}, {"0000:01:00.0", TRAINERD_STAND_IN_NVML}}) {
     core::run::DeviceWatch watch({device}, 0.01, library);
-    const auto told = next(watch);
-    CHECK(told.readings.empty());
-    CHECK_THAT(told.problem, Catch::Contains("no readings of"));
+    const auto reported = next(watch);
+    CHECK(reported.readings.empty());
+    CHECK_THAT(reported.problem, Catch::Contains("no readings of"));
     pollfd p{watch.event_fd(), POLLIN, 0};
     CHECK(::poll(&p, 1, 100) == 0);
   }

@@ -13,7 +13,7 @@
 
 #include "core/run/nodes/beat_watch.h"
 #include "core/run/nodes/heartbeats.h"
-#include "core/run/nodes/last_heard.h"
+#include "core/run/nodes/last_beat.h"
 #include "kernels/base/clock.h"
 
 using namespace trainerd;
@@ -25,10 +25,10 @@ using What = Heartbeats::Report::What;
 
 namespace {
 
-/// Judges every quarter of a beat until `end`; peer 1 is heard at each, peer 2 is not.
+/// Judges every quarter of a beat until `end`; peer 1 beats at each, peer 2 does not.
 std::vector<BeatWatch::Silent> judge_until(BeatWatch& watch, double begin, double end) {
   for (double now = begin; now <= end; now += 0.25) {
-    watch.heard(1, now);
+    watch.on_beat(1, now);
     if (auto silent = watch.judge(now); !silent.empty()) return silent;
   }
   return {};
@@ -52,8 +52,7 @@ std::vector<Heartbeats::Report> wait_for_report(Heartbeats& beats) {
 
 }  // namespace
 
-TEST_CASE("a peer that is not heard of counts as dead after the time, once, and no other does",
-          "[heartbeat]") {
+TEST_CASE("a peer without beats counts as dead after the time, once, and no other does", "[heartbeat]") {
   BeatWatch watch({.every_seconds = 1, .dead_seconds = 5});
   watch.add(1, 100);
   watch.add(2, 100);
@@ -64,13 +63,13 @@ TEST_CASE("a peer that is not heard of counts as dead after the time, once, and 
   CHECK((silent[0].peer == 2 && silent[0].seconds == Approx(5)));
   CHECK(judge_until(watch, 105.25, 120).empty());
   // One that has gone, or was never there, is not judged by what still comes.
-  watch.heard(2, 121);
+  watch.on_beat(2, 121);
   watch.forget(1);
   CHECK(watch.judge(122).empty());
   CHECK(watch.longest(122) == 0);
 }
 
-TEST_CASE("a process that did not run itself judges nobody by that time", "[heartbeat]") {
+TEST_CASE("a process that did not run itself judges no peer by that time", "[heartbeat]") {
   BeatWatch watch({.every_seconds = 1, .dead_seconds = 5});
   watch.add(1, 100);
   watch.add(2, 100);
@@ -163,8 +162,7 @@ TEST_CASE("a peer that is long in taking up the connection is not dead, and once
   CHECK((reports[0].what == What::silent && reports[0].peer == 1));
 }
 
-TEST_CASE("a process counts itself as lost, by its own clock, when its peer was not heard of",
-          "[heartbeat]") {
+TEST_CASE("a process counts itself as lost, by its own clock, when its peer sent no beat", "[heartbeat]") {
   auto [a, b] = connection();
   Heartbeats here({.every_seconds = 0.2, .dead_seconds = 1});
   const std::function<bool()> counted_on = here.counted_on();
@@ -199,23 +197,23 @@ TEST_CASE("a process counts itself as lost, by its own clock, when its peer was 
   CHECK(counted_again());
 }
 
-TEST_CASE("beats that pile up while a process is stopped do not tell that it is counted on", "[heartbeat]") {
-  using core::run::LastHeard;
-  LastHeard last({.every_seconds = 1, .dead_seconds = 5});
+TEST_CASE("beats that pile up while a process is stopped do not count for it", "[heartbeat]") {
+  using core::run::LastBeat;
+  LastBeat last({.every_seconds = 1, .dead_seconds = 5});
   CHECK(last.recent(100));
-  for (double now = 100; now <= 110; ++now) last.heard(now);
+  for (double now = 100; now <= 110; ++now) last.on_beat(now);
   CHECK((last.recent(114.9) && !last.recent(115)));
   // Stopped until 130; what had come meanwhile is read at once, then one beat a second again.
-  for (const double now : {130.0, 130.001, 130.002}) last.heard(now);
+  for (const double now : {130.0, 130.001, 130.002}) last.on_beat(now);
   CHECK_FALSE(last.recent(130.01));
-  last.heard(131);
+  last.on_beat(131);
   CHECK(last.recent(131));
   // Twice in a row: a burst after each.
-  last.heard(150);
-  last.heard(170);
-  last.heard(170.1);
+  last.on_beat(150);
+  last.on_beat(170);
+  last.on_beat(170.1);
   CHECK_FALSE(last.recent(170.2));
-  last.heard(170.8);
+  last.on_beat(170.8);
   CHECK(last.recent(170.9));
 }
 
@@ -229,7 +227,7 @@ TEST_CASE("a peer that closes the connection without a beat is silent from then 
   CHECK(reports[0].what == What::silent);
 }
 
-TEST_CASE("over a dropped link neither side is heard of, and both are again when it is back", "[heartbeat]") {
+TEST_CASE("over a dropped link no beat passes, and they pass again when it is back", "[heartbeat]") {
   const auto drop = [](double seconds, double dead_seconds) {
     const BeatOptions options{.every_seconds = 0.05, .dead_seconds = dead_seconds};
     auto [a, b] = connection();

@@ -42,7 +42,7 @@ class Meeting {
     agents.push_back(second.get());
     leader->admit_late(true);
     leader->begin({.step = 5, .attempt = 2, .from_memory = true});
-    for (run::Channel& agent : agents) REQUIRE(std::get<run::Go>(heard(agent)).step == 5);
+    for (run::Channel& agent : agents) REQUIRE(std::get<run::Go>(received(agent)).step == 5);
   }
 
   run::Channel join(std::int64_t node, bool spare = false, const std::string& agent = "",
@@ -61,7 +61,7 @@ class Meeting {
     return connect(run::encode(run::BeatHello{agent}));
   }
 
-  static run::NodeMessage heard(run::Channel& agent) { return run::decode_node_message(*agent.receive()); }
+  static run::NodeMessage received(run::Channel& agent) { return run::decode_node_message(*agent.receive()); }
 
   /// The next event that is `what`.
   run::Membership::Event next(Came what) {
@@ -122,12 +122,12 @@ TEST_CASE("any agent takes a place that waits for one", "[membership]") {
   run::Channel spare = meeting.join(0, true);
   auto event = meeting.next(Came::returned);
   CHECK((event.node == 1 && event.text.ends_with("takes the place of node 1")));
-  CHECK(std::get<run::TakePlace>(Meeting::heard(spare)).node == 1);
+  CHECK(std::get<run::TakePlace>(Meeting::received(spare)).node == 1);
   // The host that was node 1 comes back by its own command.
   meeting.lose(2);
   run::Channel back = meeting.join(1);
   CHECK(meeting.next(Came::returned).node == 2);
-  CHECK(std::get<run::TakePlace>(Meeting::heard(back)).node == 2);
+  CHECK(std::get<run::TakePlace>(Meeting::received(back)).node == 2);
   CHECK(meeting.leader->spares() == 0);
 }
 
@@ -135,11 +135,11 @@ TEST_CASE("an agent that there is no place for learns why", "[membership]") {
   Meeting meeting;
   run::Channel spare = meeting.join(0, true);
   meeting.serve();
-  CHECK(std::get<run::End>(Meeting::heard(spare)).message ==
+  CHECK(std::get<run::End>(Meeting::received(spare)).message ==
         "the job has as many spares as cluster.failures.spares says (0), and all nodes");
   run::Channel other = meeting.join(4);
   meeting.serve();
-  CHECK_THAT(std::get<run::End>(Meeting::heard(other)).message,
+  CHECK_THAT(std::get<run::End>(Meeting::received(other)).message,
              Catch::EndsWith("is none of the nodes 1 to 2 that node 0 waits for"));
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("an agent that cannot have the number it comes with learns why, and so
   if (here != kernels::Isa::portable) {
     run::Channel weak = meeting.join(1, false, "", kernels::Isa::portable);
     meeting.serve();
-    CHECK(std::get<run::End>(Meeting::heard(weak)).message ==
+    CHECK(std::get<run::End>(Meeting::received(weak)).message ==
           "the job runs with " + std::string(to_string(here)) +
               " kernels, and this host has portable at the most");
   }
@@ -166,14 +166,14 @@ TEST_CASE("an agent that cannot have the number it comes with learns why, and so
   for (const double end = base::monotonic_seconds() + 30;
        log.text().find(why) == std::string::npos && base::monotonic_seconds() < end;)
     meeting.serve();
-  CHECK(std::get<run::End>(Meeting::heard(second)).message == why);
+  CHECK(std::get<run::End>(Meeting::received(second)).message == why);
   CHECK_THAT(log.text(),
              Catch::Contains("warning: an agent with the number of node 1 (host1), on host1 wants to join "
                              "the job: it is turned away: " +
                              why + "\n"));
 }
 
-TEST_CASE("agents that are not heard of are told to others and to themselves", "[membership]") {
+TEST_CASE("agents without heartbeats are reported to others and to themselves", "[membership]") {
   Meeting meeting(1);
   // They have the connection for signs of life, and give none.
   run::Channel spare = meeting.join(0, true, "a spare's");
@@ -181,21 +181,21 @@ TEST_CASE("agents that are not heard of are told to others and to themselves", "
   const base::UniqueFd silent_spare = meeting.join_beats("a spare's");
   const auto left = meeting.next(Came::spares);
   CHECK_THAT(left.text,
-             Catch::StartsWith("the spare on host0 has not been heard of for 0.") &&
+             Catch::StartsWith("the spare on host0 has sent no heartbeat for 0.") &&
                  Catch::EndsWith(" s (supervise.dead_after): its agent is stopped, its host is frozen, "
                                  "or the link to it is cut"));
   CHECK_THAT(
-      std::get<run::End>(Meeting::heard(spare)).message,
-      Catch::StartsWith("this spare was not heard of for 0.") && Catch::EndsWith(" s and is given up"));
+      std::get<run::End>(Meeting::received(spare)).message,
+      Catch::StartsWith("this spare sent no heartbeat for 0.") && Catch::EndsWith(" s and is given up"));
   meeting.lose(2);
   run::Channel node = meeting.join(2, false, "a node's");
   CHECK(meeting.next(Came::returned).node == 2);
   const base::UniqueFd silent_node = meeting.join_beats("a node's");
   const auto lost = meeting.next(Came::lost);
   CHECK(lost.node == 2);
-  CHECK_THAT(lost.text, Catch::StartsWith("it has not been heard of for 0."));
-  CHECK_THAT(std::get<run::End>(Meeting::heard(node)).message,
-             Catch::StartsWith("node 2 (host2) was not heard of for 0.") &&
+  CHECK_THAT(lost.text, Catch::StartsWith("it has sent no heartbeat for 0."));
+  CHECK_THAT(std::get<run::End>(Meeting::received(node)).message,
+             Catch::StartsWith("node 2 (host2) sent no heartbeat for 0.") &&
                  Catch::EndsWith(" s and counts as lost: the run goes on without this agent"));
 }
 
@@ -203,12 +203,12 @@ TEST_CASE("an agent of a smaller run that lost a node takes its place", "[member
   Meeting meeting;
   meeting.lose(2);
   meeting.leader->resize(2, 3);
-  CHECK(std::get<run::TakePlace>(Meeting::heard(meeting.agents[0])).node == 1);
+  CHECK(std::get<run::TakePlace>(Meeting::received(meeting.agents[0])).node == 1);
   meeting.lose(1);
   run::Channel back = meeting.join(2);
   CHECK(meeting.next(Came::returned).node == 1);
-  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(back)));
-  CHECK(std::get<run::TakePlace>(Meeting::heard(back)).node == 1);
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::received(back)));
+  CHECK(std::get<run::TakePlace>(Meeting::received(back)).node == 1);
 }
 
 TEST_CASE("another size begins from a checkpoint, whatever the one before began from", "[membership]") {
@@ -236,7 +236,7 @@ TEST_CASE("an agent whose number is taken stays as a spare where a smaller run h
   meeting.lose(1);
   meeting.leader->resize(2, 3);
   CHECK_THAT(meeting.next(Came::spares).text, Catch::EndsWith("waits as a spare"));
-  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(late)));
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::received(late)));
   CHECK(meeting.leader->spares() == 1);
 }
 
@@ -246,7 +246,7 @@ TEST_CASE("what a node said before it was made a spare does not end it", "[membe
   agent.send(run::encode(run::NodeMessage{run::SnapshotCopied{12, 2, true}}));
   agent.send(run::encode(run::NodeMessage{run::StopAsked{{"SIGTERM", 15}}}));
   meeting.leader->resize(2, 3);
-  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::heard(agent)));
+  CHECK(std::holds_alternative<run::WaitAsSpare>(Meeting::received(agent)));
   const auto event = meeting.next(Came::stop);
   CHECK(event.text == "the spare on host2");
   CHECK(std::get<run::StopAsked>(*event.message).request.exit_signal == 15);
@@ -271,5 +271,6 @@ TEST_CASE("what agents say while the link is dropped arrives when it is back", "
   const auto event = meeting.next(Came::message);
   CHECK(event.node == 1);
   CHECK(std::get<run::NodeFinished>(*event.message).attempt == 2);
-  for (run::Channel& agent : meeting.agents) CHECK(std::get<run::SaveHeld>(Meeting::heard(agent)).step == 7);
+  for (run::Channel& agent : meeting.agents)
+    CHECK(std::get<run::SaveHeld>(Meeting::received(agent)).step == 7);
 }

@@ -213,7 +213,7 @@ TEST_CASE("an agent that finds no leader in time says what it knows", "[membersh
       Membership(place, agents.job, agents.no_signal.get()),
       Catch::Contains(
           "node 0 was lost; no agent that leads was found within 0.2s "
-          "(checkpoint.partner.wait) of the end of its lease: nobody leads: start the agent of node 0 "
+          "(checkpoint.partner.wait) of the end of its lease: no agent leads: start the agent of node 0 "
           "again"));
   place = agents.place(0);
   place.rendezvous = {"192.0.2.1", 29500};

@@ -105,7 +105,7 @@ TEST_CASE("a node that the leader may count as lost writes nothing into the run'
   const double end = base::monotonic_seconds() + 60;
   while (refusal().empty() && base::monotonic_seconds() < end) pause();
   CHECK_THAT(refusal(),
-             Catch::StartsWith("this node has heard nothing of node 0") &&
+             Catch::StartsWith("this node has received no heartbeat of node 0") &&
                  Catch::EndsWith(" for 1s (supervise.dead_after) and may count as lost: nothing is "
                                  "written"));
   CHECK_NOTHROW(of_leader());

@@ -44,8 +44,8 @@ std::string leader_meets(const std::string& text) {
       joined = parallel::join_store(options.rendezvous, *options.token, text, 1, why);
       if (!joined) std::this_thread::sleep_for(std::chrono::milliseconds(5));
     }
-    char heard[4096];
-    while (joined && ::recv(joined.get(), heard, sizeof(heard), 0) > 0) {}
+    char received[4096];
+    while (joined && ::recv(joined.get(), received, sizeof(received), 0) > 0) {}
   });
   const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
   std::string said = "all have met";

@@ -104,12 +104,12 @@ TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to st
 
 TEST_CASE("a worker's notice crosses the channel", "[messages]") {
   const io::NoticeRecord notice{io::NoticeKind::warning, 4, "slow", {"by 2 s"}};
-  const auto told =
+  const auto reported =
       std::get<io::NoticeRecord>(run::decode_worker_message(run::encode(run::WorkerMessage{notice})));
-  CHECK(told.kind == notice.kind);
-  CHECK(told.step == 4);
-  CHECK(told.message == "slow");
-  CHECK(told.details == notice.details);
+  CHECK(reported.kind == notice.kind);
+  CHECK(reported.step == 4);
+  CHECK(reported.message == "slow");
+  CHECK(reported.details == notice.details);
 }
 
 TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
@@ -204,10 +204,10 @@ TEST_CASE("text that is no message is a communication error, of whatever kind th
 
 TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
   const run::FaultInjected fault{"drop_link step 3 rank 0", "injected", job::FaultKind::drop_link, 2.5};
-  const auto told =
+  const auto reported =
       std::get<run::FaultInjected>(run::decode_worker_message(run::encode(run::WorkerMessage{fault})));
-  CHECK((told.id == fault.id && told.message == fault.message && told.at_agent == fault.at_agent &&
-         told.seconds == fault.seconds));
+  CHECK((reported.id == fault.id && reported.message == fault.message &&
+         reported.at_agent == fault.at_agent && reported.seconds == fault.seconds));
   const run::CopiesHashed hashes{2, 15, {"a [0:2]"}, {0xffffffffffffffffu, 1}, 3};
   const auto back =
       std::get<run::CopiesHashed>(run::decode_worker_message(run::encode(run::WorkerMessage{hashes})));

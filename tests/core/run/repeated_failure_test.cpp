@@ -1,6 +1,10 @@
 #include "core/run/supervise/repeated_failure.h"
 
 #include <catch2/catch.hpp>
+#include <fstream>
+
+#include "core/run/agent/failure_file.h"
+#include "tests/io/temp_dir.h"
 
 using namespace trainerd::core::run;
 
@@ -15,6 +19,11 @@ TEST_CASE("the same crash in the same step is found, another one and another ste
   CHECK(ends("rank 1 by signal 11", 12));
   CHECK_FALSE(ends("rank 1 by signal 11", 13));
   CHECK(ends("rank 1 by signal 11", 13));
+  CHECK_FALSE(failures.add(failed_device(1), 13).ends());
+  CHECK(
+      failures.add(failed_device(1), 13).again() ==
+      "rank 1 by a failure of its device in step 13 is what ended the attempt before too, so the workers do "
+      "not start again: ");
   CHECK(is_crash(SIGSEGV));
   CHECK_FALSE(is_crash(SIGKILL));
   CHECK_FALSE(is_crash(SIGTERM));
@@ -42,4 +51,37 @@ TEST_CASE("what comes from outside ends a run the third time at one place withou
   CHECK(failures.add({}, 15).evidence().empty());
   CHECK(failures.add(killed, 12).times == 1);
   CHECK(failures.add({.what = "rank 1 by signal 11", .own = true}, 12).ends());
+}
+
+TEST_CASE("failures of an earlier run count in the next one, but those of steps that are done",
+          "[supervise]") {
+  trainerd::test::TempDir dir;
+  const std::string path = dir.path() + "/failures.json";
+  const FailureCause reset{.what = kFailedCommunication, .own = true},
+      killed{.what = "rank 1 by signal 9 (Killed)"};
+  RepeatedFailure first;
+  CHECK(restore_failures(first, path, 0).empty());
+  CHECK(first.none());
+  first.add(killed, 12);
+  CHECK(first.add(reset, 12).times == 1);
+  CHECK(first.add(reset, 12).earlier == 0);
+  REQUIRE(write_failures(first, path).empty());
+
+  RepeatedFailure next;
+  CHECK(restore_failures(next, path, 11).empty());
+  const CountedFailure third = next.add(reset, 12);
+  CHECK((third.ends() && third.times == CountedFailure::kMostInAllRuns && third.earlier == 2));
+  CHECK(next.add(killed, 12).times == 2);
+  CHECK(next.add(killed, 13).earlier == 0);
+  // The next run goes on from a checkpoint of step 12.
+  RepeatedFailure later;
+  CHECK(restore_failures(later, path, 12).empty());
+  CHECK(later.none());
+
+  std::ofstream(path) << "[{]";
+  CHECK_THAT(restore_failures(later, path, 0),
+             Catch::StartsWith(path + ", which counts the failures of earlier runs, cannot be read: ") &&
+                 Catch::EndsWith("; failures are counted anew"));
+  CHECK_THAT(write_failures(first, dir.path() + "/gone/failures.json"),
+             Catch::EndsWith("; a later run of the job does not know of this failure"));
 }

@@ -57,8 +57,8 @@ struct Alone {
               {.hash = [this] { return std::vector<std::uint64_t>{hash}; },
                .names = {"w"},
                .most = [](const std::vector<float>& own) { return own; },
-               .tell_differ = [this](const ResultsDiffer& m) { differ.push_back(m); },
-               .tell_act = [this](const SpikeActed& m) { acts.push_back(m); },
+               .report_differing = [this](const ResultsDiffer& m) { differ.push_back(m); },
+               .report_action = [this](const SpikeActed& m) { acts.push_back(m); },
                .require_alive =
                    [this] {
                      if (--alive_calls < 0) throw Dead{};
@@ -98,7 +98,7 @@ TEST_CASE("a spike is far above the latest values, by the robust z-score", "[jud
   CHECK(watch.judge(outcome(50, 50)).empty());
 }
 
-TEST_CASE("what is not finite is told by the rank that has it, and needs no score", "[judge]") {
+TEST_CASE("what is not finite is reported by the rank that has it, and needs no score", "[judge]") {
   StepOutcome o = broken(3);
   CHECK(SpikeWatch({}, 0).judge(o) == "the loss is not finite");
   o.nonfinite_rank = 2, o.nonfinite = "w";
@@ -205,7 +205,7 @@ TEST_CASE("a step that was verified is not computed again for its spike", "[judg
 TEST_CASE("where one rank is wrong in one computation and another in the next, both are named", "[judge]") {
   // Two ranks whose own results are known; each judge sees what both came to.
   const std::vector<std::vector<std::uint64_t>> hashes{{9, 1, 1}, {1, 9, 1}};
-  std::vector<ResultsDiffer> told;
+  std::vector<ResultsDiffer> reported;
   core::job::SuperviseOptions options;
   options.verify_every = 1;
   const auto level = [&](std::size_t rank, std::size_t a, std::size_t b) {
@@ -224,21 +224,21 @@ TEST_CASE("where one rank is wrong in one computation and another in the next, b
                            REQUIRE(own[rank] == level(rank, a, b));
                            return std::vector{level(0, a, b), level(1, a, b)};
                          },
-                     .tell_differ = [&](const ResultsDiffer& m) { told.push_back(m); },
-                     .tell_act = [](const SpikeActed&) {},
+                     .report_differing = [&](const ResultsDiffer& m) { reported.push_back(m); },
+                     .report_action = [](const SpikeActed&) {},
                      .require_alive = [] {},
                      .await_end = [] { throw Ended{}; }});
     CHECK(judge.judge(outcome(1, 1)) == StepVerdict::again);
     CHECK(judge.judge(outcome(1, 1)) == StepVerdict::again);
     CHECK_THROWS_AS(judge.judge(outcome(1, 1)), Ended);
   }
-  REQUIRE(told.size() == 2);
-  CHECK(told[0].ranks == Ranks{0, 1});
-  CHECK(told[0].tensors == Words{"w", "in its first computation"});
-  CHECK(told[1].tensors == Words{"w", "in its second computation"});
+  REQUIRE(reported.size() == 2);
+  CHECK(reported[0].ranks == Ranks{0, 1});
+  CHECK(reported[0].tensors == Words{"w", "in its first computation"});
+  CHECK(reported[1].tensors == Words{"w", "in its second computation"});
   DifferenceWatch watch;
-  CHECK_FALSE(watch.add(told[0]));
-  const auto verdict = watch.add(told[1]);
+  CHECK_FALSE(watch.add(reported[0]));
+  const auto verdict = watch.add(reported[1]);
   REQUIRE(verdict);
   CHECK((verdict->fatal &&
          verdict->message ==
@@ -248,7 +248,7 @@ TEST_CASE("where one rank is wrong in one computation and another in the next, b
 
 TEST_CASE("ranks that only got an error from another do not end the run", "[judge]") {
   DifferenceWatch watch;
-  const auto told = [&](std::int64_t step, std::vector<Words> tensors) {
+  const auto reported = [&](std::int64_t step, std::vector<Words> tensors) {
     std::optional<core::run::DifferenceVerdict> verdict;
     for (std::int64_t rank = 0; rank < 2; ++rank)
       verdict = watch.add({.rank = rank,
@@ -260,21 +260,21 @@ TEST_CASE("ranks that only got an error from another do not end the run", "[judg
     return verdict->fatal;
   };
   // Before the sum over ranks: any of them may have been wrong.
-  for (const std::int64_t step : {1, 2, 3}) CHECK_FALSE(told(step, {{"w"}, {"w"}}));
+  for (const std::int64_t step : {1, 2, 3}) CHECK_FALSE(reported(step, {{"w"}, {"w"}}));
   // The part of the loss is the rank's own.
-  CHECK_FALSE(told(4, {{"w"}, {"loss", "w"}}));
-  CHECK_FALSE(told(5, {{"loss", "w"}, {"w"}}));
-  CHECK(told(6, {{"w"}, {"loss", "w"}}));
+  CHECK_FALSE(reported(4, {{"w"}, {"loss", "w"}}));
+  CHECK_FALSE(reported(5, {{"loss", "w"}, {"w"}}));
+  CHECK(reported(6, {{"w"}, {"loss", "w"}}));
 }
 
 TEST_CASE("ranks whose results differ are named together, and one ends the run at the second time",
           "[judge]") {
   DifferenceWatch watch;
-  const auto told = [](std::int64_t rank, std::int64_t step, Ranks ranks, ResultsDiffer::Found found) {
+  const auto reported = [](std::int64_t rank, std::int64_t step, Ranks ranks, ResultsDiffer::Found found) {
     return ResultsDiffer{.rank = rank, .step = step, .tensors = {"a", "b"}, .ranks = ranks, .found = found};
   };
-  CHECK_FALSE(watch.add(told(3, 5, {1, 3}, ResultsDiffer::Found::one_of_three)));
-  const auto first = watch.add(told(1, 5, {1, 3}, ResultsDiffer::Found::one_of_three));
+  CHECK_FALSE(watch.add(reported(3, 5, {1, 3}, ResultsDiffer::Found::one_of_three)));
+  const auto first = watch.add(reported(1, 5, {1, 3}, ResultsDiffer::Found::one_of_three));
   REQUIRE(first);
   CHECK_FALSE(first->fatal);
   CHECK(first->ranks == Ranks{1, 3});
@@ -282,18 +282,18 @@ TEST_CASE("ranks whose results differ are named together, and one ends the run a
         "silent corruption in step 5: ranks 1, 3 computed other results the first time than the second; the "
         "third time agrees with one of them, and the step goes on with that");
   CHECK(first->details == Words{"rank 1: a, b", "rank 3: a, b"});
-  CHECK_FALSE(watch.add(told(3, 7, {3}, ResultsDiffer::Found::one_of_three))->fatal);
-  const auto other = watch.add(told(2, 6, {2}, ResultsDiffer::Found::after_spike));
+  CHECK_FALSE(watch.add(reported(3, 7, {3}, ResultsDiffer::Found::one_of_three))->fatal);
+  const auto other = watch.add(reported(2, 6, {2}, ResultsDiffer::Found::after_spike));
   REQUIRE(other);
   CHECK_FALSE(other->fatal);
   CHECK(other->message ==
         "silent corruption in step 6: rank 2 computed other results when the step was computed again after a "
         "spike: its hardware is the cause, not the data");
-  const auto again = watch.add(told(3, 9, {3}, ResultsDiffer::Found::one_of_three));
+  const auto again = watch.add(reported(3, 9, {3}, ResultsDiffer::Found::one_of_three));
   REQUIRE(again);
   CHECK(again->fatal);
   CHECK_THAT(again->message, Catch::EndsWith("; rank 3 differed in step 7 too, so the run ends"));
-  const auto none = watch.add(told(0, 9, {0}, ResultsDiffer::Found::no_two_alike));
+  const auto none = watch.add(reported(0, 9, {0}, ResultsDiffer::Found::no_two_alike));
   REQUIRE(none);
   CHECK((none->fatal && none->message ==
                             "silent corruption in step 9: rank 0 computed three times, and no two results "

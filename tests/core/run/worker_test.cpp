@@ -26,7 +26,7 @@ struct Saved {
 };
 
 /// What a worker told of one run.
-struct Told {
+struct Reports {
   std::vector<io::StepRecord> steps;
   std::vector<io::RankStatusRecord> statuses;
   std::vector<io::EvaluationRecord> evaluations;
@@ -49,8 +49,8 @@ core::job::JobSpec job_of(const std::string& more) {
 
 /// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step. With
 /// `stuck_until`, no checkpoint reaches the disk before that step.
-Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false,
-                    std::int64_t stuck_until = 0) {
+Reports run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false,
+                       std::int64_t stuck_until = 0) {
   const std::int64_t bytes = core::rank::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
   std::vector<base::Segment> segments;
   std::vector<base::UniqueFd> theirs;
@@ -71,7 +71,7 @@ Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop =
   start.layout = core::rank::layout_of(job, test::cpu_topology(1));
   channel.send(core::run::encode(core::run::AgentMessage{start}));
   if (stop) channel.send(core::run::encode(core::run::AgentMessage{core::run::Stop{}}));
-  Told told;
+  Reports reports;
   std::string failed;
   std::vector<int> stuck;
   const auto bytes_of = [&](const core::run::SnapshotReady& ready) {
@@ -88,36 +88,36 @@ Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop =
     if (!text) break;
     const core::run::WorkerMessage message = core::run::decode_worker_message(*text);
     if (const auto* step = std::get_if<io::StepRecord>(&message))
-      told.steps.push_back(*step), told.order += 's';
-    if (!told.steps.empty() && told.steps.back().step >= stuck_until)
+      reports.steps.push_back(*step), reports.order += 's';
+    if (!reports.steps.empty() && reports.steps.back().step >= stuck_until)
       for (const int segment : std::exchange(stuck, {})) free_segment(segment);
     if (const auto* rank_status = std::get_if<io::RankStatusRecord>(&message))
-      told.statuses.push_back(*rank_status);
+      reports.statuses.push_back(*rank_status);
     if (const auto* evaluation = std::get_if<io::EvaluationRecord>(&message))
-      told.evaluations.push_back(*evaluation), told.order += 'e';
+      reports.evaluations.push_back(*evaluation), reports.order += 'e';
     if (const auto* trace = std::get_if<core::run::StepTrace>(&message))
-      if (trace->last) told.traced.push_back(trace->step), told.order += 't';
+      if (trace->last) reports.traced.push_back(trace->step), reports.order += 't';
     if (const auto* ready = std::get_if<core::run::SnapshotReady>(&message)) {
-      told.snapshots.push_back({*ready, {}});
-      told.order += 'c';
+      reports.snapshots.push_back({*ready, {}});
+      reports.order += 'c';
       if (ready->use == core::run::SnapshotUse::memory) continue;
-      told.snapshots.back().bytes = bytes_of(*ready);
-      if (told.steps.back().step < stuck_until) stuck.push_back(ready->segment);
+      reports.snapshots.back().bytes = bytes_of(*ready);
+      if (reports.steps.back().step < stuck_until) stuck.push_back(ready->segment);
       else free_segment(ready->segment);
     }
     if (const auto* failure = std::get_if<core::run::Failed>(&message))
       failed = failure->message, over = true;
     if (const auto* finished = std::get_if<core::run::Finished>(&message))
-      told.finished = *finished, over = true;
+      reports.finished = *finished, over = true;
   }
   worker.join();
   // What stayed in memory, where its segment was not filled again: that goes on while this thread looks.
   std::set<int> seen;
-  for (auto saved = told.snapshots.rbegin(); saved != told.snapshots.rend(); ++saved)
+  for (auto saved = reports.snapshots.rbegin(); saved != reports.snapshots.rend(); ++saved)
     if (seen.insert(saved->said.segment).second) saved->bytes = bytes_of(saved->said);
   CHECK(failed == "");
   CHECK(status == 0);
-  return told;
+  return reports;
 }
 
 }  // namespace
@@ -125,7 +125,7 @@ Told run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop =
 TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
   const core::job::JobSpec job =
       job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
-  const Told prompt = run_with_agent(job, 0), late = run_with_agent(job, 1);
+  const Reports prompt = run_with_agent(job, 0), late = run_with_agent(job, 1);
   CHECK(prompt.order == "ssscstsescstsce");
   CHECK(late.finished.step == 8);
   CHECK_FALSE(late.finished.stopped);
@@ -160,10 +160,10 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
   const core::job::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
                            by_time = job_of("checkpoint: {every: 0.001ms}\n");
   const std::size_t late = GENERATE(0u, 1u);
-  const Told reference = run_with_agent(by_steps, 0), told = run_with_agent(by_time, late);
+  const Reports reference = run_with_agent(by_steps, 0), reports = run_with_agent(by_time, late);
   REQUIRE(reference.snapshots.size() == 8);
   std::vector<std::int64_t> steps;
-  for (const Saved& saved : told.snapshots) {
+  for (const Saved& saved : reports.snapshots) {
     steps.push_back(saved.said.step);
     const Saved& same = reference.snapshots[static_cast<std::size_t>(saved.said.step) - 1];
     CHECK(saved.said.cursor == same.said.cursor);
@@ -178,19 +178,20 @@ TEST_CASE("snapshots that stay in memory have the state of their step, and none 
           "[worker]") {
   // The disk stands still until step 8: checkpoints 3 and 6 keep two of three segments.
   const std::size_t late = GENERATE(0u, 1u);
-  const Told reference = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 1}\n"), 0),
-             told = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 3, memory: 1}\n"), late, false, 8);
+  const Reports reference = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 1}\n"), 0),
+                reports =
+                    run_with_agent(job_of("steps: 9\ncheckpoint: {every: 3, memory: 1}\n"), late, false, 8);
   using core::run::SnapshotUse;
-  REQUIRE(told.snapshots.size() == 8);
+  REQUIRE(reports.snapshots.size() == 8);
   const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7, 9};  // of 8 there is no room
   std::vector<std::int64_t> in_segment(3, 0);
   for (std::size_t i = 0; i < steps.size(); ++i) {
-    const core::run::SnapshotReady& said = told.snapshots[i].said;
+    const core::run::SnapshotReady& said = reports.snapshots[i].said;
     CHECK(said.step == steps[i]);
     CHECK(said.use == (steps[i] % 3 == 0 ? SnapshotUse::checkpoint : SnapshotUse::memory));
     const Saved& same = reference.snapshots.at(static_cast<std::size_t>(steps[i]) - 1);
     CHECK((said.cursor == same.said.cursor && said.tokens == same.said.tokens));
-    if (said.use == SnapshotUse::checkpoint || steps[i] == 7) CHECK(told.snapshots[i].bytes == same.bytes);
+    if (said.use == SnapshotUse::checkpoint || steps[i] == 7) CHECK(reports.snapshots[i].bytes == same.bytes);
     std::int64_t& held = in_segment.at(static_cast<std::size_t>(said.segment));
     if (i > 0) CHECK(held != steps[i - 1]);
     if (steps[i] < 8) CHECK((held == 0 || held % 3 != 0));
@@ -199,40 +200,40 @@ TEST_CASE("snapshots that stay in memory have the state of their step, and none 
 }
 
 TEST_CASE("a snapshot in memory that is due by the clock is taken", "[worker]") {
-  const Told told = run_with_agent(job_of("checkpoint: {every: 0, memory: {every: 0.001ms}}\n"), 0);
-  REQUIRE(told.snapshots.size() == 8);
-  CHECK(told.snapshots[0].said.use == core::run::SnapshotUse::memory);
-  CHECK(told.snapshots[7].said.use == core::run::SnapshotUse::checkpoint);
+  const Reports reports = run_with_agent(job_of("checkpoint: {every: 0, memory: {every: 0.001ms}}\n"), 0);
+  REQUIRE(reports.snapshots.size() == 8);
+  CHECK(reports.snapshots[0].said.use == core::run::SnapshotUse::memory);
+  CHECK(reports.snapshots[7].said.use == core::run::SnapshotUse::checkpoint);
   CHECK(run_with_agent(job_of("checkpoint: {every: 0, memory: 1h}\n"), 0).snapshots.size() == 1);
 }
 
 TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
   const core::job::JobSpec job = job_of("");
   const std::size_t late = GENERATE(0u, 1u);
-  const Told told = run_with_agent(job, late, true);
-  CHECK(told.finished.stopped);
-  CHECK(told.finished.step == 1 + static_cast<std::int64_t>(late));
-  CHECK(told.steps.size() == 1 + late);
-  REQUIRE(told.snapshots.size() == 1);
-  CHECK(told.snapshots[0].said.step == told.finished.step);
-  CHECK(told.snapshots[0].said.cursor == job.batch.global * told.finished.step);
+  const Reports reports = run_with_agent(job, late, true);
+  CHECK(reports.finished.stopped);
+  CHECK(reports.finished.step == 1 + static_cast<std::int64_t>(late));
+  CHECK(reports.steps.size() == 1 + late);
+  REQUIRE(reports.snapshots.size() == 1);
+  CHECK(reports.snapshots[0].said.step == reports.finished.step);
+  CHECK(reports.snapshots[0].said.cursor == job.batch.global * reports.finished.step);
 }
 
 TEST_CASE("a rank tells of itself after its first step and after its last, about once a second between",
           "[worker]") {
   const double begin = base::monotonic_seconds();
-  const Told told = run_with_agent(job_of(""), 0);
+  const Reports reports = run_with_agent(job_of(""), 0);
   const double took = base::monotonic_seconds() - begin;  // on a busy machine also between two steps
-  REQUIRE(told.steps.size() == 8);
-  REQUIRE(told.statuses.size() >= 2);
-  const io::RankStatusRecord &first = told.statuses.front(), &last = told.statuses.back();
+  REQUIRE(reports.steps.size() == 8);
+  REQUIRE(reports.statuses.size() >= 2);
+  const io::RankStatusRecord &first = reports.statuses.front(), &last = reports.statuses.back();
   CHECK((first.rank == 0 && first.step == 1 && first.steps == 1));
-  CHECK(first.step_seconds == told.steps.front().step_seconds);
+  CHECK(first.step_seconds == reports.steps.front().step_seconds);
   CHECK((last.step == 8 && last.steps == 8));
   double seconds = 0;
-  for (const io::StepRecord& step : told.steps) seconds += step.step_seconds;
+  for (const io::StepRecord& step : reports.steps) seconds += step.step_seconds;
   CHECK(last.time.sum() == Approx(seconds).epsilon(1e-3));
-  CHECK(static_cast<double>(told.statuses.size()) <= 3 + took);
+  CHECK(static_cast<double>(reports.statuses.size()) <= 3 + took);
   CHECK(last.memory_used_bytes > 0);
   CHECK(last.memory_used_bytes <= last.memory_planned_bytes);
   CHECK(last.resident_bytes > last.memory_used_bytes);  // this test's process holds it

@@ -354,7 +354,9 @@ TEST_CASE("a bad address is a spec error that names it") {
   }
 }
 
-TEST_CASE("hangs are counted by what held training up, and slow ranks are shown while they are slow") {
+TEST_CASE(
+    "what the supervision finds is counted by kind, slow ranks are shown while they are slow, and the last "
+    "recovery") {
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.on_start(served_run());
   CHECK(scrape(sink).at("trainerd_hangs_total{kind=\"link\"}") == 0);
@@ -364,6 +366,16 @@ TEST_CASE("hangs are counted by what held training up, and slow ranks are shown 
   sink.on_spike({"skip"});
   sink.on_spike({"skip"});
   CHECK(scrape(sink).at("trainerd_spikes_total{action=\"skip\"}") == 2);
+  CHECK(scrape(sink).at("trainerd_preflight_findings_total{part=\"clock\"}") == 0);
+  sink.on_preflight({"clock"});
+  CHECK(scrape(sink).at("trainerd_preflight_findings_total{part=\"clock\"}") == 1);
+  CHECK(scrape(sink).count("trainerd_recovery_seconds") == 0);
+  for (const double seconds : {2.5, 0.75}) {
+    NoticeRecord recovered{.kind = NoticeKind::recovered, .step = 4, .message = "recovered", .details = {}};
+    recovered.recovery = Recovery{.total_seconds = seconds};
+    sink.on_notice(recovered);
+    CHECK(scrape(sink).at("trainerd_recovery_seconds") == seconds);
+  }
   const std::string slow = "trainerd_straggler_ratio{rank=\"3\"}";
   sink.on_straggler({3, 1, 0.25});
   CHECK(scrape(sink).at(slow) == 0.25);

@@ -12,7 +12,7 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): what the ranks of an attempt tell of the training goes to its records.
+// Part of the run (run.h): it records what the ranks of an attempt report of the training.
 
 namespace trainerd::core::run {
 namespace {
@@ -36,9 +36,9 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   start_.reference = first.reference;
   if (topology_.device.kind == kernels::DeviceKind::cpu) start_.peak_flops = first.peak_flops;
   ranks_.on_ready(attempt_->plan().layout, first.peak_flops);
-  const bool again = std::exchange(told_ready_, true);
+  const bool again = std::exchange(sinks_started_, true);
   series_.was_ready = true;
-  if (again) tell_cadence();
+  if (again) send_cadence();
   recovery_is_ready(ready);
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
@@ -60,7 +60,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     info.peak_flops = first.peak_flops * static_cast<double>(attempt_->plan().layout.grid.ranks());
   info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
   sinks_.each(&io::MetricsSink::on_start, info);
-  tell_cadence();
+  send_cadence();
   // A run that went back has new sinks: their counts are of the whole.
   for (std::size_t action = 0; action < series_.spikes_used.size(); ++action)
     for (std::int64_t i = 0; i < series_.spikes_used[action]; ++i)
@@ -92,15 +92,16 @@ void Run::on_step(io::StepRecord record) {
   sinks_.each(&io::MetricsSink::on_step, record);
   end_recovery(record);
   watch_outlets();
-  if (const std::int64_t refused = membership_.refused(); std::exchange(refused_told_, refused) != refused)
+  if (const std::int64_t refused = membership_.refused();
+      std::exchange(refused_reported_, refused) != refused)
     sinks_.each(&io::MetricsSink::on_rendezvous, io::RendezvousRecord{refused});
-  if (record.reference_gemms > 0 && !std::exchange(slow_gemms_told_, true))
+  if (record.reference_gemms > 0 && !std::exchange(slow_gemms_reported_, true))
     notify(io::NoticeKind::warning,
            "oneDNN computes some matrix products by its reference implementation, many times slower than "
            "need be: "
            "see trainerd_reference_gemms_total, and report the model's sizes and this CPU");
   if (const std::string fell_back = attention_warning(record, topology_.device.attention_library);
-      !fell_back.empty() && !std::exchange(attention_told_, true))
+      !fell_back.empty() && !std::exchange(attention_reported_, true))
     notify(io::NoticeKind::warning, fell_back);
   if (plan_check_) plan_check_->add(record);
   compare_with_plan();
