@@ -29,7 +29,8 @@ constexpr std::size_t kMaxValueTicks = 8;
 constexpr const char* kTableStyle =
     "a { color: inherit; } .jobs td, .jobs th { padding-right: 20px; white-space: nowrap; }\n"
     ".jobs td:last-child, .jobs th:last-child { padding-right: 0; }\n"
-    ".jobs tr.told td { border-bottom: 0; } .jobs tr.reason td { padding-top: 0; white-space: normal; }\n";
+    ".jobs tr.explained td { border-bottom: 0; } .jobs tr.reason td { padding-top: 0; white-space: normal; "
+    "}\n";
 
 /// The values of a key in all jobs: numbers, or else words.
 struct KeyValues {
@@ -135,7 +136,7 @@ std::string table(const Sweep& sweep, const std::vector<JobResult>& results) {
     const SweepJob& job = sweep.jobs[i];
     const JobResult& result = results[i];
     const std::string reason = first_line(result.reason);
-    out += reason.empty() ? "<tr>" : "<tr class=\"told\">";
+    out += reason.empty() ? "<tr>" : "<tr class=\"explained\">";
     out += result.record.step > 0
                ? fmt::format("<td><a href=\"jobs/{0}/report.html\">{0}</a></td>", escape_html(job.name))
                : "<td>" + escape_html(job.name) + "</td>";

@@ -230,7 +230,7 @@ class PointMaker {
   /// The value's JSON; nothing, and problems, when the key cannot have it.
   std::optional<std::string> check(const Named& key, const spec::Node& value) {
     if (value.null) return "null";  // takes the key away
-    spec::Problems found;           // its own: a key's second wrong value is told too
+    spec::Problems found;           // its own: a key's second wrong value is reported too
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
     spec::put_value(root, key.path, value, key.place, found);

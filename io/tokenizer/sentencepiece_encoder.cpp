@@ -140,10 +140,8 @@ class PieceEncoder final : public Encoder {
     if (!tables_.keeps_text)
       throw EncodeError(
           "this SentencePiece model changes the text (rules of normalization, white space that it takes off) "
-          "or "
-          "has no tokens of bytes, so that it is not known which tokens count: take a model of Llama 2, "
-          "Mistral "
-          "or Gemma, a tokenizer.json, or bytes");
+          "or has no tokens of bytes, so that it is not known which tokens count: take a model of Llama 2, "
+          "Mistral or Gemma, a tokenizer.json, or bytes");
     const std::size_t first = ids.size();
     encode_part(text, prefix, ids);
     const bool prefixed = tables_.normalizer.dummy_prefix() && prefix == DummyPrefix::as_model;

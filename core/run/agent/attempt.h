@@ -119,7 +119,7 @@ class Attempt {
   void begin_if_all_ready();
   void watch_devices();
   void save_complete_steps();
-  // Messages of a rank of this node.
+  // A rank of this node sent a message.
   void handle(std::int64_t rank, Ready m);
   void handle(std::int64_t rank, const Finished& m);
   void handle(std::int64_t rank, const Failed& m);

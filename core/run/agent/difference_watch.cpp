@@ -10,9 +10,9 @@ namespace trainerd::core::run {
 
 namespace {
 
-/// The rank that computed wrongly, if the messages of a step identify it: it alone differs, or its own part
-/// of the loss differs, which no other rank contributes to. An error in gradients reaches every rank that
-/// they are summed on.
+/// The rank that computed wrongly in a step. It is known when one rank alone differs, or when one rank's own
+/// part of the loss differs: no other rank adds to that part. A wrong gradient reaches every rank of its sum.
+/// None: several ranks differ alike.
 std::optional<std::int64_t> culprit_of(const std::map<std::int64_t, ResultsDiffer>& of_step) {
   if (of_step.size() == 1) return of_step.begin()->first;
   std::optional<std::int64_t> culprit;

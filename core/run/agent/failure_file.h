@@ -7,13 +7,13 @@
 
 namespace trainerd::core::run {
 
-// The failures that a run has counted by place (RepeatedFailure), in a file of its output directory, so that
-// a job that is requeued goes on counting.
+// A file in the output directory keeps a run's failures, counted by place (RepeatedFailure). The next run of
+// the job continues these counts.
 
-/// Adds what the file at `path` holds, if it is there, to `failures`; `step` is done. Returns what is wrong
-/// with a file that cannot be read: the count begins anew.
+/// Adds the failures of the file at `path` after `step`, the last step that is done. A missing file adds
+/// none. Returns what is wrong with a file that cannot be read; the counts then begin at zero.
 std::string restore_failures(RepeatedFailure& failures, const std::string& path, std::int64_t step);
-/// Returns why it could not be written; empty: it was.
+/// Returns what failed; empty on success.
 std::string write_failures(const RepeatedFailure& failures, const std::string& path);
 
 }  // namespace trainerd::core::run

@@ -311,7 +311,7 @@ void Run::throw_failure() {
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
   // No scheduler is to start it again, unless other hosts may do.
-  if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMostInAllRuns))
+  if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMaxInAllRuns))
     failure.kind = base::ErrorKind::device;
   // The others first: this disk may be slow. What it still holds may become a checkpoint.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});

@@ -42,7 +42,7 @@ struct CountedFailure {
   int earlier = 0;        ///< of these, in earlier ones
 
   /// A communication may fail this often at one place; then no scheduler is to start the job again.
-  static constexpr int kMostInAllRuns = 3;
+  static constexpr int kMaxInAllRuns = 3;
 
   /// After so many times at one place the workers do not start again.
   int most() const { return cause.own ? 2 : 3; }

@@ -70,7 +70,7 @@ TEST_CASE("failures of an earlier run count in the next one, but those of steps 
   RepeatedFailure next;
   CHECK(restore_failures(next, path, 11).empty());
   const CountedFailure third = next.add(reset, 12);
-  CHECK((third.ends() && third.times == CountedFailure::kMostInAllRuns && third.earlier == 2));
+  CHECK((third.ends() && third.times == CountedFailure::kMaxInAllRuns && third.earlier == 2));
   CHECK(next.add(killed, 12).times == 2);
   CHECK(next.add(killed, 13).earlier == 0);
   // The next run goes on from a checkpoint of step 12.
