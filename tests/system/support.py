@@ -227,7 +227,14 @@ class RunTest(unittest.TestCase):
     def checkpoints(self, name="a"):
         """Complete checkpoints, oldest first."""
         folder = self.root / name / "checkpoints"
-        return sorted(p for p in folder.glob("step-*") if (p / "COMPLETE").exists() and (p / "COMPLETE").stat().st_size)
+
+        def is_complete(path):
+            try:
+                return (path / "COMPLETE").stat().st_size > 0
+            except (FileNotFoundError, NotADirectoryError):  # unfinished, or removed meanwhile
+                return False
+
+        return sorted(path for path in folder.glob("step-*") if is_complete(path))
 
     def events(self, name="a"):
         path = self.root / name / "events.jsonl"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -129,11 +130,16 @@ class TestFile : public io::StoredFile {
 /// A directory that corrupts what it keeps, or hangs in a write.
 class TestStorage : public io::LocalStorage {
  public:
-  TestStorage(const std::string& root, bool corrupt, std::shared_future<void> hold = {})
-      : LocalStorage(root), corrupt_(corrupt), hold_(std::move(hold)) {}
+  TestStorage(const std::string& root, bool corrupt, std::shared_future<void> hold = {},
+              std::shared_ptr<std::promise<void>> removed = nullptr)
+      : LocalStorage(root), corrupt_(corrupt), hold_(std::move(hold)), removed_(std::move(removed)) {}
   void write(const std::string& name, std::span<const std::byte> bytes) override {
     if (hold_.valid()) hold_.wait();
     LocalStorage::write(name, bytes);
+  }
+  void remove(const std::string& name) override {
+    LocalStorage::remove(name);
+    if (removed_) removed_->set_value();
   }
   std::unique_ptr<io::StoredFile> open(const std::string& name) const override {
     return std::make_unique<TestFile>(LocalStorage::open(name), corrupt_);
@@ -142,6 +148,7 @@ class TestStorage : public io::LocalStorage {
  private:
   bool corrupt_;
   std::shared_future<void> hold_;
+  std::shared_ptr<std::promise<void>> removed_;
 };
 
 }  // namespace
@@ -182,19 +189,21 @@ TEST_CASE("a storage is tried by a file that is written, read back and removed",
   }
   SECTION("one that hangs") {
     std::promise<void> hold;
+    const auto removed = std::make_shared<std::promise<void>>();
+    std::future<void> is_removed = removed->get_future();
     {
       run::StorageProbe probe(
           root,
-          [root, held = hold.get_future().share()] {
-            return std::make_unique<TestStorage>(root, false, held);
+          [root, held = hold.get_future().share(), removed] {
+            return std::make_unique<TestStorage>(root, false, held, removed);
           },
           kName, 0.05);
       CHECK(probe.finding() == "storage: " + root + ": 1 MiB was not written and read back within 0.05s");
     }
     hold.set_value();
     // The thread that hung goes on by itself, and the directory must outlive it.
-    while (files().empty()) {}
-    while (!files().empty()) {}
+    REQUIRE(is_removed.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
+    CHECK(files().empty());
   }
 }
 
