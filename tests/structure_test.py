@@ -8,9 +8,29 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LADDER = ["kernels", "parallel", "io", "core", "apps"]
 MAX_LINES = 450
-MAX_FILES_OF_AN_OPERATOR = 6
-# Words of other things too; and the packing of a weight, whose arguments are asked for their bytes by every backend.
-UNCOUNTED = {"add", "scale", "cast", "prepare_weight"}
+# Files that name an operator, by place: at most so many. A new operator is named in those of `kernels/` and in each world that has it;
+# above it, in those that use it, which are printed alone.
+PLACES_OF_AN_OPERATOR = {"kernels/, outside of the worlds": 6, "kernels/cpu/": 4, "kernels/cuda/": 5}
+# Operators above these limits: the exact number of files, and the reason. A file more or fewer fails.
+EXEMPT_OPERATORS = {
+    ("kernels/, outside of the worlds", "prepare_weight"):
+        (9, "each backend answers prepared_bytes of its arguments, so every class of backend names them once more"),
+    ("kernels/cuda/", "attention_forward"): (8, "two kernels (general, tensor cores), with a problem and scratch of their own"),
+    ("kernels/cuda/", "attention_backward"): (9, "two kernels (general, tensor cores), with a problem and scratch of their own"),
+}
+# Names that are words of other things too: in the worlds and above kernels/ their argument struct is counted alone.
+WORDS = {"add", "scale", "cast", "dropout"}
+# Files that have a group's name as text: how often, and why. All others use parallel::Group.
+GROUP_NAMES = {
+    "parallel/group/group.h": (8, "the table of groups"),
+    "kernels/base/ledger.h": (4, "names of the ledger's parts"),
+    "parallel/layout/grid.cpp": (3, "names of axes"),
+    "parallel/comm/nccl/plugin/nccl_rank_world.cpp": (1, "the name of its first communicator"),
+    "core/spec/fields.cpp": (2, "job keys"),
+    "core/run/wire/layout_json.cpp": (6, "job keys in messages"),
+    "core/run/agent/replan.cpp": (6, "job keys in checkpoints and logs"),
+    "core/plan/search/search_report.cpp": (6, "job keys in JSON and a table's columns"),
+}
 
 
 def sources():
@@ -138,22 +158,32 @@ class Structure(unittest.TestCase):
         texts = {str(p.relative_to(ROOT)): p.read_text() for p in sources()}
         operators = re.findall(r"^TRAINERD_OPERATOR\((\w+), (\w+),", (ROOT / "kernels/ops/operators.def").read_text(), re.M)
         self.assertGreater(len(operators), 30)
-        naming = {name: [f for f, text in texts.items() if f.startswith("kernels/") and re.search(rf"\b({name}|{args})\b", text)]
-                  for name, args in operators if name not in UNCOUNTED}
-        most = max(naming, key=lambda name: len(naming[name]))
-        # Beside the sources of its implementations in a world, and operators.def itself.
-        shared = {name: [f for f in files if not f.startswith(("kernels/cpu/", "kernels/cuda/"))] for name, files in naming.items()}
-        widest = max(shared, key=lambda name: len(shared[name]))
+        places = {place: {} for place in [*PLACES_OF_AN_OPERATOR, "above kernels/"]}
+        for name, args in operators:
+            for f, text in texts.items():
+                place = ("kernels/cpu/" if f.startswith("kernels/cpu/") else "kernels/cuda/" if f.startswith("kernels/cuda/") else
+                         "kernels/, outside of the worlds" if f.startswith("kernels/") else "above kernels/")
+                word = name in WORDS and place != "kernels/, outside of the worlds"
+                if re.search(rf"\b{args}\b" if word else rf"\b({name}|{args})\b", text):
+                    places[place].setdefault(name, []).append(f)
+            places["kernels/, outside of the worlds"].setdefault(name, []).append("kernels/ops/operators.def")
+        for place, files in places.items():
+            counted = {name: found for name, found in files.items() if (place, name) not in EXEMPT_OPERATORS}
+            most = max(counted, key=lambda name: len(counted[name]))
+            print(f"\nfiles that name an operator, {place}: at most {len(counted[most])} ({most}: {', '.join(counted[most])})", end="")
+            for (where, name), (count, why) in EXEMPT_OPERATORS.items():
+                if where == place:
+                    print(f"\n  exempt: {name}, {len(files[name])}: {why}", end="")
+                    self.assertEqual(len(files[name]), count, (place, name, files[name]))
+            if place in PLACES_OF_AN_OPERATOR:
+                self.assertLessEqual(len(counted[most]), PLACES_OF_AN_OPERATOR[place], (place, most))
         groups = [f for f, text in texts.items() if re.search(r"\bGroup::(tp|kv|dp|dp_inner|dp_outer|pp|tied|world)\b", text)]
-        strings = [f for f, text in texts.items()
-                   if re.search(r'[=(,] *"(kv|dp_inner|dp_outer|tied)"', text) and f != "parallel/group/group.h"]
+        strings = {f: n for f, text in texts.items() if (n := len(re.findall(r'"(?:tp|kv|dp|dp_inner|dp_outer|pp|tied|world)"', text)))}
         lists = [f for f, text in texts.items() if all(f"LedgerPart::{part}" in text for part in ("compute", "bubble", "data_wait", "other"))]
-        print(f"\nfiles that name an operator, outside the worlds that implement it: at most {1 + len(shared[widest])} ({widest}: "
-              f"kernels/ops/operators.def, {', '.join(shared[widest])})\n"
-              f"with its implementations: at most {1 + len(naming[most])} ({most}: {', '.join(naming[most])})\n"
-              f"files that name a group: {len(groups)} ({', '.join(groups)})\nplaces that list the ledger's parts: {lists}")
-        self.assertLessEqual(1 + len(shared[widest]), MAX_FILES_OF_AN_OPERATOR)
-        self.assertEqual(strings, [])
+        print(f"\nfiles that name a group by its enum: {len(groups)} ({', '.join(groups)})\n"
+              "files that have a group's name as text: " + ", ".join(f"{f} {strings.get(f)} ({why})" for f, (_, why) in GROUP_NAMES.items())
+              + f"\nplaces that list the ledger's parts: {len(lists)} ({', '.join(lists)})")
+        self.assertEqual(strings, {f: count for f, (count, _) in GROUP_NAMES.items()})
         self.assertEqual(lists, ["kernels/base/ledger.h"])
 
     def test_environment_variables_are_read_in_apps_alone(self):

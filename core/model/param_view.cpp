@@ -59,6 +59,10 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
                      alignment = backend_.target().alignment;
   std::vector<parallel::Section> sections;
   std::vector<std::size_t> section_of(infos_.size());
+  const bool matrices = cut_ == parallel::Granularity::matrix;
+  const auto by_itself = [&](ParamId id) {
+    return matrices || info(id).cut_alone || info(id).shard.granularity == parallel::Granularity::block;
+  };
   ParamId before = kNoParam;
   for (const ParamId id : ids_) {
     Param& param = of(id);
@@ -68,12 +72,11 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
     param.unit = unit_grads_.size() - 1;
     param.shape = parallel::local_shape(info(id).shard, placement_.tp);
     unit_grads_.back().ids.push_back(id);
-    const bool by_itself = cut_ == parallel::Granularity::matrix;
-    if (new_unit || by_itself || info(id).cut_alone || info(before).cut_alone)
-      sections.push_back({param.unit, 0});
+    if (new_unit || by_itself(id) || by_itself(before))
+      sections.push_back({param.unit, 0, parallel::part_multiple(info(id).shard, placement_.tp)});
     param.offset = sections.back().elements;  // within the section, so far
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
-    if (by_itself) {
+    if (matrices) {
       sections.pop_back();
       for (const std::int64_t elements :
            tensor_sections(info(id).shard, placement_.tp, parts * pieces * alignment))

@@ -73,7 +73,7 @@ struct ViewSpec {
   std::vector<ParamId> ids;
   std::vector<std::string> states;  ///< what the optimizer keeps for each element
   /// `matrix`: each tensor is cut into parts by itself, so that every rank holds as much of it; `element`:
-  /// what is in a bucket is cut as one.
+  /// what is in a bucket is cut as one. A tensor of blocks is cut by itself too, between rows of blocks.
   parallel::Granularity cut = parallel::Granularity::element;
   /// False: parameters that stay as they were loaded. They are held in the dtype that operators read and in
   /// no other, whole on every rank below ZeRO 3, and have no gradients.

@@ -10,7 +10,9 @@
 namespace trainerd::core::train {
 
 parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const model::ParamInfo& info) {
-  return options.name == "muon" && info.trainable ? info.shard.granularity : parallel::Granularity::element;
+  const bool whole =
+      options.name == "muon" && info.trainable && info.shard.granularity == parallel::Granularity::matrix;
+  return whole ? parallel::Granularity::matrix : parallel::Granularity::element;
 }
 
 std::vector<std::string> optimizer_states(const job::OptimizerOptions& options,

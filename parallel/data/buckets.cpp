@@ -1,6 +1,7 @@
 #include "parallel/data/buckets.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "kernels/base/error.h"
 #include "kernels/memory/memory.h"
@@ -11,8 +12,6 @@ BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t buc
                              std::int64_t parts, std::int64_t pieces, std::int64_t alignment) {
   base::check(bucket_elements > 0 && parts >= 1 && pieces >= 1 && alignment >= 1,
               "buckets are made of elements, for at least one rank");
-  // A piece is aligned in every dtype.
-  const std::int64_t grain = parts * pieces * alignment;
   BucketLayout plan;
   plan.parts = parts;
   for (const Section& section : sections) {
@@ -22,6 +21,8 @@ BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t buc
     if (section.unit == plan.units.size()) plan.units.push_back({plan.elements, 0, plan.buckets.size(), 0});
     plan.section_begins.push_back(plan.elements);
     Unit& unit = plan.units.back();
+    // A piece is aligned in every dtype.
+    const std::int64_t grain = parts * std::lcm(pieces * alignment, section.part_multiple);
     const std::int64_t size = kernels::align_up(section.elements, grain);
     // As many buckets as are wished for, of one size: a small rest would pay a collective's latency for
     // little.

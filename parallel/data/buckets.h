@@ -8,7 +8,7 @@
 namespace trainerd::parallel {
 
 /// A run of elements of the flat arrays that is reduced at once. Its size is a multiple of the parts, times
-/// the pieces of one, times the alignment.
+/// the pieces of one, times the alignment; each part is a multiple of `Section::part_multiple`.
 struct Bucket {
   std::int64_t begin = 0;
   std::int64_t size = 0;
@@ -49,6 +49,7 @@ struct BucketLayout {
 struct Section {
   std::size_t unit = 0;  ///< rising: sections of a unit follow each other
   std::int64_t elements = 0;
+  std::int64_t part_multiple = 1;  ///< each part is a multiple of so many elements: a row of blocks
 };
 
 /// Sizes are rounded up to what can be cut; `bucket_elements` is a wish. Each part can be cut once more, into

@@ -26,6 +26,23 @@ Cut cut(const SplitSegment& segment, std::int64_t tp, std::int64_t pad_to) {
   return {0, 1, false};
 }
 
+/// "" or where the tp ranks' parts of a tensor do not end at whole blocks.
+std::string block_problem(const ShardSpec& spec, std::int64_t tp) {
+  if (spec.granularity != Granularity::block || tp == 1) return "";
+  const std::int64_t size = spec.dim == 0 ? spec.block.rows : spec.block.columns;
+  std::int64_t begin = 0;
+  for (const SplitSegment& segment : spec.segments) {
+    const std::int64_t local = cut(segment, tp, spec.pad_to).local;
+    if (begin % size != 0 || local % size != 0)
+      return "tp " + std::to_string(tp) + " gives each rank " + std::to_string(local) +
+             (spec.dim == 0 ? " rows" : " columns") + " from " + std::to_string(begin) +
+             " on, which are not whole blocks of " + std::to_string(spec.block.rows) + " x " +
+             std::to_string(spec.block.columns);
+    begin += segment.size;
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
@@ -34,7 +51,7 @@ std::string shard_problem(const ShardSpec& spec, std::int64_t tp) {
     if (!cut(segment, tp, spec.pad_to).even)
       return std::to_string(segment.size / segment.unit) + " units of " + std::to_string(segment.unit) +
              " cannot be divided over tp " + std::to_string(tp);
-  return "";
+  return block_problem(spec, tp);
 }
 
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
@@ -48,7 +65,8 @@ kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp) {
 
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank) {
   if (spec.placement != TensorPlacement::shard) return {{0, 0, spec.logical[0], tp_rank == 0, tp}};
-  base::check(shard_problem(spec, tp).empty(), "a tensor is split by a tp that fits it");
+  const std::string problem = shard_problem(spec, tp);
+  base::check(problem.empty(), problem.c_str());
   std::vector<ShardPiece> pieces;
   std::int64_t logical = 0, local = 0;
   for (const SplitSegment& segment : spec.segments) {
@@ -67,6 +85,12 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
     local += c.local;
   }
   return pieces;
+}
+
+std::int64_t part_multiple(const ShardSpec& spec, std::int64_t tp) {
+  if (spec.granularity != Granularity::block) return 1;
+  const kernels::Shape local = local_shape(spec, tp);
+  return spec.block.rows * (local.ndim == 2 ? local[1] : 1);
 }
 
 std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) {

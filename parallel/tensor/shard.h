@@ -23,11 +23,19 @@ struct SplitSegment {
   std::int64_t unit = 1;
 };
 
-/// The smallest part of a tensor that can be updated by itself. Data-parallel parts end at any element: an
-/// optimizer that needs a whole matrix collects it at an owner.
+/// The smallest part of a tensor that can be updated by itself. A cut over tp or over data-parallel ranks
+/// ends at whole blocks, but between any two elements of a matrix: an optimizer that needs a whole matrix
+/// collects it at an owner.
 enum class Granularity : std::uint8_t {
   element,
+  block,   ///< boxes of ShardSpec::block from the tensor's first element on; the last ones may be smaller
   matrix,  ///< each segment of a tensor that is cut by rows (queries, keys, values; gate, up), else all of it
+};
+
+/// Rows and columns of a block; of a tensor with one dim the rows alone.
+struct BlockShape {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
 };
 
 /// How a logical tensor (at most two dims) lies on the ranks of a tp group. The one source for
@@ -41,7 +49,8 @@ struct ShardSpec {
   /// divide is an error.
   std::int64_t pad_to = 0;
   Granularity granularity = Granularity::element;
-  bool owner = true;  ///< false: another pipeline stage holds it too, saves it and counts it in the norm
+  BlockShape block = {};  ///< with granularity `block`
+  bool owner = true;      ///< false: another pipeline stage holds it too, saves it and counts it in the norm
 };
 
 /// A run of the split dim that one rank holds.
@@ -53,12 +62,16 @@ struct ShardPiece {
   std::int64_t holders = 1;  ///< ranks that hold it, consecutive in the tp group
 };
 
-/// "" or what is wrong: a segment that neither divides nor is divided by tp.
+/// "" or what is wrong: a segment that neither divides nor is divided by tp, or a cut through a block.
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp);
 /// The rank's tensor: the logical one with the split dim cut (and padded).
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp);
 /// In rising local order. For `replicate` and `partial` one piece: all of dim 0.
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank);
+
+/// A data-parallel part of the rank's tensor is a multiple of so many elements: a row of blocks, which lie
+/// next to each other in memory. 1 without blocks.
+std::int64_t part_multiple(const ShardSpec& spec, std::int64_t tp);
 
 /// A matrix that a tensor of granularity `matrix` is made of: some of its logical rows. Each rank of the tp
 /// group holds a part of it, the same run of elements of its own tensor.

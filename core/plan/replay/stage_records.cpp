@@ -40,9 +40,9 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
     for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
     for (const std::int64_t of :
          {static_cast<std::int64_t>(p.shard.placement), static_cast<std::int64_t>(p.shard.granularity),
-          std::int64_t{p.shard.owner}, std::int64_t{p.decay}, std::int64_t{p.gemm_weight}, p.gemm_tokens,
-          static_cast<std::int64_t>(p.unit), std::int64_t{p.vectors}, std::int64_t{p.cut_alone}, p.grad_uses,
-          std::int64_t{p.trainable}})
+          p.shard.block.rows, p.shard.block.columns, std::int64_t{p.shard.owner}, std::int64_t{p.decay},
+          std::int64_t{p.gemm_weight}, p.gemm_tokens, static_cast<std::int64_t>(p.unit),
+          std::int64_t{p.vectors}, std::int64_t{p.cut_alone}, p.grad_uses, std::int64_t{p.trainable}})
       add(of);
   }
   add(declared.tied_copy);
