@@ -149,13 +149,17 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
                              m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
   if (m.qk_norm) {
-    // Each rank sees its own heads: a summand of the gradient. A norm over all heads has one rank.
-    const bool all = m.qk_norm_span == job::QkNormSpan::all;
-    const Rule summand{TensorPlacement::partial, 0, {}, 0};
-    layer.q_norm =
-        declare.vector(prefix + "q_norm.weight", all ? q : m.head_dim, declare.first_norm_weight(), summand);
-    layer.k_norm =
-        declare.vector(prefix + "k_norm.weight", all ? kv : m.head_dim, declare.first_norm_weight(), summand);
+    // Each rank sees its own heads. One weight for every head gets a summand of its gradient from each rank;
+    // weights of all heads are cut as the heads are.
+    const auto norm = [&](const char* name, std::int64_t elements) {
+      if (m.qk_norm_span == job::QkNormSpan::all)
+        return declare.vector(prefix + name, elements, declare.first_norm_weight(),
+                              {TensorPlacement::shard, 0, {{elements, m.head_dim}}, 0});
+      return declare.vector(prefix + name, m.head_dim, declare.first_norm_weight(),
+                            {TensorPlacement::partial, 0, {}, 0});
+    };
+    layer.q_norm = norm("q_norm.weight", q);
+    layer.k_norm = norm("k_norm.weight", kv);
   }
   if (m.attention.sinks)
     layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
@@ -229,9 +233,8 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
 }
 
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
-  const bool whole_norms = model.qk_norm && model.qk_norm_span == job::QkNormSpan::all;
   const auto splits = [&](std::int64_t over) {
-    return over == 1 || (!whole_norms && model.heads % over == 0 && model.ffn % over == 0 &&
+    return over == 1 || (model.heads % over == 0 && model.ffn % over == 0 &&
                          (model.kv_heads % over == 0 || over % model.kv_heads == 0));
   };
   if (splits(tp)) return "";
@@ -243,9 +246,6 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
   const std::int64_t nearest = above <= model.heads && above - tp < tp - below ? above : below;
   const std::string over = " over tp " + std::to_string(tp),
                     valid = " (nearest valid: " + std::to_string(nearest) + ")";
-  if (whole_norms)
-    return "qk_norm_span: all norms over the heads of every rank, which cannot be split" + over + " yet" +
-           valid;
   if (model.heads % tp != 0)
     return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
   if (model.ffn % tp != 0)

@@ -5,6 +5,7 @@
 #include "core/model/linear.h"
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
+#include "parallel/tensor/qk_norm.h"
 
 namespace trainerd::core::model {
 namespace {
@@ -132,16 +133,25 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
     if (rope_table(c, ids).defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
-      c.backend().qk_norm_rope_forward(c.stream, {.heads = heads,
-                                                  .qkv_in = state.projected,
-                                                  .qkv_out = state.qkv,
-                                                  .positions_T = c.batch.positions_T,
-                                                  .rope_table_SR = rope_table(c, ids),
-                                                  .span = qk_norm_span(c.model),
-                                                  .q_weight_E = q.tensor(),
-                                                  .k_weight_E = k.tensor(),
-                                                  .weight_offset = weight_offset(c.model),
-                                                  .eps = static_cast<float>(c.model.norm_eps)});
+      const parallel::HeadSums sums =
+          state.qk_squares_T2.defined() ? parallel::HeadSums::kept : parallel::HeadSums::made;
+      // Kept with the projection, so that where that is kept no sum over tp is made again.
+      if (sums == parallel::HeadSums::made && parallel::sums_heads(c.tp, q.tensor(), qk_norm_span(c.model)))
+        state.qk_squares_T2 =
+            arenas.gemms_to_backward.take(DType::f32, {c.batch.tokens(), 2}, MemoryTerm::activations);
+      parallel::qk_norm_rope_forward(c.tp, c.stream,
+                                     {.heads = heads,
+                                      .qkv_in = state.projected,
+                                      .qkv_out = state.qkv,
+                                      .positions_T = c.batch.positions_T,
+                                      .rope_table_SR = rope_table(c, ids),
+                                      .span = qk_norm_span(c.model),
+                                      .q_weight_E = q.tensor(),
+                                      .k_weight_E = k.tensor(),
+                                      .weight_offset = weight_offset(c.model),
+                                      .eps = static_cast<float>(c.model.norm_eps),
+                                      .squares_T2 = state.qk_squares_T2},
+                                     sums);
     }
   }
   if (state.attended.defined()) return;
@@ -228,19 +238,21 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
     const ArenaScope scope(c.stream.scratch());
     const VectorGrads grads = vector_grads(c, ids.q_norm, ids.k_norm);
-    c.backend().qk_norm_rope_backward(c.stream, {.heads = heads,
-                                                 .qkv_in = state.projected,
-                                                 .dqkv = state.dqkv,
-                                                 .positions_T = c.batch.positions_T,
-                                                 .rope_table_SR = rope_table(c, ids),
-                                                 .span = qk_norm_span(c.model),
-                                                 .q_weight_E = q.tensor(),
-                                                 .k_weight_E = k.tensor(),
-                                                 .weight_offset = weight_offset(c.model),
-                                                 .eps = static_cast<float>(c.model.norm_eps),
-                                                 .dq_weight_E = grads.first,
-                                                 .dk_weight_E = grads.second,
-                                                 .mode = grads.mode});
+    parallel::qk_norm_rope_backward(c.tp, c.stream,
+                                    {.heads = heads,
+                                     .qkv_in = state.projected,
+                                     .dqkv = state.dqkv,
+                                     .positions_T = c.batch.positions_T,
+                                     .rope_table_SR = rope_table(c, ids),
+                                     .span = qk_norm_span(c.model),
+                                     .q_weight_E = q.tensor(),
+                                     .k_weight_E = k.tensor(),
+                                     .weight_offset = weight_offset(c.model),
+                                     .eps = static_cast<float>(c.model.norm_eps),
+                                     .dq_weight_E = grads.first,
+                                     .dk_weight_E = grads.second,
+                                     .mode = grads.mode,
+                                     .squares_T2 = state.qk_squares_T2});
   }
   qkv_of(c, ids).backward_input(state.dqkv, state.y_TD, dx_TD, backward);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);

@@ -63,7 +63,7 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.choice("model.qk_norm_span", m.qk_norm_span,
            {{"head", job::QkNormSpan::head}, {"all", job::QkNormSpan::all}},
            "what `qk_norm` goes over: each head by itself, or all query heads together, and all key heads "
-           "(OLMo 2; with `tp: 1`)")
+           "(OLMo 2)")
       .idle_if(!m.qk_norm, "there is no qk_norm");
   t.add("model.scale_embeddings", &m.scale_embeddings,
         "embeddings are multiplied by sqrt(`hidden`), rounded to the activations' format (Gemma)")

@@ -164,6 +164,10 @@ void Trainer::add_partial_sums() {
                                 *groups_.kv(), "shared_heads_gradient");
         if (layer.qkv.bias != model::kNoParam)
           params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
+        // A norm over all key heads has a weight for each.
+        if (layer.k_norm != model::kNoParam &&
+            params_.info(layer.k_norm).shard.placement == parallel::TensorPlacement::shard)
+          params_.add_partial_sum(layer.k_norm, 0, count / 2, *groups_.kv(), "shared_heads_gradient");
       }
   }
   if (declared_.tied_copy != model::kNoParam && params_.info(declared_.tied_copy).trainable)

@@ -99,7 +99,7 @@ class HuggingFace(NodesTest):
             directory, tensors = self.source(family, family)
             checkpoint = self.root / (family + ".ckpt")
             self.command("import", directory, "--out", checkpoint)
-            few = ("pp2" if family == "olmo2" else "tp2-pp2", "dp2-zero3")
+            few = ("tp2-pp2", "dp2-zero3")
             for layout in LAYOUTS if family in ("llama", "gpt2") else few:
                 # A directory on one layout, a checkpoint on the next.
                 source = directory if len(layout) % 2 else checkpoint
