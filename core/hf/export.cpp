@@ -128,6 +128,12 @@ std::vector<OutTensor> adapter_tensors(const AdapterCheckpoint& source, const st
   for (const WeightAdapters& adapters : all) {
     std::size_t a = 0, b = 0;
     for (const std::size_t segment : adapters.segments) {
+      if (segment >= mapped.at(adapters.weight).parts.size())
+        throw base::checkpoint_error(
+            source.path() + ": the model has one module for " +
+            mapped.at(adapters.weight).parts.front().name +
+            ", and its projections were adapted apart, which PEFT cannot load: export "
+            "with --merge");
       const std::string theirs = mapped.at(adapters.weight).parts.at(segment).name,
                         module = "base_model.model." + theirs.substr(0, theirs.rfind('.'));
       const std::int64_t rows = adapters.rows.at(segment);

@@ -41,7 +41,7 @@ struct SegmentState {
   kernels::Tensor act;  ///< [T, F]
   // From the input gradient's walk to the weight gradient's.
   kernels::Tensor dflow_TD;  ///< the gradient that reached the segment's output
-  /// The same behind the norm that closes the segment and behind dropout; undefined without both.
+  /// The same behind the norm that closes the segment, `residual_scale` and dropout; undefined without them.
   kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
 };

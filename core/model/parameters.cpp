@@ -147,7 +147,7 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
              after = m.norm_placement != job::NormPlacement::pre;
   if (before) layer.attn_norm = declare.norm(prefix + "attn_norm");
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
-                             m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
+                             m.linear_bias || m.attention_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
   if (m.qk_norm) {
     // Each rank sees its own heads. One weight for every head gets a summand of its gradient from each rank;
     // weights of all heads are cut as the heads are.
@@ -164,20 +164,21 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   if (m.attention.sinks)
     layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
                                  {TensorPlacement::shard, 0, {{m.heads, 1}}, 0});
-  layer.attn_out =
-      declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
-                     {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0}, m.linear_bias, {"o_proj"});
+  layer.attn_out = declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
+                                  {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0},
+                                  m.linear_bias || m.attention_bias, {"o_proj"});
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
+  const bool mlp_bias = m.linear_bias || m.mlp_bias;
   if (job::gated(m.mlp))
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, m.linear_bias,
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, mlp_bias,
                               {"gate_proj", "up_proj"});
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, m.linear_bias, {"up_proj"});
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, mlp_bias, {"up_proj"});
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, m.linear_bias, {"down_proj"});
+                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, mlp_bias, {"down_proj"});
   if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }

@@ -259,7 +259,8 @@ TEST_CASE("layouts that make activations again give one rank's losses", "[layout
 TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recompute]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
-  for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared"}) {
+  for (const std::string model :
+       {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite"}) {
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
     CHECK(reference(model).curve.loss != reference("llama").curve.loss);
