@@ -14,6 +14,9 @@ std::int64_t adapter_parameters(const ModelOptions& m) {
     if (m.lora.adapts(projection)) sizes += in + out;
   };
   add("q_proj", m.hidden, q), add("k_proj", m.hidden, kv), add("v_proj", m.hidden, kv);
+  add("qkv_proj", m.hidden, q + 2 * kv), add("gate_up_proj", m.hidden, 2 * m.ffn);
+  add("c_attn", m.hidden, q + 2 * kv), add("c_fc", m.hidden, m.ffn);
+  add("c_proj", q, m.hidden), add("c_proj", m.ffn, m.hidden);
   add("o_proj", q, m.hidden);
   add("gate_proj", m.hidden, m.ffn), add("up_proj", m.hidden, m.ffn), add("down_proj", m.ffn, m.hidden);
   return m.lora.rank * sizes;

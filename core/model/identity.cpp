@@ -206,7 +206,10 @@ job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, con
   if (targets == identity.end()) refuse("lora.targets");
   std::istringstream words(targets->second);
   for (std::string word; words >> word;) {
-    if (std::find(job::kProjections.begin(), job::kProjections.end(), word) == job::kProjections.end())
+    const auto among = [&](const auto& names) {
+      return std::find(names.begin(), names.end(), word) != names.end();
+    };
+    if (!among(job::kProjections) && !among(job::kMergedProjections) && !among(job::kGpt2Projections))
       refuse("lora.targets");
     lora.targets.push_back(word);
   }

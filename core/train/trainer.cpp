@@ -181,6 +181,7 @@ void Trainer::add_partial_sums() {
 void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local) {
   std::int64_t own = 0, shared = 0;
   for (const std::size_t segment : adapter.segments) ++(segment == 0 ? own : shared);
+  if (adapter.whole) shared = 2;
   const std::int64_t row = job_.model.lora.rank * job_.model.head_dim;
   if (shared > 0)
     params_.add_partial_sum(adapter.b, own * local.heads * row, shared * local.kv_heads * row, *groups_.kv(),
