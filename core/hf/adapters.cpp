@@ -77,11 +77,16 @@ WeightAdapters AdapterCheckpoint::read(const std::string& weight) const {
       if (info.name != weight) continue;
       WeightAdapters adapters{.weight = weight,
                               .segments = linear->adapter.segments,
+                              .whole = linear->adapter.whole,
                               .rows = {},
                               .columns = info.shard.logical[1],
                               .a = reader_->read(path_, linear->adapter.a, dtype_),
                               .b = reader_->read(path_, linear->adapter.b, dtype_)};
       // The projections of a merged weight are the segments that tensor parallelism cuts by themselves.
+      if (adapters.whole) {
+        adapters.rows = {info.shard.logical[0]};
+        return adapters;
+      }
       const bool by_rows = info.shard.dim == 0;
       for (const parallel::SplitSegment& segment : info.shard.segments)
         adapters.rows.push_back(by_rows ? segment.size : info.shard.logical[0]);

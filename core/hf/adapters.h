@@ -13,6 +13,7 @@ namespace trainerd::core::hf {
 struct WeightAdapters {
   std::string weight;                 ///< "layers.0.qkv.weight"
   std::vector<std::size_t> segments;  ///< the projections that have one, by their place in the weight
+  bool whole = false;                 ///< one of all rows, as if the weight were one projection
   std::vector<std::int64_t> rows;     ///< of each projection
   std::int64_t columns = 0;           ///< inputs
   std::vector<float> a;               ///< [segments x rank, columns]

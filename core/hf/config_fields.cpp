@@ -154,28 +154,11 @@ Field dropout_field(const std::string& name, const std::string& key) {
           [name](Writing& w) { keep(w, name); }};
 }
 
-std::vector<Field> bias_fields() {
-  const auto read = [](Reading& r, const json* value) {
-    const auto attention = read_flag(r, "attention_bias", value, false);
-    const auto mlp = read_flag(r, "mlp_bias", find(r.json, "mlp_bias"), false);
-    if (!attention || !mlp) return;
-    if (*attention != *mlp)
-      return r.problem("attention_bias",
-                       shown(*attention) + " with mlp_bias " + shown(*mlp) +
-                           " is not available yet: biases are on every linear layer, on none, or on queries, "
-                           "keys and values alone");
-    r.model.linear_bias = *attention;
-  };
-  const auto write = [](Writing& w) { w.out["attention_bias"] = w.model.linear_bias; };
-  return {{"attention_bias", read, write},
-          read_elsewhere("mlp_bias", [](Writing& w) { w.out["mlp_bias"] = w.model.linear_bias; })};
-}
-
 void complete(Reading& r) {
   job::ModelOptions& m = r.model;
   if (!r.problems.empty()) return;
   if (m.kv_heads == 0) m.kv_heads = m.heads;
-  if (m.linear_bias) m.qkv_bias = true;
+  job::settle_biases(m);
   if (m.heads % m.kv_heads != 0)
     r.problem("num_key_value_heads", std::to_string(m.kv_heads) + " does not divide the " +
                                          std::to_string(m.heads) + " query heads");

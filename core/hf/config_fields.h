@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -62,12 +63,16 @@ Field token_field(const std::string& name);
 Field dropout_field(const std::string& name, const std::string& key = {});
 
 /// The base of the rotary angles, at the top or in `rope_parameters`, how they are scaled, and which part of
-/// a head is rotated: `rotary_fraction` where it is not said, and with 1 never another.
-std::vector<Field> rope_fields(double rotary_fraction = 1);
+/// a head is rotated: `rotary_fraction` where it is not said; none: always the whole of it.
+std::vector<Field> rope_fields(std::optional<double> rotary_fraction = {});
+/// The same of families whose angles are not scaled by what is known here.
+std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction);
 /// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 /// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
+/// What scores are multiplied by.
+Field score_scale_field(const std::string& name, double fallback);
 /// By whose root scores are divided.
 Field query_scalar_field(const std::string& name, double fallback);
 /// Of scores or of logits; null means none, absent means `fallback` (0: none).
@@ -76,9 +81,6 @@ Field softcap_field(const std::string& name, SoftcapOption option, double fallba
 Field window_field(const std::string& name, std::int64_t fallback);
 /// Of Qwen: a window for layers from some layer on, or by `layer_types`.
 std::vector<Field> window_fields();
-/// Of Llama: biases on attention's projections and on the MLP's, all or none.
-std::vector<Field> bias_fields();
-
 /// Fields of every model that change nothing here, or must have one value.
 std::vector<Field> common_fields();
 

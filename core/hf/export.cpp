@@ -115,40 +115,66 @@ OutTensor adapter_tensor(const std::string& name, std::vector<std::int64_t> shap
           }};
 }
 
-/// As PEFT names them: base_model.model.MODULE.lora_A.weight.
-std::vector<OutTensor> adapter_tensors(const AdapterCheckpoint& source, const std::string& family,
-                                       const std::vector<WeightAdapters>& all, kernels::DType dtype) {
+/// Adapters as PEFT has them.
+struct PeftAdapters {
+  std::vector<OutTensor> tensors;    ///< base_model.model.MODULE.lora_A.weight, and lora_B
+  std::vector<std::string> targets;  ///< last words of the modules' names, each once
+  bool transposed = false;           ///< the base's weights are [inputs, outputs]
+};
+
+/// `all` must outlive the result.
+PeftAdapters peft_adapters(const AdapterCheckpoint& source, const std::string& family,
+                           const std::vector<WeightAdapters>& all, kernels::DType dtype) {
   job::ModelOptions plain = source.model();
   plain.lora = {};
   std::map<std::string, MappedTensor> mapped;
   for (MappedTensor& tensor : map_tensors(tensor_rules(family), plain))
     mapped[tensor.name] = std::move(tensor);
   const std::int64_t rank = source.model().lora.rank;
-  std::vector<OutTensor> tensors;
+  PeftAdapters peft;
+  // Adapters of `part`: R rows of A, and its rows of B, from the given ones.
+  const auto add = [&](const WeightAdapters& adapters, const TheirTensor& part, std::int64_t row_of_a,
+                       std::int64_t row_of_b) {
+    const std::string module = part.name.substr(0, part.name.rfind('.'));
+    const std::string target = module.substr(module.rfind('.') + 1);
+    if (std::find(peft.targets.begin(), peft.targets.end(), target) == peft.targets.end())
+      peft.targets.push_back(target);
+    const auto slice = [](const std::vector<float>& values, std::int64_t first, std::int64_t count) {
+      return std::span(values).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    };
+    const std::int64_t columns = adapters.columns;
+    peft.tensors.push_back(adapter_tensor("base_model.model." + module + ".lora_A.weight", {rank, columns},
+                                          slice(adapters.a, row_of_a * columns, rank * columns), dtype));
+    peft.tensors.push_back(adapter_tensor("base_model.model." + module + ".lora_B.weight", {part.rows, rank},
+                                          slice(adapters.b, row_of_b * rank, part.rows * rank), dtype));
+  };
   for (const WeightAdapters& adapters : all) {
-    std::size_t a = 0, b = 0;
-    for (const std::size_t segment : adapters.segments) {
-      const std::string theirs = mapped.at(adapters.weight).parts.at(segment).name,
-                        module = "base_model.model." + theirs.substr(0, theirs.rfind('.'));
-      const std::int64_t rows = adapters.rows.at(segment);
-      const auto a_size = static_cast<std::size_t>(rank * adapters.columns),
-                 b_size = static_cast<std::size_t>(rows * rank);
-      tensors.push_back(adapter_tensor(module + ".lora_A.weight", {rank, adapters.columns},
-                                       std::span(adapters.a).subspan(a, a_size), dtype));
-      tensors.push_back(adapter_tensor(module + ".lora_B.weight", {rows, rank},
-                                       std::span(adapters.b).subspan(b, b_size), dtype));
-      a += a_size, b += b_size;
+    const MappedTensor& weight = mapped.at(adapters.weight);
+    peft.transposed = peft.transposed || weight.transposed;
+    // Where their projections are apart, the one A is that of each.
+    for (std::size_t i = 0; adapters.whole && i < weight.parts.size(); ++i)
+      add(adapters, weight.parts[i], 0, weight.parts[i].first_row);
+    std::int64_t row_of_a = 0, row_of_b = 0;
+    for (std::size_t i = 0; !adapters.whole && i < adapters.segments.size(); ++i) {
+      if (weight.parts.size() < adapters.rows.size())
+        throw base::checkpoint_error(
+            source.path() + ": " + family + " models have one module for " + weight.parts.front().name +
+            ", and its projections were adapted apart, which PEFT cannot load: train "
+            "with lora.targets qkv_proj and gate_up_proj, or export with --merge");
+      const TheirTensor& part = weight.parts.at(adapters.segments[i]);
+      add(adapters, part, row_of_a, row_of_b);
+      row_of_a += rank, row_of_b += part.rows;
     }
   }
-  return tensors;
+  return peft;
 }
 
-std::string adapter_config(const AdapterCheckpoint& source) {
+std::string adapter_config(const AdapterCheckpoint& source, const PeftAdapters& peft) {
   const job::LoraOptions& lora = source.model().lora;
   nlohmann::ordered_json config;
   config["base_model_name_or_path"] = source.origin().from;
   config["bias"] = "none";
-  config["fan_in_fan_out"] = false;
+  config["fan_in_fan_out"] = peft.transposed;
   config["inference_mode"] = true;
   config["init_lora_weights"] = true;
   if (lora.alpha == std::floor(lora.alpha)) config["lora_alpha"] = static_cast<std::int64_t>(lora.alpha);
@@ -157,7 +183,7 @@ std::string adapter_config(const AdapterCheckpoint& source) {
   config["modules_to_save"] = nullptr;
   config["peft_type"] = "LORA";
   config["r"] = lora.rank;
-  config["target_modules"] = lora.targets;
+  config["target_modules"] = peft.targets;
   config["task_type"] = "CAUSAL_LM";
   config["use_dora"] = false;
   config["use_rslora"] = false;
@@ -173,14 +199,13 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
   source.verify();
   std::vector<WeightAdapters> all;
   for (const std::string& weight : source.weights()) all.push_back(source.read(weight));
-  const std::vector<OutTensor> tensors =
-      adapter_tensors(source, family, all, options.dtype.value_or(source.dtype()));
+  const PeftAdapters peft = peft_adapters(source, family, all, options.dtype.value_or(source.dtype()));
   io::NewDirectory out(options.out);
   options.on_partial(out.partial());
   const std::vector<TensorFile> files =
-      write_tensor_files(out.partial(), tensors, std::numeric_limits<std::int64_t>::max(),
+      write_tensor_files(out.partial(), peft.tensors, std::numeric_limits<std::int64_t>::max(),
                          [](std::size_t, std::size_t) { return "adapter_model.safetensors"; });
-  io::open_storage(out.partial())->write("adapter_config.json", io::bytes_of(adapter_config(source)));
+  io::open_storage(out.partial())->write("adapter_config.json", io::bytes_of(adapter_config(source, peft)));
   Exported exported{.from = source.path(),
                     .architecture = find_family(family)->architecture,
                     .form = AdapterForm::adapter,

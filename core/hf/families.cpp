@@ -14,20 +14,46 @@ std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
   return all;
 }
 
-/// Fields that the families with rotary positions share. `kv_heads` and `head_dim`: what transformers takes
-/// them for where they are absent differs.
-std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
+/// Fields that Llama shares with families of its kind, but for heads and rotary angles.
+std::vector<Field> llama_fields(double eps) {
   return joined(
-      {{std::move(kv_heads), std::move(head_dim), size_field("vocab_size", &ModelOptions::vocab),
-        size_field("hidden_size", &ModelOptions::hidden), size_field("intermediate_size", &ModelOptions::ffn),
+      {{size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
+        size_field("intermediate_size", &ModelOptions::ffn),
         size_field("num_hidden_layers", &ModelOptions::layers),
         size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
         real_field("rms_norm_eps", &ModelOptions::norm_eps, eps),
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
         fixed_field("hidden_act", {"silu", "swish"}, "the MLP's activation is SiLU"),
         dropout_field("attention_dropout")},
-       rope_fields(),
        common_fields()});
+}
+
+/// Fields that the families with rotary positions share. `kv_heads` and `head_dim`: what transformers takes
+/// them for where they are absent differs.
+std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
+  return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps), rope_fields()});
+}
+
+std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) {
+  return joined({rotary_fields(kv_heads, head_dim),
+                 {flag_field("attention_bias", &ModelOptions::attention_bias, false),
+                  flag_field("mlp_bias", &ModelOptions::mlp_bias, false),
+                  real_field("embedding_multiplier", &ModelOptions::embedding_scale, 1.0),
+                  real_field("residual_multiplier", &ModelOptions::residual_scale, 1.0),
+                  real_field("logits_scaling", &ModelOptions::logit_divisor, 1.0),
+                  score_scale_field("attention_multiplier", 1.0)}});
+}
+
+/// Heads are hidden / heads wide.
+std::vector<Field> phi3_fields(const Field& kv_heads) {
+  return joined(
+      {{kv_heads, window_field("sliding_window", 0)},
+       llama_fields(1e-5),
+       unscaled_rope_fields(1.0),
+       {fixed_field("attention_bias", {false}, "no linear layer has a bias"),
+        dropout_field("embd_pdrop", "dropout.embedding"), dropout_field("resid_pdrop", "dropout.residual"),
+        // Of longrope scaling alone, which is refused.
+        kept_field("original_max_position_embeddings")}});
 }
 
 /// Fields that Gemma 2 and 3 share, but for rotary angles and the windows' pattern.
@@ -43,7 +69,7 @@ std::vector<Field> gemma_fields(double softcap, double logit_softcap) {
         real_field("rms_norm_eps", &ModelOptions::norm_eps, 1e-6),
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, true),
         fixed_field("hidden_activation", {"gelu_pytorch_tanh"}, "the MLP's gate is GELU by its tanh form"),
-        fixed_field("attention_bias", {false}, "a bias on o_proj comes with biases on every linear layer"),
+        flag_field("attention_bias", &ModelOptions::attention_bias, false),
         softcap_field("attn_logit_softcapping", scores, softcap),
         softcap_field("final_logit_softcapping", logits, logit_softcap),
         fixed_field("use_bidirectional_attention", {nullptr, false}, "a token sees none that follow"),
@@ -122,16 +148,16 @@ std::vector<Family> make_families() {
   gpt2.linear_bias = true;
   const std::vector<std::string> rotary_tables{".rotary_emb.inv_freq"};
   const Field kv_heads = size_field("num_key_value_heads", &ModelOptions::kv_heads);
+  const Field optional_kv_heads = optional_size_field("num_key_value_heads", &ModelOptions::kv_heads);
   const Field head_dim = head_dim_field("head_dim");
+  const Field attention_bias = flag_field("attention_bias", &ModelOptions::attention_bias, false),
+              mlp_bias = flag_field("mlp_bias", &ModelOptions::mlp_bias, false);
   return {
       {.model_type = "llama",
        .architecture = "LlamaForCausalLM",
        .common = rotary,
        .tensors = llama_tensors(),
-       .fields = joined(
-           {rotary_fields(optional_size_field("num_key_value_heads", &ModelOptions::kv_heads), head_dim),
-            bias_fields(),
-            {kept_field("pretraining_tp")}}),
+       .fields = joined({rotary_fields(optional_kv_heads, head_dim), {attention_bias, mlp_bias}}),
        .tables = rotary_tables},
       {.model_type = "mistral",
        .architecture = "MistralForCausalLM",
@@ -151,17 +177,13 @@ std::vector<Family> make_families() {
        .tensors = llama_tensors(),
        .fields = joined({rotary_fields(kv_heads, size_field("head_dim", &ModelOptions::head_dim)),
                          window_fields(),
-                         {fixed_field("attention_bias", {false},
-                                      "a bias on o_proj comes with biases on every linear layer")}}),
+                         {attention_bias}}),
        .tables = rotary_tables},
       {.model_type = "olmo2",
        .architecture = "Olmo2ForCausalLM",
        .common = olmo2,
        .tensors = gemma_tensors(),
-       .fields = joined({rotary_fields(optional_size_field("num_key_value_heads", &ModelOptions::kv_heads),
-                                       head_dim, 1e-5),
-                         {fixed_field("attention_bias", {false},
-                                      "a bias on o_proj comes with biases on every linear layer")}}),
+       .fields = joined({rotary_fields(optional_kv_heads, head_dim, 1e-5), {attention_bias}}),
        .tables = rotary_tables},
       {.model_type = "gemma2",
        .architecture = "Gemma2ForCausalLM",
@@ -183,6 +205,18 @@ std::vector<Family> make_families() {
        .common = stablelm,
        .tensors = llama_tensors(),
        .fields = stablelm_fields(),
+       .tables = rotary_tables},
+      {.model_type = "granite",
+       .architecture = "GraniteForCausalLM",
+       .common = rotary,
+       .tensors = llama_tensors(),
+       .fields = granite_fields(optional_kv_heads, head_dim),
+       .tables = rotary_tables},
+      {.model_type = "phi3",
+       .architecture = "Phi3ForCausalLM",
+       .common = rotary,
+       .tensors = phi3_tensors(),
+       .fields = phi3_fields(optional_kv_heads),
        .tables = rotary_tables},
       {.model_type = "gpt2",
        .architecture = "GPT2LMHeadModel",
@@ -245,8 +279,10 @@ std::vector<Field> common_fields() {
                            "output_attentions",
                            "output_hidden_states",
                            "output_past",
+                           "num_logits_to_keep",
                            "output_scores",
                            "prefix",
+                           "pretraining_tp",
                            "problem_type",
                            "remove_invalid_values",
                            "repetition_penalty",
@@ -263,6 +299,8 @@ std::vector<Field> common_fields() {
                            "torchscript",
                            "transformers.js_config",
                            "typical_p",
+                           "unsloth_fixed",
+                           "unsloth_version",
                            "use_bfloat16",
                            "use_cache"})
     fields.push_back(kept_field(name));

@@ -203,9 +203,9 @@ void read_qwen_windows(Reading& r, const json* use) {
 
 }  // namespace
 
-std::vector<Field> rope_fields(double rotary_fraction) {
+std::vector<Field> rope_fields(std::optional<double> rotary_fraction) {
   const std::string part = "partial_rotary_factor";
-  const bool parts = rotary_fraction < 1;
+  const bool parts = rotary_fraction.has_value();
   const auto scaling = [parts](const std::string& name) {
     return [name, parts](Reading& r, const json* value) {
       if (absent(value)) return;
@@ -219,12 +219,24 @@ std::vector<Field> rope_fields(double rotary_fraction) {
   return {
       real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
       // Before the other two, which may say it as well.
-      parts ? real_field(part, &job::ModelOptions::rotary_fraction, rotary_fraction)
+      parts ? real_field(part, &job::ModelOptions::rotary_fraction, *rotary_fraction)
             : fixed_field(part, {nullptr, 1.0}, "the family rotates the whole of each head"),
       {"rope_scaling", scaling("rope_scaling"),
        [](Writing& w) { w.out["rope_scaling"] = scaling_json(w.model.rope_scaling); }},
       {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
   };
+}
+
+std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction) {
+  std::vector<Field> fields = rope_fields(rotary_fraction);
+  for (Field& field : fields)
+    if (field.name == "rope_scaling" || field.name == "rope_parameters")
+      field.read = [name = field.name, read = field.read](Reading& r, const json* value) {
+        read(r, value);
+        if (r.model.rope_scaling.kind != RopeScalingKind::none)
+          r.problem(name, "the family has longrope scaling alone, which is not available yet");
+      };
+  return fields;
 }
 
 std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
@@ -295,6 +307,16 @@ std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period) {
   for (const char* name : {"sliding_window", "sliding_window_pattern", "_sliding_window_pattern"})
     fields.push_back({name, [](Reading&, const json*) {}, [](Writing&) {}});
   return fields;
+}
+
+Field score_scale_field(const std::string& name, double fallback) {
+  return {name,
+          [name, fallback](Reading& r, const json* value) {
+            double& to = r.model.attention.scale;
+            if (absent(value)) to = fallback;
+            else if (const auto scale = read_real(r, name, *value)) to = *scale;
+          },
+          [name](Writing& w) { w.out[name] = job::score_scale(w.model); }};
 }
 
 Field query_scalar_field(const std::string& name, double fallback) {
@@ -380,7 +402,7 @@ void complete_layers(Reading& r) {
   if (s.kind == RopeScalingKind::yarn && s.beta_slow >= s.beta_fast)
     r.problem("rope_scaling", "beta_slow must be less than beta_fast");
   job::AttentionOptions& a = m.attention;
-  if (a.query_pre_attn_scalar == static_cast<double>(m.head_dim)) a.query_pre_attn_scalar = 0;
+  job::settle_scores(m);
   if (a.window == 0) a.pattern.clear(), a.sliding_theta = 0;
   if (s == job::RopeScaling{} && a.sliding_theta == m.rope_theta) a.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);

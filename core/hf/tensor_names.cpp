@@ -86,6 +86,21 @@ std::span<const TensorRule> gemma_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> phi3_tensors() {
+  static const std::array<TensorRule, 9> rules{{
+      {"embed", {"model.embed_tokens"}},
+      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
+      {"layers.N.qkv", {"model.layers.N.self_attn.qkv_proj"}},
+      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
+      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
+      {"layers.N.gate_up", {"model.layers.N.mlp.gate_up_proj"}},
+      {"layers.N.down", {"model.layers.N.mlp.down_proj"}},
+      {"final_norm", {"model.norm"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
 std::span<const TensorRule> gpt2_tensors() {
   static const std::array<TensorRule, 10> rules{{
       {"embed", {"transformer.wte"}},

@@ -18,9 +18,11 @@ struct TensorRule {
   bool transposed = false;          ///< their weight is [inputs, outputs]
 };
 
-/// The rules of families with rotary positions; of those with norms after attention and MLP; and of GPT-2.
+/// The rules of families with rotary positions; of those with norms after attention and MLP; of Phi-3, whose
+/// projections are merged as here; and of GPT-2.
 std::span<const TensorRule> llama_tensors();
 std::span<const TensorRule> gemma_tensors();
+std::span<const TensorRule> phi3_tensors();
 std::span<const TensorRule> gpt2_tensors();
 
 /// Rows of one of our tensors, and the tensor of theirs that they are.

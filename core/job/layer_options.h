@@ -42,6 +42,7 @@ struct AttentionOptions {
       0.0;               ///< base of the rotary angles of sliding layers, never scaled; 0: as the others
   bool sinks = false;    ///< a learned logit for each head joins the softmax and carries no value
   double softcap = 0.0;  ///< scaled scores s become softcap tanh(s / softcap); 0: they stay
+  double scale = 0.0;    ///< of scores (Granite); 0: 1 / sqrt(query_pre_attn_scalar)
 
   bool operator==(const AttentionOptions&) const = default;
 };

@@ -9,9 +9,14 @@
 
 namespace trainerd::core::job {
 
-/// The projections of a layer by their names in Hugging Face models, in the order of the layer.
+/// The projections of a layer by their names in Hugging Face models, in the order of the layer: of models
+/// with a gated MLP; the same where queries, keys and values, or gate and up, are adapted together, by one A
+/// (as in models that have them merged: Phi-3); and of GPT-2, where `c_proj` is the last of attention and of
+/// the MLP.
 inline constexpr std::array<std::string_view, 7> kProjections{"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                               "gate_proj", "up_proj", "down_proj"};
+inline constexpr std::array<std::string_view, 2> kMergedProjections{"qkv_proj", "gate_up_proj"};
+inline constexpr std::array<std::string_view, 3> kGpt2Projections{"c_attn", "c_proj", "c_fc"};
 inline constexpr std::string_view kAllProjections = "all-linear";
 
 /// Adapters in place of weights (Hu et al., LoRA, arXiv 2106.09685): W + alpha / rank B A, of which A and B
@@ -19,7 +24,7 @@ inline constexpr std::string_view kAllProjections = "all-linear";
 struct LoraOptions {
   std::int64_t rank = 0;             ///< 0: no adapters, all weights are trained
   double alpha = 0;                  ///< default 2 x rank
-  std::vector<std::string> targets;  ///< of kProjections; default all
+  std::vector<std::string> targets;  ///< names as above; default kProjections, or kGpt2Projections
 
   bool on() const { return rank > 0; }
   bool adapts(std::string_view projection) const {

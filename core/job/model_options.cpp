@@ -1,6 +1,7 @@
 #include "core/job/model_options.h"
 
 #include <charconv>
+#include <cmath>
 
 namespace trainerd::core::job {
 namespace {
@@ -13,6 +14,9 @@ std::int64_t adapter_parameters(const ModelOptions& m) {
     if (m.lora.adapts(projection)) sizes += in + out;
   };
   add("q_proj", m.hidden, q), add("k_proj", m.hidden, kv), add("v_proj", m.hidden, kv);
+  add("qkv_proj", m.hidden, q + 2 * kv), add("gate_up_proj", m.hidden, 2 * m.ffn);
+  add("c_attn", m.hidden, q + 2 * kv), add("c_fc", m.hidden, m.ffn);
+  add("c_proj", q, m.hidden), add("c_proj", m.ffn, m.hidden);
   add("o_proj", q, m.hidden);
   add("gate_proj", m.hidden, m.ffn), add("up_proj", m.hidden, m.ffn), add("down_proj", m.ffn, m.hidden);
   return m.lora.rank * sizes;
@@ -30,6 +34,29 @@ std::string to_string(const LoraOptions& lora) {
   return text;
 }
 
+void settle_biases(ModelOptions& m) {
+  if (m.attention_bias && m.mlp_bias) m.linear_bias = true;
+  if (m.linear_bias) m.attention_bias = m.mlp_bias = true;
+  if (m.attention_bias) m.qkv_bias = true;
+}
+
+void settle_scores(ModelOptions& m) {
+  AttentionOptions& a = m.attention;
+  if (a.query_pre_attn_scalar == static_cast<double>(m.head_dim)) a.query_pre_attn_scalar = 0;
+  AttentionOptions unscaled = a;
+  unscaled.scale = 0;
+  ModelOptions plain = m;
+  plain.attention = unscaled;
+  if (a.scale == score_scale(plain)) a.scale = 0;
+}
+
+double score_scale(const ModelOptions& m) {
+  const AttentionOptions& a = m.attention;
+  if (a.scale > 0) return a.scale;
+  const double scalar = a.query_pre_attn_scalar;
+  return 1.0 / std::sqrt(scalar > 0 ? scalar : static_cast<double>(m.head_dim));
+}
+
 ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
   const std::int64_t kv = m.kv_heads * m.head_dim;
@@ -39,8 +66,9 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
   const std::int64_t mlp = m.hidden * up + m.ffn * m.hidden;
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
-  if (m.linear_bias || m.qkv_bias) small += q + 2 * kv;
-  if (m.linear_bias) small += m.hidden + up + m.hidden;
+  if (m.linear_bias || m.attention_bias || m.qkv_bias) small += q + 2 * kv;
+  if (m.linear_bias || m.attention_bias) small += m.hidden;
+  if (m.linear_bias || m.mlp_bias) small += up + m.hidden;
   if (m.attention.sinks) small += m.heads;
   if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
 

@@ -53,12 +53,17 @@ struct ModelOptions {
   RopeScaling rope_scaling;
   AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
-  bool linear_bias = false;  ///< key `bias`: biases on every linear layer (GPT-2); implies `qkv_bias`
-  bool qkv_bias = false;     ///< biases on the query, key and value projections (Qwen 2.5)
-  bool qk_norm = false;      ///< RMS norm of queries and keys
+  bool linear_bias = false;     ///< key `bias`: biases on every linear layer (GPT-2); implies the following
+  bool attention_bias = false;  ///< biases on every projection of attention (Llama's); implies `qkv_bias`
+  bool qkv_bias = false;        ///< biases on the query, key and value projections (Qwen 2.5)
+  bool mlp_bias = false;        ///< biases on the linear layers of the MLP
+  bool qk_norm = false;         ///< RMS norm of queries and keys
   QkNormSpan qk_norm_span = QkNormSpan::head;
   bool tie_embeddings = false;
   bool scale_embeddings = false;  ///< by sqrt(hidden), rounded to the activations' dtype
+  double embedding_scale = 1.0;   ///< of embeddings (Granite); not with `scale_embeddings`
+  double residual_scale = 1.0;    ///< of what attention and MLP add to the residual stream (Granite)
+  double logit_divisor = 1.0;     ///< logits are divided by it (Granite)
   double logit_softcap = 0.0;     ///< logits x become logit_softcap tanh(x / logit_softcap); 0: they stay
   double norm_eps = 1e-5;
   double init = 0.02;      ///< standard deviation; output projections get init / sqrt(2 layers)
@@ -77,6 +82,13 @@ struct RecomputeOptions {
 
   bool operator==(const RecomputeOptions&) const = default;
 };
+
+/// Brings options that imply each other, or that say the same in two ways, to one form.
+void settle_biases(ModelOptions& model);
+void settle_scores(ModelOptions& model);
+
+/// What scores are multiplied by.
+double score_scale(const ModelOptions& model);
 
 /// Elements of a head that are rotated.
 inline std::int64_t rotated_elements(const ModelOptions& m) {

@@ -19,7 +19,7 @@ AdapterWalk::AdapterWalk(const WalkContext& walk, const LinearParams& params)
 
 bool AdapterWalk::spread() const {
   const auto& weight = walk_.params.info(params_.weight).shard;
-  return weight.dim == 0 && weight.segments.size() > 1;
+  return weight.dim == 0 && weight.segments.size() > 1 && !params_.adapter.whole;
 }
 
 Shape AdapterWalk::spread_shape() const {

@@ -27,8 +27,10 @@ struct SegmentState {
   kernels::Tensor rstd_T;
   // Attention.
   kernels::Tensor projected;  ///< qkv before the heads' norm; only with qk_norm
-  kernels::Tensor qkv;        ///< as attention reads it
-  kernels::Tensor attended;   ///< [T, H E]
+  kernels::Tensor
+      qk_squares_T2;         ///< sums over all heads of every rank; only where tp cuts what a norm is over
+  kernels::Tensor qkv;       ///< as attention reads it
+  kernels::Tensor attended;  ///< [T, H E]
   kernels::Tensor lse_HT;
   // The norm that closes the segment, where there is one.
   kernels::Tensor out_TD;      ///< what the segment made, before that norm
@@ -39,7 +41,7 @@ struct SegmentState {
   kernels::Tensor act;  ///< [T, F]
   // From the input gradient's walk to the weight gradient's.
   kernels::Tensor dflow_TD;  ///< the gradient that reached the segment's output
-  /// The same behind the norm that closes the segment and behind dropout; undefined without both.
+  /// The same behind the norm that closes the segment, `residual_scale` and dropout; undefined without them.
   kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
 };

@@ -85,6 +85,12 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.attention.sinks", m.attention.sinks, plain.attention.sinks);
   visit_later("model.attention.softcap", m.attention.softcap, plain.attention.softcap);
   visit_later("model.rotary_fraction", m.rotary_fraction, plain.rotary_fraction);
+  visit_later("model.attention_bias", m.attention_bias, m.linear_bias);  // which implies it
+  visit_later("model.mlp_bias", m.mlp_bias, m.linear_bias);
+  visit_later("model.attention.scale", m.attention.scale, plain.attention.scale);
+  visit_later("model.embedding_scale", m.embedding_scale, plain.embedding_scale);
+  visit_later("model.residual_scale", m.residual_scale, plain.residual_scale);
+  visit_later("model.logit_divisor", m.logit_divisor, plain.logit_divisor);
   visit_later("model.logit_softcap", m.logit_softcap, plain.logit_softcap);
 }
 
@@ -145,8 +151,10 @@ bool read(const std::string& text, std::vector<std::string>& words) {
 
 std::map<std::string, std::string> model_identity(const job::ModelOptions& model) {
   std::map<std::string, std::string> identity;
+  job::ModelOptions settled = model;
+  job::settle_biases(settled);
   each_option(
-      model, [&](const char* key, const auto& value) { identity[key] = text_of(value); },
+      std::as_const(settled), [&](const char* key, const auto& value) { identity[key] = text_of(value); },
       [&](const char* key, const auto& value, const auto& fallback) {
         if (value != fallback) identity[key] = text_of(value);
       });
@@ -171,8 +179,9 @@ job::ModelOptions model_of(const std::map<std::string, std::string>& identity, c
               "this one, which writes a checkpoint that does");
         take(key, found->second, value);
       },
-      [&](const char* key, auto& value, const auto&) {
+      [&](const char* key, auto& value, const auto& fallback) {
         if (const auto found = identity.find(key); found != identity.end()) take(key, found->second, value);
+        else value = fallback;
       });
   return model;
 }
@@ -197,7 +206,10 @@ job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, con
   if (targets == identity.end()) refuse("lora.targets");
   std::istringstream words(targets->second);
   for (std::string word; words >> word;) {
-    if (std::find(job::kProjections.begin(), job::kProjections.end(), word) == job::kProjections.end())
+    const auto among = [&](const auto& names) {
+      return std::find(names.begin(), names.end(), word) != names.end();
+    };
+    if (!among(job::kProjections) && !among(job::kMergedProjections) && !among(job::kGpt2Projections))
       refuse("lora.targets");
     lora.targets.push_back(word);
   }

@@ -54,14 +54,16 @@ class Declarer {
   ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
     return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
-  /// `projections`: names of what the weight is made of, by rows.
+  /// `projections`: names of what the weight is made of, by rows; `merged`: of all of it, where several are.
   LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
-                      const Rule& tp, bool biased, std::initializer_list<const char*> projections) {
+                      const Rule& tp, bool biased, std::initializer_list<const char*> projections,
+                      const char* merged = nullptr) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     infos_.back().shard.granularity = parallel::Granularity::matrix;
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
     if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
-    params.adapter = adapter(prefix, out, in, tp, projections);
+    if (merged != nullptr && model_.lora.adapts(merged)) params.adapter = whole_adapter(prefix, out, in, tp);
+    else params.adapter = adapter(prefix, out, in, tp, projections);
     return params;
   }
   /// See parallel/tensor/adapter.h for what is a summand. A is drawn and B is 0, as PEFT does (Kaiming's
@@ -77,7 +79,19 @@ class Declarer {
       rows += tp.dim == 0 ? tp.segments.at(i).size : out;
       if (tp.dim == 0) of_b.segments.push_back(tp.segments.at(i));
     }
-    if (params.segments.empty()) return params;
+    if (!params.segments.empty()) declare_adapter(params, prefix, rows, in, tp, of_b);
+    return params;
+  }
+  /// Of a weight that is cut by rows.
+  AdapterParams whole_adapter(const std::string& prefix, std::int64_t out, std::int64_t in, const Rule& tp) {
+    AdapterParams params;
+    params.segments = {0};
+    params.whole = true;
+    declare_adapter(params, prefix, out, in, tp, tp);
+    return params;
+  }
+  void declare_adapter(AdapterParams& params, const std::string& prefix, std::int64_t rows, std::int64_t in,
+                       const Rule& tp, const Rule& of_b) {
     const Rule of_a = tp.dim == 0 ? Rule{TensorPlacement::partial, 0, {}, 0} : tp;
     const auto count = static_cast<std::int64_t>(params.segments.size()), rank = model_.lora.rank;
     params.a =
@@ -86,7 +100,6 @@ class Declarer {
     infos_.back().trainable = true;
     params.b = matrix(prefix + ".lora_b", {rows, rank}, 0, of_b, false);
     infos_.back().trainable = true;
-    return params;
   }
   LinearParams norm(const std::string& prefix) {
     LinearParams params{vector(prefix + ".weight", model_.hidden, first_norm_weight(), norm_rule_), kNoParam};
@@ -147,33 +160,40 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
              after = m.norm_placement != job::NormPlacement::pre;
   if (before) layer.attn_norm = declare.norm(prefix + "attn_norm");
   layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
-                             m.linear_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"});
+                             m.linear_bias || m.attention_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"},
+                             job::gated(m.mlp) ? "qkv_proj" : "c_attn");
   if (m.qk_norm) {
-    // Each rank sees its own heads: a summand of the gradient. A norm over all heads has one rank.
-    const bool all = m.qk_norm_span == job::QkNormSpan::all;
-    const Rule summand{TensorPlacement::partial, 0, {}, 0};
-    layer.q_norm =
-        declare.vector(prefix + "q_norm.weight", all ? q : m.head_dim, declare.first_norm_weight(), summand);
-    layer.k_norm =
-        declare.vector(prefix + "k_norm.weight", all ? kv : m.head_dim, declare.first_norm_weight(), summand);
+    // Each rank sees its own heads. One weight for every head gets a summand of its gradient from each rank;
+    // weights of all heads are cut as the heads are.
+    const auto norm = [&](const char* name, std::int64_t elements) {
+      if (m.qk_norm_span == job::QkNormSpan::all)
+        return declare.vector(prefix + name, elements, declare.first_norm_weight(),
+                              {TensorPlacement::shard, 0, {{elements, m.head_dim}}, 0});
+      return declare.vector(prefix + name, m.head_dim, declare.first_norm_weight(),
+                            {TensorPlacement::partial, 0, {}, 0});
+    };
+    layer.q_norm = norm("q_norm.weight", q);
+    layer.k_norm = norm("k_norm.weight", kv);
   }
   if (m.attention.sinks)
     layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
                                  {TensorPlacement::shard, 0, {{m.heads, 1}}, 0});
-  layer.attn_out =
-      declare.linear(prefix + "attn_out", m.hidden, q, residual_init,
-                     {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0}, m.linear_bias, {"o_proj"});
+  layer.attn_out = declare.linear(
+      prefix + "attn_out", m.hidden, q, residual_init, {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0},
+      m.linear_bias || m.attention_bias, {job::gated(m.mlp) ? "o_proj" : "c_proj"});
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
+  const bool mlp_bias = m.linear_bias || m.mlp_bias;
   if (job::gated(m.mlp))
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, m.linear_bias,
-                              {"gate_proj", "up_proj"});
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, mlp_bias,
+                              {"gate_proj", "up_proj"}, "gate_up_proj");
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, m.linear_bias, {"up_proj"});
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, mlp_bias, {"c_fc"});
   layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, m.linear_bias, {"down_proj"});
+                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, mlp_bias,
+                              {job::gated(m.mlp) ? "down_proj" : "c_proj"});
   if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }
@@ -229,9 +249,8 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
 }
 
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
-  const bool whole_norms = model.qk_norm && model.qk_norm_span == job::QkNormSpan::all;
   const auto splits = [&](std::int64_t over) {
-    return over == 1 || (!whole_norms && model.heads % over == 0 && model.ffn % over == 0 &&
+    return over == 1 || (model.heads % over == 0 && model.ffn % over == 0 &&
                          (model.kv_heads % over == 0 || over % model.kv_heads == 0));
   };
   if (splits(tp)) return "";
@@ -243,9 +262,6 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
   const std::int64_t nearest = above <= model.heads && above - tp < tp - below ? above : below;
   const std::string over = " over tp " + std::to_string(tp),
                     valid = " (nearest valid: " + std::to_string(nearest) + ")";
-  if (whole_norms)
-    return "qk_norm_span: all norms over the heads of every rank, which cannot be split" + over + " yet" +
-           valid;
   if (model.heads % tp != 0)
     return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
   if (model.ffn % tp != 0)

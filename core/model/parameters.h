@@ -15,6 +15,7 @@ struct AdapterParams {
   ParamId a = kNoParam;                    ///< [n R, C]: of each projection R rows
   ParamId b = kNoParam;                    ///< [rows of those projections, R]
   std::vector<std::size_t> segments = {};  ///< those n projections, by their place in the weight
+  bool whole = false;  ///< of all rows of the weight at once: n is 1, whatever projections it is made of
   bool present() const { return a != kNoParam; }
 };
 

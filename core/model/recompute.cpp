@@ -30,6 +30,7 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   kept.sum_TD = state.sum_TD;
   if (kind == job::RecomputeKind::full) return kept;
   kept.projected = state.projected;
+  kept.qk_squares_T2 = state.qk_squares_T2;
   if (!model.qk_norm) kept.qkv = state.qkv;  // the same bytes, rotated
   kept.up = state.up;
   kept.out_TD = state.out_TD, kept.out_mean_T = state.out_mean_T, kept.out_rstd_T = state.out_rstd_T;

@@ -37,8 +37,13 @@ void drop_embedding(const WalkContext& c, const Tensor& flow_TD) {
   if (drops(c, rate)) drop(c, rate, kEmbeddingPlace, flow_TD, flow_TD);
 }
 
-void drop_contribution(const WalkContext& c, const LayerParams& ids, Segment::Kind half,
-                       const Tensor& delta_TD) {
+void scale_in_place(const WalkContext& c, const Tensor& x, float factor) {
+  if (factor != 1.0f) c.backend().scale(c.stream, {.x = x, .factor = factor, .out = x});
+}
+
+void finish_contribution(const WalkContext& c, const LayerParams& ids, Segment::Kind half,
+                         const Tensor& delta_TD) {
+  scale_in_place(c, delta_TD, static_cast<float>(c.model.residual_scale));
   const double rate = c.model.dropout.residual;
   if (drops(c, rate)) drop(c, rate, place_of(ids, half), delta_TD, delta_TD);
 }
@@ -46,9 +51,15 @@ void drop_contribution(const WalkContext& c, const LayerParams& ids, Segment::Ki
 Tensor contribution_gradient(const WalkContext& c, const LayerParams& ids, Segment::Kind half, Frame& frame,
                              SegmentState& state, const Tensor& dflow_TD) {
   const double rate = c.model.dropout.residual;
-  if (!drops(c, rate)) return dflow_TD;
+  const auto scale = static_cast<float>(c.model.residual_scale);
+  if (!drops(c, rate) && scale == 1.0f) return dflow_TD;
   state.dout_TD = flow(c, *frame.grads);
-  drop(c, rate, place_of(ids, half), dflow_TD, state.dout_TD);
+  if (drops(c, rate)) {
+    drop(c, rate, place_of(ids, half), dflow_TD, state.dout_TD);
+    scale_in_place(c, state.dout_TD, scale);
+  } else {
+    c.backend().scale(c.stream, {.x = dflow_TD, .factor = scale, .out = state.dout_TD});
+  }
   return state.dout_TD;
 }
 

@@ -48,9 +48,9 @@ VectorGrads vector_grads(const WalkContext& c, ParamId first, ParamId second) {
   }
   // The operator always writes these gradients. Those of frozen vectors go to scratch and are not read.
   const auto dropped = [&](ParamId id) {
-    return id == kNoParam
-               ? Tensor{}
-               : c.stream.scratch().take(DType::f32, c.params.info(id).shard.logical, MemoryTerm::workspace);
+    if (id == kNoParam) return Tensor{};
+    return c.stream.scratch().take(
+        DType::f32, parallel::local_shape(c.params.info(id).shard, c.tp.group.size()), MemoryTerm::workspace);
   };
   return {dropped(first), dropped(second), WriteMode::assign};
 }

@@ -5,6 +5,7 @@
 #include "core/model/linear.h"
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
+#include "parallel/tensor/qk_norm.h"
 
 namespace trainerd::core::model {
 namespace {
@@ -14,6 +15,7 @@ using namespace kernels;
 HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
 
 float attention_scale(const job::ModelOptions& m) {
+  if (m.attention.scale > 0) return static_cast<float>(m.attention.scale);
   const double scalar = m.attention.query_pre_attn_scalar;
   return 1.0f / std::sqrt(scalar > 0 ? static_cast<float>(scalar) : static_cast<float>(m.head_dim));
 }
@@ -24,8 +26,9 @@ QkNormSpan qk_norm_span(const job::ModelOptions& m) {
 
 Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
 
-/// sqrt(D) in the dtype of the activations, as models that scale their embeddings round it.
+/// The model's own number; or sqrt(D) in the dtype of the activations, as models that scale by it round it.
 float embedding_scale(const WalkContext& c) {
+  if (!c.model.scale_embeddings) return static_cast<float>(c.model.embedding_scale);
   const float scale = std::sqrt(static_cast<float>(c.model.hidden));
   return c.dtype == DType::bf16 ? to_float(to_bf16(scale)) : scale;
 }
@@ -90,8 +93,7 @@ Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, Seg
                                       .positions_T = c.batch.positions_T,
                                       .positions_table_SD = positions.tensor(),
                                       .out_TD = state.sum_TD});
-  if (c.model.scale_embeddings)
-    c.backend().scale(c.stream, {.x = state.sum_TD, .factor = embedding_scale(c), .out = state.sum_TD});
+  scale_in_place(c, state.sum_TD, embedding_scale(c));
   drop_embedding(c, state.sum_TD);
   return {state.sum_TD, {}};
 }
@@ -99,8 +101,7 @@ Flow embedding_forward(const WalkContext& c, const ActivationArenas& arenas, Seg
 void embedding_backward_weight(const WalkContext& c, const Tensor& dflow_TD) {
   if (!trainable(c, c.ids.embedding)) return;
   drop_embedding(c, dflow_TD);
-  if (c.model.scale_embeddings)
-    c.backend().scale(c.stream, {.x = dflow_TD, .factor = embedding_scale(c), .out = dflow_TD});
+  scale_in_place(c, dflow_TD, embedding_scale(c));
   parallel::vocab_parallel_embedding_backward(c.tp, c.stream,
                                               {.rows_T = c.batch.tokens_T,
                                                .first_row = c.local.first_vocab_row,
@@ -132,16 +133,25 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
     if (rope_table(c, ids).defined() || c.model.qk_norm) {
       const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
-      c.backend().qk_norm_rope_forward(c.stream, {.heads = heads,
-                                                  .qkv_in = state.projected,
-                                                  .qkv_out = state.qkv,
-                                                  .positions_T = c.batch.positions_T,
-                                                  .rope_table_SR = rope_table(c, ids),
-                                                  .span = qk_norm_span(c.model),
-                                                  .q_weight_E = q.tensor(),
-                                                  .k_weight_E = k.tensor(),
-                                                  .weight_offset = weight_offset(c.model),
-                                                  .eps = static_cast<float>(c.model.norm_eps)});
+      const parallel::HeadSums sums =
+          state.qk_squares_T2.defined() ? parallel::HeadSums::kept : parallel::HeadSums::made;
+      // Kept with the projection, so that where that is kept no sum over tp is made again.
+      if (sums == parallel::HeadSums::made && parallel::sums_heads(c.tp, q.tensor(), qk_norm_span(c.model)))
+        state.qk_squares_T2 =
+            arenas.gemms_to_backward.take(DType::f32, {c.batch.tokens(), 2}, MemoryTerm::activations);
+      parallel::qk_norm_rope_forward(c.tp, c.stream,
+                                     {.heads = heads,
+                                      .qkv_in = state.projected,
+                                      .qkv_out = state.qkv,
+                                      .positions_T = c.batch.positions_T,
+                                      .rope_table_SR = rope_table(c, ids),
+                                      .span = qk_norm_span(c.model),
+                                      .q_weight_E = q.tensor(),
+                                      .k_weight_E = k.tensor(),
+                                      .weight_offset = weight_offset(c.model),
+                                      .eps = static_cast<float>(c.model.norm_eps),
+                                      .squares_T2 = state.qk_squares_T2},
+                                     sums);
     }
   }
   if (state.attended.defined()) return;
@@ -164,7 +174,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
 bool adds_to_flow(const WalkContext& c, const LayerParams& ids, Segment::Kind half) {
   const LinearParams& norm = half == Segment::Kind::mlp ? ids.mlp_post_norm : ids.attn_post_norm;
   return c.backend().target().adds_in_products && c.tp.group.size() == 1 && norm.weight == kNoParam &&
-         c.model.dropout.residual == 0;
+         c.model.dropout.residual == 0 && c.model.residual_scale == 1;
 }
 
 namespace {
@@ -181,7 +191,7 @@ void attention_output(const WalkContext& c, const LayerParams& ids, const Activa
   attn_out_of(c, ids).forward(state.attended,
                               output_place(c, ids.attn_post_norm, arenas, state, to.delta_TD));
   post_norm_forward(c, ids.attn_post_norm, state, to.delta_TD);
-  drop_contribution(c, ids, Segment::Kind::attention, to.delta_TD);
+  finish_contribution(c, ids, Segment::Kind::attention, to.delta_TD);
 }
 
 Flow attention_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
@@ -228,19 +238,21 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
     const ArenaScope scope(c.stream.scratch());
     const VectorGrads grads = vector_grads(c, ids.q_norm, ids.k_norm);
-    c.backend().qk_norm_rope_backward(c.stream, {.heads = heads,
-                                                 .qkv_in = state.projected,
-                                                 .dqkv = state.dqkv,
-                                                 .positions_T = c.batch.positions_T,
-                                                 .rope_table_SR = rope_table(c, ids),
-                                                 .span = qk_norm_span(c.model),
-                                                 .q_weight_E = q.tensor(),
-                                                 .k_weight_E = k.tensor(),
-                                                 .weight_offset = weight_offset(c.model),
-                                                 .eps = static_cast<float>(c.model.norm_eps),
-                                                 .dq_weight_E = grads.first,
-                                                 .dk_weight_E = grads.second,
-                                                 .mode = grads.mode});
+    parallel::qk_norm_rope_backward(c.tp, c.stream,
+                                    {.heads = heads,
+                                     .qkv_in = state.projected,
+                                     .dqkv = state.dqkv,
+                                     .positions_T = c.batch.positions_T,
+                                     .rope_table_SR = rope_table(c, ids),
+                                     .span = qk_norm_span(c.model),
+                                     .q_weight_E = q.tensor(),
+                                     .k_weight_E = k.tensor(),
+                                     .weight_offset = weight_offset(c.model),
+                                     .eps = static_cast<float>(c.model.norm_eps),
+                                     .dq_weight_E = grads.first,
+                                     .dk_weight_E = grads.second,
+                                     .mode = grads.mode,
+                                     .squares_T2 = state.qk_squares_T2});
   }
   qkv_of(c, ids).backward_input(state.dqkv, state.y_TD, dx_TD, backward);
   norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
@@ -284,7 +296,7 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationA
   } else {
     down_of(c, ids).forward(state.act, output_place(c, ids.mlp_post_norm, arenas, state, to.delta_TD));
     post_norm_forward(c, ids.mlp_post_norm, state, to.delta_TD);
-    drop_contribution(c, ids, Segment::Kind::mlp, to.delta_TD);
+    finish_contribution(c, ids, Segment::Kind::mlp, to.delta_TD);
   }
   return flow_behind(state, to);
 }
@@ -330,8 +342,16 @@ void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const Seg
 
 // ---- Head
 
+namespace {
+
+/// Logits are divided by dividing what the head multiplies.
+float head_scale(const WalkContext& c) { return static_cast<float>(1.0 / c.model.logit_divisor); }
+
+}  // namespace
+
 void head_forward(const WalkContext& c, const ActivationArenas& arenas, SegmentState& state, const Flow& in) {
   norm_forward(c, c.ids.final_norm, arenas, state, in);
+  scale_in_place(c, state.y_TD, head_scale(c));
 }
 
 void head_logits(const WalkContext& c, const SegmentState& state, std::int64_t row, const Tensor& logits_1V) {
@@ -363,6 +383,7 @@ void head_backward(const WalkContext& c, const SegmentState& state, const LossTa
     }
     parallel::vocab_parallel_head_loss(c.tp, c.stream, a);
   }
+  scale_in_place(c, dx_TD, head_scale(c));
   norm_backward(c, c.ids.final_norm, state, dx_TD, {}, dx_TD);
 }
 

@@ -161,9 +161,10 @@ class Checker {
                   " that device: cuda computes: choose more heads, or device: cpu");
     for (const KeyProblem& p : layer_problems(m))
       if (!problems_.bad(p.path)) problem(p.path, p.what);
-    if (good({"model.bias", "model.qkv_bias"}) && m.linear_bias && !m.qkv_bias &&
-        given_by_job("model.qkv_bias"))
-      problem("model.qkv_bias", "false contradicts bias: true, which puts a bias on every linear layer");
+    for (const KeyProblem& p : bias_contradictions(m))
+      if (good({"model.bias", "model.attention_bias", "model.mlp_bias", p.path.c_str()}) &&
+          given_by_job(p.path))
+        problem(p.path, p.what);
   }
 
   static std::string nearest_divisor(std::int64_t value, std::int64_t of) {

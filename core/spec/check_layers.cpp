@@ -26,6 +26,7 @@ class LayerChecker {
     rotary();
     rope_scaling();
     windows();
+    scales();
     return std::move(problems_);
   }
 
@@ -77,6 +78,13 @@ class LayerChecker {
               "has no effect: no layer of attention.pattern slides; leave both out");
   }
 
+  void scales() {
+    if (m_.scale_embeddings && m_.embedding_scale != 1)
+      problem("model.embedding_scale", "is given beside scale_embeddings: true: leave one of them out");
+    if (m_.attention.scale > 0 && m_.attention.query_pre_attn_scalar > 0)
+      problem("model.attention.scale", "is given beside query_pre_attn_scalar: leave one of them out");
+  }
+
   const job::ModelOptions& m_;
   std::vector<KeyProblem> problems_;
 };
@@ -85,10 +93,28 @@ class LayerChecker {
 
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
 
+std::vector<KeyProblem> bias_contradictions(const job::ModelOptions& m) {
+  std::vector<KeyProblem> problems;
+  const auto all = [&](const char* path, bool value) {
+    if (m.linear_bias && !value)
+      problems.push_back({path, "false contradicts bias: true, which puts a bias on every linear layer"});
+  };
+  all("model.attention_bias", m.attention_bias);
+  all("model.qkv_bias", m.qkv_bias);
+  all("model.mlp_bias", m.mlp_bias);
+  if (m.attention_bias && !m.linear_bias && !m.qkv_bias)
+    problems.push_back({"model.qkv_bias",
+                        "false contradicts attention_bias: true, which is of queries, keys and values too"});
+  if (m.attention_bias && m.mlp_bias && !m.linear_bias)
+    problems.push_back(
+        {"model.bias", "false contradicts attention_bias: true and mlp_bias: true, which are every bias"});
+  return problems;
+}
+
 void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;
-  if (m.linear_bias) m.qkv_bias = true;
+  job::settle_biases(m);
   // What the kind does not use has no say.
   job::RopeScaling settled;
   const job::RopeScaling& s = m.rope_scaling;
@@ -105,9 +131,8 @@ void settle_model(job::ModelOptions& m) {
   m.rope_scaling = settled;
   if (!m.qk_norm) m.qk_norm_span = job::QkNormSpan::head;
   if (m.norm != job::Norm::rms) m.norm_weight = job::NormWeight::factor;
-  if (!rope) m.scale_embeddings = false;
-  if (m.attention.query_pre_attn_scalar == static_cast<double>(m.head_dim))
-    m.attention.query_pre_attn_scalar = 0;
+  if (!rope) m.scale_embeddings = false, m.embedding_scale = 1;
+  job::settle_scores(m);
   if (m.attention.window == 0) m.attention.pattern.clear(), m.attention.sliding_theta = 0;
   if (!rope) m.attention.sliding_theta = 0;
   // Said twice.

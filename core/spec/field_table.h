@@ -29,6 +29,8 @@ class FieldTable {
   std::vector<Field> fields_;
 };
 
+/// Which linear layers have biases.
+void add_biases(FieldTable& t, job::ModelOptions& m);
 /// The keys of scaled rotary angles, and of how layers differ.
 void add_layers(FieldTable& t, job::ModelOptions& m);
 

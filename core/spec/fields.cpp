@@ -66,8 +66,7 @@ void add_model(FieldTable& t, job::ModelOptions& m) {
   t.choice("model.mlp", m.mlp,
            {{"swiglu", job::Mlp::swiglu}, {"gelu", job::Mlp::gelu}, {"geglu", job::Mlp::geglu}},
            "gated SiLU (three matrices), GELU (two), or gated GELU (three; Gemma)");
-  t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies `qkv_bias`");
-  t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
+  add_biases(t, m);
   t.add("model.qk_norm", &m.qk_norm,
         "RMSNorm of queries and keys, of each head (Qwen3) or by `qk_norm_span`");
   t.add("model.tie_embeddings", &m.tie_embeddings, "the output head is the input embedding");

@@ -50,6 +50,15 @@ void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
 
 }  // namespace
 
+void add_biases(FieldTable& t, job::ModelOptions& m) {
+  t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies the following three");
+  t.add("model.attention_bias", &m.attention_bias,
+        "biases on every projection of attention, the output's included (`attention_bias` of Hugging Face's "
+        "Llama); implies `qkv_bias`");
+  t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
+  t.add("model.mlp_bias", &m.mlp_bias, "biases on the linear layers of the MLP");
+}
+
 void add_layers(FieldTable& t, job::ModelOptions& m) {
   using Placement = job::NormPlacement;
   t.choice("model.norm_placement", m.norm_placement,
@@ -63,11 +72,21 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.choice("model.qk_norm_span", m.qk_norm_span,
            {{"head", job::QkNormSpan::head}, {"all", job::QkNormSpan::all}},
            "what `qk_norm` goes over: each head by itself, or all query heads together, and all key heads "
-           "(OLMo 2; with `tp: 1`)")
+           "(OLMo 2)")
       .idle_if(!m.qk_norm, "there is no qk_norm");
   t.add("model.scale_embeddings", &m.scale_embeddings,
         "embeddings are multiplied by sqrt(`hidden`), rounded to the activations' format (Gemma)")
       .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
+  t.add("model.embedding_scale", &m.embedding_scale,
+        "embeddings are multiplied by this (Granite's `embedding_multiplier`)")
+      .above(0)
+      .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
+  t.add("model.residual_scale", &m.residual_scale,
+        "what attention and MLP add to the residual stream is multiplied by this (Granite's "
+        "`residual_multiplier`)")
+      .above(0);
+  t.add("model.logit_divisor", &m.logit_divisor, "logits are divided by this (Granite's `logits_scaling`)")
+      .above(0);
   t.add("model.logit_softcap", &m.logit_softcap,
         "logits x become c tanh(x / c), c being this (Gemma 2: 30); 0: they stay")
       .between(0, kMaxSoftcap);
@@ -82,6 +101,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
         "scores are divided by its root (Gemma)")
       .at_least(0)
       .or_else("`head_dim`");
+  t.add("model.attention.scale", &a.scale, "scores are multiplied by this (Granite's `attention_multiplier`)")
+      .at_least(0)
+      .or_else("1 / sqrt(`query_pre_attn_scalar`)");
   t.add("model.attention.window", &a.window,
         "keys that a query of a sliding layer sees, its own included; 0: every layer sees all")
       .between(0, kMaxPositions);

@@ -1,6 +1,7 @@
 #include "core/spec/lora.h"
 
 #include <algorithm>
+#include <initializer_list>
 
 #include "core/spec/problems.h"
 
@@ -9,9 +10,17 @@ namespace {
 
 constexpr double kMaxRank = 1 << 16;
 
-std::vector<std::string> known_targets() {
-  std::vector<std::string> names{std::string(job::kAllProjections)};
-  names.insert(names.end(), job::kProjections.begin(), job::kProjections.end());
+/// What `all-linear` is.
+std::vector<std::string> all_targets(const job::ModelOptions& m) {
+  if (job::gated(m.mlp)) return {job::kProjections.begin(), job::kProjections.end()};
+  return {job::kGpt2Projections.begin(), job::kGpt2Projections.end()};
+}
+
+std::vector<std::string> known_targets(const job::ModelOptions& m) {
+  std::vector<std::string> names = all_targets(m);
+  names.insert(names.begin(), std::string(job::kAllProjections));
+  if (job::gated(m.mlp))
+    names.insert(names.end(), job::kMergedProjections.begin(), job::kMergedProjections.end());
   return names;
 }
 
@@ -29,7 +38,9 @@ void add_lora(FieldTable& t, job::LoraOptions& lora) {
       .idle_if(!lora.on(), none);
   t.add("lora.targets", &lora.targets,
         "projections that get adapters, by their names in Hugging Face models: `q_proj`, `k_proj`, `v_proj`, "
-        "`o_proj`, `gate_proj`, `up_proj`, `down_proj`; `all-linear`: all of them")
+        "`o_proj`, `gate_proj`, `up_proj`, `down_proj`; of GPT-2 `c_attn`, `c_proj`, `c_fc`; `all-linear`: "
+        "all of "
+        "them; `qkv_proj` and `gate_up_proj` adapt what they name together (Phi-3)")
       .or_else("`all-linear`")
       .idle_if(!lora.on(), none);
 }
@@ -43,27 +54,31 @@ std::vector<KeyProblem> complete_lora(job::JobSpec& job) {
         {"lora.rank",
          "adapters are trained beside given weights, and there are none: name them in model.from, or "
          "leave `lora` out to train all weights from the seed"});
-  if (job.model.mlp == job::Mlp::gelu)
-    problems.push_back(
-        {"lora.rank",
-         "models with mlp: gelu (gpt2) have no such projections: leave `lora` out to train all "
-         "weights, or take a model with mlp: swiglu"});
   if (job.optimizer.name == "muon")
     problems.push_back({"optimizer.name", "muon is not for adapters, which AdamW updates: set it to adamw"});
   if (lora.alpha == 0) lora.alpha = 2 * static_cast<double>(lora.rank);
   const auto named = [&](std::string_view name) {
     return std::find(lora.targets.begin(), lora.targets.end(), name) != lora.targets.end();
   };
-  const std::vector<std::string> known = known_targets();
+  const std::vector<std::string> known = known_targets(job.model);
   for (const std::string& target : lora.targets)
     if (std::find(known.begin(), known.end(), target) == known.end())
       problems.push_back(
           {"lora.targets",
            show(target) + " is not a projection that can be adapted: set it to " + list_words(known)});
   const bool all = lora.targets.empty() || named(job::kAllProjections);
-  std::vector<std::string> targets;
-  for (const std::string_view name : job::kProjections)
-    if (all || named(name)) targets.emplace_back(name);
+  const auto apart = [&](std::string_view merged, std::initializer_list<std::string_view> parts) {
+    for (const std::string_view part : parts)
+      if (named(merged) && (all || named(part)))
+        problems.push_back({"lora.targets", std::string(merged) + " adapts " + std::string(part) +
+                                                " too: leave one of them out"});
+  };
+  apart("qkv_proj", {"q_proj", "k_proj", "v_proj"});
+  apart("gate_up_proj", {"gate_proj", "up_proj"});
+  std::vector<std::string> targets = all_targets(job.model);
+  std::erase_if(targets, [&](const std::string& name) { return !all && !named(name); });
+  for (const std::string_view name : job::kMergedProjections)
+    if (named(name)) targets.emplace_back(name);
   lora.targets = std::move(targets);
   return problems;
 }

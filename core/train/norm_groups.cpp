@@ -50,8 +50,10 @@ NormGroups::NormGroups(const io::GroupNormOptions& options, const job::ModelOpti
     if (!model.tie_embeddings) names_.emplace_back("head");
     return;
   }
-  if (adapts(model.lora, {"q_proj", "k_proj", "v_proj", "o_proj"})) names_.emplace_back("adapters.attention");
-  if (adapts(model.lora, {"gate_proj", "up_proj", "down_proj"})) names_.emplace_back("adapters.mlp");
+  if (adapts(model.lora, {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "c_attn", "c_proj"}))
+    names_.emplace_back("adapters.attention");
+  if (adapts(model.lora, {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "c_fc", "c_proj"}))
+    names_.emplace_back("adapters.mlp");
 }
 
 std::int32_t NormGroups::of(std::string_view parameter) const {

@@ -164,6 +164,10 @@ void Trainer::add_partial_sums() {
                                 *groups_.kv(), "shared_heads_gradient");
         if (layer.qkv.bias != model::kNoParam)
           params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
+        // A norm over all key heads has a weight for each.
+        if (layer.k_norm != model::kNoParam &&
+            params_.info(layer.k_norm).shard.placement == parallel::TensorPlacement::shard)
+          params_.add_partial_sum(layer.k_norm, 0, count / 2, *groups_.kv(), "shared_heads_gradient");
       }
   }
   if (declared_.tied_copy != model::kNoParam && params_.info(declared_.tied_copy).trainable)
@@ -177,6 +181,7 @@ void Trainer::add_partial_sums() {
 void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local) {
   std::int64_t own = 0, shared = 0;
   for (const std::size_t segment : adapter.segments) ++(segment == 0 ? own : shared);
+  if (adapter.whole) shared = 2;
   const std::int64_t row = job_.model.lora.rank * job_.model.head_dim;
   if (shared > 0)
     params_.add_partial_sum(adapter.b, own * local.heads * row, shared * local.kv_heads * row, *groups_.kv(),

@@ -155,6 +155,14 @@ Cost cost(const RopeTable& a, const Target&) {
   return {numel(a.table_SR), static_cast<double>(a.table_SR.bytes())};
 }
 
+/// Queries and keys are read, of the input and of the gradient; values are not.
+Cost cost(const QkNormSums& a, const Target&) {
+  const HeadGeometry& h = a.heads;
+  const double read =
+      static_cast<double>(h.heads + h.kv_heads) / static_cast<double>(h.heads + 2 * h.kv_heads);
+  return {(a.dqkv.defined() ? 6 : 2) * read * numel(a.qkv_in),
+          read * sum_bytes({&a.qkv_in, &a.dqkv}) + sum_bytes({&a.sums_T2})};
+}
 Cost cost(const QkNormRopeForward& a, const Target&) {
   return {6 * numel(a.qkv_in), sum_bytes({&a.qkv_in, &a.qkv_out, &a.positions_T})};
 }

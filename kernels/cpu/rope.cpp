@@ -36,8 +36,16 @@ void CpuBackend::rope_table(Stream&, const RopeTable& a) {
 
 void CpuBackend::qk_norm_rope_forward(Stream&, const QkNormRopeForward& a) {
   check_heads(a.heads, a.qkv_in, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
+  check_rank_sums(a.span, a.squares_T2, a.qkv_in.size(0), a.ranks);
   for_each_block(pool_, a.qkv_in.size(0), rows_per_block(a.heads.columns()),
                  [&](std::int64_t begin, std::int64_t end) { vector_.qk_norm_rope_forward(a, begin, end); });
+}
+
+void CpuBackend::qk_norm_sums(Stream&, const QkNormSums& a) {
+  check_heads(a.heads, a.qkv_in, a.rope_table_SR, a.q_weight_E, a.k_weight_E);
+  check_rank_sums(QkNormSpan::all, a.sums_T2, a.qkv_in.size(0), 2);
+  for_each_block(pool_, a.qkv_in.size(0), rows_per_block(a.heads.columns()),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.qk_norm_sums(a, begin, end); });
 }
 
 void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward& a) {
@@ -55,6 +63,8 @@ void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward&
   base::check(a.q_weight_E.numel() == q && a.k_weight_E.numel() == k && a.dq_weight_E.numel() == q &&
                   a.dk_weight_E.numel() == k,
               "qk norm: shapes of the weights and their gradients");
+  check_rank_sums(a.span, a.squares_T2, tokens, a.ranks);
+  check_rank_sums(a.span, a.products_T2, tokens, a.ranks);
   const ArenaScope scope(stream.scratch());
   auto* q_partial =
       reinterpret_cast<float*>(stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));

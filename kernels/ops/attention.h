@@ -25,7 +25,8 @@ enum class QkNormSpan : std::uint8_t { head, all };
 
 /// RMS norm of queries and keys with weights (optional), then rotation of each head's pairs (i, i + R/2) of
 /// its first R elements, R being the table's width (Su et al., RoFormer, in the half-split order of Llama's
-/// published weights). Values pass through, and so does what of a head is not rotated.
+/// published weights). Values pass through, and so does what of a head is not rotated. A norm over the heads
+/// of several ranks takes its sums from QkNormSums.
 struct QkNormRopeForward {
   HeadGeometry heads;
   Tensor qkv_in;         ///< [T, columns]
@@ -37,6 +38,8 @@ struct QkNormRopeForward {
   Tensor k_weight_E;
   float weight_offset = 0.0f;  ///< of both, as in AddNormForward
   float eps = 1e-6f;
+  Tensor squares_T2 = {};  ///< optional, of span `all`: sums of squares over all `ranks`
+  std::int64_t ranks = 1;  ///< that hold as many heads each
 
   bool operator==(const QkNormRopeForward&) const = default;
 };
@@ -54,13 +57,39 @@ struct QkNormRopeBackward {
   Tensor dq_weight_E;  ///< with the weights
   Tensor dk_weight_E;
   WriteMode mode = WriteMode::accumulate;
+  Tensor squares_T2 = {};   ///< as in the forward
+  Tensor products_T2 = {};  ///< with `squares_T2`: sums of products over all `ranks`
+  std::int64_t ranks = 1;
 
   bool operator==(const QkNormRopeBackward&) const = default;
+};
+/// Sums over a token's query heads, and over its key heads: of squares x^2, or with `dqkv` of products g w x,
+/// where g is the gradient of the norm's output (`dqkv` rotated back) and w the weight with its offset.
+struct QkNormSums {
+  HeadGeometry heads;
+  Tensor qkv_in;         ///< [T, columns]
+  Tensor dqkv = {};      ///< optional: the gradient of QkNormRopeForward's output
+  Tensor positions_T;    ///< i32; read with `dqkv`, as the following
+  Tensor rope_table_SR;  ///< optional
+  Tensor q_weight_E;     ///< [H E], and the keys' [K E]
+  Tensor k_weight_E;
+  float weight_offset = 0.0f;
+  Tensor sums_T2;  ///< f32, assigned: of queries, then of keys
+
+  bool operator==(const QkNormSums&) const = default;
 };
 
 /// Elements of a head that an operator with this table rotates; 0 without one. Throws std::logic_error where
 /// the table does not fit.
 std::int64_t rotated_elements(const Tensor& rope_table_SR, const HeadGeometry& heads);
+
+/// Throws std::logic_error where sums over ranks are not what a norm over all heads reads.
+inline void check_rank_sums(QkNormSpan span, const Tensor& sums_T2, std::int64_t tokens, std::int64_t ranks) {
+  base::check(sums_T2.defined() ? span == QkNormSpan::all && sums_T2.dtype == DType::f32 &&
+                                      sums_T2.numel() == 2 * tokens && ranks > 1
+                                : ranks == 1,
+              "qk norm: sums of several ranks are fp32, two per token, and of norms over all heads");
+}
 
 /// Elements that the norm of queries, or of keys, has a weight for.
 inline std::int64_t norm_elements(QkNormSpan span, std::int64_t heads, std::int64_t head_size) {
@@ -206,6 +235,7 @@ inline void check_args(const AttentionSinkBackward& a) {
 
 inline OpClass op_class(const QkNormRopeForward& a) { return memory_class(a.qkv_out); }
 inline OpClass op_class(const QkNormRopeBackward& a) { return memory_class(a.dqkv); }
+inline OpClass op_class(const QkNormSums& a) { return memory_class(a.qkv_in); }
 
 inline OpClass op_class(const AttentionSinkForward& a) { return {.dtype = a.out_THE.dtype}; }
 inline OpClass op_class(const AttentionSinkBackward& a) { return {.dtype = a.out_THE.dtype}; }

@@ -8,7 +8,7 @@ namespace trainerd::test {
 
 /// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, Gemma 2's with
 /// caps that bite at these sizes, sinks with heads that are rotated in part, norms after alone, OLMo 2's
-/// layers. Other names change nothing.
+/// layers, Granite's scales with biases on attention alone. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -36,6 +36,11 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   if (name == "sinks") {
     m.attention = {.window = 5, .pattern = {"sliding", "full"}, .sinks = true};
     m.rotary_fraction = 0.5;
+  }
+  if (name == "granite") {
+    m.attention = {.scale = 0.25};
+    m.embedding_scale = 5, m.residual_scale = 0.3, m.logit_divisor = 3;
+    m.attention_bias = m.qkv_bias = true;
   }
   if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;
   if (name == "olmo") {

@@ -32,6 +32,7 @@ class Config:
     ffn: int
     bias: bool = False  # on every linear and norm
     qkv_bias: bool = False
+    attention_bias: bool = False  # on every projection of attention
     qk_norm: bool = False
     tied: bool = False
     layers: int = 2
@@ -50,6 +51,10 @@ class Config:
     less_one: bool = False  # norms multiply by one and the weight
     span: str = "head"  # of qk_norm: head | all
     scaled: bool = False  # embeddings by sqrt(hidden)
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0  # of what attention and MLP add
+    logit_divisor: float = 1.0
+    score_scale: float = 0.0  # of scores; 0: one over the root
     query_scalar: float = 0.0  # scores are divided by its root; 0: the head's size
     softcap: float = 0.0  # of scores: they become softcap tanh(score / softcap)
     logit_softcap: float = 0.0
@@ -69,6 +74,8 @@ CONFIGS = [
     Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
            placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
     Config("sinks", 18, "rms", "rope", "swiglu", kv_heads=2, ffn=48, window=7, pattern=("sliding", "full"), sinks=True, rotary_fraction=0.5),
+    Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
+           logit_divisor=3.0, score_scale=0.25),
 ]
 
 
@@ -93,13 +100,13 @@ def parameter_shapes(c):
         layer = f"layers.{i}."
         if c.placement != "post":
             norm(layer + "attn_norm")
-        linear(layer + "qkv", (h + 2 * k) * e, d, c.bias or c.qkv_bias)
+        linear(layer + "qkv", (h + 2 * k) * e, d, c.bias or c.attention_bias or c.qkv_bias)
         if c.qk_norm:
             shapes[layer + "q_norm.weight"] = (h * e if c.span == "all" else e,)
             shapes[layer + "k_norm.weight"] = (k * e if c.span == "all" else e,)
         if c.sinks:
             shapes[layer + "sinks.weight"] = (h,)
-        linear(layer + "attn_out", d, h * e, c.bias)
+        linear(layer + "attn_out", d, h * e, c.bias or c.attention_bias)
         if c.placement != "pre":
             norm(layer + "attn_post_norm")
         if c.placement != "post":
@@ -220,7 +227,7 @@ def forward(c, p, tokens_BS):
             q, key = (torch.cat((rope(t[..., :turned], *turn), t[..., turned:]), -1) for t in (q, key))
         # Query head j reads key and value head j / (H / K).
         key, value = (t.repeat_interleave(h // k, dim=1) for t in (key, value))
-        scores = capped(widen(q @ key.transpose(-1, -2)) / math.sqrt(c.query_scalar or e), c.softcap)
+        scores = capped(widen(q @ key.transpose(-1, -2)) * (c.score_scale or 1 / math.sqrt(c.query_scalar or e)), c.softcap)
         hidden = torch.ones(s, s, dtype=torch.bool).triu(1)
         if slides:
             hidden |= torch.ones(s, s, dtype=torch.bool).tril(-c.window)
@@ -240,6 +247,7 @@ def forward(c, p, tokens_BS):
     x = p["embed.weight"][tokens_BS]
     if c.scaled:
         x = x * torch.tensor(math.sqrt(c.hidden), dtype=x.dtype)
+    x = x * c.embedding_scale
     if c.positions == "learned":
         x = x + p["positions.weight"][:s]
 
@@ -252,10 +260,10 @@ def forward(c, p, tokens_BS):
     for i in range(c.layers):
         layer = f"layers.{i}."
         slides = c.pattern[i % len(c.pattern)] == "sliding"
-        x = x + after(attention(before(x, layer + "attn_norm"), layer, slides), layer + "attn_post_norm")
-        x = x + after(mlp(before(x, layer + "mlp_norm"), layer), layer + "mlp_post_norm")
+        x = x + c.residual_scale * after(attention(before(x, layer + "attn_norm"), layer, slides), layer + "attn_post_norm")
+        x = x + c.residual_scale * after(mlp(before(x, layer + "mlp_norm"), layer), layer + "mlp_post_norm")
     x = norm(x, "final_norm")
-    return capped(x @ p["embed.weight" if c.tied else "head.weight"].T, c.logit_softcap)
+    return capped(x @ p["embed.weight" if c.tied else "head.weight"].T / c.logit_divisor, c.logit_softcap)
 
 
 def batch_loss(c, p, tokens):

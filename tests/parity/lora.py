@@ -15,13 +15,18 @@ from transformers import AutoModelForCausalLM
 import parity
 
 RANK, ALPHA = 4, 6
-TARGETS = {"all-linear": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "q_proj, v_proj": ["q_proj", "v_proj"]}
+TARGETS = {"c_attn, c_proj, c_fc": ["c_attn", "c_proj", "c_fc"], "qkv_proj, gate_up_proj": ["qkv_proj", "gate_up_proj"],
+           "all-linear": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "q_proj, v_proj": ["q_proj", "v_proj"]}
 CASES = [("llama", "all-linear"), ("mistral", "all-linear"), ("qwen2", "q_proj, v_proj"), ("qwen3", "all-linear"), ("olmo2", "all-linear"),
-         ("gemma2", "all-linear"), ("gemma3_text", "all-linear")]
+         ("gemma2", "all-linear"), ("gemma3_text", "all-linear"), ("granite", "all-linear"),
+         ("phi3, window 7", "qkv_proj, gate_up_proj"), ("gpt2", "c_attn, c_proj, c_fc")]
 LAYOUTS = {"one rank": [], "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"],
            "tp 2, dp 2, zero 3": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3"]}
 MERGED = {"qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "attn_out": ["self_attn.o_proj"],
           "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}
+# Adapted as the one module that they are.
+WHOLE = {"phi3": {"qkv": ["self_attn.qkv_proj"], "gate_up": ["mlp.gate_up_proj"]},
+         "gpt2": {"qkv": ["attn.c_attn"], "attn_out": ["attn.c_proj"], "up": ["mlp.c_fc"], "down": ["mlp.c_proj"]}}
 BOUNDS = {"losses": 1e-4, "gradients": 1e-4}
 LOGITS = 1e-5
 
@@ -40,15 +45,16 @@ def by_their_names(tensors, prefix, targets, model):
     """Our stacked adapters as peft's: rows of A by projection, and of B by its outputs."""
     out = {}
     modules = dict(model.named_modules())
+    layers = "transformer.h" if model.config.model_type == "gpt2" else "model.layers"
     for layer in range(model.config.num_hidden_layers):
-        for ours, theirs in MERGED.items():
+        for ours, theirs in WHOLE.get(model.config.model_type, MERGED).items():
             wanted = [name for name in theirs if name.split(".")[1] in targets]
             if not wanted:
                 continue
             a, b = (tensors[f"{prefix}layers.{layer}.{ours}.lora_{k}"] for k in "ab")
-            rows = [modules[f"model.layers.{layer}.{name}"].out_features for name in wanted]
+            rows = [len(b)] if len(wanted) == 1 else [modules[f"{layers}.{layer}.{name}"].out_features for name in wanted]
             for name, of_a, of_b in zip(wanted, a.split(RANK), b.split(rows), strict=True):
-                stem = f"base_model.model.model.layers.{layer}.{name}"
+                stem = f"base_model.model.{layers}.{layer}.{name}"
                 out[f"{stem}.lora_A.default.weight"], out[f"{stem}.lora_B.default.weight"] = of_a, of_b
     return out
 
@@ -57,7 +63,8 @@ def train(source, targets, ours, tokens):
     """Gradients of the first step, and every step's loss, of the same adapters in peft."""
     base = load(source)
     start = by_their_names(ours, "adapter.", targets, base)
-    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM"))
+    model = get_peft_model(base, LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=targets, lora_dropout=0.0, task_type="CAUSAL_LM",
+                                           fan_in_fan_out=base.config.model_type == "gpt2"))
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert set(trained) == set(start), set(trained) ^ set(start)
     with torch.no_grad():
@@ -95,8 +102,6 @@ def measure(family, targets, seed, root, trainerd, dump):
            "gradients": max(parity.relative(mine[name], g) for name, g in gradients.items() if ".lora_B." in name)}
     assert all(not mine[name].any() and not g.any() for name, g in gradients.items() if ".lora_A." in name)
     for layout, flags in LAYOUTS.items():
-        if family == "olmo2" and any("tp=" in flag for flag in flags):
-            continue  # its norms over all heads cross tp, which is refused
         folder = root / layout.replace(", ", "-").replace(" ", "")
         parity.run(trainerd, "run", write_job(folder.with_suffix(".yaml"), source, words, parity.STEPS, 1),
                    *(w for f in flags for w in ("--set", f)))

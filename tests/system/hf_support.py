@@ -34,6 +34,11 @@ CONFIGS = {
     "stablelm": {"architectures": ["StableLmForCausalLM"], "model_type": "stablelm", "use_qkv_bias": True, "qk_layernorm": False,
                  "use_parallel_residual": False, "hidden_dropout": 0.0, "layer_norm_eps": 1e-5, "partial_rotary_factor": 0.25,
                  **{k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}},
+    "granite": {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": True, "mlp_bias": False,
+                "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.0078125, **LLAMA},
+    # As Phi-4's own file is, with a part of each head that is not rotated, as Phi-4-mini's.
+    "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
+             "original_max_position_embeddings": 32, "sliding_window": None, "partial_rotary_factor": 0.75, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
@@ -66,10 +71,13 @@ def shapes(config):
         layer = f"model.layers.{i}."
         linear = {"self_attn.q_proj": (h * e, d), "self_attn.k_proj": (k * e, d), "self_attn.v_proj": (k * e, d),
                   "self_attn.o_proj": (d, h * e), "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
+        if config["model_type"] == "phi3":
+            linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
+                      "mlp.down_proj": (d, f)}
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
             qkv = config["model_type"] in ("qwen2", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-            if qkv or config.get("mlp_bias"):
+            if qkv or config.get("attention_bias" if "self_attn" in name else "mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
         for name in NORMS.get(config["model_type"], ("input_layernorm", "post_attention_layernorm")):
             out[layer + name + ".weight"] = (d,)

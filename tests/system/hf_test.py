@@ -100,7 +100,7 @@ class HuggingFace(NodesTest):
             directory, tensors = self.source(family, family)
             checkpoint = self.root / (family + ".ckpt")
             self.command("import", directory, "--out", checkpoint)
-            few = ("pp2" if family == "olmo2" else "tp2-pp2", "dp2-zero3")
+            few = ("tp2-pp2", "dp2-zero3")
             for layout in LAYOUTS if family in ("llama", "gpt2") else few:
                 # A directory on one layout, a checkpoint on the next.
                 source = directory if len(layout) % 2 else checkpoint
@@ -314,14 +314,15 @@ class HuggingFace(NodesTest):
             ("qwen2", {"layer_types": ["full_attention", "sliding_attention"]}, "use_sliding_window is not true"),
             ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
             ("llama", {"hidden_act": "gelu"}, 'hidden_act: "gelu" is not available yet'),
-            ("llama", {"attention_bias": True}, "attention_bias: true with mlp_bias false"),
-            ("qwen3", {"attention_bias": True}, "attention_bias: true is not available yet"),
+            ("llama", {"attention_bias": 1}, "attention_bias: expected true or false, found 1"),
+            ("phi3", {"attention_bias": True}, "attention_bias: true is not available yet"),
+            ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: the family has longrope scaling alone"),
+            ("granite", {"residual_multiplier": 0}, "residual_multiplier: expected a number above 0, found 0"),
             ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
             ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
             ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
             ("gemma2", {"hidden_act": "silu", "hidden_activation": "silu"}, 'hidden_activation: "silu" is not available yet'),
             ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
-            ("olmo2", {"attention_bias": True}, "attention_bias: true is not available yet"),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
             ("llama", {"model_type": "gemma"}, 'model_type "gemma" is not available: the families are llama, mistral'),
@@ -337,6 +338,25 @@ class HuggingFace(NodesTest):
                 self.assertIn(said, self.command("validate", self.from_job(directory), status=2))
                 self.assertFalse((self.root / "ckpt").exists())
                 self.assertFalse(list(self.root.glob("*.partial*")))
+
+    def test_biases_on_attention_and_mlp_come_in_and_go_out_apart(self):
+        for number, (family, changes, keys) in enumerate((
+            ("llama", {"attention_bias": True}, ("attention_bias: true", "mlp_bias: false")),
+            ("llama", {"mlp_bias": True}, ("attention_bias: false", "mlp_bias: true")),
+            ("qwen3", {"attention_bias": True}, ("attention_bias: true",)),
+            ("olmo2", {"attention_bias": True}, ("attention_bias: true",)),
+            ("gemma3_text", {"attention_bias": True}, ("attention_bias: true",)),
+            # What some programs leave in a file, and nothing reads.
+            ("llama", {"unsloth_version": "2025.1", "num_logits_to_keep": 0}, ("attention_bias: false",)),
+        )):
+            with self.subTest(family=family, changes=changes):
+                directory, tensors = self.source(family, f"b{number}", **changes)
+                said = self.command("import", directory, "--out", self.root / f"b{number}.ckpt")
+                for key in keys:
+                    self.assertIn(key, said)
+                self.run_job(self.from_job(directory, f"b{number}-run"), "--set", "parallel.tp=2")
+                self.command("export", self.root / f"b{number}-run", "--out", self.root / f"b{number}-out")
+                self.assert_same(self.root / f"b{number}-out", tensors)
 
     def test_sliding_windows_and_scaled_angles_come_in_and_go_out(self):
         """In the spellings of transformers 4 and 5; trained on a layout and at sequences longer than the window."""

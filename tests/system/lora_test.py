@@ -27,8 +27,8 @@ checkpoint: {{every: 3, keep: 9}}
 evaluate: {{every: {steps}, batches: 2}}
 metrics: {{listen: "off"}}
 """
-PROJECTIONS = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj",
-               "mlp.down_proj"}
+QKV = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"}
+PROJECTIONS = QKV | {"self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"}
 
 
 def floats(tensor):
@@ -111,8 +111,23 @@ class Lora(RunTest):
         self.assertFalse((self.root / "n").exists())
         self.run_job(self.job(moved, "a"))
 
+    def test_adapters_of_parts_of_a_module_are_exported_merged_alone(self):
+        self.run_job(self.job(self.source("phi3"), "a", "{rank: 2, targets: [q_proj, down_proj]}"))
+        self.assertIn("phi3 models have one module for model.layers.0.self_attn.qkv_proj.weight, and its projections were adapted apart, "
+                      "which PEFT cannot load: train with lora.targets qkv_proj and gate_up_proj, or export with --merge",
+                      self.command("export", self.root / "a", "--out", self.root / "out", status=5))
+        self.assertFalse((self.root / "out").exists())
+        self.command("export", self.root / "a", "--merge", "--out", self.root / "out")
+
     def test_exported_adapters_and_the_merged_model_are_what_was_trained(self):
-        for family, targets in (("llama", "all-linear"), ("qwen3", "[q_proj, v_proj, down_proj]")):
+        for family, targets, wanted in (
+            ("llama", "all-linear", PROJECTIONS),
+            ("qwen3", "[q_proj, v_proj, down_proj]", {"self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"}),
+            # An adapter of all three is one with the same A of each.
+            ("mistral", "[qkv_proj]", QKV),
+            ("phi3", "[qkv_proj, gate_up_proj]", {"self_attn.qkv_proj", "mlp.gate_up_proj"}),
+            ("gpt2", "all-linear", {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}),
+        ):
             with self.subTest(family=family):
                 base = self.source(family, f"{family}-base")
                 self.run_job(self.job(base, family, f"{{rank: 4, alpha: 6, targets: {targets}}}"))
@@ -124,10 +139,11 @@ class Lora(RunTest):
                 self.assertEqual(config["base_model_name_or_path"], str(base))
                 for directory in (adapter, merged):
                     self.assertTrue((directory / "tokenizer.json").exists())
-                wanted = {p for p in PROJECTIONS if p.split(".")[1] in config["target_modules"]}
-                self.assertEqual(len(wanted), 7 if targets == "all-linear" else 3)
+                self.assertEqual(set(config["target_modules"]), {p.split(".")[1] for p in wanted})
+                turned = family == "gpt2"  # its weights are [inputs, outputs]
+                self.assertEqual(config["fan_in_fan_out"], turned)
                 tensors, was, now = read_safetensors(adapter / "adapter_model.safetensors"), read_directory(base), read_directory(merged)
-                names = {f"model.layers.{i}.{p}" for i in range(2) for p in wanted}
+                names = {f"{'transformer.h' if turned else 'model.layers'}.{i}.{p}" for i in range(2) for p in wanted}
                 self.assertEqual(set(tensors), {f"base_model.model.{n}.lora_{k}.weight" for n in names for k in "AB"})
                 self.assertEqual(set(was), set(now))
                 for name, tensor in was.items():
@@ -136,15 +152,16 @@ class Lora(RunTest):
                         self.assertEqual(now[name], tensor, name)
                         continue
                     a, b = (tensors[f"base_model.model.{module}.lora_{k}.weight"] for k in "AB")
-                    rows, columns = tensor[1]
+                    rows, columns = reversed(tensor[1]) if turned else tensor[1]
                     self.assertEqual((a[1], b[1]), ((4, columns), (rows, 4)))
                     w, m, a, b = floats(tensor), floats(now[name]), floats(a), floats(b)
                     moved = 0
                     for r in range(rows):
                         for c in range(columns):
-                            expected = w[r * columns + c] + 1.5 * sum(b[r * 4 + k] * a[k * columns + c] for k in range(4))
-                            self.assertAlmostEqual(m[r * columns + c], expected, delta=1e-7)
-                            moved = max(moved, abs(expected - w[r * columns + c]))
+                            at = c * rows + r if turned else r * columns + c
+                            expected = w[at] + 1.5 * sum(b[r * 4 + k] * a[k * columns + c] for k in range(4))
+                            self.assertAlmostEqual(m[at], expected, delta=1e-7)
+                            moved = max(moved, abs(expected - w[at]))
                     self.assertGreater(moved, 1e-3, name)
                 said = [json.loads(self.command("generate", which, "--prompt", "while return", "--tokenizer", "bytes", "--max-tokens", 8, "--json"))
                         for which in (self.root / family, merged)]

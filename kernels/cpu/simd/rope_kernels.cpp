@@ -27,13 +27,17 @@ void each_part(std::int64_t e, const Rotation& rotation, const Body& body) {
 }
 
 template <class T>
-float rms_rstd(const T* x, std::int64_t e, float eps) {
+float square_sum(const T* x, std::int64_t e) {
   Vec squares = zero();
   for_each_vec(e, [&](auto get, auto) {
     const Vec v = get(x);
     squares = fma(v, v, squares);
   });
-  return 1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(e) + eps);
+  return sum(squares);
+}
+
+float rstd_of(float squares, std::int64_t e, float eps) {
+  return 1.0f / __builtin_sqrtf(squares / static_cast<float>(e) + eps);
 }
 
 /// A part of a head, all rotated or none: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y may
@@ -169,32 +173,60 @@ void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float wei
 /// Query heads, or key heads: those that one weight is for.
 struct HeadRun {
   std::int64_t first, count;
+  std::int64_t column;  ///< of sums over ranks
 };
 
+template <class Args>
+HeadRun queries_of(const Args& a) {
+  return {0, a.heads.heads, 0};
+}
+template <class Args>
+HeadRun keys_of(const Args& a) {
+  return {a.heads.heads, a.heads.kv_heads, 1};
+}
+
+/// Of a run's heads, all together.
 template <class T, class W>
-void forward_run(const QkNormRopeForward& a, HeadRun run, const T* x, T* y, const W* weight,
+float run_products(std::int64_t e, HeadRun run, const T* x, const T* dy, const W* weight, float weight_offset,
+                   Rotation rotation) {
+  float total = 0;
+  for (std::int64_t h = 0; h < run.count; ++h) {
+    const std::int64_t at = (run.first + h) * e;
+    total += head_products<T, W>(x + at, dy + at, e, weight + h * e, weight_offset, rotation);
+  }
+  return total;
+}
+
+template <class T, class W>
+void forward_run(const QkNormRopeForward& a, std::int64_t t, HeadRun run, const T* x, T* y, const W* weight,
                  Rotation rotation) {
   const std::int64_t e = a.heads.head_size;
   const bool all = a.span == QkNormSpan::all;
-  float rstd = weight != nullptr && all ? rms_rstd(x + run.first * e, run.count * e, a.eps) : 1.0f;
+  float rstd = 1.0f;
+  if (weight != nullptr && all) {
+    const std::int64_t n = run.count * e;
+    const float squares = a.squares_T2.defined() ? at<float>(a.squares_T2)[2 * t + run.column]
+                                                 : square_sum(x + run.first * e, n);
+    rstd = rstd_of(squares, n * a.ranks, a.eps);
+  }
   for (std::int64_t h = 0; h < run.count; ++h) {
-    const std::int64_t at = (run.first + h) * e;
-    if (weight != nullptr && !all) rstd = rms_rstd(x + at, e, a.eps);
-    head_forward(x + at, y + at, e, weight == nullptr || !all ? weight : weight + h * e, a.weight_offset,
-                 rstd, rotation);
+    const std::int64_t place = (run.first + h) * e;
+    if (weight != nullptr && !all) rstd = rstd_of(square_sum(x + place, e), e, a.eps);
+    head_forward(x + place, y + place, e, weight == nullptr || !all ? weight : weight + h * e,
+                 a.weight_offset, rstd, rotation);
   }
 }
 
 template <class T, class W>
 void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
-  const HeadRun queries{0, a.heads.heads}, keys{a.heads.heads, a.heads.kv_heads};
+  const HeadRun queries = queries_of(a), keys = keys_of(a);
   for (std::int64_t t = begin; t < end; ++t) {
     const T* x = at<T>(a.qkv_in, t * columns);
     T* y = at<T>(a.qkv_out, t * columns);
     const Rotation rotation = rotation_of(a, t);
-    forward_run(a, queries, x, y, at<W>(a.q_weight_E), rotation);
-    forward_run(a, keys, x, y, at<W>(a.k_weight_E), rotation);
+    forward_run(a, t, queries, x, y, at<W>(a.q_weight_E), rotation);
+    forward_run(a, t, keys, x, y, at<W>(a.k_weight_E), rotation);
     const std::int64_t values = (a.heads.heads + a.heads.kv_heads) * e;
     if (x != y)
       __builtin_memcpy(y + values, x + values, static_cast<std::size_t>(columns - values) * sizeof(T));
@@ -202,36 +234,39 @@ void forward_rows(const QkNormRopeForward& a, std::int64_t begin, std::int64_t e
 }
 
 template <class T, class W>
-void backward_run(const QkNormRopeBackward& a, HeadRun run, const T* x, T* dy, const W* weight,
-                  Rotation rotation, float* dweight) {
+void backward_run(const QkNormRopeBackward& a, std::int64_t t, HeadRun run, const T* x, T* dy,
+                  const W* weight, Rotation rotation, float* dweight) {
   const std::int64_t e = a.heads.head_size;
-  const auto products = [&](std::int64_t h, const W* of_head) {
-    const std::int64_t at = (run.first + h) * e;
-    return head_products<T, W>(x + at, dy + at, e, of_head, a.weight_offset, rotation);
-  };
-  const auto sums = [&](std::int64_t first_head, float total, std::int64_t n) {
-    const float rstd = rms_rstd(x + first_head * e, n, a.eps);
-    return NormSums{rstd, total / static_cast<float>(n) * rstd * rstd};
+  const auto sums = [&](float squares, float products, std::int64_t n) {
+    const float rstd = rstd_of(squares, n, a.eps);
+    return NormSums{rstd, products / static_cast<float>(n) * rstd * rstd};
   };
   const auto write = [&](std::int64_t h, const W* of_head, const NormSums& s, float* to) {
-    const std::int64_t at = (run.first + h) * e;
-    head_backward(x + at, dy + at, e, of_head, a.weight_offset, s, rotation, to);
+    const std::int64_t place = (run.first + h) * e;
+    head_backward(x + place, dy + place, e, of_head, a.weight_offset, s, rotation, to);
   };
   if (a.span == QkNormSpan::head) {
-    for (std::int64_t h = 0; h < run.count; ++h)
-      write(h, weight, sums(run.first + h, products(h, weight), e), dweight);
+    for (std::int64_t h = 0; h < run.count; ++h) {
+      const HeadRun head{run.first + h, 1, run.column};
+      const float products = run_products(e, head, x, dy, weight, a.weight_offset, rotation);
+      write(h, weight, sums(square_sum(x + head.first * e, e), products, e), dweight);
+    }
     return;
   }
-  float total = 0;
-  for (std::int64_t h = 0; h < run.count; ++h) total += products(h, weight + h * e);
-  const NormSums s = sums(run.first, total, run.count * e);
+  const bool of_ranks = a.squares_T2.defined();
+  const std::int64_t in_sums = 2 * t + run.column;
+  const float products = of_ranks ? at<float>(a.products_T2)[in_sums]
+                                  : run_products(e, run, x, dy, weight, a.weight_offset, rotation),
+              squares =
+                  of_ranks ? at<float>(a.squares_T2)[in_sums] : square_sum(x + run.first * e, run.count * e);
+  const NormSums s = sums(squares, products, run.count * e * a.ranks);
   for (std::int64_t h = 0; h < run.count; ++h) write(h, weight + h * e, s, dweight + h * e);
 }
 
 template <class T, class W>
 void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t end, float* dq, float* dk) {
   const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
-  const HeadRun queries{0, a.heads.heads}, keys{a.heads.heads, a.heads.kv_heads};
+  const HeadRun queries = queries_of(a), keys = keys_of(a);
   if (dq != nullptr) {
     clear(dq, norm_elements(a.span, queries.count, e));
     clear(dk, norm_elements(a.span, keys.count, e));
@@ -244,12 +279,33 @@ void backward_rows(const QkNormRopeBackward& a, std::int64_t begin, std::int64_t
       continue;
     }
     const T* x = at<T>(a.qkv_in, t * columns);
-    backward_run(a, queries, x, dy, at<W>(a.q_weight_E), rotation, dq);
-    backward_run(a, keys, x, dy, at<W>(a.k_weight_E), rotation, dk);
+    backward_run(a, t, queries, x, dy, at<W>(a.q_weight_E), rotation, dq);
+    backward_run(a, t, keys, x, dy, at<W>(a.k_weight_E), rotation, dk);
   }
 }
 
+template <class T, class W>
+void sums_rows(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
+  const std::int64_t e = a.heads.head_size, columns = a.heads.columns();
+  for (std::int64_t t = begin; t < end; ++t)
+    for (const HeadRun run : {queries_of(a), keys_of(a)}) {
+      const T* x = at<T>(a.qkv_in, t * columns);
+      float& sum = at<float>(a.sums_T2)[2 * t + run.column];
+      if (a.dqkv.defined())
+        sum = run_products<T, W>(e, run, x, at<T>(a.dqkv, t * columns),
+                                 at<W>(run.column == 0 ? a.q_weight_E : a.k_weight_E), a.weight_offset,
+                                 rotation_of(a, t));
+      else sum = square_sum(x + run.first * e, run.count * e);
+    }
+}
+
 }  // namespace
+
+void qk_norm_sums(const QkNormSums& a, std::int64_t begin, std::int64_t end) {
+  with_type(a.qkv_in.dtype, [&](auto t) {
+    with_type(a.q_weight_E.dtype, [&](auto w) { sums_rows<decltype(t), decltype(w)>(a, begin, end); });
+  });
+}
 
 void qk_norm_rope_forward(const QkNormRopeForward& a, std::int64_t begin, std::int64_t end) {
   with_type(a.qkv_in.dtype, [&](auto t) {

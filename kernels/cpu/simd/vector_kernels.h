@@ -67,6 +67,7 @@ struct VectorKernels {
   /// Assigns the rows' sums to `dweight_D` and, when not null, `dbias_D`.
   void (*add_norm_backward)(const AddNormBackward&, std::int64_t begin, std::int64_t end, float* dweight_D,
                             float* dbias_D);
+  void (*qk_norm_sums)(const QkNormSums&, std::int64_t begin, std::int64_t end);
   void (*qk_norm_rope_forward)(const QkNormRopeForward&, std::int64_t begin, std::int64_t end);
   /// Assigns the rows' sums to `dq_weight_E` and `dk_weight_E`, which are null when there are no norm
   /// weights.
@@ -117,6 +118,7 @@ struct VectorKernels {
   X(gelu_backward)                 \
   X(add_norm_forward)              \
   X(add_norm_backward)             \
+  X(qk_norm_sums)                  \
   X(qk_norm_rope_forward)          \
   X(qk_norm_rope_backward)         \
   X(sum_partials)                  \

@@ -96,6 +96,8 @@ struct RopeForward {
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
+  const float* squares = nullptr;  ///< of each token two sums over all ranks; null: they are made
+  float ranks = 1;                 ///< that the norm goes over
 };
 
 template <class T, class W>
@@ -112,6 +114,9 @@ struct RopeBackward {
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
+  const float* squares = nullptr;  ///< as in the forward, as `products`
+  const float* products = nullptr;
+  float ranks = 1;
 };
 
 /// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The

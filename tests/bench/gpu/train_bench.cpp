@@ -112,10 +112,11 @@ Json describe(const core::job::JobSpec& job) {
                                                   : "geglu"},
           {"plain_norms", m.norm_placement == core::job::NormPlacement::pre &&
                               m.norm_weight == core::job::NormWeight::factor},
-          {"scaled", m.scale_embeddings || m.attention.query_pre_attn_scalar > 0},
+          {"scaled", m.scale_embeddings || m.attention.query_pre_attn_scalar > 0 || m.attention.scale > 0 ||
+                         m.embedding_scale != 1 || m.residual_scale != 1 || m.logit_divisor != 1},
           {"plain_attention",
            m.attention.softcap == 0 && m.logit_softcap == 0 && !m.attention.sinks && m.rotary_fraction == 1},
-          {"linear_bias", m.linear_bias},
+          {"linear_bias", m.linear_bias || m.attention_bias || m.mlp_bias},
           {"qkv_bias", m.qkv_bias},
           {"qk_norm", m.qk_norm},
           {"tie_embeddings", m.tie_embeddings},

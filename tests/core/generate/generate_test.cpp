@@ -71,7 +71,8 @@ TEST_CASE("scores of the next token make the evaluation's loss") {
     job.model.norm = core::job::Norm::layer;
     job.model.positions = core::job::Positions::learned;
     job.model.mlp = core::job::Mlp::gelu;
-    job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
+    job.model.linear_bias = job.model.tie_embeddings = true;
+    core::job::settle_biases(job.model);
     job.model.kv_heads = job.model.heads;
   }
   SECTION("norms of the heads, a vocabulary that is no round number") {

@@ -27,7 +27,7 @@ core::job::ModelOptions tiny_gpt2() {
   m.norm = core::job::Norm::layer;
   m.positions = core::job::Positions::learned;
   m.mlp = core::job::Mlp::gelu;
-  m.linear_bias = m.qkv_bias = m.tie_embeddings = true;
+  m.linear_bias = m.attention_bias = m.qkv_bias = m.mlp_bias = m.tie_embeddings = true;
   return m;
 }
 
@@ -241,9 +241,28 @@ core::job::ModelOptions tiny_olmo() {
   return m;
 }
 
+core::job::ModelOptions tiny_granite() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.qk_norm = false;
+  m.attention = {.scale = 0.0078125};
+  m.embedding_scale = 12, m.residual_scale = 0.22, m.logit_divisor = 8;
+  m.mlp_bias = true;
+  return m;
+}
+
+core::job::ModelOptions tiny_phi() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.qk_norm = false;
+  m.hidden = 24;
+  m.rotary_fraction = 2.0 / 3;
+  m.attention = {.window = 3};
+  return m;
+}
+
 }  // namespace
 
-TEST_CASE("models of Gemma 2 and 3, StableLM and OLMo 2 come back from a config.json", "[hf]") {
+TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come back from a config.json",
+          "[hf]") {
   core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
   uncapped.attention.softcap = uncapped.logit_softcap = 0;
   capped.attention.softcap = 7, capped.logit_softcap = 8;
@@ -252,6 +271,8 @@ TEST_CASE("models of Gemma 2 and 3, StableLM and OLMo 2 come back from a config.
                                       {"gemma2", tiny_gemma2()},
                                       {"gemma2", uncapped},
                                       {"stablelm", tiny_stablelm()},
+                                      {"granite", tiny_granite()},
+                                      {"phi3", tiny_phi()},
                                       {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
     CAPTURE(text);
@@ -298,7 +319,7 @@ TEST_CASE("models of Gemma 2 and 3, StableLM and OLMo 2 come back from a config.
 
 TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
   for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(),
-                                               tiny_gemma2(), tiny_stablelm(), tiny_olmo()}) {
+                                               tiny_gemma2(), tiny_stablelm(), tiny_olmo(), tiny_granite()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

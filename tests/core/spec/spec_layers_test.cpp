@@ -58,6 +58,19 @@ TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default
   const job::ModelOptions olmo = layers_model("norm_placement: post, qk_norm: true, qk_norm_span: all");
   CHECK(olmo.norm_placement == job::NormPlacement::post);
   CHECK(olmo.qk_norm_span == job::QkNormSpan::all);
+  const job::ModelOptions granite = layers_model(
+      "attention_bias: true, embedding_scale: 12, residual_scale: 0.22, logit_divisor: 8, "
+      "attention: {scale: 0.0078125}");
+  CHECK((granite.embedding_scale == 12 && granite.residual_scale == 0.22 && granite.logit_divisor == 8));
+  CHECK(granite.attention == job::AttentionOptions{.scale = 0.0078125});
+  CHECK((granite.attention_bias && granite.qkv_bias && !granite.mlp_bias && !granite.linear_bias));
+  // Four layers; biases of 64 queries, keys and values each, and of 64 outputs.
+  CHECK(job::count_parameters(granite).total - job::count_parameters(layers_model("")).total == 4 * 4 * 64);
+  // A head has 16 elements, so 0.25 is what scores are multiplied by anyway; and all biases are `bias`.
+  CHECK(layers_model("attention: {scale: 0.25}").attention == job::AttentionOptions{});
+  const job::ModelOptions biased = layers_model("attention_bias: true, mlp_bias: true");
+  CHECK(biased == layers_model("bias: true"));
+  CHECK((biased.linear_bias && biased.qkv_bias && biased.mlp_bias));
   // 16 is the size of a head, and 10000 the base of full layers.
   CHECK(layers_model("attention: {query_pre_attn_scalar: 16, window: 8, sliding_theta: 10000}").attention ==
         job::AttentionOptions{.window = 8});
@@ -93,11 +106,19 @@ TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
   CHECK(said("qk_norm_span: all") == "model.qk_norm_span: has no effect: there is no qk_norm; leave it out");
   CHECK(said("norm: layer, norm_weight: less_one") ==
         "model.norm_weight: has no effect: only norm: rms has it; leave it out");
+  CHECK(said("scale_embeddings: true, embedding_scale: 2") ==
+        "model.embedding_scale: is given beside scale_embeddings: true: leave one of them out");
+  CHECK(said("attention: {scale: 0.5, query_pre_attn_scalar: 20}") ==
+        "model.attention.scale: is given beside query_pre_attn_scalar: leave one of them out");
+  CHECK(said("attention_bias: true, qkv_bias: false") ==
+        "model.qkv_bias: false contradicts attention_bias: true, which is of queries, keys and values too");
+  CHECK(said("bias: false, attention_bias: true, mlp_bias: true") ==
+        "model.bias: false contradicts attention_bias: true and mlp_bias: true, which are every bias");
+  CHECK(said("bias: true, mlp_bias: false") ==
+        "model.mlp_bias: false contradicts bias: true, which puts a bias on every linear layer");
   CHECK(said("positions: learned, scale_embeddings: true") ==
         "model.scale_embeddings: has no effect: positions: learned has none; leave it out");
-  CHECK(problems(layers_job("qk_norm: true, qk_norm_span: all"), {"parallel.tp=2"}) ==
-        Lines{"--set parallel.tp=2: parallel.tp: qk_norm_span: all norms over the heads of every rank, which "
-              "cannot be split over tp 2 yet (nearest valid: 1)"});
+  CHECK(problems(layers_job("qk_norm: true, qk_norm_span: all"), {"parallel.tp=2"}).empty());
   CHECK(said("rope_scaling: {kind: llama3, factor: 8}") ==
         "model.rope_scaling.original_max_position: is required: tokens of the sequences that the model "
         "began with");

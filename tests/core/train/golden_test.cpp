@@ -81,6 +81,11 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.attention = {.window = 7, .pattern = {"sliding", "full"}, .sinks = true};
     m.rotary_fraction = 0.5;
   }
+  if (name == "granite") {
+    m.attention = {.scale = 0.25};
+    m.embedding_scale = 5, m.residual_scale = 0.3, m.logit_divisor = 3;
+    m.attention_bias = m.qkv_bias = true;
+  }
   if (name == "olmo") {
     m.norm_placement = core::job::NormPlacement::post;
     m.qk_norm = true;
@@ -144,7 +149,8 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 }  // namespace
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo");
+  const std::string name =
+      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo", "granite");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -177,7 +183,8 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 }
 
 TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run does", "[golden]") {
-  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo");
+  const std::string name =
+      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo", "granite");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");

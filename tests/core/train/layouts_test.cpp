@@ -37,7 +37,8 @@ core::job::JobSpec job_of(const std::string& model) {
       "layouts.yaml");
   if (model == "qwen" || model == "muon-qwen")
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
-  test::set_layers(model, job.model);
+  test::set_layers(model == "olmo-shared" ? "olmo" : model, job.model);
+  if (model == "olmo-shared") job.model.kv_heads = 1;
   if (model == "gpt2") {
     job.model.norm = core::job::Norm::layer;
     job.model.positions = core::job::Positions::learned;
@@ -258,22 +259,21 @@ TEST_CASE("layouts that make activations again give one rank's losses", "[layout
 TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recompute]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
-  for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo"}) {
+  for (const std::string model :
+       {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite"}) {
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
     CHECK(reference(model).curve.loss != reference("llama").curve.loss);
-    const std::int64_t tp = model == "olmo" ? 1 : 2;  // its norm goes over all heads
-    check_layout(model, {.tp = tp, .dp = 2});
-    check_layout(model,
-                 {.tp = tp * tp, .dp = 2, .zero = 3, .sequence_parallel = tp > 1, .recompute = {selective}});
+    check_layout(model, {.tp = 2, .dp = 2});
+    // OLMo 2's norms cross tp: key heads of its own on each rank, or one key head that every rank holds.
+    const std::int64_t tp = model == "olmo" ? 2 : 4;
+    check_layout(model, {.tp = tp, .dp = 2, .zero = 3, .sequence_parallel = true, .recompute = {selective}});
     check_layout(model, {.pp = 4, .recompute = {full, 2}});
     check_layout(model, {.pp = 2, .dp = 2, .zero = 2, .schedule = interleaved, .virtual_stages = 2});
-    check_layout(model, {.tp = tp,
-                         .pp = 2,
-                         .dp = 2,
-                         .schedule = zb_h1,
-                         .sequence_parallel = tp > 1,
-                         .recompute = {selective}});
+    check_layout(
+        model,
+        {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .sequence_parallel = true, .recompute = {selective}});
+    if (model.starts_with("olmo")) check_layout(model, {.tp = tp, .recompute = {full}});
     // Recomputation changes no bit.
     const Curve kept = run(with_layout(job_of(model), {.dp = 2}));
     for (const core::job::RecomputeKind kind : {selective, full})

@@ -155,6 +155,19 @@ core::job::JobSpec qwen_lora_job() {
   return job;
 }
 
+core::job::JobSpec gpt2_lora_job() {
+  core::job::JobSpec job = lora_job("{rank: 3, alpha: 5}");
+  core::job::ModelOptions& m = job.model;
+  m.norm = core::job::Norm::layer;
+  m.positions = core::job::Positions::learned;
+  m.mlp = core::job::Mlp::gelu;
+  m.linear_bias = m.tie_embeddings = true;
+  core::job::settle_biases(m);
+  m.kv_heads = m.heads;
+  m.lora.targets = {"c_attn", "c_proj", "c_fc"};
+  return job;
+}
+
 void require_lora_refused(const std::string& text, const std::string& message) {
   try {
     core::spec::parse_job(text, "job.yaml");
@@ -169,7 +182,8 @@ void require_lora_refused(const std::string& text, const std::string& message) {
 // dA = s B^T dW and dB = s dW A^T for the gradient dW of a dense weight, which the same step makes without
 // adapters for weights W + s B A.
 TEST_CASE("gradients of adapters are those of the dense weights that they stand for", "[lora]") {
-  const std::string targets = GENERATE("all-linear", "[k_proj, gate_proj]", "[q_proj, v_proj, down_proj]");
+  const std::string targets = GENERATE("all-linear", "[k_proj, gate_proj]", "[q_proj, v_proj, down_proj]",
+                                       "[qkv_proj, gate_up_proj, o_proj]");
   core::job::JobSpec job = lora_job("{rank: 4, alpha: 6, targets: " + targets + "}");
   core::job::JobSpec dense_job = job;
   dense_job.model.lora = {};
@@ -187,7 +201,9 @@ TEST_CASE("gradients of adapters are those of the dense weights that they stand 
   const std::vector<Merged> all = {{"qkv", {"q_proj", "k_proj", "v_proj"}, {{0, 32}, {32, 16}, {48, 16}}},
                                    {"attn_out", {"o_proj"}, {{0, 32}}},
                                    {"gate_up", {"gate_proj", "up_proj"}, {{0, 48}, {48, 48}}},
-                                   {"down", {"down_proj"}, {{0, 32}}}};
+                                   {"down", {"down_proj"}, {{0, 32}}},
+                                   {"qkv", {"qkv_proj"}, {{0, 64}}},
+                                   {"gate_up", {"gate_up_proj"}, {{0, 96}}}};
   // Calls act(weight's id in the dense model, id of A, id of B, first row of A, of B, rows of the weight).
   const auto each_adapter = [&](const auto& act) {
     int found = 0;
@@ -322,6 +338,14 @@ TEST_CASE("adapters train alike on every layout", "[lora][layouts]") {
     if (layout.zero != 1 || test::runs_full()) check_lora_layout("qwen", qwen, layout);
   }
   check_lora_layout("qwen", qwen, {.tp = 4, .sequence_parallel = true});
+  // One adapter of queries, keys and values, of gate and up, and GPT-2's.
+  const core::job::JobSpec together = lora_job("{rank: 4, targets: [qkv_proj, gate_up_proj, down_proj]}"),
+                           gpt2 = gpt2_lora_job();
+  for (const LoraLayout& layout :
+       {LoraLayout{.tp = 4, .sequence_parallel = true}, LoraLayout{.tp = 2, .pp = 2, .dp = 2, .zero = 3}}) {
+    check_lora_layout("together", together, layout);
+    check_lora_layout("gpt2", gpt2, layout);
+  }
   // Norms after the adapted layers, and vectors of the heads, that stay as they are.
   core::job::JobSpec gemma = llama;
   test::set_layers("gemma2", gemma.model);
@@ -372,8 +396,18 @@ TEST_CASE("adapters that nothing can train are refused", "[lora][spec]") {
   require_lora_refused("model: {" + model + "lora: {rank: 4}\n" + rest, "name them in model.from");
   require_lora_refused("model: {from: base, " + model + "lora: {rank: 4, targets: [q_proj, query]}\n" + rest,
                        "'query' is not a projection that can be adapted: set it to");
-  require_lora_refused("model: {from: base, mlp: gelu, " + model + "lora: {rank: 4}\n" + rest,
-                       "models with mlp: gelu");
+  require_lora_refused(
+      "model: {from: base, mlp: gelu, " + model + "lora: {rank: 4, targets: [q_proj]}\n" + rest,
+      "'q_proj' is not a projection that can be adapted: set it to all-linear, c_attn, c_proj");
+  require_lora_refused(
+      "model: {from: base, " + model + "lora: {rank: 4, targets: [qkv_proj, k_proj]}\n" + rest,
+      "qkv_proj adapts k_proj too: leave one of them out");
+  require_lora_refused(
+      "model: {from: base, " + model + "lora: {rank: 4, targets: [all-linear, gate_up_proj]}\n" + rest,
+      "gate_up_proj adapts gate_proj too: leave one of them out");
+  const core::job::JobSpec gpt2 =
+      core::spec::parse_job("model: {from: base, mlp: gelu, " + model + "lora: {rank: 4}\n" + rest, "a");
+  CHECK(gpt2.model.lora.targets == std::vector<std::string>{"c_attn", "c_proj", "c_fc"});
   require_lora_refused("model: {from: base, " + model + "lora: {rank: 4}\noptimizer: {name: muon}\n" + rest,
                        "set it to adamw");
   require_lora_refused("model: {from: base, " + model + "lora: {alpha: 4}\n" + rest, "lora.rank is 0");

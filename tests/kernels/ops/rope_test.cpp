@@ -218,4 +218,106 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
   }
 }
 
+TEST_CASE("a norm over all heads whose heads lie on two ranks is that of one rank", "[rope]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const bool rope : {true, false})
+      for (const std::int64_t e : {6, 32}) {
+        const Case c{{4, 2, e}, dtype, 19, true, rope, kernels::QkNormSpan::all, 1.0};
+        const Shape shape{c.tokens, c.heads.columns()}, part_shape{c.tokens, c.heads.columns() / 2};
+        const Values qkv = normal_values(shape.numel(), 1, dtype),
+                     dout = normal_values(shape.numel(), 2, dtype);
+        const Values q_weight = normal_values(c.q_weights(), 3, dtype, 0.3),
+                     k_weight = normal_values(c.k_weights(), 4, dtype, 0.3);
+        const Values table = rounded(rope_values(11, e, 100.0), DType::f32);
+        const auto loss = [&](const Values& x, const Values& q, const Values& k) {
+          return dot(reference(c, x, q, k, table), dout);
+        };
+        const Values expected = reference(c, qkv, q_weight, k_weight, table);
+        const Values dqkv =
+            numeric_gradient([&](const Values& v) { return loss(v, q_weight, k_weight); }, qkv);
+        const Values dq = numeric_gradient([&](const Values& v) { return loss(qkv, v, k_weight); }, q_weight);
+        const Values dk = numeric_gradient([&](const Values& v) { return loss(qkv, q_weight, v); }, k_weight);
+        // Of each token the rank's queries, keys and values; and of a weight its half.
+        const auto columns_of = [&](std::size_t rank, const Values& whole) {
+          Values part;
+          for (std::size_t t = 0; t < static_cast<std::size_t>(c.tokens); ++t)
+            for (const auto& [first, count] : {std::pair{0, 2}, {4, 1}, {6, 1}}) {
+              const std::size_t size = static_cast<std::size_t>(count * e),
+                                begin = t * static_cast<std::size_t>(c.heads.columns()) +
+                                        static_cast<std::size_t>(first * e) + rank * size;
+              part.insert(part.end(), whole.begin() + static_cast<std::ptrdiff_t>(begin),
+                          whole.begin() + static_cast<std::ptrdiff_t>(begin + size));
+            }
+          return part;
+        };
+        const auto half_of = [](std::size_t rank, const Values& whole) {
+          const auto half = static_cast<std::ptrdiff_t>(whole.size() / 2),
+                     begin = half * static_cast<std::ptrdiff_t>(rank);
+          return Values(whole.begin() + begin, whole.begin() + begin + half);
+        };
+        check_operator([&](Machine& m) {
+          const HeadGeometry heads{2, 1, e};
+          const Tensor positions = m.ids(positions_of(c)),
+                       angles = rope ? m.tensor(DType::f32, {11, e}, table) : Tensor{};
+          std::vector<kernels::QkNormSums> squares, products;
+          for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+            squares.push_back({.heads = heads,
+                               .qkv_in = m.tensor(dtype, part_shape, columns_of(rank, qkv)),
+                               .positions_T = positions,
+                               .rope_table_SR = angles,
+                               .q_weight_E = m.tensor(dtype, {2 * e}, half_of(rank, q_weight)),
+                               .k_weight_E = m.tensor(dtype, {e}, half_of(rank, k_weight)),
+                               .weight_offset = 1.0f,
+                               .sums_T2 = m.empty(DType::f32, {c.tokens, 2})});
+            products.push_back(squares.back());
+            products.back().dqkv = m.tensor(dtype, part_shape, columns_of(rank, dout));
+            products.back().sums_T2 = m.empty(DType::f32, {c.tokens, 2});
+            m.backend().qk_norm_sums(m.stream(), squares.back());
+            m.backend().qk_norm_sums(m.stream(), products.back());
+          }
+          for (auto* sums : {&squares, &products})
+            m.backend().add(m.stream(), {sums->at(0).sums_T2, sums->at(1).sums_T2, sums->at(0).sums_T2});
+          std::vector<Output> outputs;
+          for (const std::size_t rank : {std::size_t{0}, std::size_t{1}}) {
+            const kernels::QkNormSums& of = products.at(rank);
+            const kernels::QkNormRopeForward forward{.heads = heads,
+                                                     .qkv_in = of.qkv_in,
+                                                     .qkv_out = m.empty(dtype, part_shape),
+                                                     .positions_T = positions,
+                                                     .rope_table_SR = angles,
+                                                     .span = c.span,
+                                                     .q_weight_E = of.q_weight_E,
+                                                     .k_weight_E = of.k_weight_E,
+                                                     .weight_offset = 1.0f,
+                                                     .eps = kEps,
+                                                     .squares_T2 = squares.at(0).sums_T2,
+                                                     .ranks = 2};
+            m.backend().qk_norm_rope_forward(m.stream(), forward);
+            const kernels::QkNormRopeBackward backward{.heads = heads,
+                                                       .qkv_in = of.qkv_in,
+                                                       .dqkv = of.dqkv,
+                                                       .positions_T = positions,
+                                                       .rope_table_SR = angles,
+                                                       .span = c.span,
+                                                       .q_weight_E = of.q_weight_E,
+                                                       .k_weight_E = of.k_weight_E,
+                                                       .weight_offset = 1.0f,
+                                                       .eps = kEps,
+                                                       .dq_weight_E = m.empty(DType::f32, {2 * e}),
+                                                       .dk_weight_E = m.empty(DType::f32, {e}),
+                                                       .mode = WriteMode::assign,
+                                                       .squares_T2 = squares.at(0).sums_T2,
+                                                       .products_T2 = products.at(0).sums_T2,
+                                                       .ranks = 2};
+            m.backend().qk_norm_rope_backward(m.stream(), backward);
+            outputs.push_back({"qkv", forward.qkv_out, columns_of(rank, expected), e});
+            outputs.push_back({"dqkv", backward.dqkv, columns_of(rank, dqkv), e});
+            outputs.push_back({"dq_weight", backward.dq_weight_E, half_of(rank, dq), c.tokens * 4});
+            outputs.push_back({"dk_weight", backward.dk_weight_E, half_of(rank, dk), c.tokens * 2});
+          }
+          return outputs;
+        });
+      }
+}
+
 }  // namespace trainerd::test
