@@ -39,7 +39,10 @@ int export_command(const ExportArgs& args) {
   if (args.merge) options.form = core::hf::AdapterForm::merged;
   options.base = args.base;
   options.average = args.ema;
-  if (!args.dtype.empty()) options.dtype = kernels::parse_dtype(args.dtype);
+  if (!args.dtype.empty())
+    options.element = args.dtype == "fp16"   ? core::hf::Element::f16
+                      : args.dtype == "bf16" ? core::hf::Element::bf16
+                                             : core::hf::Element::f32;
   if (!args.max_shard_size.empty()) options.most_shard_bytes = shard_bytes(args.max_shard_size);
   RemoveOnSignal interrupted;
   options.on_partial = [&interrupted](const std::string& partial) { interrupted.set(partial); };

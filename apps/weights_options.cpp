@@ -15,7 +15,7 @@ CLI::App* add_export(CLI::App& app, ExportArgs& args) {
   command->add_option("CKPT", args.from, "A checkpoint, or a run's output: its newest")->required();
   command->add_option("--out", args.out, "The directory")->required()->type_name("DIR");
   command->add_option("--dtype", args.dtype, "Data type of the weights; default: as the checkpoint has them")
-      ->check(CLI::IsMember({"bf16", "fp32"}));
+      ->check(CLI::IsMember({"bf16", "fp16", "fp32"}));
   command
       ->add_option("--max-shard-size", args.max_shard_size,
                    "Size of a file, at most; default 5GB; adapters are one file")

@@ -85,14 +85,16 @@ SourceConfig read_config(const std::string& text, const std::string& path) {
 }
 
 std::string write_config(const std::string& family_name, const job::ModelOptions& model,
-                         const std::string& source, kernels::DType dtype) {
+                         const std::string& source, Element element) {
   const Family* family = find_family(family_name);
   base::check(family != nullptr, "a config is written of a family that there is");
   const json from = source.empty() ? json::object() : parse(source, "the source's config.json");
   nlohmann::ordered_json out;
   out["architectures"] = json::array({family->architecture});
   out["model_type"] = family->model_type;
-  out["torch_dtype"] = dtype == kernels::DType::bf16 ? "bfloat16" : "float32";
+  out["torch_dtype"] = element == Element::bf16  ? "bfloat16"
+                       : element == Element::f16 ? "float16"
+                                                 : "float32";
   Writing writing{.model = model, .source = from, .out = out};
   for (const Field& field : family->fields) field.write(writing);
   return io::to_text(out, 2) + "\n";
@@ -109,7 +111,7 @@ std::string family_of(const job::ModelOptions& model, const std::string& source)
   // A family expresses a model when what it writes of it reads back as the same.
   const auto wanted = model::model_identity(model);
   for (const std::string& name : candidates) {
-    const std::string written = write_config(name, model, "", kernels::DType::f32);
+    const std::string written = write_config(name, model, "", Element::f32);
     try {
       if (model::model_identity(read_config(written, name).model) == wanted) return name;
     } catch (const base::CheckpointError&) {  // it cannot

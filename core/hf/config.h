@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
+#include "core/hf/elements.h"
 #include "core/hf/tensor_names.h"
 #include "core/job/model_options.h"
-#include "kernels/tensor/dtype.h"
 
 // What a Hugging Face directory's config.json means here, and back.
 
@@ -28,7 +28,7 @@ SourceConfig read_config(const std::string& text, const std::string& path);
 /// model that training began from, whose token ids and other fields without a meaning here are kept; may be
 /// empty.
 std::string write_config(const std::string& family, const job::ModelOptions& model, const std::string& source,
-                         kernels::DType dtype);
+                         Element element);
 
 /// The family that `model` is written as: that of `source`, a config.json, if it can express the model (and
 /// `source` is not empty); else the first that can. Throws CheckpointError when none can.

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "core/hf/elements.h"
 #include "core/job/model_options.h"
-#include "kernels/tensor/dtype.h"
 
 // Hugging Face directories in and out. Each tensor is in memory by itself, and no more than 64 MiB of it
 // unless it is transposed.
@@ -36,9 +36,9 @@ Imported import_weights(const ImportOptions& options);
 enum class AdapterForm : std::uint8_t { adapter, merged };
 
 struct ExportOptions {
-  std::string from;                          ///< a checkpoint, or a run's output: its newest
-  std::string out;                           ///< the directory, which is made
-  std::optional<kernels::DType> dtype = {};  ///< f32 or bf16; none: as the checkpoint holds the weights
+  std::string from;                     ///< a checkpoint, or a run's output: its newest
+  std::string out;                      ///< the directory, which is made
+  std::optional<Element> element = {};  ///< none: as the checkpoint holds the weights
   std::int64_t most_shard_bytes = std::int64_t{5'000'000'000};
   bool tokenizer = true;  ///< false: the tokenizer's files are not wanted
   std::optional<AdapterForm> form =

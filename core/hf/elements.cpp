@@ -56,6 +56,20 @@ std::optional<std::int64_t> convert_from(std::span<const std::byte> from, DType 
   return dtype == DType::f32 ? convert_as<From, float>(from, to) : convert_as<From, Bf16>(from, to);
 }
 
+// By scaling with rounding to the nearest integer, of ties to the even one, which the default rounding mode
+// is.
+Half to_half(float x) {
+  const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
+  const float magnitude = std::fabs(x);
+  if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7e00)};
+  if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7c00)};  // rounds beyond 65,504
+  // The exponent of the last place: of numbers below 2^-14, which are subnormal, always -24.
+  const int exponent = magnitude < 0x1p-14f ? -14 : std::ilogb(magnitude);
+  const auto fraction = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+  // A subnormal number's field is 0, and a fraction that was rounded up to 2^11 goes into the exponent.
+  return {static_cast<std::uint16_t>(sign | (((exponent + 14) << 10) + fraction))};
+}
+
 /// The exponent's bits are all ones.
 template <class Bits>
 std::optional<std::int64_t> first_with(Bits exponent, std::span<const std::byte> values) {
@@ -93,6 +107,17 @@ std::optional<std::int64_t> convert(Element element, std::span<const std::byte> 
     case Element::f16: return convert_from<Half>(from, dtype, to);
   }
   return std::nullopt;
+}
+
+std::optional<std::int64_t> convert_to_half(std::span<const float> from, std::span<std::byte> to) {
+  base::check(to.size() == from.size() * sizeof(Half), "as many elements are written as are read");
+  std::optional<std::int64_t> bad;
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    const Half half = to_half(from[i]);
+    if (!bad && (half.bits & 0x7c00) == 0x7c00) bad = static_cast<std::int64_t>(i);
+    std::memcpy(to.data() + i * sizeof(Half), &half, sizeof(Half));
+  }
+  return bad;
 }
 
 std::optional<std::int64_t> first_not_finite(Element element, std::span<const std::byte> values) {

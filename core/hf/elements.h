@@ -10,7 +10,8 @@
 
 namespace trainerd::core::hf {
 
-/// What weights are stored in. fp16 is read and never written: no other part of the program has it.
+/// What weights are stored in. fp16 is read by import and written by export: no other part of the program has
+/// it.
 enum class Element : std::uint8_t { f32, bf16, f16 };
 
 /// Of a dtype's word in a safetensors file; none where weights are not stored so.
@@ -24,6 +25,10 @@ kernels::DType held_in(Element element);
 /// the nearest. Returns the place of the first value that is not finite; none: all are.
 std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, kernels::DType dtype,
                                     std::span<std::byte> to);
+
+/// The nearest fp16 of each, of equal distance the even one. Returns the place of the first value that is not
+/// finite, or too large for fp16 (65,504 at most); none: there is none.
+std::optional<std::int64_t> convert_to_half(std::span<const float> from, std::span<std::byte> to);
 
 /// The place of the first value that is not finite; none: all are.
 std::optional<std::int64_t> first_not_finite(Element element, std::span<const std::byte> values);

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <utility>
 
 #include "core/hf/adapters.h"
@@ -28,12 +30,30 @@ namespace {
 struct Piece {
   MappedTensor tensor;
   TheirTensor part;
-  kernels::DType dtype = kernels::DType::f32;
+  Element element = Element::f32;
+
+  /// What it is read in.
+  kernels::DType dtype() const { return held_in(element); }
 };
+
+/// Gives values of the dtype that a tensor is read in as those that it is written in.
+OutTensor::Take narrowing(const std::string& name, Element element, const OutTensor::Take& take) {
+  if (element != Element::f16) return take;
+  return [&take, name, done = std::int64_t{0}](std::span<const std::byte> bytes) mutable {
+    const std::span values(reinterpret_cast<const float*>(bytes.data()), bytes.size() / sizeof(float));
+    std::vector<std::byte> half(values.size() * 2);
+    if (const auto bad = convert_to_half(values, half))
+      throw base::checkpoint_error(
+          fmt::format("{}: value {} is {}, and fp16 holds 65504 at most: export by --dtype bf16 or fp32",
+                      name, done + *bad, values[static_cast<std::size_t>(*bad)]));
+    done += static_cast<std::int64_t>(values.size());
+    take(half);
+  };
+}
 
 io::TensorSlice rows_of(const Piece& piece, std::int64_t first, std::int64_t rows) {
   io::TensorSlice box{.name = piece.tensor.name,
-                      .dtype = piece.dtype,
+                      .dtype = piece.dtype(),
                       .logical_shape = piece.tensor.shape,
                       .begin = std::vector<std::int64_t>(piece.tensor.shape.size(), 0),
                       .shape = piece.tensor.shape};
@@ -42,8 +62,9 @@ io::TensorSlice rows_of(const Piece& piece, std::int64_t first, std::int64_t row
   return box;
 }
 
-void give_piece(const WeightSource& source, const Piece& piece, const OutTensor::Take& take) {
-  const std::int64_t columns = piece.tensor.columns(), size = kernels::size_of(piece.dtype),
+void give_piece(const WeightSource& source, const Piece& piece, const OutTensor::Take& out) {
+  const OutTensor::Take take = narrowing(piece.part.name, piece.element, out);
+  const std::int64_t columns = piece.tensor.columns(), size = kernels::size_of(piece.dtype()),
                      rows = piece.part.rows, row_bytes = columns * size;
   std::vector<std::byte> bytes;
   if (piece.tensor.transposed) {
@@ -68,13 +89,17 @@ std::string file_name(std::size_t index, std::size_t count) {
   return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
+std::int64_t element_count(const std::vector<std::int64_t>& shape) {
+  return std::accumulate(shape.begin(), shape.end(), std::int64_t{1}, std::multiplies<>());
+}
+
 std::string index_text(const std::vector<OutTensor>& tensors, const std::vector<TensorFile>& files) {
   nlohmann::ordered_json map = nlohmann::ordered_json::object();
   std::int64_t bytes = 0;
   for (const TensorFile& file : files)
     for (std::size_t i = file.first; i < file.first + file.count; ++i) {
       map[tensors[i].name] = file.info.file;
-      bytes += io::tensor_bytes(tensors[i].dtype, tensors[i].shape);
+      bytes += element_count(tensors[i].shape) * size_of(tensors[i].element);
     }
   nlohmann::ordered_json index;
   index["metadata"]["total_size"] = bytes;
@@ -107,10 +132,11 @@ std::string copied_tokenizer(const std::string& from, const std::string& to) {
 
 /// An A or a B of one projection: rows of a checkpoint's tensor.
 OutTensor adapter_tensor(const std::string& name, std::vector<std::int64_t> shape,
-                         std::span<const float> values, kernels::DType dtype) {
-  return {name, dtype, std::move(shape), [values, dtype](const OutTensor::Take& take) {
-            std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(kernels::size_of(dtype)));
-            convert(Element::f32, std::as_bytes(values), dtype, bytes);
+                         std::span<const float> values, Element element) {
+  return {name, element, std::move(shape), [name, values, element](const OutTensor::Take& take) {
+            if (element == Element::f16) return narrowing(name, element, take)(std::as_bytes(values));
+            std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(size_of(element)));
+            convert(Element::f32, std::as_bytes(values), held_in(element), bytes);
             take(bytes);
           }};
 }
@@ -124,7 +150,7 @@ struct PeftAdapters {
 
 /// `all` must outlive the result.
 PeftAdapters peft_adapters(const AdapterCheckpoint& source, const std::string& family,
-                           const std::vector<WeightAdapters>& all, kernels::DType dtype) {
+                           const std::vector<WeightAdapters>& all, Element element) {
   job::ModelOptions plain = source.model();
   plain.lora = {};
   std::map<std::string, MappedTensor> mapped;
@@ -144,9 +170,9 @@ PeftAdapters peft_adapters(const AdapterCheckpoint& source, const std::string& f
     };
     const std::int64_t columns = adapters.columns;
     peft.tensors.push_back(adapter_tensor("base_model.model." + module + ".lora_A.weight", {rank, columns},
-                                          slice(adapters.a, row_of_a * columns, rank * columns), dtype));
+                                          slice(adapters.a, row_of_a * columns, rank * columns), element));
     peft.tensors.push_back(adapter_tensor("base_model.model." + module + ".lora_B.weight", {part.rows, rank},
-                                          slice(adapters.b, row_of_b * rank, part.rows * rank), dtype));
+                                          slice(adapters.b, row_of_b * rank, part.rows * rank), element));
   };
   for (const WeightAdapters& adapters : all) {
     const MappedTensor& weight = mapped.at(adapters.weight);
@@ -199,7 +225,8 @@ Exported export_adapters(const AdapterCheckpoint& source, const ExportOptions& o
   source.verify();
   std::vector<WeightAdapters> all;
   for (const std::string& weight : source.weights()) all.push_back(source.read(weight));
-  const PeftAdapters peft = peft_adapters(source, family, all, options.dtype.value_or(source.dtype()));
+  const PeftAdapters peft =
+      peft_adapters(source, family, all, options.element.value_or(element_of(source.dtype())));
   io::NewDirectory out(options.out);
   options.on_partial(out.partial());
   const std::vector<TensorFile> files =
@@ -238,10 +265,10 @@ Exported export_weights(const ExportOptions& options) {
   const std::vector<MappedTensor> mapped = map_tensors(tensor_rules(family), source->model());
   for (std::size_t i = 0; i < mapped.size(); ++i)
     for (const TheirTensor& part : mapped[i].parts)
-      pieces.push_back({mapped[i], part, options.dtype.value_or(source->tensors()[i].dtype)});
+      pieces.push_back({mapped[i], part, options.element.value_or(element_of(source->tensors()[i].dtype))});
   std::vector<OutTensor> tensors;
   for (const Piece& piece : pieces)
-    tensors.push_back({piece.part.name, piece.dtype, piece.tensor.their_shape(piece.part),
+    tensors.push_back({piece.part.name, piece.element, piece.tensor.their_shape(piece.part),
                        [&source, &piece](const OutTensor::Take& take) { give_piece(*source, piece, take); }});
 
   io::NewDirectory out(options.out);
@@ -254,7 +281,7 @@ Exported export_weights(const ExportOptions& options) {
   storage->write("config.json",
                  io::bytes_of(write_config(family, source->model(),
                                            origin.config.empty() ? origin.generation_config : origin.config,
-                                           pieces.front().dtype)));
+                                           pieces.front().element)));
   storage->write("generation_config.json",
                  io::bytes_of(origin.generation_config.empty() ? "{\n  \"_from_model_config\": true\n}\n"
                                                                : origin.generation_config));

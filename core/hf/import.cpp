@@ -66,7 +66,7 @@ Imported import_weights(const ImportOptions& options) {
   std::vector<OutTensor> tensors;
   for (const SourceTensor& tensor : source->tensors())
     tensors.push_back(
-        {tensor.name, tensor.dtype, tensor.shape,
+        {tensor.name, element_of(tensor.dtype), tensor.shape,
          [&source, &tensor](const OutTensor::Take& take) { give_rows(*source, tensor, take); }});
   const std::vector<TensorFile> files = write_tensor_files(
       out.partial(), tensors, options.most_shard_bytes,

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/hf/elements.h"
 #include "io/checkpoint/checkpoint.h"
 
 namespace trainerd::core::hf {
@@ -14,7 +15,7 @@ namespace trainerd::core::hf {
 /// A tensor to write, and a function that gives its bytes in pieces, in order.
 struct OutTensor {
   std::string name;
-  kernels::DType dtype = kernels::DType::f32;
+  Element element = Element::f32;
   std::vector<std::int64_t> shape;
   using Take = std::function<void(std::span<const std::byte>)>;
   std::function<void(const Take&)> give;

@@ -82,8 +82,8 @@ std::string quoted(const std::string& text) { return to_text(nlohmann::ordered_j
 /// `,"name":{...}`. Written as text, since a header has thousands of entries and a plan makes one for each
 /// rank that it records.
 void append_entry(std::string& text, const StoredTensor& tensor) {
-  text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" + word_of(tensor.dtype) +
-          "\",\"shape\":[";
+  text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" +
+          (tensor.word.empty() ? word_of(tensor.dtype) : tensor.word) + "\",\"shape\":[";
   for (std::size_t i = 0; i < tensor.shape.size(); ++i)
     text += (i > 0 ? "," : "") + std::to_string(tensor.shape[i]);
   text += "],\"data_offsets\":[" + std::to_string(tensor.begin) + "," + std::to_string(tensor.end) + "]}";

@@ -18,6 +18,8 @@ struct StoredTensor {
   std::vector<std::int64_t> shape;
   std::int64_t begin = 0;
   std::int64_t end = 0;
+  /// Written in place of the dtype's own word, for a dtype of this size that only other programs have: "F16".
+  std::string word = {};
 };
 
 /// The parsed header of a safetensors file: 8 bytes little-endian length, JSON, data.

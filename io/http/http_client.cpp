@@ -63,11 +63,13 @@ const Curl& curl() {
 struct Reply {
   std::size_t limit;
   HttpResponse response;
+  bool too_long = false;
 };
 
 std::size_t take(char* bytes, std::size_t size, std::size_t count, void* to) {
   Reply& reply = *static_cast<Reply*>(to);
-  if (reply.response.body.size() + size * count > reply.limit) return 0;  // ends the transfer with an error
+  reply.too_long = reply.response.body.size() + size * count > reply.limit;
+  if (reply.too_long) return 0;  // ends the transfer with an error
   reply.response.body.append(bytes, size * count);
   return size * count;
 }
@@ -95,6 +97,7 @@ int is_aborted(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 struct HttpClient::State {
   CURL* handle = nullptr;
   std::atomic<bool> aborted = false;
+  bool too_long = false;  // the latest reply
 };
 
 HttpClient::HttpClient() : state_(std::make_unique<State>()) {
@@ -106,6 +109,8 @@ HttpClient::HttpClient() : state_(std::make_unique<State>()) {
 HttpClient::~HttpClient() { curl().cleanup(state_->handle); }
 
 void HttpClient::abort() { state_->aborted = true; }
+
+bool HttpClient::reply_was_too_long() const { return state_->too_long; }
 
 std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::string& why) {
   const Curl& c = curl();
@@ -151,6 +156,7 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
   long status = 0;
   if (code == CURLE_OK) c.get(handle, CURLINFO_RESPONSE_CODE, &status);
   c.free_all(headers);
+  state_->too_long = reply.too_long;
   if (code != CURLE_OK) {
     why = error[0] != 0 ? error.data() : c.error_text(code);
     return std::nullopt;

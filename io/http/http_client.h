@@ -38,6 +38,8 @@ class HttpClient {
 
   /// None, and `why`, without a whole reply of at most `max_reply` bytes in time.
   std::optional<HttpResponse> send(const HttpRequest& request, std::string& why);
+  /// Whether the latest reply had more than `max_reply` bytes.
+  bool reply_was_too_long() const;
   /// From any thread: what is under way ends within about a second, and nothing more is sent.
   void abort();
 

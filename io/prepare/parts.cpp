@@ -49,6 +49,12 @@ void refuse_what_is_no_text(const std::string& path, std::span<const std::byte> 
   if (foreign)
     throw base::data_error(path + ": this is " + foreign->what +
                            ", not text or JSON lines: unpack or convert it first, or take it off the list");
+  const auto starts = [&](unsigned first, unsigned second) {
+    return head.size() >= 2 && std::to_integer<unsigned>(head[0]) == first &&
+           std::to_integer<unsigned>(head[1]) == second;
+  };
+  if (starts(0xff, 0xfe) || starts(0xfe, 0xff))
+    throw base::data_error(path + ": this is text in UTF-16: convert it first (iconv -f UTF-16 -t UTF-8)");
   if (has_token_magic(head))
     throw base::data_error(path + ": this is a token file already; train on it as it is");
 }

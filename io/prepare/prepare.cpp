@@ -367,6 +367,7 @@ bool is_complete(const std::string& out, const std::string& plan) {
 
 Prepared prepare_data(const PrepareOptions& options,
                       const std::function<void(const PrepareProgress&)>& report) {
+  if (options.out.empty()) throw base::spec_error("--out: it is empty: name the directory that is made");
   const std::string out = without_slash(options.out);
   const std::unique_ptr<Tokenizer> tokenizer = open_tokenizer(options.tokenizer);
   const DocumentForm form = form_of(options, *tokenizer);

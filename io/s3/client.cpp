@@ -26,6 +26,7 @@ namespace {
 
 constexpr double kFirstWait = 0.1, kLongestWait = 20;  // seconds
 constexpr int kMaxRenewals = 5;                        // of credentials, for one request
+constexpr int kWrongReplies = 2;                       // to one request, after which it is sent again
 constexpr std::size_t kMinReply = std::size_t{1} << 20;
 constexpr std::int64_t kMaxParts = 10'000;
 constexpr std::size_t kListReply = std::size_t{16} << 20;  // a page of 1,000 keys has at most a few MiB
@@ -141,7 +142,7 @@ struct S3Client::State {
 
   HttpClient& lease();
   void give_back(HttpClient& connection);
-  std::optional<HttpResponse> try_once(const HttpRequest& request, std::string& why);
+  std::optional<HttpResponse> try_once(const Request& request, const HttpRequest& http, std::string& why);
   HttpResponse send(const Request& request);
   using Pairs = std::vector<std::pair<std::string, std::string>>;
   void each_page(const S3Path& prefix, Pairs query, const Pairs& markers,
@@ -168,12 +169,15 @@ void S3Client::State::give_back(HttpClient& connection) {
   idle.push_back(&connection);
 }
 
-std::optional<HttpResponse> S3Client::State::try_once(const HttpRequest& request, std::string& why) {
+std::optional<HttpResponse> S3Client::State::try_once(const Request& request, const HttpRequest& http,
+                                                      std::string& why) {
   HttpClient& connection = lease();
   if (stopped) connection.abort();  // one that was made after the stop
-  auto reply = connection.send(request, why);
+  auto reply = connection.send(http, why);
+  const bool too_long = connection.reply_was_too_long();
   give_back(connection);
   ++requests;
+  if (too_long) throw too_long_error(request.path, request.doing, request.max_reply);
   return reply;
 }
 
@@ -195,7 +199,7 @@ HttpResponse S3Client::State::send(const Request& request) {
     const AwsCredentials used = credentials.get();
     const double begun = base::monotonic_seconds();
     std::string why;
-    const auto reply = try_once(signed_request(request, used, settings), why);
+    const auto reply = try_once(request, signed_request(request, used, settings), why);
     if (stopped) throw_stopped(request.path);
     if (reply && reply->status >= 200 && reply->status < 300 && !is_worth_retry(*reply)) {
       succeeded = true;
@@ -265,15 +269,25 @@ void S3Client::get(const S3Path& path, const std::string& etag, std::int64_t off
   request.headers["range"] = "bytes=" + std::to_string(offset) + "-" + std::to_string(last);
   if (!etag.empty()) request.headers["if-match"] = etag;
   request.max_reply = std::max(out.size(), kMinReply);
-  const HttpResponse reply = state_->send(request);
   const std::string range = "bytes " + std::to_string(offset) + "-" + std::to_string(last) + "/";
-  if (reply.status != 206 || !header_of(reply, "content-range").starts_with(range) ||
-      reply.body.size() != out.size())
-    throw S3Error(S3Error::Kind::refused,
-                  path.text() + ": cannot read: bytes " + std::to_string(offset) + " to " +
-                      std::to_string(last) + " were asked for, and the store gave others (status " +
-                      std::to_string(reply.status) + ", " + std::to_string(reply.body.size()) +
-                      " bytes): it does not serve ranges, or the object became shorter");
+  const auto is_right = [&](const HttpResponse& reply) {
+    return reply.status == 206 && header_of(reply, "content-range").starts_with(range) &&
+           reply.body.size() == out.size();
+  };
+  HttpResponse reply = state_->send(request);
+  // What is between here and the store may have cut one reply, or answered in its place.
+  for (int failures = 0; !is_right(reply) && failures < kWrongReplies; ++failures) {
+    state_->pause(failures, "");
+    ++state_->retries;
+    reply = state_->send(request);
+  }
+  if (!is_right(reply))
+    throw S3Error(
+        S3Error::Kind::refused,
+        path.text() + ": cannot read: bytes " + std::to_string(offset) + " to " + std::to_string(last) +
+            " were asked for, and the store gave others " + std::to_string(kWrongReplies + 1) +
+            " times (status " + std::to_string(reply.status) + ", " + std::to_string(reply.body.size()) +
+            " bytes): it, or a proxy before it, does not serve ranges, or the object became shorter");
   std::memcpy(out.data(), reply.body.data(), out.size());
   state_->bytes_read += static_cast<std::int64_t>(out.size());
 }

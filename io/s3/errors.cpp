@@ -88,9 +88,27 @@ S3Error reply_error(const S3Path& path, const char* doing, const HttpResponse& r
   if (reply.status == 404) return {Kind::absent, failed + "there is no such object: check the key"};
   if (reply.status == 412)
     return {Kind::changed, failed + "the object was replaced since it was opened: restore it and resume"};
+  if (reply.status == 416)
+    return {Kind::changed, failed + "the object became shorter since it was opened: restore it and resume"};
+  if (reply.status >= 300 && reply.status < 400) {
+    const auto location = reply.headers.find("location");
+    return {Kind::refused,
+            failed + "the store sends the request elsewhere" +
+                (location == reply.headers.end() ? "" : ", to " + location->second.substr(0, kShown)) +
+                ", and a signed request is not sent on: set AWS_ENDPOINT_URL to the store's own address"};
+  }
+  if (code == "InvalidObjectState")
+    return {Kind::refused,
+            failed + "the object is archived: restore it to a class that can be read, and resume"};
   if (reply.status == 403 || reply.status == 401 || may_be_expired(reply, false))
     return {Kind::denied, failed + remedy_of_denial(code)};
   return {Kind::refused, failed + "the store refused the request"};
+}
+
+S3Error too_long_error(const S3Path& path, const char* doing, std::size_t bytes) {
+  return {S3Error::Kind::refused,
+          path.text() + ": cannot " + doing + ": the store sent more than the " + std::to_string(bytes) +
+              " bytes that were asked for: it, or a proxy before it, does not serve ranges"};
 }
 
 }  // namespace trainerd::io

@@ -21,4 +21,7 @@ std::string status_text(const HttpResponse& reply);
 S3Error reply_error(const S3Path& path, const char* doing, const HttpResponse& reply,
                     const S3Settings& settings);
 
+/// Of a reply of more than the `bytes` that were asked for.
+S3Error too_long_error(const S3Path& path, const char* doing, std::size_t bytes);
+
 }  // namespace trainerd::io

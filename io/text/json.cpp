@@ -3,6 +3,8 @@
 #include <limits>
 #include <set>
 
+#include "io/text/utf8.h"
+
 namespace trainerd::io {
 namespace {
 
@@ -49,7 +51,9 @@ nlohmann::json parse_json(
     // Without the library's number: "[json.exception.parse_error.101] parse error at ...".
     const std::string what = e.what();
     const std::size_t end = what.find("] ");
-    throw JsonError("not valid JSON: " + (end == std::string::npos ? what : what.substr(end + 2)));
+    // It shows the bytes that were read last.
+    throw JsonError("not valid JSON: " +
+                    with_replacements(end == std::string::npos ? what : what.substr(end + 2)));
   }
 }
 

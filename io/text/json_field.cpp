@@ -50,8 +50,9 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
     // "[json.exception...] parse error at line 1, column 9: ...": the line is another one in the file.
     std::string text = error.what();
     text.resize(std::min(text.size(), invalid_utf8(text)));  // it shows the bytes that were read last
-    const std::size_t column = text.find("column ");
-    throw JsonError("not valid JSON: " + (column == std::string::npos ? text : text.substr(column)));
+    std::size_t begin = text.find("column ");
+    if (begin == std::string::npos) begin = text.find("] ") == std::string::npos ? 0 : text.find("] ") + 2;
+    throw JsonError("not valid JSON: " + text.substr(begin));
   }
 
   std::string take() {

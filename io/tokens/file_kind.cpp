@@ -35,7 +35,7 @@ constexpr std::array kMagics{
     Magic{"ustar\0"sv, 257, "a tar archive", "unpack it first"},
     Magic{"ustar  \0"sv, 257, "a tar archive", "unpack it first"},
     Magic{"MMIDIDX\0\0"sv, 0, "the index of a Megatron data set, not its tokens",
-          "name the .bin beside it, which is then read by this index"},
+          "name the .bin beside it, which is then read by this index; if there is none, copy it too"},
     Magic{"TNTIDX\0\0"sv, 0, "an index of the older format TNTIDX, not tokens",
           "make the data again with Megatron's preprocess_data.py, which writes MMIDIDX"},
     Magic{"PAR1\x15"sv, 0, "a Parquet file", kConvert},

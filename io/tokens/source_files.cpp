@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "io/tokens/dataset_files.h"
 #include "io/tokens/mask_files.h"
 #include "kernels/base/error.h"
 
@@ -30,6 +31,7 @@ std::vector<ListedFile> list_data(const std::vector<std::string>& paths, DataFor
   std::vector<std::string> named = paths;
   for (std::string& path : named) path = megatron_data_path(path, from);
   std::vector<ListedFile> files = list_files(named, from);
+  check_datasets_are_whole(files, from);
   std::set<std::string> companions;
   for (const ListedFile& file : files) {
     companions.insert(megatron_index_path(file.path));

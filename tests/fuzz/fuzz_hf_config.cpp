@@ -17,7 +17,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const base::CheckpointError&) {
     return 0;
   }
-  const std::string written = core::hf::write_config(config.family, config.model, text, kernels::DType::bf16);
+  const std::string written =
+      core::hf::write_config(config.family, config.model, text, core::hf::Element::bf16);
   const core::hf::SourceConfig again = core::hf::read_config(written, "config.json");
   if (again.family != config.family ||
       core::model::model_identity(again.model) != core::model::model_identity(config.model))

@@ -93,6 +93,10 @@ class HuggingFace(NodesTest):
                     self.command("import", out, "--out", again)
                     self.command("export", again, "--out", self.root / (name + ".out2"))
                     self.assert_same(self.root / (name + ".out2"), tensors, "F32" if dtype == "F16" else None)
+                    if dtype == "F16":
+                        self.command("export", again, "--out", self.root / (name + ".out16"), "--dtype", "fp16")
+                        self.assert_same(self.root / (name + ".out16"), tensors)
+                        self.assertEqual(json.loads((self.root / (name + ".out16") / "config.json").read_text())["torch_dtype"], "float16")
                     self.assertFalse(list(self.root.glob("*.partial*")))
 
     def test_trained_on_any_layout_the_weights_come_out_as_they_went_in(self):
@@ -268,6 +272,12 @@ class HuggingFace(NodesTest):
         self.command("export", self.root / "ckpt", "--out", self.root / "wide")
         self.assertIn("finite", self.command("export", self.root / "ckpt", "--out", self.root / "narrow", "--dtype", "bf16", status=5))
         self.assertFalse((self.root / "narrow").exists())
+        file.write_bytes(data[:-4] + struct.pack("<f", 65520))
+        self.command("import", directory, "--out", self.root / "ckpt16")
+        last = max(safetensors_places(data).items(), key=lambda item: item[1])[0]
+        self.assertRegex(self.command("export", self.root / "ckpt16", "--out", self.root / "narrow", "--dtype", "fp16", status=5),
+                         re.escape(last) + ": value [0-9]+ is 65520, and fp16 holds 65504 at most: export by --dtype bf16 or fp32")
+        self.assertEqual(list(self.root.glob("narrow*")), [])
 
     def test_fields_that_say_what_is_so_anyway_are_taken(self):
         directory, tensors = self.source("qwen2", use_mrope=False, rope_interleaved=False)
@@ -518,6 +528,12 @@ class HuggingFace(NodesTest):
         self.run_job(self.job(), *short, "--set", "model={layers: 1, hidden: 64, heads: 4, ffn: 128, vocab: 256, seq_len: 64, "
                      "norm: layer, mlp: gelu}", "--set", f"output={self.root / 'odd'}")
         self.assertIn("no Hugging Face family", self.command("export", self.root / "odd", "--out", self.root / "x", status=5))
+
+
+def safetensors_places(data):
+    """Where each tensor ends."""
+    header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
+    return {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
 
 
 def struct_nan():

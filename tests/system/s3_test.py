@@ -277,6 +277,38 @@ class ObjectStore(RunTest):
         self.assertRegex(told("s3:///x", status=2), "expected s3://bucket/key")
         self.assertRegex(self.run_job(self.write_job("bad", "gs://x"), status=2), r"data.sources: 'gs://x/documents': expected s3://")
 
+    def test_replies_that_are_not_what_was_asked_for_are_asked_for_again_or_named(self):
+        path, large = "s3://corpora/odd/a.bin", bytes(range(256)) * (8 << 10)
+        self.store.objects["corpora/odd/a.bin"] = large
+        asked = []
+
+        def inspect(rewrite, status=4):
+            asked.clear()
+
+            def rewritten(*reply):
+                with self.store.lock:
+                    asked.append(reply)
+                return rewrite(len(asked), *reply)
+
+            self.store.rewrite = rewritten
+            return self.data_command("inspect", path, "--dtype", "uint16", status=status)
+
+        error = lambda code: f"<Error><Code>{code}</Code></Error>".encode()
+        good = inspect(lambda n, *reply: reply, status=0)
+        half = lambda n, status, body, headers: (status, body[:len(body) // 2], headers)
+        # One reply that was cut, though it is complete by its own length, and one of a proxy's.
+        self.assertEqual(inspect(lambda n, *reply: half(n, *reply) if n == 1 else (200, b"<html>", {}) if n == 2 else reply, status=0), good)
+        self.assertRegex(inspect(half), r"the store gave others 3 times \(status 206, [0-9]+ bytes\): it, or a proxy before it, does not serve ranges")
+        self.assertEqual(len(asked), 3)
+        # All of the object, at once and not for minutes.
+        self.assertRegex(inspect(lambda n, *reply: (200, large, {})), "sent more than the [0-9]+ bytes that were asked for: it, or a proxy before it, does not")
+        self.assertEqual(len(asked), 1)
+        self.assertIn("the object became shorter since it was opened", inspect(lambda n, *reply: (416, error("InvalidRange"), {})))
+        self.assertRegex(inspect(lambda n, *reply: (302, b"", {"Location": "http://elsewhere/x"})), "elsewhere, to http://elsewhere/x.*set AWS_ENDPOINT_URL")
+        self.assertIn("the object is archived", inspect(lambda n, *reply: (403, error("InvalidObjectState"), {})))
+        self.assertIn("have expired", inspect(lambda n, *reply: (400, error("ExpiredToken"), {})))
+        self.assertEqual(len(asked), 1)
+
     def test_objects_are_written_listed_and_removed_through_failures(self):
         """By the client alone (`test_io [.s3-store]`): what writes checkpoints will use."""
         self.store.page = 2

@@ -45,7 +45,7 @@ core::job::ModelOptions tiny_qwen() {
 void write_directory(const std::string& path, const std::string& family,
                      const core::job::ModelOptions& model) {
   std::filesystem::create_directories(path);
-  std::ofstream(path + "/config.json") << core::hf::write_config(family, model, "", kernels::DType::f32);
+  std::ofstream(path + "/config.json") << core::hf::write_config(family, model, "", core::hf::Element::f32);
   std::vector<io::StoredTensor> stored;
   for (const auto& tensor : core::hf::map_tensors(core::hf::tensor_rules(family), model))
     for (const auto& part : tensor.parts)
@@ -149,6 +149,40 @@ TEST_CASE("half precision becomes fp32 exactly, and what is not finite is found"
   CHECK(bad == 5);
 }
 
+TEST_CASE(
+    "every finite half comes back, and what lies between two goes to the nearer, of equal ones the even",
+    "[hf]") {
+  std::vector<std::uint16_t> halves(0x7c00);
+  for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> wide(halves.size());
+  core::hf::convert(core::hf::Element::f16, std::as_bytes(std::span(halves)), kernels::DType::f32,
+                    std::as_writable_bytes(std::span(wide)));
+  const auto narrowed = [](const std::vector<float>& values) {
+    std::vector<std::uint16_t> out(values.size());
+    CHECK(core::hf::convert_to_half(values, std::as_writable_bytes(std::span(out))) == std::nullopt);
+    return out;
+  };
+  CHECK(narrowed(wide) == halves);
+  std::vector<float> between, above, negative;
+  std::vector<std::uint16_t> even, next, signed_halves;
+  for (std::size_t i = 0; i + 1 < halves.size(); ++i) {
+    between.push_back((wide[i] + wide[i + 1]) / 2);
+    even.push_back(static_cast<std::uint16_t>(i % 2 == 0 ? i : i + 1));
+    above.push_back(std::nextafter(between.back(), INFINITY));
+    next.push_back(static_cast<std::uint16_t>(i + 1));
+    negative.push_back(-wide[i]);
+    signed_halves.push_back(static_cast<std::uint16_t>(0x8000 | i));
+  }
+  CHECK(narrowed(between) == even);
+  CHECK(narrowed(above) == next);
+  CHECK(narrowed(negative) == signed_halves);
+  std::vector<std::uint16_t> out(3);
+  for (const float large : {65520.0f, -1e30f, INFINITY, NAN})
+    CHECK(core::hf::convert_to_half(std::vector<float>{1, 65519, large},
+                                    std::as_writable_bytes(std::span(out))) == 2);
+  CHECK(out[1] == 0x7bff);
+}
+
 namespace {
 
 core::job::ModelOptions tiny_windows() {
@@ -189,7 +223,7 @@ TEST_CASE("scaled angles and windows of every kind come back from a config.json"
   m.attention = {};
   models.push_back(m);
   for (const core::job::ModelOptions& model : models) {
-    const std::string text = core::hf::write_config("qwen3", model, "", kernels::DType::f32);
+    const std::string text = core::hf::write_config("qwen3", model, "", core::hf::Element::f32);
     CAPTURE(text);
     CHECK(core::hf::read_config(text, "config.json").model == model);
     CHECK(core::hf::family_of(model, "") == "qwen3");
@@ -274,7 +308,7 @@ TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come bac
                                       {"granite", tiny_granite()},
                                       {"phi3", tiny_phi()},
                                       {"olmo2", tiny_olmo()}}) {
-    const std::string text = core::hf::write_config(family, model, "", kernels::DType::f32);
+    const std::string text = core::hf::write_config(family, model, "", core::hf::Element::f32);
     CAPTURE(text);
     CHECK(core::hf::read_config(text, "config.json").model == model);
     CHECK(core::hf::family_of(model, "") == family);

@@ -293,6 +293,11 @@ TEST_CASE("what is no tokenizer file is refused") {
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir.path()); }), Contains("name the tokenizer.json"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "cut.json"); }),
              Contains("cut.json: not valid JSON"));
+  // What was read last is shown as text.
+  write_file(dir / "bytes.json", "{\"a\xff\": 1}");
+  const std::string shown = message_of<DataError>([&] { open_tokenizer(dir / "bytes.json"); });
+  CHECK_THAT(shown, Contains("bytes.json: not valid JSON"));
+  CHECK(invalid_utf8(shown) == std::string::npos);
 }
 
 TEST_CASE("the first byte that is not UTF-8 is found") {

@@ -1,6 +1,7 @@
 #include "io/tokens/dataset_info.h"
 
 #include <catch2/catch.hpp>
+#include <filesystem>
 
 #include "io/tokens/token_source.h"
 #include "kernels/base/error.h"
@@ -33,4 +34,26 @@ TEST_CASE("a dataset.json beside token files puts its tokenizer into the data's 
   CHECK_THAT(message_of<DataError>([&] { open(12); }), Contains("name different tokenizers"));
   write_file(dir / "b/dataset.json", R"({"tokenizer": 1})");
   CHECK_THAT(message_of<DataError>([&] { open(12); }), Contains("b/dataset.json"));
+}
+
+TEST_CASE(
+    "a directory of prepared data of which files are missing is refused, and its files by name are not") {
+  const TempDir dir;
+  DataOptions data{.train = {dir.path()}, .valid = {}, .format = DataFormat::tokens};
+  data.dtype = TokenType::uint16;
+  write_file(dir / "a/dataset.json",
+             R"({"tokenizer": {"hash": "abc", "vocab": 12}, "files": [{"name": "x"}, {"name": "y"}]})");
+  for (const char* name : {"a/x.bin", "a/x.idx", "a/y.idx"}) write_file(dir / name, std::string(64, '\0'));
+  const auto message = [&] { return message_of<DataError>([&] { list_data(data.train, data.format, {}); }); };
+  CHECK_THAT(message(),
+             Contains("a/y.bin: it is not there, and the dataset.json beside it names it: copy it too"));
+  write_file(dir / "a/y.bin", std::string(64, '\0'));
+  CHECK(message().empty());
+  std::filesystem::remove(dir / "a/x.idx");
+  CHECK_THAT(message(), Contains("a/x.idx: it is not there"));
+  CHECK(list_data({dir / "a/x.bin"}, data.format, {}).size() == 1);
+  write_file(dir / "a/dataset.json", R"({"files": [{}]})");
+  CHECK_THAT(message(), Contains("a/dataset.json: \"name\" is missing"));
+  write_file(dir / "a/dataset.json", R"(["of another program"])");
+  CHECK(message().empty());
 }
