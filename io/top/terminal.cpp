@@ -24,9 +24,27 @@ constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 volatile sig_atomic_t crash_fd = -1;
 termios crash_termios;
 
+// Also to a terminal that was stopped (Ctrl-S), or whose reader has a frame still to read. A handler of a
+// signal may call it.
+void write_at_once(int fd, const char* text) {
+  std::size_t at = 0;
+  const std::size_t size = std::strlen(text);
+  for (int tries = 0; at < size && tries < 20; ++tries) {
+    const ssize_t n = ::write(fd, text + at, size - at);
+    if (n >= 0) {
+      at += static_cast<std::size_t>(n);
+      continue;
+    }
+    if (errno != EAGAIN && errno != EINTR) return;
+    ::tcflow(fd, TCOON);
+    pollfd writable{fd, POLLOUT, 0};
+    ::poll(&writable, 1, 50);
+  }
+}
+
 extern "C" void trainerd_put_terminal_back(int signal) {
   if (crash_fd >= 0) {
-    (void)!::write(crash_fd, kLeave, std::strlen(kLeave));
+    write_at_once(crash_fd, kLeave);
     ::tcsetattr(crash_fd, TCSANOW, &crash_termios);
   }
   ::raise(signal);  // the handler is gone: SA_RESETHAND
@@ -78,27 +96,10 @@ void LiveTerminal::leave() {
   if (!entered_) return;
   entered_ = false;
   waiting_.clear();
-  write_at_once(kLeave);
+  write_at_once(fd_.get(), kLeave);
   ::tcsetattr(fd_.get(), TCSANOW, &before_);
   handle_crashes(false);
   crash_fd = -1;
-}
-
-// Also to a terminal that was stopped (Ctrl-S).
-void LiveTerminal::write_at_once(const char* text) const {
-  std::size_t at = 0;
-  const std::size_t size = std::strlen(text);
-  for (int tries = 0; at < size && tries < 20; ++tries) {
-    const ssize_t n = ::write(fd_.get(), text + at, size - at);
-    if (n >= 0) {
-      at += static_cast<std::size_t>(n);
-      continue;
-    }
-    if (errno != EAGAIN && errno != EINTR) return;
-    ::tcflow(fd_.get(), TCOON);
-    pollfd writable{fd_.get(), POLLOUT, 0};
-    ::poll(&writable, 1, 50);
-  }
 }
 
 void LiveTerminal::draw(const std::vector<std::string>& lines) {

@@ -35,7 +35,6 @@ class LiveTerminal {
   bool flush();
 
  private:
-  void write_at_once(const char* text) const;
 
   base::UniqueFd fd_;
   termios before_{};

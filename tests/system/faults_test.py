@@ -174,8 +174,9 @@ class Faults(FaultsTest):
             self.assertEqual(bool(re.search(r"at the end of the run: .*/stop/report\.html.*directory", output)), kind == "stop")
 
     def test_a_slow_rank_holds_up_its_steps_and_changes_no_number(self):
-        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 40}))
-        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 40 times as long, for 5 steps"])
+        self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 200}))
+        self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 200 times as long, for 5 steps"])
+        # Most of such a small step is communication, which the fault leaves as it is.
         seconds = {s["step"]: s["step_seconds"] for s in self.steps("slow")}
         usual = statistics.median(s for step, s in seconds.items() if not 20 <= step < 25)
         self.assertGreater(min(seconds[step] for step in range(20, 25)), 4 * usual)
