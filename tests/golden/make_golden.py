@@ -43,7 +43,7 @@ class Config:
     seq: int = 24
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
-    yarn: tuple = ()  # factor, first length, turns of quick pairs, of slow ones
+    yarn: tuple = ()  # factor, first length, turns of quick pairs, of slow ones, whether the pairs between are whole ones
     window: int = 0
     pattern: tuple = ("full",)  # over and over
     sliding_theta: float = 0.0
@@ -66,7 +66,7 @@ CONFIGS = [
     Config("llama", 11, "rms", "rope", "swiglu", kv_heads=2, ffn=48),
     Config("gpt2", 12, "layer", "learned", "gelu", kv_heads=4, ffn=128, bias=True, tied=True),
     Config("qwen", 13, "rms", "rope", "swiglu", kv_heads=2, ffn=48, qkv_bias=True, qk_norm=True, tied=True),
-    Config("windows", 14, "rms", "rope", "swiglu", kv_heads=2, ffn=48, layers=3, yarn=(4.0, 12, 2.0, 0.5), window=7,
+    Config("windows", 14, "rms", "rope", "swiglu", kv_heads=2, ffn=48, layers=3, yarn=(4.0, 12, 2.0, 0.5, True), window=7,
            pattern=("sliding", "full"), sliding_theta=500.0),
     Config("gemma", 15, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, qk_norm=True, tied=True, window=7, pattern=("sliding", "full"),
            sliding_theta=500.0, placement="sandwich", less_one=True, scaled=True, query_scalar=20.0),
@@ -74,6 +74,9 @@ CONFIGS = [
     Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
            placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
     Config("sinks", 18, "rms", "rope", "swiglu", kv_heads=2, ffn=48, window=7, pattern=("sliding", "full"), sinks=True, rotary_fraction=0.5),
+    # The attention of gpt-oss, whose experts are not here.
+    Config("gpt_oss", 20, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, yarn=(4.0, 12, 2.0, 0.5, False), window=7,
+           pattern=("sliding", "full"), sinks=True),
     Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
            logit_divisor=3.0, score_scale=0.25),
 ]
@@ -179,9 +182,11 @@ def rope(x_BHSE, theta, yarn=()):
     frequency = theta ** (-torch.arange(0, e, 2, dtype=torch.float64) / e)
     scale = 1.0
     if yarn:
-        factor, length, quick, slow = yarn
+        factor, length, quick, slow, whole = yarn
         low, high = (e * math.log(length / (2 * math.pi * turns)) / (2 * math.log(theta)) for turns in (quick, slow))
-        low, high = max(math.floor(low), 0), min(math.ceil(high), e - 1)
+        if whole:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, e - 1)
         kept = 1 - ((torch.arange(e // 2, dtype=torch.float64) - low) / (high - low)).clamp(0, 1)
         frequency = frequency * kept + frequency / factor * (1 - kept)
         scale = 0.1 * math.log(factor) + 1

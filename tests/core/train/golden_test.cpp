@@ -81,6 +81,16 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.attention = {.window = 7, .pattern = {"sliding", "full"}, .sinks = true};
     m.rotary_fraction = 0.5;
   }
+  if (name == "gpt_oss") {
+    m.rope_scaling = {.kind = core::job::RopeScalingKind::yarn,
+                      .factor = 4,
+                      .original_max_position = 12,
+                      .beta_fast = 2,
+                      .beta_slow = 0.5,
+                      .truncate = false};
+    m.attention = {.window = 7, .pattern = {"sliding", "full"}, .sinks = true};
+    m.attention_bias = m.qkv_bias = true;
+  }
   if (name == "granite") {
     m.attention = {.scale = 0.25};
     m.embedding_scale = 5, m.residual_scale = 0.3, m.logit_divisor = 3;
@@ -150,7 +160,7 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
   const std::string name =
-      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo", "granite");
+      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss", "olmo", "granite");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -184,7 +194,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 
 TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run does", "[golden]") {
   const std::string name =
-      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "olmo", "granite");
+      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss", "olmo", "granite");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");
@@ -204,7 +214,7 @@ TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon
   const Golden golden("muon_" + name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm");
   core::job::JobSpec job = golden_job(name, "fp32");
-  job.optimizer.name = "muon";
+  job.optimizer.kind = core::job::OptimizerKind::muon;
   job.optimizer.lr = 2e-2;
   job.optimizer.adamw_lr = 5e-3;
   job.optimizer.schedule.min_lr = 4e-4;
