@@ -254,7 +254,7 @@ class Saving(RunTest):
                 folder = self.root / name / "checkpoints"
                 process = self.start(self.job(name), "--set", "steps=1000000", "--set", "checkpoint.keep=2", env=environment)
                 address = self.address(process)
-                self.wait_for(process, lambda: len(self.checkpoints(name)) == 2, "two checkpoints")
+                self.wait_for(process, lambda: len(self.checkpoints(name)) >= 2, "two checkpoints")
                 rules.write_text(rule + "\n")
                 self.wait_for(process, lambda: self.warnings("older checkpoints could not be removed, which is tried again after the next one", name), "the failure is an event")
                 self.assertRegex(scrape(address), r'trainerd_checkpoint_failures_total\{part="clean_up"\} [1-9]')

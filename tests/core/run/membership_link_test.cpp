@@ -141,17 +141,21 @@ TEST_CASE("an agent that is told to go before its second connection makes that y
   const std::uint16_t far = base::local_port(door.get());
   auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
   // By the first connection, the go comes together with the end of the rendezvous' handshake.
-  std::vector<std::thread> ways;
+  std::vector<std::jthread> ways;
   std::atomic<int> came{0};
-  std::thread passes([&] {
+  std::jthread passes([&] {
     for (pollfd p{door.get(), POLLIN, 0}; came < 2 && ::poll(&p, 1, 10'000) > 0;) {
       const int outside = ::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC);
       const std::chrono::milliseconds late(came++ == 0 ? 500 : 0);
       ways.emplace_back([outside, port, late] {
         const base::UniqueFd near(outside);
         std::string why;
-        if (const base::UniqueFd inside = base::try_connect({"127.0.0.1", port}, 5, why))
-          relay(near.get(), inside.get(), late);
+        base::UniqueFd inside;
+        for (int tries = 0; !inside && tries < 1000; ++tries) {  // the leader may not listen yet
+          inside = base::try_connect({"127.0.0.1", port}, 5, why);
+          if (!inside) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        }
+        if (inside) relay(near.get(), inside.get(), late);
       });
     }
   });
@@ -161,6 +165,4 @@ TEST_CASE("an agent that is told to go before its second connection makes that y
   std::unique_ptr<run::Membership> follower = follows.get();
   CHECK(came == 2);
   leader.reset(), follower.reset();
-  passes.join();
-  for (std::thread& way : ways) way.join();
 }
