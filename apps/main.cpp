@@ -318,7 +318,7 @@ class CommandLine {
     };
     with_failures("--step-seconds", simulate_.step_seconds, "Seconds of one step");
     with_failures("--checkpoint-bytes", simulate_.checkpoint_bytes, "Bytes of a checkpoint, of all ranks");
-    with_failures("--save-seconds", simulate_.save_seconds, "Seconds that training stands still for a save");
+    with_failures("--save-seconds", simulate_.save_seconds, "Seconds of checkpoint stall for a save");
     with_failures("--weeks", simulate_.weeks, "Wall time of a simulated run");
     with_failures("--runs", simulate_.runs, "Simulated runs");
     simulate->callback([this] { chosen_ = [this] { return simulate_command(simulate_); }; });

@@ -57,8 +57,14 @@ struct AverageOptions {
   bool operator==(const AverageOptions&) const = default;
 };
 
+enum class OptimizerKind : std::uint8_t {
+  adamw,
+  muon,  ///< the matrices of layers; AdamW updates all else
+};
+constexpr const char* to_string(OptimizerKind kind) { return kind == OptimizerKind::muon ? "muon" : "adamw"; }
+
 struct OptimizerOptions {
-  std::string name = "adamw";  ///< adamw | muon: Muon for the matrices of layers, AdamW for all else
+  OptimizerKind kind = OptimizerKind::adamw;  ///< key `name`
   double lr = 3e-4;
   double momentum = 0.95;  ///< muon only, as all to `adamw_lr`
   bool nesterov = true;

@@ -136,12 +136,12 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
            "): " + gibibytes(snapshots * plan.snapshot_bytes);
   if (plan.staging_bytes > 0)
     terms += "\n  staging of snapshots and communication, on the host: " + gibibytes(plan.staging_bytes);
+  using Kind = kernels::MemoryBudget::RegionKind;
   std::string advice = "a smaller model (model.layers, model.hidden)";
-  if (largest != nullptr && largest->name != "persistent" && job.batch.micro > 1)
+  if (largest != nullptr && largest->kind != Kind::persistent && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
-  if (largest != nullptr && largest->name.starts_with("forward_to_") &&
-      job.recompute.kind != job::RecomputeKind::full)
+  if (largest != nullptr && largest->kind == Kind::kept && job.recompute.kind != job::RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";

@@ -110,7 +110,7 @@ class Checker {
       if (!given("precision.params")) r.params = r.compute;
       name_recipe(r);
     }
-    if (!given("optimizer.lr") && job_.optimizer.name == "muon") job_.optimizer.lr = 0.02;
+    if (!given("optimizer.lr") && job_.optimizer.kind == job::OptimizerKind::muon) job_.optimizer.lr = 0.02;
     if (!given("output")) job_.output = "runs/" + job_.name;
     derive_documents(job_, [this](const char* path) { return given(path); });
   }

@@ -27,7 +27,7 @@ void add_failure_fields(std::vector<Field>& fields, const std::string& prefix, F
   add("min_replicas", &f.min_replicas, "below which an elastic job waits").between(1, kMaxNodes);
   add("elastic.replan", &f.replan, "with any layout of the devices left, taken to be as fast per device");
   const auto add_memory = [&](const std::string& name, FailureSpec::Memory& m) {
-    add(name + ".save_seconds", &m.save_seconds, "training stands still; given: there is such a copy")
+    add(name + ".save_seconds", &m.save_seconds, "checkpoint stall of a save; given: there is such a copy")
         .at_least(0);
     add(name + ".write_seconds", &m.write_seconds, "until the copy counts").at_least(0);
     add(name + ".restore_seconds", &m.restore_seconds, "from that copy").at_least(0);

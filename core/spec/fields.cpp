@@ -186,11 +186,14 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
 
 void add_optimizer(FieldTable& t, job::OptimizerOptions& o) {
   job::LrSchedule& s = o.schedule;
-  t.add("optimizer.name", &o.name, "the update rule").among(o.name, {"adamw", "muon"});
+  t.choice("optimizer.name", o.kind,
+           {{"adamw", job::OptimizerKind::adamw}, {"muon", job::OptimizerKind::muon}}, "the update rule");
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
       .above(0)
       .or_else("`3.0e-04`; muon: `0.02`");
-  const auto of_muon = [&](Field& field) { field.idle_if(o.name != "muon", "only name: muon has it"); };
+  const auto of_muon = [&](Field& field) {
+    field.idle_if(o.kind != job::OptimizerKind::muon, "only name: muon has it");
+  };
   of_muon(t.add("optimizer.momentum", &o.momentum, "weight of the past in Muon's mean of gradients")
               .from_below(0, 1));
   of_muon(t.add("optimizer.nesterov", &o.nesterov, "move along the mean as the next step would see it"));
@@ -273,15 +276,6 @@ const std::string& Choice::word() const {
   const auto at = std::find(values.begin(), values.end(), *value);
   base::check(at != values.end(), "every value of a key has a word");
   return words[static_cast<std::size_t>(at - values.begin())];
-}
-
-Field& Field::among(const std::string& held, std::vector<std::string> words) {
-  std::string quoted;
-  for (const std::string& word : words) quoted += (quoted.empty() ? "`" : ", `") + word + "`";
-  only_if(std::find(words.begin(), words.end(), held) != words.end(), quoted,
-          "set it to " + list_words(words));
-  allowed = std::move(words);
-  return *this;
 }
 
 std::vector<Field> fields_of(job::JobSpec& job) {

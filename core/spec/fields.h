@@ -153,8 +153,6 @@ struct Field {
     allowed = {value};
     return only_if(held, "`" + value + "`", "set it to " + value + or_else_do);
   }
-  /// A text of which these are the only ones so far.
-  Field& among(const std::string& held, std::vector<std::string> words);
   Field& heads_section() { return short_form = true, *this; }
   Field& written_if(bool condition) { return written = condition, *this; }
   Field& idle_if(bool condition, std::string why) {

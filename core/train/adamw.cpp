@@ -11,7 +11,7 @@ AdamW::AdamW(const job::JobSpec& job, model::ParamView& view, Backend& backend)
       rounding_(job.precision.rounding),
       view_(view),
       backend_(backend),
-      lr_factor_(options_.name == "muon" ? options_.adamw_lr / options_.lr : 1) {
+      lr_factor_(options_.kind == job::OptimizerKind::muon ? options_.adamw_lr / options_.lr : 1) {
   for (const model::StatePart& part : view.state_parts()) {
     ranges_.push_back(part.ranges);
     for (UpdateRange& range : ranges_.back()) {

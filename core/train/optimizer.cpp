@@ -10,8 +10,8 @@
 namespace trainerd::core::train {
 
 parallel::Granularity optimizer_cut(const job::OptimizerOptions& options, const model::ParamInfo& info) {
-  const bool whole =
-      options.name == "muon" && info.trainable && info.shard.granularity == parallel::Granularity::matrix;
+  const bool whole = options.kind == job::OptimizerKind::muon && info.trainable &&
+                     info.shard.granularity == parallel::Granularity::matrix;
   return whole ? parallel::Granularity::matrix : parallel::Granularity::element;
 }
 

@@ -135,7 +135,7 @@ void Snapshot::load_part(Backend& backend, Stream& stream, const Part& part, con
 std::map<std::string, std::string> checkpoint_identity(const job::JobSpec& job) {
   std::map<std::string, std::string> identity = model::model_identity(job.model);
   identity["seed"] = std::to_string(job.seed);
-  identity["optimizer.name"] = job.optimizer.name;
+  identity["optimizer.name"] = to_string(job.optimizer.kind);
   identity["precision.master"] = name_of(job.precision.master);
   identity["precision.moments"] = name_of(job.precision.moments);
   if (job.optimizer.average.on()) identity["ema"] = "true";

@@ -9,14 +9,17 @@ namespace {
 
 using namespace kernels;
 
+/// Of forward, for backward: less of it with recomputation.
+bool is_kept(SlotClass c) { return c == SlotClass::forward_to_backward || c == SlotClass::forward_to_weight; }
+
 /// "forward_to_backward", and with several pools "forward_to_backward.1".
 std::string region_name(std::size_t slot_class, std::size_t pool, std::size_t pools) {
   const auto c = static_cast<SlotClass>(slot_class);
   return std::string(to_string(c)) + (pools == 1 || shared_by_chunks(c) ? "" : "." + std::to_string(pool));
 }
 
-MemoryBudget::Region region_of(const Arena& arena, std::int64_t copies) {
-  MemoryBudget::Region region{arena.name(), arena.high_water() * copies, {}};
+MemoryBudget::Region region_of(const Arena& arena, std::int64_t copies, MemoryBudget::RegionKind kind) {
+  MemoryBudget::Region region{arena.name(), kind, arena.high_water() * copies, {}};
   for (std::size_t term = 0; term < arena.terms_at_peak().size(); ++term)
     if (arena.terms_at_peak()[term] > 0)
       region.terms[to_string(static_cast<MemoryTerm>(term))] = arena.terms_at_peak()[term] * copies;
@@ -38,8 +41,8 @@ const char* to_string(SlotClass slot_class) {
 }
 
 StepMemory::StepMemory(const SlotCounts& slots, std::int64_t alignment)
-    : persistent_(Arena::dry("persistent", alignment)),
-      scratch_(Arena::dry("scratch", alignment)),
+    : persistent_(Arena::dry(kPersistentRegion, alignment)),
+      scratch_(Arena::dry(kScratchRegion, alignment)),
       pool_of_chunk_(slots.pool_of_chunk),
       slots_(slots.of_pool.size()) {
   for (std::size_t pool = 0; pool < slots_.size(); ++pool)
@@ -55,8 +58,9 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
     return buffers_.back().data();
   };
   const std::int64_t alignment = backend.target().alignment;
-  persistent_ = Arena("persistent", allocate("persistent"), budget.bytes_of("persistent"), alignment);
-  scratch_ = Arena("scratch", allocate("scratch"), budget.bytes_of("scratch"), alignment);
+  persistent_ =
+      Arena(kPersistentRegion, allocate(kPersistentRegion), budget.bytes_of(kPersistentRegion), alignment);
+  scratch_ = Arena(kScratchRegion, allocate(kScratchRegion), budget.bytes_of(kScratchRegion), alignment);
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const int count = slots.of_pool[pool][i];
@@ -85,10 +89,11 @@ MemoryBudget StepMemory::budget() const {
 }
 
 MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
+  using RegionKind = MemoryBudget::RegionKind;
   base::check(counts.pool_of_chunk == pool_of_chunk_, "ranks that are alike have the same pools");
   MemoryBudget budget;
-  budget.regions.push_back(region_of(persistent_, 1));
-  budget.regions.push_back(region_of(scratch_, 1));
+  budget.regions.push_back(region_of(persistent_, 1, RegionKind::persistent));
+  budget.regions.push_back(region_of(scratch_, 1, RegionKind::scratch));
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const std::vector<Arena>& slots = slots_[pool][i];
@@ -98,7 +103,9 @@ MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
       const auto largest = std::max_element(slots.begin(), slots.end(), [](const Arena& a, const Arena& b) {
         return a.high_water() < b.high_water();
       });
-      budget.regions.push_back(region_of(*largest, counts.of_pool[pool][i]));
+      budget.regions.push_back(
+          region_of(*largest, counts.of_pool[pool][i],
+                    is_kept(static_cast<SlotClass>(i)) ? RegionKind::kept : RegionKind::passed));
     }
   }
   return budget;

@@ -25,6 +25,8 @@ constexpr bool shared_by_chunks(SlotClass c) {
 }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
+/// The other regions of a step's memory, beside one for each class of slots.
+inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch";
 
 /// How many slots a rank has: the larger of the training and the evaluation schedule's. Chunks of a pool
 /// share its slots, each as large as the largest of them needs.

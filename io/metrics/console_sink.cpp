@@ -17,7 +17,7 @@ constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
 constexpr double kLineSeconds = 5;      // plain lines
 constexpr double kLoggedSeconds = 60;   // of run.log
 constexpr std::int64_t kFirstLines = 3;
-constexpr int kLeastBar = 6;             // cells
+constexpr int kMinBar = 6;               // cells
 constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
 
 std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); }
@@ -93,10 +93,10 @@ void ConsoleSink::State::draw_bar() {
     return std::clamp(screen.width() - 1 - static_cast<int>(head.size() + tail.size()), 0, 40);
   };
   std::string tail = tail_with(last->mfu ? of_peak() : "");
-  if (room_beside(tail) < kLeastBar) tail = tail_with("");
+  if (room_beside(tail) < kMinBar) tail = tail_with("");
   const int room = room_beside(tail);
   std::string line = head;
-  if (room >= kLeastBar) {
+  if (room >= kMinBar) {
     // Eighths of a cell, so that the bar moves smoothly.
     static constexpr std::array<const char*, 8> kEighths{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     const int eighths = static_cast<int>(done * 8 * room);
@@ -204,7 +204,7 @@ void ConsoleSink::on_evaluation(const EvaluationRecord& record) {
 }
 
 void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
-  state_->say(fmt::format("checkpoint at step {}: {} in {}; training stood still for {}", record.step,
+  state_->say(fmt::format("checkpoint at step {}: {} in {}; checkpoint stall {}", record.step,
                           short_bytes(record.bytes), short_duration(record.write_seconds),
                           short_duration(record.snapshot_seconds)));
 }

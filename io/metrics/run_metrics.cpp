@@ -150,7 +150,7 @@ struct RunMetrics::State {
                                     "Snapshots that the node's ranks left in memory, those of checkpoints "
                                     "included.")};
   Single<Counter> snapshot_seconds{
-      counter(r, "trainerd_snapshot_seconds_total", "Seconds that training stood still for them.")};
+      counter(r, "trainerd_snapshot_seconds_total", "Seconds of checkpoint stall that they cost.")};
   Family<Counter>& restores =
       counter(r, "trainerd_restores_total", "Restarts of the workers by what their state came from.");
   std::shared_ptr<AgeGauge> partner_age = std::make_shared<AgeGauge>(
@@ -402,7 +402,7 @@ void RunMetrics::on_nodes(const NodesRecord& record) { state_->supervision.on_no
 
 void RunMetrics::on_prediction(const PredictionRecord& record) {
   for (const PredictionTerm& term : record.terms) {
-    if (term.name == "memory_bytes") state_->planned_bytes.get().Set(term.predicted);
+    if (term.kind == PredictionTerm::Kind::memory_bytes) state_->planned_bytes.get().Set(term.predicted);
     else state_->planned_seconds.Add({{"term", term.name}}).Set(term.predicted);
     state_->plan_error.Add({{"term", term.name}}).Set(term.error);
   }

@@ -193,6 +193,11 @@ const char* name_of(CadenceRecord::Source source) {
   return kSources.at(static_cast<std::size_t>(source));
 }
 
+PredictionTerm::Kind prediction_kind(std::string_view name) {
+  if (name == "step_seconds") return PredictionTerm::Kind::step_seconds;
+  return name == "memory_bytes" ? PredictionTerm::Kind::memory_bytes : PredictionTerm::Kind::part_seconds;
+}
+
 const char* name_of(RestoreTier tier) {
   constexpr std::array<const char*, 4> kTiers{"start", "disk", "memory", "partner"};
   return kTiers.at(static_cast<std::size_t>(tier));

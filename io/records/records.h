@@ -115,7 +115,7 @@ struct EvaluationProgress {
 struct CheckpointRecord {
   std::int64_t step = 0;
   std::int64_t bytes = 0;
-  double snapshot_seconds = 0;  ///< training stood still
+  double snapshot_seconds = 0;  ///< checkpoint stall
   double write_seconds = 0;     ///< hash, write, fsync, rename
   std::string path;
   double wall_time = 0;
@@ -124,7 +124,7 @@ struct CheckpointRecord {
 /// The state of every rank of a node after a step, complete in the node's memory.
 struct SnapshotRecord {
   std::int64_t step = 0;
-  double seconds = 0;  ///< training stood still
+  double seconds = 0;  ///< checkpoint stall
 };
 
 /// A snapshot of a node that was sent to its partner.
@@ -156,7 +156,7 @@ struct CadenceRecord {
   double interval_seconds = 0;
   double mtbf_seconds = 0;
   Source source = Source::history;
-  double stall_seconds = 0;  ///< of a save: training stands still
+  double stall_seconds = 0;  ///< checkpoint stall of a save
   double write_seconds = 0;  ///< of a save
 };
 /// "given", "cluster", "history".
@@ -164,12 +164,15 @@ const char* name_of(CadenceRecord::Source source);
 
 /// The plan's figures beside the measured ones.
 struct PredictionTerm {
-  std::string name;  ///< "step_seconds", "memory_bytes", or a part of the ledger
+  enum class Kind : std::uint8_t { step_seconds, part_seconds, memory_bytes };
+  Kind kind = Kind::part_seconds;
+  std::string name;  ///< of a part of the ledger; "step_seconds", "memory_bytes" of the others
   double predicted = 0;
   double measured = 0;
   double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the
                      ///< predicted step
 };
+PredictionTerm::Kind prediction_kind(std::string_view name);
 /// Once a run: medians over some of its first steps.
 struct PredictionRecord {
   std::int64_t first_step = 0, last_step = 0;

@@ -168,7 +168,7 @@ void RunHistory::add_memory(RunStatus& status) const {
   for (const RankStatus& rank : ranks_)
     if (rank.used_bytes) used += *rank.used_bytes, planned += rank.planned_bytes;
   for (const PredictionTerm& term : prediction_.terms)
-    if (used == 0 && term.name == "memory_bytes") {
+    if (used == 0 && term.kind == PredictionTerm::Kind::memory_bytes) {
       used = static_cast<std::int64_t>(term.measured);
       planned = static_cast<std::int64_t>(term.predicted);
     }

@@ -121,7 +121,8 @@ Object object_of_prediction(const PredictionRecord& p) {
 PredictionRecord prediction_of(const Json& o) {
   PredictionRecord p{int_member(o, "first_step"), int_member(o, "last_step"), {}};
   for (const Json& t : list_member(o, "terms"))
-    p.terms.push_back({string_member(t, "name"), number_member(t, "predicted"), number_member(t, "measured"),
+    p.terms.push_back({prediction_kind(string_member(t, "name")), string_member(t, "name"),
+                       number_member(t, "predicted"), number_member(t, "measured"),
                        number_member(t, "error")});
   return p;
 }

@@ -18,7 +18,7 @@ using std::chrono::system_clock;
 // AWS gives new ones 5 minutes before the old expire at the latest.
 constexpr std::chrono::minutes kBeforeEnd{5};
 // Those of a shorter life are used until shortly before their end.
-constexpr std::chrono::seconds kLeast{10};
+constexpr std::chrono::seconds kMinLifetime{10};
 constexpr double kContainerSeconds = 5;
 constexpr int kTries = 3;
 
@@ -150,7 +150,7 @@ AwsCredentials Credentials::get() {
     if (fresh != *known_) ++renewals_;
     known_ = std::move(fresh);
   } catch (const base::SpecError&) {
-    if (is_due(*known_, kLeast)) throw;  // until then the old ones serve
+    if (is_due(*known_, kMinLifetime)) throw;  // until then the old ones serve
   }
   return *known_;
 }

@@ -209,14 +209,14 @@ std::optional<unsigned char> byte_of_piece(std::string_view text) {
 }
 
 std::optional<SentencePieceModel> parse_sentencepiece_model(std::string_view bytes) {
-  constexpr std::size_t kMostPieces = 1 << 24;
+  constexpr std::size_t kMaxPieces = 1 << 24;
   SentencePieceModel model;
   try {
     Message message(bytes);
     for (Field field; message.next(field);) {
       switch (field.number) {
         case 1:
-          if (model.pieces.size() == kMostPieces) throw NoMessage{};
+          if (model.pieces.size() == kMaxPieces) throw NoMessage{};
           model.pieces.push_back(read_piece(field.text()));
           break;
         case 2: read_trainer_spec(field.text(), model); break;

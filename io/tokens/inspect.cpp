@@ -6,7 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <cmath>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <string_view>
@@ -232,10 +231,10 @@ Report report(const std::string& path, const std::vector<Description>& files, co
     sources.push_back(d.file);
   }
   const auto differs = [&files](const Description& d) {
-    return std::strcmp(d.file.layout.format, files[0].file.layout.format) != 0;
+    return !d.file.layout.is_alike(files[0].file.layout);
   };
   const bool mixed = std::any_of(files.begin(), files.end(), differs);
-  const bool text = std::string_view(files[0].file.layout.format) == "text";
+  const bool text = files[0].file.layout.kind == TokenLayout::Kind::text;
   Report out(path);
   if (files.size() > 1) out.line("files", std::to_string(files.size()));
   out.json()["files"] = files.size();

@@ -236,7 +236,7 @@ std::string outside_text(const SourceFile& file, std::uint32_t id, std::int64_t 
 
 std::string ids_problem(const SourceFile& file, const IdScan& scan, std::int64_t vocab) {
   if (scan.outside > 0) return outside_text(file, scan.first_outside_id, scan.first_outside, vocab);
-  const bool headerless = std::string_view(file.layout.format).starts_with("headerless");
+  const bool headerless = file.layout.kind == TokenLayout::Kind::headerless;
   if (headerless && scan.tokens >= kMinForHalves && scan.upper_halves_zero && !scan.lower_halves_zero) {
     const char* held = file.layout.token_bytes == 2 ? "int32" : "int64";
     return fmt::format(

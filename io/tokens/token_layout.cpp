@@ -77,8 +77,12 @@ TokenLayout text_layout(std::span<const std::byte> head, std::int64_t file_bytes
                            ": these are JSON lines, and format: text would train on their braces and keys: "
                            "write their texts to a "
                            "plain file (jq -r .text); to train on the JSON itself, name the file .txt");
-  return {
-      .format = "text", .type = TokenType::uint8, .token_bytes = 1, .data_offset = 0, .tokens = file_bytes};
+  return {.kind = TokenLayout::Kind::text,
+          .format = "text",
+          .type = TokenType::uint8,
+          .token_bytes = 1,
+          .data_offset = 0,
+          .tokens = file_bytes};
 }
 
 TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes, const std::string& path) {
@@ -91,7 +95,8 @@ TokenLayout own_layout(std::span<const std::byte> head, std::int64_t file_bytes,
   if (width != 2 && width != 4)
     throw base::data_error(path + ": its header says " + std::to_string(width) +
                            " bytes a token; only 2 and 4 exist");
-  TokenLayout layout{.format = width == 2 ? "trainerd uint16" : "trainerd uint32",
+  TokenLayout layout{.kind = TokenLayout::Kind::trainerd,
+                     .format = width == 2 ? "trainerd uint16" : "trainerd uint32",
                      .type = width == 2 ? TokenType::uint16 : TokenType::uint32,
                      .token_bytes = width,
                      .data_offset = kTokenHeaderBytes};
@@ -107,7 +112,8 @@ TokenLayout llmc_layout(const LlmcKind& kind, std::span<const std::byte> head, s
   if (const auto version = field<std::uint32_t>(head, 4); version != kind.version)
     throw base::data_error(path + ": " + kind.format + " version " + std::to_string(version) +
                            "; this program reads version " + std::to_string(kind.version));
-  TokenLayout layout{.format = kind.format,
+  TokenLayout layout{.kind = TokenLayout::Kind::llmc,
+                     .format = kind.format,
                      .type = kind.type,
                      .token_bytes = width_of(kind.type),
                      .data_offset = kLlmcHeaderBytes};
@@ -130,7 +136,8 @@ TokenLayout indexed_layout(const MegatronIndex& index, std::int64_t file_bytes, 
                                                 "Megatron int16",
                                                 "Megatron int64"};
   const std::int64_t width = width_of(index.type);
-  return {.format = kFormats.at(static_cast<std::size_t>(index.type)),
+  return {.kind = TokenLayout::Kind::megatron,
+          .format = kFormats.at(static_cast<std::size_t>(index.type)),
           .type = index.type,
           .token_bytes = width,
           .data_offset = 0,
@@ -186,7 +193,8 @@ TokenLayout headerless_layout(std::span<const std::byte> head, std::int64_t file
                                                 "headerless int8",
                                                 "headerless int16",
                                                 "headerless int64"};
-  return {.format = kFormats.at(static_cast<std::size_t>(request.dtype)),
+  return {.kind = TokenLayout::Kind::headerless,
+          .format = kFormats.at(static_cast<std::size_t>(request.dtype)),
           .type = request.dtype,
           .token_bytes = width,
           .data_offset = 0,

@@ -14,12 +14,17 @@ namespace trainerd::io {
 
 /// Where the tokens of one file lie. All integers in the files are little-endian.
 struct TokenLayout {
+  enum class Kind : std::uint8_t { text, trainerd, llmc, megatron, headerless };
+  Kind kind = Kind::text;
   const char* format = "";  ///< for people: "text", "trainerd uint16", "llm.c GPT-2 (uint16)", ...
   TokenType type = TokenType::uint8;
   std::int64_t token_bytes = 1;  ///< 1, 2, 4 or 8
   std::int64_t data_offset = 0;  ///< a multiple of 4
   std::int64_t tokens = 0;
   std::optional<MegatronIndex> index = {};  ///< that says where its documents lie
+
+  /// Whether files of both have one format.
+  bool is_alike(const TokenLayout& other) const { return kind == other.kind && type == other.type; }
 };
 
 /// What is known of a file before it is looked at.

@@ -85,7 +85,7 @@ void check_noted(const std::string& path, const DataFiles& from, const std::stri
 
 // That of a token file, where it has one.
 void verify_mask(VerifiedFile& verified) {
-  if (std::string_view(verified.file.layout.format) == "text") return;
+  if (verified.file.layout.kind == TokenLayout::Kind::text) return;
   find_mask(verified.file);
   const std::string& path = verified.file.mask;
   if (path.empty()) return;

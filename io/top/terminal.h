@@ -35,7 +35,6 @@ class LiveTerminal {
   bool flush();
 
  private:
-
   base::UniqueFd fd_;
   termios before_{};
   bool entered_ = false;

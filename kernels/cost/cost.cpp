@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/plan/attention_problem.h"
-#include "kernels/cuda/plan/loss_plan.h"
+#include "kernels/cuda/launch/attention_problem.h"
+#include "kernels/cuda/launch/loss_launch.h"
 
 namespace trainerd::kernels {
 namespace {

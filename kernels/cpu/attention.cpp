@@ -1,9 +1,9 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/plan/attention_plan.h"
-#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/tiling/attention_tiling.h"
+#include "kernels/cpu/tiling/blocks.h"
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {

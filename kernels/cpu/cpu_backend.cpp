@@ -10,8 +10,8 @@
 #include "kernels/base/clock.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/kernel_tables.h"
-#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/streaming_copy.h"
+#include "kernels/cpu/tiling/blocks.h"
 
 namespace trainerd::kernels {
 namespace {

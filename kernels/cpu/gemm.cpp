@@ -2,7 +2,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/kernel_tables.h"
-#include "kernels/cpu/plan/gemm_plan.h"
+#include "kernels/cpu/tiling/gemm_tiling.h"
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {

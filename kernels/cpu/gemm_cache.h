@@ -6,7 +6,7 @@
 #include <memory>
 #include <mutex>
 
-#include "kernels/cpu/plan/gemm.h"
+#include "kernels/cpu/tiling/gemm.h"
 #include "kernels/target/target.h"
 #include "kernels/tensor/dtype.h"
 

@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/tiling/blocks.h"
 
 namespace trainerd::kernels {
 

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/plan/blocks.h"
 #include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/tiling/blocks.h"
 #include "kernels/tensor/rng.h"
 
 namespace trainerd::kernels {

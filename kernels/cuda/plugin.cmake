@@ -5,9 +5,9 @@ if(NOT TRAINERD_BUILD_CUDA)
 endif()
 
 trainerd_room(kernels/cuda/runtime TYPE OBJECT USES kernels/backend LIBRARIES CUDA::cudart_static)
-trainerd_room(kernels/cuda/kernels TYPE OBJECT USES kernels/cuda/plan kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
+trainerd_room(kernels/cuda/kernels TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
 trainerd_room(kernels/cuda/attention TYPE OBJECT USES kernels/cuda/kernels LIBRARIES CUDA::cudart_static)
-trainerd_room(kernels/cuda/gemm TYPE OBJECT USES kernels/cuda/plan kernels/cuda/runtime LIBRARIES CUDA::cudart_static CUDA::cublasLt)
+trainerd_room(kernels/cuda/gemm TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static CUDA::cublasLt)
 # cuDNN and its header-only front end (deploy/install-cuda-deps.sh): without either, attention is by our own kernels, which the plan
 # and a counter show.
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})

@@ -114,8 +114,15 @@ class ArenaScope {
 
 /// Sizes of every region of one worker's device memory, fixed before step 0 by a dry run of the same step.
 struct MemoryBudget {
+  enum class RegionKind : std::uint8_t {
+    persistent,  ///< as long as the run
+    scratch,     ///< within an operator or a segment
+    kept,        ///< from a forward to its backward or its weight gradients
+    passed,      ///< between ranks, or from a backward to its weight gradients
+  };
   struct Region {
     std::string name;
+    RegionKind kind = RegionKind::persistent;
     std::int64_t bytes = 0;
     std::map<std::string, std::int64_t> terms;
   };

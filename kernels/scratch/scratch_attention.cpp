@@ -1,5 +1,5 @@
-#include "kernels/cpu/plan/attention_plan.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cpu/tiling/attention_tiling.h"
+#include "kernels/cuda/launch/scratch.h"
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {

@@ -1,6 +1,6 @@
-#include "kernels/cpu/plan/gemm.h"
-#include "kernels/cpu/plan/gemm_plan.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cpu/tiling/gemm.h"
+#include "kernels/cpu/tiling/gemm_tiling.h"
+#include "kernels/cuda/launch/scratch.h"
 #include "kernels/memory/memory.h"
 #include "kernels/scratch/scratch.h"
 

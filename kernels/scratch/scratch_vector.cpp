@@ -1,5 +1,5 @@
-#include "kernels/cpu/plan/blocks.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cpu/tiling/blocks.h"
+#include "kernels/cuda/launch/scratch.h"
 #include "kernels/memory/memory.h"
 #include "kernels/scratch/scratch.h"
 

@@ -109,7 +109,7 @@ def main():
         names = {"disk": ("to the disk, one in 50 steps", "1%"), "memory": ("to memory, one in 10 steps", "0.5%")}
         for way, (wall, stall) in costs(args, directory).items():
             what, wanted = names[way]
-            print(f"| wall time with saves {what}, over without | {100 * (wall - 1):+.2f}% (training stood still {100 * stall:.2f}%) | < {wanted} |")
+            print(f"| wall time with saves {what}, over without | {100 * (wall - 1):+.2f}% (checkpoint stall {100 * stall:.2f}%) | < {wanted} |")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@
 #include "kernels/cost/cost.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm_cache.h"
-#include "kernels/cpu/plan/gemm.h"
+#include "kernels/cpu/tiling/gemm.h"
 #include "kernels/scratch/scratch.h"
 
 namespace trainerd::bench {

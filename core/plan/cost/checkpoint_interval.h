@@ -11,7 +11,7 @@ namespace trainerd::core::plan {
 double daly_interval_seconds(double save_seconds, double mtbf_seconds);
 
 /// The same where a save is written behind training: no fewer than that takes, or saves would wait for each
-/// other. `save_seconds`: that training stands still.
+/// other. `save_seconds`: the checkpoint stall of a save.
 double checkpoint_interval_seconds(double save_seconds, double write_seconds, double mtbf_seconds);
 
 }  // namespace trainerd::core::plan

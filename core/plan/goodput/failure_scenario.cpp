@@ -94,8 +94,8 @@ CheckpointTier storage_tier(const job::JobSpec& job, const spec::FailureSpec& sp
   if (job.checkpoint.async) {
     tier.save_seconds =
         needs.get(figures.save_seconds,
-                  "--save-seconds: is required with checkpoint.async: true: how long training stands still "
-                  "for the snapshot");
+                  "--save-seconds: is required with checkpoint.async: true: the checkpoint stall of its "
+                  "snapshot");
     tier.write_seconds = needs.get(write_seconds, way + "write a checkpoint");
   } else {
     const auto save = figures.save_seconds ? figures.save_seconds : write_seconds;

@@ -14,7 +14,7 @@ namespace trainerd::core::plan {
 struct RunFigures {
   std::optional<double> step_seconds = {};
   std::optional<double> checkpoint_bytes = {};  ///< of all ranks
-  std::optional<double> save_seconds = {};      ///< training stands still for a save
+  std::optional<double> save_seconds = {};      ///< checkpoint stall of a save
 };
 
 /// The failures of the job's cluster, with "cluster.failures.KEY=VALUE" over them. Throws SpecError.

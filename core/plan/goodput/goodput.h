@@ -30,7 +30,7 @@ struct FailureKind {
 struct CheckpointTier {
   std::string name;
   FailureScope survives = FailureScope::process;  ///< this scope and lesser ones
-  double save_seconds = 0;                        ///< training stands still
+  double save_seconds = 0;                        ///< checkpoint stall of a save
   double write_seconds = 0;                       ///< from then until the copy counts; training goes on
   double restore_seconds = 0;
   std::int64_t every_steps = 0;  ///< 0: the optimum
@@ -58,7 +58,7 @@ struct FailureScenario {
 struct GoodputShares {
   double useful = 0;      ///< the goodput
   double reduced = 0;     ///< speed that missing replicas do not give
-  double checkpoint = 0;  ///< training stood still for a save
+  double checkpoint = 0;  ///< checkpoint stall
   double lost = 0;        ///< work since the restored copy, done again
   double detection = 0;
   double restart = 0;  ///< with the restore

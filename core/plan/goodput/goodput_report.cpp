@@ -54,7 +54,7 @@ std::string interruptions_text(const GoodputReport& r, const std::vector<TierPla
 }
 
 std::string checkpoints_text(const GoodputReport& r, const std::vector<TierPlan>& plans) {
-  std::string text = "  checkpoints       every              stands still   counts after   restored in\n";
+  std::string text = "  checkpoints       every              stall          counts after   restored in\n";
   for (const TierPlan& plan : plans) {
     const CheckpointTier& tier = plan.tier;
     const std::string every = formatted("%lld steps, ", static_cast<long long>(tier.every_steps)) +

@@ -41,12 +41,12 @@ struct TrafficPlan {
 struct CheckpointPlan {
   std::int64_t bytes = 0;       ///< of the whole checkpoint
   double snapshot_seconds = 0;  ///< that the copy to the host takes; 0: unknown
-  /// That training stands still for it. A GPU copies beside the next step's forward and backward, which only
+  /// Checkpoint stall. A GPU copies beside the next step's forward and backward, which only
   /// read what is saved; its optimizer waits for the rest.
   double stall_seconds = 0;
-  double failure_seconds = 0;  ///< mean time between failures of the job's nodes; 0: unknown
-  double interval_seconds =
-      0;  ///< between checkpoints that waste least (checkpoint_interval.h), as if all of the copy stood still
+  double failure_seconds = 0;   ///< mean time between failures of the job's nodes; 0: unknown
+  double interval_seconds = 0;  ///< between checkpoints that waste least (checkpoint_interval.h), as if all
+                                ///< of the copy were checkpoint stall
 };
 
 /// A change to the job that fits, or when none does, that needs least memory.

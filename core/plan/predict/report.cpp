@@ -144,7 +144,7 @@ std::string checkpoint_text(const Plan& plan) {
   std::string text = fmt::format("\ncheckpoint: {}", amount(static_cast<double>(c.bytes)));
   if (c.snapshot_seconds > c.stall_seconds)
     text += fmt::format(", copied from the devices in {}, beside the step", duration(c.snapshot_seconds));
-  if (c.stall_seconds > 0) text += fmt::format(", training stands still for {}", duration(c.stall_seconds));
+  if (c.stall_seconds > 0) text += fmt::format(", checkpoint stall {}", duration(c.stall_seconds));
   if (c.failure_seconds > 0) text += fmt::format("; a failure every {}", duration(c.failure_seconds));
   if (c.interval_seconds > 0)
     text +=

@@ -78,7 +78,7 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
       data_parallel_(parts),
       timed_(has_rates(parts.topology(), parts.job().precision.compute)),
       device_bytes_(device_bytes(parts.topology(), parts.job().parallel.ranks())) {
-  if (timed_ && parts.job().optimizer.name == "muon")
+  if (timed_ && parts.job().optimizer.kind == job::OptimizerKind::muon)
     orthogonal_seconds_ = orthogonal_seconds(parts.job().model, parts.topology());
 }
 
@@ -103,12 +103,12 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   const rank::RankRecord record = rank::record_rank(job, layout, rank, least, slots);
 
   ChunkCosts costs;
-  for (const auto& region : record.memory.regions) {
-    if (region.name == "scratch") costs.scratch_bytes = static_cast<double>(region.bytes);
-    for (std::size_t i = 0; i < train::kSlotClasses; ++i)
-      if (region.name == train::to_string(static_cast<train::SlotClass>(i)))
-        costs.slot_bytes[i] = static_cast<double>(region.bytes) / slots.of_pool.front()[i];
-  }
+  costs.scratch_bytes = static_cast<double>(record.memory.bytes_of(train::kScratchRegion));
+  for (std::size_t i = 0; i < train::kSlotClasses; ++i)
+    if (const int count = slots.of_pool.front()[i]; count > 0)
+      costs.slot_bytes[i] =
+          static_cast<double>(record.memory.bytes_of(train::to_string(static_cast<train::SlotClass>(i)))) /
+          count;
   if (!timed_) return costs;
   const auto seconds_of = [&](const rank::RecordedSegment& segment, std::optional<kernels::Operator> only) {
     double seconds = 0;

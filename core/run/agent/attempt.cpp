@@ -24,7 +24,7 @@ constexpr double kEndSeconds = 30;
 
 }  // namespace
 
-Attempt::Attempt(Run& run, WorldPlan plan, std::int64_t number)
+Attempt::Attempt(Run& run, PlannedWorld plan, std::int64_t number)
     : run_(run),
       plan_(std::move(plan)),
       number_(number),

@@ -15,10 +15,10 @@
 
 #include "core/run/agent/device_watch.h"
 #include "core/run/agent/node_snapshots.h"
+#include "core/run/agent/planned_world.h"
 #include "core/run/agent/rank_watch.h"
 #include "core/run/agent/ready_ranks.h"
 #include "core/run/agent/trace_files.h"
-#include "core/run/agent/world_plan.h"
 #include "core/run/supervise/repeated_failure.h"
 #include "core/run/wire/channel.h"
 #include "core/run/wire/messages.h"
@@ -48,7 +48,7 @@ struct Failure {
 class Attempt {
  public:
   /// Number `number` of `run`, from 1. Nothing is started yet.
-  Attempt(Run& run, WorldPlan plan, std::int64_t number);
+  Attempt(Run& run, PlannedWorld plan, std::int64_t number);
 
   /// Starts the workers where `start` says; with `held`, from that snapshot.
   void begin(Start start, const HeldStep* held);
@@ -74,7 +74,7 @@ class Attempt {
   /// Records the state of all ranks of another node.
   void set_node_state(std::int64_t node, io::RankState state);
 
-  const WorldPlan& plan() const { return plan_; }
+  const PlannedWorld& plan() const { return plan_; }
   std::int64_t number() const { return number_; }
   bool begun() const { return begun_; }
   const std::optional<Failure>& failure() const { return failure_; }
@@ -139,7 +139,7 @@ class Attempt {
   void handle(std::int64_t rank, const SpikeActed& m);
 
   Run& run_;
-  WorldPlan plan_;
+  PlannedWorld plan_;
   std::int64_t number_;
   bool begun_ = false;
   /// Where the ranks of a node alone meet, if NCCL joins them.

@@ -24,7 +24,7 @@ class Cadence {
 
   void add_step(double seconds) { options_.trained_seconds += seconds; }
   void add_interruption() { ++options_.interruptions; }
-  /// `stall_seconds`: that training stood still; `write_seconds`: until the checkpoint was complete.
+  /// `stall_seconds`: the checkpoint stall; `write_seconds`: until the checkpoint was complete.
   void add_save(double stall_seconds, double write_seconds);
 
   /// By the medians of the latest saves.

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/run/faults/fault_plan.h"
+#include "core/run/faults/fault_schedule.h"
 
 namespace trainerd::core::run {
 
@@ -37,7 +37,7 @@ class CheckpointFaults {
   std::vector<DueFault> take(std::int64_t step);
 
  private:
-  FaultPlan plan_;
+  FaultSchedule plan_;
   std::vector<DueFault> waiting_;
 };
 

@@ -17,7 +17,7 @@ double LossWatch::score(double loss) const {
 }
 
 bool LossWatch::add(std::int64_t step, double loss) {
-  const bool in_line = std::isfinite(loss) && (latest_.size() < kLeast || score(loss) < kOutlier);
+  const bool in_line = std::isfinite(loss) && (latest_.size() < kMinSteps || score(loss) < kOutlier);
   outliers_ = in_line ? 0 : outliers_ + 1;
   if (std::cmp_greater_equal(outliers_, kWindow)) latest_.clear();
   if (in_line || (latest_.empty() && std::isfinite(loss))) latest_.push_back({step, loss});

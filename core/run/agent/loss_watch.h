@@ -10,9 +10,9 @@ namespace trainerd::core::run {
 /// over the latest 128 steps. Only a loss that is too high is out of line.
 class LossWatch {
  public:
-  static constexpr std::size_t kWindow = 128;  ///< steps
-  static constexpr std::size_t kLeast = 16;    ///< of them: fewer are not judged
-  static constexpr double kOutlier = 8;        ///< z-score from which on a loss is out of line
+  static constexpr std::size_t kWindow = 128;   ///< steps
+  static constexpr std::size_t kMinSteps = 16;  ///< of them: fewer are not judged
+  static constexpr double kOutlier = 8;         ///< z-score from which on a loss is out of line
 
   /// Whether the loss is in line. One that is not is not among those that later ones are compared with,
   /// unless all of them are: then that is where the loss is now.

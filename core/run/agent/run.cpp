@@ -96,7 +96,7 @@ Run::Run(const AgentOptions& options, Membership& membership, RunSeries& series)
 
 /// What the run is held against, once it trains.
 void Run::plan() {
-  const WorldPlan& world = attempt_->plan();
+  const PlannedWorld& world = attempt_->plan();
   Planned planned;
   for (std::int64_t rank = world.here.first; rank < world.here.first + world.here.count; ++rank)
     planned.bytes[rank] =
@@ -199,7 +199,7 @@ AgentResult Run::run() {
 
 /// One attempt after the other, until the run is done, stopped, or failed for good.
 void Run::train() {
-  const WorldPlan& world = attempt_->plan();
+  const PlannedWorld& world = attempt_->plan();
   snapshots_.emplace(world.here, world.ranks.here, rank::snapshot_segments(job_));
   start_.job_yaml = spec::to_yaml(job_);
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)

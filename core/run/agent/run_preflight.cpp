@@ -37,7 +37,7 @@ void Run::judge_preflight(const ReadyRanks& ready) {
   for (const auto& [node, said] : ready.nodes()) report("storage", membership_.name_of(node), said.storage);
   for (const auto& [node, ahead] : ready.clocks())
     report("clock", membership_.name_of(node), clock_finding(ahead));
-  const WorldPlan& world = attempt_->plan();
+  const PlannedWorld& world = attempt_->plan();
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   for (const SlowDevice& slow : slow_devices(ready.rates(), cpu ? kSlowCpu : kSlowGpu))
     report("device", place_of(slow.rank, slow.rank / world.here.count, !membership_.alone(), world.layout),

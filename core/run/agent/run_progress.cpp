@@ -142,14 +142,14 @@ void Run::compare_with_plan() {
   if (record->terms.size() > 1)
     log::info("the plan against steps {} to {} (medians):", record->first_step, record->last_step);
   for (const io::PredictionTerm& term : record->terms) {
-    const bool bytes = term.name == "memory_bytes";
+    const bool bytes = term.kind == io::PredictionTerm::Kind::memory_bytes;
     log::info(
         "{}{} planned, {} measured: {:+.1f}%{}",
         record->terms.size() > 1 ? fmt::format("  {:<15} ", term.name) : "memory of the step: ",
         bytes ? io::short_bytes(static_cast<std::int64_t>(term.predicted))
               : io::short_duration(term.predicted),
         bytes ? io::short_bytes(static_cast<std::int64_t>(term.measured)) : io::short_duration(term.measured),
-        100 * term.error, bytes || term.name == "step_seconds" ? "" : " of the step");
+        100 * term.error, term.kind == io::PredictionTerm::Kind::part_seconds ? " of the step" : "");
   }
   sinks_.each(&io::MetricsSink::on_prediction, *record);
 }

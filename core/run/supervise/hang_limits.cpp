@@ -15,7 +15,7 @@ constexpr double kPlanSlack = 4;
 // A rank at work reaches a twentieth of the peak at least: beside the factor, a sixtieth.
 constexpr double kPeakSlack = 20;
 // Of a core, which a rank that spins gets at least.
-constexpr double kLeastShare = 0.2;
+constexpr double kMinShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
 double usual_seconds(const RankSight& sight) { return std::max(sight.step_seconds, sight.longest_seconds); }
@@ -69,7 +69,7 @@ double HangLimits::cpu_seconds(const RankSight& sight) const {
   const auto cores = static_cast<double>(threads);
   if (!in_step(sight.activity)) return cores * still_seconds(sight);
   if (allowed.usual_seconds <= 0) return kNever;
-  return std::max(kLeastShare * allowed.least_seconds, cores * factor * allowed.usual_seconds);
+  return std::max(kMinShare * allowed.least_seconds, cores * factor * allowed.usual_seconds);
 }
 
 double HangLimits::stop_seconds(const RankSight& sight) const {

@@ -21,7 +21,7 @@ std::string SpikeWatch::judge(const train::StepOutcome& o) const {
 }
 
 std::string SpikeWatch::judge(const char* what, double value, const std::deque<double>& latest) const {
-  if (options_.score == 0 || latest.size() < kLeast) return "";
+  if (options_.score == 0 || latest.size() < kMinSteps) return "";
   std::vector<double> values(latest.begin(), latest.end());
   const double median = io::median(values), score = robust_score(std::move(values), value);
   if (score < options_.score) return "";

@@ -14,7 +14,7 @@ namespace trainerd::core::run {
 /// all ranks, and so are its verdicts.
 class SpikeWatch {
  public:
-  static constexpr std::size_t kLeast = 16;  ///< steps: fewer are not judged
+  static constexpr std::size_t kMinSteps = 16;  ///< steps: fewer are not judged
 
   /// `rank`: this one; what is not finite is named by the rank that has it.
   SpikeWatch(const job::SpikesOptions& options, std::int64_t rank) : options_(options), rank_(rank) {}

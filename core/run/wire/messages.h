@@ -121,7 +121,7 @@ struct SnapshotReady {
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;  ///< that training stood still
+  double seconds = 0;  ///< checkpoint stall
 };
 /// A part of what a traced step was on this rank, in order; `last` ends it.
 struct StepTrace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/run/faults/fault_plan.h"
+#include "core/run/faults/fault_schedule.h"
 #include "core/run/wire/messages.h"
 #include "core/train/trainer.h"
 
@@ -48,7 +48,7 @@ class Injector {
                 const std::string& place);
   void report(const DueFault& due, const std::string& what);
 
-  FaultPlan plan_;
+  FaultSchedule plan_;
   std::int64_t rank_;
   train::Trainer& trainer_;
   Report report_;

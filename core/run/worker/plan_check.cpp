@@ -33,6 +33,7 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
     return std::nullopt;
   taken_ = true;
   io::PredictionRecord record{first_, last_, {}};
+  using Kind = io::PredictionTerm::Kind;
   const auto over = [](double measured, double predicted) {
     return predicted > 0 ? measured / predicted - 1 : 0;
   };
@@ -40,19 +41,19 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
     std::vector<double> seconds;
     for (const io::StepRecord& r : records_) seconds.push_back(r.step_seconds);
     const double measured = median(seconds), step = *planned_.step_seconds;
-    record.terms.push_back({"step_seconds", step, measured, over(measured, step)});
+    record.terms.push_back({Kind::step_seconds, "step_seconds", step, measured, over(measured, step)});
     for (const base::LedgerPartInfo& part : base::kLedgerParts) {
       std::vector<double> times;
       for (const io::StepRecord& r : records_) times.push_back(r.time[part.part]);
       const double took = median(times), expected = planned_.time[part.part];
       if (expected > 0 || took > 0.001 * step)
-        record.terms.push_back({part.name, expected, took, (took - expected) / step});
+        record.terms.push_back({Kind::part_seconds, part.name, expected, took, (took - expected) / step});
     }
   }
   double planned = 0, used = 0;
   for (const auto& [rank, bytes] : planned_.bytes) planned += static_cast<double>(bytes);
   for (const auto& [rank, bytes] : used_) used += static_cast<double>(bytes);
-  record.terms.push_back({"memory_bytes", planned, used, over(used, planned)});
+  record.terms.push_back({Kind::memory_bytes, "memory_bytes", planned, used, over(used, planned)});
   return record;
 }
 

@@ -41,7 +41,6 @@ class WorkerProcess {
   };
   /// Waits for the end.
   End wait();
-  bool reaped() const { return reaped_; }
 
  private:
   pid_t pid_ = -1;

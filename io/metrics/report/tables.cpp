@@ -79,10 +79,9 @@ std::string latest(const std::vector<Record>& records, const std::string& header
   return out + "</table></div>\n";
 }
 
-/// Seconds, or bytes where the name says so.
 std::string prediction_value(const PredictionTerm& term, double value) {
-  return term.name.ends_with("_bytes") ? short_bytes(static_cast<std::int64_t>(value))
-                                       : short_duration(value);
+  return term.kind == PredictionTerm::Kind::memory_bytes ? short_bytes(static_cast<std::int64_t>(value))
+                                                         : short_duration(value);
 }
 
 std::string prediction_table(const PredictionRecord& p) {

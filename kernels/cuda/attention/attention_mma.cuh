@@ -6,7 +6,7 @@
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/kernels/math.cuh"
 #include "kernels/cuda/kernels/mma_tile.cuh"
-#include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/launch/attention_problem.h"
 
 namespace trainerd::kernels::cuda {
 

@@ -1,6 +1,6 @@
 #include "kernels/cuda/backend/cuda_backend.h"
 #include "kernels/cuda/cudnn/attention_library.h"
-#include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/launch/attention_problem.h"
 
 namespace trainerd::kernels::cuda {
 namespace {

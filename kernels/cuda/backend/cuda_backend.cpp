@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/gemm/gemm_library.h"
-#include "kernels/cuda/plan/images.h"
+#include "kernels/cuda/launch/images.h"
 #include "kernels/cuda/runtime/check.h"
 #include "kernels/cuda/runtime/stream_graph.h"
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/backend/cuda_backend.h"
 #include "kernels/cuda/gemm/gemm_library.h"
-#include "kernels/cuda/plan/gemm_problem.h"
+#include "kernels/cuda/launch/gemm_problem.h"
 
 namespace trainerd::kernels::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "kernels/cuda/plan/gemm_problem.h"
+#include "kernels/cuda/launch/gemm_problem.h"
 #include "kernels/cuda/runtime/check.h"
 
 namespace trainerd::kernels::cuda {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/plan/gemm_choices.h"
+#include "kernels/cuda/launch/gemm_choices.h"
 #include "kernels/tensor/tensor.h"
 
 namespace trainerd::kernels::cuda {

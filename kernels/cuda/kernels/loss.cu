@@ -4,7 +4,7 @@
 //   and nothing.
 
 #include "kernels/cuda/kernels/loss.cuh"
-#include "kernels/cuda/plan/loss_plan.h"
+#include "kernels/cuda/launch/loss_launch.h"
 
 namespace trainerd::kernels::cuda {
 namespace {

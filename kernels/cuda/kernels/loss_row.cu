@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/kernels/loss.cuh"
 #include "kernels/cuda/kernels/mma.cuh"
-#include "kernels/cuda/plan/loss_plan.h"
+#include "kernels/cuda/launch/loss_launch.h"
 
 namespace trainerd::kernels::cuda {
 namespace {

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/kernels/launch.cuh"
-#include "kernels/cuda/plan/partials.h"
+#include "kernels/cuda/launch/partials.h"
 
 namespace trainerd::kernels::cuda {
 

@@ -9,7 +9,7 @@
 #include "kernels/cuda/kernels/launch.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
-#include "kernels/cuda/plan/hash_plan.h"
+#include "kernels/cuda/launch/hash_launch.h"
 
 namespace trainerd::kernels::cuda {
 namespace {

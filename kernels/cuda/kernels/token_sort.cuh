@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/kernels/launch.cuh"
-#include "kernels/cuda/plan/embedding_plan.h"
+#include "kernels/cuda/launch/embedding_launch.h"
 
 namespace trainerd::kernels::cuda {
 

@@ -12,7 +12,7 @@
 #include "core/train/batch_source.h"
 #include "core/train/trainer.h"
 #include "kernels/backend/observed_backend.h"
-#include "kernels/cuda/plan/gemm_choices.h"
+#include "kernels/cuda/launch/gemm_choices.h"
 #include "kernels/meta/meta_backend.h"
 #include "parallel/group/world.h"
 

@@ -189,7 +189,7 @@ TEST_CASE("what depends on several keys is checked of the merged job", "[spec][b
             .empty());
   CHECK(over_base("optimizer: {name: muon}\n", "optimizer: {name: adamw, betas: [0.9, 0.99]}\n").empty());
   CHECK(over_base("optimizer: {name: sgd}\n", "optimizer: {lr: 0.1}\n") ==
-        Lines{"job.yaml:2:19: optimizer.name: 'sgd' is not available yet: set it to adamw or muon"});
+        Lines{"job.yaml:2:19: optimizer.name: expected adamw or muon, got 'sgd'"});
   CHECK(over_base("optimizer: {schedule: {kind: constant}}\n", "optimizer: {schedule: {min_lr: 1e-5}}\n") ==
         Lines{"base.yaml:6:32: optimizer.schedule.min_lr: has no effect: kind: constant stays at lr; leave "
               "it out, "

@@ -371,7 +371,7 @@ TEST_CASE("what no code honours yet is refused by name", "[spec]") {
           "fp32 is not available yet: make it the same as precision.compute");
   refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
           "is not available yet: leave it out: every GEMM takes operands in precision.compute");
-  refused("optimizer.name=lion", "optimizer.name", "'lion' is not available yet: set it to adamw or muon");
+  refused("optimizer.name=lion", "optimizer.name", "expected adamw or muon, got 'lion'");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");
 }

@@ -214,7 +214,7 @@ TEST_CASE(
           "sweep.yaml:7:3: name: is made for each job from the sweep's: leave it out",
           "sweep.yaml:8:9: seed: expected a list of values, got '4'",
           "sweep.yaml:9:18: model.preset: unknown preset 'lama-3-8b' (nearest valid: llama-3-8b)",
-          "sweep.yaml:10:25: optimizer.name: 'sgd' is not available yet: set it to adamw or muon",
+          "sweep.yaml:10:25: optimizer.name: expected adamw or muon, got 'sgd'",
           "sweep.yaml:10:43: batch.micro: expected an integer, got 'x'",
           "sweep.yaml:11:19: random.samples: must be at least 1, got '0' (nearest valid: 1)",
           "sweep.yaml:11:29: optimizer.name: a range is for keys of one number: give its values in grid or "

@@ -186,7 +186,7 @@ TEST_CASE("steps of other shapes by graphs have the same bits", "[graphs]") {
   SECTION("many microbatches") { job.batch.micro = 1; }
   SECTION("recomputed layers") { job.recompute.kind = core::job::RecomputeKind::full; }
   SECTION("z-loss and label smoothing") { job.loss.z_loss = 1e-4, job.loss.label_smoothing = 0.1; }
-  SECTION("Muon") { job.optimizer.name = "muon", job.optimizer.lr = 2e-2; }
+  SECTION("Muon") { job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 2e-2; }
   SECTION("several chunks of a rank") {
     job.model.layers = 4;
     job.parallel.schedule = parallel::ScheduleKind::interleaved;
@@ -208,7 +208,7 @@ TEST_CASE("ranks whose steps communicate run what lies between as graphs", "[gra
   }
   SECTION("Muon, sharded") {
     job.parallel.dp = 2, job.batch.micro = 1;
-    job.optimizer.name = "muon", job.optimizer.lr = 2e-2;
+    job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 2e-2;
   }
   same_with_graphs(job);
 }

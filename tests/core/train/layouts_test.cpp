@@ -49,7 +49,7 @@ core::job::JobSpec job_of(const std::string& model) {
     job.model.kv_heads = 4;
   }
   if (model == "muon" || model == "muon-qwen") {
-    job.optimizer.name = "muon";
+    job.optimizer.kind = core::job::OptimizerKind::muon;
     job.optimizer.lr = 2e-2, job.optimizer.adamw_lr = 5e-3;
     job.batch.global = 12;
   }

@@ -105,14 +105,15 @@ TEST_CASE("samples of which nothing counts are as if they were not in the batch"
 }
 
 TEST_CASE("a mask that counts the first tokens trains as shorter sequences do", "[masks]") {
-  for (const std::string optimizer : {"adamw", "muon"}) {
+  for (const auto optimizer : {core::job::OptimizerKind::adamw, core::job::OptimizerKind::muon}) {
     core::job::JobSpec with = masked_job(), without = with;
-    with.optimizer.name = without.optimizer.name = optimizer;
+    with.optimizer.kind = without.optimizer.kind = optimizer;
     without.model.seq_len = 6;
     const MaskedCurve masked =
         run_masked(with, with, [](std::int64_t, std::int64_t, std::int64_t s) { return s < 6; });
     CHECK(masked.weight == std::vector<double>(6, 8 * 6));
-    check_close(masked, run_masked(without, with, all_count), optimizer == "muon" ? 1e-4 : 1e-5);
+    check_close(masked, run_masked(without, with, all_count),
+                optimizer == core::job::OptimizerKind::muon ? 1e-4 : 1e-5);
   }
 }
 

@@ -271,18 +271,20 @@ TEST_CASE("norms by group are those of one rank, and their squares add up to the
 
 TEST_CASE("an average of the weights follows them, wherever they lie", "[objective]") {
   struct Place {
-    std::string precision, optimizer;
+    std::string precision;
+    core::job::OptimizerKind optimizer;
     std::int64_t dp, zero, every;
   };
+  using enum core::job::OptimizerKind;
   const std::vector<Place> places{
-      {"fp32", "adamw", 1, 0, 1},
-      {"bf16", "adamw", 2, 1, 1},
-      {"fp32", "muon", 2, 3, 2},
-      {"{compute: bf16, grads: bf16, master: bf16, moments: bf16}", "adamw", 2, 2, 1}};
+      {"fp32", adamw, 1, 0, 1},
+      {"bf16", adamw, 2, 1, 1},
+      {"fp32", muon, 2, 3, 2},
+      {"{compute: bf16, grads: bf16, master: bf16, moments: bf16}", adamw, 2, 2, 1}};
   for (const Place& place : places) {
-    CAPTURE(place.precision, place.optimizer, place.dp, place.zero);
+    CAPTURE(place.precision, to_string(place.optimizer), place.dp, place.zero);
     core::job::JobSpec job = test::small_job(place.precision);
-    job.optimizer.name = place.optimizer;
+    job.optimizer.kind = place.optimizer;
     job.parallel.dp = place.dp, job.parallel.zero = place.zero;
     core::job::JobSpec plain = job;
     job.optimizer.average = {.decay = 0.9, .every = place.every};

@@ -267,10 +267,11 @@ TEST_CASE("the plan's figures and their errors are metrics once they are known")
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   sink.on_start(served_run());
   CHECK(scrape(sink).count(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0);
-  sink.on_prediction(
-      {5,
-       20,
-       {{"step_seconds", 2, 2.5, 0.25}, {"compute", 1.5, 1.75, 0.125}, {"memory_bytes", 1000, 1000, 0}}});
+  sink.on_prediction({5,
+                      20,
+                      {{PredictionTerm::Kind::step_seconds, "step_seconds", 2, 2.5, 0.25},
+                       {PredictionTerm::Kind::part_seconds, "compute", 1.5, 1.75, 0.125},
+                       {PredictionTerm::Kind::memory_bytes, "memory_bytes", 1000, 1000, 0}}});
   const auto m = scrape(sink);
   CHECK(m.at(R"(trainerd_plan_error_ratio{term="step_seconds"})") == 0.25);
   CHECK(m.at(R"(trainerd_plan_error_ratio{term="compute"})") == 0.125);
@@ -310,7 +311,10 @@ TEST_CASE("promtool finds nothing to complain about") {
   sink.on_step(served_step(5));
   sink.on_evaluation({.step = 6, .loss = 2.75, .tokens = 100, .seconds = 1});
   sink.on_checkpoint({.step = 6, .bytes = 1, .snapshot_seconds = 0.02, .write_seconds = 0.7, .path = "p"});
-  sink.on_prediction({5, 20, {{"step_seconds", 2, 2.5, 0.25}, {"memory_bytes", 1000, 1000, 0}}});
+  sink.on_prediction({5,
+                      20,
+                      {{PredictionTerm::Kind::step_seconds, "step_seconds", 2, 2.5, 0.25},
+                       {PredictionTerm::Kind::memory_bytes, "memory_bytes", 1000, 1000, 0}}});
   sink.on_rank_status({.rank = 0, .step = 5, .steps = 1, .time = {}, .resident_bytes = 1});
   const TempDir dir;
   write_file(dir / "metrics", http_get(sink.address(), "/metrics"));

@@ -233,7 +233,7 @@ TEST_CASE("run.json says what the logs do not, and the pace gives the time that 
     info.steps = 100;
     info.memory_planned_bytes = 1000;
     facts.on_start(info);
-    facts.on_prediction({5, 20, {{"memory_bytes", 1000, 900, -0.1}}});
+    facts.on_prediction({5, 20, {{PredictionTerm::Kind::memory_bytes, "memory_bytes", 1000, 900, -0.1}}});
     const double end = base::monotonic_seconds() + 60;
     while (read_file(run.dir / "run.json").find("memory_bytes\"") == std::string::npos)
       REQUIRE(base::monotonic_seconds() < end);

@@ -52,7 +52,7 @@ RunStatus full_status() {
   history.add(EvaluationRecord{.step = 4, .loss = 0.3, .tokens = 5, .seconds = 1, .wall_time = 15});
   history.add(CheckpointRecord{.step = 4, .bytes = 100, .path = "p", .wall_time = 16});
   history.add(EvaluationProgress{.step = 4, .done = 1, .batches = 3});
-  history.set_prediction({2, 3, {{"step_seconds", 0.2, 0.25, 0.25}}});
+  history.set_prediction({2, 3, {{PredictionTerm::Kind::step_seconds, "step_seconds", 0.2, 0.25, 0.25}}});
   return history.status(20);
 }
 

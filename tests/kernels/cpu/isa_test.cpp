@@ -7,7 +7,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/gemm_cache.h"
-#include "kernels/cpu/plan/gemm.h"
+#include "kernels/cpu/tiling/gemm.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {

@@ -10,7 +10,7 @@
 #include "kernels/cuda/cudnn/attention_graph.h"
 #include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/cudnn/attention_plans.h"
-#include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/launch/attention_problem.h"
 #include "tests/full.h"
 #include "tests/kernels/cuda/stand_in_runtime.h"
 

@@ -1,7 +1,7 @@
 // Launchers that are no operator of their own: parts of the CUDA world's GEMMs.
 
 #include "kernels/cuda/kernels/kernels.h"
-#include "kernels/cuda/plan/partials.h"
+#include "kernels/cuda/launch/partials.h"
 #include "kernels/tensor/rng.h"
 #include "tests/kernels/machine.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/launch/attention_problem.h"
 
 #include <algorithm>
 #include <initializer_list>

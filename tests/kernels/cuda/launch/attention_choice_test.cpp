@@ -4,7 +4,7 @@
 #include <set>
 
 #include "kernels/cost/cost.h"
-#include "kernels/cuda/plan/attention_problem.h"
+#include "kernels/cuda/launch/attention_problem.h"
 
 namespace trainerd::test {
 namespace {

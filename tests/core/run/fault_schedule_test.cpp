@@ -1,6 +1,6 @@
 // Which faults a run makes, and that none is made twice.
 
-#include "core/run/faults/fault_plan.h"
+#include "core/run/faults/fault_schedule.h"
 
 #include <unistd.h>
 
@@ -16,7 +16,7 @@ using namespace trainerd;
 using core::job::Fault;
 using core::job::FaultKind;
 using core::job::FaultsOptions;
-using core::run::FaultPlan;
+using core::run::FaultSchedule;
 
 namespace {
 
@@ -38,7 +38,7 @@ TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]
       Fault{.kind = FaultKind::stop, .step = 4, .rank = 1}, Fault{.step = 3},
       Fault{.kind = FaultKind::stop, .step = 4, .rank = 1},
       Fault{.kind = FaultKind::flip_gradient, .step = 4, .tensor = "w", .element = 3, .bit = 2}};
-  FaultPlan plan(options, 2);
+  FaultSchedule plan(options, 2);
   CHECK(plan.due(1).empty());
   CHECK(ids(plan.due(3)) == std::vector<std::string>{"kill step 3 rank 0"});
   CHECK(ids(plan.due(4)) == std::vector<std::string>{"stop step 4 rank 1", "stop step 4 rank 1 #2",
@@ -47,7 +47,8 @@ TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]
   CHECK(plan.due(4).size() == 2);
   // One that is put before the others does not make these happen again.
   options.inject.insert(options.inject.begin(), Fault{.kind = FaultKind::hang, .step = 4});
-  const FaultPlan later(options, 2, {"kill step 3 rank 0", "stop step 4 rank 1", "stop step 4 rank 1 #2"});
+  const FaultSchedule later(options, 2,
+                            {"kill step 3 rank 0", "stop step 4 rank 1", "stop step 4 rank 1 #2"});
   CHECK(later.due(3).empty());
   CHECK(later.due(4).size() == 2);
 }
@@ -55,9 +56,9 @@ TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]
 TEST_CASE("random faults are of the rate, of the kinds and ranks, and the same again", "[faults]") {
   FaultsOptions options{.allow = true};
   options.random = {.seed = 5, .rate = 0.1, .kinds = {"kill", "slow"}};
-  const FaultPlan plan(options, 3), again(options, 3);
+  const FaultSchedule plan(options, 3), again(options, 3);
   options.random.seed = 6;
-  const FaultPlan other(options, 3);
+  const FaultSchedule other(options, 3);
   std::int64_t faults = 0, same = 0;
   std::set<std::int64_t> ranks;
   std::set<FaultKind> kinds;
@@ -78,13 +79,13 @@ TEST_CASE("random faults are of the rate, of the kinds and ranks, and the same a
   CHECK(ranks == std::set<std::int64_t>{0, 1, 2});
   CHECK(kinds == std::set<FaultKind>{FaultKind::kill, FaultKind::slow});
   options.random.rate = 1;
-  FaultPlan all(options, 3);
+  FaultSchedule all(options, 3);
   const auto due = all.due(7);
   REQUIRE(due.size() == 1);
   all.set_done(due[0].id);
   CHECK(all.due(7).empty());
   // With fewer ranks too, where another would be drawn.
-  for (std::int64_t n = 1; n < 9; ++n) CHECK(FaultPlan(options, n, {due[0].id}).due(7).empty());
+  for (std::int64_t n = 1; n < 9; ++n) CHECK(FaultSchedule(options, n, {due[0].id}).due(7).empty());
 }
 
 TEST_CASE("a bit is that of the mantissa unless it is named", "[faults]") {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cpu/plan/gemm.h"
-#include "kernels/cpu/plan/scratch_layout.h"
 #include "kernels/cpu/simd/gemm_kernels.h"
+#include "kernels/cpu/tiling/gemm.h"
+#include "kernels/cpu/tiling/scratch_layout.h"
 
 namespace trainerd::kernels {
 

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "kernels/cuda/plan/partials.h"
+#include "kernels/cuda/launch/partials.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/ops.h"
 #include "kernels/target/target.h"

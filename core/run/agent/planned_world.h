@@ -11,13 +11,13 @@
 namespace trainerd::core::run {
 
 /// The layout of a world, which ranks of it a node has, and what they take of memory.
-struct WorldPlan {
+struct PlannedWorld {
   parallel::Layout layout;
   NodeRanks here;
   PlannedRanks ranks;
 };
 
 /// Throws CapacityError, as `plan_ranks` does.
-WorldPlan plan_world(const job::JobSpec& job, const parallel::Topology& topology, std::int64_t node);
+PlannedWorld plan_world(const job::JobSpec& job, const parallel::Topology& topology, std::int64_t node);
 
 }  // namespace trainerd::core::run

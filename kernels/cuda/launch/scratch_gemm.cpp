@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "kernels/cuda/plan/gemm_problem.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cuda/launch/gemm_problem.h"
+#include "kernels/cuda/launch/scratch.h"
 
 namespace trainerd::kernels::cuda {
 

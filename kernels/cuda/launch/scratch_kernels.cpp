@@ -1,7 +1,7 @@
-#include "kernels/cuda/plan/embedding_plan.h"
-#include "kernels/cuda/plan/hash_plan.h"
-#include "kernels/cuda/plan/partials.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cuda/launch/embedding_launch.h"
+#include "kernels/cuda/launch/hash_launch.h"
+#include "kernels/cuda/launch/partials.h"
+#include "kernels/cuda/launch/scratch.h"
 
 namespace trainerd::kernels::cuda {
 

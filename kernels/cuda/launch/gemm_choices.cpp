@@ -1,4 +1,4 @@
-#include "kernels/cuda/plan/gemm_choices.h"
+#include "kernels/cuda/launch/gemm_choices.h"
 
 #include <algorithm>
 #include <sstream>

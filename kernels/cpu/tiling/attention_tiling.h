@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cpu/plan/scratch_layout.h"
 #include "kernels/cpu/simd/attention_kernels.h"
+#include "kernels/cpu/tiling/scratch_layout.h"
 
 namespace trainerd::kernels {
 

@@ -1,6 +1,6 @@
 // Which devices a build has kernels for. Host code: runs without CUDA.
 
-#include "kernels/cuda/plan/images.h"
+#include "kernels/cuda/launch/images.h"
 
 #include <algorithm>
 #include <catch2/catch.hpp>

@@ -17,9 +17,10 @@ struct DueFault {
 
 /// Which faults a run makes, and when: pure arithmetic, the same in the agents and the workers. Each is made
 /// once; what was made is named by its id.
-class FaultPlan {
+class FaultSchedule {
  public:
-  FaultPlan(const job::FaultsOptions& options, std::int64_t ranks, const std::vector<std::string>& done = {});
+  FaultSchedule(const job::FaultsOptions& options, std::int64_t ranks,
+                const std::vector<std::string>& done = {});
 
   void set_done(const std::string& id) { done_.insert(id); }
   /// Those of `step` at any rank that were not made yet: those of `inject` in their order, then a random one.

@@ -1,4 +1,4 @@
-#include "kernels/cuda/plan/images.h"
+#include "kernels/cuda/launch/images.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "core/run/faults/fault_plan.h"
+#include "core/run/faults/fault_schedule.h"
 
 #include <algorithm>
 
@@ -23,8 +23,8 @@ std::string id_of(const job::Fault& f) {
 
 }  // namespace
 
-FaultPlan::FaultPlan(const job::FaultsOptions& options, std::int64_t ranks,
-                     const std::vector<std::string>& done)
+FaultSchedule::FaultSchedule(const job::FaultsOptions& options, std::int64_t ranks,
+                             const std::vector<std::string>& done)
     : random_(options.random), ranks_(ranks), done_(done.begin(), done.end()) {
   std::set<std::string> names;
   for (const job::Fault& fault : options.inject) {
@@ -35,7 +35,7 @@ FaultPlan::FaultPlan(const job::FaultsOptions& options, std::int64_t ranks,
   for (const std::string& word : random_.kinds) random_kinds_.push_back(job::fault_kind_of(word).value());
 }
 
-std::vector<DueFault> FaultPlan::due(std::int64_t step) const {
+std::vector<DueFault> FaultSchedule::due(std::int64_t step) const {
   std::vector<DueFault> due;
   for (const DueFault& named : named_)
     if (named.fault.step == step && !done_.contains(named.id)) due.push_back(named);

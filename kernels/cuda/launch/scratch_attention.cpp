@@ -1,5 +1,5 @@
-#include "kernels/cuda/plan/attention_problem.h"
-#include "kernels/cuda/plan/scratch.h"
+#include "kernels/cuda/launch/attention_problem.h"
+#include "kernels/cuda/launch/scratch.h"
 #include "kernels/target/cuda_limits.h"
 
 namespace trainerd::kernels::cuda {

@@ -1,6 +1,6 @@
 // Choices of cuBLASLt's algorithms as text. Host code: runs without CUDA.
 
-#include "kernels/cuda/plan/gemm_choices.h"
+#include "kernels/cuda/launch/gemm_choices.h"
 
 #include <catch2/catch.hpp>
 
