@@ -25,7 +25,7 @@ constexpr bool shared_by_chunks(SlotClass c) {
 }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
-/// The other regions of a step's memory, beside one for each class of slots.
+/// A step's memory has these two regions, and one for each class of slots.
 inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch";
 
 /// How many slots a rank has: the larger of the training and the evaluation schedule's. Chunks of a pool

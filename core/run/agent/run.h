@@ -94,7 +94,7 @@ class Run {
   /// A rank of this node breaks as the job's `faults` say.
   void on_injected(const FaultInjected& m);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
-  /// Every rank of this node has filled its segment of a step; `seconds` of checkpoint stall.
+  /// Called when every rank of this node has filled its segment. `seconds`: the checkpoint stall.
   void on_snapshot(HeldStep held, SnapshotUse use, double seconds,
                    const std::map<std::string, std::string>& environment);
   /// Segments of the node's rank `place` that are not to be filled.
