@@ -63,7 +63,7 @@ struct QkNormRopeBackward {
 
   bool operator==(const QkNormRopeBackward&) const = default;
 };
-/// Sums over a token's query heads, and over its key heads: of squares x^2, or with `dqkv` of products g w x,
+/// For each token one sum over its query heads and one over its key heads: of x^2, or with `dqkv` of g w x,
 /// where g is the gradient of the norm's output (`dqkv` rotated back) and w the weight with its offset.
 struct QkNormSums {
   HeadGeometry heads;
