@@ -6,8 +6,10 @@
 
 #include "core/model/parameters.h"
 #include "core/spec/check_evaluation.h"
+#include "core/spec/check_exclusions.h"
 #include "core/spec/check_layers.h"
 #include "core/spec/check_masks.h"
+#include "core/spec/check_metrics.h"
 #include "core/spec/check_preferences.h"
 #include "core/spec/check_sizes.h"
 #include "core/spec/cluster.h"
@@ -16,8 +18,6 @@
 #include "core/spec/lora.h"
 #include "core/spec/supervise.h"
 #include "core/spec/write.h"
-#include "io/http/listen_address.h"
-#include "io/otlp/http_post.h"
 #include "io/s3/client.h"
 #include "io/storage/storage.h"
 #include "kernels/target/cuda_limits.h"
@@ -42,6 +42,7 @@ class Checker {
   void run() {
     required();
     derive();
+    exclusions();
     names();
     model();
     batch();
@@ -50,7 +51,7 @@ class Checker {
     if (good({"lora", "lora.rank", "lora.targets", "model.from", "optimizer.name"}))
       for (const KeyProblem& found : complete_lora(job_)) problem(found.path, found.what);
     data();
-    metrics();
+    for (const KeyProblem& wrong : metrics_problems(job_, problems_)) problem(wrong.path, wrong.what);
     durable();
     trace();
     for (const auto& problems : {supervise_problems(job_), fault_problems(job_, problems_)})
@@ -128,6 +129,14 @@ class Checker {
     }
   }
 
+  void exclusions() {
+    const KeyFacts facts{.given = [this](const std::string& path) { return given(path); },
+                         .given_by_job = [this](const std::string& path) { return given_by_job(path); },
+                         .bad = [this](const std::string& path) { return problems_.bad(path); }};
+    for (const KeyProblem& found : exclusion_problems(spec::fields_of(job_), facts))
+      problem(found.path, found.what);
+  }
+
   void names() {
     const std::string& name = job_.name;
     const auto allowed = [](char c) {
@@ -161,10 +170,6 @@ class Checker {
                   " that device: cuda computes: choose more heads, or device: cpu");
     for (const KeyProblem& p : layer_problems(m))
       if (!problems_.bad(p.path)) problem(p.path, p.what);
-    for (const KeyProblem& p : bias_contradictions(m))
-      if (good({"model.bias", "model.attention_bias", "model.mlp_bias", p.path.c_str()}) &&
-          given_by_job(p.path))
-        problem(p.path, p.what);
   }
 
   static std::string nearest_divisor(std::int64_t value, std::int64_t of) {
@@ -228,9 +233,6 @@ class Checker {
     if (!good({"data.format"})) return;
     if (files && given("data.train") && good({"data.train"}) && d.train.empty())
       problem("data.train", "is empty: give at least one file, directory or pattern");
-    if (files && given("data.train") && given("data.sources"))
-      problem("data.sources",
-              "data.train is given too: put its files into a source of their own, or leave one out");
     if (files && given("data.sources") && good({"data.sources"}) && d.sources.empty())
       problem("data.sources", "is empty: give at least one source, or data.train");
     for (const KeyProblem& wrong : data_mask_problems(job_, [this](const char* path) { return given(path); }))
@@ -242,38 +244,6 @@ class Checker {
         good({"data.tokenizer", "model.vocab"}) && job_.model.vocab < 256)
       problem("model.vocab",
               to_string(job_.model.vocab) + " is too small for tokenizer: bytes (nearest valid: 256)");
-  }
-
-  void tracking() {
-    const io::MlflowOptions& mlflow = job_.metrics.mlflow;
-    if (good({"metrics.mlflow.experiment"}) && mlflow.experiment.empty())
-      problem("metrics.mlflow.experiment",
-              "is empty (nearest valid: " + io::MlflowOptions{}.experiment + ")");
-    if (!good({"metrics.mlflow.uri"}) || !mlflow.logs()) return;
-    const std::string& uri = mlflow.uri;
-    const std::size_t scheme = uri.starts_with("https://") ? 8 : uri.starts_with("http://") ? 7 : 0;
-    const std::string_view rest = std::string_view(uri).substr(scheme);
-    const bool visible = std::all_of(uri.begin(), uri.end(), [](char c) { return c > ' ' && c < 0x7f; });
-    if (scheme == 0 || rest.empty() || rest.front() == '/' || !visible ||
-        rest.find_first_of("?#") != std::string_view::npos)
-      problem("metrics.mlflow.uri", "expected http://host:port or https://host:port, got " + show(uri));
-    else if (rest.substr(0, rest.find('/')).find('@') != std::string_view::npos)
-      problem(
-          "metrics.mlflow.uri",
-          "holds credentials, which would be written to job.yaml: put them into the environment variables "
-          "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD");
-  }
-
-  void metrics() {
-    tracking();
-    const std::string& listen = job_.metrics.listen;
-    if (good({"metrics.listen"}) && job_.metrics.serves() && !io::parse_listen_address(listen))
-      problem("metrics.listen", "expected a numeric host:port with a port of 0 to 65535, or off, got " +
-                                    show(listen) + " (nearest valid: " + io::MetricsOptions{}.listen + ")");
-    const io::OtlpOptions& otlp = job_.metrics.otlp;
-    if (good({"metrics.otlp.endpoint"}) && otlp.sends() && !io::parse_http_url(otlp.endpoint))
-      problem("metrics.otlp.endpoint", "expected http://host:port, got " + show(otlp.endpoint) +
-                                           "; for TLS let a collector on this host send it on");
   }
 
   void durable() {

@@ -33,8 +33,6 @@ class EvaluationChecks {
     if (good("evaluate.every") && good("evaluate.choices") && job_.evaluate.every == 0 &&
         !job_.evaluate.choices.empty())
       add("evaluate.choices", "has no effect without evaluations: set evaluate.every");
-    if (files && d.valid_fraction > 0 && !d.valid.empty())
-      add("data.valid_fraction", "data.valid is given too: leave one of them out");
     if (d.format == io::DataFormat::text && d.valid_fraction > 0)
       add("data.valid_fraction",
           "a text does not say where its documents begin: name files for validation in data.valid, or give "

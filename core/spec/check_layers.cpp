@@ -26,7 +26,6 @@ class LayerChecker {
     rotary();
     rope_scaling();
     windows();
-    scales();
     return std::move(problems_);
   }
 
@@ -78,13 +77,6 @@ class LayerChecker {
               "has no effect: no layer of attention.pattern slides; leave both out");
   }
 
-  void scales() {
-    if (m_.scale_embeddings && m_.embedding_scale != 1)
-      problem("model.embedding_scale", "is given beside scale_embeddings: true: leave one of them out");
-    if (m_.attention.scale > 0 && m_.attention.query_pre_attn_scalar > 0)
-      problem("model.attention.scale", "is given beside query_pre_attn_scalar: leave one of them out");
-  }
-
   const job::ModelOptions& m_;
   std::vector<KeyProblem> problems_;
 };
@@ -92,24 +84,6 @@ class LayerChecker {
 }  // namespace
 
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
-
-std::vector<KeyProblem> bias_contradictions(const job::ModelOptions& m) {
-  std::vector<KeyProblem> problems;
-  const auto all = [&](const char* path, bool value) {
-    if (m.linear_bias && !value)
-      problems.push_back({path, "false contradicts bias: true, which puts a bias on every linear layer"});
-  };
-  all("model.attention_bias", m.attention_bias);
-  all("model.qkv_bias", m.qkv_bias);
-  all("model.mlp_bias", m.mlp_bias);
-  if (m.attention_bias && !m.linear_bias && !m.qkv_bias)
-    problems.push_back({"model.qkv_bias",
-                        "false contradicts attention_bias: true, which is of queries, keys and values too"});
-  if (m.attention_bias && m.mlp_bias && !m.linear_bias)
-    problems.push_back(
-        {"model.bias", "false contradicts attention_bias: true and mlp_bias: true, which are every bias"});
-  return problems;
-}
 
 void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;

@@ -11,10 +11,6 @@ namespace trainerd::core::spec {
 /// What of the keys of layers does not go together, each of them being valid by itself.
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model);
 
-/// Keys of biases whose value is false while others imply that they are there. To be told where the job gives
-/// them.
-std::vector<KeyProblem> bias_contradictions(const job::ModelOptions& model);
-
 /// Writes what the model's keys say in its one shortest form: equal models have equal options.
 void settle_model(job::ModelOptions& model);
 

@@ -30,8 +30,6 @@ std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given&
   const io::DataOptions& d = job.data;
   std::vector<KeyProblem> problems;
   if (d.format == io::DataFormat::synthetic) return problems;
-  if (given("data.mask") && given("data.sources"))
-    problems.push_back({"data.mask", "data.sources is given: name each source's masks in its own mask"});
   if (given("data.valid_mask") && d.valid.empty())
     problems.push_back({"data.valid_mask", "there is no data.valid that it could be of: leave it out"});
   if (d.end_token >= job.model.vocab)

@@ -14,15 +14,6 @@ std::vector<KeyProblem> preference_problems(const job::JobSpec& job) {
     return problems;
   }
   const auto refuse = [&](const char* key, const char* what) { problems.push_back({key, what}); };
-  if (job.loss.label_smoothing > 0)
-    refuse("loss.label_smoothing",
-           "is of the cross entropy: with loss.dpo set loss.dpo.label_smoothing, or leave it out");
-  if (job.loss.z_loss > 0)
-    refuse("loss.z_loss", "is minimised beside the cross entropy alone: with loss.dpo leave it out");
-  if (!job.evaluate.choices.empty())
-    refuse("evaluate.choices",
-           "are sequences of their own, and with loss.dpo a sample is a pair of answers: leave them out, and "
-           "answer them by a job without loss.dpo, with model.from");
   if (d.format == io::DataFormat::synthetic) {
     refuse("data.format",
            "synthetic tokens are no pairs of answers: make token files by `trainerd data prepare --pairs` "
@@ -43,8 +34,6 @@ std::vector<KeyProblem> preference_problems(const job::JobSpec& job) {
            "with loss.dpo each answer begins at position 0: set it to true, or leave it out");
   if (d.document_mask && d.max_documents != 3)
     refuse("data.max_documents", "with loss.dpo a sample has two answers and padding (nearest valid: 3)");
-  if (d.valid_fraction > 0)
-    refuse("data.valid_fraction", "chooses single documents, which would part pairs: leave it out");
   return problems;
 }
 

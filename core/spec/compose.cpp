@@ -6,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 
 #include "core/spec/fields.h"
 #include "kernels/base/error.h"
@@ -26,6 +27,15 @@ struct OtherName {
 };
 constexpr std::array<OtherName, 1> kOtherNames{{{"supervise", "restarts", "restarts"}}};
 
+/// What the table says of the key beside the other that it excludes.
+std::string text_of_exclusion(const std::string& path) {
+  job::JobSpec job;
+  const std::vector<Field> fields = spec::fields_of(job);
+  const auto field = std::ranges::find_if(fields, [&](const Field& f) { return f.path == path; });
+  base::check(field != fields.end() && !field->exclusions.empty(), "a second name excludes the first");
+  return field->exclusions[0].what;
+}
+
 /// Gives keys their first names. Without `problems` what the other name says goes over what is there.
 void rename(Node& root, Problems* problems) {
   if (root.kind != Node::Kind::map) return;
@@ -39,11 +49,10 @@ void rename(Node& root, Problems* problems) {
     section->entries.erase(said);
     entry.key = other.first;
     entry.value.other_name = true;
-    if (const Node* first = root.find(other.first); first != nullptr && problems != nullptr)
-      if (describe(*first) != describe(entry.value))
-        problems->add(entry.value.place, std::string(other.section) + "." + other.key,
-                      "is " + describe(entry.value) + ", and `" + other.first +
-                          "`, which is the same key, is " + describe(*first) + ": give one of them");
+    if (problems != nullptr && root.find(other.first) != nullptr) {
+      const std::string path = std::string(other.section) + "." + other.key;
+      problems->add(entry.value.place, path, text_of_exclusion(path));
+    }
     erase(root, other.first);
     root.entries.push_back(std::move(entry));
   }
@@ -152,6 +161,49 @@ std::vector<std::string> names_of(std::span<const PresetText> texts) {
   return names;
 }
 
+namespace {
+
+PresetKind model_presets() { return {"model.preset", "configs/models/", model_preset_texts()}; }
+
+std::string node_text(const Node& node) {
+  std::string text = node.text;
+  for (const Node& item : node.items) text += "\n" + node_text(item);
+  return text;
+}
+
+/// What a preset says, by the keys of a job.
+void collect_values(const Node& node, const std::string& path, std::map<std::string, std::string>& values) {
+  if (node.kind != Node::Kind::map) values[path] = node_text(node);
+  for (const Entry& entry : node.entries) collect_values(entry.value, path + "." + entry.key, values);
+}
+
+std::map<std::string, std::string> values_of_model_preset(const std::string& name) {
+  std::map<std::string, std::string> values;
+  Problems unread;
+  const int source = unread.add_source(name, Problems::SourceKind::file);
+  const auto found = name.empty() ? std::nullopt : find_preset(model_presets(), name, {source, 1, 1}, unread);
+  if (!found) return values;
+  try {
+    collect_values(parse_document(found->text, source, "model", unread), "model", values);
+  } catch (const Stop&) {
+    values.clear();
+  }
+  return values;
+}
+
+}  // namespace
+
+std::vector<std::string> keys_that_model_presets_differ_in(const std::string& one, const std::string& other) {
+  const auto a = values_of_model_preset(one), b = values_of_model_preset(other);
+  std::map<std::string, std::string> all = a;
+  all.insert(b.begin(), b.end());
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : all)
+    if (const auto x = a.find(key), y = b.find(key); x == a.end() || y == b.end() || x->second != y->second)
+      keys.push_back(key);
+  return keys;
+}
+
 std::vector<std::string> preset_names_at(const std::string& path) {
   if (path == "model.preset") return names_of(model_preset_texts());
   if (path != "cluster.preset") return {};
@@ -218,8 +270,7 @@ std::optional<int> merge_preset(Node& root, Problems& problems) {
   if (name == nullptr || name->kind != Node::Kind::scalar || name->text.empty() ||
       problems.bad("model.preset"))
     return std::nullopt;
-  const auto found = find_preset({"model.preset", "configs/models/", model_preset_texts()}, name->text,
-                                 name->place, problems);
+  const auto found = find_preset(model_presets(), name->text, name->place, problems);
   if (!found) return std::nullopt;
   if (is_file_name(name->text)) erase(*model, "preset");
   const int source = problems.add_source(found->name, Problems::SourceKind::file);

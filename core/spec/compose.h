@@ -39,12 +39,15 @@ std::optional<PresetSource> find_preset(const PresetKind& kind, const std::strin
 std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong);
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
+/// Keys of a job, as "model.hidden", to which the two model presets give different values; empty names are no
+/// preset. Nothing of a preset that cannot be read.
+std::vector<std::string> keys_that_model_presets_differ_in(const std::string& one, const std::string& other);
 /// Names that the key at `path` takes beside files; empty where it names no preset.
 std::vector<std::string> preset_names_at(const std::string& path);
 
 /// The name under which a job has the key at `path`: some have two.
 std::string first_name(const std::string& path);
-/// Gives the keys of a file their first names; a problem where both are there with different values.
+/// Gives the keys of a file their first names; a problem where both are there.
 void use_first_names(Node& root, Problems& problems);
 /// Gives them back the names under which they were written, for what is said of their values.
 void use_given_names(Node& root, Problems& problems);

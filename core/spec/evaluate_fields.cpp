@@ -68,7 +68,11 @@ void add_evaluation(FieldTable& t, job::JobSpec& job) {
         "behind the prompt, and by the likeliest per character (the `acc` and `acc_norm` of "
         "lm-evaluation-harness). "
         "Each choice is a sequence of an evaluation")
-      .or_else("none");
+      .or_else("none")
+      .not_with(
+          "loss.dpo.beta",
+          "are sequences of their own, and with loss.dpo a sample is a pair of answers: leave them out, and "
+          "answer them by a job without loss.dpo, with model.from");
   t.add("evaluate.ema", &e.average,
         "evaluations are of the averaged weights (`ema`) in place of the last ones; needs `precision.master: "
         "fp32`")

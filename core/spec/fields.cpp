@@ -187,7 +187,9 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
 void add_optimizer(FieldTable& t, job::OptimizerOptions& o) {
   job::LrSchedule& s = o.schedule;
   t.choice("optimizer.name", o.kind,
-           {{"adamw", job::OptimizerKind::adamw}, {"muon", job::OptimizerKind::muon}}, "the update rule");
+           {{"adamw", job::OptimizerKind::adamw}, {"muon", job::OptimizerKind::muon}}, "the update rule")
+      .contradicts("muon", {{"lora.rank", Says::not_default}},
+                   "muon is not for adapters, which AdamW updates: set it to adamw");
   t.add("optimizer.lr", &o.lr, "peak learning rate; with muon that of the layers' matrices")
       .above(0)
       .or_else("`3.0e-04`; muon: `0.02`");

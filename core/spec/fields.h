@@ -115,6 +115,25 @@ struct Limits {
   bool below_high = false;  ///< `high` itself is excluded
 };
 
+/// What a key says where it takes part in an exclusion.
+enum class Says : std::uint8_t {
+  anything,     ///< it is given
+  not_default,  ///< its value is not the default
+  word,         ///< its value is a certain one
+};
+struct KeySays {
+  std::string path;
+  Says says = Says::word;
+  std::string word = {};  ///< of Says::word: "true", "muon"
+};
+/// What a key must not say where all the others say what they do. The job's checks and its schema are made
+/// from it.
+struct Exclusion {
+  KeySays own;
+  std::vector<KeySays> others;
+  std::string what;  ///< the problem, at the key that has the exclusion
+};
+
 /// One key of the job spec. The list of these is the only description of the spec: parsing, checking,
 /// suggestions, the resolved job and the reference are all made from it.
 struct Field {
@@ -132,6 +151,7 @@ struct Field {
   bool short_form = false;  ///< the key is also a section: its value stands for a map with one key
   bool written = true;      ///< false: the resolved job has the short form instead
   std::string idle = {};    ///< why the key has no effect in this job; empty when it has one
+  std::vector<Exclusion> exclusions = {};  ///< the first that applies is reported
 
   Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
   Field& at_least(double low) {
@@ -157,6 +177,16 @@ struct Field {
   Field& written_if(bool condition) { return written = condition, *this; }
   Field& idle_if(bool condition, std::string why) {
     return idle = condition ? std::move(why) : std::string(), *this;
+  }
+  /// A job has a value of this key or of `other`.
+  Field& not_with(const std::string& other, std::string what, Says says = Says::not_default) {
+    exclusions.push_back({{path, says}, {{other, says}}, std::move(what)});
+    return *this;
+  }
+  /// A job that gives this key the value `word` contradicts itself where `others` say what they do.
+  Field& contradicts(const std::string& word, std::vector<KeySays> others, std::string what) {
+    exclusions.push_back({{path, Says::word, word}, std::move(others), std::move(what)});
+    return *this;
   }
 };
 

@@ -51,12 +51,22 @@ void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
 }  // namespace
 
 void add_biases(FieldTable& t, job::ModelOptions& m) {
-  t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies the following three");
+  const KeySays all{"model.bias", Says::word, "true"},
+      of_attention{"model.attention_bias", Says::word, "true"}, of_mlp{"model.mlp_bias", Says::word, "true"};
+  const char* const contradicts_all = "false contradicts bias: true, which puts a bias on every linear layer";
+  t.add("model.bias", &m.linear_bias, "biases on every linear layer (GPT-2); implies the following three")
+      .contradicts("false", {of_attention, of_mlp},
+                   "false contradicts attention_bias: true and mlp_bias: true, which are every bias");
   t.add("model.attention_bias", &m.attention_bias,
         "biases on every projection of attention, the output's included (`attention_bias` of Hugging Face's "
-        "Llama); implies `qkv_bias`");
-  t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)");
-  t.add("model.mlp_bias", &m.mlp_bias, "biases on the linear layers of the MLP");
+        "Llama); implies `qkv_bias`")
+      .contradicts("false", {all}, contradicts_all);
+  t.add("model.qkv_bias", &m.qkv_bias, "biases on the query, key and value projections (Qwen2.5)")
+      .contradicts("false", {all}, contradicts_all)
+      .contradicts("false", {of_attention},
+                   "false contradicts attention_bias: true, which is of queries, keys and values too");
+  t.add("model.mlp_bias", &m.mlp_bias, "biases on the linear layers of the MLP")
+      .contradicts("false", {all}, contradicts_all);
 }
 
 void add_layers(FieldTable& t, job::ModelOptions& m) {
@@ -80,6 +90,7 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.add("model.embedding_scale", &m.embedding_scale,
         "embeddings are multiplied by this (Granite's `embedding_multiplier`)")
       .above(0)
+      .not_with("model.scale_embeddings", "is given beside scale_embeddings: true: leave one of them out")
       .idle_if(m.positions == job::Positions::learned, "positions: learned has none");
   t.add("model.residual_scale", &m.residual_scale,
         "what attention and MLP add to the residual stream is multiplied by this (Granite's "
@@ -103,7 +114,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .or_else("`head_dim`");
   t.add("model.attention.scale", &a.scale, "scores are multiplied by this (Granite's `attention_multiplier`)")
       .at_least(0)
-      .or_else("1 / sqrt(`query_pre_attn_scalar`)");
+      .or_else("1 / sqrt(`query_pre_attn_scalar`)")
+      .not_with("model.attention.query_pre_attn_scalar",
+                "is given beside query_pre_attn_scalar: leave one of them out");
   t.add("model.attention.window", &a.window,
         "keys that a query of a sliding layer sees, its own included; 0: every layer sees all")
       .between(0, kMaxPositions);

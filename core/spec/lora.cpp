@@ -54,8 +54,6 @@ std::vector<KeyProblem> complete_lora(job::JobSpec& job) {
         {"lora.rank",
          "adapters are trained beside given weights, and there are none: name them in model.from, or "
          "leave `lora` out to train all weights from the seed"});
-  if (job.optimizer.kind == job::OptimizerKind::muon)
-    problems.push_back({"optimizer.name", "muon is not for adapters, which AdamW updates: set it to adamw"});
   if (lora.alpha == 0) lora.alpha = 2 * static_cast<double>(lora.rank);
   const auto named = [&](std::string_view name) {
     return std::find(lora.targets.begin(), lora.targets.end(), name) != lora.targets.end();

@@ -13,11 +13,14 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
   t.add("loss.label_smoothing", &job.loss.label_smoothing,
         "part of the target that is spread evenly over the vocabulary, as in PyTorch's cross entropy; the "
         "training loss is that cross entropy")
-      .from_below(0, 1);
+      .from_below(0, 1)
+      .not_with("loss.dpo.beta",
+                "is of the cross entropy: with loss.dpo set loss.dpo.label_smoothing, or leave it out");
   t.add("loss.z_loss", &job.loss.z_loss,
         "factor of the mean of logsumexp(logits)^2 over the tokens that count, which is minimised beside the "
         "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
-      .at_least(0);
+      .at_least(0)
+      .not_with("loss.dpo.beta", "is minimised beside the cross entropy alone: with loss.dpo leave it out");
   job::DpoOptions& dpo = job.loss.dpo;
   t.add("loss.dpo.beta", &dpo.beta,
         "in place of the cross entropy minimise the loss of direct preference optimisation over pairs of "

@@ -1,9 +1,15 @@
-// What JSON Schema cannot say stays with the parser: conditions between keys, spellings of numbers (0x10, 1e3
-// for an integer, .inf), forms of addresses. The schema is never the stricter of the two. It uses
-// keywords that mean the same since draft 7, because editors read no newer ones.
+// Keys that exclude each other are in the schema. What JSON Schema cannot say stays with the parser: other
+// conditions between keys, spellings of numbers (0x10, 1e3 for an integer, .inf), forms of addresses. The
+// schema is never the stricter of the two. It uses keywords that mean the same since draft 7, because editors
+// read no newer ones.
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "core/spec/compose.h"
 #include "core/spec/fields.h"
@@ -210,6 +216,84 @@ Json required_keys(const std::vector<Field>& fields) {
   return schema;
 }
 
+/// The section around both paths: "data" of "data.train" and "data.mask"; empty: the job itself.
+std::string common_section(const std::string& a, const std::string& b) {
+  std::string common = section_of(a);
+  while (!common.empty() && !b.starts_with(common + ".")) common = section_of(common);
+  return common;
+}
+
+/// The keys of a job that exclude each other, in the innermost section around them.
+class SchemaExclusions {
+ public:
+  SchemaExclusions(Json& root, const std::vector<Field>& fields) : root_(root) {
+    for (const Field& field : fields) by_path_[field.path] = &field;
+  }
+
+  void add_all() {
+    for (const auto& [path, field] : by_path_)
+      for (const Exclusion& exclusion : field->exclusions) add(exclusion);
+  }
+
+ private:
+  void add(const Exclusion& exclusion) {
+    const KeySays& own = exclusion.own;
+    std::string section = section_of(own.path);
+    for (const KeySays& other : exclusion.others)
+      if (std::string common = common_section(own.path, other.path); common.size() < section.size())
+        section = std::move(common);
+    Json conditions = Json::array();
+    for (const KeySays& other : exclusion.others)
+      conditions.push_back(below(section, other.path, does_say(other), Missing::refused));
+    Json forbidden = says_not(own);
+    forbidden["errorMessage"] = exclusion.what;  // read by editors
+    map_form(section_at(root_, section))["allOf"].push_back(
+        {{"if", conditions.size() == 1 ? conditions[0] : Json{{"allOf", conditions}}},
+         {"then", below(section, own.path, std::move(forbidden), Missing::allowed)}});
+  }
+
+  /// The values of the key that say nothing: its default, none.
+  Json defaults_of(const Field& field) const {
+    Json value = value_json(field);
+    if (!value.is_null()) return Json::array({std::move(value), nullptr});
+    if (std::holds_alternative<std::string*>(field.storage)) return Json::array({"", nullptr});
+    return Json::array({Json::array(), nullptr});
+  }
+
+  Json word_of(const KeySays& key) const {
+    if (std::holds_alternative<bool*>(by_path_.at(key.path)->storage)) return key.word == "true";
+    return key.word;
+  }
+
+  Json does_say(const KeySays& key) const {
+    if (key.says == Says::word) return {{"const", word_of(key)}};
+    return {{"not", key.says == Says::anything ? Json{{"type", "null"}}
+                                               : Json{{"enum", defaults_of(*by_path_.at(key.path))}}}};
+  }
+
+  Json says_not(const KeySays& key) const {
+    if (key.says == Says::anything) return {{"type", "null"}};
+    if (key.says == Says::not_default) return {{"enum", defaults_of(*by_path_.at(key.path))}};
+    return {{"not", {{"const", word_of(key)}}}};
+  }
+
+  /// `schema` for the key at `path`, as one for the section.
+  enum class Missing : std::uint8_t { allowed, refused };
+  static Json below(const std::string& section, std::string path, Json schema, Missing missing) {
+    while (path != section) {
+      Json outer = {{"properties", {{key_of(path), std::move(schema)}}}};
+      if (missing == Missing::refused)
+        outer["type"] = "object", outer["required"] = Json::array({key_of(path)});
+      schema = std::move(outer);
+      path = section_of(path);
+    }
+    return schema;
+  }
+
+  Json& root_;
+  std::map<std::string, const Field*> by_path_;
+};
+
 }  // namespace
 
 std::string job_schema() {
@@ -232,6 +316,7 @@ std::string job_schema() {
       schema["default"] = std::move(value);
     map_form(section_at(root, section_of(field.path)))["properties"][key_of(field.path)] = std::move(schema);
   }
+  SchemaExclusions(root, fields).add_all();
   root["if"] = {{"required", {"extends"}}};
   root["else"] = required_keys(fields);
   root["else"]["allOf"] = Json::array({{{"$ref", "#/$defs/given"}}});

@@ -88,6 +88,9 @@ void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
         "in place of `train`: a blend of several sources. A resumed run may add, remove or reweight sources; "
         "each source continues after its samples that were already used")
       .or_else("none")
+      .not_with("data.train",
+                "data.train is given too: put its files into a source of their own, or leave one out",
+                Says::anything)
       .idle_if(!idle.empty(), idle);
   t.add(
        "data.mask", &d.mask,
@@ -95,6 +98,8 @@ void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
        "in the loss and 0 where it does not; one for each file of `train`, in their order")
       .or_else(
           "`NAME.mask` beside `NAME.bin` where a `dataset.json` says `loss_mask`, else every token counts")
+      .not_with("data.sources", "data.sources is given: name each source's masks in its own mask",
+                Says::anything)
       .idle_if(!idle.empty(), idle);
   t.add("data.valid_mask", &d.valid_mask, "the same of `valid`")
       .or_else("as of `mask`")
@@ -105,6 +110,8 @@ void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle) {
         "document's number, "
         "is for validation and never trained on; for token files that say where documents begin (Megatron's)")
       .from_below(0, 1)
+      .not_with("data.valid", "data.valid is given too: leave one of them out")
+      .not_with("loss.dpo.beta", "chooses single documents, which would part pairs: leave it out")
       .idle_if(!idle.empty(), idle);
 }
 

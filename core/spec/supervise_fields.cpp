@@ -73,6 +73,8 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
 void add_restarts(FieldTable& t, job::JobSpec& job) {
   t.add("supervise.restarts", &job.restarts, "the same key as `restarts`; give one of them")
       .between(0, kMaxRestarts)
+      .not_with("restarts", "is the same key as `restarts`, which is given too: give one of them",
+                Says::anything)
       .written_if(false);
 }
 

@@ -1,5 +1,5 @@
-"""The schema that `trainerd schema` prints and the parser judge alike: types, words, ranges, unknown and missing keys. Where they
-differ (conditions between keys), the parser is the stricter. By two drafts of JSON Schema, because editors read older ones.
+"""The schema that `trainerd schema` prints and the parser judge alike: types, words, ranges, unknown and missing keys, keys that exclude
+each other. Where they differ (other conditions between keys), the parser is the stricter. By two drafts of JSON Schema, because editors read older ones.
 
 Jobs are read as YAML 1.2, which editors read, and mutants are written as JSON, which is YAML."""
 
@@ -63,6 +63,41 @@ def from_yaml(text):
     return yaml.load(text, Yaml12)
 
 
+# A value of each key that excludes another, or is excluded: one that is valid alone.
+VALUE = {"restarts": 3, "supervise.restarts": 3, "data.train": "a.bin", "data.sources": [{"path": "a.bin", "weight": 1}], "data.mask": ["a.mask"],
+         "data.valid": "b.bin", "data.valid_fraction": 0.1, "loss.dpo.beta": 0.1, "loss.label_smoothing": 0.1, "loss.z_loss": 1.0e-4,
+         "evaluate.choices": [{"name": "a", "path": "a.jsonl"}], "optimizer.name": "muon", "lora.rank": 4, "model.embedding_scale": 2,
+         "model.scale_embeddings": True, "model.attention.scale": 0.5, "model.attention.query_pre_attn_scalar": 16}
+
+
+def is_exclusion(error):
+    return "then" in error.absolute_schema_path
+
+
+def exclusions():
+    """(the key that has it, what is forbidden there, the others with what they say) of each in the schema."""
+    def leaves(schema, path):
+        if "properties" not in schema:
+            return [(path, schema)]
+        [(name, below)] = schema["properties"].items()
+        return leaves(below, f"{path}.{name}" if path else name)
+
+    for section, schema in [("", SCHEMA), *properties(SCHEMA)]:
+        for rule in schema.get("allOf", []):
+            if "if" in rule:
+                [(own, forbidden)] = leaves(rule["then"], section)
+                yield own, forbidden, [leaf for other in rule["if"].get("allOf", [rule["if"]]) for leaf in leaves(other, section)]
+
+
+def value_that_says(key, says):
+    """A value for which what the schema asks of another key is true."""
+    return says["const"] if "const" in says else VALUE[key]
+
+
+def value_that_is_forbidden(key, forbidden):
+    return forbidden["not"]["const"] if "not" in forbidden else VALUE[key]
+
+
 def errors_of(error):
     """A map that is no form of a key is wrong by its entries, where one form is a map."""
     entries = [inner for inner in error.context if isinstance(error.instance, dict) and inner.absolute_path != error.absolute_path]
@@ -70,9 +105,9 @@ def errors_of(error):
         yield ".".join(part for part in inner.absolute_path if isinstance(part, str)), inner.validator
 
 
-def schema_errors(job):
+def schema_errors(job, which=lambda error: True):
     """(key, keyword) of each value that the schema refuses."""
-    found = [{found for error in validator.iter_errors(job) for found in errors_of(error)} for validator in VALIDATORS]
+    found = [{found for error in validator.iter_errors(job) if which(error) for found in errors_of(error)} for validator in VALIDATORS]
     assert found[0] == found[1], (job, found)
     return found[0]
 
@@ -178,7 +213,7 @@ class Schema(unittest.TestCase):
                 with self.subTest(value=value, keys=len(job)):
                     parser = self.parser_errors(job)
                     refused += len(parser)
-                    schema = {key for key, keyword in schema_errors(job) if keyword != "required"}
+                    schema = {key for key, keyword in schema_errors(job, lambda error: not is_exclusion(error)) if keyword != "required"}
                     if isinstance(value, str) and re.search(r"[\x00-\x1f\x7f]", value):
                         schema -= {"model.from"}  # of which the parser says that there is no such directory
                     if isinstance(value, dict) and value:  # an unknown key in a section is the section's
@@ -217,6 +252,47 @@ class Schema(unittest.TestCase):
         # A preset gives the model's.
         self.assertEqual(schema_errors({**whole, "model": {"preset": "gpt2-124m"}}), set())
 
+    def said_of(self, key, job):
+        """What the parser says of it."""
+        return re.findall(rf"(?m)^(?:trainerd: )?{re.escape(str(self.job))}:\d+:\d+: {re.escape(key)}: (.*)", self.parse(job).stderr)
+
+    def test_keys_that_exclude_each_other_are_refused_as_the_parser_refuses_them(self):
+        tiny = from_yaml((ROOT / "configs" / "tiny.yaml").read_text())
+        del tiny["data"]["train"]
+        tiny["data"]["format"] = "tokens"
+        seen = set()
+        for own, forbidden, others in exclusions():
+            seen |= {own, *(key for key, _ in others)}
+            values = {own: value_that_is_forbidden(own, forbidden), **{key: value_that_says(key, says) for key, says in others}}
+            with self.subTest(values):
+                job = json.loads(json.dumps(tiny))
+                for key, value in values.items():
+                    put(job, key, value)
+                what = [error for error in VALIDATORS[0].iter_errors(job) if is_exclusion(error)]
+                self.assertEqual({key for error in what for key, _ in errors_of(error)}, {own})
+                [text] = [error.schema["errorMessage"] for error in what]
+                self.assertIn(text, self.said_of(own, job))
+                for left_out in values:  # each pair does without one of them
+                    job = json.loads(json.dumps(tiny))
+                    for key, value in values.items():
+                        if key != left_out:
+                            put(job, key, value)
+                    self.assertEqual(schema_errors(job), set())
+                    self.assertNotIn(text, self.said_of(own, job))
+                # In a job that extends another `~` is no value.
+                for taken in values:
+                    job = {"extends": "base.yaml"}
+                    for key, value in values.items():
+                        put(job, key, None if key == taken else value)
+                    self.assertEqual(schema_errors(job), set())
+        self.assertEqual(seen - {"model.bias", "model.attention_bias", "model.qkv_bias", "model.mlp_bias"}, set(VALUE))
+
+    def test_keys_exclude_each_other_by_the_table_of_fields_alone(self):
+        for source in (ROOT / "core" / "spec").glob("*.cpp"):
+            if "FieldTable& t" not in (text := source.read_text()):
+                with self.subTest(source.name):
+                    self.assertNotRegex(text, r"is given (too|beside)|leave one of them|give one of them|which is given")
+
     def test_a_job_that_says_every_default_is_the_job_without_them(self):
         tiny = from_yaml((ROOT / "configs" / "tiny.yaml").read_text())
         tiny["data"] = {"format": "synthetic"}
@@ -225,7 +301,7 @@ class Schema(unittest.TestCase):
             at = tiny
             for part in key.split("."):
                 at = at.get(part, {}) if isinstance(at, dict) else {}
-            if "default" in schema and at == {} and not key.startswith("precision.") and key not in IDLE | SHORT:
+            if "default" in schema and at == {} and not key.startswith("precision.") and key not in {*IDLE, *SHORT, *OTHER_NAMES}:
                 put(full, key, schema["default"])
                 said += 1
         self.assertGreater(said, 40)
