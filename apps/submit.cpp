@@ -35,11 +35,13 @@ struct SubmittedJob {
       {};  ///< why the job cannot be submitted: Slurm was asked for its nodes, and did not answer
 };
 
-/// `device: auto` and `dp: auto` are by what Slurm's nodes have. Where Slurm does not answer, the job is
-/// judged by this machine, so that wrong keys are reported first.
+/// `device: auto` and `dp: auto` are by what Slurm's nodes have, which is asked when the keys are right.
+/// Where Slurm does not answer, the job is judged by this machine, so that what is wrong there and a plan
+/// that does not fit are reported too.
 SubmittedJob read_submitted(const SubmitArgs& args) {
   SubmittedJob submitted;
   core::spec::Surroundings around = surroundings_here();
+  around.machine_asks_others = true;
   around.machine = [&] {
     try {
       const core::slurm::SlurmNodes nodes = core::slurm::slurm_nodes(args.partition);

@@ -58,6 +58,12 @@ void Problems::add_all(const Problems& other) {
   for (const auto& [path, sources] : other.bad_) bad_[path].insert(sources.begin(), sources.end());
 }
 
+void Problems::keep_common(const Problems& other) {
+  std::erase_if(lines_, [&other](const Line& line) {
+    return std::ranges::none_of(other.lines_, [&line](const Line& same) { return same.text == line.text; });
+  });
+}
+
 bool Problems::bad(const std::string& path, int source) const {
   const auto found = bad_.find(path);
   return found != bad_.end() && found->second.contains(source);

@@ -41,6 +41,8 @@ class Problems {
   bool of_base(const Place& place) const;
   /// Takes over what `other` found. Its first sources are the first of these.
   void add_all(const Problems& other);
+  /// Leaves out what `other`, which has the same sources, did not find too.
+  void keep_common(const Problems& other);
   bool none() const { return lines_.empty(); }
   /// Throws the SpecError with every problem, in order of position, if there is any.
   void throw_if_any() const;

@@ -10,6 +10,10 @@ namespace {
 
 using std::to_string;
 
+bool is_device_of_machine(const job::JobSpec& job) {
+  return job.device == job::DeviceChoice::automatic && job.cluster.preset == "local";
+}
+
 class Resolver {
  public:
   Resolver(job::JobSpec& job, const Places& places, const Surroundings& around, Problems& problems)
@@ -17,8 +21,7 @@ class Resolver {
 
   void run() {
     choose_nodes();
-    const bool automatic = job_.device == job::DeviceChoice::automatic && job_.cluster.preset == "local" &&
-                           around_.machine != nullptr;
+    const bool automatic = is_device_of_machine(job_) && around_.machine != nullptr;
     if (automatic) choose_device();
     if (job_.parallel.dp == parallel::kAutomatic) choose_dp();
     if (automatic && job_.device == job::DeviceChoice::cuda) check_devices();
@@ -128,6 +131,11 @@ class Resolver {
 };
 
 }  // namespace
+
+bool asks_for_machine(const job::JobSpec& job) {
+  return is_device_of_machine(job) ||
+         (job.parallel.dp == parallel::kAutomatic && job.cluster.preset == "local");
+}
 
 void resolve_automatic(job::JobSpec& job, const Places& places, const Surroundings& around,
                        Problems& problems) {

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <set>
+#include <utility>
 
 #include "core/spec/bases.h"
 #include "core/spec/check.h"
@@ -91,6 +92,30 @@ void anchor_files(job::JobSpec& job, const std::string& directory) {
   }
 }
 
+void judge(job::JobSpec& job, const Places& places, std::optional<int> preset, const Surroundings& around,
+           Problems& problems) {
+  resolve_automatic(job, places, around, problems);
+  if (!around.directory.empty()) anchor_files(job, around.directory);
+  complete_and_check(job, places, preset, problems);
+}
+
+/// The problems that the job has on two machines that have nothing in common.
+Problems problems_on_every_machine(const job::JobSpec& job, const Places& places, std::optional<int> preset,
+                                   const Surroundings& around, const Problems& before) {
+  const auto on = [&](const Machine& machine) {
+    Surroundings assumed = around;
+    assumed.machine = [machine] { return machine; };
+    assumed.remark = {};
+    job::JobSpec judged = job;
+    Problems problems = before;
+    judge(judged, places, preset, assumed, problems);
+    return problems;
+  };
+  Problems problems = on({.cores = 1});
+  problems.keep_common(on({.cores = 96, .cuda_devices = 8}));
+  return problems;
+}
+
 }  // namespace
 
 job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surroundings& around,
@@ -113,9 +138,15 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   }
   // What is missing may be in the file that could not be read.
   if (!written.whole || layers.checked == Checked::values) return job;
-  resolve_automatic(job, places, around, problems);
-  if (!around.directory.empty()) anchor_files(job, around.directory);
-  if (root.kind == Node::Kind::map) complete_and_check(job, places, preset, problems);
+  if (root.kind != Node::Kind::map) return job;  // which is a problem
+  if (around.machine_asks_others && asks_for_machine(job)) {
+    Problems everywhere = problems_on_every_machine(job, places, preset, around, problems);
+    if (!everywhere.none()) {
+      problems = std::move(everywhere);
+      return job;
+    }
+  }
+  judge(job, places, preset, around, problems);
   return job;
 }
 

@@ -24,6 +24,9 @@ struct Surroundings {
   Environment environment = {};  ///< for ${NAME} and ~; empty: no variable is set
   std::function<Machine()> machine =
       {};  ///< for `device: auto` and `dp: auto`; empty: a device stays auto, and dp cannot be
+  /// `machine` asks others, and throws where they do not answer. What is wrong on every machine is reported
+  /// without asking.
+  bool machine_asks_others = false;
   /// dp of the checkpoint that a run of this job resumes from, by its `output` and `checkpoint`; none when
   /// there is none.
   std::function<std::optional<std::int64_t>(const job::JobSpec& job)> trained_dp = {};

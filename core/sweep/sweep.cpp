@@ -4,7 +4,9 @@
 #include <cstdio>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <set>
+#include <utility>
 
 #include "core/spec/compose.h"
 #include "core/spec/expand.h"
@@ -196,10 +198,12 @@ class SweepReader {
   }
 
   /// What this machine has for each of the jobs that run on it at once.
-  spec::Surroundings shared() const {
+  spec::Surroundings shared() {
     spec::Surroundings around = around_;
-    if (given_.sweep.where == SweepPlace::slurm) around.machine = arguments_.slurm_machine;
-    else if (around_.machine)
+    if (given_.sweep.where == SweepPlace::slurm) {
+      around.machine = asked_once(arguments_.slurm_machine);
+      around.machine_asks_others = true;
+    } else if (around_.machine)
       around.machine = [machine = around_.machine, n = given_.sweep.at_once] {
         spec::Machine share = machine();
         share.cores = std::max<std::int64_t>(1, share.cores / n);
@@ -207,6 +211,21 @@ class SweepReader {
         return share;
       };
     return around;
+  }
+
+  /// The answer for all jobs. Where there is none, `unanswered_` is why, and is thrown for each of them.
+  std::function<spec::Machine()> asked_once(std::function<spec::Machine()> ask) {
+    if (!ask) return {};
+    return [this, ask = std::move(ask), answer = std::optional<spec::Machine>()]() mutable {
+      if (!unanswered_.empty()) throw base::spec_error(unanswered_);
+      try {
+        if (!answer) answer = ask();
+      } catch (const base::SpecError& error) {
+        unanswered_ = error.what();
+        throw;
+      }
+      return *answer;
+    };
   }
 
   void make_jobs(const spec::JobText& base, const std::vector<SweepPoint>& points) {
@@ -228,7 +247,12 @@ class SweepReader {
       layers.below.push_back(text_setting("metrics.listen", "127.0.0.1:0", {source_, 1, 1}));
       spec::Problems found;
       found.add_source(path_, spec::Problems::SourceKind::file);
-      job.spec = spec::compose_job(base, layers, around, found);
+      try {
+        job.spec = spec::compose_job(base, layers, around, found);
+      } catch (const base::SpecError&) {
+        if (unanswered_.empty()) throw;
+        continue;  // the keys of the others are judged all the same
+      }
       // A durable tier is of one run: a job without an output would go on from another job's checkpoints.
       if (std::string& to = job.spec.checkpoint.durable.to; !to.empty())
         to += (to.ends_with('/') ? "" : "/") + job.name;
@@ -241,6 +265,8 @@ class SweepReader {
       }
       sweep.jobs.push_back(std::move(job));
     }
+    if (!unanswered_.empty())
+      throw base::spec_error((refused > 0 ? first_problems + "\n" : std::string()) + unanswered_);
     if (refused == sweep.jobs.size()) throw base::spec_error(first_problems);
     if (around.remark)
       for (const std::string& line : same_job_remarks(sweep)) around.remark(line);
@@ -287,6 +313,7 @@ class SweepReader {
   int source_ = 0;
   Given given_;
   spec::Places places_;
+  std::string unanswered_;  ///< why it is not known what Slurm's nodes have; empty: it is, or need not be
 };
 
 }  // namespace

@@ -158,6 +158,15 @@ class Dry(RunTest):
                                     (["--set", "model.heads=5"], 2, "is not divisible by heads 5"),
                                     (["--set", "batch.global=4194304", "--set", "batch.micro=4194304"], 3, "the job is not submitted: ")):
             self.assertIn(text, self.submit(job, *words, status=status))
+        # And before it is asked.
+        sinfo = self.root / "sinfo"
+        sinfo.write_text(f"#!/bin/sh\n: >{self.root}/asked\nexit 1\n")
+        sinfo.chmod(0o755)
+        self.submit(job, "--set", "model.heads=5", status=2)
+        self.assertFalse((self.root / "asked").exists())
+        self.assertIn("sinfo", self.submit(job, status=2))
+        self.assertTrue((self.root / "asked").exists())
+        sinfo.unlink()
         sweep = self.root / "sweep.yaml"
         sweep.write_text(f"output: {self.root}/sweep\nbase: {job}\ngrid: {{seed: [1, 2]}}\nwhere: slurm\n")
         for more, status, text in ((["--dry"], 0, "are by this machine, since Slurm does not say what its nodes have: there is no sinfo on the PATH"),

@@ -85,6 +85,28 @@ TEST_CASE("a job that does not say its nodes has those that the scheduler gave i
   CHECK(job_from({"parallel.dp=4"}, around).cluster.nodes == 1);
 }
 
+TEST_CASE("what is wrong on every machine is reported before others are asked for theirs", "[spec]") {
+  int asked = 0;
+  const auto silent = [&]() -> spec::Machine {
+    ++asked;
+    throw base::spec_error("no answer");
+  };
+  const spec::Surroundings around{.machine = silent, .machine_asks_others = true};
+  CHECK_THAT(error_of({"device=auto", "model.heads=5"}, around),
+             Catch::Contains("is not divisible by heads 5"));
+  CHECK_THAT(error_of({"device=auto", "parallel.dp=auto", "seed=x", "threads=1"}, around),
+             Catch::Contains("seed: expected an integer"));
+  CHECK(asked == 0);
+  CHECK(error_of({"device=auto"}, around) == "no answer");
+  CHECK(asked == 1);
+  // Of a GPU alone, so that it depends on the answer: here there is one, and there it is the CPU's problem.
+  CHECK(error_of({"device=auto", "gemm_algorithms=timed"}, around) == "no answer");
+  CHECK(error_of({"device=auto", "parallel.dp=auto", "threads=0"}, around) == "no answer");
+  // A job that does not ask is judged as ever.
+  CHECK(job_from({"device=cpu"}, around).device == job::DeviceChoice::cpu);
+  CHECK(asked == 3);
+}
+
 TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
   const job::JobSpec made =
       job_from({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));

@@ -300,13 +300,47 @@ TEST_CASE("a null in a sweep takes a key of the base away", "[sweep]") {
 
 TEST_CASE("jobs of a sweep that are the same are named, with the keys that change nothing", "[sweep]") {
   CHECK(remarks_of("grid: {seed: [1, 2], optimizer.lr: [1.0e-3, 2.0e-3]}\n").empty());
-  CHECK(remarks_of("grid: {model.preset: [gpt2-124m, gpt2-350m], seed: [1, 2]}\n", kWholeModel) ==
-        Lines{"model.preset changes nothing: sweep-001 and sweep-003 are the same job, and 1 more pair like "
-              "them"});
+  CHECK(
+      remarks_of("grid: {model.preset: [gpt2-124m, gpt2-350m], seed: [1, 2]}\n", kWholeModel) ==
+      Lines{
+          "model.preset changes nothing: sweep-001 and sweep-003 are the same job, and 1 more pair like "
+          "them; the presets differ in model.ffn, model.heads, model.hidden and model.layers, and the job's "
+          "own go over them: take these away, by `model.ffn: ~` and so on"});
+  // As the remark says.
+  CHECK(
+      remarks_of("grid: {model.preset: [gpt2-124m, gpt2-350m], model: {ffn: [~], heads: [~], kv_heads: [~], "
+                 "hidden: [~], layers: [~]}}\n",
+                 kWholeModel)
+          .empty());
   CHECK(remarks_of("list: [{seed: 3}, {seed: 4}, {seed: 3}]\n") ==
         Lines{"sweep-001 and sweep-003 are the same job"});
   CHECK(remarks_of("list: [{}, {batch.global: 8}, {model.heads: 5}, {model.heads: 5}]\n") ==
         Lines{"batch.global changes nothing: sweep-001 and sweep-002 are the same job"});
+}
+
+TEST_CASE("where Slurm does not answer, what is wrong with keys is reported first, and it is asked once",
+          "[sweep]") {
+  int asked = 0;
+  const auto error_of = [&](const std::string& grid) -> std::string {
+    const SweepFiles files("base: base.yaml\nwhere: slurm\n" + grid);
+    const auto silent = [&]() -> spec::Machine {
+      ++asked;
+      throw base::spec_error("no answer");
+    };
+    try {
+      sweep::read_sweep(files.file(), {{"device=auto"}, "", silent}, {});
+    } catch (const base::SpecError& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK_THAT(error_of("grid: {model.heads: [5, 7]}\n"), Catch::Contains("is not divisible by heads 5"));
+  CHECK(asked == 0);
+  CHECK_THAT(error_of("grid: {model.heads: [4, 5, 2]}\n"),
+             Catch::Contains("is not divisible by heads 5") && Catch::EndsWith("\nno answer"));
+  CHECK(asked == 1);
+  CHECK(error_of("grid: {seed: [1, 2, 3]}\n") == "no answer");
+  CHECK(asked == 2);
 }
 
 TEST_CASE("each job has a durable tier of its own below that of the base", "[sweep]") {
