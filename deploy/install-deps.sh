@@ -34,8 +34,9 @@ case ${1:-} in
 esac
 
 missing=()
+installed=$(dpkg-query -W -f='${Package} ${Status}\n' "${packages[@]}" 2>/dev/null | sed -n 's/ [a-z]* ok installed$//p' || true)
 for package in "${packages[@]}"; do
-  dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  grep -qxF "$package" <<<"$installed" || missing+=("$package")
 done
 install_missing() {
   local sudo=()

@@ -66,6 +66,11 @@ class Unit(unittest.TestCase):
         self.assertEqual(self.values["LimitMEMLOCK"], "infinity")
 
 
+# In place of Grafana, which is not in Debian: what it would provision. tests/deploy/grafana_test.py judges the dashboards.
+GRAFANA_SERVER = """cd /etc/grafana/provisioning && set -- $(sed -n 's/^ *path: //p' dashboards/trainerd.yml)
+ls datasources/prometheus.yml && echo $(ls "$1"/*.json | wc -l) > /run/grafana-server
+"""
+
 # What is done under systemd: the page's commands, and a kill. Each line of the log is a word and what it is about.
 INSIDE = """
 cd /files
@@ -106,6 +111,11 @@ systemctl start trainerd@spare trainerd@node0 trainerd@node1
 until_true 'journalctl -u trainerd@node0 --no-pager | grep -q "waits as a spare"'
 until_true '[ -s /var/lib/trainerd/runs/nodes/steps.jsonl ]'
 systemctl stop trainerd@node0 trainerd@node1 trainerd@spare
+GRAFANA
+printf '[Service]\nType=oneshot\nExecStart=/bin/bash /files/grafana-server.sh\n' > /etc/systemd/system/grafana-server.service
+systemctl daemon-reload
+SERVE_DASHBOARDS
+say grafana $(systemctl show grafana-server -p Result --value) $(cat /run/grafana-server)
 for name in node0 node1 spare; do say $name $(show $name Result) $(show $name ActiveState) $(show $name NRestarts); done
 say end
 """
@@ -129,6 +139,12 @@ class Systemd(unittest.TestCase):
         for word, beginning, name in (("NODE0", "cp deploy/systemd/node.env", "node0"), ("NODE1", "cp deploy/systemd/node.env", "node1"),
                                  ("SPARE", "cp deploy/systemd/spare.env", "spare")):
             script = script.replace(word, documented_line("deploy/README.md", beginning, {"tiny.env": f"{name}.env"}))
+        page = "deploy/grafana/README.md"
+        provisioned = [documented_line(page, beginning) for beginning in ("mkdir -p /etc/trainerd", "cp deploy/grafana/provisioning/datasources", "cp deploy/grafana/provisioning/dashboards")]
+        script = script.replace("GRAFANA", "\n".join(["mkdir -p /etc/grafana/provisioning/{datasources,dashboards}", *provisioned]))
+        script = script.replace("SERVE_DASHBOARDS", documented_line(page, "systemctl restart grafana-server"))
+        shutil.copytree(ROOT / "deploy/grafana", folder / "files" / "deploy/grafana")
+        (folder / "files" / "grafana-server.sh").write_text(GRAFANA_SERVER)
         (folder / "inside.sh").write_text(script)
         log = folder / "log"
         with open(folder / "console", "w") as console:
@@ -151,6 +167,7 @@ class Systemd(unittest.TestCase):
         self.assertEqual({key: said[key] for key in ("user", "restarts", "stopped", "wrong")},
                          {"user": "trainerd", "restarts": "1", "stopped": "success inactive 1", "wrong": "2 0"}, text)
         self.assertGreater(int(said["followed"]), 0)
+        self.assertEqual(said["grafana"], f"success {len(list((ROOT / 'deploy/grafana/dashboards').glob('*.json')))}", text)
         # Two nodes have trained, a spare has waited, and all were stopped.
         self.assertEqual({name: said[name] for name in ("node0", "node1", "spare")}, dict.fromkeys(("node0", "node1", "spare"), "success inactive 0"), text)
 
