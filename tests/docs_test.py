@@ -29,14 +29,14 @@ LANGUAGES = {"sh", "console", "yaml", "text"}
 # Commands of `console` blocks that no test runs as they are, by how they begin, and why.
 NOT_RUN = {
     r"ctest": "they run this test; test_ctest_commands_select_tests asks what they select",
-    r"podman": "needs an engine for containers and a base image from a registry",
+    r"podman build": "needs an engine for containers and a base image from a registry",
     r"python3 tests/bench/gpu/": "needs PyTorch on a GPU: tests/gpu/run.sh runs it",
 }
 
 # What makes a reason true, by a part of its pattern: texts of files. A reason without such a text is of the machine (an engine, a GPU).
 REASONS_IN_FILES = {
     "ctest": {"tests/CMakeLists.txt": ["docs_test.py"]},
-    "podman": {"tests/deploy/service_test.py": ["class Container"]},
+    "podman": {"tests/deploy/debian_test.py": ["test_the_steps_of_the_container_file"]},
     "python3 tests/bench/gpu/": {"tests/gpu/phases.py": ["pytorch_train.py"], "tests/gpu/run.sh": ["run.py"]},
 }
 

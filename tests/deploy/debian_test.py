@@ -1,9 +1,11 @@
 """Debian's package: what it depends on and holds, and that it starts where dpkg has unpacked it."""
 
 import gzip
+import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,7 +15,9 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented, documented_line
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
+FULL = "TRAINERD_FULL_TESTS" in os.environ
 
 
 # A root of this machine's files, whose changes are lost, in which a script runs.
@@ -28,6 +32,30 @@ mkdir "$1/root/package"
 mount --bind "$2" "$1/root/package"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive chroot "$1/root" bash -ec "cd /package; $3"
 """
+
+
+def container_steps():
+    """The stages of the container file: of each (instruction, what it says)."""
+    text = (ROOT / "deploy/Containerfile").read_text()
+    steps = [tuple(line.split(" ", 1)) for line in text.splitlines() if line and not line.startswith("#")]
+    first, second = [at for at, (step, _) in enumerate(steps) if step == "FROM"]
+    return steps[first + 1:second], steps[second + 1:]
+
+
+def as_script(steps):
+    """What a builder does for the steps, by a shell: sources are in /context, what an earlier stage made in /stage."""
+    lines = []
+    for step, rest in steps:
+        words = rest.split()
+        if step == "RUN":
+            lines.append(f"sh -c {shlex.quote(rest)}")
+        elif step == "WORKDIR":
+            lines.append(f"mkdir -p {rest} && cd {rest}")
+        elif step == "COPY":
+            origin = "/stage" if words[0].startswith("--from=") else "/context/"
+            source, target = words[-2:]
+            lines.append(f"mkdir -p {target if target.endswith('/') or target == '.' else '$(dirname ' + target + ')'} && cp -r {origin}{source}{'/.' if source == '.' else ''} {target}")
+    return "\n".join(lines)
 
 
 def run(*command, **arguments):
@@ -110,6 +138,42 @@ hash -r; command -v trainerd; cd /; trainerd --version; trainerd plan /usr/share
         self.assertIn("installed install ok installed", said)
         self.assertIn("\n/usr/bin/trainerd\n", said)
         self.assertIn(f"\ntrainerd {self.field('Version').split('-')[0]}", said)
+
+    @unittest.skipUnless(os.geteuid() == 0 and shutil.which("unshare"), "an overlay is made by root")
+    def test_the_steps_of_the_container_file_make_what_its_commands_start(self):
+        """On this machine's Debian in place of debian:12-slim, and by a shell in place of an engine. The first stage, which builds, in
+        tests/run.sh full; else its package is the one of this test."""
+        for name in ("container", "context/package"):
+            (self.folder / name).mkdir(parents=True)
+        package = self.folder / "context"
+        # The user that podman is told to take has no name in the image.
+        user, work = "4242", package / "work"
+        shutil.copytree(ROOT / "configs", work / "configs")
+        build, image = container_steps()
+        script = ["mkdir /stage /context", "cp -r /package /stage/given", "cd / && umount /package && rmdir /package", ": >/etc/apt/sources.list"]
+        if FULL:
+            listed = run("git", "-C", ROOT, "ls-files", "-z").split("\0")
+            for name in filter(None, listed):
+                (package / "sources" / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, package / "sources" / name)
+            script += ["cp -r /stage/given/sources/. /context", as_script(build), "mv /package /stage/package"]
+        else:
+            shutil.copy(self.package, package / "package")
+            script += ["mv /stage/given/package /stage/package"]
+        script += [as_script(image), "cp -r /stage/given/work/. /work", f"chown -R {user} /work"]
+        entry = json.loads(dict(image)["ENTRYPOINT"])
+        as_user = f"setpriv --reuid={user} --regid={user} --clear-groups --"
+        words = documented("deploy/README.md", "podman run")
+        self.assertEqual(json.loads(dict(image)["CMD"]), ["--help"])
+        self.assertEqual(words[words.index("trainerd") - 1].split(":")[1], dict(image)["WORKDIR"])
+        started = [*entry, *words[words.index("trainerd") + 1:], *"--set steps=2 --set optimizer.schedule.warmup=0 --set batch.global=2 --set batch.micro=1 --set evaluate.batches=1".split()]
+        script += ["cd /", f"setpriv --reuid={dict(image)['USER']} --init-groups -- {' '.join(entry)} --help", "command -v trainerd", f"cd /work && {as_user} {' '.join(started)}", "ls runs/quickstart/checkpoints"]
+        if subprocess.run(["unshare", "-m", "bash", "-c", OVERLAY, "bash", self.folder / "container", package, "true"], capture_output=True).returncode:
+            self.skipTest("no overlay file system here")
+        said = run("unshare", "-m", "bash", "-c", OVERLAY, "bash", self.folder / "container", package, "\n".join(script))
+        self.assertIn("Usage: trainerd", said)
+        self.assertIn("\n/usr/bin/trainerd\n", said)
+        self.assertRegex(said, r"\nstep-0+2\n$")
 
 
 if __name__ == "__main__":

@@ -225,15 +225,15 @@ std::string ledgers(const Runs& runs) {
     for (std::size_t i = 0; i < all[n].size(); ++i)
       if (all[n][i] > 0)
         bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{} {}\"></div>", i,
-                           100 * all[n][i] / longest, base::kLedgerParts[i].name, precise(all[n][i]));
+                           100 * all[n][i] / longest, part_words(base::kLedgerParts[i]), precise(all[n][i]));
     bars +=
         fmt::format("<div>{}{}</div><div class=\"bar\">{}</div>\n", chip(n), escape_html(runs[n].label), bar);
     head += fmt::format("<th class=\"n\">{}</th><th class=\"n\"></th>", escape_html(runs[n].label));
   }
   for (std::size_t i = 0; i < base::kLedgerParts.size(); ++i) {
     if (std::all_of(all.begin(), all.end(), [i](const Shares& s) { return s[i] <= 0; })) continue;
-    rows +=
-        fmt::format("<tr><td class=\"nowrap\"><i class=\"b{}\"></i>{}</td>", i, base::kLedgerParts[i].name);
+    rows += fmt::format("<tr><td class=\"nowrap\"><i class=\"b{}\"></i>{}</td>", i,
+                        part_words(base::kLedgerParts[i]));
     for (const Shares& s : all) {
       const double step = std::accumulate(s.begin(), s.end(), 0.0);
       rows += fmt::format("<td class=\"n nowrap\">{}</td><td class=\"n dim\">{:.1f}%</td>", precise(s[i]),

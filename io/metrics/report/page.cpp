@@ -142,7 +142,7 @@ std::string charts(const Report& r) {
                       .columns = {},
                       .labels = {},
                       .scale = StackedScale::without_outliers};
-  for (const base::LedgerPartInfo& part : base::kLedgerParts) ledger.labels.emplace_back(part.name);
+  for (const base::LedgerPartInfo& part : base::kLedgerParts) ledger.labels.push_back(part_words(part));
   for (const StepBucket& bucket : r.series.coarse(kColumns)) {
     StackedColumn column{static_cast<double>(bucket.first_step) - 0.5,
                          static_cast<double>(bucket.last_step) + 0.5,

@@ -150,6 +150,12 @@ const char* class_of_outcome(const std::string& outcome) {
   return word == "stopped" ? "warn" : "bad";
 }
 
+std::string part_words(const base::LedgerPartInfo& part) {
+  std::string words = part.name;
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
 std::string ledger_table(const Report& r) {
   std::array<double, base::kLedgerParts.size()> total{};
   for (const StepBucket& bucket : r.series.buckets())
@@ -160,10 +166,10 @@ std::string ledger_table(const Report& r) {
   for (std::size_t i = 0; i < total.size(); ++i) {
     if (total[i] <= 0) continue;
     bar += fmt::format("<div class=\"b{}\" style=\"width:{:.3f}%\" title=\"{}\"></div>", i,
-                       100 * total[i] / all, base::kLedgerParts[i].name);
+                       100 * total[i] / all, part_words(base::kLedgerParts[i]));
     rows += fmt::format(
         "<tr><td><i class=\"b{}\"></i>{}</td><td class=\"n\">{}</td><td class=\"n\">{:.1f}%</td></tr>\n", i,
-        base::kLedgerParts[i].name, short_duration(total[i]), 100 * total[i] / all);
+        part_words(base::kLedgerParts[i]), short_duration(total[i]), 100 * total[i] / all);
   }
   return fmt::format(
       "<div class=\"box\"><div class=\"bar\">{}</div><table><tr><th>time ledger, all steps</th><th "

@@ -8,6 +8,8 @@
 
 namespace trainerd::io {
 
+/// A part of the ledger as it is read: "data wait".
+std::string part_words(const base::LedgerPartInfo& part);
 /// The style's class of an outcome: good, bad, warn or run.
 const char* class_of_outcome(const std::string& outcome);
 /// The outcome in one word: "done", "running", "stopped", "lost", "failed".

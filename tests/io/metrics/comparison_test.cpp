@@ -45,7 +45,7 @@ TEST_CASE("a comparison has figures, curves, ledgers and the differing keys of i
                         {{"optimizer.lr", {"0.001", "0.003"}}, {"model.bias", {"true", ""}}});
   for (const char* text :
        {"2 runs", "a&lt;b&gt;", "1.5000", "2.2500", "2.2500", "40 / 100", "done", "running", "optimizer.lr",
-        "0.003", "none", "exposed_dp", "50 ms", "300 ms", "id=\"data\"", "\"label\":\"c\"", "<svg"}) {
+        "0.003", "none", "exposed dp", "50 ms", "300 ms", "id=\"data\"", "\"label\":\"c\"", "<svg"}) {
     INFO(text);
     CHECK(contains(page, text));
   }

@@ -81,7 +81,7 @@ TEST_CASE("the report shows seven charts, the figures and the job, and fetches n
   for (const char* text :
        {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs", "Where a step",
         "1.8750", "13.7k", "62.5%", "10.4M", "1m01s", "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer",
-        "exposed_tp", "exposed_pp", "What of it is not compute"}) {
+        "exposed tp", "exposed pp", "What of it is not compute"}) {
     INFO(text);
     CHECK(page_has(page, text));
   }
