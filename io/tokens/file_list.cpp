@@ -136,6 +136,16 @@ std::string identity_of(const std::string& path) {
   return error ? path : canonical.string();
 }
 
+/// ", from the working directory /home/me": where a relative path was looked up, which may be meant
+/// otherwise.
+std::string looked_up_from(const std::string& path) {
+  std::error_code error;
+  const fs::path here = fs::current_path(error);
+  return error || is_s3(path) || fs::path(path).is_absolute()
+             ? ""
+             : ", from the working directory " + here.string();
+}
+
 }  // namespace
 
 std::vector<ListedFile> list_files(const std::vector<std::string>& paths, const DataFiles& from) {
@@ -152,10 +162,13 @@ std::vector<ListedFile> list_files(const std::vector<std::string>& paths, const 
       throw base::data_error(
           path + ": not a regular file; data is read by position, from files or directories of files");
     else if (is_pattern(path)) files = match_pattern(path);
-    else throw base::data_error(path + ": no such file or directory, or no permission to see it");
+    else
+      throw base::data_error(path + ": no such file or directory, or no permission to see it" +
+                             looked_up_from(path));
     if (files.empty())
       throw base::data_error(
-          path + (is_pattern(path) ? ": no file matches this pattern" : ": no file in this directory"));
+          path + (is_pattern(path) ? ": no file matches this pattern" : ": no file in this directory") +
+          looked_up_from(path));
     std::sort(files.begin(), files.end());
     for (std::string& file : files)
       if (seen.insert(identity_of(file)).second) all.push_back({std::move(file), named});
