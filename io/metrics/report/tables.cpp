@@ -84,14 +84,24 @@ std::string prediction_value(const PredictionTerm& term, double value) {
                                                          : short_duration(value);
 }
 
+std::string with_blanks(std::string words) {
+  std::replace(words.begin(), words.end(), '_', ' ');
+  return words;
+}
+
+std::string term_words(const PredictionTerm& term) {
+  if (term.kind == PredictionTerm::Kind::memory_bytes) return "memory";
+  return term.kind == PredictionTerm::Kind::step_seconds ? "time of a step" : with_blanks(term.name);
+}
+
 std::string prediction_table(const PredictionRecord& p) {
   if (p.terms.empty()) return "";
   std::string rows;
   for (const PredictionTerm& term : p.terms)
     rows += fmt::format(
         "<tr><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td class=\"n\">{:+.1f}%</td></tr>\n",
-        escape_html(term.name), prediction_value(term, term.predicted), prediction_value(term, term.measured),
-        100 * term.error);
+        escape_html(term_words(term)), prediction_value(term, term.predicted),
+        prediction_value(term, term.measured), 100 * term.error);
   return fmt::format(
       "<div class=\"box\"><table><tr><th>steps {} to {}</th><th class=\"n\">planned</th><th "
       "class=\"n\">measured</th>"
@@ -150,11 +160,7 @@ const char* class_of_outcome(const std::string& outcome) {
   return word == "stopped" ? "warn" : "bad";
 }
 
-std::string part_words(const base::LedgerPartInfo& part) {
-  std::string words = part.name;
-  std::replace(words.begin(), words.end(), '_', ' ');
-  return words;
-}
+std::string part_words(const base::LedgerPartInfo& part) { return with_blanks(part.name); }
 
 std::string ledger_table(const Report& r) {
   std::array<double, base::kLedgerParts.size()> total{};

@@ -54,6 +54,12 @@ std::string report(const TempDir& dir, std::int64_t steps, const std::string& ya
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", yaml);
   sink.on_start(reported_info(steps));
   for (std::int64_t n = 1; n <= steps; ++n) sink.on_step(reported_step(n));
+  using Kind = PredictionTerm::Kind;
+  sink.on_prediction({.first_step = 5,
+                      .last_step = 20,
+                      .terms = {{Kind::step_seconds, "step_seconds", 0.25, 0.3, 0.2},
+                                {Kind::part_seconds, "exposed_tp", 0.02, 0.03, 0.5},
+                                {Kind::memory_bytes, "memory_bytes", 300 << 20, 300 << 20, 0}}});
   sink.on_evaluation({.step = steps, .loss = 1.875, .tokens = 100, .seconds = 1});
   sink.on_checkpoint(
       {.step = steps, .bytes = 1 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
@@ -78,10 +84,26 @@ TEST_CASE("the report shows seven charts, the figures and the job, and fetches n
   const std::string page = report(dir, 300, "name: \"<script>\"\n");
   CHECK(page_count(page, "<svg") == 7);
   CHECK(page_count(page, "</svg>") == 7);
-  for (const char* text :
-       {"Loss", "Learning rate", "Gradient norm", "Tokens per second", "Model FLOPs", "Where a step",
-        "1.8750", "13.7k", "62.5%", "10.4M", "1m01s", "a &lt;b&gt; &amp; c", "&lt;script&gt;", "optimizer",
-        "exposed tp", "exposed pp", "What of it is not compute"}) {
+  for (const char* text : {"Loss",
+                           "Learning rate",
+                           "Gradient norm",
+                           "Tokens per second",
+                           "Model FLOPs",
+                           "Where a step",
+                           "1.8750",
+                           "13.7k",
+                           "62.5%",
+                           "10.4M",
+                           "1m01s",
+                           "a &lt;b&gt; &amp; c",
+                           "&lt;script&gt;",
+                           "optimizer",
+                           "exposed tp",
+                           "exposed pp",
+                           "What of it is not compute",
+                           "<td>time of a step</td>",
+                           "<td>memory</td>",
+                           "<td>exposed tp</td>"}) {
     INFO(text);
     CHECK(page_has(page, text));
   }
