@@ -48,8 +48,7 @@ struct FailureScenario {
   double planned_per_second = 0;  ///< planned interruptions, which save first
   double planned_seconds = 0;     ///< length of a planned interruption, before the restart
   std::int64_t spares = 0;        ///< standby nodes; a lost node becomes a spare when it returns
-  double replace_seconds =
-      0;  ///< until a lost node returns or is replaced; 0: a replacement is always available
+  double replace_seconds = 0;     ///< until a lost node is back or replaced; 0: no wait
   /// By number of missing nodes: fraction of full speed at which the job continues, falling from 1. With more
   /// missing nodes than entries the job waits for a node. {1}: not elastic.
   std::vector<double> speed_by_missing = {1};
