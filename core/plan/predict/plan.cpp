@@ -38,8 +38,7 @@ rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<co
   rank::Fit worst;
   std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the previous one
   std::vector<rank::RankNeeds> node;
-  const bool one_stage =
-      stride % t.devices_per_node == 0;  // each node holds one stage: look at one node per stage
+  const bool one_stage = stride % t.devices_per_node == 0;  // look at one node per stage
   for (std::int64_t first = 0; first < ranks; first += one_stage ? stride : t.devices_per_node) {
     stages_of_node.clear();
     for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank)
@@ -73,9 +72,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
                        overhead = rank::device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
-    else
-      stage.terms["snapshots"] =
-          snapshots;  // devices that share the node's memory also share it with snapshots
+    else stage.terms["snapshots"] = snapshots;  // they share the node's memory
     const std::int64_t logits = changes.more_logits ? changes.more_logits(stage) : 0;
     if (logits > 0) stage.terms["logits"] += logits;
     stage.bytes = stage.memory.total_bytes() + logits + (own ? overhead : snapshots);

@@ -25,7 +25,7 @@ struct StagePlan {
   kernels::MemoryBudget memory;  ///< by region
   /// Bytes by memory term, over all regions, including `device_overhead`.
   std::map<std::string, std::int64_t> terms;
-  std::int64_t bytes = 0;  ///< sum of `terms`
+  std::int64_t bytes = 0;  ///< total, with alignment
 };
 
 /// Communication of one device per step in one group, for the stage where it takes longest.
@@ -71,7 +71,7 @@ struct Plan {
   std::vector<NearLayout> near;  ///< from near_changes
 
   AttentionPlan attention;
-  bool timed = false;  ///< the topology has rates; if false, all members below are 0
+  bool timed = false;  ///< the topology has rates; if false, all times and rates below are 0
   Replay time;
   GraphIssue graphs;  ///< for the stage whose host takes longest
   /// Mean extra time per step of supervise.verify, which repeats every n-th step without its update.
