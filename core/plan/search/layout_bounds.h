@@ -12,17 +12,17 @@
 
 namespace trainerd::core::plan {
 
-/// What a layout takes at least.
+/// Lower bounds on a layout's step time and memory.
 struct LayoutBound {
   double seconds = 0;
   std::int64_t bytes = 0;
 };
 
-/// What a chunk of layers costs, embedding or head included.
+/// Costs of a chunk of layers, including its embedding or head.
 struct ChunkCosts {
   double forward = 0, backward = 0, backward_input = 0,
-         backward_weight = 0;   ///< seconds of a microbatch, tensor-parallel sums included
-  double update = 0, norm = 0;  ///< seconds for all elements
+         backward_weight = 0;   ///< seconds per microbatch, including tensor-parallel all-reduces
+  double update = 0, norm = 0;  ///< seconds per step for all of the chunk's elements
   std::array<double, train::kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
 };
@@ -44,7 +44,7 @@ struct ChunkCosts {
 class LayoutBounds {
  public:
   explicit LayoutBounds(LayoutParts& parts);
-  /// Fast for layouts that follow each other as in `all_layouts`.
+  /// Fast for layouts in the order of `all_layouts`.
   std::vector<LayoutBound> of(std::span<const LayoutChoice> choices);
 
  private:
@@ -66,8 +66,8 @@ class LayoutBounds {
   LayoutParts& parts_;
   DataParallelBounds data_parallel_;
   const bool timed_;
-  const std::int64_t device_bytes_;  ///< that a layout must fit
-  double orthogonal_seconds_ = 0;    ///< of a layer's matrices, with Muon
+  const std::int64_t device_bytes_;  ///< memory that a layout must fit
+  double orthogonal_seconds_ = 0;    ///< Newton-Schulz seconds of a layer's matrices, with Muon
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 

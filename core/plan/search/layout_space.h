@@ -9,7 +9,7 @@
 
 namespace trainerd::core::plan {
 
-/// What a search chooses; model, global batch, ranks and all else are the job's.
+/// The options that a search chooses. Model, global batch, ranks and all else come from the job.
 struct LayoutChoice {
   std::int64_t tp = 1, pp = 1, dp = 1;
   std::int64_t zero = 1, zero_group = 0;
@@ -25,15 +25,16 @@ struct LayoutChoice {
 LayoutChoice choice_of(const job::JobSpec& job);
 job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& choice);
 
-/// The keys of `to` that differ from `from`, as they are written: "parallel.tp: 8". dp, which the others
-/// leave, goes with tp and pp.
+/// The keys of `to` that differ from `from`, in the form of a job file: "parallel.tp: 8". dp follows from tp
+/// and pp and is listed with them.
 std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoice& to);
-/// How many they are.
+/// Number of differences.
 std::size_t changes(const LayoutChoice& from, const LayoutChoice& to);
 
-/// Values that are tried. Of those that cannot go together or change nothing only one is in `all_layouts`.
+/// Values to try. Of combinations that are equivalent only one is in `all_layouts`; invalid ones are left
+/// out.
 struct LayoutSpace {
-  std::vector<std::int64_t> tp = {}, pp = {}, zero = {}, micro = {};  ///< empty: every one that there is
+  std::vector<std::int64_t> tp = {}, pp = {}, zero = {}, micro = {};  ///< empty: all possible values
   std::vector<std::int64_t> zero_group = {}, bucket_bytes = {}, virtual_stages = {};
   std::vector<bool> sequence_parallel = {};
   std::vector<parallel::ScheduleKind> schedule = {};
