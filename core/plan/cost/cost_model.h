@@ -1,7 +1,7 @@
 #pragma once
 
-// Seconds of operators and collectives on the machines of a topology: one curve for each class of operator
-// and of link.
+// Predicted seconds of operators and collectives on the machines of a topology: one curve for each class of
+// operator and of link.
 
 #include <array>
 #include <cstdint>

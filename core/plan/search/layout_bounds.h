@@ -27,20 +27,20 @@ struct ChunkCosts {
   double scratch_bytes = 0;
 };
 
-/// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:
-/// what a chunk computes, keeps and sends to its tensor-parallel peers grows by the same with each layer, and
-/// depends on none of dp, zero, buckets and schedule but on whether the schedule makes weights' gradients
-/// apart. Seconds are the longest of the paths
-///   - all chunks' forwards, every microbatch on the last one, all chunks' backwards,
-///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
-///   through them),
-///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
-///   - all chunks' forwards and the backwards of the stages after a rank, then all reductions of that rank:
-///   one, or with ZeRO 2 and 3 one per microbatch,
-///   - the gather of a first chunk's parameters, then what the rank computes,
-///   - a data-parallel stream's own collectives,
-/// with the update and the norm's collectives over all ranks. Of Muon's update its products alone are
-/// counted. A layout whose memory is bounded above the device's has no bound on its seconds: 0.
+/// Lower bounds on a `Plan`'s step time and peak memory. They come from records of chunks of one to three
+/// layers, because a chunk's computation, memory and tensor-parallel traffic grow by the same amount with
+/// each layer. These do not depend on dp, zero and buckets, and on the schedule only by whether it computes
+/// weight gradients separately. The bound on seconds is the longest of these paths:
+/// - all chunks' forwards, every microbatch on the last chunk, all chunks' backwards
+/// - forwards of the first stages, all computations of a rank, backwards of the first stages (a pipeline
+///   fills and drains through them)
+/// - the same up to the last microbatch's backwards, then the reduction of this rank's gradients
+/// - all chunks' forwards and the backwards of the stages after a rank, then all its reductions: one, or with
+///   ZeRO 2 and 3 one per microbatch
+/// - the gather of a first chunk's parameters, then the rank's computations
+/// - a data-parallel stream's own collectives
+/// All but the last also include the smallest time of update and gradient norm over the ranks. Of Muon's
+/// update only the products count. A layout whose memory bound exceeds the device has no time bound: 0.
 class LayoutBounds {
  public:
   explicit LayoutBounds(LayoutParts& parts);
@@ -50,8 +50,8 @@ class LayoutBounds {
  private:
   struct Stage;
   struct Chain;
-  /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp
-  /// group is
+  /// tp, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2: head),
+  /// layers, place of the tp group
   using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int, std::int64_t,
                               std::int64_t, parallel::Link>;
 

@@ -41,20 +41,18 @@ struct LayoutSpace {
   std::vector<job::RecomputeOptions> recompute = {};
 };
 
-/// Every layout of the job's ranks on the topology that a job may ask for, out of the space and the job's own
-/// values:
-/// - tp: divisors of the ranks that the model can be split over and that stay in an NVLink domain (unless the
-/// job lets them leave);
-///   pp: divisors of what is left that the layers fill; dp: the rest, where the global batch divides
+/// Every valid layout of the job's ranks on the topology, from the space and the job's own values:
+/// - tp: divisors of the ranks that the model can be split over and that stay within an NVLink domain (unless
+///   the job allows more)
+/// - pp: divisors of the remaining ranks that the layers can fill; dp: the rest, if it divides the global
+///   batch
 /// - micro: powers of two
-/// - zero 0 to 3, over all data-parallel ranks or a group of those that share an NVLink domain, of 8, 32 or
-/// 128
-/// - buckets as the job has them: by the default's rule they cost within 0.2% of whole layers
-/// - every schedule; interleaved with the fewest chunks for each number of layers in a chunk, where the
-/// microbatches are a multiple of
-///   the stages
-/// - recompute none, selective, or full of every 1st to 4th layer
-/// An axis in the space that has values is tried with those alone.
+/// - zero: 0 to 3, over all data-parallel ranks, or over groups: those in one NVLink domain, or 8, 32 or 128
+/// - buckets: the job's own, because the default rule costs within 0.2% of whole layers
+/// - schedule: all; interleaved with the fewest chunks per number of layers in a chunk, if the microbatches
+///   are a multiple of the stages
+/// - recompute: none, selective, or full of every 1st to 4th layer
+/// An axis with values in the space is tried with only those values.
 std::vector<LayoutChoice> all_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                       const LayoutSpace& space = {});
 
