@@ -13,7 +13,7 @@ namespace trainerd::core::job {
 /// What fails: one rank's worker, or the agent of its node.
 enum class FaultKind : std::uint8_t {
   kill,             ///< the worker ends by SIGKILL in the middle of the step
-  crash,            ///< the worker ends by SIGSEGV there, as by a bug
+  crash,            ///< the worker ends by SIGSEGV in the middle of the step, as by a bug
   kill_agent,       ///< the agent of the rank's node ends by SIGKILL
   stop,             ///< the worker stops itself by SIGSTOP in the middle of the step
   hang,             ///< the worker computes without end in the middle of the step
@@ -63,7 +63,7 @@ struct Fault {
   // Only for flip_parameter and flip_gradient:
   std::string tensor = {};    ///< empty: a tensor that the rank holds
   std::int64_t element = -1;  ///< index in the part that the rank updates; -1: random
-  std::int64_t bit = -1;      ///< of the element, from the lowest; -1: the highest of the mantissa
+  std::int64_t bit = -1;      ///< index in the element, from the lowest bit; -1: the highest of the mantissa
   std::int64_t times = 1;     ///< flip_gradient only: number of the step's computations with the fault
 
   bool operator==(const Fault&) const = default;

@@ -25,8 +25,8 @@ inline bool gated(Mlp mlp) { return mlp != Mlp::gelu; }
 
 /// Fractions of elements dropped in training (kernels::Dropout). No dropout in evaluation.
 struct DropoutOptions {
-  double embedding = 0;  ///< of the embeddings' sum (GPT-2's embd_pdrop)
-  double residual = 0;   ///< of the outputs of attention and MLP (resid_pdrop)
+  double embedding = 0;  ///< for the sum of embeddings (GPT-2's embd_pdrop)
+  double residual = 0;   ///< for the outputs of attention and MLP (resid_pdrop)
 
   bool on() const { return embedding > 0 || residual > 0; }
   bool operator==(const DropoutOptions&) const = default;

@@ -109,7 +109,7 @@ struct ChoiceSet {
 struct EvaluateOptions {
   std::int64_t every = 0;      ///< steps; 0 never
   std::int64_t batches = 0;    ///< global batches of each validation set, from its start
-  std::string tokenizer = {};  ///< a file or "bytes"; empty: as the data says
+  std::string tokenizer = {};  ///< a file or "bytes"; empty: that of the data
   std::vector<ChoiceSet> choices = {};
   bool average = false;  ///< key `ema`: evaluate the averaged weights
 
