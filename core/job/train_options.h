@@ -39,7 +39,7 @@ struct DpoOptions {
   bool operator==(const DpoOptions&) const = default;
 };
 
-/// Training losses besides or in place of the cross entropy. Evaluations use only the cross entropy.
+/// Training losses in addition to or in place of the cross entropy. Evaluations use only the cross entropy.
 struct LossOptions {
   double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
   double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
@@ -48,7 +48,8 @@ struct LossOptions {
   bool operator==(const LossOptions&) const = default;
 };
 
-/// An exponential moving average of the trained weights (Polyak and Juditsky, 1992), kept besides them.
+/// An exponential moving average of the trained weights (Polyak and Juditsky, 1992), kept in addition to
+/// them.
 struct AverageOptions {
   double decay = 0;        ///< 0: off
   std::int64_t every = 1;  ///< steps between its updates
@@ -66,7 +67,7 @@ constexpr const char* to_string(OptimizerKind kind) { return kind == OptimizerKi
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;  ///< key `name`
   double lr = 3e-4;
-  double momentum = 0.95;  ///< muon only, up to `adamw_lr`
+  double momentum = 0.95;  ///< muon only, like all up to `adamw_lr`
   bool nesterov = true;
   double adamw_lr = 3e-4;  ///< peak rate of AdamW's part; follows the same schedule
   double beta1 = 0.9;
