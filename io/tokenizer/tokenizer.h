@@ -33,14 +33,13 @@ class Encoder {
 };
 
 struct TokenizerInfo {
-  std::string kind;                      ///< "bytes", "byte-level BPE", "SentencePiece unigram", ...
-  std::string hash;                      ///< 128-bit XXH3 of its file, in hex; "bytes" for bytes
-  std::int64_t vocab = 0;                ///< every id is smaller
-  std::optional<std::int32_t> bos = {};  ///< begins a document; none if the files do not name it
-  std::optional<std::int32_t> eos = {};  ///< ends a document; none if the files do not name it
-  std::vector<std::int32_t> before =
-      {};  ///< ids that its own rule adds before a text (Llama 3: begin of text)
-  std::vector<std::int32_t> after = {};  ///< ids that its own rule adds after a text
+  std::string kind;                       ///< "bytes", "byte-level BPE", "SentencePiece unigram", ...
+  std::string hash;                       ///< 128-bit XXH3 of its file, in hex; "bytes" for bytes
+  std::int64_t vocab = 0;                 ///< every id is smaller
+  std::optional<std::int32_t> bos = {};   ///< begins a document; none if the files do not name it
+  std::optional<std::int32_t> eos = {};   ///< ends a document; none if the files do not name it
+  std::vector<std::int32_t> before = {};  ///< ids that its rule adds before a text (Llama 3: begin of text)
+  std::vector<std::int32_t> after = {};   ///< ids that its rule adds after a text
   bool special_text = false;  ///< true if the text of a special token in a document can become the token
 };
 

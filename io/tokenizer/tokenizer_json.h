@@ -30,8 +30,7 @@ struct SpaceRule {
     none,
     always,   ///< before each part between added tokens (the normalizer Prepend of Llama 2)
     missing,  ///< before each part that does not begin with a space (Metaspace, "always")
-    first     ///< the same, but only at the beginning of the text, not behind an added token (Metaspace,
-              ///< "first")
+    first     ///< the same, only at the text's beginning, not behind an added token (Metaspace, "first")
   };
   Prefix prefix = Prefix::none;
   bool normalizer = false;          ///< done by the normalizer, so added tokens can be searched afterwards
