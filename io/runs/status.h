@@ -44,7 +44,7 @@ struct RunStatus {
   RunInfo info;    ///< steps 0: not known
   double now = 0;  ///< Unix seconds of this status
   RunState state = RunState::starting;
-  std::string outcome;  ///< one line; empty while the run goes on
+  std::string outcome;  ///< one line; empty while the run is alive
   double began = 0;     ///< the first attempt, Unix seconds; 0: not known
   double seconds = 0;   ///< total of all attempts
   std::int64_t attempts = 1;
