@@ -17,7 +17,7 @@ namespace {
 constexpr std::size_t kTailBytes = 512;  // covers a line of steps.jsonl, which ends with its wall time
 constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
 
-// Returns an empty descriptor with errno 0 if there is no such file.
+// Returns an empty descriptor if there is no such file.
 base::UniqueFd open_if_there(const std::string& path) {
   base::UniqueFd fd = base::open_regular(path);
   if (!fd && !is_absence(errno))

@@ -13,7 +13,7 @@ namespace trainerd::io {
 /// `(?=)`, `(?!)`, repeats, character sets, `\s`, `\d`, `\p{L}` and the other general categories. Immutable.
 class Pattern {
  public:
-  /// Throws std::invalid_argument naming the unsupported part.
+  /// Throws std::invalid_argument naming the unsupported part, or if the pattern matches the empty text.
   explicit Pattern(const std::string& expression);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
@@ -35,8 +35,8 @@ class PatternMatcher {
   struct Match {
     std::size_t begin = 0, end = 0;
   };
-  /// Returns the first non-empty match at `from` or later. `text` is valid UTF-8 and `from` a character
-  /// boundary. Throws EncodeError if PCRE2 exceeds its limits.
+  /// Returns the first match at `from` or later; it is never empty. `text` is valid UTF-8 and `from` a
+  /// character boundary. Throws EncodeError if PCRE2 exceeds its limits.
   std::optional<Match> next(std::string_view text, std::size_t from);
 
  private:
