@@ -31,7 +31,7 @@ class DataFile {
   std::int64_t read(std::int64_t offset, std::span<std::byte> out) const;
   /// The same for bytes that are read only once: they are not cached.
   std::int64_t read_once(std::int64_t offset, std::span<std::byte> out) const;
-  /// Says that these bytes will be read soon. No effect for a local file.
+  /// Announces that these bytes will be read soon. No effect for a local file.
   void announce(std::int64_t offset, std::int64_t bytes) const;
 
  private:

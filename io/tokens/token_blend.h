@@ -86,8 +86,8 @@ class TokenBlend {
     std::int64_t number = 0;
   };
   Sample sample_at(std::int64_t cursor) const;
-  /// Says that the sample at `cursor` will be read soon, see TokenSource::announce. A cursor behind the end
-  /// of the blend is ignored.
+  /// Announces that the sample at `cursor` will be read soon, see TokenSource::announce. A cursor behind the
+  /// end of the blend is ignored.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not thread-safe.
   void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);

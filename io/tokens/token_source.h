@@ -72,7 +72,7 @@ class TokenSource {
 
   /// Returns the number of the sample at `cursor`, in [0, samples()).
   std::int64_t sample_at(std::int64_t cursor) const;
-  /// Says that the sample at `cursor` will be read soon: starts to fetch its bytes of remote files.
+  /// Announces that the sample at `cursor` will be read soon: starts to fetch its bytes of remote files.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens at place `cursor`: inputs are all but the last, targets all but the first.
   /// Allocates nothing. Not thread-safe. Throws DataError naming file and position for a short read or a
