@@ -59,7 +59,7 @@ struct EventLogSink::State {
   std::string path, warning;
   double last_tries = 0;
   LineFile file{"events.jsonl"};
-  /// The latest of this process, from the first evaluation on that a restart may make void.
+  /// The latest events of this process, from the first evaluation on that a restart may invalidate.
   std::deque<std::pair<EventRecord, std::string>> latest;
   void append(const EventRecord& event);
   void append_line(const EventRecord& event, const std::string& line) {
@@ -68,7 +68,7 @@ struct EventLogSink::State {
 };
 
 void EventLogSink::State::append(const EventRecord& event) {
-  // Workers never start again before a checkpoint that is complete.
+  // Keeps evaluations up to a complete checkpoint: a restart is assumed not to go back behind it.
   if (const auto* checkpoint = std::get_if<CheckpointRecord>(&event))
     while (!latest.empty() && !is_evaluation_after(latest.front().first, checkpoint->step))
       latest.pop_front();
@@ -99,7 +99,7 @@ void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->appen
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }
 void EventLogSink::on_notice(const NoticeRecord& record) { state_->append(record); }
 
-/// Evaluations of later steps are made again. Checkpoints and notices stay.
+/// Removes evaluations of later steps, which will be repeated. Checkpoints and notices stay.
 void EventLogSink::on_restart(const RestartRecord& record) {
   State& s = *state_;
   const auto first = std::find_if(s.latest.begin(), s.latest.end(), [&](const auto& entry) {

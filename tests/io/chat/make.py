@@ -21,7 +21,7 @@ TOKENIZERS = HERE.parent / "tokenizers"
 CHATML = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
 QWEN2 = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
          "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}" + CHATML[len("{% for message in messages %}"):])
-# Name here, trl's name or the template, tokenizer.
+# Our name, trl's name or the template, tokenizer.
 TEMPLATES = [("chatml", CHATML, "qwen2"), ("qwen2", QWEN2, "qwen2"), ("qwen2.5", "qwen2_5", "qwen2"), ("qwen3", "qwen3", "qwen2"),
              ("qwen3-instruct", "qwen3_instruct_2507", "qwen2"), ("llama3", "llama3", "llama3"), ("llama3.1", "llama3_1", "llama3")]
 LLAMA2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}"
@@ -37,7 +37,7 @@ MISTRAL = ("{%- if messages[0]['role'] == 'system' %}{%- set system_message = me
            "{%- if message['role'] == 'user' %}{%- if loop.last and system_message is defined %}{{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
            "{%- else %}{{- '[INST] ' + message['content'] + '[/INST]' }}{%- endif %}"
            "{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content']|trim + eos_token }}{%- endif %}{%- endfor %}")
-# The last three by the SentencePiece models that these tokenizers were made of.
+# The last three use the SentencePiece models from which these tokenizers were converted.
 TEMPLATES += [("llama2", LLAMA2, "llama2"), ("mistral", MISTRAL, "mistral"), ("gemma", "gemma", "gemma"), ("gemma3", "gemma3", "gemma"),
               ("llama2", LLAMA2, "llama2.model"), ("mistral", MISTRAL, "mistral.model"), ("gemma", "gemma", "gemma.model")]
 ADDED = {"qwen2": ["<think>", "</think>"], "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "llama2": [], "mistral": ["[INST]", "[/INST]"],
@@ -98,7 +98,7 @@ THOUGHTS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "reasonin
 
 def answers(text, name):
     """Where the assistant speaks, by the frame around each turn."""
-    if name in ("llama2", "mistral"):  # an answer is all from the question's end
+    if name in ("llama2", "mistral"):  # an answer is everything after the question's end
         return re.compile(re.escape("[/INST]")), "</s>"
     if name.startswith("gemma"):
         return re.compile(re.escape("<start_of_turn>model\n")), "<end_of_turn>"
@@ -129,11 +129,11 @@ def expect(name, template, tokenizer_name):
         try:
             text = hf.apply_chat_template(messages, tokenize=False)
         except jinja2.TemplateError:
-            out.append(None)  # the template refuses it
+            out.append(None)  # the template rejects it
             continue
         ids = hf.apply_chat_template(messages, tokenize=True, return_dict=False)
-        # By the offsets of the reference library: a token counts when one of its characters is the assistant's. Offsets
-        # are into the text before normalization, as are the spans.
+        # Uses the reference library's offsets: a token counts if one of its characters is the assistant's.
+        # Offsets and spans refer to the text before normalization.
         encoding = fast.encode(text, add_special_tokens=False)
         assert encoding.ids == ids, (name, messages)
         frame, end = answers(text, name)
@@ -142,7 +142,7 @@ def expect(name, template, tokenizer_name):
             if message["role"] != "assistant":
                 continue
             begin = frame.search(text, at).end()
-            # Up to the end of the turn that is not inside the content.
+            # Up to the end of the turn, skipping end texts inside the content.
             skip = message["content"].count(end)
             stop = begin
             for _ in range(skip + 1):

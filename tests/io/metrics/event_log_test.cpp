@@ -138,7 +138,7 @@ TEST_CASE("a resumed run keeps the events up to its step, in any order") {
     EventLogSink sink(path, 0);
     sink.on_evaluation(evaluation(5));
     sink.on_evaluation(evaluation(10));
-    sink.on_checkpoint(checkpoint(5));  // was on the disk only then
+    sink.on_checkpoint(checkpoint(5));  // reached the disk only now
     sink.on_checkpoint(checkpoint(10));
   }
   CHECK(events(path, 10) == Seen{"evaluation 5", "evaluation 10", "checkpoint 5", "checkpoint 10"});
@@ -158,7 +158,7 @@ TEST_CASE("a torn last event is dropped and a garbled one before it is set aside
   write_file(path, line + "\n" + line.substr(0, 20));
   { EventLogSink sink(path, 9); }
   CHECK(read_file(path) == line + "\n");
-  write_file(path, line);  // lost its line end alone
+  write_file(path, line);  // lost only its line end
   { EventLogSink sink(path, 9); }
   CHECK(read_file(path) == line + "\n");
   write_file(path, "garbage\n" + line + "\n");
