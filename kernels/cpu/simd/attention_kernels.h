@@ -7,10 +7,10 @@
 
 namespace trainerd::kernels {
 
-/// Query rows and keys that are worked on together. Multiples of six and two, and of 64.
+/// Query rows and keys processed together. Multiples of six and two, and of 64.
 constexpr std::int64_t kQueryBlock = 96;
 constexpr std::int64_t kKeyBlock = 256;
-/// Words between rows of a block's probabilities: not a power of two, which would crowd a few sets of the
+/// Words between rows of a block's probabilities. A power of two would map them to only a few sets of the
 /// cache.
 constexpr std::int64_t kKeyStride = kKeyBlock + 16;
 
@@ -41,12 +41,11 @@ struct AttentionScratch {
   std::int64_t max_keys = 0;                ///< S
 };
 
-/// One sequence and one key/value head with all its query heads: what one thread does alone, in a fixed
-/// order.
+/// One sequence and one key/value head with all its query heads. One thread processes it, in a fixed order.
 struct AttentionUnit {
   std::int64_t first_query = 0, queries = 0;  ///< rows of the views
   std::int64_t first_key = 0, keys = 0;
-  std::int64_t offset = 0;  ///< position of the first query less that of the first key
+  std::int64_t offset = 0;  ///< position of the first query minus that of the first key
   std::int64_t kv_head = 0;
 };
 
