@@ -102,7 +102,7 @@ struct GraphUse {
   std::int64_t graphs = 0;       ///< lists that became graphs
   std::int64_t graph_calls = 0;  ///< total calls in graphs
   std::int64_t launches = 0;     ///< launches of graphs so far
-  /// reasons why other lists are no graphs, each once with its number of lists
+  /// Reasons why other lists are no graphs, each once with its number of lists
   std::vector<std::string> without;
   bool failed = false;  ///< one of the reasons: the device refused a capture
 };
@@ -113,7 +113,7 @@ struct BackendCounters {
   std::int64_t widened_gemms = 0;
   /// GEMMs that oneDNN computed by its reference loops, because it has no kernel
   std::int64_t reference_gemms = 0;
-  /// attention calls on a GPU with our own kernels, because the library has none
+  /// Attention calls on a GPU with our own kernels, because the library has none
   std::int64_t own_attention = 0;
   std::int64_t attention_fallbacks = 0;  ///< of these, the calls that were planned for the library
   std::int64_t missed_gemm_choices = 0;  ///< GEMMs on a GPU without a timed choice, while choices are in use
@@ -175,8 +175,8 @@ class Backend {
 
   /// Captures the calls that `issue` makes on its stream argument, without running them. They may be
   /// operators, copies and fills. Each must have run with these arguments before, so that libraries have
-  /// finished their first-call setup. Throws DeviceError if the device cannot capture them, and is unchanged
-  /// then.
+  /// finished their first-call setup. Throws DeviceError if the device cannot capture them, and leaves the
+  /// backend unchanged.
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void(Stream&)>& issue);
   /// Enqueues a graph that this backend captured.
   virtual void replay(Stream&, const DeviceGraph&);

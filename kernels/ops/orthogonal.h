@@ -21,7 +21,7 @@ struct MomentumUpdate {
   Tensor grads;      ///< f32 or bf16
   Tensor momentum;   ///< f32 or bf16
   Tensor direction;  ///< f32
-  Tensor control;    ///< of `StepControl`
+  Tensor control;    ///< output of `StepControl`
   float mu = 0.95f;
   bool nesterov = true;
 
@@ -70,7 +70,7 @@ struct DirectionUpdate {
   Tensor direction;  ///< f32, flat
   Tensor master;     ///< f32 or bf16
   Tensor params;     ///< optional
-  Tensor control;    ///< of `StepControl`
+  Tensor control;    ///< output of `StepControl`
   float lr = 0, scale = 1;
   std::int64_t step = 1;
   Rounding rounding = Rounding::nearest;

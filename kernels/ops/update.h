@@ -76,7 +76,7 @@ struct AdamwUpdate {
   Tensor moment2;  ///< same dtype as moment1
   /// optional: undefined if the master weights are the parameters, as required for bf16 master weights
   Tensor params;
-  Tensor control;  ///< of `StepControl`
+  Tensor control;  ///< output of `StepControl`
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
   Rounding rounding = Rounding::nearest;
@@ -109,7 +109,7 @@ inline void check_ranges(const AdamwUpdate& a) {
 struct AverageUpdate {
   Tensor weights;  ///< f32 or bf16
   Tensor average;  ///< f32
-  Tensor control;  ///< of `StepControl`
+  Tensor control;  ///< output of `StepControl`
   float decay = 0;
 
   bool operator==(const AverageUpdate&) const = default;

@@ -73,10 +73,10 @@ class ParamGatherer {
   std::vector<ParamUnit> units_;
   bool sharded_;
   kernels::Tensor flat_, parts_;
-  std::array<Ring, 2> rings_;  // of matrices, of vectors
+  std::array<Ring, 2> rings_;  // for matrices, for vectors
   Pass pass_ = Pass::train;
   std::array<bool, 2> learned_{};
-  std::vector<std::vector<BucketGather>> pending_;  // of whole parameters, by unit
+  std::vector<std::vector<BucketGather>> pending_;  // by unit; only if parameters are whole
   std::int64_t serial_ = 0;
   int leases_ = 0;
 };

@@ -24,7 +24,7 @@ struct AttentionScratch {
   std::uint32_t* values = nullptr;          ///< V, forward
   float* dkeys = nullptr;                   ///< [S][E16], backward; and dvalues
   float* dvalues = nullptr;
-  // Of one block of queries:
+  // For one block of queries:
   std::uint32_t* queries = nullptr;         ///< rows: [kQueryBlock][Ew]
   std::uint32_t* douts = nullptr;           ///< rows, backward
   std::uint32_t* queries_packed = nullptr;  ///< [E panels][kQueryBlock in words][64], backward
@@ -32,7 +32,7 @@ struct AttentionScratch {
   float* sums = nullptr;     ///< [kQueryBlock][E16]: the output, or dq
   float* row_max = nullptr;  ///< [kQueryBlock], times log2 e; backward: the log-sum-exp
   float* row_sum = nullptr;  ///< [kQueryBlock]; backward: sum of dout * out
-  // Of one block of queries and keys:
+  // For one block of queries and keys:
   float* scores = nullptr;           ///< [6][kKeyBlock]
   float* dprobs = nullptr;           ///< [6][kKeyBlock], backward
   std::uint32_t* probs = nullptr;    ///< forward: rows of 6; backward: [kQueryBlock in words][kKeyStride]

@@ -37,7 +37,7 @@ constexpr bool widened(DType dtype, const Target& target) {
 }
 /// True if products of this dtype use AMX.
 constexpr bool by_amx(DType dtype, const Target& target) { return dtype == DType::bf16 && target.amx; }
-/// True if the weight gradient uses our own kernel. Otherwise it uses oneDNN, which also supports AMX.
+/// True if the weight gradient uses our own kernel. Otherwise it uses oneDNN; only oneDNN uses AMX.
 constexpr bool own_wgrad(DType dtype, const Target& target) {
   return target.isa != Isa::portable && !widened(dtype, target) && !by_amx(dtype, target);
 }
