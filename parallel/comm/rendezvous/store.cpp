@@ -53,7 +53,7 @@ void meet(Store& store, const std::string& name, std::int64_t member, std::int64
                            " s: " + missing + "; see whether they were started");
 }
 
-// Keys have slashes and more: what a file name may not hold is written as %xx.
+// Keys contain slashes and other characters that file names cannot have; those are written as %xx.
 std::string FileStore::path_of(const std::string& key) const {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string path = directory_ + "/";

@@ -10,7 +10,7 @@ namespace {
 
 using kernels::Tensor;
 
-/// The engine over shared memory (EngineCommunicator says what an engine does).
+/// Engine of EngineCommunicator over shared memory.
 class SharedEngine {
  public:
   explicit SharedEngine(const GroupContext& context)
@@ -39,7 +39,7 @@ class SharedEngine {
   void drop(const MessageTicket& receive) { mailbox_.drop(receive); }
 
   bool push(const std::atomic<bool>& interrupt) {
-    // Notified when a receiver has made room, and by `wake`.
+    // Woken when a receiver has made room, and by `wake`.
     bool all = false;
     const double deadline = base::monotonic_seconds() + context_.deadline_seconds;
     if (!wait_on(context_.notifier(), deadline, 0, [&] { return (all = mailbox_.flush()) || interrupt; }))

@@ -15,10 +15,10 @@ namespace {
 
 using kernels::cuda::check;
 
-/// How long an end waits for NCCL's aborts, and a destructor for peers.
+/// How long `end` waits for NCCL's aborts, and a destructor for its peers.
 constexpr double kWorldFinishSeconds = 5;
-/// A waiting rank writes what it waits for to the store after this part of its deadline, at most after these
-/// seconds: before any rank's deadline passes, so that the first rank that gives up can read it.
+/// A waiting rank writes what it waits for to the store after this fraction of its deadline, or after this
+/// many seconds if that is sooner. So it is there before the first rank gives up and reads it.
 constexpr double kReportPart = 0.25, kMaxReportSeconds = 5;
 
 std::string names(const std::vector<std::int64_t>& ranks) {
@@ -44,7 +44,7 @@ NcclRankWorld::~NcclRankWorld() {
   }
   stopping_.notify_all();
   watchdog_.join();
-  // Those of communicators are finished already. What their peers do not let finish is aborted with its link.
+  // Links of communicators are already finished. A link that peers keep from finishing is aborted.
   const double deadline = base::monotonic_seconds() + kWorldFinishSeconds;
   for (auto link = links_.rbegin(); link != links_.rend() && !ended_; ++link)
     if (!(*link)->finish(deadline))
@@ -83,7 +83,7 @@ void NcclRankWorld::join() {
       });
 }
 
-// Every rank takes part in every split, in one order: the groups of one name make one.
+// Every rank takes part in every split, in the same order. All groups of one name are made by one split.
 void NcclRankWorld::split() {
   std::vector<std::string> order;
   for (const NcclGroup& group : options_.groups)
@@ -102,7 +102,7 @@ void NcclRankWorld::split() {
       base::check(mine == nullptr, "groups of one name have no rank in common");
       mine = &group, color = static_cast<int>(i), key = static_cast<int>(place - group.ranks.begin());
     }
-    // The first group that is the whole world in its order needs no other communicator than the world's.
+    // The first group that contains the whole world in order uses the world's communicator.
     if (const bool whole = mine != nullptr && std::cmp_equal(mine->ranks.size(), options_.ranks) &&
                            std::is_sorted(mine->ranks.begin(), mine->ranks.end());
         whole && !whole_taken) {
@@ -168,8 +168,8 @@ void NcclRankWorld::end(std::string_view why) {
   }
   if (first) {
     if (options_.end) options_.end(why);
-    // An abort may wait for the device, and the device for another communicator's operation: all at a time,
-    // and none is waited for for long.
+    // An abort may wait for the device, and the device for an operation of another communicator. So all run
+    // at once, and each is waited for only briefly.
     for (const std::shared_ptr<NcclLink>& link : links_)
       std::thread([link, aborts] {
         link->abort();
@@ -177,7 +177,7 @@ void NcclRankWorld::end(std::string_view why) {
         if (--aborts->left == 0) aborts->none.notify_all();
       }).detach();
   }
-  // The second caller may free what running operations read, so it waits too.
+  // The caller may free memory that running operations read, so a second caller waits too.
   std::unique_lock lock(aborts->mutex);
   aborts->none.wait_for(lock, std::chrono::duration<double>(kWorldFinishSeconds),
                         [&] { return aborts->left == 0; });
@@ -211,7 +211,7 @@ void NcclRankWorld::watchdog() {
     } catch (const base::Error& failure) {
       error = failure.what();
     }
-    // Words go over the network and are not waited for.
+    // Reports go over the network, so the lock is released for them.
     lock.unlock();
     if (!error.empty() && !waits.empty()) error = waits.front().what + ": " + error;
     if (error.empty() && options_.ended) error = options_.ended();
@@ -245,7 +245,7 @@ void NcclRankWorld::report_wait(const NcclWait& wait) {
   }
 }
 
-/// The ranks that have not arrived, from what the others wrote to the store.
+/// Names the ranks that have not arrived, from what the others wrote to the store.
 std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
   std::string text = wait.what + " was not done in " + std::to_string(seconds) + " s";
   if (wait.since == 0) return text + ": it is behind others";
@@ -266,7 +266,7 @@ std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
   return text + ", waiting for " + names(missing) + "; see what became of them there";
 }
 
-// ---- what the plugin shows
+// ---- entry points of the plugin
 
 std::string nccl_unique_id() {
   ncclUniqueId id;
