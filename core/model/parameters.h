@@ -28,7 +28,7 @@ struct LinearParams {
 
 struct LayerParams {
   std::int64_t index = 0;     ///< in the model
-  job::LayerOptions options;  ///< what the layer is
+  job::LayerOptions options;  ///< options of this layer
   LinearParams attn_norm;     ///< none if norms come only after
   LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads
   ParamId q_norm = kNoParam;

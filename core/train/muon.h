@@ -13,7 +13,6 @@ namespace trainerd::core::train {
 ///   w -= lr (sqrt(max(1, rows / columns)) newton_schulz(direction) + decay w),
 /// where `direction` is that of kernels::MomentumUpdate. Queries, keys, values, gate and up are separate
 /// matrices.
-/// themselves.
 ///
 /// State, gradients and weights stay cut into element parts. The matrices of a pipeline stage are distributed
 /// over its tensor-parallel ranks and the ranks that its state is sharded over, largest first, one per rank

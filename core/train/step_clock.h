@@ -62,7 +62,7 @@ class StepClock {
     StreamWork work;          ///< work after the mark
   };
   struct Lap {
-    std::vector<Mark> marks;  // kept from step to step: events are made once
+    std::vector<Mark> marks;  // reused in every step
     std::size_t used = 0;
     bool traced = false;
     double started_at = 0;
@@ -73,8 +73,8 @@ class StepClock {
   kernels::Backend& backend_;
   IssueMarks issue_marks_;
   std::array<Lap, kMaxSteps> laps_;
-  int oldest_ = 0, ended_ = 0;   // laps to be read: from `oldest_` on, around
-  Lap* running_ = nullptr;       // of the step that is being marked; null between steps
+  int oldest_ = 0, ended_ = 0;   // laps to read: `ended_` laps from `oldest_` on, cyclically
+  Lap* running_ = nullptr;       // of the step being marked; null between steps
   std::optional<Part> stalled_;  // the part that a stall interrupts
   bool unmarked_issue_ = false;  // an operation is being issued without marks
   StreamWork work_;

@@ -12,8 +12,8 @@
 namespace trainerd::core::run {
 
 /// The planner's layout for all ranks of `nodes` of the job's nodes. With `rates` (AgentOptions::rates) it is
-/// the fastest that fits; without, the one that fits and differs from the job's own in the fewest keys. If
-/// the job's own layout has no rank without a sequence, such layouts are chosen only if there is no other.
+/// the fastest that fits; without, the one that fits and differs from the job's own in the fewest keys.
+/// Layouts in which some rank has no sequence are used only if the job's own is one, or there is no other.
 /// None if no layout fits, if only layouts with fewer than `cluster.failures.min_replicas` replicas do, or if
 /// `is_valid` rejects the 25 best.
 std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int64_t nodes,

@@ -81,7 +81,7 @@ ReferenceTable::Identity identity_of(const ReferenceWork& work) {
 void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<Missing>>& missing,
              ReferenceTable& table) {
   const std::int64_t global = work.job.batch.global, count = static_cast<std::int64_t>(missing->size());
-  // The last batch is filled up with pairs that are not needed.
+  // The last batch is filled up with the first missing pair.
   const auto missing_at = [missing, count](std::int64_t i) {
     return (*missing)[static_cast<std::size_t>(i < count ? i : 0)];
   };
