@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -96,6 +100,15 @@ void require_layout_key(const std::string& text) {
 
 // ---- mean of several checkpoints
 
+/// Rounds once. Rounding to fp32 first could move a value beside the middle of two bf16 numbers onto it.
+kernels::Bf16 nearest_bf16(double x) {
+  auto near = static_cast<float>(x);
+  if ((std::bit_cast<std::uint32_t>(near) & 0xffffu) == 0x8000u && double{near} != x)
+    near = std::nextafter(near, x > double{near} ? std::numeric_limits<float>::infinity()
+                                                 : -std::numeric_limits<float>::infinity());
+  return kernels::to_bf16(near);
+}
+
 /// Writes the mean of boxes of `piece`'s dtype to `out`.
 void average(const io::TensorSlice& piece, const std::vector<std::vector<std::byte>>& all,
              std::span<std::byte> out) {
@@ -113,7 +126,7 @@ void average(const io::TensorSlice& piece, const std::vector<std::vector<std::by
     const double mean = sum[i] / count;
     if (piece.dtype == kernels::DType::f64) put(i, mean);
     else if (piece.dtype == kernels::DType::f32) put(i, static_cast<float>(mean));
-    else put(i, kernels::to_bf16(static_cast<float>(mean)));
+    else put(i, nearest_bf16(mean));
   }
 }
 

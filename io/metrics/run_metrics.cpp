@@ -62,9 +62,8 @@ struct RunMetrics::State {
                                     "What was measured against the plan, by term: over the plan, less 1; "
                                     "parts of the ledger as their difference over the planned step.");
   Family<Gauge>& planned_seconds =
-      gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
-  Single<Gauge> planned_bytes{
-      gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
+      gauge(r, "trainerd_plan_seconds", "Planned seconds per step and per part of its ledger.");
+  Single<Gauge> planned_bytes{gauge(r, "trainerd_plan_memory_bytes", "Planned memory of this node's ranks.")};
   Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
   Single<Gauge> job_steps{gauge(r, "trainerd_job_steps", "Optimizer steps of the whole job.")};
   Single<Gauge> loss{

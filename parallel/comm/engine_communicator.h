@@ -7,6 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/op_record.h"
@@ -176,7 +177,7 @@ class EngineCommunicator final : public Communicator {
   void wait_background(const OpRecord& record, std::uint64_t ticket, double deadline_seconds) {
     if (progress_->wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
     const std::string missing = engine_->missing();
-    engine_->fail(engine_->describe(record) + " was not done in " + std::to_string(deadline_seconds) + " s" +
+    engine_->fail(engine_->describe(record) + " was not done in " + base::seconds_text(deadline_seconds) +
                   (missing.empty() ? ": it is behind others, or slow"
                                    : ", waiting for " + missing + "; see what became of them there"));
   }

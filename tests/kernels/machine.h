@@ -106,7 +106,7 @@ class Machine {
   }
 
  private:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+  static constexpr std::int64_t kScratchBytes = std::int64_t{12} << 20;
 
   static kernels::Target target_of(kernels::Isa isa, int threads, bool bf16_gemm) {
     kernels::Target target;

@@ -5,6 +5,7 @@
 
 #include "core/plan/cost/checkpoint_interval.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 
 namespace trainerd::core::plan {
 namespace {
@@ -177,8 +178,8 @@ void check_scenario(const FailureScenario& s) {
             tier.name + ": every_steps must be 0 to 10^9");
     const double between = static_cast<double>(tier.every_steps) * s.step_seconds;
     require(tier.every_steps == 0 || between >= tier.write_seconds,
-            tier.name + ": a copy takes " + std::to_string(tier.write_seconds) +
-                " s to write, and the next is due after " + std::to_string(between) + " s: save every " +
+            tier.name + ": a copy takes " + base::seconds_text(tier.write_seconds) +
+                " to write, and the next is due after " + base::seconds_text(between) + ": save every " +
                 std::to_string(least_steps(tier, s.step_seconds)) + " steps or more");
     for (std::size_t j = 0; j < i; ++j) {
       const std::int64_t nearer = s.tiers[j].every_steps;

@@ -99,9 +99,10 @@ bool StoreServer::State::refuse(const Connection& c, const std::string& why) {
   const std::int64_t count = ++refused;
   if (count <= kMaxLoggedOneByOne || std::has_single_bit(static_cast<std::uint64_t>(count)))
     log("the rendezvous dropped a connection from " + base::peer_address(c.socket.get()) + ": " + why +
-        (count < kMaxLoggedOneByOne ? ""
-                                    : " (" + std::to_string(count) +
-                                          " were dropped; the next are told when there are twice as many)"));
+        (count < kMaxLoggedOneByOne
+             ? ""
+             : " (" + std::to_string(count) +
+                   " were dropped; the next one is logged when the number has doubled)"));
   return false;
 }
 
@@ -109,7 +110,8 @@ bool StoreServer::State::refuse(const Connection& c, const std::string& why) {
 void StoreServer::State::make_room() {
   const double old = base::monotonic_seconds() + limits.greeting_seconds - kPatienceWithStrangers;
   std::erase_if(connections, [&](const Connection& c) {
-    return !c.admitted && c.greeting_deadline < old && !refuse(c, "it said too little while others waited");
+    return !c.admitted && c.greeting_deadline < old &&
+           !refuse(c, "it had not authenticated while others waited");
   });
 }
 
@@ -262,7 +264,7 @@ bool StoreServer::State::flush(Connection& c) const {
 
 bool StoreServer::State::expired(Connection& c) {
   const double now = base::monotonic_seconds();
-  if (!c.admitted && now > c.greeting_deadline) return refuse(c, "it did not say in time who it is");
+  if (!c.admitted && now > c.greeting_deadline) return refuse(c, "it did not authenticate in time");
   if (c.waits_for && now >= c.wait_deadline) {
     c.waits_for.reset();
     c.out += frames::answer(frames::kNothing);

@@ -100,13 +100,13 @@ base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& tok
   }
   if (!challenge || challenge->what != frames::kChallenge ||
       challenge->value.size() != JobToken::kNonceBytes + JobToken::kProofBytes) {
-    why = "what listens there is no rendezvous";
+    why = "the process that listens there is no rendezvous";
     return base::UniqueFd();
   }
   const std::string theirs = challenge->value.substr(0, JobToken::kNonceBytes);
   if (!same_bytes(challenge->value.substr(JobToken::kNonceBytes),
                   token.proof(JobToken::Side::server, ours, theirs))) {
-    why = "what listens there is a rendezvous of a job with another token";
+    why = "the rendezvous there belongs to a job with another token";
     return base::UniqueFd();
   }
   const auto answer = converse(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cpu/host_reduce.h"
 #include "kernels/memory/memory.h"
 
@@ -66,7 +67,7 @@ void Collectives::meet(const Operation& op) {
       const std::string missing = context_.missing(meeting);
       if (in_time) context_.throw_ended(op.record, missing);
       context_.fail(context_.describe(op.record) + " waited " +
-                    std::to_string(base::monotonic_seconds() - begin) + " s in vain for " + missing +
+                    base::seconds_text(base::monotonic_seconds() - begin) + " in vain for " + missing +
                     "; see what became of them there");
     }
   }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cpu/host_reduce.h"
 #include "kernels/memory/memory.h"
 
@@ -185,8 +186,9 @@ void Mailbox::wait(std::span<const Ticket> receives, double deadline_seconds) {
     const OpRecord& record = peer(ticket.peer).receives[ticket.index - peer(ticket.peer).received].record;
     const std::string sender = "rank " + std::to_string(context_.world_rank(ticket.peer));
     if (in_time) context_.throw_ended(record, sender);
-    context_.fail(context_.describe(record) + " waited " + std::to_string(base::monotonic_seconds() - begin) +
-                  " s in vain for a message from " + sender + "; see what became of it there");
+    context_.fail(context_.describe(record) + " waited " +
+                  base::seconds_text(base::monotonic_seconds() - begin) + " in vain for a message from " +
+                  sender + "; see what became of it there");
   }
 }
 

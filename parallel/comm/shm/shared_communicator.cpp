@@ -1,6 +1,7 @@
 #include "parallel/comm/shm/shared_communicator.h"
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/engine_communicator.h"
 #include "parallel/comm/shm/collectives.h"
 #include "parallel/comm/shm/mailbox.h"
@@ -44,8 +45,8 @@ class SharedEngine {
     const double deadline = base::monotonic_seconds() + context_.deadline_seconds;
     if (!wait_on(context_.notifier(), deadline, 0, [&] { return (all = mailbox_.flush()) || interrupt; }))
       fail("messages of rank " + std::to_string(world_rank()) + " in group " + context_.name +
-           " were not received for " + std::to_string(context_.deadline_seconds) +
-           " s; see what became of the ranks it sends to");
+           " were not received for " + base::seconds_text(context_.deadline_seconds) +
+           "; see what became of the ranks it sends to");
     return all;
   }
   void wake() { notify(context_.notifier()); }

@@ -9,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/comm/op_record.h"
 #include "parallel/comm/progress_thread.h"
@@ -212,7 +213,7 @@ StagedCommunicator::Op StagedCommunicator::make_op(Stream& stream, OpRecord reco
 void StagedCommunicator::await(const StagedOp& op, std::uint64_t ticket, double deadline_seconds) {
   if (progress_.wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
   const std::string late =
-      describe(op.record) + " was not done in " + std::to_string(deadline_seconds) + " s: ";
+      describe(op.record) + " was not done in " + base::seconds_text(deadline_seconds) + ": ";
   // The error of the abort names the rank that the operation waited for.
   inner_->abort();
   try {

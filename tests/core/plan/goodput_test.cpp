@@ -302,11 +302,10 @@ TEST_CASE("a scenario that contradicts itself is refused", "[goodput]") {
     plan::check_scenario(s);
     FAIL("accepted");
   } catch (const base::SpecError& e) {
-    CHECK(
-        std::string(e.what()) ==
-        "storage: a copy takes 100.000000 s to write, and the next is due after 30.000000 s: save every 100 "
-        "steps or more\n"
-        "storage: every 30 steps is not a whole multiple of memory's 7");
+    CHECK(std::string(e.what()) ==
+          "storage: a copy takes 100.0 s to write, and the next is due after 30.0 s: save every 100 "
+          "steps or more\n"
+          "storage: every 30 steps is not a whole multiple of memory's 7");
   }
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.weeks = 0}), base::SpecError);
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.runs = 1}), base::SpecError);

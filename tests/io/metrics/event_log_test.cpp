@@ -189,4 +189,9 @@ TEST_CASE("evaluations after a restart's step are dropped, checkpoints and notic
   sink.on_evaluation(evaluation(20));
   CHECK(events(path, 99) == Seen{"warning 0", "evaluation 10", "checkpoint 10", "evaluation 15", "warning 16",
                                  "checkpoint 12", "restart 15", "evaluation 20"});
+  // A snapshot in another node's memory was older than the newest complete checkpoint.
+  sink.on_checkpoint(checkpoint(20));
+  sink.on_restart({.step = 8, .tokens = 1});
+  CHECK(events(path, 99) ==
+        Seen{"warning 0", "checkpoint 10", "warning 16", "checkpoint 12", "restart 15", "checkpoint 20"});
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cuda/runtime/check_runtime.h"
 #include "parallel/comm/nccl/plugin/make_world.h"
 
@@ -78,8 +79,8 @@ void NcclRankWorld::join() {
             throw base::comm_error("the world ended before it began: " + why);
         if (base::monotonic_seconds() > deadline)
           throw base::comm_error("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
-                                 std::to_string(options_.start_seconds) +
-                                 " s; see what became of the others, and of the network between them");
+                                 base::seconds_text(options_.start_seconds) +
+                                 "; see what became of the others, and of the network between them");
       });
 }
 
@@ -115,8 +116,8 @@ void NcclRankWorld::split() {
     const auto late = [&] {
       if (base::monotonic_seconds() > deadline)
         throw base::comm_error("group " + name + " was not made in " +
-                               std::to_string(options_.start_seconds) +
-                               " s; see what became of the other ranks");
+                               base::seconds_text(options_.start_seconds) +
+                               "; see what became of the other ranks");
     };
     const std::string doing = "making group " + name;
     links_[0]->call(
@@ -247,7 +248,7 @@ void NcclRankWorld::report_wait(const NcclWait& wait) {
 
 /// Names the ranks that have not arrived, from what the others wrote to the store.
 std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
-  std::string text = wait.what + " was not done in " + std::to_string(seconds) + " s";
+  std::string text = wait.what + " was not done in " + base::seconds_text(seconds);
   if (wait.since == 0) return text + ": it is behind others";
   std::vector<std::int64_t> missing;
   if (!wait.peers.empty()) {
@@ -257,7 +258,7 @@ std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
       for (const std::int64_t rank : wait.members)
         if (rank != options_.rank && !options_.store->get(word_key(wait, rank))) missing.push_back(rank);
     } catch (const base::Error& error) {
-      return text + "; who did not come is not known: " + error.what();
+      return text + "; the missing ranks are not known: " + error.what();
     }
     if (missing.empty()) return text + ": all ranks have come, so that the network or a device is at fault";
   } else {
