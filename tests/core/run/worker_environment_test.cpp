@@ -30,7 +30,7 @@ TEST_CASE("workers that use NCCL get its variables, and others none", "[worker_e
   core::job::JobSpec staged = nccl_job(2);
   staged.cluster.communication = parallel::Communication::staged;
   CHECK(core::run::worker_variables(staged, "").empty());
-  // A CPU's job does not even look the interface up.
+  // A CPU job does not even look up the interface.
   CHECK(core::run::worker_variables(test::small_job(), "no-such-host.invalid").empty());
 }
 
