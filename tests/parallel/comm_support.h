@@ -71,7 +71,7 @@ inline std::uint64_t value_bits(std::uint64_t seed, std::int64_t rank, std::int6
   h = (h ^ (h >> 32)) * 0x94d049bb133111ebu;
   return h ^ (h >> 31);
 }
-/// Element i of `rank`'s input to operation `seed`. Values have many magnitudes, so that the order of
+/// Element i of what `rank` passes to operation `seed`. Values have many magnitudes, so that the order of
 /// summands shows in the result.
 inline double value_in_rank_order(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   const std::uint64_t h = value_bits(seed, rank, i);

@@ -295,7 +295,7 @@ TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the erro
   REQUIRE_FALSE(result.best.empty());
   for (const core::plan::RankedLayout& l : result.best)
     CHECK(l.choice.tp * l.choice.pp * l.choice.dp == 98304);
-  // With pp 4 the job does not fit.
+  // With pp 4 it is too large.
   const core::job::JobSpec large = search_job(
       "preset: llama-3-405b", "parallel: {tp: 8, pp: 4, dp: 3072}\nbatch: {global: 12288, micro: 1}\n");
   const auto near =
