@@ -23,7 +23,7 @@ FOLDERS = ["apps", "configs", "core", "deploy", "io", "kernels", "parallel", "te
 SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
 BLOCK_SECONDS = 600 if SANITIZED else 120
 MAX_README_LINES = 150
-# Files that core/README.md describes and that are added by another change: remove them from here when they are there.
+# Languages that fenced blocks of the pages may have.
 LANGUAGES = {"sh", "console", "yaml", "text"}
 
 # Commands of `console` blocks that no test runs: a pattern of their beginning, and the reason.

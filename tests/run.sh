@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test.
-#   tests/run.sh                    the release build: what CI runs
+#   tests/run.sh                    the release build, as CI runs it
 #   tests/run.sh full               the same with full-length loops, of which CI runs a part
 #   tests/run.sh asan | tsan        the same tests under address+undefined or thread sanitizers
 #   tests/run.sh fuzz [SECONDS]     every fuzz target under libFuzzer for SECONDS each (60); needs clang

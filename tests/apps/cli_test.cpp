@@ -145,8 +145,7 @@ const std::string kFirstJob =
     "checkpoint: {every: 50}\n";
 
 TEST_CASE(
-    "the first job is planned, searched and simulated on a machine without rates, by memory and with what to "
-    "do",
+    "the first job is planned, searched and simulated by memory on a machine without rates, with a remedy",
     "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kFirstJob);
@@ -400,7 +399,7 @@ TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
   CHECK(version.output.rfind("trainerd ", 0) == 0);
 }
 
-TEST_CASE("data inspect counts a text's tokens and refuses what is not there", "[cli]") {
+TEST_CASE("data inspect counts a text's tokens and refuses missing files", "[cli]") {
   const Directory directory;
   const Outcome outcome = trainerd("data inspect " + directory.write("a.txt", std::string(12345, 'x')));
   CHECK(outcome.status == 0);
@@ -443,7 +442,7 @@ TEST_CASE("output that cannot be written is not success", "[cli]") {
 
 }  // namespace
 
-TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are what the program draws", "[cli]") {
+TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are the program's", "[cli]") {
   const Directory directory;
   const std::string pictures = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/pictures/";
   const std::string grid = directory.write("grid.svg", ""), schedule = directory.write("schedule.svg", "");

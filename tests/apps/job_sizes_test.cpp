@@ -143,7 +143,7 @@ TEST_CASE("a run that cannot fit is refused as soon as a plan of it", "[cli][siz
   }
 }
 
-TEST_CASE("what is refused for its size names the key and what is valid", "[cli][sizes]") {
+TEST_CASE("a refusal for size names the key and the valid values", "[cli][sizes]") {
   const Commands commands;
   const auto says = [&](const std::vector<std::string>& sizes, const std::string& words) {
     const Used used = commands.run("validate", sizes);

@@ -6,7 +6,7 @@ replicas, over those without.
   supervision.py BINARY --agent [--pairs N] [--seconds S] [--job FILE] [--set KEY=VALUE ...]
 
 The second form measures the agent's processor time per step, with and without supervision, by the kernel's nanosecond counters. No
-rank waits for this part. supervision_bench measures what supervision adds to a step.
+rank waits for this part. supervision_bench measures the cost per step.
 
 Pages of ranks and rings of operations are always written: to include their cost, compare with an older binary without them
 (--before), which then runs the other side of each pair. By default the other side is the same binary without hang watch and

@@ -21,7 +21,7 @@ class CapturingBackend final : public kernels::ObservedBackend {
         inner_(inner),
         captures_(inner.make_stream("captures", nullptr)) {}
 
-  /// What ran, in order: names of operators; for a graph "graph", its operators, "end".
+  /// Names of the operators that ran, in order. A graph adds "graph", its operators, "end".
   std::vector<std::string> ran;
   /// The same without "graph" and "end".
   std::vector<std::string> operators() const {

@@ -70,7 +70,7 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
   CHECK(large_allocations == 0);
 }
 
-TEST_CASE("every region lies between guard pages and is as long as the plan says") {
+TEST_CASE("every region lies between guard pages and has the planned size") {
   const core::job::JobSpec job = job_of_case();
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   core::train::StepMemory& memory = rank.memory();

@@ -66,7 +66,7 @@ double backward_seconds(const core::job::JobSpec& job) {
 
 }  // namespace
 
-TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan says what that costs",
+TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan reports the cost",
           "[plan][attention]") {
   const core::plan::Plan plan = attention_plan_of(llama_8b(131072)),
                          fast = attention_plan_of(llama_8b(131072, {"attention=fast"}));
@@ -164,7 +164,7 @@ TEST_CASE("attention's workspace may use a part of the memory that the plan leav
   CHECK(plan.stages.front().memory.total_bytes() == roomy.memory.total_bytes());
 }
 
-TEST_CASE("a job that requires the library is refused where our own kernels would run", "[plan][attention]") {
+TEST_CASE("a job that requires the library is refused if our own kernels would run", "[plan][attention]") {
   const std::string require = "attention={backward: deterministic, require: library}";
   const core::job::JobSpec job = llama_8b(131072, {require});
   CHECK_THROWS_WITH(attention_plan_of(job), Catch::Contains("attention.require is library") &&

@@ -223,7 +223,7 @@ TEST_CASE("a slow rank delays its pipeline, and the observer sees the whole seco
   CHECK(messages == 2 * 3 * 8);  // forward and backward messages over three links
 }
 
-TEST_CASE("a device waits for its host only where it has caught up", "[replay]") {
+TEST_CASE("a device waits for its host only if it has caught up", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   const auto step = [&](const std::vector<double>& seconds, double launch) {
     core::rank::RankRecord record;
@@ -311,9 +311,8 @@ TEST_CASE("a background collective slows a blocking one on the same port", "[rep
   equal(run({0.5, 1, 0}, {1, 0, 0}, 0), {7, 3, 1, 6});
 }
 
-TEST_CASE(
-    "a message and a collective in the background slow each other where their ports and ways are the same",
-    "[replay]") {
+TEST_CASE("a message and a background collective slow each other on the same port and direction",
+          "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
   core::rank::RankRecord last = record_of(shape, {1, 1, 1, 0});
   using Kind = core::rank::RecordedEvent::Kind;

@@ -61,7 +61,7 @@ class Kills(StateTest):
                     pass
                 else:
                     kills[who] += 1
-                if who == "worker":  # the run goes on by itself for a while
+                if who == "worker":  # the run continues for a while
                     time.sleep(chance.uniform(0, 0.5 * seconds))
                     process.kill()
                 process.communicate()

@@ -1,7 +1,7 @@
 // Times whole training steps of a job on its device and prints one JSON line: see README.md beside this file.
 //
 //   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels]
-//   train_bench JOB.yaml [--set KEY=VALUE]... --describe      what pytorch_train.py needs to know of the job
+//   train_bench JOB.yaml [--set KEY=VALUE]... --describe      the job's facts for pytorch_train.py
 //   train_bench JOB.yaml [--set KEY=VALUE]... --ledger [--warmup N]
 //                                                what the operators of the step after N took: a line for each
 //                                                class of calls, and one for the step

@@ -212,7 +212,7 @@ TEST_CASE("checkpoints record newer options only where they are not the default"
   CHECK(windows.count("model.rope_scaling.beta_fast") == 0);
 }
 
-TEST_CASE("scaled angles and windows of every kind come back from a config.json", "[hf]") {
+TEST_CASE("scaled angles and windows of every kind survive a round trip through config.json", "[hf]") {
   using enum core::job::RopeScalingKind;
   core::job::ModelOptions m = tiny_windows();
   std::vector<core::job::ModelOptions> models{m};
@@ -295,8 +295,9 @@ core::job::ModelOptions tiny_phi() {
 
 }  // namespace
 
-TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come back from a config.json",
-          "[hf]") {
+TEST_CASE(
+    "models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 survive a round trip through config.json",
+    "[hf]") {
   core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
   uncapped.attention.softcap = uncapped.logit_softcap = 0;
   capped.attention.softcap = 7, capped.logit_softcap = 8;
@@ -365,7 +366,7 @@ TEST_CASE("a model reads back from its record in a checkpoint", "[hf]") {
   }
 }
 
-TEST_CASE("the record of where weights came from reads back", "[hf]") {
+TEST_CASE("the record of the weights' origin reads back", "[hf]") {
   const core::hf::Origin origin{"{\"a\": \"\\u00e9\"}", "{}", "abc", "/somewhere \"else\"", "123"};
   CHECK(core::hf::parse_origin(core::hf::to_text(origin), "x") == origin);
   CHECK(core::hf::to_text({}).empty());

@@ -54,7 +54,7 @@ TEST_CASE("Daly's intervals are those of his paper", "[goodput]") {
   CHECK(plan::daly_interval_seconds(30 * kMinute, 15 * kMinute) == 15 * kMinute);
 }
 
-TEST_CASE("the closed form is Daly's cost function where there is one tier", "[goodput]") {
+TEST_CASE("the closed form is Daly's cost function for one tier", "[goodput]") {
   // Daly 2006, eq. 20: wall time over useful time = M / W exp(R / M) (exp((W + C) / M) - 1).
   for (const double mtbf : {15 * kMinute, 6 * kHour, 24 * kHour})
     for (const std::int64_t every : {300, 1800, 7200}) {
@@ -250,7 +250,7 @@ TEST_CASE("the closed form reports where it is inexact in its caveat", "[goodput
   CHECK(std::abs(closed.shares.useful - simulated) > 0.01);
 }
 
-TEST_CASE("a simulation depends on its seed alone, and its interval covers longer ones", "[goodput]") {
+TEST_CASE("a simulation depends only on its seed, and its interval covers longer ones", "[goodput]") {
   const plan::FailureScenario s = three_tiers(3 * kHour);
   const plan::SimulatedGoodput once = plan::simulate_goodput(s, {.weeks = 2, .runs = 50, .seed = 3});
   CHECK(plan::simulate_goodput(s, {.weeks = 2, .runs = 50, .seed = 3}).shares.useful == once.shares.useful);

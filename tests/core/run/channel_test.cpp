@@ -34,7 +34,7 @@ std::string length_field(std::uint32_t length) {
 
 }  // namespace
 
-TEST_CASE("messages arrive whole and in order, also those larger than the socket's buffer", "[channel]") {
+TEST_CASE("messages arrive complete and in order, also if larger than the socket's buffer", "[channel]") {
   auto [a, b] = core::run::Channel::make_pair();
   core::run::Channel from(std::move(a)), to(std::move(b));
   const std::vector<std::string> sent{"", "one", std::string(5 << 20, 'x'), std::string("a\0b", 3)};

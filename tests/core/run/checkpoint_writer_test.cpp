@@ -156,7 +156,7 @@ TEST_CASE("an error that a retry cannot fix is not retried", "[checkpoint-writer
   CHECK(refused.failures == 0);
 }
 
-TEST_CASE("an abandoned writer is not waited for and what it did not finish is no checkpoint",
+TEST_CASE("an abandoned writer is not waited for, and its unfinished checkpoint does not count",
           "[checkpoint-writer]") {
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
@@ -180,7 +180,7 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
   CHECK(io::verify_checkpoint(store.list().front().path).state.step == 1);
 }
 
-TEST_CASE("a writer that is not abandoned finishes what is queued", "[checkpoint-writer]") {
+TEST_CASE("a writer that is not abandoned finishes its queue", "[checkpoint-writer]") {
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
   {

@@ -96,7 +96,7 @@ TEST_CASE("etcd elects one leader per run, whose address the others learn, and a
   CHECK(second->take().empty());
 }
 
-TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does not", "[coordinator]") {
+TEST_CASE("a lost lease ends the lead, a restart of etcd does not", "[coordinator]") {
   EtcdServer etcd;
   const auto lead = agent_of(etcd);
   REQUIRE(lead->claim("host1"));
@@ -179,7 +179,7 @@ TEST_CASE("of several members of etcd one that answers is enough", "[coordinator
         "etcd refuses /v3/kv/txn: etcdserver: requested lease not found");
 }
 
-TEST_CASE("the address of a coordinator is read, and what is not supported is named", "[coordinator]") {
+TEST_CASE("the address of a coordinator is read, and unsupported parts are named", "[coordinator]") {
   const auto problem = [](const std::string& url) { return spec::parse_etcd_url(url).problem; };
   const spec::EtcdUrl url = spec::parse_etcd_url("etcd://a:2379,[fd00::1]:2380/");
   REQUIRE(url.problem.empty());

@@ -22,7 +22,7 @@ CopiesHashed hashed(std::int64_t rank, std::int64_t step, std::vector<std::uint6
 
 }  // namespace
 
-TEST_CASE("of three copies the odd one is named, when all have been heard", "[copies]") {
+TEST_CASE("of three copies the differing one is named, once all ranks have reported", "[copies]") {
   CopyWatch watch(3);
   for (std::int64_t rank = 0; rank < 3; ++rank) CHECK_FALSE(watch.add(hashed(rank, 4, {1, 2}, {"a", "b"})));
   CHECK(watch.equal() == 1);
@@ -124,7 +124,7 @@ core::job::JobSpec hashing_job(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-TEST_CASE("what ranks hold alike stays equal on every layout", "[copies][layouts]") {
+TEST_CASE("replicated state stays equal on every layout", "[copies][layouts]") {
   for (const auto& keys : std::vector<std::vector<std::string>>{{"tp"},
                                                                 {"dp", "zero0"},
                                                                 {"dp", "zero0", "bf16"},

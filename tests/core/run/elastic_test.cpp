@@ -32,7 +32,7 @@ std::string size_on(const job::JobSpec& whole, std::int64_t nodes) {
 
 }  // namespace
 
-TEST_CASE("the nodes that are left hold whole replicas of an elastic job", "[elastic]") {
+TEST_CASE("the remaining nodes hold whole replicas of an elastic job", "[elastic]") {
   const job::JobSpec plain = elastic_job("{dp: 4}", 4);
   CHECK(run::job_on(plain, 4) == plain);
   CHECK(size_on(plain, 3) == "3 x 3");
@@ -67,8 +67,7 @@ TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elasti
   CHECK(run::JobSizes(elastic_job("{dp: 4}", 4, ", min_replicas: 3")).smallest().job.cluster.nodes == 3);
 }
 
-TEST_CASE("one node is watched as the job says, and faults of ranks that it lacks are left out",
-          "[elastic]") {
+TEST_CASE("a job on one node keeps its supervision keys, without faults of missing ranks", "[elastic]") {
   job::JobSpec whole = elastic_job("{dp: 2}", 2);
   whole.supervise.hang_factor = 0;
   whole.supervise.coordinator = "etcd://10.0.0.1:2379";
@@ -123,7 +122,7 @@ TEST_CASE("the planner chooses the layout of an elastic job's nodes that are lef
   CHECK(layout_on(spread, 3) == "3: 1 x 1 x 3");
   CHECK(layout_on(spread, 1) == "1: 1 x 1 x 1");
   CHECK(layout_on(replanned_job("{pp: 2, dp: 2}", 4), 3) == "3: 1 x 1 x 3");
-  // The smallest change: replicas of the same layout if they use all ranks, else a change of pp or tp alone.
+  // The smallest change: replicas of the same layout if they use all ranks, else a change of pp or tp only.
   CHECK(layout_on(replanned_job("{pp: 2, dp: 3}", 6), 4) == "4: 1 x 2 x 2");
   CHECK(layout_on(replanned_job("{tp: 2, pp: 2, dp: 2}", 4), 3) == "3: 2 x 1 x 3");
   CHECK(layout_on(replanned_job("{pp: 4, dp: 1}", 4, ", min_replicas: 1"), 2) == "2: 1 x 1 x 2");

@@ -174,7 +174,7 @@ TEST_CASE("a starved rank is not accused, and a spinning one is accused within a
   }
 }
 
-TEST_CASE("a rank alone that makes no progress is named", "[hang]") {
+TEST_CASE("a single rank without progress is named", "[hang]") {
   RankSight alone = rank(0);
   alone.still.stopped = 5.1;
   const auto found = verdict({alone}, layout_of(1, 1, 1));
@@ -331,7 +331,7 @@ TEST_CASE("ranks of a group that called different operations are reported with b
   CHECK(found->message ==
         "the ranks of group tp called different operations: rank 0 (tp 0) all_reduce #8 'row_linear' of 24 "
         "bytes fp32; rank 1 (tp 1) all_gather #8 'column' of 48 bytes fp32");
-  // A different size alone, and a different dtype alone.
+  // Only a different size, and only a different dtype.
   sights[1] = waiting(1, Group::tp, 8, "all_reduce", "row_linear");
   sights[1].operations[0].bytes = 48;
   CHECK(verdict(sights, layout_of(2, 1, 1))->kind == "mismatch");

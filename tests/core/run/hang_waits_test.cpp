@@ -12,7 +12,7 @@
 using namespace trainerd;
 using namespace trainerd::test::hang;
 
-TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]") {
+TEST_CASE("a pipeline neighbour that sends no message is named", "[hang]") {
   // Rank 1 has chunk 1: its forward pass needs rank 0's output.
   RankSight second = waiting(1, Group::pp, 4, "exchange", "pipeline");
   second.chunk = 1;
@@ -40,7 +40,7 @@ TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]")
   CHECK_FALSE(verdict({back, slow}, layout_of(1, 2, 1)));
 }
 
-TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbours", "[hang]") {
+TEST_CASE("a stage that awaits an exchange immediately is judged by both neighbours", "[hang]") {
   // Without overlap the pages still show the actions before the exchanges.
   const auto in_exchange = [](std::int64_t number) {
     RankSight sight = waiting(number, Group::pp, 4, "exchange", "pipeline");

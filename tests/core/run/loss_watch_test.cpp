@@ -47,7 +47,7 @@ TEST_CASE("a loss that stays high is out of line for a window, then the new leve
   for (int i = 0; i < 50; ++i) REQUIRE(watch.add(++step, 5 + 0.01 * (i % 3)));
 }
 
-TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss-watch]") {
+TEST_CASE("a checkpoint is good once the losses after it stayed normal", "[loss-watch]") {
   using Verdicts = std::vector<std::pair<std::int64_t, bool>>;
   GoodTags tags(10);
   const auto train = [&](std::int64_t from, std::int64_t to, double loss = 2) {

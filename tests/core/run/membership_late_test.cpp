@@ -222,7 +222,7 @@ TEST_CASE("a run of another size starts from a checkpoint, whatever the one befo
   CHECK((!go.from_memory && go.attempt == 3 && go.run == before.run && go.isa == before.isa));
 }
 
-TEST_CASE("an agent whose number is taken stays as a spare where a smaller run has room", "[membership]") {
+TEST_CASE("an agent whose number is taken stays as a spare if a smaller run has room", "[membership]") {
   Meeting meeting;
   run::Channel late = meeting.join(2);
   // The agent waits from here on.

@@ -135,7 +135,7 @@ void serve_until(Membership& leader, Condition done) {
 
 }  // namespace
 
-TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare where another leads",
+TEST_CASE("a spare takes a lost lead, and node 0's agent is a spare while another leads",
           "[membership][coordinator]") {
   Agents agents(1, false);
   auto first = agents.join(agents.place(0)), second = agents.join(agents.place(1)),
@@ -226,7 +226,7 @@ TEST_CASE("an agent that finds no leader in time reports what it knows", "[membe
                     Catch::Contains("host1 has the lead, and does not serve the rendezvous yet"));
 }
 
-TEST_CASE("agents that come while a new leader meets the others get the places of those that do not",
+TEST_CASE("agents that join while a new leader collects the others take missing agents' places",
           "[membership][coordinator]") {
   Agents agents(0, true);
   agents.job.supervise.dead_after_seconds = 1;
@@ -243,7 +243,7 @@ TEST_CASE("agents that come while a new leader meets the others get the places o
   CHECK((c->node() == 1 && c->nodes() == 3));
 }
 
-TEST_CASE("a leader that takes connections and does not answer holds the others up for seconds alone",
+TEST_CASE("a leader that accepts connections and never answers delays the others by seconds only",
           "[membership][coordinator]") {
   Agents agents(0, false);
   agents.job.supervise.dead_after_seconds = 0.1;

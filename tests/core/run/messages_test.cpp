@@ -49,7 +49,7 @@ TEST_CASE("a worker's start crosses the channel with its agent's record of the d
   CHECK(back.order == start.order);
 }
 
-TEST_CASE("a start carries the layout of its world and the snapshots to begin from", "[messages]") {
+TEST_CASE("a start carries the layout of its world and the snapshots to restore", "[messages]") {
   parallel::ParallelOptions options;
   options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2;
   options.schedule = parallel::ScheduleKind::interleaved, options.virtual_stages = 2;
@@ -162,7 +162,7 @@ TEST_CASE("a rank's memory crosses the channel", "[messages]") {
             .bytes == std::int64_t{1} << 40);
 }
 
-TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
+TEST_CASE("a part of a trace crosses the channel unchanged", "[messages]") {
   const io::TraceSlice slice{.name = "tp all_reduce",
                              .category = "exposed_tp",
                              .process = 3,

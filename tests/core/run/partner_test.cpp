@@ -202,7 +202,7 @@ TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
   CHECK(steps_of(pair.two) == Steps{10, 20});
 }
 
-TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any more", "[partner]") {
+TEST_CASE("a copy to a stopped partner ends when it is no longer wanted", "[partner]") {
   Pair pair;
   // Accepts the connection, as the kernel does for a stopped process, and never answers.
   const base::UniqueFd stopped = base::listen_at({"127.0.0.1", 0});
@@ -218,8 +218,7 @@ TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any mo
   CHECK(base::monotonic_seconds() - begin < 20);  // an answer may take 30 s
 }
 
-TEST_CASE("a copy that is under way when the leader is gone ends when it is not wanted any more",
-          "[partner]") {
+TEST_CASE("a copy in progress when the leader is lost ends when it is no longer wanted", "[partner]") {
   parallel::JobToken token = parallel::JobToken::random();
   auto store = std::make_unique<parallel::StoreServer>(base::listen_at({"127.0.0.1", 0}), token,
                                                        [](const std::string&) {});
@@ -238,7 +237,7 @@ TEST_CASE("a copy that is under way when the leader is gone ends when it is not 
   CHECK(base::monotonic_seconds() - begin < 6);  // the store is tried for 10 s
 }
 
-TEST_CASE("a sender is told when its partner is gone", "[partner]") {
+TEST_CASE("a sender learns that its partner is lost", "[partner]") {
   parallel::JobToken token = parallel::JobToken::random();
   parallel::StoreServer store(base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {});
   run::Partner one({0, 1, store.local_endpoint(), "127.0.0.1", token});
@@ -249,7 +248,7 @@ TEST_CASE("a sender is told when its partner is gone", "[partner]") {
   CHECK_THAT(sent_by(one).problem, Catch::Contains("node 1"));
 }
 
-TEST_CASE("partners are a ring, and in other NVLink domains where these span nodes", "[partner]") {
+TEST_CASE("partners form a ring, across NVLink domains if these span nodes", "[partner]") {
   for (const auto& [nodes, domain] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{2, 0}, {3, 1}, {5, 0}, {36, 18}, {18, 18}}) {
     std::set<std::int64_t> kept_by;

@@ -64,10 +64,8 @@ TEST_CASE("the plan is compared with the medians of steps 5 to 20, once every ra
   CHECK_FALSE(check.take());  // reported only once
 }
 
-TEST_CASE(
-    "a short run is compared by the steps that it has, a shorter one not at all, and without rates memory "
-    "alone is",
-    "[plan_check]") {
+TEST_CASE("a short run is compared by its steps, a shorter one not at all, and without rates only memory",
+          "[plan_check]") {
   core::run::Planned memory = planned();
   memory.step_seconds.reset();
   core::run::PlanCheck check(memory, 0, 8);

@@ -100,7 +100,7 @@ TEST_CASE("a snapshot is held while none of its ranks' segments is filled again"
   CHECK(steps(snapshots) == Steps{15, 20});
 }
 
-TEST_CASE("a node whose ranks need what others save is not self-contained", "[restart]") {
+TEST_CASE("a node whose ranks need state that others save is not self-contained", "[restart]") {
   core::run::NodeSnapshots snapshots = two_ranks();
   snapshots.describe(4, {rows(0, 3)}, {});
   snapshots.describe(5, {rows(3, 2)}, {});

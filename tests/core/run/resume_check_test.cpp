@@ -39,7 +39,7 @@ core::run::DataSeen seen_in(const test::TempDir& dir, const std::string& content
 
 }  // namespace
 
-TEST_CASE("a run goes on with the same data in the same order", "[resume]") {
+TEST_CASE("a run continues with the same data in the same order", "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen seen = seen_in(dir, std::string(1000, 'a'));
   const auto resumed = core::run::resumed_data("p", saved_with(seen), seen, io::DataChange::refuse);
@@ -61,7 +61,7 @@ TEST_CASE("data with the same names and sizes but other content is refused, with
                         Contains("data.on_change: continue") && Contains("output"));
 }
 
-TEST_CASE("changed or added data goes on in a new order from the checkpoint's cursor when the job says so",
+TEST_CASE("changed or added data continues in a new order from the checkpoint's cursor if the job allows it",
           "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen before = seen_in(dir, std::string(1000, 'a'));
@@ -74,7 +74,7 @@ TEST_CASE("changed or added data goes on in a new order from the checkpoint's cu
   CHECK_THAT(resumed.notices[0].details[0], Contains("data: the checkpoint has"));
 }
 
-TEST_CASE("a checkpoint without content on record is compared by names and sizes, and says so", "[resume]") {
+TEST_CASE("a checkpoint without recorded content is compared by names and sizes, with a notice", "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen before = seen_in(dir, std::string(1000, 'a'));
   io::TrainingState saved = saved_with(before);
@@ -142,7 +142,7 @@ io::TrainingState saved_at(std::int64_t cursor, const core::run::DataSeen& seen,
 
 }  // namespace
 
-TEST_CASE("a blend that did not change goes on in its order, and its counts are of each source", "[resume]") {
+TEST_CASE("an unchanged blend continues in its order, with counts per source", "[resume]") {
   const BlendResume data;
   const core::run::DataSeen seen = data.look("ab", {3, 1});
   const io::TrainingState saved = saved_at(100, seen, {});
@@ -158,8 +158,7 @@ TEST_CASE("a blend that did not change goes on in its order, and its counts are 
   CHECK(turned.notices.empty());
 }
 
-TEST_CASE("sources that are added, weighed anew and taken away go on after what was taken of each",
-          "[resume]") {
+TEST_CASE("added, reweighted and removed sources continue after the samples taken from each", "[resume]") {
   const BlendResume data;
   const io::TrainingState saved = saved_at(100, data.look("ab", {3, 1}), {});
   const core::run::DataSeen more = data.look("bca", {1, 1, 2});

@@ -61,7 +61,7 @@ TEST_CASE("samples that a rollback skipped stay skipped until the run has passed
           Catch::EndsWith("; remove it to go on with the samples that the checkpoint names"));
 }
 
-TEST_CASE("a node that does not lead keeps what it needs to lead: used actions and the latest values",
+TEST_CASE("a node that does not lead keeps the data for leading: used actions and the latest values",
           "[rollback]") {
   const core::job::JobSpec job;
   RunSeries series = rollback_series(job);

@@ -160,7 +160,7 @@ TEST_CASE("the leader of 16,384 ranks plans them in less than 2 s and 500 MB", "
   CHECK(peak_bytes() - before < 500'000'000);
 }
 
-TEST_CASE("what the leader knows of other nodes' ranks is what planning each of them says", "[start]") {
+TEST_CASE("the leader's record of other nodes' ranks equals the plan of each of them", "[start]") {
   job::JobSpec job = test::small_job();
   job.model.layers = 4;
   for (const auto& [tp, pp, dp, zero] : {std::tuple{2, 2, 2, 1}, {1, 4, 2, 3}, {2, 1, 4, 0}}) {
@@ -290,7 +290,7 @@ TEST_CASE("ranks of a node are ready when all are, and one with other data is na
                         Catch::EndsWith(": a file changed while the run started"));
 }
 
-TEST_CASE("a rank's node says what its evaluations read", "[start]") {
+TEST_CASE("a rank's node reports the data of its evaluations", "[start]") {
   const run::Membership alone;
   run::ReadyRanks ready({.first = 0, .count = 1}, alone);
   ready.add(0, {});

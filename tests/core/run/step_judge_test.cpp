@@ -123,7 +123,7 @@ TEST_CASE("a verified step is computed twice, and a third time if the two differ
   REQUIRE(r.differ.size() == 1);
   CHECK(r.differ[0].found == ResultsDiffer::Found::one_of_three);
   CHECK(r.differ[0].tensors == Words{"w"});
-  // A different loss alone counts too, even by its last bit.
+  // A difference in the loss only counts too, even in its last bit.
   CHECK(r.judge.judge(outcome(6, 1)) == StepVerdict::again);
   CHECK(r.judge.judge(outcome(6, std::nextafter(1.0, 2.0))) == StepVerdict::again);
   CHECK(r.judge.judge(outcome(6, 1)) == StepVerdict::update);
@@ -201,7 +201,7 @@ TEST_CASE("a step that was verified is not computed again for its spike", "[judg
   CHECK_THROWS_WITH(r.judge.judge(broken(1)), Catch::Contains("retry: computed again with the same result"));
 }
 
-TEST_CASE("where one rank is wrong in one computation and another in the next, both are named", "[judge]") {
+TEST_CASE("if one rank is wrong in one computation and another in the next, both are named", "[judge]") {
   // Two ranks with given results. Each judge sees the results of both.
   const std::vector<std::vector<std::uint64_t>> hashes{{9, 1, 1}, {1, 9, 1}};
   std::vector<ResultsDiffer> reported;

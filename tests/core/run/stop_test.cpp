@@ -25,7 +25,7 @@ TEST_CASE("a repeated signal is the same request, however soon", "[stop]") {
   CHECK(run::stop_request(SIGALRM).exit_signal == SIGTERM);
 }
 
-TEST_CASE("SIGQUIT stops at once, and SIGINT a second after the first one", "[stop]") {
+TEST_CASE("SIGQUIT stops at once, and so does a SIGINT one second after the first", "[stop]") {
   run::StopSignals quit;
   CHECK(quit.on_signal(SIGQUIT, 5) == Meaning::stop_at_once);
   run::StopSignals interrupt;

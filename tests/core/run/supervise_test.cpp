@@ -58,7 +58,7 @@ std::vector<StragglerWatch::Change> window(StragglerWatch& watch, const std::vec
 
 }  // namespace
 
-TEST_CASE("a page tells what its rank does, and how long that takes", "[supervise]") {
+TEST_CASE("a page shows its rank's activity and its duration", "[supervise]") {
   const base::Segment segment = core::run::make_flight_segment(2);
   RankPage& page = core::run::rank_page(segment, 1);
   CHECK((page.activity() == Activity::none && page.beats() == 0 && !page.waits()));
@@ -88,7 +88,7 @@ TEST_CASE("a page tells what its rank does, and how long that takes", "[supervis
   CHECK(core::run::rank_page(segment, 0).beats() == 0);
 }
 
-TEST_CASE("what is seen of a rank goes to another node unchanged", "[supervise]") {
+TEST_CASE("the sight of a rank goes to another node unchanged", "[supervise]") {
   const base::Segment segment = core::run::make_flight_segment(1);
   parallel::FlightRecorder recorder(core::run::flight_ring(segment, 0));
   parallel::FlightRecord record;

@@ -209,7 +209,7 @@ TEST_CASE("options of sbatch override the script's, except those that the script
   CHECK_THROWS_AS(slurm::parse_sbatch_options({"--comment=a\nrm"}), base::SpecError);
 }
 
-TEST_CASE("a program's output, errors and status come back, whatever their length", "[slurm]") {
+TEST_CASE("a program's output, errors and status are returned, at any length", "[slurm]") {
   const auto both = slurm::run_program({"sh", "-c", "head -c 300000 /dev/zero | tee /dev/stderr; exit 3"});
   REQUIRE(both.has_value());
   CHECK((both->status == 3 && both->output.size() == 300000 && both->error.size() == 300000));

@@ -53,7 +53,7 @@ Lines over_base(const std::string& text, const std::string& below = "") {
   return file_problems("job.yaml");
 }
 
-TEST_CASE("a job goes over the file that it extends, maps key by key and all else as a whole",
+TEST_CASE("a job overrides the file that it extends, maps key by key and other values as a whole",
           "[spec][bases]") {
   const JobFiles files(
       {{"job.yaml",
@@ -77,7 +77,7 @@ TEST_CASE("a job goes over the file that it extends, maps key by key and all els
   CHECK(spec::load_job("job.yaml", {"model.layers=5", "optimizer.schedule.warmup=4"}).model.layers == 5);
 }
 
-TEST_CASE("a base may extend another, each by its path from the file that says it", "[spec][bases]") {
+TEST_CASE("a base may extend another, each path relative to the file that contains it", "[spec][bases]") {
   const JobFiles files({{"runs/today/job.yaml", "steps: 3\nextends: ../../bases/small.yaml\n"},
                         {"bases/small.yaml", "extends: root.yaml\nsteps: 2\nmodel: {layers: 1}\n"},
                         {"bases/root.yaml", kJob + "seed: 7\n"}});
@@ -101,7 +101,7 @@ TEST_CASE("the path of a base takes variables of the environment", "[spec][bases
               "${BASE:-default}"});
 }
 
-TEST_CASE("data of a base is looked up where the job's own would be", "[spec][bases]") {
+TEST_CASE("data of a base is looked up like the job's own", "[spec][bases]") {
   const JobFiles files({{"here/job.yaml", "extends: ../bases/base.yaml\n"},
                         {"bases/base.yaml", kJob},
                         {"bases/a.txt", "the base's"},

@@ -75,7 +75,7 @@ TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][clus
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
-TEST_CASE("a preset has as many nodes as the ranks need, unless the job says", "[spec][cluster]") {
+TEST_CASE("a preset has as many nodes as the ranks need, unless the job sets them", "[spec][cluster]") {
   CHECK(job_on("{preset: dgx-h100}").cluster.nodes == 1);
   CHECK(job_on("{preset: dgx-h100, nodes: 5}", {"parallel.dp=5", "batch.global=10"}).cluster.nodes == 5);
   CHECK(spec::parse_job(spec::to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") ==
@@ -112,7 +112,7 @@ TEST_CASE("an invalid order is reported, a given one is kept", "[spec][cluster]"
             .parallel.allow_tp_across_nodes);
 }
 
-TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
+TEST_CASE("a local job runs on this machine only", "[spec][cluster]") {
   CHECK(spec::job_here(spec::parse_job(kJob, "j")).job.cluster.preset == "local");
   CHECK_THROWS_AS(spec::job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
   CHECK_THROWS_WITH(spec::job_here(job_on("{preset: dgx-h100}")),

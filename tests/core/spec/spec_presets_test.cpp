@@ -149,7 +149,7 @@ TEST_CASE("learned positions over a preset with rotary ones drop its rope keys",
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
-TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
+TEST_CASE("an unknown preset is reported with the nearest one", "[spec]") {
   const std::string rest = "steps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
   CHECK(problems("model: {preset: llama3-8b}\n" + rest) ==
         Lines{"job.yaml:1:17: model.preset: unknown preset 'llama3-8b' (nearest valid: llama-3-8b)"});

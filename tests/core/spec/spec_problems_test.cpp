@@ -64,7 +64,7 @@ TEST_CASE("the time without progress of a rank has limits", "[spec]") {
   CHECK(with_line("supervise: {hang_factor: 0}").empty());
 }
 
-TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
+TEST_CASE("unknown keys are reported with the nearest valid one", "[spec]") {
   CHECK(with_line("optimiser: {lr: 1e-3}") ==
         Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});
   CHECK(with_line("checkpoint: {evry: 3}") ==
@@ -82,7 +82,7 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
 }
 
-TEST_CASE("values of the wrong type are told at their place", "[spec]") {
+TEST_CASE("values of the wrong type are reported at their place", "[spec]") {
   CHECK(with_line("seed: -1") == Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got '-1'"});
   CHECK(with_line("seed: \"1\"") ==
         Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got the text '1'"});
@@ -127,7 +127,7 @@ TEST_CASE("an empty path is refused alone and in a list", "[spec]") {
   CHECK(problems(kJob, {"data.valid=[b, '']"}) == Lines{"--set data.valid=[b, '']: data.valid[1]: is empty"});
 }
 
-TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
+TEST_CASE("numbers outside their limits are reported with the limit", "[spec]") {
   CHECK(with_line("threads: 99999999999999999999") ==
         Lines{"job.yaml:6:10: threads: '99999999999999999999' is out of the range of a 64-bit integer"});
   CHECK(with_line("seed: 18446744073709551616") ==
@@ -158,7 +158,7 @@ TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
               "train on fewer tokens"});
 }
 
-TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
+TEST_CASE("missing keys are reported at the section that lacks them", "[spec]") {
   CHECK(
       problems("name: x\nmodel:\n  layers: 2\n  hidden: 64\n  heads: 4\n  ffn: 8\n  vocab: 256\nbatch: "
                "{global: 4}\n") ==
@@ -169,7 +169,7 @@ TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
             "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
 }
 
-TEST_CASE("all problems are told at once, in order of position", "[spec]") {
+TEST_CASE("all problems are reported together, in order of position", "[spec]") {
   CHECK(
       problems("steps: 0\n"
                "modl: {}\n"

@@ -94,8 +94,7 @@ TEST_CASE("a resolved job is read back without the environment of its origin", "
   CHECK(again.data.train == std::vector<std::string>{"a${x}", "~/${x}$"});
 }
 
-TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name",
-          "[spec]") {
+TEST_CASE("an unset variable is a problem at its place, never a directory of that name", "[spec]") {
   CHECK(problems("output: ${SCRATCH}/run\n" + kJob.substr(kJob.find('\n') + 1)) ==
         Lines{"job.yaml:1:9: output: the variable SCRATCH is not set in the environment: set it, or write "
               "${SCRATCH:-default}"});
@@ -112,7 +111,8 @@ TEST_CASE("a variable that is not set is a problem where it is written, never a 
 }
 
 TEST_CASE(
-    "relative data is taken from the job's directory when it is there, and job.yaml then runs from anywhere",
+    "relative data is taken from the job's directory if it exists there, and job.yaml then runs from "
+    "anywhere",
     "[spec]") {
   const Directory directory;
   std::filesystem::create_directory(directory.path / "text");

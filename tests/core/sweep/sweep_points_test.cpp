@@ -184,8 +184,7 @@ TEST_CASE("the ends of a range belong to it", "[sweep]") {
 }
 
 TEST_CASE(
-    "every wrong key and value of a sweep is a problem at its place, and those of the base are told beside "
-    "them",
+    "every wrong key and value of a sweep is a problem at its place, with the base's problems beside them",
     "[sweep]") {
   const SweepFiles files(
       "bas: base.yaml\n"                                                                              // 1
@@ -322,7 +321,7 @@ TEST_CASE("each job has its own durable tier below the base's", "[sweep]") {
   CHECK(tiers("") == Lines{"", ""});
 }
 
-TEST_CASE("jobs at once divide the cores, unless the base says how many threads", "[sweep]") {
+TEST_CASE("concurrent jobs divide the cores, unless the base sets the number of threads", "[sweep]") {
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[0].spec.threads == 4);
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[1].spec.threads == 2);
   CHECK(sweep_of("at_once: 16\ngrid: {seed: [1]}\n").jobs[0].spec.threads == 1);

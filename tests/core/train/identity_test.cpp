@@ -56,7 +56,7 @@ TEST_CASE("an option that only one side has is named, and windows of the whole s
   CHECK(refused(plain, windows).empty());
 }
 
-TEST_CASE("what changed in the environment is named", "[identity]") {
+TEST_CASE("changes of the environment are named", "[identity]") {
   const std::map<std::string, std::string> saved{{"isa", "avx512"}, {"threads", "2"}, {"layout", "tp1"}};
   CHECK(core::train::environment_differences(saved, saved).empty());
   CHECK(

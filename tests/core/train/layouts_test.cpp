@@ -258,7 +258,7 @@ TEST_CASE("layouts with recomputation give one rank's losses", "[layouts][recomp
   }
 }
 
-TEST_CASE("norms over all heads cross tp where two ranks hold one of two key heads", "[layouts]") {
+TEST_CASE("norms over all heads cross tp if two ranks hold one of two key heads", "[layouts]") {
   check_layout("olmo-calm", {.tp = 4});
   check_layout("olmo-calm", {.tp = 4, .dp = 2, .zero = 3, .sequence_parallel = true});
 }

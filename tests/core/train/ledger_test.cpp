@@ -104,7 +104,7 @@ TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed co
   }
 }
 
-TEST_CASE("a stall in what all ranks reduce is exposed communication of the world", "[ledger]") {
+TEST_CASE("a stall in a reduction over all ranks is exposed communication of the world", "[ledger]") {
   const auto times = ledgers({.tp = 2, .pp = 2, .dp = 2}, 5, "total_square_sum");
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     CAPTURE(rank);

@@ -32,7 +32,7 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   }
 }
 
-TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once",
+TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are live at once",
           "[memory]") {
   core::job::JobSpec job = test::small_job();
   job.model.layers = 128;

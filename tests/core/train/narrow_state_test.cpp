@@ -101,7 +101,7 @@ TEST_CASE("stochastic rounding is the same whichever rank holds the state", "[na
   CHECK(curve_of_ranks(other, 2) != std::vector<double>(whole.begin(), whole.begin() + 2));
 }
 
-TEST_CASE("tensor-parallel ranks round their shards as one rank rounds the whole", "[narrow]") {
+TEST_CASE("tensor-parallel ranks round their shards like one rank rounds the whole", "[narrow]") {
   // Sums differ in their last bits between layouts, so a stochastic rounding may go the other way: the curves
   // are close, not equal.
   core::job::JobSpec job = narrow_job("stochastic");

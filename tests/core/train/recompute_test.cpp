@@ -192,8 +192,7 @@ TEST_CASE("a layer of Llama 3 8B keeps the bytes per token that core/model/READM
 }
 
 TEST_CASE(
-    "full recomputation keeps one tensor of the residual stream a layer and what is made again is of one "
-    "layer",
+    "full recomputation keeps one tensor of the residual stream per layer and recomputes one layer at a time",
     "[recompute][memory]") {
   core::job::JobSpec job = job_of("llama", "bf16");
   job.model.seq_len = 64;

@@ -122,7 +122,7 @@ TEST_CASE("gradients held in bf16 are sent unchanged, whatever precision.reduce 
   }
 }
 
-TEST_CASE("rounded sums do not depend on when or how they are made", "[reduction]") {
+TEST_CASE("rounded sums do not depend on the time or method of the reduction", "[reduction]") {
   for (const ReducedLayout& layout : kReducedLayouts) {
     CAPTURE(layout.parallel, layout.devices_per_node);
     core::job::JobSpec job = reduced_job("{compute: bf16, reduce: bf16}", layout.parallel);

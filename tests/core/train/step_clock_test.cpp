@@ -56,7 +56,7 @@ ClockedStep clocked_step(StepClock::IssueMarks marks, bool traced) {
 
 }  // namespace
 
-TEST_CASE("the issue of an operation that does not stall the stream is marked in traced steps alone",
+TEST_CASE("the issue of an operation that does not stall the stream is marked only in traced steps",
           "[step_clock]") {
   // start, compute, two around the wait, end
   constexpr int kWithoutIssue = 5;

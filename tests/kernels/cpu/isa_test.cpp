@@ -87,7 +87,7 @@ TEST_CASE("with oneDNN limited to AVX2 no product runs its reference implementat
   CHECK(status_with_library("AVX2", ".avx2-alone") == 0);
 }
 
-TEST_CASE("in a process with AVX2 alone GEMMs are right, and none is the reference implementation",
+TEST_CASE("in a process with only AVX2 GEMMs are right, and none is the reference implementation",
           "[.avx2-alone]") {
   REQUIRE(kernels::detect_cpu(1).isa == Isa::avx2);
   base::ThreadPool pool(1);

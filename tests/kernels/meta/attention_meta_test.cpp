@@ -158,7 +158,7 @@ TEST_CASE("documents whose lengths only the device knows count as the longest th
   CHECK(meta(packed).cost.flops == 2 * whole);  // all keys may come before all queries
 }
 
-TEST_CASE("attention reads what it merges into or adds to", "[attention][meta]") {
+TEST_CASE("attention reads the tensors that it merges into or adds to", "[attention][meta]") {
   Meta meta(cuda_target());
   AttentionForward f = Call{}.forward();
   const double assigned = meta(f).cost.bytes;

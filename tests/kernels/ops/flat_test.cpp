@@ -135,7 +135,7 @@ TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
       }
 }
 
-TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to what was there", "[flat]") {
+TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to the old value", "[flat]") {
   for (const auto& [dtype, out_dtype] : {std::pair(DType::f32, DType::f32),
                                          {DType::bf16, DType::f32},
                                          {DType::f32, DType::bf16},

@@ -212,7 +212,7 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
     }
 }
 
-TEST_CASE("adamw does nothing when the control says skip", "[update]") {
+TEST_CASE("adamw does nothing if the control skips the step", "[update]") {
   const std::vector<kernels::UpdateRange> ranges{{0, 20, 0.1f}};
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 1);

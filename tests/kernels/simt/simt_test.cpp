@@ -50,7 +50,7 @@ TEST_CASE("a barrier hides the order of threads, and a missing one shows", "[sim
   CHECK(neighbours(simt::Order::forward, false) != neighbours(simt::Order::backward, false));
 }
 
-TEST_CASE("shuffles and matches give what the lanes of the warp hold", "[simt]") {
+TEST_CASE("shuffles and matches give the values of the warp's lanes", "[simt]") {
   for (const simt::Order order : kOrders) {
     simt::set_order(order);
     std::vector<double> sum(96);

@@ -209,7 +209,7 @@ TEST_CASE("a full store refuses more values and keeps the old ones", "[rendezvou
   store.set("more", std::string(200, 'm'));
 }
 
-TEST_CASE("a connection that is no client is dropped and logged, and clients go on", "[rendezvous]") {
+TEST_CASE("a connection that is no client is dropped and logged, and clients continue", "[rendezvous]") {
   using frames::request;
   const std::string greeting = greeting_of(std::string(JobToken::kNonceBytes, 'n'));
   // Bytes from strangers and, after the mark ^, from admitted clients.

@@ -54,7 +54,7 @@ TEST_CASE("ranks fill node after node", "[placement]") {
     CHECK(p.placement[rank] == DeviceLocation{rank / 8, rank % 8});
 }
 
-TEST_CASE("more ranks than devices are refused with what would fit", "[placement]") {
+TEST_CASE("more ranks than devices are refused with sizes that would fit", "[placement]") {
   CHECK_THROWS_AS(placed(8, 4, 1, hgx(3)), base::CapacityError);
   CHECK_THROWS_WITH(placed(8, 4, 1, hgx(3)), Catch::Contains("32 ranks") && Catch::Contains("24 devices") &&
                                                  Catch::Contains("cluster.nodes to 4"));

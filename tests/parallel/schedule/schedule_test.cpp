@@ -230,7 +230,7 @@ TEST_CASE(
   CHECK(slots(slot_pools(shape, 0, alike)) == 143);
 }
 
-TEST_CASE("chunks of different sizes share slots only where that takes no more memory", "[schedule]") {
+TEST_CASE("chunks of different sizes share slots only if that needs no more memory", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
   const auto pools = [&](const std::vector<std::int64_t>& sizes) { return slot_pools(shape, 0, sizes); };
   // Separately the first chunk has 32 slots and the others 112. 143 slots of 34 bytes are less than 112 of 34

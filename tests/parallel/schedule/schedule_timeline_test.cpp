@@ -48,7 +48,7 @@ TEST_CASE("a receive that is posted early is awaited by the computation that use
   CHECK(t.makespan == 3.25);
 }
 
-TEST_CASE("a deadlock is found, with the ranks that wait and what for", "[schedule]") {
+TEST_CASE("a deadlock is found, with the waiting ranks and their operations", "[schedule]") {
   // Each of two ranks receives before it sends.
   const std::vector<std::vector<Action>> crossed{
       {{ActionKind::forward, 0, 0},

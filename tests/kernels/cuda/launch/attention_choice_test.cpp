@@ -79,7 +79,7 @@ std::int64_t unknown(const Target&, const AttentionCall&) { return kernels::kUnk
 
 }  // namespace
 
-TEST_CASE("large heads go to the library where it has plans for them", "[attention][choice]") {
+TEST_CASE("large heads go to the library if it has plans for them", "[attention][choice]") {
   for (const std::int64_t head_size : {136, 192, 256}) {
     const WholeSequences s{.head_size = head_size};
     CHECK(forward_kernel(s, 90) == AttentionKernel::library);
@@ -191,7 +191,7 @@ TEST_CASE("the workspace limit splits the library's backward into pieces", "[att
   CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::library);
 }
 
-TEST_CASE("the workspace is what the installed library plans, piece by piece", "[attention][choice]") {
+TEST_CASE("the workspace is the installed library's, piece by piece", "[attention][choice]") {
   Target target = cuda_device(90);
   target.attention_workspace = thrice;
   asked.clear();
