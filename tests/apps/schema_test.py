@@ -113,7 +113,7 @@ def properties(schema, prefix=""):
 
 
 KEYS = reference()
-# Keys with a short form: a value in place of a map with one key.
+# Keys with a short form: a single value stands for a map.
 SHORT = {"precision", "checkpoint.memory", "checkpoint.partner", "cluster.failures.elastic", "attention"}
 SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - SHORT)
 OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *sorted(SHORT)] if "." in s]

@@ -197,7 +197,7 @@ def print_table(model_name, runs):
         for part in PARTS:
             values = [v for r in by_row[name] for v in r["time"].get(part, [])]
             cells.append(f"{1e3 * median(values):.1f}" if values else "")
-        # The table shows how many cores other processes used during the runs.
+        # Other processes distort the figures, so the table shows how many cores they used.
         others = [r["others"] for r in by_row[name] if "others" in r]
         cells.append(f"{max(others):.2f}" if others else "")
         print("| " + " | ".join(cells) + " |")

@@ -226,7 +226,7 @@ class Dpo(NodesTest):
                 self.assertLess(evaluations[-1]["loss"], evaluations[0]["loss"])
                 self.assertRegex(said, rf"evaluation at step 4: validation loss {evaluations[-1]['loss']:.4f}, [\d.]+ % of the chosen answers preferred")
                 self.assertIn("the reference's log-probabilities of 40 pairs were computed", said)
-        # A resumed run has them, too; evaluations of averages are refused.
+        # A resumed run evaluates pairs, too, and says which evaluations use averaged weights.
         others = [{"prompt": f"{a}?", "chosen": f" {s}", "rejected": " no"} for a, s in ANIMALS.items()] * 2
         self.prepare(others, self.root / "others")
         sets = ["--set", f"data.valid_sets=[{{name: same, path: {self.pairs}}}, {{name: other, path: {self.root / 'others'}}}]",

@@ -190,7 +190,7 @@ class Top(RunTest):
         self.run_job(self.job())
         self.open_top(self.root / "a")
         self.wait_for_text("step 24/24")
-        # Stopped in the middle of a frame that is not read for a while.
+        # Crashes in the middle of a frame that is not read for a while.
         self.resize(200, 60)
         time.sleep(0.3)
         self.top.send_signal(signal.SIGSEGV)
