@@ -11,7 +11,7 @@ MAX_LINES = 450
 # Maximum number of files that name an operator, by place. A new operator is named in files of `kernels/` and in each world that has
 # it. Files above kernels/ that use it are only printed.
 PLACES_OF_AN_OPERATOR = {"kernels/, outside of the worlds": 6, "kernels/cpu/": 4, "kernels/cuda/": 5}
-# Operators above these limits: the exact number of files, and the reason. A file more or fewer fails.
+# Operators above these limits: the exact number of files, and the reason. Any other number fails.
 EXEMPT_OPERATORS = {
     ("kernels/, outside of the worlds", "prepare_weight"):
         (9, "each backend answers prepared_bytes of its arguments, so every class of backend names them once more"),

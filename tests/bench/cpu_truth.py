@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The planner against real runs on this machine's processor: 20 jobs of one and two ranks, one pinned thread each.
+"""Compares plans with real runs on this machine's processor: 20 jobs of one and two ranks, one pinned thread each.
 
   cpu_truth.py run BINARY CLUSTER STEPS OUT.jsonl [NAME ...]  trains and plans the jobs whose names begin with NAME (default: all), appends lines
   cpu_truth.py table OUT.jsonl                                errors, and the order of layouts per model

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One run of a layout, and the table of all runs: see exposed.sh.
+"""Runs one layout, or prints the table of all runs: see exposed.sh.
 
   exposed.py rows BINARY                    the rows that this binary supports, one per line
   exposed.py run BINARY MODEL ROW STEPS     trains, prints one JSON line
@@ -38,15 +38,15 @@ TP2_SP = ["parallel.tp=2", "parallel.sequence_parallel=true"]
 Row = collections.namedtuple("Row", "label overlap ranks settings", defaults=["", 1, []])
 ROWS = {
     REFERENCE: Row("1 rank, 2 threads"),
-    "dp2": Row("dp 2", "", 2, DP2),  # of a binary that has no such keys
+    "dp2": Row("dp 2", "", 2, DP2),  # for a binary without these keys
     "dp2-off": Row("dp 2", "off", 2, [*DP2, GRADS_BEHIND + "=false", PARAMS_BEHIND + "=false"]),
     "dp2-on": Row("dp 2", "on", 2, [*DP2, GRADS_BEHIND + "=true", PARAMS_BEHIND + "=true"]),
-    "tp2": Row("tp 2, sequence parallel", "", 2, TP2_SP),  # of a binary that has no such key
+    "tp2": Row("tp 2, sequence parallel", "", 2, TP2_SP),  # for a binary without this key
     "tp2-off": Row("tp 2, sequence parallel", "off", 2, [*TP2_SP, BACKWARD_BEHIND + "=false"]),
     "tp2-backward": Row("tp 2, sequence parallel", "in backward", 2, [*TP2_SP, BACKWARD_BEHIND + "=true"]),
     "tp2-2": Row("tp 2, sequence parallel", "2 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=2"]),
     "tp2-4": Row("tp 2, sequence parallel", "4 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=4"]),
-    "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # of a binary that has no such key
+    "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # for a binary without this key
     "pp2-off": Row("pp 2, 1f1b", "off", 2, [*PP2, FLOWS_BEHIND + "=false"]),
     "pp2-on": Row("pp 2, 1f1b", "on", 2, [*PP2, FLOWS_BEHIND + "=true"]),
     "pp2-zb-off": Row("pp 2, zb-h1", "off", 2, [*PP2, "parallel.schedule=zb-h1", FLOWS_BEHIND + "=false"]),

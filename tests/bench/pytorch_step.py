@@ -118,7 +118,7 @@ class ChunkedHead(torch.autograd.Function):
         return loss / total
 
     @staticmethod
-    def backward(ctx, upstream):  # upstream is one: the loss is the root
+    def backward(ctx, upstream):  # upstream is 1, since the loss is the root
         return *ctx.saved_tensors, None, None, None
 
 

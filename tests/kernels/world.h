@@ -24,7 +24,7 @@ std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base:
 std::vector<std::byte> read_bytes(const kernels::Tensor& x);
 void write_bytes(std::span<const std::byte> from, const kernels::Tensor& x);
 
-/// The instruction sets that can run here; one for a world without any.
+/// The instruction sets that can run on this machine; a single one for a world without instruction sets.
 std::vector<kernels::Isa> instruction_sets();
 
 /// Counts of warp-wide matrix instructions since the start of the process: products, and reads of shared

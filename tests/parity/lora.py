@@ -42,7 +42,7 @@ def load(path):
 
 
 def by_their_names(tensors, prefix, targets, model):
-    """Our stacked adapters as peft's: rows of A by projection, and of B by its outputs."""
+    """Splits our stacked adapters into peft's: rows of A by projection, rows of B by the projection's outputs."""
     out = {}
     modules = dict(model.named_modules())
     layers = "transformer.h" if model.config.model_type == "gpt2" else "model.layers"

@@ -11,7 +11,7 @@ from support import *
 
 
 class Unread(RunTest):
-    """Output that nobody reads."""
+    """Runs whose output is not read."""
 
     # Hundreds of bytes per step, with an evaluation and a checkpoint in each.
     TALKATIVE = ("--set", "steps=100000", "--set", "evaluate.every=1", "--set", "checkpoint.every=1")

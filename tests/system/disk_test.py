@@ -185,13 +185,13 @@ class Looking(RunTest):
             os.mkfifo(fifo)
             self.assertIn(f"/{name} is not a regular file; remove it", self.run_job(self.job(), status=2))
             fifo.unlink()
-        os.mkfifo(self.root / "a" / "report.html")  # replaced, like a link
+        os.mkfifo(self.root / "a" / "report.html")  # a FIFO is replaced, like a link
         self.run_job(self.job(), "--set", "steps=5")
         self.run_job(self.job(), "--set", "steps=5")
         self.assertTrue((self.root / "a" / "report.html").is_file())
         (self.root / "a" / "report.html").unlink()
         (self.root / "a" / "job.yaml").unlink()
-        os.mkfifo(self.root / "a" / "job.yaml")  # read at a resume
+        os.mkfifo(self.root / "a" / "job.yaml")  # job.yaml is read at a resume
         self.assertIn("/job.yaml is not a regular file; remove it", self.run_job(self.job(), "--set", "steps=6", status=2))
         (self.root / "a" / "job.yaml").unlink()
         for name in ("job.yaml", "job.yaml.partial", "report.html", "report.html.partial"):

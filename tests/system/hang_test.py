@@ -167,7 +167,7 @@ class OneNode(HangTest):
         process = self.start(self.job("busy"), "--set", "steps=100000", "--set", "checkpoint.every=5", "--set", "checkpoint.async=false",
                              "--set", "evaluate.every=4", "--set", "evaluate.batches=2", "--set", "supervise.hang_minimum=1s",
                              "--set", "parallel.dp=2", env=environment)
-        # The ranks wait for the agent, which waits for the disk.
+        # The ranks wait for the agent, and the agent waits for the disk.
         self.wait_for_step(process, 5, "busy")
         time.sleep(4 if FULL else 2)
         self.assert_calm("busy")

@@ -1,4 +1,4 @@
-"""Hugging Face directories in and out: `import`, `model.from` and `export`. Against transformers itself: tests/parity."""
+"""Hugging Face directories in and out: `import`, `model.from` and `export`. tests/parity compares with transformers itself."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Real processes: any layout gives one rank's losses, resumes what any layout saved, and ends when any rank dies."""
+"""Layouts as real processes: each gives one rank's losses, resumes checkpoints of any layout, and ends if a rank dies."""
 
 import re
 import unittest

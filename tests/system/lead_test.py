@@ -131,7 +131,7 @@ class Moves(LeadTest):
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
         self.read_until(self.agents[2], "leads the run now")
-        self.agents[0] = self.agent(0, 0)  # a spare from now on
+        self.agents[0] = self.agent(0, 0)  # it is a spare from now on
         self.read_until(self.agents[0], "a spare joins node 0")
         self.train_until(self.last_step(self.name) + 6, 2)
         self.hosts.signal(2, signal.SIGKILL)

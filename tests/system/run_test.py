@@ -598,7 +598,7 @@ class Refusals(RunTest):
             self.skipTest("no file system can be mounted here; the file-size limit's test stands in")
         self.addCleanup(subprocess.run, ["umount", disk], check=True)
         job = self.job("disk")
-        # Not asynchronous, so that no step's record can meet the full disk first.
+        # Saves are synchronous, so that a checkpoint meets the full disk before any step's record does.
         give_up = ("--set", "checkpoint.give_up=0s")
         output = self.run_job(job, "--set", "steps=100000", "--set", "checkpoint.async=false", *give_up, status=5)
         self.assertIn("No space left", output)

@@ -196,7 +196,7 @@ class SlurmTest(RunTest):
         return dict(w.split("=", 1) for w in words if "=" in w)
 
     def train(self, name, *options):
-        """A batch job without an end, once it trains."""
+        """Submits an endless batch job and waits until it trains. Returns its number."""
         number = self.submit(self.job(name, schedule=CONSTANT), *LAYOUT, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=options)
         self.wait_until("it trains", lambda: self.last_step(name) > 3)
         return number

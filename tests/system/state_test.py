@@ -18,7 +18,7 @@ def tensors(checkpoint):
 
 class StateTest(RunTest):
     def whole(self, *args):
-        """An undisturbed run of the same job."""
+        """The losses of an undisturbed run of the same job."""
         if not self.steps("whole"):
             self.run_job(self.job("whole", schedule=CONSTANT), *KILLED, *args)
         return self.losses("whole")

@@ -54,8 +54,9 @@ int fsync(int fd) {
 }
 '''
 
-# A disk that fails: the file that the environment names has lines "CALL ERRNO TEXT"; a call of that kind on a path that contains
-# TEXT fails with ERRNO, and makes the file "NAME.failed" beside it. Calls: look (stat, open to read, list), read, write (open to write, write, fsync, rename), remove.
+# A failing disk: the file named by the environment has lines "CALL ERRNO TEXT". A call of that kind on a path that contains TEXT
+# fails with ERRNO and creates the file "NAME.failed" beside the file. Calls: look (stat, open to read, list), read, write (open to
+# write, write, fsync, rename), remove.
 FAILING_DISK = r'''
 #define _GNU_SOURCE
 #include <dirent.h>

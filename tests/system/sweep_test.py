@@ -30,7 +30,7 @@ class SweepTest(SweepCase):
             killed += 1
         output = self.run_sweep(path)
         self.assertEqual(self.table("killed"), whole, output)
-        # A third start finds nothing to do.
+        # A third start has nothing to do.
         self.assertNotIn("started", self.run_sweep(path))
         self.assertEqual(self.table("killed"), whole)
 

@@ -255,10 +255,10 @@ class Mlflow(TrackingTest):
         cls.port = free_port()
         cls.log = open(cls.folder / "log", "w")
         cls.addClassCleanup(cls.log.close)
-        # Without its own background jobs.
+        # Disables MLflow's background jobs and telemetry.
         environment = {**NO_PROXY, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         if not PYTHON.exists():
-            return  # each test says so
+            return  # each test reports that
         cls.server = subprocess.Popen(
             [PYTHON, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{cls.folder}/mlflow.db", "--default-artifact-root",
              f"{cls.folder}/artifacts", "--host", "127.0.0.1", "--port", str(cls.port), "--workers", "1"],

@@ -185,7 +185,7 @@ class ChunkedHead(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx, upstream):  # upstream is one: the loss is the root
+    def backward(ctx, upstream):  # upstream is 1, since the loss is the root
         return *ctx.saved_tensors, None, None, None, None
 
 

@@ -42,7 +42,7 @@ core::job::ModelOptions tiny_qwen() {
   return m;
 }
 
-/// A Hugging Face directory whose tensors hold rising numbers.
+/// Writes a Hugging Face directory whose tensors hold consecutive numbers.
 void write_directory(const std::string& path, const std::string& family,
                      const core::job::ModelOptions& model) {
   std::filesystem::create_directories(path);

@@ -1,4 +1,4 @@
-// Which checkpoints are copied to the durable tier, and the thread that copies them.
+// The choice of checkpoints for the durable tier, and the thread that copies them.
 
 #include <unistd.h>
 

@@ -160,7 +160,7 @@ TEST_CASE("a starved rank is not accused, and a spinning one is accused within a
       cpu += slice * std::clamp(mean_share * draw(0.8, 1.2), 0.05, 1.0);
       if (now < next_look) continue;
       next_look = now + draw(0.1, 0.15);                 // the agent waits for a core, too
-      const double ticks = std::floor(100 * cpu) / 100;  // as the kernel counts
+      const double ticks = std::floor(100 * cpu) / 100;  // CPU time as the kernel reports it, in 1/100 s
       clock.look(now, {.beats = 6, .beat_at = 100}, [&] {
         return core::run::ProcessLook{.state = 'R', .cpu_seconds = ticks, .runnable = true};
       });
@@ -297,7 +297,7 @@ TEST_CASE("a process that is stopped is waited for before one that sleeps is nam
 }
 
 TEST_CASE("a rank that is about to enter a collective, or does not leave it, waits for nobody", "[hang]") {
-  // Its page says that it waits; its ring has no operation under way.
+  // Rank 1's page shows a wait, but its ring has no operation in progress.
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),
                                 waiting(1, Group::tp, 7, "all_reduce", "row_linear")};
   sights[1].operations[0].state = FlightState::done;

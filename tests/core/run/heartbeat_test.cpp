@@ -25,7 +25,7 @@ using What = Heartbeats::Report::What;
 
 namespace {
 
-/// Judges every quarter of a beat until `end`; peer 1 beats at each, peer 2 does not.
+/// Judges every quarter of a beat until `end`. Peer 1 beats each time, peer 2 never.
 std::vector<BeatWatch::Silent> judge_until(BeatWatch& watch, double begin, double end) {
   for (double now = begin; now <= end; now += 0.25) {
     watch.on_beat(1, now);

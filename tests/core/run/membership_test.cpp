@@ -1,4 +1,4 @@
-// Messages between agents, which nodes the leader admits, and the parts of checkpoints that it keeps.
+// Messages between agents, the leader's admission of nodes, and its records of checkpoint parts.
 
 #include "core/run/nodes/membership.h"
 

@@ -21,7 +21,7 @@ using namespace trainerd::core;
 
 namespace {
 
-/// Two agents that keep each other's copies.
+/// Two agents, each the partner of the other.
 struct Pair {
   parallel::JobToken token = parallel::JobToken::random();
   parallel::StoreServer store{base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {}};
@@ -215,7 +215,7 @@ TEST_CASE("a copy to a stopped partner ends when it is no longer wanted", "[part
   const double begin = base::monotonic_seconds();
   pair.one.stop_sending();
   CHECK_FALSE(sent_by(pair.one).problem.empty());
-  CHECK(base::monotonic_seconds() - begin < 20);  // an answer may take 30 s
+  CHECK(base::monotonic_seconds() - begin < 20);  // the timeout for an answer is 30 s
 }
 
 TEST_CASE("a copy in progress when the leader is lost ends when it is no longer wanted", "[partner]") {
@@ -234,7 +234,7 @@ TEST_CASE("a copy in progress when the leader is lost ends when it is no longer 
   const double begin = base::monotonic_seconds();
   one.stop_sending();
   CHECK_FALSE(sent_by(one).problem.empty());
-  CHECK(base::monotonic_seconds() - begin < 6);  // the store is tried for 10 s
+  CHECK(base::monotonic_seconds() - begin < 6);  // the store's timeout is 10 s
 }
 
 TEST_CASE("a sender learns that its partner is lost", "[partner]") {

@@ -76,7 +76,8 @@ TEST_CASE("of hybrid sharding a group gets its parts from the group that saved t
 }
 
 TEST_CASE("all ranks of a run share what they hold, or none does", "[restart]") {
-  // Groups of two and nodes of three ranks and of one: rank 0's groups are on its node, rank 2's are not.
+  // Groups of two ranks, on nodes of three ranks and of one: rank 0's groups are inside its node, rank 2's
+  // are not.
   CHECK(comes_back(replicated(1, 4, 2, 2), 3) == all_of(4));
   const job::JobSpec job = replicated(1, 4, 2, 2);
   const auto elsewhere = [&](std::int64_t ranks_of_node) {

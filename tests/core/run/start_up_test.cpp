@@ -48,7 +48,7 @@ std::int64_t saving_nodes() {
 #endif
 }
 
-/// A figure of this process's memory, in bytes.
+/// A memory value of /proc/self/status, in bytes.
 std::int64_t memory_status(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)

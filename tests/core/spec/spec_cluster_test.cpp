@@ -41,7 +41,7 @@ TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cl
     std::int64_t devices, domain, rails;
     double memory_gb, memory_tbps, bf16_tflops, nvlink_gbps, rail_gbps;
   };
-  // NVIDIA's data sheets; memory in GB as they print it, which the usable memory must come near to.
+  // NVIDIA's data sheets, with memory in printed GB. The usable memory must be near that.
   const std::vector<Published> published = {
       {"dgx-a100", 8, 8, 8, 80, 2.0, 312, 300, 25},       {"dgx-h100", 8, 8, 8, 80, 3.35, 989, 450, 50},
       {"dgx-h200", 8, 8, 8, 141, 4.8, 989, 450, 50},      {"dgx-b200", 8, 8, 8, 180, 8.0, 2250, 900, 50},

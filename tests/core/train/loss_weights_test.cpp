@@ -40,7 +40,7 @@ struct MaskedCurve {
 core::train::SampleBatches masked_batches(const core::train::Trainer& trainer, std::int64_t seq_len,
                                           const std::vector<std::int32_t>& samples, std::int64_t step,
                                           const WeightOf& counts) {
-  // `samples` may be of longer sequences: the first tokens of each are taken.
+  // `samples` may have longer sequences: only the first tokens of each are used.
   return {trainer.batch_shape(), [=, &samples](std::int64_t sample, core::train::HostSample& to) {
             std::copy_n(samples.begin() + sample * (seq_len + 1),
                         static_cast<std::ptrdiff_t>(to.tokens_S1.size()), to.tokens_S1.begin());
@@ -184,7 +184,7 @@ TEST_CASE("a global batch without counted tokens updates nothing and is reported
 }
 
 TEST_CASE("an evaluation of pairs has TRL's loss and rewards", "[evaluation][dpo]") {
-  // By torch: logits = beta * ((c - r) - (ref_c - ref_r)); -logsigmoid(logits).
+  // Computed with torch: logits = beta * ((c - r) - (ref_c - ref_r)); -logsigmoid(logits).
   core::run::PreferenceMean mean(0.5);
   mean.add({-2, -3}, {-4, -3});     // logits 1: 0.31326168751822286
   mean.add({-9, -1}, {-5, -1});     // logits -2: 2.1269280110429727

@@ -107,7 +107,7 @@ void check_near(const std::vector<double>& a, const std::vector<double>& b, doub
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= bound * std::abs(b[i]));
 }
 
-/// As tests/core/train/loss_weights_test.cpp: the order of sums differs between layouts.
+/// As in tests/core/train/loss_weights_test.cpp: the order of sums differs between layouts.
 constexpr double kLayoutBound = 2e-5;
 
 /// Runs the job on every layout and compares with one rank.
@@ -326,7 +326,7 @@ TEST_CASE("an average of the weights follows them on every layout", "[objective]
                 std::max(worst, std::abs(average - static_cast<double>(part.states.back().as<float>()[i])));
           }
         });
-        CHECK(worst < 4 * 2 * 0x1p-24);  // weights are below 2; a rounding or two each step
+        CHECK(worst < 4 * 2 * 0x1p-24);  // weights are below 2; one or two roundings per step
       }
       test::require_as_planned(cpu);
     });

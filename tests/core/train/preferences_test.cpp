@@ -148,8 +148,8 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
     CHECK(std::abs(a[i] - b[i]) <= bound * std::max(std::abs(b[i]), least));
 }
 
-/// As tests/core/train/objective_test.cpp: the order of sums differs between layouts. Rewards are differences
-/// of log-probabilities of up to a hundred times their size.
+/// As in tests/core/train/objective_test.cpp: the order of sums differs between layouts. Rewards are
+/// differences of log-probabilities that are up to 100 times larger.
 constexpr double kPairBound = 2e-5;
 
 void check_same_pairs(const PairCurve& curve, const PairCurve& expected) {

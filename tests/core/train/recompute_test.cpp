@@ -75,7 +75,7 @@ void check_same_bytes(core::job::JobSpec job) {
     for (std::size_t rank = 0; rank < kept.size(); ++rank) {
       CAPTURE(rank);
       CHECK(made_again[rank].curve == kept[rank].curve);
-      const bool same_state = made_again[rank].state == kept[rank].state;  // too long to print
+      const bool same_state = made_again[rank].state == kept[rank].state;  // states are too long to print
       CHECK(same_state);
     }
   }

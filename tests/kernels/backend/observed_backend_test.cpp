@@ -1,4 +1,4 @@
-// A backend that times another's operators.
+// A backend that times the operators of another backend.
 
 #include "kernels/backend/observed_backend.h"
 

@@ -15,7 +15,8 @@ namespace {
 
 using kernels::Isa;
 
-/// Runs the hidden cases tagged `tag` in a process of this binary in which oneDNN is limited to `isa`.
+/// Runs the hidden cases with `tag` in a process of this binary with oneDNN limited to `isa`. Returns its
+/// status.
 int status_with_library(const std::string& isa, const std::string& tag) {
   const std::string self = "/proc/" + std::to_string(::getpid()) + "/exe";
   return std::system(("ONEDNN_MAX_CPU_ISA=" + isa + " " + self + " '[" + tag + "]' >&2").c_str());

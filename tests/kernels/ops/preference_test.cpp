@@ -52,8 +52,8 @@ TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][pr
       rewards[0] += x;
       rewards[1] += x > 0 ? 1 : 0;
       rewards[2] += c.beta * (sums[0] - r[0]);
-      // A token's -log p has the loss's slope as its weight: the chosen answer's by its own log p, the
-      // rejected one's by the other.
+      // The weight of a token's -log p is the slope of the loss with respect to -log p of its answer (chosen
+      // or rejected).
       const double difference = 1e-5;
       const double slopes[2] = {
           (pair_loss(c, sums[0] - difference, sums[1], r) - pair_loss(c, sums[0] + difference, sums[1], r)) /

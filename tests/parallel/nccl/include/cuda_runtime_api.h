@@ -34,7 +34,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 
 namespace trainerd::test {
 
-/// Puts a piece of work on a stream.
+/// Adds work to a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace trainerd::test
