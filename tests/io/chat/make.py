@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes expected.json: conversations as `apply_chat_template` of transformers writes and encodes them.
+"""Makes expected.json: conversations as rendered and encoded by `apply_chat_template` of transformers.
 
     pip install transformers==5.23.0 trl==1.16.0 jinja2 tokenizers sentencepiece==0.2.3 protobuf
     python3 tests/io/chat/make.py
 
-The templates of the models are those that trl carries for comparison (trl/chat_templates); chatml, Qwen2's, Llama 2's and
-Mistral's (without tools) are too short to be anyone's. The tokenizers are those of ../tokenizers with the models' tokens added. The tests need none
-of these packages: they import `with_tokens` alone.
+The models' templates are the copies in trl (trl/chat_templates); chatml, Qwen2's, Llama 2's and Mistral's (without tools) are too
+short for a copyright. The tokenizers are those of ../tokenizers plus the models' tokens. The tests need none of these packages:
+they import only `with_tokens`.
 """
 
 import importlib.util
@@ -49,7 +49,7 @@ PIECES = ("llama2", "mistral", "gemma")
 
 
 def model_with_tokens(name):
-    """bpe.model with control pieces for these tokens behind its own; Gemma's puts no space before a text."""
+    """bpe.model with control pieces for these tokens after its own. Gemma's adds no space before a text."""
     message = (TOKENIZERS / "bpe.model").read_bytes()
     for text in ADDED[name]:
         piece = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x18\x03"  # text, type: control
@@ -64,7 +64,7 @@ def config_of(name):
 
 
 def with_tokens(name):
-    """A tokenizer of ../tokenizers with the tokens that the templates write."""
+    """A tokenizer of ../tokenizers plus the tokens of the templates."""
     tokenizer = json.loads((TOKENIZERS / f"{name}.json").read_text())
     next_id = 1 + max(max(tokenizer["model"]["vocab"].values()), max(token["id"] for token in tokenizer["added_tokens"]))
     for i, text in enumerate(ADDED[name]):
@@ -97,8 +97,8 @@ THOUGHTS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "reasonin
 
 
 def answers(text, name):
-    """Where the assistant speaks, by the frame around each turn."""
-    if name in ("llama2", "mistral"):  # an answer is everything after the question's end
+    """Patterns of the start and end of the assistant's turns."""
+    if name in ("llama2", "mistral"):  # an answer is all from the question's end
         return re.compile(re.escape("[/INST]")), "</s>"
     if name.startswith("gemma"):
         return re.compile(re.escape("<start_of_turn>model\n")), "<end_of_turn>"

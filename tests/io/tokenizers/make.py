@@ -1,4 +1,4 @@
-"""Makes the tokenizer files of this folder and what the reference libraries make of text by them.
+"""Makes the tokenizer files of this folder and the reference libraries' encodings of text.
 
   pip install tokenizers==0.23.3 sentencepiece==0.2.3 transformers==5.23.0 protobuf xxhash && python3 make.py [FILE ...]
   (Python 3.11: its tables are of Unicode 14; with names only these files are made again)
@@ -150,7 +150,7 @@ def make_bpe(name, text):
 
 
 def make_sentencepiece(name, text):
-    """As Llama 2 (BPE, bytes for unknown characters, text as it is), and unigram with a normalizer of its own."""
+    """Like Llama 2 (BPE, bytes for unknown characters, unchanged text), and unigram with its own normalizer."""
     import sentencepiece
     options = {"bpe": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
                            split_digits=True, allow_whitespace_only_pieces=True, user_defined_symbols=["<tool_call>"]),
