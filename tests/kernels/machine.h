@@ -60,7 +60,7 @@ class Machine {
         backend_(*backend_holder_) {
     // The scratch includes a GEMM library's workspace.
     const bool cuda = backend_.target().kind == kernels::DeviceKind::cuda;
-    const std::int64_t bytes = cuda ? 8 * kScratchBytes : kScratchBytes;
+    const std::int64_t bytes = cuda ? std::int64_t{64} << 20 : std::int64_t{12} << 20;
     scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, bytes);
     scratch_ = kernels::Arena("scratch", scratch_memory_.data(), bytes);
     stream_ = backend_.make_stream("compute", &scratch_);
@@ -106,8 +106,6 @@ class Machine {
   }
 
  private:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{12} << 20;
-
   static kernels::Target target_of(kernels::Isa isa, int threads, bool bf16_gemm) {
     kernels::Target target;
     target.isa = isa;
