@@ -8,7 +8,7 @@
 
 namespace trainerd::core::spec {
 
-/// What of the keys of layers does not go together, each of them being valid by itself.
+/// Combinations of layer keys that contradict each other, where each key is valid by itself.
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model);
 
 /// Writes what the model's keys say in its one shortest form: equal models have equal options.

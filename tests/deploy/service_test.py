@@ -1,4 +1,5 @@
-"""The systemd unit and the container file: by systemd's own judge where it is installed, and held against what they speak of."""
+"""The systemd unit and the container file: checked by systemd-analyze if it is installed, and against the files and options that
+they name."""
 
 import os
 import pathlib
@@ -55,7 +56,7 @@ class Unit(unittest.TestCase):
         stays = {self.codes[kind] for kind in ("spec", "capacity", "data", "checkpoint", "diverged")}
         self.assertEqual({int(code) for code in self.values["RestartPreventExitStatus"].split()}, stays)
         self.assertEqual(self.values["Restart"], "on-failure")
-        # The remaining kinds are tried again.
+        # The remaining kinds of errors are retried.
         self.assertEqual(set(self.codes) - {"comm", "device"}, {"spec", "capacity", "data", "checkpoint", "diverged"})
         self.assertEqual(self.values["SuccessExitStatus"], "143 130")
         self.assertIn("| 143, 130 | stopped by a signal, after saving", (ROOT / "core/run/README.md").read_text())
@@ -173,7 +174,7 @@ class Systemd(unittest.TestCase):
 
 
 class Container(unittest.TestCase):
-    """No engine of containers is asked: the image is not built here."""
+    """Checks the text of the file: the image is not built here."""
 
     def setUp(self):
         self.steps = []
