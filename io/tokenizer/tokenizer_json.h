@@ -34,6 +34,7 @@ struct SpaceRule {
   };
   Prefix prefix = Prefix::none;
   bool normalizer = false;          ///< the normalizer does it, so that added tokens can be found behind it
+  bool split = false;               ///< each U+2581 begins a piece of its own (Metaspace, "split")
   bool strips_first_space = false;  ///< the decoder takes one space off the beginning
 };
 
