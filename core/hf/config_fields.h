@@ -65,8 +65,9 @@ Field dropout_field(const std::string& name, const std::string& key = {});
 /// The base of the rotary angles, at the top or in `rope_parameters`, how they are scaled, and which part of
 /// a head is rotated: `rotary_fraction` where it is not said; none: always the whole of it.
 std::vector<Field> rope_fields(std::optional<double> rotary_fraction = {});
-/// The same of families whose angles are not scaled by what is known here.
-std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction);
+/// Of Phi-3: the same, scaled by longrope alone, with the original length at the top. Behind
+/// `max_position_embeddings`.
+std::vector<Field> longrope_fields(std::optional<double> rotary_fraction);
 /// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 /// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.
@@ -84,8 +85,9 @@ std::vector<Field> window_fields();
 /// Fields of every model that change nothing here, or must have one value.
 std::vector<Field> common_fields();
 
-/// What is left of the fields of layers; a part of `complete`.
+/// What is left of the fields of layers and of rotary angles; parts of `complete`.
 void complete_layers(Reading& reading);
+void complete_rope(Reading& reading);
 
 /// Fills what a file may leave out, and checks the sizes with each other.
 void complete(Reading& reading);

@@ -23,6 +23,10 @@ struct RopeFrequencies {
 ///   those that
 ///           turn more than beta_fast times, blended between; with a factor of cos and sin (Peng et al.,
 ///           arXiv 2309.00071)
+///   longrope  pair i divided by its own factor: of `short_factor` for sequences of up to the original
+///   length,
+///           of `long_factor` for longer ones; with sqrt(1 + ln(factor) / ln(original)) as factor of cos and
+///           sin (Ding et al., arXiv 2402.13753). Which, goes by the model's `seq_len`.
 /// as transformers' modeling_rope_utils.py does.
 RopeFrequencies rope_frequencies(const job::ModelOptions& model);
 /// Of sliding layers, where they have a base of their own.
