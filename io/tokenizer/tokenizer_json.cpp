@@ -301,8 +301,16 @@ void read_model(const json& model, TokenizerJson& out) {
 
 }  // namespace
 
+json parse_fetched_json(std::string_view text) {
+  try {
+    return parse_json(text);
+  } catch (const JsonError& error) {
+    throw JsonError(std::string(error.what()) + ": fetch the file again");
+  }
+}
+
 TokenizerJson parse_tokenizer_json(std::string_view text) {
-  const json file = parse_json(text);
+  const json file = parse_fetched_json(text);
   only_keys(file, "the file",
             {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
              "post_processor", "decoder", "model"});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -53,6 +54,9 @@ struct TokenizerJson {
   std::vector<std::int32_t> before, after;      ///< ids that the post-processor puts around a text
 };
 
+/// Throws JsonError, which says that the file is to be fetched again: one that came from elsewhere and is no
+/// JSON was cut short, or is a page that says why it is not there.
+nlohmann::json parse_fetched_json(std::string_view text);
 /// Reads such a file's text. Throws JsonError saying what is wrong, or which part of the file this program
 /// does not implement.
 TokenizerJson parse_tokenizer_json(std::string_view text);

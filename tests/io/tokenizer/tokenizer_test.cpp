@@ -300,7 +300,7 @@ TEST_CASE("what is no tokenizer file is refused") {
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "text"); }), Contains("neither"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir.path()); }), Contains("name the tokenizer.json"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "cut.json"); }),
-             Contains("cut.json: not valid JSON"));
+             Contains("cut.json: not valid JSON") && Contains(": fetch the file again"));
   // What was read last is shown as text.
   write_file(dir / "bytes.json", "{\"a\xff\": 1}");
   const std::string shown = message_of<DataError>([&] { open_tokenizer(dir / "bytes.json"); });
