@@ -128,7 +128,7 @@ class PieceBpeEncoder final : public Encoder {
       std::size_t word = 0;
       while (text.substr(word).starts_with(kPieceSpace)) word += kPieceSpace.size();
       const std::size_t end = std::min(text.find(kPieceSpace, word), text.size());
-      encode_word(text.substr(0, end), ids);
+      encode_word({text.data(), end}, ids);
       text.remove_prefix(end);
     }
   }
@@ -138,7 +138,7 @@ class PieceBpeEncoder final : public Encoder {
     while (!text.empty()) {
       const std::size_t from = text.starts_with(kPieceSpace) ? kPieceSpace.size() : 0;
       const std::size_t end = std::min(text.find(kPieceSpace, from), text.size());
-      encode_word(text.substr(0, end), ids);
+      encode_word({text.data(), end}, ids);
       text.remove_prefix(end);
     }
   }
