@@ -66,9 +66,10 @@ Field dropout_field(const std::string& name, const std::string& key = {});
 /// The rotary base (at the top or in `rope_parameters`), the scaling of angles, and the rotated fraction of a
 /// head. `rotary_fraction` is the default of the fraction; without it the whole head is always rotated.
 std::vector<Field> rope_fields(std::optional<double> rotary_fraction = {});
-/// The same for families without a known scaling of angles.
-std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction);
-/// For Gemma 3: the same for full layers, and a separate base for sliding layers.
+/// Of Phi-3: the same, scaled by longrope alone, with the original length at the top. Behind
+/// `max_position_embeddings`.
+std::vector<Field> longrope_fields(std::optional<double> rotary_fraction);
+/// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 /// For Gemma: the sliding layers, by name or all except every `period`-th, and their window.
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
@@ -85,8 +86,9 @@ std::vector<Field> window_fields();
 /// Fields of every model that have no effect here, or must have one value.
 std::vector<Field> common_fields();
 
-/// Completes the layers' fields; called by `complete`.
+/// What is left of the fields of layers and of rotary angles; parts of `complete`.
 void complete_layers(Reading& reading);
+void complete_rope(Reading& reading);
 
 /// Fills in what a file may leave out, and checks sizes against each other.
 void complete(Reading& reading);

@@ -3,6 +3,8 @@
 #include <initializer_list>
 #include <utility>
 
+#include "core/hf/config_values.h"
+
 namespace trainerd::core::hf {
 namespace {
 
@@ -49,11 +51,14 @@ std::vector<Field> phi3_fields(const Field& kv_heads) {
   return joined(
       {{kv_heads, window_field("sliding_window", 0)},
        llama_fields(1e-5),
-       unscaled_rope_fields(1.0),
+       longrope_fields(1.0),
        {fixed_field("attention_bias", {false}, "no linear layer has a bias"),
-        dropout_field("embd_pdrop", "dropout.embedding"), dropout_field("resid_pdrop", "dropout.residual"),
-        // Only for longrope scaling, which is refused.
-        kept_field("original_max_position_embeddings")}});
+        // Of Phi-4-mini's file.
+        fixed_field("mlp_bias", {nullptr, false}, "no linear layer has a bias"),
+        fixed_field("lm_head_bias", {nullptr, false}, "no linear layer has a bias"),
+        fixed_field("full_attn_mod", {nullptr, 1}, "all layers attend alike"),
+        fixed_field("interpolate_factor", {nullptr, 1}, "rope_scaling alone scales rotary angles"),
+        dropout_field("embd_pdrop", "dropout.embedding"), dropout_field("resid_pdrop", "dropout.residual")}});
 }
 
 /// Fields that Gemma 2 and 3 share, without rotary angles and the windows' pattern.
@@ -122,6 +127,19 @@ std::vector<Field> gpt2_fields() {
                   kept_field("summary_proj_to_labels"),
                   kept_field("summary_first_dropout")},
                  common_fields()});
+}
+
+/// Names a program in the directory (Phi-3). Like transformers without trust_remote_code, this program
+/// computes the architecture that goes by the name of the file's.
+Field own_program_field(const std::string& name) {
+  return {name,
+          [name](Reading& r, const nlohmann::json* value) {
+            if (!absent(value))
+              r.notes.push_back(name +
+                                " names a program of the directory's own, which is not run: the model is "
+                                "taken for one of transformers' own class");
+          },
+          [](Writing&) {}};
 }
 
 std::vector<Family> make_families() {
@@ -243,7 +261,7 @@ std::vector<Field> common_fields() {
       fixed_field("quantization_config", {nullptr}, "weights are fp32, bf16 or fp16: dequantize them first"),
       fixed_field("use_mrope", {nullptr, false}, "positions are those of text"),
       fixed_field("rope_interleaved", {nullptr, false}, "a head's first half turns with its second"),
-      fixed_field("auto_map", {nullptr}, "a directory's own program is not run: use a model without one"),
+      own_program_field("auto_map"),
   };
   for (const char* name : {"_name_or_path",
                            "_commit_hash",

@@ -1,160 +1,15 @@
-// Fields of a config.json for the scaling of angles and for sliding layers.
+// Fields of a config.json that say which layers slide, and how scores are scaled.
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "core/hf/config_values.h"
 
 namespace trainerd::core::hf {
 namespace {
 
-using job::RopeScalingKind;
 using nlohmann::json;
 
-const char* word_of(RopeScalingKind kind) {
-  switch (kind) {
-    case RopeScalingKind::none: break;
-    case RopeScalingKind::linear: return "linear";
-    case RopeScalingKind::llama3: return "llama3";
-    case RopeScalingKind::yarn: return "yarn";
-  }
-  return "default";
-}
-
-/// One object of `rope_scaling` (transformers 4) or `rope_parameters` (5).
-class RopeReader {
- public:
-  /// `top`: the top-level field that also has the base. `theta` and `scaling` receive the results. `heads`:
-  /// whether parts of heads may be rotated, by `partial_rotary_factor` here or at the top.
-  enum class Heads : std::uint8_t { whole, parts };
-  RopeReader(Reading& r, std::string name, const json& rope, std::string top, double& theta,
-             job::RopeScaling& scaling, Heads heads = Heads::whole)
-      : heads_(heads),
-        r_(r),
-        name_(std::move(name)),
-        rope_(rope),
-        top_(std::move(top)),
-        theta_to_(theta),
-        scaling_to_(scaling) {}
-
-  void read() {
-    if (!kind()) return;
-    for (const auto& [key, value] : rope_.items())
-      if (!value.is_null() && !take(key, value))
-        r_.problem(name_, "\"" + key + "\" is not known with " + word_of(s_.kind) +
-                              " scaling: remove it if it changes nothing");
-    if (s_.kind == RopeScalingKind::none) return finish();
-    const json* factor = find(rope_, "factor");
-    if (absent(factor)) return r_.problem(name_, "factor is missing");
-    if (s_.factor < 1) return r_.problem(name_, "factor " + shown(*factor) + " is less than 1");
-    if (s_.attention_factor == 0 && mscale_ > 0 && mscale_all_ > 0)
-      s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
-    // A factor of 1 is no scaling, unless cos and sin are scaled.
-    if (s_.factor == 1 && s_.attention_factor == 0) s_ = {};
-    finish();
-  }
-
- private:
-  /// Files may have both spellings, which must agree.
-  void finish() {
-    const bool second = name_ != "rope_scaling" && &scaling_to_ == &r_.model.rope_scaling &&
-                        !absent(find(r_.json, "rope_scaling"));
-    if (second && s_ != scaling_to_)
-      r_.problem(name_, "says another scaling than rope_scaling: remove the one that is wrong");
-    else scaling_to_ = s_;
-  }
-  bool kind() {
-    const json* type = find(rope_, "rope_type");
-    if (type == nullptr) type = find(rope_, "type");
-    if (absent(type) || *type == "default") return true;
-    for (const RopeScalingKind kind :
-         {RopeScalingKind::linear, RopeScalingKind::llama3, RopeScalingKind::yarn})
-      if (*type == word_of(kind)) s_.kind = kind;
-    if (s_.kind != RopeScalingKind::none) return true;
-    r_.problem(name_, shown(*type) +
-                          " scaling of rotary positions is not available yet: default, linear, "
-                          "llama3 and yarn are");
-    return false;
-  }
-  double of_mscale(double mscale) const {
-    return s_.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(s_.factor) + 1.0;
-  }
-  void real(const std::string& key, const json& value, double& to) {
-    if (const auto read = read_real(r_, name_ + "." + key, value)) to = *read;
-  }
-
-  /// Reads a key; false if the kind has no such key.
-  bool take(const std::string& key, const json& value) {
-    const bool llama3 = s_.kind == RopeScalingKind::llama3, yarn = s_.kind == RopeScalingKind::yarn;
-    if (key == "rope_type" || key == "type") return true;
-    if (key == "rope_theta") return theta(value), true;
-    if (key == "partial_rotary_factor") return fraction(value), true;
-    if (key == "factor" && s_.kind != RopeScalingKind::none) return real(key, value, s_.factor), true;
-    if (key == "original_max_position_embeddings" && (llama3 || yarn)) {
-      if (const auto size = read_size(r_, name_ + "." + key, value)) s_.original_max_position = *size;
-      return true;
-    }
-    if (key == "low_freq_factor" && llama3) return real(key, value, s_.low_freq_factor), true;
-    if (key == "high_freq_factor" && llama3) return real(key, value, s_.high_freq_factor), true;
-    if (!yarn) return false;
-    if (key == "beta_fast") return real(key, value, s_.beta_fast), true;
-    if (key == "beta_slow") return real(key, value, s_.beta_slow), true;
-    if (key == "attention_factor") return real(key, value, s_.attention_factor), true;
-    if (key == "mscale") return real(key, value, mscale_), true;
-    if (key == "mscale_all_dim") return real(key, value, mscale_all_), true;
-    if (key != "truncate") return false;
-    s_.truncate = read_flag(r_, name_ + "." + key, &value, true).value_or(true);
-    return true;
-  }
-
-  void fraction(const json& value) {
-    const json* top = find(r_.json, "partial_rotary_factor");
-    if (heads_ == Heads::whole && value != 1.0)
-      r_.problem(name_, "partial_rotary_factor " + shown(value) +
-                            " is not available: the family rotates the whole of each head");
-    else if (heads_ == Heads::parts && !absent(top) && *top != value)
-      r_.problem(name_, "partial_rotary_factor is " + shown(value) + " here and " + shown(*top) +
-                            " at the top: remove one of them");
-    else if (heads_ == Heads::parts)
-      r_.model.rotary_fraction = read_real(r_, name_ + ".partial_rotary_factor", value).value_or(1);
-  }
-
-  void theta(const json& value) {
-    const auto theta = read_real(r_, name_ + ".rope_theta", value);
-    const json* top = find(r_.json, top_);
-    if (theta && !absent(top) && *top != value)
-      r_.problem(name_, "rope_theta is " + shown(value) + " here and " + shown(*top) +
-                            " at the top: remove one of them");
-    else if (theta) theta_to_ = *theta;
-  }
-
-  const Heads heads_;
-  Reading& r_;
-  const std::string name_;
-  const json& rope_;
-  const std::string top_;
-  double& theta_to_;
-  job::RopeScaling& scaling_to_;
-  job::RopeScaling s_;
-  double mscale_ = 0, mscale_all_ = 0;
-};
-
-/// In the spelling of transformers 4; null without scaling.
-json scaling_json(const job::RopeScaling& s) {
-  if (s.kind == RopeScalingKind::none) return nullptr;
-  json rope = {{"rope_type", word_of(s.kind)}, {"factor", s.factor}};
-  if (s.kind != RopeScalingKind::linear) rope["original_max_position_embeddings"] = s.original_max_position;
-  if (s.kind == RopeScalingKind::llama3)
-    rope["low_freq_factor"] = s.low_freq_factor, rope["high_freq_factor"] = s.high_freq_factor;
-  if (s.kind == RopeScalingKind::yarn) {
-    rope["beta_fast"] = s.beta_fast, rope["beta_slow"] = s.beta_slow, rope["truncate"] = s.truncate;
-    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
-  }
-  return rope;
-}
-
-/// Reads the words of `layer_types`; a problem if a layer is of another kind.
+/// The words of `layer_types`; a problem where a layer is of another kind.
 void read_layer_types(Reading& r, const json& types) {
   if (!types.is_array()) return r.problem("layer_types", "expected a list, found " + shown(types));
   const json* layers = find(r.json, "num_hidden_layers");
@@ -202,80 +57,6 @@ void read_qwen_windows(Reading& r, const json* use) {
 }
 
 }  // namespace
-
-std::vector<Field> rope_fields(std::optional<double> rotary_fraction) {
-  const std::string part = "partial_rotary_factor";
-  const bool parts = rotary_fraction.has_value();
-  const auto scaling = [parts](const std::string& name) {
-    return [name, parts](Reading& r, const json* value) {
-      if (absent(value)) return;
-      if (!value->is_object()) return r.problem(name, "expected an object or null, found " + shown(*value));
-      RopeReader(r, name, *value, "rope_theta", r.model.rope_theta, r.model.rope_scaling,
-                 parts ? RopeReader::Heads::parts : RopeReader::Heads::whole)
-          .read();
-    };
-  };
-  // transformers 5 reads the spelling of 4, but not vice versa.
-  return {
-      real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
-      // Before the other two, which may also have it.
-      parts ? real_field(part, &job::ModelOptions::rotary_fraction, *rotary_fraction)
-            : fixed_field(part, {nullptr, 1.0}, "the family rotates the whole of each head"),
-      {"rope_scaling", scaling("rope_scaling"),
-       [](Writing& w) { w.out["rope_scaling"] = scaling_json(w.model.rope_scaling); }},
-      {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
-  };
-}
-
-std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction) {
-  std::vector<Field> fields = rope_fields(rotary_fraction);
-  for (Field& field : fields)
-    if (field.name == "rope_scaling" || field.name == "rope_parameters")
-      field.read = [name = field.name, read = field.read](Reading& r, const json* value) {
-        read(r, value);
-        if (r.model.rope_scaling.kind != RopeScalingKind::none)
-          r.problem(name, "the family has longrope scaling alone, which is not available yet");
-      };
-  return fields;
-}
-
-std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
-  std::vector<Field> fields = rope_fields();
-  fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
-  const std::string local = "rope_local_base_freq";
-  // transformers 5: one object per kind of layer.
-  fields.back().read = [local](Reading& r, const json* value) {
-    if (absent(value)) return;
-    if (!value->is_object())
-      return r.problem("rope_parameters", "expected an object or null, found " + shown(*value));
-    job::RopeScaling unscaled;
-    for (const auto& [kind, rope] : value->items()) {
-      const std::string name = "rope_parameters." + kind;
-      if (rope.is_null()) continue;
-      if (!rope.is_object()) r.problem(name, "expected an object or null, found " + shown(rope));
-      else if (kind == "full_attention")
-        RopeReader(r, name, rope, "rope_theta", r.model.rope_theta, r.model.rope_scaling).read();
-      else if (kind == "sliding_attention")
-        RopeReader(r, name, rope, local, r.model.attention.sliding_theta, unscaled).read();
-      else r.problem(name, "is not known: full_attention and sliding_attention are");
-    }
-    if (unscaled != job::RopeScaling{})
-      r.problem("rope_parameters.sliding_attention",
-                "scaled angles of sliding layers are not available yet: leave them as they are");
-  };
-  const Field base{local,
-                   [local, sliding_theta](Reading& r, const json* value) {
-                     double& to = r.model.attention.sliding_theta;
-                     if (absent(value)) to = sliding_theta;
-                     else if (const auto theta_read = read_real(r, local, *value)) to = *theta_read;
-                   },
-                   [local](Writing& w) {
-                     const double own = w.model.attention.sliding_theta;
-                     w.out[local] = own > 0 ? own : w.model.rope_theta;
-                   }};
-  fields.insert(fields.begin() + 1, base);
-  return fields;
-}
 
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period) {
   const auto read = [window, period](Reading& r, const json* types) {
@@ -389,22 +170,11 @@ std::vector<Field> window_fields() {
 
 void complete_layers(Reading& r) {
   job::ModelOptions& m = r.model;
-  if (const std::int64_t rotated = job::rotated_elements(m);
-      m.positions == job::Positions::rope &&
-      (m.rotary_fraction > 1 || (m.rotary_fraction < 1 && (rotated < 2 || rotated % 2 != 0))))
-    r.problem("partial_rotary_factor", "rotates " + std::to_string(rotated) + " elements of a head of " +
-                                           std::to_string(m.head_dim) + ": they turn in pairs");
-  job::RopeScaling& s = m.rope_scaling;
-  const bool relative = s.kind == RopeScalingKind::llama3 || s.kind == RopeScalingKind::yarn;
-  if (relative && s.original_max_position == 0) s.original_max_position = m.seq_len;
-  if (s.kind == RopeScalingKind::llama3 && s.low_freq_factor >= s.high_freq_factor)
-    r.problem("rope_scaling", "low_freq_factor must be less than high_freq_factor");
-  if (s.kind == RopeScalingKind::yarn && s.beta_slow >= s.beta_fast)
-    r.problem("rope_scaling", "beta_slow must be less than beta_fast");
+  complete_rope(r);
   job::AttentionOptions& a = m.attention;
   job::settle_scores(m);
   if (a.window == 0) a.pattern.clear(), a.sliding_theta = 0;
-  if (s == job::RopeScaling{} && a.sliding_theta == m.rope_theta) a.sliding_theta = 0;
+  if (m.rope_scaling == job::RopeScaling{} && a.sliding_theta == m.rope_theta) a.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);
 }
 

@@ -10,20 +10,22 @@ namespace trainerd::core::job {
 
 struct ModelOptions;
 
-enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
+enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn, longrope };
 
 /// Scaled rotary angles of a model extended to longer sequences; core/model/rope.h has the formulas. Options
 /// that the kind does not use have their defaults.
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
   double factor = 1.0;
-  std::int64_t original_max_position = 0;  ///< llama3, yarn: sequence length before the extension
+  std::int64_t original_max_position = 0;  ///< but for linear: the sequences that the model began with
   double low_freq_factor = 1.0;            ///< llama3
   double high_freq_factor = 4.0;           ///< llama3
   double beta_fast = 32.0;                 ///< yarn
   double beta_slow = 1.0;                  ///< yarn
-  double attention_factor = 0.0;           ///< yarn: factor of cos and sin; 0: 0.1 ln(factor) + 1
-  bool truncate = true;                    ///< yarn: round the ramp's ends to whole pairs
+  double attention_factor = 0.0;           ///< yarn, longrope: of cos and sin; 0: by `factor`
+  bool truncate = true;                    ///< yarn: the ramp goes from one whole pair to another
+  /// longrope, of each pair: of models with sequences of up to `original_max_position`, and of longer ones
+  std::vector<double> short_factor = {}, long_factor = {};
 
   bool operator==(const RopeScaling&) const = default;
 };

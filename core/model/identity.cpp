@@ -35,7 +35,8 @@ constexpr std::array kNormWeights{Word{"factor", job::NormWeight::factor},
                                   Word{"less_one", job::NormWeight::less_one}};
 constexpr std::array kScalings{
     Word{"none", job::RopeScalingKind::none}, Word{"linear", job::RopeScalingKind::linear},
-    Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn}};
+    Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn},
+    Word{"longrope", job::RopeScalingKind::longrope}};
 constexpr std::array kFlags{Word{"false", false}, Word{"true", true}};
 
 /// Calls `visit` with the key and value of every option, or `visit_later` for options newer than the first
@@ -73,6 +74,9 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.rope_scaling.attention_factor", m.rope_scaling.attention_factor,
               plain.rope_scaling.attention_factor);
   visit_later("model.rope_scaling.truncate", m.rope_scaling.truncate, plain.rope_scaling.truncate);
+  visit_later("model.rope_scaling.short_factor", m.rope_scaling.short_factor,
+              plain.rope_scaling.short_factor);
+  visit_later("model.rope_scaling.long_factor", m.rope_scaling.long_factor, plain.rope_scaling.long_factor);
   visit_later("model.norm_placement", m.norm_placement, plain.norm_placement);
   visit_later("model.norm_weight", m.norm_weight, plain.norm_weight);
   visit_later("model.qk_norm_span", m.qk_norm_span, plain.qk_norm_span);
@@ -116,6 +120,12 @@ std::string text_of(const std::vector<std::string>& words) {
   return text;
 }
 
+std::string text_of(const std::vector<double>& values) {
+  std::string text;
+  for (const double value : values) text += (text.empty() ? "" : " ") + exact_text(value);
+  return text;
+}
+
 template <class Enum, std::size_t n>
 bool read_word(const std::array<Word<Enum>, n>& words, const std::string& text, Enum& value) {
   for (const Word<Enum>& word : words)
@@ -145,6 +155,13 @@ bool read(const std::string& text, std::vector<std::string>& words) {
     words.push_back(word);
   }
   return !words.empty();
+}
+bool read(const std::string& text, std::vector<double>& values) {
+  values.clear();
+  std::istringstream in(text);
+  for (std::string word; in >> word;)
+    if (!read(word, values.emplace_back())) return false;
+  return !values.empty();
 }
 
 }  // namespace

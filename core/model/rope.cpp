@@ -4,6 +4,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/base/error.h"
+
 namespace trainerd::core::model {
 namespace {
 
@@ -65,6 +67,16 @@ RopeFrequencies rope_frequencies(const job::ModelOptions& model) {
                  : s.factor > 1         ? 0.1 * std::log(s.factor) + 1
                                         : 1.0;
       break;
+    case job::RopeScalingKind::longrope: {
+      const auto original = static_cast<double>(s.original_max_position);
+      const auto& factors = model.seq_len > s.original_max_position ? s.long_factor : s.short_factor;
+      base::check(factors.size() == r.of_pair.size(), "longrope has a factor for each pair");
+      for (std::size_t i = 0; i < factors.size(); ++i) r.of_pair[i] /= factors[i];
+      r.factor = s.attention_factor > 0 ? s.attention_factor
+                 : s.factor > 1         ? std::sqrt(1 + std::log(s.factor) / std::log(original))
+                                        : 1.0;
+      break;
+    }
   }
   return r;
 }

@@ -21,6 +21,11 @@ struct RopeFrequencies {
 ///   yarn    divided for pairs with fewer than beta_slow turns over the original length, unchanged for those
 ///           with more than beta_fast turns, blended between; with a factor for cos and sin (Peng et al.,
 ///           arXiv 2309.00071)
+///   longrope  pair i divided by its own factor: of `short_factor` for sequences of up to the original
+///   length,
+///           of `long_factor` for longer ones; with sqrt(1 + ln(factor) / ln(original)) as factor of cos and
+///           sin (Ding et al., arXiv 2402.13753). Which, goes by the model's `seq_len`.
+/// as transformers' modeling_rope_utils.py does.
 RopeFrequencies rope_frequencies(const job::ModelOptions& model);
 /// The frequencies of sliding layers, if they have their own base.
 RopeFrequencies sliding_rope_frequencies(const job::ModelOptions& model);

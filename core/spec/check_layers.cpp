@@ -45,18 +45,35 @@ class LayerChecker {
 
   void rope_scaling() {
     const job::RopeScaling& s = m_.rope_scaling;
-    const bool llama3 = s.kind == RopeScalingKind::llama3, yarn = s.kind == RopeScalingKind::yarn;
-    if (s.kind != RopeScalingKind::none && s.factor == 1.0 && !(yarn && s.attention_factor > 0))
+    const bool llama3 = s.kind == RopeScalingKind::llama3, yarn = s.kind == RopeScalingKind::yarn,
+               longrope = s.kind == RopeScalingKind::longrope;
+    if (s.kind != RopeScalingKind::none && s.factor == 1.0 && !longrope && !(yarn && s.attention_factor > 0))
       problem("model.rope_scaling.factor",
               "is 1, which scales nothing: say how many times longer the sequences are, or leave "
               "rope_scaling out");
-    if ((llama3 || yarn) && s.original_max_position == 0)
+    if ((llama3 || yarn || longrope) && s.original_max_position == 0)
       problem("model.rope_scaling.original_max_position",
               "is required: tokens of the sequences that the model began with");
     if (llama3 && s.low_freq_factor >= s.high_freq_factor)
       problem("model.rope_scaling.low_freq_factor", "must be less than high_freq_factor");
     if (yarn && s.beta_slow >= s.beta_fast)
       problem("model.rope_scaling.beta_slow", "must be less than beta_fast");
+    if (longrope) pair_factors();
+  }
+
+  void pair_factors() {
+    const job::RopeScaling& s = m_.rope_scaling;
+    if (s.original_max_position == 1)
+      problem("model.rope_scaling.original_max_position", "must be 2 or more with longrope");
+    const auto pairs = job::rotated_elements(m_) / 2;
+    const auto check = [&](const char* path, const std::vector<double>& factors) {
+      if (std::cmp_not_equal(factors.size(), pairs))
+        problem(path, "has " + to_string(factors.size()) + " factors; a head has " + to_string(pairs) +
+                          " pairs of rotated elements, each with a factor");
+    };
+    if (m_.positions != job::Positions::rope || pairs < 1) return;
+    check("model.rope_scaling.short_factor", s.short_factor);
+    check("model.rope_scaling.long_factor", s.long_factor);
   }
 
   void windows() {
@@ -100,6 +117,10 @@ void settle_model(job::ModelOptions& m) {
     if (s.kind == RopeScalingKind::yarn) {
       settled.beta_fast = s.beta_fast, settled.beta_slow = s.beta_slow;
       settled.attention_factor = s.attention_factor, settled.truncate = s.truncate;
+    }
+    if (s.kind == RopeScalingKind::longrope) {
+      settled.attention_factor = s.attention_factor;
+      settled.short_factor = s.short_factor, settled.long_factor = s.long_factor;
     }
   }
   m.rope_scaling = settled;

@@ -11,21 +11,27 @@ void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
   job::RopeScaling& s = m.rope_scaling;
   t.choice(
        "model.rope_scaling.kind", s.kind,
-       {{"none", Kind::none}, {"linear", Kind::linear}, {"llama3", Kind::llama3}, {"yarn", Kind::yarn}},
+       {{"none", Kind::none},
+        {"linear", Kind::linear},
+        {"llama3", Kind::llama3},
+        {"yarn", Kind::yarn},
+        {"longrope", Kind::longrope}},
        "how rotary angles of sequences longer than the first ones are made; linear: all divided by `factor`; "
-       "llama3 (Llama 3.1), yarn: slow ones divided, quick ones kept")
+       "llama3 (Llama 3.1), yarn: slow ones divided, quick ones kept; longrope (Phi-3): each by its own "
+       "factor")
       .idle_if(m.positions != job::Positions::rope, "positions: learned has no rotary angles");
   const auto of = [&](Field& field, bool used, const char* kinds) -> Field& {
     return field.idle_if(!used, std::string("only kind: ") + kinds + " has it");
   };
-  const bool llama3 = s.kind == Kind::llama3, yarn = s.kind == Kind::yarn;
+  const bool llama3 = s.kind == Kind::llama3, yarn = s.kind == Kind::yarn,
+             longrope = s.kind == Kind::longrope;
   of(t.add("model.rope_scaling.factor", &s.factor, "how many times longer; above 1").at_least(1),
-     s.kind != Kind::none, "linear, llama3 and yarn");
+     s.kind != Kind::none, "linear, llama3, yarn and longrope");
   of(t.add("model.rope_scaling.original_max_position", &s.original_max_position,
            "tokens of the sequences that the model began with")
          .between(0, kMaxPositions)
-         .or_else("required with llama3 and yarn"),
-     llama3 || yarn, "llama3 and yarn");
+         .or_else("required with llama3, yarn and longrope"),
+     llama3 || yarn || longrope, "llama3, yarn and longrope");
   of(t.add("model.rope_scaling.low_freq_factor", &s.low_freq_factor,
            "llama3: waves longer than `original_max_position` / this are divided")
          .above(0),
@@ -42,10 +48,19 @@ void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
          .above(0),
      yarn, "yarn");
   of(t.add("model.rope_scaling.attention_factor", &s.attention_factor,
-           "yarn: multiplies cosines and sines; 0: 0.1 ln(`factor`) + 1")
+           "yarn, longrope: multiplies cosines and sines; 0: 0.1 ln(`factor`) + 1 with yarn, "
+           "sqrt(1 + ln(`factor`) / ln(`original_max_position`)) with longrope")
          .at_least(0),
-     yarn, "yarn");
+     yarn || longrope, "yarn and longrope");
   of(t.add("model.rope_scaling.truncate", &s.truncate, "yarn: blend between whole pairs"), yarn, "yarn");
+  of(t.add("model.rope_scaling.short_factor", &s.short_factor,
+           "longrope: each pair's angles are divided by its factor where `model.seq_len` is up to "
+           "`original_max_position`")
+         .above(0),
+     longrope, "longrope");
+  of(t.add("model.rope_scaling.long_factor", &s.long_factor, "longrope: the same of a longer `model.seq_len`")
+         .above(0),
+     longrope, "longrope");
 }
 
 }  // namespace

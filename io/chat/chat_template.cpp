@@ -23,6 +23,9 @@ constexpr std::array kRows{Row{ChatTemplate::chatml, "chatml"},
                            Row{ChatTemplate::llama3_1, "llama3.1"},
                            Row{ChatTemplate::llama2, "llama2"},
                            Row{ChatTemplate::mistral, "mistral"},
+                           Row{ChatTemplate::mistral_v0_1, "mistral-v0.1"},
+                           Row{ChatTemplate::mistral_v0_2, "mistral-v0.2"},
+                           Row{ChatTemplate::mistral_v1, "mistral-v1"},
                            Row{ChatTemplate::gemma, "gemma"},
                            Row{ChatTemplate::gemma3, "gemma3"}};
 
@@ -30,8 +33,44 @@ constexpr std::string_view kThinkEnd = "</think>", kThink = "<think>";
 
 bool is_llama3(ChatTemplate chat) { return chat == ChatTemplate::llama3 || chat == ChatTemplate::llama3_1; }
 bool is_gemma(ChatTemplate chat) { return chat == ChatTemplate::gemma || chat == ChatTemplate::gemma3; }
-bool alternates(ChatTemplate chat) {
-  return is_gemma(chat) || chat == ChatTemplate::llama2 || chat == ChatTemplate::mistral;
+
+enum class SystemPlace : std::uint8_t { none, first_question, last_question };
+enum class Stripped : std::uint8_t { nothing, answers, all };
+
+/// A template of questions and answers in turn, maybe behind a system message, which becomes a part of a
+/// question.
+struct TurnForm {
+  ChatTemplate chat;
+  std::string_view question_begin, question_end;
+  std::string_view answer_frame;  ///< before an answer; the question's part for the loss
+  std::string_view answer_begin;  ///< the answer's part for the loss
+  std::string_view answer_end;    ///< before the token that ends its turn
+  std::string_view behind_answer;
+  SystemPlace system;
+  std::string_view system_begin, system_end;
+  Stripped stripped;
+};
+constexpr std::array kTurnForms{
+    TurnForm{ChatTemplate::llama2, "[INST] ", " [/INST]", "", " ", " ", "", SystemPlace::first_question,
+             "<<SYS>>\n", "\n<</SYS>>\n\n", Stripped::all},
+    TurnForm{ChatTemplate::mistral, "[INST] ", "[/INST]", "", " ", "", "", SystemPlace::last_question, "",
+             "\n\n", Stripped::answers},
+    TurnForm{ChatTemplate::mistral_v0_1, "[INST] ", " [/INST]", "", "", "", " ", SystemPlace::none, "", "",
+             Stripped::nothing},
+    TurnForm{ChatTemplate::mistral_v0_2, "[INST] ", " [/INST]", "", "", "", "", SystemPlace::none, "", "",
+             Stripped::nothing},
+    TurnForm{ChatTemplate::mistral_v1, " [INST] ", " [/INST]", "", " ", "", "", SystemPlace::first_question,
+             "", "\n\n", Stripped::nothing},
+    TurnForm{ChatTemplate::gemma, "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
+             "", "\n", SystemPlace::none, "", "", Stripped::all},
+    TurnForm{ChatTemplate::gemma3, "<start_of_turn>user\n", "<end_of_turn>\n", "<start_of_turn>model\n", "",
+             "", "\n", SystemPlace::first_question, "", "\n\n", Stripped::all}};
+
+/// None: roles come in any order.
+const TurnForm* turn_form(ChatTemplate chat) {
+  const auto* form =
+      std::find_if(kTurnForms.begin(), kTurnForms.end(), [&](const TurnForm& f) { return f.chat == chat; });
+  return form == kTurnForms.end() ? nullptr : form;
 }
 
 std::string_view strip_left(std::string_view text, char c) {
@@ -137,43 +176,44 @@ void add_qwen3(Writer& out, const std::vector<ChatMessage>& messages) {
   }
 }
 
-// Writes templates in which questions and answers alternate. A system message at the beginning becomes part
-// of a question.
-void add_alternating(Writer& out, ChatTemplate chat, const std::vector<ChatMessage>& messages,
+void add_alternating(Writer& out, const TurnForm& form, const std::vector<ChatMessage>& messages,
                      const TemplateTokens& tokens) {
   const bool has_system = messages.front().role == "system";
-  const std::string system = has_system ? messages.front().content : "";
+  const std::string system =
+      has_system ? std::string(form.system_begin) + messages.front().content + std::string(form.system_end)
+                 : "";
   const std::size_t first = has_system ? 1 : 0;
-  if (chat != ChatTemplate::llama2) out.add(tokens.bos);
+  const std::size_t with_system =
+      form.system == SystemPlace::last_question ? messages.size() - 1 : std::size_t{1};
+  const bool each_begins = form.chat == ChatTemplate::llama2;  // each question begins a text
+  if (!each_begins) out.add(tokens.bos);
   for (std::size_t i = first; i < messages.size(); ++i) {
     const std::string& content = messages[i].content;
-    const std::string stripped(strip(content));
-    const bool asks = messages[i].role == "user", opens = has_system && i == first,
-               closes = has_system && i + 1 == messages.size();
-    if (is_gemma(chat)) {
-      out.add(asks ? "<start_of_turn>user\n" : "<start_of_turn>model\n");
-      if (asks) out.add((opens ? system + "\n\n" : "") + stripped + "<end_of_turn>");
-      else out.add_assistant(stripped + "<end_of_turn>");
-      out.add("\n");
-    } else if (chat == ChatTemplate::mistral) {
-      if (asks) out.add("[INST] " + (closes ? system + "\n\n" : "") + content + "[/INST]");
-      else out.add_assistant(" " + stripped + tokens.eos);
+    if (messages[i].role == "user") {
+      // Llama 2 strips a question with its system message, Gemma 3 without.
+      std::string question = has_system && i == with_system ? system : "";
+      if (each_begins) question = strip(question + content);
+      else question += form.stripped == Stripped::all ? strip(content) : content;
+      if (each_begins) out.add(tokens.bos);
+      out.add(std::string(form.question_begin) + question + std::string(form.question_end));
     } else {
-      const std::string question = opens ? "<<SYS>>\n" + system + "\n<</SYS>>\n\n" + content : content;
-      if (asks) out.add(tokens.bos + "[INST] " + std::string(strip(question)) + " [/INST]");
-      else out.add_assistant(" " + stripped + " " + tokens.eos);
+      const std::string answer(form.stripped == Stripped::nothing ? content : strip(content));
+      out.add(form.answer_frame);
+      out.add_assistant(std::string(form.answer_begin) + answer + std::string(form.answer_end) +
+                        turn_end(form.chat, tokens));
+      out.add(form.behind_answer);
     }
   }
 }
 
-void check_alternating(ChatTemplate chat, const std::vector<ChatMessage>& messages) {
-  const std::string name(name_of(chat));
+void check_alternating(const TurnForm& form, const std::vector<ChatMessage>& messages) {
+  const std::string name(name_of(form.chat));
   const bool has_system = messages.front().role == "system";
-  if (has_system && chat == ChatTemplate::gemma)
+  if (has_system && form.system == SystemPlace::none)
     throw std::invalid_argument("the template " + name +
                                 " has no place for a system message: put its text into the first question");
-  // Mistral's template writes it into the last message, and only if that is a question.
-  if (has_system && chat == ChatTemplate::mistral && messages.back().role != "user")
+  // Mistral's template writes it into the last message alone, if that is a question.
+  if (has_system && form.system == SystemPlace::last_question && messages.back().role != "user")
     throw std::invalid_argument("the template " + name +
                                 " leaves the system message out where the last message is an answer: put its "
                                 "text into the first question");
@@ -197,7 +237,7 @@ void check_messages(ChatTemplate chat, const std::vector<ChatMessage>& messages)
       throw std::invalid_argument("the template " + std::string(name_of(chat)) +
                                   " has no place for reasoning_content in a message of the " + message.role);
   }
-  if (alternates(chat)) check_alternating(chat, messages);
+  if (const TurnForm* form = turn_form(chat)) check_alternating(*form, messages);
 }
 
 }  // namespace
@@ -219,8 +259,8 @@ std::string_view name_of(ChatTemplate chat) {
 
 std::vector<std::string> special_texts(ChatTemplate chat) {
   if (is_llama3(chat)) return {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
-  if (chat == ChatTemplate::llama2) return {};
   if (chat == ChatTemplate::mistral) return {"[INST]", "[/INST]"};
+  if (ends_with_eos(chat)) return {};
   if (is_gemma(chat)) return {"<start_of_turn>", "<end_of_turn>"};
   return {"<|im_start|>", "<|im_end|>"};
 }
@@ -236,18 +276,16 @@ std::string assistant_begin(ChatTemplate chat) {
   return is_llama3(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
 }
 
-bool begins_with_bos(ChatTemplate chat) { return is_llama3(chat) || alternates(chat); }
-bool ends_with_eos(ChatTemplate chat) {
-  return chat == ChatTemplate::llama2 || chat == ChatTemplate::mistral;
-}
+bool begins_with_bos(ChatTemplate chat) { return is_llama3(chat) || turn_form(chat) != nullptr; }
+bool ends_with_eos(ChatTemplate chat) { return turn_form(chat) != nullptr && !is_gemma(chat); }
 
 ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages,
                      const TemplateTokens& tokens) {
   check_messages(chat, messages);
   Writer out;
   const bool system_first = messages.front().role == "system";
-  if (alternates(chat)) {
-    add_alternating(out, chat, messages, tokens);
+  if (const TurnForm* form = turn_form(chat)) {
+    add_alternating(out, *form, messages, tokens);
     return out.take();
   }
   if (is_llama3(chat)) out.add(tokens.bos);

@@ -22,8 +22,13 @@ enum class ChatTemplate : std::uint8_t {
   llama2,   ///< Llama 2: [INST] and <<SYS>> as text; each question begins with bos, each answer ends with
             ///< eos
   mistral,  ///< Mistral 7B Instruct v0.3: [INST] and [/INST] are tokens
-  gemma,    ///< Gemma and Gemma 2: turns between <start_of_turn> and <end_of_turn>, no system message
-  gemma3    ///< Gemma 3: the same, with the system message in the first question
+  mistral_v0_1,  ///< 7B Instruct v0.1 as of 2023: [INST] as text, a space behind each answer, no system
+                 ///< message
+  mistral_v0_2,  ///< 7B Instruct v0.2 as of 2023: the same without that space
+  mistral_v1,    ///< mistral-common's V1, which v0.2 came to have in 2024: spaces before [INST] and answers,
+                 ///< and a system message before the first question
+  gemma,         ///< Gemma and Gemma 2: turns between <start_of_turn> and <end_of_turn>, no system message
+  gemma3         ///< Gemma 3: the same, with the system message before the first question
 };
 
 /// Returns "chatml, qwen2, ...".

@@ -82,7 +82,7 @@ std::string config_beside(const std::string& tokenizer_file) {
 std::optional<SentencePieceConfig> read_config(const std::string& file) {
   if (std::error_code error; !std::filesystem::exists(file, error)) return std::nullopt;
   try {
-    const nlohmann::json config = parse_json(whole_file(file));
+    const nlohmann::json config = parse_fetched_json(whole_file(file));
     if (!config.is_object()) throw JsonError("it is not an object");
     return SentencePieceConfig{.add_bos = flag(config, "add_bos_token"),
                                .add_eos = flag(config, "add_eos_token"),
@@ -143,7 +143,10 @@ std::unique_ptr<Tokenizer> open_tokenizer(const std::string& file) {
   } catch (const SentencePieceError& refused) {
     throw base::data_error(file + ": " + refused.what());
   }
-  throw base::data_error(file + ": this is neither a Hugging Face tokenizer.json nor a SentencePiece model");
+  throw base::data_error(
+      file +
+      ": this is neither a Hugging Face tokenizer.json nor a SentencePiece model: name one, "
+      "or fetch the file again if it was cut short");
 }
 
 }  // namespace trainerd::io

@@ -121,18 +121,33 @@ class PieceBpeEncoder final : public Encoder {
   }
 
   void encode_words(std::string_view text, std::vector<std::int32_t>& ids) {
-    if (parts_.ignore_merges) {
-      const auto token = parts_.ids.find(std::string(text));
-      if (token != parts_.ids.end()) return ids.push_back(token->second);
-    }
+    if (parts_.spaces.split) return encode_split(text, ids);
+    if (parts_.ignore_merges && is_token(text, ids)) return;
     if (!parts_.by_words) return encode_new(text, ids);
     while (!text.empty()) {
       std::size_t word = 0;
       while (text.substr(word).starts_with(kPieceSpace)) word += kPieceSpace.size();
       const std::size_t end = std::min(text.find(kPieceSpace, word), text.size());
-      encode_word(text.substr(0, end), ids);
+      encode_word({text.data(), end}, ids);
       text.remove_prefix(end);
     }
+  }
+
+  // Each U+2581 begins a piece, also one behind another.
+  void encode_split(std::string_view text, std::vector<std::int32_t>& ids) {
+    while (!text.empty()) {
+      const std::size_t from = text.starts_with(kPieceSpace) ? kPieceSpace.size() : 0;
+      const std::size_t end = std::min(text.find(kPieceSpace, from), text.size());
+      encode_word({text.data(), end}, ids);
+      text.remove_prefix(end);
+    }
+  }
+
+  bool is_token(std::string_view text, std::vector<std::int32_t>& ids) const {
+    const auto token = parts_.ids.find(std::string(text));
+    if (token == parts_.ids.end()) return false;
+    ids.push_back(token->second);
+    return true;
   }
 
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) {
@@ -145,6 +160,7 @@ class PieceBpeEncoder final : public Encoder {
   }
 
   void encode_new(std::string_view text, std::vector<std::int32_t>& ids) {
+    if (parts_.spaces.split && parts_.ignore_merges && is_token(text, ids)) return;
     symbols_.clear();
     while (!text.empty()) {
       const std::string_view character = text.substr(0, bytes_of_character(text[0]));

@@ -57,6 +57,11 @@ void make_unigram(const SentencePieceModel& model, SentencePieceTables& tables) 
     if (!matches_text(piece.type)) continue;
     if (auto text = text_inside(piece.text)) {
       tables.longest_piece = std::max(tables.longest_piece, text->size());
+      for (std::size_t at = 0; at < text->size();) {
+        const std::size_t character = next_code_point(*text, at);
+        if (character >= tables.in_pieces.size()) tables.in_pieces.resize(character + 1);
+        tables.in_pieces[character] = true;
+      }
       entries.emplace_back(*std::move(text), static_cast<std::int32_t>(id));
     }
   }
@@ -131,7 +136,7 @@ class PieceEncoder final : public Encoder {
     for (std::size_t at = 0; at < rest.size();) {
       std::size_t end = rest.size();
       if (tables_.by_words) end = std::min(rest.find(' ', rest.find_first_not_of(' ', at)), end);
-      encode_word(rest.substr(at, end - at), ids);
+      encode_word({rest.data() + at, end - at}, ids);
       at = end;
     }
   }
@@ -163,7 +168,7 @@ class PieceEncoder final : public Encoder {
       const float room = static_cast<float>(PieceCache::kLongest + 1) * tables_.largest_score;
       if (sum_ - room < kLowestSum ||
           !encode_cached(word, ids, [&] { encode_clear_word(word, word_ids_); })) {
-        encode_unigram(word, ids);
+        encode_unclear(word, ids);
       } else {
         for (std::size_t i = before; i < ids.size(); ++i) sum_ += score(ids[i]);
       }
@@ -174,8 +179,24 @@ class PieceEncoder final : public Encoder {
       ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(before));
   }
 
-  // `encode` writes to word_ids_. Returns false if it wrote nothing, or if a unigram word is too long for the
-  // cache.
+  // A character that no piece has is a piece of each way to cut the text: what is before it and behind it can
+  // be words that were seen before.
+  void encode_unclear(std::string_view word, std::vector<std::int32_t>& ids) {
+    std::size_t part = 0;
+    for (std::size_t at = 0; at < word.size();) {
+      const std::size_t begin = at, character = next_code_point(word, at);
+      if (character < tables_.in_pieces.size() && tables_.in_pieces[character]) continue;
+      if (begin > part) encode_word({word.data() + part, begin - part}, ids);
+      if (sum_ < kLowestSum) sum_ = 0;  // as encode_unigram
+      sum_ += score(tables_.unknown_id);
+      add_unknown({word.data() + begin, at - begin}, begin_, ids);
+      part = at;
+    }
+    if (part == 0) encode_unigram(word, ids);
+    else if (part < word.size()) encode_word({word.data() + part, word.size() - part}, ids);
+  }
+
+  // `encode` writes to word_ids_. False: it wrote nothing, or the word is too long to be kept and unigram.
   template <typename Encode>
   bool encode_cached(std::string_view word, std::vector<std::int32_t>& ids, const Encode& encode) {
     word_ids_.clear();
@@ -281,7 +302,7 @@ class PieceEncoder final : public Encoder {
     for (std::size_t i = path_.size(); i-- > 0;) {
       const auto begin = static_cast<std::size_t>(ends[path_[i]].begin);
       const std::int32_t id = ends[path_[i]].id;
-      if (id == tables_.unknown_id) add_unknown(text.substr(begin, path_[i] - begin), first, ids);
+      if (id == tables_.unknown_id) add_unknown({text.data() + begin, path_[i] - begin}, first, ids);
       else ids.push_back(id);
     }
   }

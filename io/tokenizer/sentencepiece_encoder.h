@@ -38,6 +38,7 @@ struct SentencePieceTables {
   std::vector<float> scores;  ///< [id]; that of unknown_id applies to each unknown character
   float largest_score = 0;    ///< largest absolute score
   std::size_t longest_piece = 0;
+  std::vector<bool> in_pieces;  ///< [code point up to the largest]: a piece has it
 
   // For BPE models. A symbol is a piece's id, or kCharacter + a code point, or kFrozen + the id of a
   // user-defined symbol, which does not merge.

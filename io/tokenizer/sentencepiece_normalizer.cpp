@@ -8,6 +8,9 @@ namespace {
 
 constexpr std::size_t kNone = std::string_view::npos;
 
+// Without the check of std::string_view::substr, which is a call for each character.
+std::string_view first_bytes(std::string_view text, std::size_t bytes) { return {text.data(), bytes}; }
+
 bool inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 }  // namespace
@@ -87,14 +90,19 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model
 SentencePieceNormalizer::Part SentencePieceNormalizer::first_part(std::string_view text) const {
   if (!user_defined_.empty())
     if (const auto symbol = user_defined_.longest(text); symbol.bytes > 0)
-      return {text.substr(0, symbol.bytes), symbol.bytes};
+      return {first_bytes(text, symbol.bytes), symbol.bytes};
   if (const Charsmap::Rule rule = charsmap_.longest(text); rule.bytes > 0) return {rule.to, rule.bytes};
   std::size_t size = 0;
   next_code_point(text, size);
-  return {text.substr(0, size), size};
+  return {first_bytes(text, size), size};
 }
 
 void SentencePieceNormalizer::append(std::string_view part, std::string& out) const {
+  if (part.size() <= kPieceSpace.size()) {  // most parts are one character
+    if (part == kPieceSpace) out += ' ';
+    else out.append(part);
+    return;
+  }
   for (std::size_t at = 0;;) {
     const std::size_t space = part.find(kPieceSpace, at);
     out.append(part.substr(at, space - at));
@@ -124,7 +132,7 @@ void SentencePieceNormalizer::normalize(std::string_view text, std::string& out,
            static_cast<unsigned char>(text[plain + 1]) < 128)
       ++plain;
     if (plain > 0) {
-      out.append(text.substr(0, plain));
+      out.append(first_bytes(text, plain));
       text.remove_prefix(plain);
       after_space = false;
     }

@@ -211,9 +211,14 @@ void read_space_pre_tokenizer(const json& file, SpaceRule& rule) {
             {"type", "replacement", "str_rep", "add_prefix_space", "prepend_scheme", "split"});
   if (!is_piece_space(string_member(part, "replacement")))
     refuse("its pre-tokenizer Metaspace replaces a space by another character than U+2581");
-  if (flag(part, "split", true)) refuse("its pre-tokenizer Metaspace splits at spaces (split)");
+  rule.split = flag(part, "split", true);
   const std::string scheme =
       is_null(part, "prepend_scheme") ? "always" : string_member(part, "prepend_scheme");
+  // An older spelling; the reference library refuses two that differ.
+  if (!flag(part, "add_prefix_space", true) && scheme != "never")
+    throw JsonError(
+        "its pre-tokenizer Metaspace has add_prefix_space: false, and prepend_scheme is not \"never\": set "
+        "it");
   if (scheme == "first") rule.prefix = SpaceRule::Prefix::first;
   else if (scheme == "always") rule.prefix = SpaceRule::Prefix::missing;
   else if (scheme != "never") refuse("its pre-tokenizer Metaspace has the prepend_scheme " + scheme);
@@ -296,8 +301,16 @@ void read_model(const json& model, TokenizerJson& out) {
 
 }  // namespace
 
+json parse_fetched_json(std::string_view text) {
+  try {
+    return parse_json(text);
+  } catch (const JsonError& error) {
+    throw JsonError(std::string(error.what()) + ": fetch the file again");
+  }
+}
+
 TokenizerJson parse_tokenizer_json(std::string_view text) {
-  const json file = parse_json(text);
+  const json file = parse_fetched_json(text);
   only_keys(file, "the file",
             {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
              "post_processor", "decoder", "model"});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -33,8 +34,9 @@ struct SpaceRule {
     first     ///< the same, only at the text's beginning, not behind an added token (Metaspace, "first")
   };
   Prefix prefix = Prefix::none;
-  bool normalizer = false;          ///< done by the normalizer, so added tokens can be searched afterwards
-  bool strips_first_space = false;  ///< the decoder removes one space at the beginning
+  bool normalizer = false;          ///< the normalizer does it, so that added tokens can be found behind it
+  bool split = false;               ///< each U+2581 begins a piece of its own (Metaspace, "split")
+  bool strips_first_space = false;  ///< the decoder takes one space off the beginning
 };
 
 /// Contents of a Hugging Face `tokenizer.json` of byte-level BPE, or of character BPE with byte fallback
@@ -52,7 +54,11 @@ struct TokenizerJson {
   std::vector<std::int32_t> before, after;      ///< ids that the post-processor adds around a text
 };
 
-/// Reads the text of such a file. Throws JsonError saying what is wrong or which part is unsupported.
+/// Throws JsonError, which says that the file is to be fetched again: one that came from elsewhere and is no
+/// JSON was cut short, or is a page that says why it is not there.
+nlohmann::json parse_fetched_json(std::string_view text);
+/// Reads such a file's text. Throws JsonError saying what is wrong, or which part of the file this program
+/// does not implement.
 TokenizerJson parse_tokenizer_json(std::string_view text);
 
 /// Returns the largest id of a file plus one. Throws JsonError for an id of 2^22 or more.

@@ -106,13 +106,18 @@ std::string megatron_index_path(const std::string& data_path) {
 
 std::optional<MegatronIndex> read_megatron_index(const std::string& path, const DataFiles& from) {
   const Index index(path, from);
+  if (index.absent()) return std::nullopt;
   std::array<char, kIndexMagic.size()> magic{};
-  if (index.absent() || !index.read(0, magic)) return std::nullopt;
+  index.read(0, magic);  // of a shorter file in part
   if (std::string_view(magic.data(), magic.size()).starts_with(kOldMagic))
     throw base::data_error(path +
                            ": this is a TNTIDX index, fairseq's and early Megatron's; this program reads "
                            "MMIDIDX version 1: make the data again with Megatron's preprocess_data.py");
-  if (magic != kIndexMagic) return std::nullopt;
+  if (magic != kIndexMagic)
+    throw base::data_error(path +
+                           ": an index beside a token file begins with MMIDIDX, Megatron's magic number, and "
+                           "this file does not: "
+                           "make the data again, or move the file away if it is no index");
   if (const auto version = index.number<std::uint64_t>(9); version != 1)
     throw base::data_error(path + ": Megatron index version " + std::to_string(version) +
                            "; this program reads version 1");

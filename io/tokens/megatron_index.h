@@ -36,9 +36,9 @@ std::string megatron_data_path(const std::string& path, const DataFiles& from = 
 ///  34  int32    length of each sequence in tokens
 ///      int64    offset of each sequence in bytes
 ///      int64    first sequence of each document, and S
-/// Returns none if there is no such file or if it has another magic number. Throws DataError naming it: a
-/// non-integer type, another version, the older format TNTIDX, sequence modes (S more bytes), or a file size
-/// other than 34 + 12 S + 8 D bytes.
+/// Empty when there is no such file. Throws DataError naming it: another magic number, a type that is no
+/// integer, another version, the older format TNTIDX, modes of sequences (S bytes more), a file that does not
+/// have 34 + 12 S + 8 D bytes.
 std::optional<MegatronIndex> read_megatron_index(const std::string& path, const DataFiles& from = {});
 
 /// A document of a data set: tokens [first, first + tokens) of its file.

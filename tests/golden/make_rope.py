@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes rope.txt beside this file: inverse frequencies and attention factors from transformers' modeling_rope_utils.
 
-A line is: kind, head size, theta, factor, original length, three or four numbers of the kind, `|`, the attention factor, the
-frequencies. transformers computes in float32. Here its functions run in float64, so that differences show formulas and not
+A line is: kind, head size, theta, factor, original length, numbers of the kind, `|`, the attention factor, the frequencies. Those of longrope
+are the length of sequences, the given attention factor, and the short and the long factors.
+transformers computes in float32; here its functions run with float64 in place of it, so that a difference of formulas is seen and not
 rounding.
 """
 
@@ -12,6 +13,7 @@ import torch
 import transformers
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+SHORT, LONG = [1.0, 1.05, 1.1, 1.3, 1.35, 2.0, 2.5, 2.9], [1.0, 1.4, 2.1, 5.5, 12.7, 29.0, 48.75, 64.0]
 CASES = [
     ("linear", 16, 10000.0, 4.0, 0, {}),
     ("llama3", 64, 500000.0, 32.0, 8192, {"low_freq_factor": 1.0, "high_freq_factor": 4.0}),
@@ -21,6 +23,10 @@ CASES = [
     ("yarn", 64, 150000.0, 32.0, 4096, {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "truncate": False}),
     ("yarn", 24, 10000.0, 2.5, 64, {"beta_fast": 4.0, "beta_slow": 0.5, "attention_factor": 1.25, "truncate": True}),
     ("yarn", 8, 100.0, 16.0, 8, {"beta_fast": 32.0, "beta_slow": 1.0, "attention_factor": None, "truncate": True}),
+    ("longrope", 16, 10000.0, 32.0, 4096, {"seq_len": 4096, "attention_factor": None, "short_factor": SHORT, "long_factor": LONG}),
+    ("longrope", 16, 10000.0, 32.0, 4096, {"seq_len": 4097, "attention_factor": None, "short_factor": SHORT, "long_factor": LONG}),
+    ("longrope", 16, 250000.0, 1.0, 512, {"seq_len": 2048, "attention_factor": None, "short_factor": SHORT, "long_factor": LONG}),
+    ("longrope", 16, 10000.0, 8.0, 64, {"seq_len": 64, "attention_factor": 1.25, "short_factor": SHORT, "long_factor": LONG}),
 ]
 
 
@@ -28,13 +34,15 @@ def main():
     torch.float = torch.float64
     lines = []
     for kind, size, theta, factor, original, rest in CASES:
-        rope = {"rope_type": kind, "rope_theta": theta, "factor": factor, **{k: v for k, v in rest.items() if v is not None}}
+        rope = {"rope_type": kind, "rope_theta": theta, "factor": factor, **{k: v for k, v in rest.items() if v is not None and k != "seq_len"}}
         if original:
             rope["original_max_position_embeddings"] = original
         config = transformers.LlamaConfig(hidden_size=4 * size, num_attention_heads=4, head_dim=size, max_position_embeddings=131072,
                                           rope_parameters=rope)
-        frequencies, attention = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
-        values = [repr(float(0.0 if v is None else v)) for v in rest.values()]
+        if kind == "longrope":  # which asks for float32 in other words
+            torch.float32, torch.Tensor.float = torch.float64, torch.Tensor.double
+        frequencies, attention = ROPE_INIT_FUNCTIONS[kind](config, "cpu", **{k: v for k, v in rest.items() if k == "seq_len"})
+        values = [repr(float(0.0 if v is None else v)) for value in rest.values() for v in (value if isinstance(value, list) else [value])]
         lines.append(" ".join([kind, str(size), repr(theta), repr(factor), str(original), *values, "|", repr(float(attention)),
                                *(repr(f) for f in frequencies.double().tolist())]))
     (pathlib.Path(__file__).parent / "rope.txt").write_text("\n".join(lines) + "\n")

@@ -20,6 +20,8 @@ ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_h
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
           "original_max_position_embeddings": 16}
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.5, 1.9, 2.0],
+            "long_factor": [1.0, 1.3, 2.2, 4.5, 7.9, 16.0]}
 FAMILIES = {
     "llama": LlamaConfig(**ROPE),
     "llama, biases": LlamaConfig(**ROPE, attention_bias=True, mlp_bias=True),
@@ -45,6 +47,10 @@ FAMILIES = {
     "granite": GraniteConfig(**ROPE, embedding_multiplier=6.0, residual_multiplier=0.3, logits_scaling=3.0, attention_multiplier=0.1),
     "phi3, window 7": Phi3Config(**ROPE, sliding_window=7, rope_parameters={"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
                                  original_max_position_embeddings=SEQ, bos_token_id=None, eos_token_id=None, pad_token_id=None),
+    # Sequences longer than the first ones, which have the long factors, and shorter than they.
+    "phi3, longrope": Phi3Config(**ROPE, rope_parameters=LONGROPE, original_max_position_embeddings=8, bos_token_id=None, eos_token_id=None, pad_token_id=None),
+    "phi3, longrope, short": Phi3Config(**ROPE | {"max_position_embeddings": 8 * SEQ}, rope_parameters=LONGROPE, original_max_position_embeddings=SEQ,
+                                        bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
 }
@@ -57,7 +63,7 @@ name: parity
 output: {output}
 device: cpu
 threads: 1
-model: {{from: {source}}}
+model: {{from: {source}, seq_len: {seq}}}
 batch: {{global: {batch}, micro: {micro}}}
 precision: fp32
 optimizer: {{name: adamw, lr: {lr}, betas: [{b1}, {b2}], eps: {eps}, weight_decay: {decay}, grad_clip: {clip}, schedule: {{kind: constant}}}}
@@ -68,7 +74,7 @@ metrics: {{listen: "off"}}
 
 
 def write_job(path, source, steps, lr, micro):
-    path.write_text(JOB.format(output=path.with_suffix(""), source=source, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
+    path.write_text(JOB.format(output=path.with_suffix(""), source=source, seq=SEQ, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
                                decay=DECAY, clip=CLIP, steps=steps))
     return path
 

@@ -284,6 +284,15 @@ class HuggingFace(NodesTest):
         self.command("import", directory, "--out", self.root / "ckpt")
         self.command("export", self.root / "ckpt", "--out", self.root / "out")
         self.assert_same(self.root / "out", tensors)
+        # As in Phi-4-mini's file.
+        phi, tensors = self.source("phi3", "phi", auto_map={"AutoConfig": "configuration_phi3.Phi3Config"}, full_attn_mod=1, interpolate_factor=1,
+                                   lm_head_bias=False, mlp_bias=False)
+        done = subprocess.run([BINARY, "import", phi, "--out", self.root / "phi.ckpt"], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("auto_map names a program of the directory's own, which is not run", done.stderr)
+        self.command("export", self.root / "phi.ckpt", "--out", self.root / "phi-out")
+        self.assert_same(self.root / "phi-out", tensors)
+        self.assertNotIn("auto_map", json.loads((self.root / "phi-out" / "config.json").read_text()))
         (directory / "config.json").write_text(json.dumps({**CONFIGS["qwen2"], "use_mrope": True}))
         self.assertIn("use_mrope", self.command("import", directory, "--out", self.root / "other", status=5))
 
@@ -316,7 +325,9 @@ class HuggingFace(NodesTest):
     def test_what_the_model_cannot_express_is_refused_by_its_field(self):
         longrope = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 8192}
         for number, (family, changes, said) in enumerate((
-            ("llama", {"rope_scaling": longrope}, 'rope_scaling: "longrope" scaling'),
+            ("llama", {"rope_scaling": {**longrope, "short_factor": [1.0] * 4}}, "rope_scaling: long_factor has 0 factors; a head has 4 pairs"),
+            ("llama", {"rope_scaling": {**longrope, "short_factor": 1.0}}, "rope_scaling.short_factor: expected a list of numbers, found 1.0"),
+            ("llama", {"rope_scaling": {**longrope, "long_factor": [1.0, 0, 2.0, 4.0]}}, "rope_scaling.long_factor: expected a number above 0, found 0"),
             ("llama", {"rope_scaling": {"type": "linear"}}, "rope_scaling: factor is missing"),
             ("llama", {"rope_scaling": {"type": "linear", "factor": 2.0, "beta_fast": 4}}, '"beta_fast" is not known with linear scaling'),
             ("mistral", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, 'rope_parameters: "dynamic" scaling'),
@@ -326,7 +337,7 @@ class HuggingFace(NodesTest):
             ("llama", {"hidden_act": "gelu"}, 'hidden_act: "gelu" is not available yet'),
             ("llama", {"attention_bias": 1}, "attention_bias: expected true or false, found 1"),
             ("phi3", {"attention_bias": True}, "attention_bias: true is not available yet"),
-            ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: the family has longrope scaling alone"),
+            ("phi3", {"rope_scaling": {"type": "linear", "factor": 2.0}}, "rope_scaling: the family has longrope scaling alone, not linear"),
             ("granite", {"residual_multiplier": 0}, "residual_multiplier: expected a number above 0, found 0"),
             ("qwen2", {"layer_types": ["full_attention", "linear_attention"]}, 'layer_types: "linear_attention"'),
             ("gpt2", {"activation_function": "gelu"}, 'activation_function: "gelu"'),
@@ -372,6 +383,7 @@ class HuggingFace(NodesTest):
         """In the spellings of transformers 4 and 5. Training uses a layout and sequences longer than the window."""
         llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e4}
+        longrope = {"type": "su", "short_factor": [1.0, 1.1, 1.25], "long_factor": [1.0, 2.5, 7.75]}  # as in Phi-3's first files
         two = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3}}
         for name, changes, keys, flags in (
@@ -385,6 +397,8 @@ class HuggingFace(NodesTest):
                              "rope_local_base_freq": None, "rope_parameters": two},
              ("sliding_theta: 5000", "kind: linear", "query_pre_attn_scalar: 20", "norm_weight: less_one"),
              ["parallel.tp=2", "parallel.sequence_parallel=true"]),
+            ("phi3", {"rope_scaling": longrope, "original_max_position_embeddings": 8},
+             ("kind: longrope", "factor: 4", "original_max_position: 8", "short_factor: [1.0, 1.1, 1.25]", "long_factor: [1.0, 2.5, 7.75]"), ["parallel.tp=2"]),
         ):
             with self.subTest(name):
                 directory, tensors = self.source(name, name, **changes)
@@ -401,6 +415,8 @@ class HuggingFace(NodesTest):
         self.assertEqual((config["use_sliding_window"], config["sliding_window"], config["max_window_layers"], config["layer_types"]),
                          (True, 8, 1, ["full_attention", "sliding_attention"]))
         self.assertEqual(json.loads((self.root / "llama-out" / "config.json").read_text())["rope_scaling"], llama3)
+        config = json.loads((self.root / "phi3-out" / "config.json").read_text())
+        self.assertEqual((config["rope_scaling"], config["original_max_position_embeddings"]), ({**longrope, "type": "longrope"}, 8))
         self.assertIn("model.attention.window: 4 is not the 16 of model.from", self.command(
             "validate", self.from_job(self.root / "mistral", model=", attention: {window: 4}"), status=2))
 

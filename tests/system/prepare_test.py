@@ -164,7 +164,7 @@ class Chat(Prepare):
 
     def test_templates_write_and_encode_what_apply_chat_template_does(self):
         expected = json.loads((CHAT / "expected.json").read_text())
-        self.assertEqual(len(expected["templates"]), 14)
+        self.assertEqual(len(expected["templates"]), 20)
         for template in expected["templates"]:
             name, tokenizer = template["chat"], self.tokenizer(template["tokenizer"])
             conversations = expected["conversations"] + ([expected["thoughts"]] if name == "qwen3" else [])

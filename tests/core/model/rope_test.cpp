@@ -34,6 +34,14 @@ RopeCase rope_case(const std::string& line) {
     in >> s.beta_fast >> s.beta_slow >> s.attention_factor >> truncate;
     s.truncate = truncate != 0;
   }
+  if (kind == "longrope") {
+    s.kind = job::RopeScalingKind::longrope;
+    double seq_len = 0;
+    in >> seq_len >> s.attention_factor;
+    c.model.seq_len = static_cast<std::int64_t>(seq_len);
+    for (std::vector<double>* factors : {&s.short_factor, &s.long_factor})
+      for (std::int64_t i = 0; i < c.model.head_dim / 2; ++i) in >> factors->emplace_back();
+  }
   std::string bar;
   in >> bar >> c.expected.factor;
   REQUIRE(bar == "|");
@@ -62,7 +70,7 @@ TEST_CASE("scaled rotary frequencies are transformers'", "[rope]") {
       CHECK(std::abs(actual.of_pair[i] / c.expected.of_pair[i] - 1) < bound);
     }
   }
-  CHECK(cases == 8);
+  CHECK(cases == 12);
 }
 
 TEST_CASE("plain rotary frequencies are powers of the base as fp32 has it", "[rope]") {

@@ -36,6 +36,14 @@ TEST_CASE("scaled rotary angles are read by their kind", "[spec]") {
             .kind = job::RopeScalingKind::yarn, .factor = 4, .original_max_position = 32, .beta_fast = 16});
   CHECK(layers_model("rope_scaling: {kind: linear, factor: 2.5}").rope_scaling ==
         job::RopeScaling{.kind = job::RopeScalingKind::linear, .factor = 2.5});
+  CHECK(layers_model(
+            "rope_scaling: {kind: longrope, factor: 4, original_max_position: 8, short_factor: [1, 1.1, "
+            "1.2, 1.3, 1.4, 1.5, 1.6, 1.7], long_factor: [1, 2, 3, 4.75, 5, 6, 7, 8.1]}")
+            .rope_scaling == job::RopeScaling{.kind = job::RopeScalingKind::longrope,
+                                              .factor = 4,
+                                              .original_max_position = 8,
+                                              .short_factor = {1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7},
+                                              .long_factor = {1, 2, 3, 4.75, 5, 6, 7, 8.1}});
 }
 
 TEST_CASE("keys of Gemma's and OLMo's layers are read, and defaults are left out", "[spec]") {
@@ -131,6 +139,13 @@ TEST_CASE("contradicting keys of layers are reported by name", "[spec]") {
         "model.rope_scaling.beta_fast: has no effect: only kind: yarn has it; leave it out");
   CHECK(said("rope_scaling: {kind: yarn, factor: 2, original_max_position: 8, beta_fast: 1}") ==
         "model.rope_scaling.beta_slow: must be less than beta_fast");
+  CHECK(said("rope_scaling: {kind: longrope, original_max_position: 8, short_factor: [1, 2], long_factor: "
+             "[1, 1, "
+             "1, 1, 1, 1, 1, 1]}") ==
+        "model.rope_scaling.short_factor: has 2 factors; a head has 8 pairs of rotated elements, each with a "
+        "factor");
+  CHECK(said("rope_scaling: {kind: yarn, factor: 2, original_max_position: 8, long_factor: [1]}") ==
+        "model.rope_scaling.long_factor: has no effect: only kind: longrope has it; leave it out");
   CHECK(said("rope_scaling: {kind: yarn, factor: 0.5, original_max_position: 8}") ==
         "model.rope_scaling.factor: must be at least 1, got '0.5' (nearest valid: 1)");
 }

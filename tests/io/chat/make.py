@@ -4,9 +4,9 @@
     pip install transformers==5.23.0 trl==1.16.0 jinja2 tokenizers sentencepiece==0.2.3 protobuf
     python3 tests/io/chat/make.py
 
-The models' templates are the copies in trl (trl/chat_templates); chatml, Qwen2's, Llama 2's and Mistral's (without tools) are too
-short for a copyright. The tokenizers are those of ../tokenizers plus the models' tokens. The tests need none of these packages:
-they import only `with_tokens`.
+The templates of the models are those that trl carries for comparison (trl/chat_templates); chatml, Qwen2's, Llama 2's and
+Mistral's (without tools; v0.1 and v0.2 as of 2023, and mistral-common's V1) are too short to be anyone's. The tokenizers are those of ../tokenizers with the models' tokens added. The tests need none
+of these packages: they import `with_tokens` alone.
 """
 
 import importlib.util
@@ -37,9 +37,23 @@ MISTRAL = ("{%- if messages[0]['role'] == 'system' %}{%- set system_message = me
            "{%- if message['role'] == 'user' %}{%- if loop.last and system_message is defined %}{{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
            "{%- else %}{{- '[INST] ' + message['content'] + '[/INST]' }}{%- endif %}"
            "{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content']|trim + eos_token }}{%- endif %}{%- endfor %}")
-# The last three use the SentencePiece models from which these tokenizers were converted.
+TURNS = ("{{ bos_token }}{% for message in messages %}{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}"
+         "{% if message['role'] == 'user' %}{{ '[INST] ' + message['content'] + ' [/INST]' }}"
+         "{% elif message['role'] == 'assistant' %}{{ message['content'] + eos_token BEHIND}}"
+         "{% else %}{{ raise_exception('only user and assistant') }}{% endif %}{% endfor %}")
+MISTRAL_V0_1, MISTRAL_V0_2 = TURNS.replace("BEHIND", "+ ' ' "), TURNS.replace("BEHIND", "")
+MISTRAL_V1 = ("{%- if messages[0]['role'] == 'system' %}{%- set system_message = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}"
+              "{%- else %}{%- set loop_messages = messages %}{%- endif %}{{- bos_token }}{%- for message in loop_messages %}"
+              "{%- if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{- raise_exception('roles must alternate') }}{%- endif %}"
+              "{%- if message['role'] == 'user' %}{%- if loop.first and system_message is defined %}{{- ' [INST] ' + system_message + '\\n\\n' + message['content'] + ' [/INST]' }}"
+              "{%- else %}{{- ' [INST] ' + message['content'] + ' [/INST]' }}{%- endif %}"
+              "{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content'] + eos_token}}"
+              "{%- else %}{{- raise_exception('only user and assistant') }}{%- endif %}{%- endfor %}")
+# The last of them by the SentencePiece models that these tokenizers were made of.
 TEMPLATES += [("llama2", LLAMA2, "llama2"), ("mistral", MISTRAL, "mistral"), ("gemma", "gemma", "gemma"), ("gemma3", "gemma3", "gemma"),
-              ("llama2", LLAMA2, "llama2.model"), ("mistral", MISTRAL, "mistral.model"), ("gemma", "gemma", "gemma.model")]
+              ("mistral-v0.1", MISTRAL_V0_1, "llama2"), ("mistral-v0.2", MISTRAL_V0_2, "llama2"), ("mistral-v1", MISTRAL_V1, "llama2"),
+              ("llama2", LLAMA2, "llama2.model"), ("mistral", MISTRAL, "mistral.model"), ("gemma", "gemma", "gemma.model"),
+              ("mistral-v0.1", MISTRAL_V0_1, "llama2.model"), ("mistral-v0.2", MISTRAL_V0_2, "llama2.model"), ("mistral-v1", MISTRAL_V1, "llama2.model")]
 ADDED = {"qwen2": ["<think>", "</think>"], "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "llama2": [], "mistral": ["[INST]", "[/INST]"],
          "gemma": ["<start_of_turn>", "<end_of_turn>"]}
 SPECIAL = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "[INST]", "[/INST]", "<start_of_turn>", "<end_of_turn>"}
@@ -97,8 +111,8 @@ THOUGHTS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "reasonin
 
 
 def answers(text, name):
-    """Patterns of the start and end of the assistant's turns."""
-    if name in ("llama2", "mistral"):  # an answer is all from the question's end
+    """Where the assistant speaks, by the frame around each turn."""
+    if name.startswith(("llama2", "mistral")):  # an answer is all from the question's end
         return re.compile(re.escape("[/INST]")), "</s>"
     if name.startswith("gemma"):
         return re.compile(re.escape("<start_of_turn>model\n")), "<end_of_turn>"

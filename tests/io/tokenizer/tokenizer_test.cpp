@@ -131,7 +131,7 @@ TEST_CASE("tokens of characters with bytes become the text again, and tell their
   std::string text = MixedText(kTokenizers + "mix.json").make(3, 50'000);
   // Llama 2's file adds a space after an added token.
   for (std::size_t at = 0; (at = text.find("tool_call>", at)) != std::string::npos;) text.erase(at, 4);
-  for (const char* name : {"llama2.json", "mistral.json", "gemma.json", "bpe.model"}) {
+  for (const char* name : {"llama2.json", "mistral.json", "gemma.json", "metaspace.json", "bpe.model"}) {
     INFO(name);
     const auto tokenizer = open_tokenizer(kTokenizers + name);
     const auto encoder = tokenizer->encoder(SpecialText::plain);
@@ -161,6 +161,12 @@ TEST_CASE("tokens of characters with bytes become the text again, and tell their
     CHECK(wrong == 0);
     CHECK_THROWS_AS(tokenizer->decode(std::vector<std::int32_t>{1'000'000}), DataError);
   }
+  // A Metaspace that splits makes a piece of each space, and looks whole pieces up (ignore_merges).
+  const auto split = open_tokenizer(kTokenizers + "metaspace.json");
+  CHECK(ids_of(*split, "tokenizerization") ==
+        std::vector{split->id_of("\xe2\x96\x81tokenizerization").value()});
+  CHECK(ids_of(*split, "  ").size() == 2);
+  CHECK(ids_of(*open_tokenizer(kTokenizers + "mistral.json"), "  ").size() == 1);
   std::vector<std::int32_t> ids;
   std::vector<std::size_t> ends;
   CHECK_THROWS_AS(open_tokenizer(kTokenizers + "unigram.model")
@@ -250,7 +256,9 @@ TEST_CASE("parts of a tokenizer.json that are not implemented are refused by nam
   const auto pieces = [&](const char* name, const char* place, const nlohmann::json& value) {
     return refusal_of(Pointer(place), value, name);
   };
-  CHECK_THAT(pieces("mistral.json", "/pre_tokenizer/split", true), Contains("splits at spaces (split)"));
+  CHECK(pieces("mistral.json", "/pre_tokenizer/split", true).empty());
+  CHECK_THAT(pieces("mistral.json", "/pre_tokenizer/add_prefix_space", false),
+             Contains("Metaspace has add_prefix_space: false, and prepend_scheme is not"));
   CHECK_THAT(pieces("mistral.json", "/pre_tokenizer/prepend_scheme", "last"),
              Contains("prepend_scheme last"));
   CHECK_THAT(pieces("mistral.json", "/pre_tokenizer/replacement", "_"), Contains("another character than"));
@@ -292,8 +300,8 @@ TEST_CASE("what is no tokenizer file is refused") {
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "text"); }), Contains("neither"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir.path()); }), Contains("name the tokenizer.json"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "cut.json"); }),
-             Contains("cut.json: not valid JSON"));
-  // The bytes read last are shown as valid text.
+             Contains("cut.json: not valid JSON") && Contains(": fetch the file again"));
+  // What was read last is shown as text.
   write_file(dir / "bytes.json", "{\"a\xff\": 1}");
   const std::string shown = message_of<DataError>([&] { open_tokenizer(dir / "bytes.json"); });
   CHECK_THAT(shown, Contains("bytes.json: not valid JSON"));

@@ -6,6 +6,7 @@
 mix.json       what `mixed_text` draws from: words, odd texts, all ranges of code points that Unicode 14 assigns
 gpt2.json ...  tokenizer files of 2,000 tokens with the patterns and normalizers of their families
 llama2.json .. the vocabulary of bpe.model as transformers converts it, with the normalizers and pre-tokenizers of their families
+metaspace.json the same with a Metaspace that splits at spaces, and a token that no merges make
 *.model        SentencePiece models, trained by version 0.1.99; pieces/ has more with a script of their own
 expected.json  by file: the number of ids of `mixed_text(7, 1_200_000)`, the XXH3 of the ids as int32, the first of them, the same with
                special tokens' texts as plain text; and the ids of each of "cases"
@@ -169,7 +170,7 @@ def make_sentencepiece(name, text):
 
 def make_pieces(name):
     """bpe.model as a tokenizer.json of Llama 2 (a space before each part between special tokens, which are found in normalized
-    text), of Mistral (Metaspace) and of Gemma (no space before a text)."""
+    text), of Mistral (Metaspace) and of Gemma (no space before a text), and with Metaspace as `tokenizers` makes it, which splits."""
     from transformers import AutoTokenizer
     with tempfile.TemporaryDirectory() as folder:
         (pathlib.Path(folder) / "tokenizer.model").write_bytes((HERE / "bpe.model").read_bytes())
@@ -183,6 +184,10 @@ def make_pieces(name):
         file["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}]}
         for token in file["added_tokens"]:
             token["normalized"] = token["special"]
+    if name == "metaspace":
+        file["pre_tokenizer"] = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+        file["model"]["ignore_merges"] = True
+        file["model"]["vocab"]["▁tokenizerization"] = len(file["model"]["vocab"])
     file["post_processor"] = {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
                               "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
                               "special_tokens": {"<s>": {"id": "<s>", "ids": [1], "tokens": ["<s>"]}}}
@@ -231,7 +236,7 @@ def main():
         if not wanted or f"{name}.model" in wanted:
             make_sentencepiece(name, mixed_text({**mix, "ranges": [[0x61, 0x7A]]}, TRAIN_SEED, TRAIN_BYTES // 5))
             expected["files"][f"{name}.model"] = expect_sentencepiece(name, text)
-    for name in ("llama2", "mistral", "gemma"):
+    for name in ("llama2", "mistral", "gemma", "metaspace"):
         if not wanted or f"{name}.json" in wanted:
             make_pieces(name)
             expected["files"][f"{name}.json"] = expect_bpe(name, text)

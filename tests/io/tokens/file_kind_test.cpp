@@ -172,6 +172,9 @@ TEST_CASE("a Megatron index that its data contradicts, or of a type that is not 
   CHECK_THAT(refused("modes", index(4, {2, 2}, 4) + "\0\1"s, data), Contains("mode for each sequence"));
   CHECK_THAT(refused("code", index(77, {4}, 4), data), Contains("77"));
   CHECK_THAT(refused("cut", index(4, {4}, 4).substr(0, 40), data), Contains("cut short"));
+  CHECK_THAT(refused("head", index(4, {4}, 4).substr(0, 5), data), Contains("begins with MMIDIDX"));
+  CHECK_THAT(refused("zeros", std::string(64, '\0'), data), Contains("make the data again, or move"));
+  CHECK_THAT(refused("empty", "", data), Contains("begins with MMIDIDX"));
   CHECK_THAT(refused("negative", index(4, {-4}, 4), data), Contains("-4"));
   std::string version = index(4, {4}, 4);
   version[9] = 2;

@@ -1,0 +1,320 @@
+// Fields of a config.json that say how rotary angles are scaled.
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "core/hf/config_values.h"
+
+namespace trainerd::core::hf {
+namespace {
+
+using job::RopeScalingKind;
+using nlohmann::json;
+
+const char* word_of(RopeScalingKind kind) {
+  switch (kind) {
+    case RopeScalingKind::none: break;
+    case RopeScalingKind::linear: return "linear";
+    case RopeScalingKind::llama3: return "llama3";
+    case RopeScalingKind::yarn: return "yarn";
+    case RopeScalingKind::longrope: return "longrope";
+  }
+  return "default";
+}
+
+/// One object of `rope_scaling` (transformers 4) or `rope_parameters` (5).
+class RopeReader {
+ public:
+  /// `top`: the field at the top of the file that says the base too; where both are read into is given.
+  /// `heads`: whether parts of heads may be rotated, which `partial_rotary_factor` says here or at the top.
+  enum class Heads : std::uint8_t { whole, parts };
+  RopeReader(Reading& r, std::string name, const json& rope, std::string top, double& theta,
+             job::RopeScaling& scaling, Heads heads = Heads::whole)
+      : heads_(heads),
+        r_(r),
+        name_(std::move(name)),
+        rope_(rope),
+        top_(std::move(top)),
+        theta_to_(theta),
+        scaling_to_(scaling) {}
+
+  void read() {
+    if (!kind()) return;
+    for (const auto& [key, value] : rope_.items())
+      if (!value.is_null() && !take(key, value))
+        r_.problem(name_, "\"" + key + "\" is not known with " + word_of(s_.kind) +
+                              " scaling: remove it if it changes nothing");
+    if (s_.kind == RopeScalingKind::none) return finish();
+    const json* factor = find(rope_, "factor");
+    const bool longrope = s_.kind == RopeScalingKind::longrope;
+    if (absent(factor) && longrope) s_.factor = 0;  // for `complete` to fill
+    else if (absent(factor)) return r_.problem(name_, "factor is missing");
+    else if (s_.factor < 1) return r_.problem(name_, "factor " + shown(*factor) + " is less than 1");
+    if (s_.attention_factor == 0 && mscale_ > 0 && mscale_all_ > 0)
+      s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
+    // Scaled by one is not scaled, unless cos and sin are.
+    if (s_.factor == 1 && s_.attention_factor == 0 && !longrope) s_ = {};
+    finish();
+  }
+
+ private:
+  /// Files may have both spellings, which must agree.
+  void finish() {
+    const bool second = name_ != "rope_scaling" && &scaling_to_ == &r_.model.rope_scaling &&
+                        !absent(find(r_.json, "rope_scaling"));
+    if (second && s_ != scaling_to_)
+      r_.problem(name_, "says another scaling than rope_scaling: remove the one that is wrong");
+    else scaling_to_ = s_;
+  }
+  bool kind() {
+    const json* type = find(rope_, "rope_type");
+    if (type == nullptr) type = find(rope_, "type");
+    if (absent(type) || *type == "default") return true;
+    for (const RopeScalingKind kind :
+         {RopeScalingKind::linear, RopeScalingKind::llama3, RopeScalingKind::yarn, RopeScalingKind::longrope})
+      if (*type == word_of(kind)) s_.kind = kind;
+    if (s_.kind != RopeScalingKind::none) return true;
+    r_.problem(name_, shown(*type) +
+                          " scaling of rotary positions is not available yet: default, linear, "
+                          "llama3, yarn and longrope are");
+    return false;
+  }
+  double of_mscale(double mscale) const {
+    return s_.factor <= 1 ? 1.0 : 0.1 * mscale * std::log(s_.factor) + 1.0;
+  }
+  /// A factor for each pair.
+  void reals(const std::string& key, const json& value, std::vector<double>& to) {
+    if (!value.is_array())
+      return r_.problem(name_ + "." + key, "expected a list of numbers, found " + shown(value));
+    for (const json& item : value) real(key, item, to.emplace_back());
+  }
+  void real(const std::string& key, const json& value, double& to) {
+    if (const auto read = read_real(r_, name_ + "." + key, value)) to = *read;
+  }
+
+  /// Whether the kind has such a key.
+  bool take(const std::string& key, const json& value) {
+    const bool llama3 = s_.kind == RopeScalingKind::llama3, yarn = s_.kind == RopeScalingKind::yarn,
+               longrope = s_.kind == RopeScalingKind::longrope;
+    if (key == "rope_type" || key == "type") return true;
+    if (key == "rope_theta") return theta(value), true;
+    if (key == "partial_rotary_factor") return fraction(value), true;
+    if (key == "factor" && s_.kind != RopeScalingKind::none) return real(key, value, s_.factor), true;
+    if (key == "original_max_position_embeddings" && (llama3 || yarn || longrope)) {
+      if (const auto size = read_size(r_, name_ + "." + key, value)) s_.original_max_position = *size;
+      return true;
+    }
+    if (key == "low_freq_factor" && llama3) return real(key, value, s_.low_freq_factor), true;
+    if (key == "high_freq_factor" && llama3) return real(key, value, s_.high_freq_factor), true;
+    if (key == "short_factor" && longrope) return reals(key, value, s_.short_factor), true;
+    if (key == "long_factor" && longrope) return reals(key, value, s_.long_factor), true;
+    if (key == "attention_factor" && longrope) return real(key, value, s_.attention_factor), true;
+    if (!yarn) return false;
+    if (key == "beta_fast") return real(key, value, s_.beta_fast), true;
+    if (key == "beta_slow") return real(key, value, s_.beta_slow), true;
+    if (key == "attention_factor") return real(key, value, s_.attention_factor), true;
+    if (key == "mscale") return real(key, value, mscale_), true;
+    if (key == "mscale_all_dim") return real(key, value, mscale_all_), true;
+    if (key != "truncate") return false;
+    s_.truncate = read_flag(r_, name_ + "." + key, &value, true).value_or(true);
+    return true;
+  }
+
+  void fraction(const json& value) {
+    const json* top = find(r_.json, "partial_rotary_factor");
+    if (heads_ == Heads::whole && value != 1.0)
+      r_.problem(name_, "partial_rotary_factor " + shown(value) +
+                            " is not available: the family rotates the whole of each head");
+    else if (heads_ == Heads::parts && !absent(top) && *top != value)
+      r_.problem(name_, "partial_rotary_factor is " + shown(value) + " here and " + shown(*top) +
+                            " at the top: remove one of them");
+    else if (heads_ == Heads::parts)
+      r_.model.rotary_fraction = read_real(r_, name_ + ".partial_rotary_factor", value).value_or(1);
+  }
+
+  void theta(const json& value) {
+    const auto theta = read_real(r_, name_ + ".rope_theta", value);
+    const json* top = find(r_.json, top_);
+    if (theta && !absent(top) && *top != value)
+      r_.problem(name_, "rope_theta is " + shown(value) + " here and " + shown(*top) +
+                            " at the top: remove one of them");
+    else if (theta) theta_to_ = *theta;
+  }
+
+  const Heads heads_;
+  Reading& r_;
+  const std::string name_;
+  const json& rope_;
+  const std::string top_;
+  double& theta_to_;
+  job::RopeScaling& scaling_to_;
+  job::RopeScaling s_;
+  double mscale_ = 0, mscale_all_ = 0;
+};
+
+/// In the spelling of transformers 4; null where nothing is scaled.
+json scaling_json(const job::RopeScaling& s) {
+  if (s.kind == RopeScalingKind::none) return nullptr;
+  json rope = {{"rope_type", word_of(s.kind)}, {"factor", s.factor}};
+  if (s.kind != RopeScalingKind::linear) rope["original_max_position_embeddings"] = s.original_max_position;
+  if (s.kind == RopeScalingKind::llama3)
+    rope["low_freq_factor"] = s.low_freq_factor, rope["high_freq_factor"] = s.high_freq_factor;
+  if (s.kind == RopeScalingKind::yarn) {
+    rope["beta_fast"] = s.beta_fast, rope["beta_slow"] = s.beta_slow, rope["truncate"] = s.truncate;
+    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+  }
+  if (s.kind == RopeScalingKind::longrope) {
+    rope["short_factor"] = s.short_factor, rope["long_factor"] = s.long_factor;
+    if (s.attention_factor > 0) rope["attention_factor"] = s.attention_factor;
+  }
+  return rope;
+}
+
+void complete_longrope(Reading& r) {
+  job::RopeScaling& s = r.model.rope_scaling;
+  if (s.original_max_position < 2)
+    return r.problem("rope_scaling", "original_max_position_embeddings must be 2 or more with longrope");
+  if (s.factor == 0)
+    s.factor =
+        std::max(1.0, static_cast<double>(r.model.seq_len) / static_cast<double>(s.original_max_position));
+  const std::int64_t pairs = job::rotated_elements(r.model) / 2;
+  const auto check = [&](const char* name, const std::vector<double>& factors) {
+    if (std::cmp_not_equal(factors.size(), pairs))
+      r.problem("rope_scaling", std::string(name) + " has " + std::to_string(factors.size()) +
+                                    " factors; a head has " + std::to_string(pairs) +
+                                    " pairs of rotated elements, each with a factor");
+  };
+  check("short_factor", s.short_factor);
+  check("long_factor", s.long_factor);
+}
+
+}  // namespace
+
+std::vector<Field> rope_fields(std::optional<double> rotary_fraction) {
+  const std::string part = "partial_rotary_factor";
+  const bool parts = rotary_fraction.has_value();
+  const auto scaling = [parts](const std::string& name) {
+    return [name, parts](Reading& r, const json* value) {
+      if (absent(value)) return;
+      if (!value->is_object()) return r.problem(name, "expected an object or null, found " + shown(*value));
+      RopeReader(r, name, *value, "rope_theta", r.model.rope_theta, r.model.rope_scaling,
+                 parts ? RopeReader::Heads::parts : RopeReader::Heads::whole)
+          .read();
+    };
+  };
+  // transformers 5 reads the spelling of 4, and not the other way round.
+  return {
+      real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
+      // Before the other two, which may say it as well.
+      parts ? real_field(part, &job::ModelOptions::rotary_fraction, *rotary_fraction)
+            : fixed_field(part, {nullptr, 1.0}, "the family rotates the whole of each head"),
+      {"rope_scaling", scaling("rope_scaling"),
+       [](Writing& w) { w.out["rope_scaling"] = scaling_json(w.model.rope_scaling); }},
+      {"rope_parameters", scaling("rope_parameters"), [](Writing&) {}},
+  };
+}
+
+std::vector<Field> longrope_fields(std::optional<double> rotary_fraction) {
+  const std::string original = "original_max_position_embeddings";
+  std::vector<Field> fields = rope_fields(rotary_fraction);
+  for (Field& field : fields) {
+    if (field.name != "rope_scaling" && field.name != "rope_parameters") continue;
+    field.read = [name = field.name, read = field.read](Reading& r, const json* value) {
+      // Its older names in this family.
+      json renamed = absent(value) ? json() : *value;
+      if (renamed.is_object())
+        for (const char* key : {"rope_type", "type"})
+          if (const json* type = find(renamed, key); type != nullptr && (*type == "su" || *type == "yarn"))
+            renamed[key] = "longrope";
+      read(r, absent(value) ? value : &renamed);
+      const RopeScalingKind kind = r.model.rope_scaling.kind;
+      if (kind != RopeScalingKind::none && kind != RopeScalingKind::longrope)
+        r.problem(name, std::string("the family has longrope scaling alone, not ") + word_of(kind));
+    };
+    if (field.name == "rope_scaling")
+      field.write = [](Writing& w) {
+        const job::RopeScaling& s = w.model.rope_scaling;
+        json rope = scaling_json(s);
+        // transformers 4 takes the three alone, and the factor from the two lengths.
+        if (s.kind == RopeScalingKind::longrope) {
+          const double longest = w.out["max_position_embeddings"].get<double>();
+          rope["type"] = rope["rope_type"];
+          for (const char* key : {"rope_type", "original_max_position_embeddings"}) rope.erase(key);
+          if (longest == s.factor * static_cast<double>(s.original_max_position)) rope.erase("factor");
+        }
+        w.out["rope_scaling"] = rope;
+      };
+  }
+  fields.push_back({original,
+                    [original](Reading& r, const json* value) {
+                      if (r.model.rope_scaling.kind != RopeScalingKind::longrope) return;
+                      std::int64_t& to = r.model.rope_scaling.original_max_position;
+                      if (absent(value)) to = 4096;  // as transformers, whatever the scaling says
+                      else if (const auto size = read_size(r, original, *value)) to = *size;
+                    },
+                    [original](Writing& w) {
+                      const job::RopeScaling& s = w.model.rope_scaling;
+                      if (s.kind == RopeScalingKind::longrope) w.out[original] = s.original_max_position;
+                      else keep(w, original);
+                    }});
+  return fields;
+}
+
+std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
+  std::vector<Field> fields = rope_fields();
+  fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
+  const std::string local = "rope_local_base_freq";
+  // transformers 5: an object for each kind of layer.
+  fields.back().read = [local](Reading& r, const json* value) {
+    if (absent(value)) return;
+    if (!value->is_object())
+      return r.problem("rope_parameters", "expected an object or null, found " + shown(*value));
+    job::RopeScaling unscaled;
+    for (const auto& [kind, rope] : value->items()) {
+      const std::string name = "rope_parameters." + kind;
+      if (rope.is_null()) continue;
+      if (!rope.is_object()) r.problem(name, "expected an object or null, found " + shown(rope));
+      else if (kind == "full_attention")
+        RopeReader(r, name, rope, "rope_theta", r.model.rope_theta, r.model.rope_scaling).read();
+      else if (kind == "sliding_attention")
+        RopeReader(r, name, rope, local, r.model.attention.sliding_theta, unscaled).read();
+      else r.problem(name, "is not known: full_attention and sliding_attention are");
+    }
+    if (unscaled != job::RopeScaling{})
+      r.problem("rope_parameters.sliding_attention",
+                "scaled angles of sliding layers are not available yet: leave them as they are");
+  };
+  const Field base{local,
+                   [local, sliding_theta](Reading& r, const json* value) {
+                     double& to = r.model.attention.sliding_theta;
+                     if (absent(value)) to = sliding_theta;
+                     else if (const auto theta_read = read_real(r, local, *value)) to = *theta_read;
+                   },
+                   [local](Writing& w) {
+                     const double own = w.model.attention.sliding_theta;
+                     w.out[local] = own > 0 ? own : w.model.rope_theta;
+                   }};
+  fields.insert(fields.begin() + 1, base);
+  return fields;
+}
+
+void complete_rope(Reading& r) {
+  job::ModelOptions& m = r.model;
+  if (const std::int64_t rotated = job::rotated_elements(m);
+      m.positions == job::Positions::rope &&
+      (m.rotary_fraction > 1 || (m.rotary_fraction < 1 && (rotated < 2 || rotated % 2 != 0))))
+    r.problem("partial_rotary_factor", "rotates " + std::to_string(rotated) + " elements of a head of " +
+                                           std::to_string(m.head_dim) + ": they turn in pairs");
+  job::RopeScaling& s = m.rope_scaling;
+  const bool longrope = s.kind == RopeScalingKind::longrope,
+             relative = s.kind == RopeScalingKind::llama3 || s.kind == RopeScalingKind::yarn || longrope;
+  if (relative && s.original_max_position == 0) s.original_max_position = m.seq_len;
+  if (longrope) complete_longrope(r);
+  if (s.kind == RopeScalingKind::llama3 && s.low_freq_factor >= s.high_freq_factor)
+    r.problem("rope_scaling", "low_freq_factor must be less than high_freq_factor");
+  if (s.kind == RopeScalingKind::yarn && s.beta_slow >= s.beta_fast)
+    r.problem("rope_scaling", "beta_slow must be less than beta_fast");
+}
+
+}  // namespace trainerd::core::hf
