@@ -3,6 +3,7 @@ each other. Where they differ (other conditions between keys), the parser is the
 
 Jobs are read as YAML 1.2, as editors do. Mutants are written as JSON, which is valid YAML."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -23,6 +24,8 @@ except ImportError:
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads(subprocess.run([BINARY, "schema"], capture_output=True, check=True).stdout)
+FULL = "TRAINERD_FULL_TESTS" in os.environ
+JUDGED = itertools.count()
 VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
 
 # The parser knows these keys only to report a replacement; they are not in the reference.
@@ -106,9 +109,10 @@ def errors_of(error):
 
 
 def schema_errors(job, which=lambda error: True):
-    """(key, keyword) of each value that the schema refuses."""
-    found = [{found for error in validator.iter_errors(job) if which(error) for found in errors_of(error)} for validator in VALIDATORS]
-    assert found[0] == found[1], (job, found)
+    """(key, keyword) of each value that the schema refuses. Of runs that are not full, one job in four is judged by both drafts."""
+    drafts = VALIDATORS if FULL or next(JUDGED) % 4 == 0 else VALIDATORS[:1]
+    found = [{found for error in validator.iter_errors(job) if which(error) for found in errors_of(error)} for validator in drafts]
+    assert found[0] == found[-1], (job, found)
     return found[0]
 
 
@@ -205,7 +209,7 @@ class Schema(unittest.TestCase):
 
     def test_a_value_of_any_key_is_judged_as_the_parser_judges_it(self):
         keys = [key for key in sorted({*KEYS, *RESERVED}) if key not in {"extends", *SHORT, *OTHER_NAMES}]
-        values = VALUES + sorted({word for words in KEYS.values() for word in words})
+        values = VALUES + sorted({word for words in KEYS.values() for word in words})[::1 if FULL else 3]
         refused = 0
         for value in values:
             # In two parts, as the parser says 200 problems and counts the others.
