@@ -32,7 +32,7 @@ void read_window(Reading& r) {
 
 bool slides(const job::ModelOptions& m, std::int64_t layer) { return job::layer_options(m, layer).slides; }
 
-/// Which layers of Qwen slide: by name, or from some layer on.
+/// Reads Qwen's sliding layers: by name, or from a given layer on.
 void read_qwen_windows(Reading& r, const json* use) {
   job::AttentionOptions& a = r.model.attention;
   const json* types = find(r.json, "layer_types");
@@ -52,7 +52,7 @@ void read_qwen_windows(Reading& r, const json* use) {
   }
   if (std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end()) return;
   if (!used) return r.problem("layer_types", "has layers that slide, and use_sliding_window is not true");
-  if (absent(types) && window == nullptr) a.window = 4096;  // as transformers
+  if (absent(types) && window == nullptr) a.window = 4096;  // transformers' default
   else read_window(r);
 }
 
@@ -64,7 +64,7 @@ std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period) {
     if (!absent(types)) {
       read_layer_types(r, *types);
     } else {
-      // Every so many layers one is full.
+      // Every n-th layer is full.
       std::int64_t every = period;
       for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"})
         if (const json* value = find(r.json, name); !absent(value))
@@ -109,7 +109,7 @@ Field query_scalar_field(const std::string& name, double fallback) {
           },
           [name](Writing& w) {
             const double own = w.model.attention.query_pre_attn_scalar;
-            // Some versions take an integer alone.
+            // Some versions accept only an integer.
             if (own == 0) w.out[name] = w.model.head_dim;
             else if (own == std::floor(own) && own < 1e15) w.out[name] = static_cast<std::int64_t>(own);
             else w.out[name] = own;
@@ -126,7 +126,7 @@ Field softcap_field(const std::string& name, SoftcapOption option, double fallba
             job::ModelOptions model = w.model;
             const double cap = option(model);
             if (cap > 0) w.out[name] = cap;
-            else w.out[name] = nullptr;  // absent, it might be a number
+            else w.out[name] = nullptr;  // if absent, the default might be a number
           }};
 }
 
@@ -137,7 +137,7 @@ Field window_field(const std::string& name, std::int64_t fallback) {
             else if (!value->is_null()) r.model.attention.window = read_size(r, name, *value).value_or(0);
           },
           [name](Writing& w) {
-            // That every layer slides is all that the field says.
+            // The field only means that every layer slides.
             if (w.model.attention.window > 0) w.out[name] = w.model.attention.window;
             else w.out[name] = nullptr;
           }};

@@ -82,7 +82,7 @@ std::string_view strip_right(std::string_view text, char c) {
   return text;
 }
 
-// What Python's str.strip() takes: Unicode's white space, and four separators of ASCII.
+// Characters that Python's str.strip() removes: Unicode's white space and four ASCII separators.
 bool is_stripped(std::uint32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
 
 std::string_view strip(std::string_view text) {
@@ -131,7 +131,7 @@ struct Answer {
   std::string thoughts, content;
 };
 
-// Thoughts stand beside the content, or in it before "</think>".
+// Thoughts are in `reasoning`, or in the content before "</think>".
 Answer answer_of(const ChatMessage& message) {
   if (message.reasoning) return {*message.reasoning, message.content};
   const std::string_view all = message.content;
@@ -144,7 +144,7 @@ Answer answer_of(const ChatMessage& message) {
   return {std::string(strip_left(thoughts, '\n')), std::string(strip_left(content, '\n'))};
 }
 
-// The last message of the user that is not a tool's answer written as one.
+// Returns the last user message that is not a tool's response written as a user message.
 std::size_t last_question(const std::vector<ChatMessage>& messages) {
   for (std::size_t i = messages.size(); i-- > 0;) {
     const std::string& content = messages[i].content;
@@ -271,7 +271,7 @@ std::string turn_end(ChatTemplate chat, const TemplateTokens& tokens) {
 }
 
 std::string assistant_begin(ChatTemplate chat) {
-  if (ends_with_eos(chat)) return "";  // [/INST], which is the question's end
+  if (ends_with_eos(chat)) return "";  // the answer follows [/INST], the end of the question
   if (is_gemma(chat)) return "<start_of_turn>model\n";
   return is_llama3(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
 }

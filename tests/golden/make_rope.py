@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes rope.txt beside this file: inverse frequencies and attention factors of transformers' modeling_rope_utils.
+"""Writes rope.txt beside this file: inverse frequencies and attention factors from transformers' modeling_rope_utils.
 
 A line is: kind, head size, theta, factor, original length, numbers of the kind, `|`, the attention factor, the frequencies. Those of longrope
 are the length of sequences, the given attention factor, and the short and the long factors.
