@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "io/checkpoint/checkpoint.h"
 #include "kernels/memory/memory.h"
 #include "kernels/target/target.h"
 #include "parallel/layout/layout.h"
@@ -20,6 +21,8 @@ struct DryRun {
       0;  ///< of pinned host memory, through which snapshots and staged communication pass
   std::int64_t overhead_bytes = 0;         ///< of a CUDA device, beside `memory`: the reserves below
   std::int64_t attention_limit_bytes = 0;  ///< for Backend::limit_attention
+  /// The boxes of the rank's state, those included that other ranks save: what it loads of a checkpoint.
+  std::vector<io::TensorSlice> state = {};
 };
 
 /// The totals of `record_rank`. The real run allocates exactly the memory that this reports. Throws

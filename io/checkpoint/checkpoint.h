@@ -230,6 +230,8 @@ Manifest verify_checkpoint(const Storage& storage);
 
 /// Whether every element of `box` lies in one of `held`, of the same tensor.
 bool covers(std::span<const TensorSlice> held, const TensorSlice& box);
+/// Whether the two are of one tensor and have an element in common.
+bool overlap(const TensorSlice& a, const TensorSlice& b);
 
 /// Reads boxes of logical tensors from a checkpoint, whatever layout saved it, reading only the bytes it
 /// needs.

@@ -235,6 +235,25 @@ class Replaced(HostsTest):
                 self.assertFalse((self.root / way / "checkpoints").exists() and self.checkpoints(way))
 
 
+class Survives(HostsTest):
+    """No checkpoint is written before the end: the state can only come from memory."""
+
+    def assert_no_disk(self):
+        self.assertFalse((self.root / self.name / "checkpoints").exists() and self.checkpoints(self.name))
+
+    def test_of_a_replica_on_another_node_all_begin_anew(self):
+        # ZeRO 0, and no partner: the first replica has saved all of the state.
+        self.begin("replica", *WHOLE, "--set", "checkpoint={every: 0, memory: 2}", "--set", "parallel.zero=0", spares=1)
+        self.train_until(12)
+        last = self.last_step(self.name)
+        self.hosts.signal(1, signal.SIGKILL)
+        line = self.read_until(self.agents[0], "restarted: ")
+        step = int(re.search(r"from step (\d+) \(the snapshots of step \d+ in the memory of node 0\)", line).group(1))
+        self.assertGreater(step, last - 12)
+        self.assert_no_disk()
+        self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "parallel.zero=0"])
+
+
 class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 
@@ -263,6 +282,25 @@ class Elastic(HostsTest):
         self.assertTrue(any("parallel.dp" in change for change in changes), changes)
         self.assertIn("a node has come: the run goes on with 2 nodes and dp 2 after this step", self.events_of("node"))
         self.assertRegex("\n".join(self.events_of("stop")), r"stopped after step \d+ to go on with more nodes")
+
+    def test_a_job_shrinks_and_grows_from_memory_and_no_disk_is_read(self):
+        # The lost node's part is its partner's copy; with the others' own it is cut for the layout that is left, and for the larger one later.
+        steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
+        self.begin("resharded", *steps, *self.MORE, *MEMORY, nodes=3)
+        self.train_until(12)
+        last = self.last_step(self.name)
+        self.hosts.signal(2, signal.SIGKILL)
+        goes_on = lambda nodes: [e for e in self.events(self.name) if e["event"] == "resume" and f"memory of {nodes}" in e["message"]]
+        [event] = self.wait_for(self.agents[0], lambda: goes_on("node 0 and node 1"), "it shrinks")
+        step = int(re.search(r"training goes on after step (\d+), from the snapshots of step \1 in", event["message"]).group(1))
+        self.assertGreater(step, last - 12)
+        self.assertFalse((self.root / self.name / "checkpoints").exists() and self.checkpoints(self.name))
+        self.train_until(self.last_step(self.name) + 12)
+        self.agents[2] = self.agent(2, 2)
+        self.wait_for(self.agents[0], lambda: any("goes on with 3 nodes and dp 3" in m for m in self.events_of("node")), "it grows")
+        self.wait_for(self.agents[0], lambda: len(goes_on("node 0 and node 1")) == 2, "from memory too")
+        self.finish(self.agents)
+        self.assert_close(*steps, *DP[3])
 
     def test_the_planner_chooses_another_layout_where_no_whole_replica_is_left(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]

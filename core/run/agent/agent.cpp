@@ -8,6 +8,7 @@
 #include "core/run/agent/run.h"
 #include "core/run/coordinator/etcd_coordinator.h"
 #include "core/run/log/log.h"
+#include "core/run/nodes/state_choice.h"
 #include "core/run/stop/early_stop.h"
 #include "core/run/stop/limit_alarm.h"
 #include "core/spec/etcd_url.h"
@@ -43,14 +44,15 @@ std::shared_ptr<Coordinator> coordinator_of(const job::JobSpec& job) {
                                 .dead_seconds = job.supervise.dead_after_seconds});
 }
 
-MembershipOptions membership_of(const AgentOptions& options, JobSizes& sizes) {
+MembershipOptions membership_of(const AgentOptions& options, RunSeries& series) {
   MembershipOptions membership = *options.membership;
   membership.lead.coordinator = coordinator_of(options.job);
   membership.lead.wait_seconds = options.job.checkpoint.partner_wait_seconds;
-  membership.lead.size_of = [&sizes](std::int64_t nodes) -> LeadOptions::Size {
-    const auto smaller = sizes.on(nodes);
+  membership.lead.size_of = [&series](std::int64_t nodes) -> LeadOptions::Size {
+    const auto smaller = series.sizes.on(nodes);
     return smaller ? LeadOptions::Size{smaller->job.cluster.nodes, smaller->layout} : LeadOptions::Size{};
   };
+  membership.show_state = [&series](const ShowState& m) { return shown_states(m.number, series.survived); };
   return membership;
 }
 
@@ -120,7 +122,7 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
 
 /// With a coordinator the run goes on when its leader is lost.
 AgentResult run_led(const AgentOptions& options, RunSeries& series) {
-  MembershipOptions place = membership_of(options, series.sizes);
+  MembershipOptions place = membership_of(options, series);
   for (;;) {
     try {
       arm_time_limit(options.deadline);

@@ -22,6 +22,7 @@ struct HeldStep {
   // By rank of the node:
   std::vector<std::int64_t> segments;
   std::vector<std::int64_t> bytes;
+  std::int64_t attempt = 1;  ///< of the run, in which it was taken
 };
 
 /// The snapshots of a node's ranks: some segments of each, which outlive the workers that fill them.

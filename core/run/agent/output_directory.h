@@ -50,6 +50,8 @@ class OutputDirectory {
   /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such
   /// records. Throws SpecError when they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
+  /// The last step that steps.jsonl and samples.jsonl both hold; 0: there is none. Throws as `recorded_step`.
+  std::int64_t last_whole_step() const;
   /// Whether the events of earlier runs are there and none is a checkpoint. Throws as `recorded_step`.
   bool records_no_checkpoint() const;
 

@@ -29,6 +29,7 @@
 #include "core/run/agent/output_directory.h"
 #include "core/run/agent/rank_supervisor.h"
 #include "core/run/agent/restart_budget.h"
+#include "core/run/agent/run_parts.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
@@ -103,19 +104,10 @@ class Run {
   void on_finished(bool stopped);
 
  private:
-  struct Saving {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    std::int64_t attempt = 1;            ///< whose snapshot it is
-    std::int64_t folder = 1;             ///< the attempt of its folder
-    bool in_use = true;                  ///< by this node's writer
-    bool dropped = false;                ///< by the job
-    bool copied = false;                 ///< its memory is read for the durable tier
-    bool released = false;               ///< once it is not any more
-  };
-
   // How it begins (run_resume.cpp).
   void plan();
   void resume();
+  void learn_from(const std::string& head);
   void check_data();
   void check_weights();
   void require_reference(const std::string& path) const;
@@ -152,6 +144,7 @@ class Run {
   Next lead_restart();
   Next follow_restart();
   bool gather_held();
+  Next begin_anew_from_disk();
   Next stop_in_place(std::int64_t step);
   // What judges of steps find (run_spikes.cpp).
   Next roll_back();
@@ -192,7 +185,7 @@ class Run {
   void report_nodes(const std::string& text);
   void on_message(std::int64_t, const TakePlace&) {}    // these two are read by an agent
   void on_message(std::int64_t, const WaitAsSpare&) {}  // that has no run yet
-  void on_message(std::int64_t, const Resize&) { resizes_ = true; }
+  void on_message(std::int64_t, const Resize& m) { resizes_ = true, series_.from_disk = m.from_disk; }
   void on_message(std::int64_t node, const NodeReady& m);
   void on_message(std::int64_t node, const NodeFinished& m);
   void on_message(std::int64_t node, ShardsSaved m);
@@ -212,6 +205,8 @@ class Run {
   void on_message(std::int64_t node, const SnapshotCopied& m);
   void on_message(std::int64_t node, const FetchFailed& m);
   void on_message(std::int64_t node, const Go& m);
+  void on_message(std::int64_t, const ShowState& m);
+  void on_message(std::int64_t node, StateShown m);
   template <class Message>
   void to_ranks(const Message& m) {
     if (m.attempt == attempt_->number()) ranks_.on_message(*attempt_, m);
@@ -280,10 +275,6 @@ class Run {
   const HeldStep* held_for(const Go& go);
   const HeldStep* fetch(const Go& go);
   std::vector<HeldCopy> held_copies() const;
-  struct InMemory {
-    std::int64_t step = 0, cursor = 0, tokens = 0;
-    std::vector<std::int64_t> fetch;
-  };
   std::optional<InMemory> newest_in_memory(bool without_node) const;
   bool may_return(std::int64_t node) const;
   void lose_for_now(std::int64_t node, const std::string& why);
@@ -292,6 +283,18 @@ class Run {
   bool await_return();
   std::string names_of(const std::set<std::int64_t>& nodes) const;
   void record_nodes();
+  // Snapshots that survive elsewhere (run_states.cpp).
+  io::TrainingState training_state(std::int64_t step, std::int64_t cursor, std::int64_t tokens) const;
+  NodeCopy copy_of(const HeldStep& held) const;
+  std::vector<HeldState> held_states() const;
+  void keep_states();
+  void forget_survived(bool newer_are_safe);
+  void begin_exchange();
+  void meet_exchange(std::int64_t attempt);
+  std::optional<StateChoice> choose_in_memory(std::int64_t most_step, const Turn& turn);
+  std::optional<io::CheckpointStore::Found> find_in_memory();
+  void wait_for_news(double seconds);
+  bool gather(const Go& go);
   // The job's faults (run_faults.cpp).
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
@@ -346,10 +349,6 @@ class Run {
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
   std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner
-  struct Kept {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    bool until_newer = false;            ///< as long as it is the newest; else while it is sent
-  };
   std::map<std::int64_t, Kept> kept_;        ///< by step: not to be filled, though no writer needs them
   std::optional<std::int64_t> sent_step_;    ///< on its way to the partner
   std::optional<std::int64_t> wanted_copy_;  ///< by the leader, of a step that is not whole here yet
@@ -371,9 +370,10 @@ class Run {
   /// Of several nodes, which agree on it: by step the attempt of its folder, where that is not the first.
   std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
-  std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
-  Start start_;                                ///< of the present attempt, for every rank
-  std::int64_t first_step_ = 0;                ///< done when this process began
+  std::vector<std::string> early_warnings_;  ///< logged before the sinks were open
+  Start start_;                              ///< of the present attempt, for every rank
+  std::int64_t first_step_ = 0;              ///< done when this process began
+  SurvivingStates surviving_;
   std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
   io::EarlierRun earlier_run_;                 ///< the leader's
   bool begun_ = false;                         ///< is in the records

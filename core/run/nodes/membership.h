@@ -56,6 +56,8 @@ struct MembershipOptions {
   std::optional<parallel::JobToken> token = {};
   bool spare = false;  ///< this agent waits until a node is lost, and takes its place
   LeadOptions lead = {};
+  /// Called while this agent waits for `Go`: its answer to a leader that asks what it holds in memory.
+  std::function<std::vector<StateShown>(const ShowState&)> show_state = {};
 };
 
 /// The agent that led is lost, and another may lead (MembershipOptions::lead).
@@ -97,6 +99,10 @@ class Membership {
   bool alone() const { return nodes() == 1; }
   /// "node 1 (gpu-07)".
   std::string name_of(std::int64_t node) const;
+  /// Whether the agent of that node, another than this one, is connected.
+  bool is_there(std::int64_t node) const {
+    return node < std::ssize(members_) && members_[static_cast<std::size_t>(node)].channel.has_value();
+  }
   /// Whether the run was stopped before it began, or over before (`end`).
   bool over() const { return end_.has_value(); }
   const std::optional<End>& end() const { return end_; }

@@ -385,6 +385,12 @@ void Membership::await_go(int signal_fd) {
       if (end->failed) base::throw_error(end->kind, end->message);
       return;
     }
+    if (const auto* show = std::get_if<ShowState>(&message)) {
+      const auto parts = options_.show_state
+                             ? options_.show_state(*show)
+                             : std::vector<StateShown>{{.number = show->number, .last = true}};
+      for (const StateShown& part : parts) send(part);
+    }
     if (std::holds_alternative<WaitAsSpare>(message)) {
       log::info("the run has a node {}: this agent waits as a spare", node());
       options_.spare = true;

@@ -68,6 +68,8 @@ struct Start {
   SpikeHistory spikes = {};
   double peak_flops = 0;             ///< of a CPU, measured by an earlier attempt; 0: to be measured
   std::string weights_content = {};  ///< checksum of what model.from is, where the agent has read it
+  /// `held` are shards of ranks of any layout, which hold all that this node's ranks need.
+  bool gathered = false;
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};

@@ -26,8 +26,10 @@ class Saver {
   /// Before the state is loaded. `beside`: copies run beside the next step, where a device does its work
   /// while the host waits.
   void start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank, bool beside);
-  /// Training goes on after `step`, from now.
-  void begin(std::int64_t step);
+  enum class State : std::uint8_t { saved, in_memory };
+  /// Training goes on after `step`, from now. A state that is in memory alone is saved if the run stops
+  /// before its next step.
+  void begin(std::int64_t step, State state);
   const train::Snapshot& snapshot() const { return *snapshot_; }
   SnapshotSegments& segments() { return segments_; }
 
