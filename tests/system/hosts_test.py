@@ -64,6 +64,22 @@ class HostsTest(RestartTest):
         self.assertGreaterEqual(float(seconds), DEAD)
         self.assertLess(float(seconds), DEAD + SOON)
 
+    def stop_all(self, gone=()):
+        """Asks the run to stop: all agents but those of hosts that are gone save and end."""
+        self.agents[0].send_signal(signal.SIGTERM)
+        for host, agent in enumerate(self.agents):
+            if host not in gone:
+                self.finish_one(agent, status=143)
+        self.assert_samples_once(self.name)
+
+    def tearDown(self):
+        """The ledger of each run that is over and trained."""
+        over = all(agent.poll() is not None for agent in getattr(self, "agents", []))
+        name = getattr(self, "name", None)
+        if over and name and (self.root / name / "samples.jsonl").exists():
+            self.assert_samples_once(name)
+        super().tearDown()
+
     def finish_spared(self, gone=(), whole=WHOLE):
         """All agents but those of the hosts that are gone end well, with the losses of the undisturbed run."""
         outputs = self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
@@ -143,21 +159,36 @@ class Replaced(HostsTest):
         for sample in (r"trainerd_spares 0\n", r"trainerd_nodes_lost_total 1\n", r'trainerd_restores_total\{tier="partner"\} 1\n'):
             self.assertRegex(metrics, sample)
         if self.hosts.apart:
-            self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
-            self.hosts.restore(1)
+            self.assert_lost(self.read_until(self.agents[1], "this agent tries to join again"), 0)
+            self.hosts.signal(1, signal.SIGKILL)
         self.finish_spared(gone=[1])
         self.assertRegex("\n".join(self.events_of("node")), r"node 1 .*was lost after step \d+: node 1 .* takes its place")
 
     @unittest.skipUnless(FULL, SLICE)
-    def test_a_host_that_was_stopped_and_replaced_ends_when_it_goes_on(self):
-        self.begin("frozen", *WHOLE, *DISK, "--set", "steps=400", spares=1)
+    def test_a_host_that_was_stopped_and_replaced_is_a_spare_when_it_goes_on(self):
+        self.begin("frozen", *LONG, *DISK, spares=1)
         self.train_until(12)
         self.hosts.signal(1, signal.SIGSTOP)
         self.assertRegex(self.read_until(self.agents[0], "restarted: "), r"from step \d+ \(checkpoint ")
         self.hosts.signal(1, signal.SIGCONT)
-        self.assertRegex(self.finish_one(self.agents[1], status=7), "counts as lost|node 0 .* was lost")
-        self.assert_gone(1)
-        self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "steps=400"])
+        self.assertRegex(self.read_until(self.agents[1], "this agent tries to join again"), "counts as lost|node 0 .* was lost")
+        self.wait_for(self.agents[0], lambda: any("waits as a spare" in m for m in self.events_of("node")), "it is a spare")
+        self.stop_all()
+
+    def test_a_host_whose_link_is_restored_comes_back_by_itself_and_takes_over_again(self):
+        self.begin("rejoined", *LONG, *MEMORY, spares=1)
+        self.apart()
+        self.train_until(8)
+        self.hosts.cut(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.read_until(self.agents[1], "this agent tries to join again")
+        self.hosts.restore(1)
+        self.wait_for(self.agents[0], lambda: any("waits as a spare" in m for m in self.events_of("node")), "it is a spare")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.train_until(self.last_step(self.name) + 6)
+        self.stop_all(gone=[2])
 
     def test_two_hosts_at_once_are_replaced_by_two_spares(self):
         self.begin("two", *WHOLE, *DISK, nodes=3, spares=2)
@@ -448,9 +479,8 @@ class Links(HostsTest):
         self.apart()
         self.train_until(12)
         self.hosts.cut(1)
-        self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
+        self.assert_lost(self.read_until(self.agents[1], "this agent tries to join again"), 0)
         self.hosts.restore(1)
-        self.agents[1] = self.agent(1, 1)
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
         self.finish_spared()
 

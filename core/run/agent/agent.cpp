@@ -14,6 +14,7 @@
 #include "core/spec/etcd_url.h"
 #include "io/checkpoint/tiers.h"
 #include "io/hash/hash.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -91,6 +92,9 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
     }
   } catch (const LeaderLost&) {
     throw;
+  } catch (const Excluded&) {
+    membership.abandon();
+    throw;
   } catch (const LeadLost& error) {
     // A follower has seen the mark of the next leader.
     if (!membership.leads()) membership.lose_leader(error.what());
@@ -120,6 +124,28 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
   return place;
 }
 
+/// How this agent joins the run again that has excluded it: with its number, in whose place another may be.
+/// Throws CommError when it has done so too often.
+MembershipOptions place_again(MembershipOptions place, const Excluded& why, RunSeries& series) {
+  if (!series.restarts.take(base::monotonic_seconds()))
+    throw base::comm_error(std::string(why.what()) + "; it does not join again: restarts (" +
+                           std::to_string(series.whole.restarts) + ") within 10 minutes are used up");
+  const double wait = series.whole.checkpoint.partner_wait_seconds;
+  place.nodes.node = why.node;
+  place.spare = why.spare;
+  place.again = true;
+  place.timeout_seconds = wait;
+  place.lead.folders = {};
+  place.lead.faults_done = series.faults_done;
+  // The others went on: what is in its memory is of no use to them.
+  series.survived.clear();
+  series.folders.clear();
+  series.first = false;
+  log::warn("{}; this agent tries to join again for up to {} (checkpoint.partner.wait)", why.what(),
+            io::duration_text(wait));
+  return place;
+}
+
 /// With a coordinator the run goes on when its leader is lost.
 AgentResult run_led(const AgentOptions& options, RunSeries& series) {
   MembershipOptions place = membership_of(options, series);
@@ -130,6 +156,8 @@ AgentResult run_led(const AgentOptions& options, RunSeries& series) {
       return run_with(options, membership, series);
     } catch (const LeaderLost& lost) {
       place = next_place(place, lost, series);
+    } catch (const Excluded& excluded) {
+      place = place_again(place, excluded, series);
     }
   }
 }

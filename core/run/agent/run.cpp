@@ -168,6 +168,11 @@ AgentResult Run::run() {
   } catch (const LeaderLost&) {
     leave_to_next_leader();
     throw;
+  } catch (const Excluded&) {
+    attempt_->kill_workers();
+    writer_.abandon();
+    if (sinks_started_) finish("goes on without this node");
+    throw;
   } catch (const std::exception& error) {
     if (membership_.lead_is_lost()) leave_without_lead(error);
     const End end = end_by(error);
@@ -313,6 +318,8 @@ void Run::wait_for_events(std::optional<double> seconds) {
 /// Where the leader has ended the run by an error, this agent ends by it.
 void Run::throw_received_failure() {
   if (!membership_.end()->failed) return;
+  if (membership_.end()->excludes && may_join_again())
+    throw Excluded(membership_.end()->message, membership_.node(), false);
   drain_quietly();
   base::throw_error(membership_.end()->kind, membership_.end()->message);
 }
@@ -320,6 +327,7 @@ void Run::throw_received_failure() {
 void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
+  if (!surviving_.excluded.empty()) throw Excluded(surviving_.excluded, membership_.node(), false);
   const std::string message = with_last_checkpoint(failure);
   // No scheduler is to start it again, unless other hosts may do.
   if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMaxInAllRuns))

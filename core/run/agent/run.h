@@ -235,10 +235,7 @@ class Run {
   Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
   /// Whether that is of a snapshot that was dropped when the workers started again.
-  bool stale(std::int64_t step, std::int64_t attempt) const {
-    if (dropped_after_) return step > *dropped_after_;
-    return attempt < attempt_->number() && step > start_.step;
-  }
+  bool stale(std::int64_t step, std::int64_t attempt) const;
   std::int64_t folder_attempt(std::int64_t step) const;
   // Copies in the durable tier (run_durable.cpp).
   void begin_durable();
@@ -277,6 +274,7 @@ class Run {
   std::vector<HeldCopy> held_copies() const;
   std::optional<InMemory> newest_in_memory(bool without_node) const;
   bool may_return(std::int64_t node) const;
+  bool may_join_again() const;
   void lose_for_now(std::int64_t node, const std::string& why);
   void fail_without(std::int64_t node, const std::string& why);
   void give_up_saves_of_lost();

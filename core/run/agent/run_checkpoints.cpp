@@ -252,6 +252,11 @@ void Run::drop_saves_after(std::int64_t step) {
   for (const std::int64_t saved : idle) release(saved);
 }
 
+bool Run::stale(std::int64_t step, std::int64_t attempt) const {
+  if (dropped_after_) return step > *dropped_after_;
+  return attempt < attempt_->number() && step > start_.step;
+}
+
 /// A step that is saved again has another folder.
 std::int64_t Run::folder_attempt(std::int64_t step) const {
   const auto known = folders_.find(step);

@@ -60,6 +60,7 @@ struct SurvivingStates {
   Go begun_with;                            ///< the leader's, of its first attempt
   std::int64_t disk_step = 0;               ///< of the newest checkpoint as this run began; 0: there was none
   std::vector<Membership::Event> deferred;  ///< that came before it began
+  std::string excluded;  ///< why the others may go on without this agent; empty: they do not
 };
 
 /// "the snapshots of step 40 in the memory of node 0 and node 2": where ranks begin, of a `Go` with sources.

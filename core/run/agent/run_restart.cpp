@@ -105,7 +105,7 @@ Run::Next Run::lead_restart() {
     go.tokens = choice->cut.tokens;
     go.cut = choice->cut;
     go.sources = choice->sources;
-  } else if (first_step_ > surviving_.disk_step) {
+  } else if (first_step_ > std::max(surviving_.disk_step, completed_step_)) {
     return begin_anew_from_disk();
   } else if (const std::string problem = find_checkpoint(go); !problem.empty()) {
     log::error("the workers do not start again: {}", problem);

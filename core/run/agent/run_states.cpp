@@ -213,6 +213,7 @@ std::optional<io::CheckpointStore::Found> Run::find_in_memory() {
   surviving_.begun_with.cut = choice->cut;
   surviving_.begun_with.sources = choice->sources;
   surviving_.begun_with.from_memory = true;
+  surviving_.begun_with.step = choice->cut.step;
   io::CheckpointStore::Found found;
   found.manifest = io::parse_manifest(offer->offer.head);
   found.where = {.step = choice->cut.step, .path = to_text(surviving_.begun_with)};

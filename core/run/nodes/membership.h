@@ -55,6 +55,7 @@ struct MembershipOptions {
   /// the others (TokenFile).
   std::optional<parallel::JobToken> token = {};
   bool spare = false;  ///< this agent waits until a node is lost, and takes its place
+  bool again = false;  ///< it was of the run before (Excluded): a host that refuses connections has ended it
   LeadOptions lead = {};
   /// Called while this agent waits for `Go`: its answer to a leader that asks what it holds in memory.
   std::function<std::vector<StateShown>(const ShowState&)> show_state = {};
@@ -68,6 +69,15 @@ struct LeaderLost : base::CommError {
   std::int64_t node;   ///< of the agent that throws it
   bool spare;          ///< it is one
   std::int64_t epoch;  ///< of the lead that it followed
+};
+
+/// The run goes on, or may, without this agent: its host was frozen or cut off. It may join again.
+struct Excluded : base::CommError {
+  Excluded(const std::string& why, std::int64_t its_node, bool is_spare,
+           std::source_location where = std::source_location::current())
+      : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare) {}
+  std::int64_t node;  ///< of the agent that throws it
+  bool spare;         ///< it is one
 };
 
 /// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
@@ -262,7 +272,7 @@ class Membership {
   bool link_is_dropped() const;
   void restore_link();
   Member* member_of_beats(std::int64_t beats);
-  void part_with(Member& member, const std::string& why);
+  void part_with(Member& member, const std::string& why, bool excludes = false);
   std::string missing() const;
   void agree_on_isa();
   std::string host_of(std::int64_t node) const;

@@ -97,11 +97,8 @@ json body(const SaveFailed& m) {
           {"failures", m.failures}};
 }
 json body(const End& m) {
-  return {{"type", "end"},
-          {"failed", m.failed},
-          {"kind", base::to_string(m.kind)},
-          {"message", m.message},
-          {"signal", m.stop_signal}};
+  return {{"type", "end"},        {"failed", m.failed},      {"kind", base::to_string(m.kind)},
+          {"message", m.message}, {"signal", m.stop_signal}, {"excludes", m.excludes}};
 }
 json body(const NodeReady& m) {
   json rates = json::array();
@@ -301,7 +298,8 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
-    if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
+    if (type == "end")
+      return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal"), j.at("excludes")};
     if (type == "ready") return node_ready(j);
     if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {

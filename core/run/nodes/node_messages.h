@@ -162,7 +162,8 @@ struct End {
   bool failed = false;
   base::ErrorKind kind = base::ErrorKind::comm;  ///< of a failed one
   std::string message = {};
-  int stop_signal = 0;  ///< of one that is not: what stopped it; 0: it is done
+  int stop_signal = 0;    ///< of one that is not: what stopped it; 0: it is done
+  bool excludes = false;  ///< of one that failed: only for the agent that gets it, which counts as lost
 };
 
 // ---- To the leader ----
