@@ -297,6 +297,7 @@ class Elastic(HostsTest):
             # Another order of sums, which hundreds of steps amplify to 1.2e-4; a wrong sample changes a loss by percents.
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
+    @unittest.skipUnless(FULL, SLICE)
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
         self.begin("elastic", *steps, *self.MORE)
@@ -472,6 +473,21 @@ class Links(HostsTest):
         self.hosts.restore(1)
         self.finish_spared()
         self.assertEqual((self.events_of("node"), self.events_of("restart"), self.events_of("hang")), ([], [], []))
+
+    @unittest.skipUnless(FULL, SLICE)
+    def test_a_host_that_is_cut_off_too_often_does_not_join_again(self):
+        self.begin("often", *LONG, *MEMORY, "--set", "restarts=1")
+        self.apart()
+        self.train_until(8)
+        self.hosts.cut(1)
+        self.read_until(self.agents[1], "this agent tries to join again")
+        self.hosts.restore(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.cut(1)
+        self.assertRegex(self.finish_one(self.agents[1], status=7),
+                         r"node 0 .* was lost .*; it does not join again: restarts \(1\) within 10 minutes are used up")
+        self.finish_one(self.agents[0], status=7)
 
     @unittest.skipUnless(FULL, SLICE)
     def test_a_host_that_was_cut_off_comes_back_when_the_link_is_restored(self):

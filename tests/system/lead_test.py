@@ -44,6 +44,7 @@ class LeadTest(HostsTest):
 
 
 class Moves(LeadTest):
+    @unittest.skipUnless(FULL, SLICE)
     def test_a_spare_takes_the_lead(self):
         self.begin("spare", *LONGER, spares=1)
         self.train_until(12)

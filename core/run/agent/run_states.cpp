@@ -38,11 +38,11 @@ std::string text_of(const StateCut& cut, const std::vector<StateSource>& sources
   return fmt::format("the snapshots of step {} in the memory of {}", cut.step, names);
 }
 
-/// Every tensor of a checkpoint of the job, whole, by a dry run of the job on one rank. Throws CapacityError
-/// where the device cannot meet `attention.require`.
+/// Every tensor of a checkpoint of the job, whole, by a dry run of the job on one rank.
 std::vector<io::TensorSlice> whole_state(const job::JobSpec& job, const parallel::Topology& topology) {
   job::JobSpec alone = job;
   alone.parallel = {};
+  alone.attention.require = job::AttentionRequire::any;  // one rank may be asked for what the job's never are
   alone.cluster.nodes = 1;
   return rank::dry_run(alone, rank::layout_of(alone, topology), 0, topology.device).state;
 }
@@ -183,12 +183,7 @@ std::optional<StateChoice> Run::choose_in_memory(std::int64_t most_step, const T
     std::erase_if(surviving_.asked, [&](std::int64_t node) { return !membership_.is_there(node); });
   }
   if (surviving_.shown.empty()) return std::nullopt;
-  try {
-    return choose_state(surviving_.shown, whole_state(job_, topology_), most_step);
-  } catch (const base::CapacityError& error) {
-    log::warn("the state in memory cannot be judged: {}", error.what());
-    return std::nullopt;
-  }
+  return choose_state(surviving_.shown, whole_state(job_, topology_), most_step);
 }
 
 /// For a run that begins after another size or another leader: where it goes on without a checkpoint. None
