@@ -486,7 +486,7 @@ class Links(HostsTest):
         self.train_until(self.last_step(self.name) + 6)
         self.hosts.cut(1)
         self.assertRegex(self.finish_one(self.agents[1], status=7),
-                         r"node 0 .* was lost .*; it does not join again: restarts \(1\) within 10 minutes are used up")
+                         r"node 0 .*was lost .*; it does not join again: restarts \(1\) within 10 minutes are used up")
         self.finish_one(self.agents[0], status=7)
 
     @unittest.skipUnless(FULL, SLICE)
