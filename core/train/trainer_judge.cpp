@@ -25,8 +25,8 @@ void Trainer::take_judging(Arena& persistent) {
   judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
 }
 
-/// The sum of losses that this rank adds. The host waits for the device, as a report does: what holds it up
-/// is what runs there.
+/// Reads the sum of losses that this rank adds. The host waits for the device as in `report`, and the page
+/// says so, because a delay here comes from the device's operations.
 void Trainer::read_own_loss(const Tensor& loss) {
   page_->enter(Activity::report);
   backend_.read_back(*compute_, loss, std::as_writable_bytes(std::span(&own_loss_, 1)));

@@ -1,12 +1,12 @@
-// What watching a rank costs its steps: the page that shows what it does, the ring of its operations, the
-// agent's looks at both and, with --hash-every, hashes of what replicas hold. One process trains a small job,
-// a thread per rank; short blocks of steps with and without all of that take turns in random order, so that
-// whatever else the machine does meets both alike. A third of the pairs of blocks is without on both sides:
-// what they show is the error of the method.
+// Cost of supervision per step: the rank's status page, the ring of its operations, the agent's reads of both
+// and, with --hash-every, hashes of the replicas' state. One process trains a small job, a thread per rank;
+// short blocks of steps with and without supervision alternate in random order, so that other work on the
+// machine affects both alike. In a third of the pairs both blocks are without: their difference is the error
+// of the method.
 //
 //   supervision_bench [--seconds N] [--block STEPS] [--hash-every N] [--set KEY=VALUE ...]
 //
-// The writes of the page cannot be left out of a step: blocks with them make as many once more.
+// A step always writes the page: blocks with supervision write it twice.
 
 #include <poll.h>
 #include <unistd.h>
@@ -39,7 +39,7 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kSettle =
-    2;  // steps of a block that are not counted: other buffers come into the caches
+    2;  // first steps of a block, not counted: they warm the caches with other buffers
 
 struct Args {
   double seconds = 240;
@@ -74,7 +74,7 @@ core::job::JobSpec bench_job(const Args& args) {
       "bench.yaml", settings);
 }
 
-/// A communicator that records its operations while `on`, and one that does not else.
+/// Uses the recording communicator while `on` and the plain one otherwise.
 class Switched final : public parallel::Communicator {
  public:
   using Ptr = std::unique_ptr<parallel::Communicator>;
@@ -119,7 +119,7 @@ class Switched final : public parallel::Communicator {
  private:
   parallel::Communicator& now() const { return *inner_[is_on_ ? 1 : 0]; }
   std::array<Ptr, 2> inner_;
-  const bool& is_on_;  ///< of the rank's own thread
+  const bool& is_on_;  ///< written by the rank's own thread
 };
 
 class SwitchedWorld final : public parallel::World {
@@ -143,7 +143,7 @@ class SwitchedWorld final : public parallel::World {
   const bool& is_on_;
 };
 
-/// Which sides of a pair of blocks are watched, in the order that they run in.
+/// Which blocks of a pair are supervised, in the order of execution.
 struct Pair {
   bool first = false, second = false;
 };
@@ -169,7 +169,7 @@ void print_ratio(const char* what, const std::vector<double>& ratios) {
               100 * (io::median(ratios) - 1), 100 * (low - 1), 100 * (high - 1));
 }
 
-/// Looks at the ranks as an agent does, while they are watched.
+/// Reads the pages of the ranks as an agent does, while supervision is on.
 void look(const base::Segment& flights, std::int64_t ranks, const std::atomic<bool>& on,
           const std::atomic<bool>& over) {
   core::run::RankWatch watch(flights, {0, ranks}, 0);

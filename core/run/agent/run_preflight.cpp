@@ -2,11 +2,11 @@
 
 #include "core/run/agent/run.h"
 
-// Part of the run (run.h): nodes and ranks are looked at before the first step of each attempt.
+// Part of the run (run.h): checks of nodes and ranks before the first step of each attempt.
 
 namespace trainerd::core::run {
 
-/// The storage is tried while the ranks start.
+/// Starts the storage probe, which runs while the ranks start.
 void Run::begin_preflight() {
   if (!job_.supervise.preflight) return;
   storage_probe_.emplace(
@@ -23,7 +23,7 @@ NodeReady Run::preflight(NodeReady ready) {
   return ready;
 }
 
-/// Findings that are no errors: each is a warning once, and the run goes on. On the leader.
+/// On the leader: reports each finding once, as a warning. The run goes on.
 void Run::judge_preflight(const ReadyRanks& ready) {
   if (!membership_.leads() || !job_.supervise.preflight) return;
   const auto report = [&](const char* part, const std::string& place, const std::string& what) {

@@ -28,9 +28,9 @@ using nlohmann::json;
 
 constexpr double kConnectSeconds = 10;
 constexpr double kTrySeconds = 1;
-// Between two looks whether the copy is still wanted.
+// Interval between two checks whether the copy is still wanted.
 constexpr double kWaitSeconds = 0.5;
-// Complete copies of a node: while one comes, the one that all nodes' partners have stays.
+// Complete copies kept per node: the one that all partners keep stays while a newer one arrives.
 constexpr std::size_t kKept = 2;
 
 std::string key_of(std::int64_t attempt, std::int64_t node) {
@@ -102,8 +102,8 @@ void Partner::State::serve(Channel& channel, const std::string& text) {
   else unknown_message(what);
 }
 
-/// A copy counts when all of it is here as it was sent. The one that all nodes' partners have stays until
-/// then.
+/// Keeps a copy once all of it has arrived with correct hashes. Until then the copy that all partners keep
+/// stays.
 void Partner::State::keep(Channel& channel) {
   NodeCopy room;
   try {
@@ -139,7 +139,7 @@ void Partner::State::keep(Channel& channel) {
   }
 }
 
-/// Steps of an earlier attempt may be done again by now.
+/// The steps of an earlier attempt may be done again by now, with a new copy.
 void Partner::State::require_present(std::int64_t sent_in) const {
   if (sent_in < attempt) throw base::comm_error("it is of an attempt of the run that has ended");
 }
@@ -149,7 +149,7 @@ void Partner::State::give(Channel& channel, std::int64_t node, std::int64_t step
   {
     const std::lock_guard lock(mutex);
     for (const NodeCopy& c : kept[node])
-      if (c.step == step) copy = c;  // the bytes stay as long as somebody holds them
+      if (c.step == step) copy = c;  // shares ownership of the bytes
   }
   if (copy.ranks.empty())
     channel.send(refusal("node " + std::to_string(options.node) + " has no copy of step " +
@@ -166,7 +166,7 @@ Channel Partner::State::connect(const json& what) {
   std::optional<std::string> word;
   const double start = base::monotonic_seconds();
   while (!word && !is_stopped() && base::monotonic_seconds() < start + kPeerSeconds) try {
-      // The leader may be gone: `stop_sending` must not wait for all of the time.
+      // The leader may be gone; `stop_sending` must not wait for the whole time.
       word = parallel::TcpStore(options.store, options.token, kTrySeconds)
                  .wait(key_of(now, options.partner), kWaitSeconds);
     } catch (const base::CommError&) {
@@ -178,13 +178,13 @@ Channel Partner::State::connect(const json& what) {
                            ", which keeps this node's copies, has not said where it listens");
   std::string why;
   base::UniqueFd fd;
-  // A host that is cut off answers nothing: `stop_sending` must not wait for all of the time.
+  // A host that is cut off does not answer; `stop_sending` must not wait for the whole time.
   for (double tries = kConnectSeconds / kTrySeconds; !fd && tries > 0; --tries) {
     const double begin = base::monotonic_seconds();
-    // One that is stopped takes the connection and does not answer.
+    // A stopped process accepts the connection and does not answer.
     fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why,
                               [this](int descriptor) { show_outgoing(descriptor); });
-    if (is_stopped() || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
+    if (is_stopped() || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused at once
   }
   if (!fd)
     throw base::comm_error("node " + std::to_string(options.partner) + " at " + where->text() + ": " + why);
@@ -220,7 +220,7 @@ void Partner::send(NodeCopy copy, std::int64_t kept_by_all) {
   s.outgoing = std::thread([&s, kept_by_all, sent_in, copy = std::move(copy)]() mutable {
     Sent sent{.step = copy.step, .bytes = copy.bytes(), .seconds = 0, .problem = {}};
     const double start = base::monotonic_seconds();
-    std::optional<Channel> channel;  // closed once no other thread can shut it down
+    std::optional<Channel> channel;  // closed only when no other thread can shut it down
     try {
       for (NodeCopy::Rank& rank : copy.ranks) rank.xxh3 = io::xxh3_hex(bytes_of(rank));
       // `connect` registers the descriptor, so that `close_outgoing` can shut it down.

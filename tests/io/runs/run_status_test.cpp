@@ -72,7 +72,7 @@ TEST_CASE("a status read back from its JSON is the same") {
   CHECK(back.ranks[1].used_bytes == 9);
   CHECK_FALSE(back.ranks[0].used_bytes.has_value());
   CHECK(back.memory_used_bytes == 9);
-  CHECK(back.memory_planned_bytes == 11);  // of the ranks that have measured it
+  CHECK(back.memory_planned_bytes == 11);  // only of ranks with a measurement
   CHECK(back.series.size() == 4);
   CHECK(back.series[2].loss.count == 0);
   CHECK(back.eta_seconds.value() == Approx(46));

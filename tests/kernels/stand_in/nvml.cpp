@@ -1,5 +1,5 @@
-// A libnvidia-ml.so.1 of two devices. The second knows neither its power, its energy nor its memory errors.
-// Memory in use grows with each reading.
+// A libnvidia-ml.so.1 with two devices. The second reports no power, energy or memory errors. Memory in use
+// grows with each reading.
 
 #include <cstdio>
 #include <cstring>
