@@ -50,7 +50,8 @@ DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int
           record.flops(job.microbatches()),
           staging_bytes(job, layout, rank),
           overhead_bytes(job, layout, rank),
-          record.attention_limit_bytes};
+          record.attention_limit_bytes,
+          record.state};
 }
 
 std::int64_t overhead_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/job/job.h"
+#include "io/checkpoint/checkpoint.h"
 #include "kernels/memory/memory.h"
 #include "kernels/target/target.h"
 #include "parallel/layout/layout.h"
@@ -19,6 +20,8 @@ struct DryRun {
   std::int64_t staging_bytes = 0;          ///< pinned host memory for snapshots and staged communication
   std::int64_t overhead_bytes = 0;         ///< of a CUDA device, not in `memory`: the reserves below
   std::int64_t attention_limit_bytes = 0;  ///< for Backend::limit_attention
+  /// The boxes of the rank's state, those included that other ranks save: what it loads of a checkpoint.
+  std::vector<io::TensorSlice> state = {};
 };
 
 /// The totals of `record_rank`. The real run allocates exactly this memory. Throws CapacityError if the job's

@@ -145,7 +145,10 @@ RankRecord record_once(const job::JobSpec& job, const parallel::Layout& layout, 
   record.memory = memory.budget();
   for (const train::SlotCounts& counts : alike) record.memory_alike.push_back(memory.budget_with(counts));
   record.attention_limit_bytes = target.attention_limit_bytes;
-  record.snapshot_bytes = train::Snapshot(trainer.params()).bytes();
+  const train::Snapshot snapshot(trainer.params());
+  record.snapshot_bytes = snapshot.bytes();
+  record.state = snapshot.slices();
+  record.state.insert(record.state.end(), snapshot.borrowed().begin(), snapshot.borrowed().end());
   return record;
 }
 

@@ -10,6 +10,7 @@
 
 #include "core/job/job.h"
 #include "core/train/rank_schedule.h"
+#include "io/checkpoint/checkpoint.h"
 #include "kernels/cost/cost.h"
 #include "kernels/memory/memory.h"
 #include "kernels/ops/op_class.h"
@@ -71,6 +72,7 @@ struct RankRecord {
   std::vector<kernels::MemoryBudget> memory_alike;  ///< for each requested slot count
   std::int64_t snapshot_bytes = 0;                  ///< of this rank's share of a checkpoint
   std::int64_t attention_limit_bytes = 0;           ///< Target::attention_limit_bytes of this record
+  std::vector<io::TensorSlice> state;               ///< see DryRun
 
   /// How often a key's segment runs per step.
   static std::int64_t times(const ActionKey& key, std::int64_t microbatches);

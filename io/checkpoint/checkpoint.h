@@ -231,6 +231,8 @@ Manifest verify_checkpoint(const Storage& storage);
 
 /// Returns true if every element of `box` lies in a box of `held`. All are boxes of the same tensor.
 bool covers(std::span<const TensorSlice> held, const TensorSlice& box);
+/// Whether the two are of one tensor and have an element in common.
+bool overlap(const TensorSlice& a, const TensorSlice& b);
 
 /// Reads boxes of logical tensors from a checkpoint of any layout. Reads only the bytes that it needs.
 class CheckpointReader {

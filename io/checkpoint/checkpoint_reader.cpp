@@ -110,6 +110,10 @@ bool covers(std::span<const TensorSlice> held, const TensorSlice& box) {
   return missing.empty();
 }
 
+bool overlap(const TensorSlice& a, const TensorSlice& b) {
+  return a.name == b.name && a.begin.size() == b.begin.size() && intersect(box_of(a), box_of(b));
+}
+
 struct CheckpointReader::State {
   struct Shard {
     std::unique_ptr<StoredFile> file;

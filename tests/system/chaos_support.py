@@ -88,6 +88,10 @@ class Plan:
             self.wrong_from = step
         self.steps = min(STEPS, step + rng.randrange(6, 14))
 
+    def copied(self):
+        """Whether all of a lost node's state is on another: its partner has it, or a replica does (ZeRO 0)."""
+        return self.nodes == 1 or self.partner or self.layout == "dp2-zero0"
+
     def inside(self):
         own = []
         for fault in self.faults:
@@ -309,8 +313,9 @@ def costs(plan, driver, events):
                 cost["detect"] = corrupt["wall_time"] - when
             if recovered and restart:
                 r = recovered["recovery"]
+                from_disk = plan.memory > 0 and "checkpoint " in restart["message"].rsplit("(", 1)[-1]
                 cost = {"detect": max(0.0, r["noticed"] - when), "recover": r["noticed"] - when + r["total_seconds"],
-                        "groups": r["groups_seconds"], "disk": plan.memory > 0 and "checkpoint " in restart["message"].rsplit("(", 1)[-1]}
+                        "groups": r["groups_seconds"], "disk": from_disk, "copied": from_disk and plan.copied()}
             if hang and kind in HANGS:
                 deadline = next(float(m[1]) for line in hang["details"] if (m := re.fullmatch(r"its deadline was (\d+\.\d) s", line)))
                 cost["over"] = hang["wall_time"] - when - deadline
@@ -337,10 +342,10 @@ def print_table(found, file=sys.stderr):
         values = [c[key] for c in costs if key in c]
         return f"{statistics.median(values):7.2f} {max(values):7.2f}" if values else f"{'-':>7} {'-':>7}"
 
-    print(f"{'fault':26} {'count':>6} {'detected':>15} {'over its deadline':>17} {'recovered':>15} {'groups':>15} {'disk read':>9}   (seconds: median, most; of runs with checkpoint.memory)",
+    print(f"{'fault':26} {'count':>6} {'detected':>15} {'over its deadline':>17} {'recovered':>15} {'groups':>15} {'disk read':>9} {'though copied':>13}   (seconds: median, most; of runs with checkpoint.memory)",
           file=file)
     for kind in sorted({k for k, _ in found}):
         of = [c for k, c in found if k == kind]
-        disk = sum(c.get("disk", False) for c in of)
-        print(f"{kind:26} {len(of):6} {numbers(of, 'detect')} {numbers(of, 'over'):>17} {numbers(of, 'recover')} {numbers(of, 'groups')} {disk:9}", file=file)
+        disk, copied = (sum(c.get(key, False) for c in of) for key in ("disk", "copied"))
+        print(f"{kind:26} {len(of):6} {numbers(of, 'detect')} {numbers(of, 'over'):>17} {numbers(of, 'recover')} {numbers(of, 'groups')} {disk:9} {copied:13}", file=file)
     print(f"{'all':26} {len(found):6}", file=file, flush=True)

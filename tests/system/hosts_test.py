@@ -64,6 +64,22 @@ class HostsTest(RestartTest):
         self.assertGreaterEqual(float(seconds), DEAD)
         self.assertLess(float(seconds), DEAD + SOON)
 
+    def stop_all(self, gone=()):
+        """Asks the run to stop: all agents but those of hosts that are gone save and end."""
+        self.agents[0].send_signal(signal.SIGTERM)
+        for host, agent in enumerate(self.agents):
+            if host not in gone:
+                self.finish_one(agent, status=143)
+        self.assert_samples_once(self.name)
+
+    def tearDown(self):
+        """The ledger of each run that is over and trained."""
+        over = all(agent.poll() is not None for agent in getattr(self, "agents", []))
+        name = getattr(self, "name", None)
+        if over and name and (self.root / name / "samples.jsonl").exists():
+            self.assert_samples_once(name)
+        super().tearDown()
+
     def finish_spared(self, gone=(), whole=WHOLE):
         """All agents except those of the hosts `gone` succeed, with the losses of the undisturbed run."""
         outputs = self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
@@ -143,21 +159,36 @@ class Replaced(HostsTest):
         for sample in (r"trainerd_spares 0\n", r"trainerd_nodes_lost_total 1\n", r'trainerd_restores_total\{tier="partner"\} 1\n'):
             self.assertRegex(metrics, sample)
         if self.hosts.apart:
-            self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
-            self.hosts.restore(1)
+            self.assert_lost(self.read_until(self.agents[1], "this agent tries to join again"), 0)
+            self.hosts.signal(1, signal.SIGKILL)
         self.finish_spared(gone=[1])
         self.assertRegex("\n".join(self.events_of("node")), r"node 1 .*was lost after step \d+: node 1 .* takes its place")
 
     @unittest.skipUnless(FULL, SLICE)
-    def test_a_host_that_was_stopped_and_replaced_ends_when_it_goes_on(self):
-        self.begin("frozen", *WHOLE, *DISK, "--set", "steps=400", spares=1)
+    def test_a_host_that_was_stopped_and_replaced_is_a_spare_when_it_goes_on(self):
+        self.begin("frozen", *LONG, *DISK, spares=1)
         self.train_until(12)
         self.hosts.signal(1, signal.SIGSTOP)
         self.assertRegex(self.read_until(self.agents[0], "restarted: "), r"from step \d+ \(checkpoint ")
         self.hosts.signal(1, signal.SIGCONT)
-        self.assertRegex(self.finish_one(self.agents[1], status=7), "counts as lost|node 0 .* was lost")
-        self.assert_gone(1)
-        self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "steps=400"])
+        self.assertRegex(self.read_until(self.agents[1], "this agent tries to join again"), "counts as lost|node 0 .* was lost")
+        self.wait_for(self.agents[0], lambda: any("waits as a spare" in m for m in self.events_of("node")), "it is a spare")
+        self.stop_all()
+
+    def test_a_host_whose_link_is_restored_comes_back_by_itself_and_takes_over_again(self):
+        self.begin("rejoined", *LONG, *MEMORY, spares=1)
+        self.apart()
+        self.train_until(8)
+        self.hosts.cut(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.read_until(self.agents[1], "this agent tries to join again")
+        self.hosts.restore(1)
+        self.wait_for(self.agents[0], lambda: any("waits as a spare" in m for m in self.events_of("node")), "it is a spare")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.signal(2, signal.SIGKILL)
+        self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
+        self.train_until(self.last_step(self.name) + 6)
+        self.stop_all(gone=[2])
 
     def test_two_hosts_at_once_are_replaced_by_two_spares(self):
         self.begin("two", *WHOLE, *DISK, nodes=3, spares=2)
@@ -235,6 +266,25 @@ class Replaced(HostsTest):
                 self.assertFalse((self.root / way / "checkpoints").exists() and self.checkpoints(way))
 
 
+class Survives(HostsTest):
+    """No checkpoint is written before the end: the state can only come from memory."""
+
+    def assert_no_disk(self):
+        self.assertFalse((self.root / self.name / "checkpoints").exists() and self.checkpoints(self.name))
+
+    def test_of_a_replica_on_another_node_all_begin_anew(self):
+        # ZeRO 0, and no partner: the first replica has saved all of the state.
+        self.begin("replica", *WHOLE, "--set", "checkpoint={every: 0, memory: 2}", "--set", "parallel.zero=0", spares=1)
+        self.train_until(12)
+        last = self.last_step(self.name)
+        self.hosts.signal(1, signal.SIGKILL)
+        line = self.read_until(self.agents[0], "restarted: ")
+        step = int(re.search(r"from step (\d+) \(the snapshots of step \d+ in the memory of node 0\)", line).group(1))
+        self.assertGreater(step, last - 12)
+        self.assert_no_disk()
+        self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "parallel.zero=0"])
+
+
 class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 
@@ -247,6 +297,7 @@ class Elastic(HostsTest):
             # Hundreds of steps amplify another order of sums to 1.2e-4; a wrong sample changes a loss by several percent.
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
+    @unittest.skipUnless(FULL, SLICE)
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
         self.begin("elastic", *steps, *self.MORE)
@@ -263,6 +314,25 @@ class Elastic(HostsTest):
         self.assertTrue(any("parallel.dp" in change for change in changes), changes)
         self.assertIn("a node has come: the run goes on with 2 nodes and dp 2 after this step", self.events_of("node"))
         self.assertRegex("\n".join(self.events_of("stop")), r"stopped after step \d+ to go on with more nodes")
+
+    def test_a_job_shrinks_and_grows_from_memory_and_no_disk_is_read(self):
+        # The lost node's part is its partner's copy; with the others' own it is cut for the layout that is left, and for the larger one later.
+        steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
+        self.begin("resharded", *steps, *self.MORE, *MEMORY, nodes=3)
+        self.train_until(12)
+        last = self.last_step(self.name)
+        self.hosts.signal(2, signal.SIGKILL)
+        goes_on = lambda nodes: [e for e in self.events(self.name) if e["event"] == "resume" and f"memory of {nodes}" in e["message"]]
+        [event] = self.wait_for(self.agents[0], lambda: goes_on("node 0 and node 1"), "it shrinks")
+        step = int(re.search(r"training goes on after step (\d+), from the snapshots of step \1 in", event["message"]).group(1))
+        self.assertGreater(step, last - 12)
+        self.assertFalse((self.root / self.name / "checkpoints").exists() and self.checkpoints(self.name))
+        self.train_until(self.last_step(self.name) + 12)
+        self.agents[2] = self.agent(2, 2)
+        self.wait_for(self.agents[0], lambda: any("goes on with 3 nodes and dp 3" in m for m in self.events_of("node")), "it grows")
+        self.wait_for(self.agents[0], lambda: len(goes_on("node 0 and node 1")) == 2, "from memory too")
+        self.finish(self.agents)
+        self.assert_close(*steps, *DP[3])
 
     def test_the_planner_chooses_another_layout_where_no_whole_replica_is_left(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
@@ -405,14 +475,28 @@ class Links(HostsTest):
         self.assertEqual((self.events_of("node"), self.events_of("restart"), self.events_of("hang")), ([], [], []))
 
     @unittest.skipUnless(FULL, SLICE)
+    def test_a_host_that_is_cut_off_too_often_does_not_join_again(self):
+        self.begin("often", *LONG, *MEMORY, "--set", "restarts=1")
+        self.apart()
+        self.train_until(8)
+        self.hosts.cut(1)
+        self.read_until(self.agents[1], "this agent tries to join again")
+        self.hosts.restore(1)
+        self.read_until(self.agents[0], "restarted: ")
+        self.train_until(self.last_step(self.name) + 6)
+        self.hosts.cut(1)
+        self.assertRegex(self.finish_one(self.agents[1], status=7),
+                         r"node 0 .*was lost .*; it does not join again: restarts \(1\) within 10 minutes are used up")
+        self.finish_one(self.agents[0], status=7)
+
+    @unittest.skipUnless(FULL, SLICE)
     def test_a_host_that_was_cut_off_comes_back_when_the_link_is_restored(self):
         self.begin("back", *WHOLE, *MEMORY)
         self.apart()
         self.train_until(12)
         self.hosts.cut(1)
-        self.assert_lost(self.finish_one(self.agents[1], status=7), 0)
+        self.assert_lost(self.read_until(self.agents[1], "this agent tries to join again"), 0)
         self.hosts.restore(1)
-        self.agents[1] = self.agent(1, 1)
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
         self.finish_spared()
 

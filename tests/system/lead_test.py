@@ -44,6 +44,7 @@ class LeadTest(HostsTest):
 
 
 class Moves(LeadTest):
+    @unittest.skipUnless(FULL, SLICE)
     def test_a_spare_takes_the_lead(self):
         self.begin("spare", *LONGER, spares=1)
         self.train_until(12)
@@ -52,6 +53,19 @@ class Moves(LeadTest):
         output = self.finish_spared(gone=[0], whole=LONGER)[0]
         self.assertRegex(output, r"node 0 .*was lost after step \d+: .*; this agent waits for another that leads")
         self.assertIn(f"{self.hosts.names[0] if self.hosts.apart else ''} has the lead still, until its lease is over", output)
+        self.assert_lead_moved(2)
+
+    def test_a_spare_takes_the_lead_and_no_disk_is_read(self):
+        self.begin("memory", *LONGER, "--set", "checkpoint={every: 0, memory: 2, partner: true}", spares=1)
+        self.train_until(12)
+        last = self.last_step(self.name)
+        self.hosts.signal(0, signal.SIGKILL)
+        # Node 1 holds its own snapshots, and as a partner the lost leader's.
+        line = self.read_until(self.agents[2], "resuming from the snapshots")
+        step = int(re.search(r"resuming from the snapshots of step (\d+) in the memory of node 1 ", line).group(1))
+        self.assertGreater(step, last - 12)
+        self.assertFalse((self.root / self.name / "checkpoints").exists() and self.checkpoints(self.name))
+        self.finish_spared(gone=[0], whole=LONGER)
         self.assert_lead_moved(2)
 
     @unittest.skipUnless(FULL, SLICE)

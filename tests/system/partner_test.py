@@ -105,6 +105,25 @@ class PartnerTest(RestartTest):
         self.finish(self.agents)
         self.assert_as_whole(self.name, *LOST, *TWO)
 
+    def test_an_agent_whose_state_cannot_be_gathered_is_named(self):
+        # ZeRO 0, and no partner: node 0 has saved the state for both.
+        replicas = ["--set", "parallel.dp=2", "--set", "parallel.zero=0"]
+        port, refuse = free_port(), self.root / "refuse"
+        environment = {**self.preloaded("refused", REFUSED), "REFUSED": str(refuse), "REFUSED_BUT": str(port)}
+        self.begin("ungathered", replicas, "--set", "checkpoint={every: 0, memory: 2}", "--set", "cluster.failures.spares=1", port=port,
+                   environments={1: environment})
+        self.wait_for_step(self.agents[0], 6, self.name)
+        self.lose(1)
+        refuse.touch()
+        self.agents[1] = self.again(1)
+        self.assertIn("the snapshots of step", self.read_until(self.agents[0], "restarted: "))
+        self.assertRegex(self.read_until(self.agents[0], "restarted: "),
+                         r"restarted: node 1 .*: its ranks' state of step \d+ cannot be gathered from the agents that had it: node 0 at [\d.]+:\d+: .*; "
+                         r"the workers start again from step 0 \(the start\)")
+        refuse.unlink()
+        self.finish(self.agents)
+        self.assert_as_whole(self.name, *LOST, *replicas)
+
     def test_agents_of_three_come_back_one_after_the_other(self):
         self.begin("three", THREE, nodes=3)
         for node, at in ((2, 12), (1, 60)):

@@ -8,11 +8,13 @@
 #include "core/run/agent/run.h"
 #include "core/run/coordinator/etcd_coordinator.h"
 #include "core/run/log/log.h"
+#include "core/run/nodes/state_choice.h"
 #include "core/run/stop/early_stop.h"
 #include "core/run/stop/limit_alarm.h"
 #include "core/spec/etcd_url.h"
 #include "io/checkpoint/tiers.h"
 #include "io/hash/hash.h"
+#include "io/text/text.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
@@ -43,14 +45,15 @@ std::shared_ptr<Coordinator> coordinator_of(const job::JobSpec& job) {
                                 .dead_seconds = job.supervise.dead_after_seconds});
 }
 
-MembershipOptions membership_of(const AgentOptions& options, JobSizes& sizes) {
+MembershipOptions membership_of(const AgentOptions& options, RunSeries& series) {
   MembershipOptions membership = *options.membership;
   membership.lead.coordinator = coordinator_of(options.job);
   membership.lead.wait_seconds = options.job.checkpoint.partner_wait_seconds;
-  membership.lead.size_of = [&sizes](std::int64_t nodes) -> LeadOptions::Size {
-    const auto smaller = sizes.on(nodes);
+  membership.lead.size_of = [&series](std::int64_t nodes) -> LeadOptions::Size {
+    const auto smaller = series.sizes.on(nodes);
     return smaller ? LeadOptions::Size{smaller->job.cluster.nodes, smaller->layout} : LeadOptions::Size{};
   };
+  membership.show_state = [&series](const ShowState& m) { return shown_states(m.number, series.survived); };
   return membership;
 }
 
@@ -88,6 +91,9 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
     }
   } catch (const LeaderLost&) {
     throw;
+  } catch (const Excluded&) {
+    membership.abandon();
+    throw;
   } catch (const LeadLost& error) {
     // The follower has seen the mark of a later leader.
     if (!membership.leads()) membership.lose_leader(error.what());
@@ -117,9 +123,31 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
   return place;
 }
 
-/// With a coordinator the run continues when its leader is lost.
+/// How this agent joins the run again that has excluded it: with its number, in whose place another may be.
+/// Throws CommError when it has done so too often.
+MembershipOptions place_again(MembershipOptions place, const Excluded& why, RunSeries& series) {
+  if (!series.restarts.take(base::monotonic_seconds()))
+    throw base::comm_error(std::string(why.what()) + "; it does not join again: restarts (" +
+                           std::to_string(series.whole.restarts) + ") within 10 minutes are used up");
+  const double wait = series.whole.checkpoint.partner_wait_seconds;
+  place.nodes.node = why.node;
+  place.spare = why.spare;
+  place.again = true;
+  place.timeout_seconds = wait;
+  place.lead.folders = {};
+  place.lead.faults_done = series.faults_done;
+  // The others went on: what is in its memory is of no use to them.
+  series.survived.clear();
+  series.folders.clear();
+  series.first = false;
+  log::warn("{}; this agent tries to join again for up to {} (checkpoint.partner.wait)", why.what(),
+            io::duration_text(wait));
+  return place;
+}
+
+/// With a coordinator the run goes on when its leader is lost.
 AgentResult run_led(const AgentOptions& options, RunSeries& series) {
-  MembershipOptions place = membership_of(options, series.sizes);
+  MembershipOptions place = membership_of(options, series);
   for (;;) {
     try {
       arm_time_limit(options.deadline);
@@ -127,6 +155,8 @@ AgentResult run_led(const AgentOptions& options, RunSeries& series) {
       return run_with(options, membership, series);
     } catch (const LeaderLost& lost) {
       place = next_place(place, lost, series);
+    } catch (const Excluded& excluded) {
+      place = place_again(place, excluded, series);
     }
   }
 }

@@ -32,7 +32,7 @@ Attempt::Attempt(Run& run, PlannedWorld plan, std::int64_t number)
               run.membership().alone() ? "" : "-node-" + std::to_string(run.membership().node())),
       ready_(plan_.here, run.membership()) {}
 
-void Attempt::begin(Start start, const HeldStep* held) {
+void Attempt::begin(Start start, const HeldStep* held, const std::optional<Gathered>& gathered) {
   begun_ = true;
   const job::JobSpec& job = run_.job();
   const NodeRanks& here = plan_.here;
@@ -56,9 +56,11 @@ void Attempt::begin(Start start, const HeldStep* held) {
     start.token = token.text();
   }
   announce_ranks();
-  if (held != nullptr) start.held = run_.snapshots().shards(*held);
-  for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held);
-  // Requested while this node waited for the others.
+  start.gathered = gathered.has_value();
+  if (gathered) start.held = gathered->shards;
+  else if (held != nullptr) start.held = run_.snapshots().shards(*held);
+  for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held, gathered);
+  // Asked for while this node waited for the others.
   if (run_.stopping()) send_all(Stop{});
 }
 
@@ -94,7 +96,8 @@ void Attempt::report_memory(std::int64_t rank, std::optional<std::int64_t> used_
           .rank = rank, .planned_bytes = planned.memory.total_bytes(), .used_bytes = used_bytes});
 }
 
-void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep* held) {
+void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep* held,
+                           const std::optional<Gathered>& gathered) {
   const NodeSnapshots& snapshots = run_.snapshots();
   Worker& worker = workers_.emplace_back();
   worker.rank = rank;
@@ -104,8 +107,10 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
                                .held = {}};
   for (const std::shared_ptr<base::Segment>& segment : snapshots.segments(rank))
     memory.segments.push_back(segment->fd());
-  // A rank also loads slices that another rank of the node has saved for it.
-  for (std::int64_t i = 0; held != nullptr && i < plan_.here.count; ++i)
+  // What one rank saves for others is theirs to load too.
+  if (gathered)
+    for (const auto& memory_of_shard : gathered->memory) memory.held.push_back(memory_of_shard->fd());
+  for (std::int64_t i = 0; !gathered && held != nullptr && i < plan_.here.count; ++i)
     memory.held.push_back(
         snapshots.segment(plan_.here.first + i, held->segments.at(static_cast<std::size_t>(i)))->fd());
   auto [ours, theirs] = Channel::make_pair();

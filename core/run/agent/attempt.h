@@ -18,6 +18,7 @@
 #include "core/run/agent/planned_world.h"
 #include "core/run/agent/rank_watch.h"
 #include "core/run/agent/ready_ranks.h"
+#include "core/run/agent/run_parts.h"
 #include "core/run/agent/trace_files.h"
 #include "core/run/supervise/repeated_failure.h"
 #include "core/run/wire/channel.h"
@@ -50,9 +51,10 @@ class Attempt {
   /// `number` counts the attempts of `run` from 1. Starts no worker yet.
   Attempt(Run& run, PlannedWorld plan, std::int64_t number);
 
-  /// Starts the workers from the state that `start` names, or from the snapshot `held` if it is not null.
-  void begin(Start start, const HeldStep* held);
-  /// Appends the descriptors to poll to `fds`.
+  /// Starts the workers where `start` says; with `held`, from that snapshot. With `gathered` they begin from
+  /// these shards, and `held` is their own part of that state, if they have it.
+  void begin(Start start, const HeldStep* held, const std::optional<Gathered>& gathered = {});
+  /// Appends the descriptors to poll.
   void watch(std::vector<pollfd>& fds) const;
   /// Handles the events of the descriptors that `watch` appended, in the same order.
   void take(std::span<const pollfd> fds);
@@ -110,7 +112,8 @@ class Attempt {
   void set_rank_states(io::RankState state);
   void set_rank_state(std::int64_t node, std::int64_t first, std::int64_t count, io::RankState state);
   void report_memory(std::int64_t rank, std::optional<std::int64_t> used_bytes);
-  void start_worker(const Start& start, std::int64_t rank, const HeldStep* held);
+  void start_worker(const Start& start, std::int64_t rank, const HeldStep* held,
+                    const std::optional<Gathered>& gathered);
   void send(Worker& worker, const AgentMessage& message);
   void on_message(Worker& worker);
   void on_worker_end(Worker& worker);

@@ -10,6 +10,7 @@
 
 #include "core/job/job.h"
 #include "core/run/agent/restart_budget.h"
+#include "core/run/nodes/held_state.h"
 #include "core/run/supervise/repeated_failure.h"
 #include "parallel/layout/topology.h"
 
@@ -80,7 +81,9 @@ struct RunSeries {
   struct WentBack {
     std::int64_t from = 0, to = 0;  ///< steps
   };
-  std::optional<WentBack> went_back = {};  ///< latest
+  std::optional<WentBack> went_back = {};  ///< last
+  std::vector<HeldState> survived = {};    ///< in this agent's memory, of sizes and leads before the present
+  bool from_disk = false;                  ///< the next run does not look at them
 };
 
 }  // namespace trainerd::core::run

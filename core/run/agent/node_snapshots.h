@@ -22,6 +22,7 @@ struct HeldStep {
   // Indexed by the rank's place in the node:
   std::vector<std::int64_t> segments;
   std::vector<std::int64_t> bytes;
+  std::int64_t attempt = 1;  ///< of the run, in which it was taken
 };
 
 /// Snapshot memory of a node's ranks: several segments per rank, which outlive the worker processes.

@@ -18,9 +18,11 @@
 
 #include "core/run/coordinator/coordinator.h"
 #include "core/spec/spec.h"
+#include "io/lines/log_lines.h"
 #include "io/lines/step_log.h"
 #include "io/metrics/event_log.h"
 #include "io/metrics/report/page.h"
+#include "io/records/records.h"
 #include "io/storage/file_errors.h"
 #include "io/storage/storage.h"
 #include "kernels/base/atomic_file.h"
@@ -191,6 +193,22 @@ std::optional<std::int64_t> OutputDirectory::recorded_step() const {
     if (const auto* checkpoint = std::get_if<io::CheckpointRecord>(&event)) see(checkpoint->step);
   });
   return last;
+}
+
+std::int64_t OutputDirectory::last_whole_step() const {
+  std::int64_t step = 0;
+  io::read_step_log(steps(), std::numeric_limits<std::int64_t>::max(),
+                    [&](const io::StepRecord& record) { step = std::max(step, record.step); });
+  std::int64_t of_samples = 0;
+  io::read_log_lines(samples(), [&](const std::string& line, bool torn) {
+    if (torn) return false;
+    try {
+      of_samples = std::max(of_samples, io::parse_samples_record(line).step);
+    } catch (const base::DataError&) {  // set aside by whoever opens the log
+    }
+    return true;
+  });
+  return std::min(step, of_samples);
 }
 
 bool OutputDirectory::records_no_checkpoint() const {

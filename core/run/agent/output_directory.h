@@ -50,7 +50,9 @@ class OutputDirectory {
   /// The last step that an earlier run here recorded or saved a checkpoint of; none without such records.
   /// Throws SpecError if they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
-  /// True if there are events of earlier runs and none of a valid checkpoint. Throws as `recorded_step`.
+  /// The last step that steps.jsonl and samples.jsonl both hold; 0: there is none. Throws as `recorded_step`.
+  std::int64_t last_whole_step() const;
+  /// Whether the events of earlier runs are there and none is a checkpoint. Throws as `recorded_step`.
   bool records_no_checkpoint() const;
 
   const std::string& path() const { return path_; }

@@ -123,17 +123,20 @@ void Run::begin() {
   require_lead();
   if (!membership_.leads() || membership_.alone()) return;
   output_.mark(membership_.go().run);
-  membership_.begin({.last_good = last_good_,
-                     .step = step_,
-                     .cursor = start_.cursor,
-                     .tokens = start_.tokens,
-                     .order = start_.order,
-                     .evaluate_first = start_.evaluate_first,
-                     .resume_path = start_.resume_path,
-                     .attempt = attempt_->number(),
-                     .folders = folders_,
-                     .faults_done = start_.faults_done,
-                     .spikes = start_.spikes});
+  Go go = surviving_.begun_with;  // with the state in memory that it begins from, if it does
+  go.last_good = last_good_;
+  go.step = step_;
+  go.cursor = start_.cursor;
+  go.tokens = start_.tokens;
+  go.order = start_.order;
+  go.evaluate_first = start_.evaluate_first;
+  go.resume_path = start_.resume_path;
+  go.attempt = attempt_->number();
+  go.folders = folders_;
+  go.faults_done = start_.faults_done;
+  go.spikes = start_.spikes;
+  if (!already_trained()) go.head = io::to_json(training_state(step_, start_.cursor, start_.tokens), {});
+  membership_.begin(go);
 }
 
 AgentResult Run::run() {
@@ -166,6 +169,11 @@ AgentResult Run::run() {
     drain_durable();
   } catch (const LeaderLost&) {
     leave_to_next_leader();
+    throw;
+  } catch (const Excluded&) {
+    attempt_->kill_workers();
+    writer_.abandon();
+    if (sinks_started_) finish("goes on without this node");
     throw;
   } catch (const std::exception& error) {
     if (membership_.lead_is_lost()) leave_without_lead(error);
@@ -207,12 +215,15 @@ void Run::train() {
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
+  begin_exchange();
+  meet_exchange(attempt_->number());
   membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
   record_nodes();
-  // A node that has come back fetches its snapshots from its partner.
-  const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
+  // A node that has come back has its snapshots at its partner.
+  const Go& first = membership_.leads() ? surviving_.begun_with : membership_.go();
+  const HeldStep* held = first.from_memory ? held_for(first) : nullptr;
   for (;;) {
-    if (!attempt_->failure()) attempt_->begin(start_, held);
+    if (!attempt_->failure()) attempt_->begin(start_, held, surviving_.gathered);
     for (const std::int64_t node : away_) fail_without(node, "it was not there when the ranks began");
     supervise();
     if (killed_) return;
@@ -237,6 +248,7 @@ void Run::train() {
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
     completed_folders_.clear(), copied_folders_.clear();
     const Go go = *std::exchange(next_, std::nullopt);
+    surviving_.gathered.reset();
     held = go.from_memory ? held_for(go) : nullptr;
   }
 }
@@ -277,6 +289,10 @@ void Run::supervise() {
 
 /// Handles events for at most `seconds`; without a value waits for the next event.
 void Run::wait_for_events(std::optional<double> seconds) {
+  if (!surviving_.deferred.empty()) {
+    for (Membership::Event& event : std::exchange(surviving_.deferred, {})) on_node_event(std::move(event));
+    return;
+  }
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
   fds.push_back({partner_ ? partner_->event_fd() : -1, POLLIN, 0});
   fds.push_back({copier_ ? copier_->event_fd() : -1, POLLIN, 0});
@@ -304,6 +320,8 @@ void Run::wait_for_events(std::optional<double> seconds) {
 /// Throws the error by which the leader has ended the run, if there is one.
 void Run::throw_received_failure() {
   if (!membership_.end()->failed) return;
+  if (membership_.end()->excludes && may_join_again())
+    throw Excluded(membership_.end()->message, membership_.node(), false);
   drain_quietly();
   base::throw_error(membership_.end()->kind, membership_.end()->message);
 }
@@ -311,6 +329,7 @@ void Run::throw_received_failure() {
 void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
+  if (!surviving_.excluded.empty()) throw Excluded(surviving_.excluded, membership_.node(), false);
   const std::string message = with_last_checkpoint(failure);
   // ErrorKind::device keeps schedulers from starting the job again. A failure that may depend on the hosts is
   // only counted so after kMaxInAllRuns.

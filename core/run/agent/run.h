@@ -29,6 +29,7 @@
 #include "core/run/agent/output_directory.h"
 #include "core/run/agent/rank_supervisor.h"
 #include "core/run/agent/restart_budget.h"
+#include "core/run/agent/run_parts.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
@@ -103,19 +104,10 @@ class Run {
   void on_finished(bool stopped);
 
  private:
-  struct Saving {
-    std::vector<std::int64_t> segments;  ///< indexed by the rank's place in the node
-    std::int64_t attempt = 1;            ///< the attempt that made the snapshot
-    std::int64_t folder = 1;             ///< attempt number of the checkpoint's folder
-    bool in_use = true;                  ///< this node's writer reads the memory
-    bool dropped = false;                ///< the checkpoint is given up
-    bool copied = false;                 ///< the copy to the durable tier reads the memory
-    bool released = false;               ///< release it when that copy has ended
-  };
-
-  // Start of the run (run_resume.cpp).
+  // How it begins (run_resume.cpp).
   void plan();
   void resume();
+  void learn_from(const std::string& head);
   void check_data();
   void check_weights();
   void require_reference(const std::string& path) const;
@@ -152,6 +144,7 @@ class Run {
   Next lead_restart();
   Next follow_restart();
   bool gather_held();
+  Next begin_anew_from_disk();
   Next stop_in_place(std::int64_t step);
   // Spikes and rollbacks (run_spikes.cpp).
   Next roll_back();
@@ -192,7 +185,7 @@ class Run {
   void report_nodes(const std::string& text);
   void on_message(std::int64_t, const TakePlace&) {}    // these two are for an agent
   void on_message(std::int64_t, const WaitAsSpare&) {}  // that has no run yet
-  void on_message(std::int64_t, const Resize&) { resizes_ = true; }
+  void on_message(std::int64_t, const Resize& m) { resizes_ = true, series_.from_disk = m.from_disk; }
   void on_message(std::int64_t node, const NodeReady& m);
   void on_message(std::int64_t node, const NodeFinished& m);
   void on_message(std::int64_t node, ShardsSaved m);
@@ -212,6 +205,8 @@ class Run {
   void on_message(std::int64_t node, const SnapshotCopied& m);
   void on_message(std::int64_t node, const FetchFailed& m);
   void on_message(std::int64_t node, const Go& m);
+  void on_message(std::int64_t, const ShowState& m);
+  void on_message(std::int64_t node, StateShown m);
   template <class Message>
   void to_ranks(const Message& m) {
     if (m.attempt == attempt_->number()) ranks_.on_message(*attempt_, m);
@@ -239,11 +234,8 @@ class Run {
   void completed(const Completed& m);
   Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
-  /// True if the message is about a snapshot that was dropped when the workers started again.
-  bool stale(std::int64_t step, std::int64_t attempt) const {
-    if (dropped_after_) return step > *dropped_after_;
-    return attempt < attempt_->number() && step > start_.step;
-  }
+  /// Whether that is of a snapshot that was dropped when the workers started again.
+  bool stale(std::int64_t step, std::int64_t attempt) const;
   std::int64_t folder_attempt(std::int64_t step) const;
   // Copies in the durable tier (run_durable.cpp).
   void begin_durable();
@@ -280,19 +272,28 @@ class Run {
   const HeldStep* held_for(const Go& go);
   const HeldStep* fetch(const Go& go);
   std::vector<HeldCopy> held_copies() const;
-  struct InMemory {
-    std::int64_t step = 0, cursor = 0, tokens = 0;
-    std::vector<std::int64_t> fetch;
-  };
   std::optional<InMemory> newest_in_memory(bool without_node) const;
   bool may_return(std::int64_t node) const;
+  bool may_join_again() const;
   void lose_for_now(std::int64_t node, const std::string& why);
   void fail_without(std::int64_t node, const std::string& why);
   void give_up_saves_of_lost();
   bool await_return();
   std::string names_of(const std::set<std::int64_t>& nodes) const;
   void record_nodes();
-  // The job's injected faults (run_faults.cpp).
+  // Snapshots that survive elsewhere (run_states.cpp).
+  io::TrainingState training_state(std::int64_t step, std::int64_t cursor, std::int64_t tokens) const;
+  NodeCopy copy_of(const HeldStep& held) const;
+  std::vector<HeldState> held_states() const;
+  void keep_states();
+  void forget_survived(bool newer_are_safe);
+  void begin_exchange();
+  void meet_exchange(std::int64_t attempt);
+  std::optional<StateChoice> choose_in_memory(std::int64_t most_step, const Turn& turn);
+  std::optional<io::CheckpointStore::Found> find_in_memory();
+  void wait_for_news(double seconds);
+  bool gather(const Go& go);
+  // The job's faults (run_faults.cpp).
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
   void begin_faults();
@@ -345,19 +346,15 @@ class Run {
   std::optional<DiscoveryFile> discovery_file_;
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
-  std::unique_ptr<Partner> partner_;                ///< null without checkpoint.partner
-  struct Kept {
-    std::vector<std::int64_t> segments;  ///< indexed by the rank's place in the node
-    bool until_newer = false;            ///< kept while it is the newest step; else while it is sent
-  };
-  std::map<std::int64_t, Kept> kept_;        ///< by step: segments that must not be filled, writer or not
-  std::optional<std::int64_t> sent_step_;    ///< step being sent to the partner
-  std::optional<std::int64_t> wanted_copy_;  ///< requested by the leader, not whole here yet
-  std::optional<std::int64_t> copied_step_;  ///< on the leader: step being sent by some node
-  std::set<std::int64_t> copying_;           ///< on the leader: nodes that have not sent it yet
-  bool copy_missing_ = false;                ///< on the leader: some partner did not get `copied_step_`
-  /// The last step that all partners keep, and the one sent next. Their segments stay taken, so that this
-  /// node has its own snapshot of a step that another node must get back from its partner.
+  std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner
+  std::map<std::int64_t, Kept> kept_;        ///< by step: not to be filled, though no writer needs them
+  std::optional<std::int64_t> sent_step_;    ///< on its way to the partner
+  std::optional<std::int64_t> wanted_copy_;  ///< by the leader, of a step that is not whole here yet
+  std::optional<std::int64_t> copied_step_;  ///< the leader's: on its way from some node
+  std::set<std::int64_t> copying_;           ///< the leader's: nodes that have not sent it yet
+  bool copy_missing_ = false;                ///< the leader's: some partner did not get `copied_step_`
+  /// The last step whose copies of all nodes are kept, and what followed it: their segments stay taken, so
+  /// that this node has a step of its own for what another's partner keeps.
   std::set<std::int64_t> copies_;
   std::int64_t kept_by_all_ = -1;
   bool copies_fail_ = false;
@@ -371,12 +368,13 @@ class Run {
   /// By step, if above 1: attempt number of its next folder. The same on all nodes.
   std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
-  std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
-  Start start_;                                ///< start of the present attempt, for every rank
-  std::int64_t first_step_ = 0;                ///< steps that were done when this process began
-  std::optional<io::EarlierAttempt> earlier_;  ///< on the leader
-  io::EarlierRun earlier_run_;                 ///< on the leader
-  bool begun_ = false;                         ///< the start is in the records
+  std::vector<std::string> early_warnings_;  ///< logged before the sinks were open
+  Start start_;                              ///< of the present attempt, for every rank
+  std::int64_t first_step_ = 0;              ///< done when this process began
+  SurvivingStates surviving_;
+  std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
+  io::EarlierRun earlier_run_;                 ///< the leader's
+  bool begun_ = false;                         ///< is in the records
   bool sinks_started_ = false;                 ///< `on_start` was called
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;

@@ -26,10 +26,12 @@ constexpr std::size_t kFoldersKnown = 1000;
 void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
                       const std::map<std::string, std::string>& environment) {
   environment_ = environment;
+  held.attempt = attempt_->number();
   if (use == SnapshotUse::checkpoint) save_held(held, seconds);
   sinks_.each(&io::MetricsSink::on_snapshot, io::SnapshotRecord{.step = held.step, .seconds = seconds});
   const std::int64_t step = held.step;
   snapshots_->add(std::move(held));
+  if (!partner_) forget_survived(membership_.alone() || snapshots_->held().size() > 1);
   if (saves_fail_) delay_saves();
   if (partner_) copy_held(step, use);
 }
@@ -40,12 +42,7 @@ void Run::save_held(const HeldStep& held, double seconds) {
   const bool alone = membership_.alone();
   CheckpointWriter::Job job{.part = alone ? CheckpointWriter::Part::all : CheckpointWriter::Part::shards,
                             .first_rank = here.first};
-  job.state = {held.step,   held.cursor, held.tokens, job_.seed, train::checkpoint_identity(job_),
-               environment_};
-  if (!start_.reference.empty()) job.state.identity[kReferenceEntry] = start_.reference;
-  job.state.job = start_.job_yaml;
-  job.state.origin = hf::to_text(origin_);
-  record_data(data_, {start_.order, gone_sources_}, job.state);
+  job.state = training_state(held.step, held.cursor, held.tokens);
   job.snapshot_seconds = seconds;
   for (std::int64_t i = 0; i < here.count; ++i) {
     const std::int64_t rank = here.first + i, bytes = held.bytes.at(static_cast<std::size_t>(i));
@@ -189,8 +186,8 @@ void Run::on_shards(CheckpointWriter::Result result) {
     membership_.send(message);
 }
 
-/// The save of that step and folder; null if it was given up, or belongs to an agent before this one.
-Run::Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
+/// What is saved in that folder of the step; null: it was given up, or is of an agent before this one.
+Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
   const auto saving = saving_.find(step);
   if (saving == saving_.end()) return nullptr;
   return membership_.alone() || saving->second.folder == folder ? &saving->second : nullptr;
@@ -255,7 +252,12 @@ void Run::drop_saves_after(std::int64_t step) {
   for (const std::int64_t saved : idle) release(saved);
 }
 
-/// Attempt number of the step's next folder. A step that is saved again gets a new one.
+bool Run::stale(std::int64_t step, std::int64_t attempt) const {
+  if (dropped_after_) return step > *dropped_after_;
+  return attempt < attempt_->number() && step > start_.step;
+}
+
+/// A step that is saved again has another folder.
 std::int64_t Run::folder_attempt(std::int64_t step) const {
   const auto known = folders_.find(step);
   return known == folders_.end() ? 1 : known->second;

@@ -74,8 +74,8 @@ Run::Next Run::shrink() {
   if (!smaller || stop_ || killed_ || lost_node_) return killed_ ? Next::stop : Next::failure;
   series_.nodes = smaller->job.cluster.nodes, series_.layout = smaller->layout;
   record_begin();
-  notify(io::NoticeKind::node, attempt_->failure()->message + "; the run goes on with " +
-                                   size_text(*smaller) + " from the newest checkpoint");
+  notify(io::NoticeKind::node,
+         attempt_->failure()->message + "; the run goes on with " + size_text(*smaller));
   resizes_ = true;
   return Next::resize;
 }
@@ -99,7 +99,9 @@ void Run::grow_if_possible() {
 /// Ends this size. The other nodes end theirs when `Resize` arrives.
 AgentResult Run::leave_to_next_size() {
   resizes_ = true;
-  // Kept on every node: the leader may be lost before it sends more.
+  keep_states();
+  if (series_.from_disk) series_.survived.clear();
+  // Of every node: the leader may be lost before it says more.
   series_.folders = folders_;
   series_.faults_done = start_.faults_done;
   if (membership_.leads()) {
@@ -111,7 +113,7 @@ AgentResult Run::leave_to_next_size() {
              "stopped after step " + std::to_string(step_) + " to go back to " +
                  (*series_.returns_to > 0 ? "step " + std::to_string(*series_.returns_to)
                                           : std::string("the start")));
-    membership_.send(Resize{});
+    membership_.send(Resize{series_.from_disk});
     membership_.resize(*series_.nodes, attempt_->number() + 1, series_.layout);
   }
   // A size that never began gets no report.

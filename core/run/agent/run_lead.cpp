@@ -48,6 +48,7 @@ Run::~Run() {
 void Run::leave_to_next_leader() {
   attempt_->kill_workers();
   writer_.abandon();
+  keep_states();
   series_.folders = folders_;
   series_.faults_done = start_.faults_done;
   series_.lead_recorded = false;

@@ -43,6 +43,9 @@ void Run::on_node_event(Membership::Event event) {
   log::warn("{}", lost);
   if (!membership_.leads() && membership_.coordinated() && !stop_ && !killed_)
     leaderless_ = lost + ": " + event.text;
+  // This host may be the one that is cut off.
+  if (!membership_.leads() && !membership_.coordinated() && event.seconds > 0 && may_join_again())
+    surviving_.excluded = lost + ": " + event.text;
   fail({base::ErrorKind::comm, lost + ": " + event.text, 1});
 }
 

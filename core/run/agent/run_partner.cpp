@@ -49,19 +49,8 @@ void Run::copy_held(std::int64_t step, SnapshotUse use) {
 }
 
 void Run::send_copy(const HeldStep& held) {
-  const NodeRanks& here = attempt_->plan().here;
-  NodeCopy copy{membership_.node(), held.step, held.cursor, held.tokens, {}};
-  for (std::int64_t i = 0; i < here.count; ++i) {
-    const std::int64_t rank = here.first + i;
-    const auto place = static_cast<std::size_t>(i);
-    copy.ranks.push_back({.slices = snapshots_->slices(rank),
-                          .borrowed = snapshots_->borrowed(rank),
-                          .bytes = held.bytes.at(place),
-                          .xxh3 = {},
-                          .memory = snapshots_->segment(rank, held.segments.at(place))});
-  }
   sent_step_ = held.step;
-  partner_->send(std::move(copy), kept_by_all_);
+  partner_->send(copy_of(held), kept_by_all_);
 }
 
 /// Marks these segments as not to be filled. The step may already have them for another reason.
@@ -78,6 +67,7 @@ void Run::keep_copies(std::int64_t kept_by_all, std::int64_t next) {
   kept_by_all_ = kept_by_all;
   std::erase_if(copies_, [&](std::int64_t step) { return step != kept_by_all; });
   copies_.insert(next);
+  forget_survived(kept_by_all >= 0);
   free_kept();
 }
 
@@ -144,8 +134,8 @@ void Run::forget_copies(const Go& go) {
   copied_step_.reset();
   wanted_copy_.reset();
   copying_.clear();
-  // A node that has come back holds no copies for others.
-  const bool valid = go.from_memory && go.fetch.empty();
+  // A node that has come back keeps nothing for others.
+  const bool valid = go.from_memory && go.fetch.empty() && go.sources.empty();
   if (!valid || kept_by_all_ > go.step) kept_by_all_ = kNone;
   std::erase_if(copies_, [&](std::int64_t step) { return !valid || step > go.step; });
   // The workers that the other segments were taken for are gone.
@@ -162,10 +152,10 @@ std::vector<HeldCopy> Run::held_copies() const {
   return copies;
 }
 
-/// The newest step that every node has in memory, in its own snapshots or a partner's copy. `without_node`:
-/// after the loss of a node, segments of a step that is not common to all ranks may be overwritten
-/// (NodeSnapshots), so only segments that were taken when the ranks ended count.
-std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
+/// The newest step whose state every node has in memory, its own or a partner's. Without a node that was lost
+/// that is no step of all ranks, which NodeSnapshots keeps from being overwritten: then only those count that
+/// were taken when the ranks ended.
+std::optional<InMemory> Run::newest_in_memory(bool without_node) const {
   if (membership_.alone()) {
     if (snapshots_->held().empty()) return std::nullopt;
     const HeldStep& newest = snapshots_->held().back();
@@ -209,6 +199,13 @@ std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
 /// This node's snapshots of the step that all nodes begin from, fetched from its partner if `go` says so.
 /// Null if they cannot be fetched; the attempt has then failed.
 const HeldStep* Run::held_for(const Go& go) {
+  if (!go.sources.empty()) {
+    if (!gather(go)) return nullptr;
+    // No rank overwrites its own part before all have loaded theirs.
+    const HeldStep* own = snapshots_->find(go.step);
+    if (own != nullptr) keep_taken(go.step, own->segments, true);
+    return own;
+  }
   const bool own = std::find(go.fetch.begin(), go.fetch.end(), membership_.node()) == go.fetch.end();
   try {
     const HeldStep* held = own ? snapshots_->find(go.step) : fetch(go);
@@ -237,7 +234,12 @@ const HeldStep* Run::fetch(const Go& go) {
   const NodeCopy copy = partner_->fetch(go.step);
   const NodeRanks& here = attempt_->plan().here;
   base::check(std::cmp_equal(copy.ranks.size(), here.count), "a copy is of this node's ranks");
-  HeldStep held{.step = copy.step, .cursor = copy.cursor, .tokens = copy.tokens, .segments = {}, .bytes = {}};
+  HeldStep held{.step = copy.step,
+                .cursor = copy.cursor,
+                .tokens = copy.tokens,
+                .segments = {},
+                .bytes = {},
+                .attempt = copy.attempt};
   for (std::int64_t i = 0; i < here.count; ++i) {
     const std::int64_t rank = here.first + i;
     const auto place = static_cast<std::size_t>(i);

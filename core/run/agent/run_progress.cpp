@@ -33,6 +33,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     if (membership_.leads() && !membership_.lead_is_lost())
       output_.write_gemm_algorithms(first.gemm_algorithms);
   }
+  surviving_.gathered.reset();
   start_.reference = first.reference;
   if (topology_.device.kind == kernels::DeviceKind::cpu) start_.peak_flops = first.peak_flops;
   ranks_.on_ready(attempt_->plan().layout, first.peak_flops);

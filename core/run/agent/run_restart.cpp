@@ -37,6 +37,10 @@ std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t
   return kNone;
 }
 
+bool takes_copies(const Go& go) {
+  return std::any_of(go.sources.begin(), go.sources.end(), [](const StateSource& s) { return s.copy; });
+}
+
 /// "node 1, node 4".
 std::string list_of(const std::vector<std::int64_t>& nodes) {
   std::string text;
@@ -72,9 +76,15 @@ Run::Next Run::lead_restart() {
   const bool from_disk = std::exchange(without_memory_, false);
   if (from_disk) snapshots_->drop_after(kNone);
   const std::optional<InMemory> memory = from_disk ? std::nullopt : newest_in_memory(returns);
-  // A returning node has only its partner's copy. After a failed fetch (`from_disk`) no steps were made since
-  // the attempt's start.
+  std::optional<StateChoice> choice;  // where nodes lack what others have
+  if (!from_disk && !memory)
+    choice = choose_in_memory(step_, [this](double seconds) { wait_for_events(seconds); });
+  if (killed_) return Next::stop;
+  if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
+  // What a node that comes back had is in its partner's copy alone. One that could not get it has made no
+  // step.
   const std::int64_t common = from_disk && !returns ? start_.step
+                              : choice              ? choice->cut.step
                               : returns             ? (memory ? memory->step : kNone)
                                                     : newest_common(*snapshots_, held_);
   drop_saves_after(common);
@@ -88,6 +98,15 @@ Run::Next Run::lead_restart() {
     go.cursor = memory->cursor;
     go.tokens = memory->tokens;
     go.fetch = memory->fetch;
+  } else if (choice) {
+    go.from_memory = true;
+    go.step = choice->cut.step;
+    go.cursor = choice->cut.cursor;
+    go.tokens = choice->cut.tokens;
+    go.cut = choice->cut;
+    go.sources = choice->sources;
+  } else if (first_step_ > std::max(surviving_.disk_step, completed_step_)) {
+    return begin_anew_from_disk();
   } else if (const std::string problem = find_checkpoint(go); !problem.empty()) {
     log::error("the workers do not start again: {}", problem);
     return Next::failure;
@@ -105,7 +124,20 @@ Run::Next Run::lead_restart() {
   return Next::attempt;
 }
 
-/// Ends a run that is stopping: the held snapshots are written to the disk, and no workers are started.
+/// The run began from memory, at a later step than any checkpoint on the disk: its records must be cut back
+/// before it goes on from there, as those of a job that is started again are.
+Run::Next Run::begin_anew_from_disk() {
+  series_.nodes = membership_.nodes(), series_.layout = membership_.layout();
+  series_.from_disk = true;
+  record_begin();
+  notify(io::NoticeKind::warning, attempt_->failure()->message +
+                                      "; the state in memory is lost: the run goes on from the newest "
+                                      "checkpoint");
+  resizes_ = true;
+  return Next::resize;
+}
+
+/// A run that is to stop has no use for other workers: what is held reaches the disk, and that is its end.
 Run::Next Run::stop_in_place(std::int64_t step) {
   notify(io::NoticeKind::warning,
          attempt_->failure()->message + "; the run is stopping, so the workers do not start again");
@@ -154,9 +186,9 @@ std::string Run::find_checkpoint(Go& go) {
   if (!finish_saves(kDiskSeconds)) return "snapshots that are under way do not reach the disk";
   const auto found = find_newest();
   if (first_cursor_) go.cursor = *first_cursor_;
-  if (!found && first_step_ == 0) return "";  // from the start
-  if (!found || found->where.step < first_step_)
-    return "the checkpoint of step " + std::to_string(first_step_) + " is not there any more";
+  if (!found && surviving_.disk_step == 0) return "";  // from the start
+  if (!found || found->where.step < surviving_.disk_step)
+    return "the checkpoint of step " + std::to_string(surviving_.disk_step) + " is not there any more";
   const io::TrainingState& state = found->manifest.state;
   go.last_good = go.resume_path = last_good_ = found->where.path;
   go.step = state.step;
@@ -226,7 +258,9 @@ bool Run::prepare_restart(const Go& go) {
   start_.tokens = go.tokens;
   start_.evaluate_first = go.evaluate_first;
   evaluated_step_ = std::min(evaluated_step_, go.step);
+  if (!go.from_memory) series_.survived.clear();
   if (partner_) forget_copies(go);
+  meet_exchange(go.attempt);
   ++restarted_;
   if (cadence_) cadence_->add_interruption();
   return true;
@@ -236,7 +270,8 @@ void Run::record_restart(const Go& go) {
   io::NoticeRecord notice{.kind = io::NoticeKind::restart, .step = go.step, .message = {}, .details = {}};
   notice.message =
       "restarted: " + go.reason + "; the workers start again from step " + std::to_string(go.step) + " (" +
-      (!go.fetch.empty()        ? "snapshot in memory, which the partners of " + list_of(go.fetch) + " kept"
+      (!go.sources.empty()      ? to_text(go)
+       : !go.fetch.empty()      ? "snapshot in memory, which the partners of " + list_of(go.fetch) + " kept"
        : go.from_memory         ? "snapshot in memory"
        : go.resume_path.empty() ? "the start"
                                 : "checkpoint " + go.resume_path) +
@@ -251,10 +286,10 @@ void Run::record_restart(const Go& go) {
   notice.earlier = earlier;
   begin_recovery();
   sinks_.each(&io::MetricsSink::on_restart,
-              io::RestartRecord{.tier = !go.fetch.empty()        ? io::RestoreTier::partner
-                                        : go.from_memory         ? io::RestoreTier::memory
-                                        : go.resume_path.empty() ? io::RestoreTier::start
-                                                                 : io::RestoreTier::disk,
+              io::RestartRecord{.tier = !go.fetch.empty() || takes_copies(go) ? io::RestoreTier::partner
+                                        : go.from_memory                      ? io::RestoreTier::memory
+                                        : go.resume_path.empty()              ? io::RestoreTier::start
+                                                                              : io::RestoreTier::disk,
                                 .step = go.step,
                                 .tokens = go.tokens});
   log::warn("{}", notice.message);

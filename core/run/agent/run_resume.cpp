@@ -66,7 +66,9 @@ void Run::resume() {
     start_.faults_done = go.faults_done;
     start_.spikes = go.spikes;
     keep_history(series_, go.spikes, go.step);
-    // Another agent leads; the file has the samples to skip.
+    if (go.sources.empty()) series_.survived.clear();
+    learn_from(go.head);
+    // Another leads: what it passes over is in the file.
     series_.passed_over.reset(), series_.returns_to.reset();
     return;
   }
@@ -83,7 +85,15 @@ void Run::resume() {
   if (!membership_.lead_moved().empty() && !series_.lead_recorded)
     changes_.push_back({io::NoticeKind::node, 0, membership_.lead_moved(), {}, base::wall_seconds()});
   series_.lead_recorded = true;
-  auto found = find_newest();
+  // What other agents hold matters to a run that goes on with another size or leader.
+  const bool may_survive = !series_.returns_to && (!series_.first || !membership_.lead_moved().empty());
+  std::optional<io::CheckpointStore::Found> found;
+  if (may_survive && !std::exchange(series_.from_disk, false)) found = find_in_memory();
+  const bool in_memory = found.has_value();
+  if (!in_memory) {
+    series_.survived.clear();
+    found = find_newest();
+  }
   const auto returns_to = std::exchange(series_.returns_to, std::nullopt);
   if (found && returns_to && found->where.step > *returns_to)
     throw base::checkpoint_error(fmt::format(
@@ -101,8 +111,9 @@ void Run::resume() {
   if (!found) return refuse_records();
   const io::TrainingState& state = found->manifest.state;
   train::require_same_identity(found->where.path, state.identity, job_);
-  start_.resume_path = last_good_ = found->where.path;
+  start_.resume_path = found->where.path;
   start_.step = step_ = first_step_ = state.step;
+  if (!in_memory) last_good_ = found->where.path, surviving_.disk_step = state.step;
   start_.cursor = first_cursor_.value_or(state.cursor);
   start_.tokens = tokens_ = state.tokens;
   start_.spikes = spike_history(step_);
@@ -117,8 +128,19 @@ void Run::resume() {
   evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
 }
 
-/// Throws CheckpointError if the reference of loss.dpo is not available. It is the weights that the run began
-/// from. They are needed if log-probabilities are missing.
+/// What a follower would not know of the run if it came to lead it.
+void Run::learn_from(const std::string& head) {
+  if (head.empty()) return;
+  const io::TrainingState state = io::parse_manifest(head).state;
+  origin_ = hf::parse_origin(state.origin, "the leader's message");
+  if (const auto reference = state.identity.find(kReferenceEntry); reference != state.identity.end())
+    start_.reference = reference->second;
+  for (const io::SourceState& source : state.sources)
+    if (source.weight == 0) gone_sources_.push_back(source);
+}
+
+/// The reference of loss.dpo is the weights that the run began from: it must have had one, and they must be
+/// there, in case that log-probabilities are missing.
 void Run::require_reference(const std::string& path) const {
   if (!job_.loss.dpo.on()) return;
   if (start_.reference.empty())

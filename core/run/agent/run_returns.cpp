@@ -20,6 +20,13 @@ bool Run::may_return(std::int64_t) const {
          (!attempt_->all_finished_here() || grows_);
 }
 
+/// Whether the agent of a node that counts as lost joins the run again: where its place may be taken again.
+bool Run::may_join_again() const {
+  const parallel::ClusterOptions& cluster = series_.whole.cluster;
+  return (partner_ || cluster.spares > 0 || cluster.elastic || membership_.coordinated()) &&
+         job_.restarts > 0 && series_.was_ready && !killed_ && !stop_;
+}
+
 void Run::lose_for_now(std::int64_t node, const std::string& why) {
   const std::string name = membership_.name_of(node);
   away_.insert(node);

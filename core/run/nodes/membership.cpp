@@ -223,7 +223,8 @@ void Membership::receive_reports(std::vector<Event>& events) {
       events.push_back({.what = Event::What::spares,
                         .text = "the spare on " + member->host + " " + silence_text(report.seconds)});
       part_with(*member,
-                "this spare sent no heartbeat for " + one_decimal(report.seconds) + " s and is given up");
+                "this spare sent no heartbeat for " + one_decimal(report.seconds) + " s and is given up",
+                true);
       std::erase_if(spares_, [](const Member& spare) { return !spare.channel; });
       std::erase_if(late_, [](const Late& late) { return !late.member.channel; });
     } else if (is_node) {
@@ -233,8 +234,10 @@ void Membership::receive_reports(std::vector<Event>& events) {
                         .seconds = report.seconds});
       if (!silent) continue;
       ++lost_;
-      part_with(*member, name_of(index) + " sent no heartbeat for " + one_decimal(report.seconds) +
-                             " s and counts as lost: the run goes on without this agent");
+      part_with(*member,
+                name_of(index) + " sent no heartbeat for " + one_decimal(report.seconds) +
+                    " s and counts as lost: the run goes on without this agent",
+                true);
     }
   }
 }
@@ -249,17 +252,17 @@ Membership::Member* Membership::member_of_beats(std::int64_t beats) {
   return nullptr;
 }
 
-/// Closes the connection to an agent. A non-empty `why` is sent first and stays readable: a process that was
-/// stopped must learn later that it does not belong to the run any more.
-void Membership::part_with(Member& member, const std::string& why) {
+/// Ends the connection to an agent. It reads `why`, if there is one, when it can: a process that was stopped
+/// must learn that it is none of the run's any more.
+void Membership::part_with(Member& member, const std::string& why, bool excludes) {
   if (beats_ && member.beats != 0) beats_->remove(member.beats);
   member.beats = 0;
   if (member.channel && !why.empty() && leads() && !link_is_dropped()) {
     const int fd = member.channel->fd();
     ::fcntl(fd, F_SETFL, ::fcntl(fd, F_GETFL) | O_NONBLOCK);
     try {
-      member.channel->send(
-          encode(NodeMessage{End{.failed = true, .kind = base::ErrorKind::comm, .message = why}}));
+      member.channel->send(encode(NodeMessage{
+          End{.failed = true, .kind = base::ErrorKind::comm, .message = why, .excludes = excludes}}));
       ::shutdown(fd, SHUT_WR);
       ghosts_.push_back(std::move(*member.channel));
     } catch (const base::CommError&) {  // the other end is closed or its buffer is full

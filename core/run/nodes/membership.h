@@ -53,8 +53,11 @@ struct MembershipOptions {
   /// The token that authenticates the job's agents. None: node 0 creates one and leaves it in the output
   /// directory (TokenFile).
   std::optional<parallel::JobToken> token = {};
-  bool spare = false;  ///< this agent waits to take a lost node's place
+  bool spare = false;  ///< this agent waits until a node is lost, and takes its place
+  bool again = false;  ///< it was of the run before (Excluded): a host that refuses connections has ended it
   LeadOptions lead = {};
+  /// Called while this agent waits for `Go`: its answer to a leader that asks what it holds in memory.
+  std::function<std::vector<StateShown>(const ShowState&)> show_state = {};
 };
 
 /// The leader is lost, and another may lead (MembershipOptions::lead).
@@ -67,11 +70,20 @@ struct LeaderLost : base::CommError {
   std::int64_t epoch;  ///< number of the lost lead
 };
 
-/// The agents of a job's nodes. All must join before any trains. Node 0's agent leads: it serves the
-/// rendezvous, decides which agents belong to the job, and receives every message. The others each hold a
-/// connection to it; if that closes, the node at the other end is lost. The leader and each agent also
-/// exchange heartbeats (Heartbeats): a node that sends none for `supervise.dead_after` is lost too, and
-/// receives `End` if it comes back.
+/// The run goes on, or may, without this agent: its host was frozen or cut off. It may join again.
+struct Excluded : base::CommError {
+  Excluded(const std::string& why, std::int64_t its_node, bool is_spare,
+           std::source_location where = std::source_location::current())
+      : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare) {}
+  std::int64_t node;  ///< of the agent that throws it
+  bool spare;         ///< it is one
+};
+
+/// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
+/// decides which agents belong to the job, and receives every message; the others hold a connection to it,
+/// whose end is the end of the node at its other side. Each of them and the leader send each other signs of
+/// life (Heartbeats): a node that sends none for `supervise.dead_after` is lost too, and gets `End` if it
+/// sends a message later.
 class Membership {
  public:
   /// A job of a single node.
@@ -95,7 +107,11 @@ class Membership {
   bool alone() const { return nodes() == 1; }
   /// "node 1 (gpu-07)".
   std::string name_of(std::int64_t node) const;
-  /// True if the run has ended, or was stopped before it began (`end`).
+  /// Whether the agent of that node, another than this one, is connected.
+  bool is_there(std::int64_t node) const {
+    return node < std::ssize(members_) && members_[static_cast<std::size_t>(node)].channel.has_value();
+  }
+  /// Whether the run was stopped before it began, or over before (`end`).
   bool over() const { return end_.has_value(); }
   const std::optional<End>& end() const { return end_; }
   /// A stop that a signal requested while this agent waited for the leader, which has been sent it.
@@ -254,7 +270,7 @@ class Membership {
   bool link_is_dropped() const;
   void restore_link();
   Member* member_of_beats(std::int64_t beats);
-  void part_with(Member& member, const std::string& why);
+  void part_with(Member& member, const std::string& why, bool excludes = false);
   std::string missing() const;
   void agree_on_isa();
   std::string host_of(std::int64_t node) const;

@@ -172,7 +172,7 @@ std::optional<double> Membership::due_seconds() const {
 }
 
 void Membership::await_resize(int signal_fd) {
-  log::info("the run goes on from a checkpoint, with the nodes that node 0 names: waiting for it");
+  log::info("the run goes on from its newest state, with the nodes that node 0 names: waiting for it");
   await_go(signal_fd);
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <random>
 #include <sstream>
 
@@ -295,6 +296,10 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
       log::warn("{} is there, but {}", name_of(0), why);
       reported = true;
     }
+    const bool refused = why.find(base::errno_text(ECONNREFUSED)) != std::string::npos;
+    if (options_.again && refused && options_.timeout_seconds - left > dead_seconds_)
+      throw base::comm_error(name_of(0) + " does not serve the rendezvous at " + options_.rendezvous.text() +
+                             " any more (" + why + "): the run has ended");
     if (left <= 0)
       throw base::comm_error(name_of(0) + " did not come to the rendezvous at " + options_.rendezvous.text() +
                              " in " + seconds_text(options_.timeout_seconds) + " s (" + why +
@@ -371,8 +376,11 @@ void Membership::await_go(int signal_fd) {
         }
       }
     for (const Heartbeats::Report& report : beats_->take())
-      if (report.what == Heartbeats::Report::What::silent)
+      if (report.what == Heartbeats::Report::What::silent) {
+        if (options_.spare && !coordinated())
+          throw Excluded(name_of(0) + " " + silence_text(report.seconds), node(), true);
         lose_leader(name_of(0) + (coordinated() ? " was lost: it " : " ") + silence_text(report.seconds));
+      }
     if (fds[1].revents == 0) continue;
     const auto text = receive_from_leader();
     if (!text)
@@ -383,8 +391,15 @@ void Membership::await_go(int signal_fd) {
     if (const auto* end = std::get_if<End>(&message)) {
       end_ = *end;
       finished_ = true;
+      if (end->excludes) throw Excluded(end->message, node(), options_.spare);
       if (end->failed) base::throw_error(end->kind, end->message);
       return;
+    }
+    if (const auto* show = std::get_if<ShowState>(&message)) {
+      const auto parts = options_.show_state
+                             ? options_.show_state(*show)
+                             : std::vector<StateShown>{{.number = show->number, .last = true}};
+      for (const StateShown& part : parts) send(part);
     }
     if (std::holds_alternative<WaitAsSpare>(message)) {
       log::info("the run has a node {}: this agent waits as a spare", node());

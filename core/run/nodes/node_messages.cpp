@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/run/nodes/state_json.h"
 #include "core/run/wire/hashes_json.h"
 #include "core/run/wire/json_text.h"
 #include "core/run/wire/judgement_json.h"
@@ -22,7 +23,7 @@ json body(const Hello& m) {
 }
 json body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
 json body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
-json body(const Resize&) { return {{"type", "resize"}}; }
+json body(const Resize& m) { return {{"type", "resize"}, {"from_disk", m.from_disk}}; }
 json body(const WaitAsSpare&) { return {{"type", "wait_as_spare"}}; }
 json body(const Go& m) {
   return {{"type", "go"},
@@ -44,8 +45,13 @@ json body(const Go& m) {
           {"layout", m.layout},
           {"faults_done", m.faults_done},
           {"wall_seconds", m.wall_seconds},
+          {"cut", to_json(m.cut)},
+          {"sources", to_json(m.sources)},
+          {"head", m.head},
           {"spikes", to_json(m.spikes)}};
 }
+json body(const ShowState& m) { return {{"type", "show_state"}, {"number", m.number}}; }
+json body(const StateShown& m) { return to_json(m); }
 json body(const FaultInjected& m) {
   return {{"type", "fault"},
           {"id", m.id},
@@ -91,11 +97,8 @@ json body(const SaveFailed& m) {
           {"failures", m.failures}};
 }
 json body(const End& m) {
-  return {{"type", "end"},
-          {"failed", m.failed},
-          {"kind", base::to_string(m.kind)},
-          {"message", m.message},
-          {"signal", m.stop_signal}};
+  return {{"type", "end"},        {"failed", m.failed},      {"kind", base::to_string(m.kind)},
+          {"message", m.message}, {"signal", m.stop_signal}, {"excludes", m.excludes}};
 }
 json body(const NodeReady& m) {
   json rates = json::array();
@@ -267,9 +270,14 @@ NodeMessage decode_node_message(const std::string& text) {
                 j.at("layout"),
                 j.at("faults_done"),
                 spike_history_from(j.at("spikes")),
-                j.at("wall_seconds")};
+                j.at("wall_seconds"),
+                cut_from(j.at("cut")),
+                sources_from(j.at("sources")),
+                j.at("head")};
+    if (type == "show_state") return ShowState{j.at("number")};
+    if (type == "state_shown") return state_shown_from(j);
     if (type == "take_place") return TakePlace{j.at("node")};
-    if (type == "resize") return Resize{};
+    if (type == "resize") return Resize{j.at("from_disk")};
     if (type == "wait_as_spare") return WaitAsSpare{};
     if (type == "hashes") return copies_hashed_from(j);
     if (type == "differ") return results_differ_from(j);
@@ -290,7 +298,8 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "save_dropped") return SaveDropped{j.at("step"), j.at("attempt")};
     if (type == "save_failed")
       return SaveFailed{j.at("step"), j.at("message"), j.at("retry_seconds"), j.at("failures")};
-    if (type == "end") return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal")};
+    if (type == "end")
+      return End{j.at("failed"), kind_in(j), j.at("message"), j.at("signal"), j.at("excludes")};
     if (type == "ready") return node_ready(j);
     if (type == "finished") return NodeFinished{j.at("attempt")};
     if (type == "shards") {

@@ -51,8 +51,33 @@ struct TakePlace {
 };
 /// To an agent whose number is taken: it becomes a spare.
 struct WaitAsSpare {};
-/// The run continues with another number of nodes. End this node's part, then wait for `TakePlace` and `Go`.
-struct Resize {};
+/// The run goes on with another number of nodes: end this node's part of it, and wait for `TakePlace` and
+/// `Go`.
+struct Resize {
+  bool from_disk = false;  ///< what agents hold in memory does not count any more
+};
+
+/// A step whose snapshots belong together: those of all nodes with an equal cut are one state of the job.
+struct StateCut {
+  std::string run = {};      ///< Go::run of the lead under which they were taken; empty: no cut
+  std::int64_t attempt = 1;  ///< likewise
+  std::int64_t step = 0, cursor = 0, tokens = 0;
+
+  bool operator==(const StateCut&) const = default;
+};
+/// An agent that has the snapshots of a node's ranks. Both numbers may be of a node set before this one.
+struct StateSource {
+  std::int64_t of = 0;    ///< the node whose ranks they are, as it was numbered when they were taken
+  std::int64_t from = 0;  ///< the node whose agent has them, as it is numbered now
+  bool copy = false;      ///< kept by a partner
+
+  bool operator==(const StateSource&) const = default;
+};
+/// Which snapshots does your agent have in memory? Answered by `StateShown` messages, the last of them
+/// marked.
+struct ShowState {
+  std::int64_t number = 0;  ///< of the question
+};
 
 /// All agents have joined: begin.
 struct Go {
@@ -75,8 +100,13 @@ struct Go {
   std::int64_t nodes = 0;                     ///< number of nodes that the run has now; 0: the job's
   std::string layout = {};                    ///< the planner's choice for these nodes; empty: the job's own
   std::vector<std::string> faults_done = {};  ///< see `Start`
-  SpikeHistory spikes = {};                   ///< see `Start`
-  double wall_seconds = 0;                    ///< the leader's clock at sending time
+  SpikeHistory spikes = {};                   ///< likewise
+  double wall_seconds = 0;                    ///< by the leader's clock, as this was sent
+  /// With `from_memory`: each node gathers what its ranks need from these agents, whatever layout it was
+  /// saved by. Empty: `fetch` applies.
+  StateCut cut = {};
+  std::vector<StateSource> sources = {};
+  std::string head = {};  ///< what a later leader must know of the run: see StateOffer
 };
 /// A worker has died. End the ranks of this attempt and report the held snapshots.
 struct Regroup {
@@ -131,7 +161,8 @@ struct End {
   bool failed = false;
   base::ErrorKind kind = base::ErrorKind::comm;  ///< if `failed`
   std::string message = {};
-  int stop_signal = 0;  ///< if not failed: the signal that stopped the run; 0: all steps are done
+  int stop_signal = 0;    ///< of one that is not: what stopped it; 0: it is done
+  bool excludes = false;  ///< of one that failed: only for the agent that gets it, which counts as lost
 };
 
 // ---- To the leader ----
@@ -211,6 +242,19 @@ struct Held {
   bool self_contained = false;           ///< the snapshots hold all that its ranks need
   std::vector<HeldCopy> copies = {};
 };
+/// Some of the ranks of one held state: a part of an answer to `ShowState`.
+struct StateOffer {
+  StateCut cut = {};
+  std::int64_t node = 0;          ///< whose ranks they are, as it was numbered when they were taken
+  bool taken = true, own = true;  ///< see HeldState
+  std::string head = {};  ///< the training state, as a manifest without shards; in its first part alone
+  std::vector<io::TensorSlice> slices = {};
+};
+struct StateShown {
+  std::int64_t number = 0;
+  bool last = false;
+  std::vector<StateOffer> offers = {};
+};
 /// A rank of the node makes no progress.
 struct HangSuspected {
   std::int64_t attempt = 1;
@@ -239,7 +283,8 @@ using NodeMessage =
     std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished, ShardsSaved,
                  NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot, SnapshotCopied, DurableBegin,
                  DurableDrop, DurableShards, DurableFailed, FetchFailed, TakePlace, WaitAsSpare, Resize,
-                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed, ResultsDiffer>;
+                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed, ResultsDiffer,
+                 ShowState, StateShown>;
 
 std::string encode(const Hello& hello);
 std::string encode(const BeatHello& hello);

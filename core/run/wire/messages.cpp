@@ -24,6 +24,7 @@ json body(const Start& m) {
           {"node_count", m.node_count},
           {"attempt", m.attempt},
           {"held", held},
+          {"gathered", m.gathered},
           {"newest_segment", m.newest_segment},
           {"busy_segments", m.busy_segments},
           {"rank", m.rank},
@@ -166,6 +167,7 @@ AgentMessage decode_agent_message(const std::string& text) {
               spike_history_from(j.at("spikes")),
               j.at("peak_flops"),
               j.at("weights_content")};
+      m.gathered = j.at("gathered");
       for (const json& shard : j.at("held"))
         m.held.push_back({shard.at("bytes"), slices_from(shard.at("slices"))});
       return m;

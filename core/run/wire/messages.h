@@ -65,8 +65,10 @@ struct Start {
   std::string reference = {};                    ///< their checksum, if the state was trained with them
   std::vector<std::string> faults_done = {};     ///< ids of the job's faults that were made already
   SpikeHistory spikes = {};
-  double peak_flops = 0;             ///< of a CPU, measured by an earlier attempt; 0: measure it
-  std::string weights_content = {};  ///< checksum of model.from's weights, if the agent has read them
+  double peak_flops = 0;             ///< of a CPU, measured by an earlier attempt; 0: to be measured
+  std::string weights_content = {};  ///< checksum of what model.from is, where the agent has read it
+  /// `held` are shards of ranks of any layout, which hold all that this node's ranks need.
+  bool gathered = false;
 };
 /// Vote to stop: finish the step that all ranks agree on, save, end.
 struct Stop {};

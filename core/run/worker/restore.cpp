@@ -43,7 +43,8 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
       shards.push_back({bytes.first(static_cast<std::size_t>(start.held[i].bytes)), start.held[i].slices});
     }
     io::CheckpointReader reader("the snapshots of step " + std::to_string(start.step), shards);
-    if (replicas_may_be_elsewhere(start)) snapshot.load_and_share(backend, trainer.stream(), reader);
+    if (!start.gathered && replicas_may_be_elsewhere(start))
+      snapshot.load_and_share(backend, trainer.stream(), reader);
     else load(reader);
   }
   trainer.publish();

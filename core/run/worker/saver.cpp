@@ -19,8 +19,8 @@ void Saver::start(const Start& start, const job::JobSpec& job, rank::DeviceRank&
   if (beside) copy_.emplace(rank.backend(), *snapshot_, rank.memory().scratch());
 }
 
-void Saver::begin(std::int64_t step) {
-  saved_step_ = step;
+void Saver::begin(std::int64_t step, State state) {
+  saved_step_ = state == State::saved ? step : -1;
   saved_at_ = copied_at_ = base::monotonic_seconds();
 }
 

@@ -26,8 +26,10 @@ class Saver {
   /// Call it before the state is loaded. `beside`: copies overlap the next step, on devices that run
   /// asynchronously to the host.
   void start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank, bool beside);
-  /// Starts the time intervals; training continues after `step`.
-  void begin(std::int64_t step);
+  enum class State : std::uint8_t { saved, in_memory };
+  /// Training goes on after `step`, from now. A state that is in memory alone is saved if the run stops
+  /// before its next step.
+  void begin(std::int64_t step, State state);
   const train::Snapshot& snapshot() const { return *snapshot_; }
   SnapshotSegments& segments() { return segments_; }
 

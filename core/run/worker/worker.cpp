@@ -399,7 +399,7 @@ void Worker::run(bool& in_steps) {
   std::int64_t step = first_step_ = start->step;
   Evaluator::Result evaluated = start->evaluate_first ? evaluate(step) : Evaluator::Result{};
   bool stop = evaluated.stop;
-  saver_.begin(step);
+  saver_.begin(step, start->gathered ? Saver::State::in_memory : Saver::State::saved);
   page_->enter(train::Activity::between);
   while (step < job_.steps && !stop) {
     listen(false);

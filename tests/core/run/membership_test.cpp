@@ -162,7 +162,30 @@ TEST_CASE("messages between agents survive a round trip", "[membership]") {
          failed.failures == 3));
 }
 
-TEST_CASE("a node's sights of its ranks survive a round trip", "[membership]") {
+TEST_CASE("what agents say of the state that they hold arrives as it was", "[membership]") {
+  const auto crossed = [](const run::NodeMessage& message) {
+    return run::decode_node_message(run::encode(message));
+  };
+  const run::StateCut cut{"run7", 2, 40, 160, 10'240};
+  const run::Go go =
+      std::get<run::Go>(crossed(run::Go{.cut = cut, .sources = {{2, 1, true}, {0, 0}}, .head = "head"}));
+  CHECK((go.cut == cut && go.head == "head"));
+  CHECK(go.sources == std::vector<run::StateSource>{{2, 1, true}, {0, 0, false}});
+  CHECK(std::get<run::ShowState>(crossed(run::ShowState{3})).number == 3);
+  const io::TensorSlice box{"w", kernels::DType::bf16, {4, 6}, {1, 2}, {3, 4}, "w#1"};
+  const auto shown = std::get<run::StateShown>(
+      crossed(run::StateShown{3, true, {{cut, 2, false, false, "head", {box, box}}}}));
+  REQUIRE((shown.number == 3 && shown.last && shown.offers.size() == 1));
+  const run::StateOffer& offer = shown.offers[0];
+  CHECK((offer.cut == cut && offer.node == 2 && !offer.taken && !offer.own && offer.head == "head"));
+  REQUIRE(offer.slices.size() == 2);
+  CHECK((offer.slices[1].name == "w" && offer.slices[1].begin == box.begin));
+  CHECK(std::get<run::Resize>(crossed(run::Resize{true})).from_disk);
+  CHECK(std::get<run::End>(crossed(run::End{.failed = true, .excludes = true})).excludes);
+  CHECK_FALSE(std::get<run::End>(crossed(run::End{.failed = true})).excludes);
+}
+
+TEST_CASE("what a node sees of its ranks arrives as it was", "[membership]") {
   const auto crossed = [](const run::NodeMessage& message) {
     return run::decode_node_message(run::encode(message));
   };
