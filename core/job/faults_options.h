@@ -26,13 +26,14 @@ enum class FaultKind : std::uint8_t {
   drop_link,        ///< for `seconds` nothing reaches the agent of the rank's node, or comes from it
   fill_disk,        ///< for `seconds` that agent's writes of checkpoints fail: no space left
   fail_store,       ///< for `seconds` all that it does in the durable tier fails
+  device_error,     ///< the agent of the rank's node takes it that the driver reports `xid` of the rank's GPU
 };
 
 /// By kind.
-inline constexpr std::array<std::string_view, 14> kFaultWords{
+inline constexpr std::array<std::string_view, 15> kFaultWords{
     "kill",           "crash",         "kill_agent",      "stop",         "hang",       "slow",
     "flip_parameter", "flip_gradient", "flip_checkpoint", "flip_message", "reset_link", "drop_link",
-    "fill_disk",      "fail_store"};
+    "fill_disk",      "fail_store",    "device_error"};
 inline std::string word_of(FaultKind kind) {
   return std::string(kFaultWords.at(static_cast<std::size_t>(kind)));
 }
@@ -50,7 +51,9 @@ inline bool lasts_seconds(FaultKind kind) {
   return kind == FaultKind::drop_link || kind == FaultKind::fill_disk || kind == FaultKind::fail_store;
 }
 /// Whether it is of the agent of the rank's node.
-inline bool breaks_agent(FaultKind kind) { return kind == FaultKind::kill_agent || lasts_seconds(kind); }
+inline bool breaks_agent(FaultKind kind) {
+  return kind == FaultKind::kill_agent || kind == FaultKind::device_error || lasts_seconds(kind);
+}
 
 /// A failure that the run makes on purpose, once.
 struct Fault {
@@ -60,6 +63,7 @@ struct Fault {
   std::int64_t steps = 1;  ///< slow only
   double factor = 2;       ///< slow only
   double seconds = 10;     ///< drop_link, fill_disk and fail_store only
+  std::int64_t xid = 79;   ///< device_error only: NVIDIA's number of the error
   // Of flip_parameter and flip_gradient:
   std::string tensor = {};    ///< empty: one that the rank holds
   std::int64_t element = -1;  ///< of what the rank updates of it; -1: drawn

@@ -28,8 +28,9 @@ enum class Activity : std::uint8_t {
   snapshot,      ///< copies its state
   agent_wait,    ///< waits for the agent, which writes checkpoints
   done,          ///< all its steps
+  meet,          ///< waits for the members of a group to come and to connect
 };
-inline constexpr std::size_t kActivities = 13;
+inline constexpr std::size_t kActivities = 14;
 /// "forward", ...
 const char* name_of(Activity activity);
 

@@ -122,6 +122,16 @@ class Trainer {
     std::optional<io::PairRewards> rewards = {};  ///< as of a step
     bool stop = false;                            ///< any rank asks for it
   };
+  /// What this rank makes of a step's batch alone, bit by bit: the same on ranks that hold the same part of
+  /// the model and get the same batch.
+  struct OwnResult {
+    std::uint64_t loss = 0;       ///< bits of the sum that this rank adds
+    std::uint64_t gradients = 0;  ///< of what it gives to the data-parallel sums, in their order
+  };
+  /// Forward, backward and the sums over ranks of a step without dropout, of which nothing is kept: no update
+  /// follows. No step is on the way.
+  OwnResult compute_alone(BatchSource& batches);
+
   /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
   /// stop.
   Evaluation evaluate(BatchSource& batches, bool stop = false);

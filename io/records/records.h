@@ -197,7 +197,8 @@ enum class NoticeKind : std::uint8_t {
   withdrawn,
   spike,
   recovered,
-  graphs
+  graphs,
+  device
 };
 /// "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
@@ -243,7 +244,15 @@ struct RestartRecord {
 
 /// A finding before the first step that ended nothing.
 struct PreflightRecord {
-  std::string part;  ///< "device", "storage", "clock"
+  std::string part;  ///< "device", "storage", "clock", "link"
+};
+
+/// What a link between ranks of two nodes does, measured before the first step.
+struct LinkRecord {
+  std::int64_t from_rank = 0, to_rank = 0;
+  std::int64_t from_node = 0, to_node = 0;
+  double latency_seconds = 0;  ///< one way
+  double bytes_per_second = 0;
 };
 
 /// Training was held up, and by what (core/run/supervise/hang_verdict.h).
@@ -294,6 +303,13 @@ struct RankStatusRecord {
 struct DeviceRecord {
   std::int64_t rank = 0;
   kernels::DeviceReading reading;
+};
+
+/// What the GPU of one rank, or its driver, reports: and of what kind
+/// (core/run/supervise/device_judge.h).
+struct DeviceFindingRecord {
+  std::int64_t rank = 0;
+  std::string kind;
 };
 
 /// How a file or stream of output keeps up with what is written to it.

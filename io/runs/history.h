@@ -25,6 +25,8 @@ class RunHistory {
   void add(const NoticeRecord& record);
   void add(const RankStateRecord& record);
   void add(const RankMemoryRecord& record);
+  /// `now`: Unix seconds.
+  void add(const RankDoingRecord& record, double now);
   /// Steps after the record's are done again.
   void restart(const RestartRecord& record);
   void finish(const RunSummary& summary);

@@ -77,6 +77,7 @@ struct Plan {
   GraphIssue graphs;  ///< of the stage whose host takes longest
   /// What supervise.verify adds to a step on average: all but the update of every n-th step a second time.
   double verify_seconds = 0;
+  double canary_seconds = 0;  ///< of the step before the first of each start; 0: there is none
   std::vector<TrafficPlan> communication;
   double tokens_per_second_per_device = 0;
   double model_tflops_per_device = 0;     ///< by flops_per_token: what is recomputed does not count

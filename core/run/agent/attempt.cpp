@@ -60,6 +60,7 @@ void Attempt::begin(Start start, const HeldStep* held) {
   for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held);
   // Asked for while this node waited for the others.
   if (run_.stopping()) send_all(Stop{});
+  if (run_.devices().draining()) send_all(Drain{});
 }
 
 /// The first records of the ranks, before they start.

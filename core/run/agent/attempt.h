@@ -151,6 +151,7 @@ class Attempt {
   TraceFiles traces_;
   std::optional<DeviceWatch> devices_;      ///< of this node's GPUs
   std::vector<std::int64_t> device_ranks_;  ///< whose they are
+  std::vector<std::string> device_ids_;     ///< PCI bus ids
   std::deque<Worker> workers_;              ///< of this node's ranks; they stay where they are
   ReadyRanks ready_;
   std::map<std::int64_t, Finished> finished_;  ///< by rank of this node

@@ -8,8 +8,8 @@
 
 namespace trainerd::core::run {
 
-/// Reads devices every few seconds on a thread of its own: a driver that hangs must not stop the thread that
-/// watches the workers.
+/// Reads devices every few seconds, and waits for their XIDs meanwhile, on a thread of its own: a driver that
+/// hangs must not stop the thread that watches the workers.
 class DeviceWatch {
  public:
   /// `library` is NVML's. Devices are named by PCI bus id.
@@ -22,6 +22,7 @@ class DeviceWatch {
   int event_fd() const;
   struct Taken {
     std::vector<kernels::DeviceReading> readings;  ///< of the devices, in their order; the latest
+    std::vector<kernels::DeviceXid> xids;          ///< since the last `take`
     std::string problem;                           ///< why there will be no more readings; given once
   };
   Taken take();

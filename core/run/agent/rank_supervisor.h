@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/run/nodes/node_messages.h"
@@ -17,6 +18,12 @@ namespace trainerd::core::run {
 
 class Attempt;
 class Run;
+
+/// Messages of an attempt between its nodes that this supervisor makes and reads.
+template <class Message>
+concept RankMessage = std::is_same_v<Message, HangSuspected> || std::is_same_v<Message, ShowRanks> ||
+    std::is_same_v<Message, RankSeen> || std::is_same_v<Message, RankTimes> ||
+    std::is_same_v<Message, RanksDoing>;
 
 /// Fails an attempt that hangs and reports slow ranks. Every node has one; the first node's decides for all.
 class RankSupervisor {
@@ -35,6 +42,7 @@ class RankSupervisor {
   /// Times of ranks of this node, or of another.
   void on_status(Attempt& attempt, const io::RankStatusRecord& record);
   void on_message(Attempt& attempt, const RankTimes& m);
+  void on_message(Attempt& attempt, const RanksDoing& m);
   /// Another attempt begins after this one.
   void restart(const Attempt& before);
   /// By rank of this node, the times of the previous attempt; empty: there was none.
@@ -46,6 +54,7 @@ class RankSupervisor {
   void report(Attempt& attempt, const HangVerdict& verdict, const std::vector<RankSight>& sights);
   std::string keep(const HangVerdict& verdict, const std::vector<RankSight>& sights) const;
   void add(Attempt& attempt, const RankTime& time);
+  void show(Attempt& attempt);
 
   Run& run_;
   HangLimits limits_;
@@ -55,6 +64,7 @@ class RankSupervisor {
   std::unique_ptr<StragglerWatch> stragglers_;  ///< the first node's
   std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet
   double times_sent_at_ = 0;
+  double shown_at_ = 0;  ///< what the ranks do
 };
 
 }  // namespace trainerd::core::run

@@ -36,6 +36,10 @@ class ReadyRanks {
   NodeReady summary(std::int64_t attempt, const Evaluated& evaluated = {}) const;
   /// How fast the ranks that this agent knows of compute.
   std::vector<RankRate> rates() const;
+  /// The links between nodes that the ranks that this agent knows of have measured.
+  std::vector<LinkTime> links() const;
+  /// What they made of the step before the first.
+  std::vector<CanaryResult> canaries() const;
   /// Of the other nodes, on the leader.
   const std::map<std::int64_t, NodeReady>& nodes() const { return nodes_; }
   /// How far the clocks of other nodes are ahead of this one's.

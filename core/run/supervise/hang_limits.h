@@ -26,7 +26,8 @@ enum class Awaits : std::uint8_t { none, all_there, others };
 /// kind, whichever is more, and at least `minimum_seconds`. A first step, an evaluation, a snapshot, a wait
 /// for data and what lies between two steps have at least 12 times the minimum, a load 60 times. A first step
 /// is held against four times what the attempt before took, or the plan says; else against 20 times what its
-/// FLOPs take at the device's peak. A wait for the agent has no limit.
+/// FLOPs take at the device's peak. A wait for the agent, or for the members of a group before the first
+/// step, has no limit.
 ///
 /// What counts is what the process did (StillTime). One that sleeps has slept for so long. One that spins was
 /// able to run for so long, and used CPU time that a rank at work does not: in a step more than all its
@@ -53,6 +54,13 @@ struct HangLimits {
   double deadline_seconds(HangCause cause, const RankSight& sight) const;
   /// Whether a rank has waited for others, or for its device, for longer than its limit.
   bool waits_too_long(const RankSight& sight) const;
+  /// After how long it is told who is missed by ranks that wait, before the first step, for the members of a
+  /// group to come: the minimum where a missing rank is idle, else 12 times as long.
+  double meeting_seconds(bool idle) const;
+  bool meets_too_long(const RankSight& sight) const;      ///< than the former
+  bool meets_far_too_long(const RankSight& sight) const;  ///< than the latter
+  /// Whether its process sleeps, or waits for a disk, for the minimum.
+  bool idle(const RankSight& sight) const;
   /// Whether the ranks of all nodes are to be looked at because of this one.
   bool suspicious(const RankSight& sight) const;
 

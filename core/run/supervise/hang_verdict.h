@@ -15,7 +15,8 @@ namespace trainerd::core::run {
 struct HangVerdict {
   /// "stopped", "asleep", "spinning", "disk", "data" of a rank; "link": a group of several nodes, all of
   /// whose members have entered a collective, does not come to its end; "stuck": the same on one node;
-  /// "mismatch": members of a group called different operations; "deadlock": ranks wait for each other.
+  /// "mismatch": members of a group called different operations; "deadlock": ranks wait for each other;
+  /// "meet": ranks wait, before the first step, for members of a group to come to it; only told.
   std::string kind;
   bool restart = true;  ///< the workers start again; false: it is only reported
   bool own = false;     ///< in a step, and by nothing from outside: it would come again there

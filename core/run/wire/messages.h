@@ -10,6 +10,7 @@
 
 #include "core/job/faults_options.h"
 #include "core/job/supervise_options.h"
+#include "core/run/preflight/preflight.h"
 #include "io/checkpoint/checkpoint.h"
 #include "io/records/records.h"
 #include "io/records/trace.h"
@@ -71,6 +72,8 @@ struct Start {
 };
 /// Vote to stop: finish the step all ranks agree on, save, end.
 struct Stop {};
+/// Vote to stop with the next checkpoint that is due.
+struct Drain {};
 /// The bytes of a snapshot segment are on disk, or given up for newer ones: the segment may be filled again.
 struct SnapshotSaved {
   int segment = 0;
@@ -101,9 +104,11 @@ struct Ready {
   std::int64_t data_tokens = 0;  ///< of an epoch
   /// Of its state: what other ranks save. A snapshot to begin from needs them too.
   std::vector<io::TensorSlice> borrowed = {};
-  double groups_seconds = 0;   ///< that the rank took to meet those of its groups
-  std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
-  double gemm_flops = 0;       ///< per second, measured before the first step; 0: it was not
+  double groups_seconds = 0;         ///< that the rank took to meet those of its groups
+  std::string reference = {};        ///< checksum of the reference's log-probabilities (loss.dpo); else empty
+  double gemm_flops = 0;             ///< per second, measured before the first step; 0: it was not
+  std::vector<LinkTime> links = {};  ///< to ranks of other nodes, measured before the first step
+  CanaryResult canary = {};
 };
 /// How far the log-probabilities of the reference are (loss.dpo), before `Ready`; of rank 0.
 struct ReferenceProgress {
@@ -171,6 +176,7 @@ struct FaultInjected {
   std::string message;                          ///< for people
   std::optional<job::FaultKind> at_agent = {};  ///< what breaks at the agent of this node
   double seconds = 0;                           ///< for so long, if it passes
+  std::int64_t rank = 0, xid = 0;               ///< of device_error
 };
 /// The rank ends by an error.
 struct Failed {
@@ -185,7 +191,7 @@ struct Finished {
   bool stopped = false;
 };
 
-using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, SaveEvery>;
+using AgentMessage = std::variant<Start, Stop, Drain, SnapshotSaved, SnapshotDelayed, SaveEvery>;
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
                  io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, FaultInjected,

@@ -31,6 +31,9 @@ class Saver {
   const train::Snapshot& snapshot() const { return *snapshot_; }
   SnapshotSegments& segments() { return segments_; }
 
+  /// From now on the run stops with the next one for the disk.
+  void drain() { drains_ = true; }
+
   /// One for the disk after so much time, from now on.
   void save_every(double seconds) { options_.every = {.seconds = seconds}; }
 
@@ -62,6 +65,7 @@ class Saver {
   io::CheckpointOptions options_;
   std::int64_t last_step_ = 0;
   bool decides_ = false;  ///< when time has come
+  bool drains_ = false;
   rank::DeviceRank* rank_ = nullptr;
   std::optional<train::Snapshot> snapshot_;
   std::optional<train::SnapshotCopy> copy_;
