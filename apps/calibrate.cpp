@@ -19,7 +19,7 @@ int calibrate_command(const CalibrateArgs& args) {
   options.seconds = args.seconds;
   options.threads = args.threads;
   options.ranks = args.ranks;
-  // On standard error: the file may go to standard output.
+  // To standard error, because the cluster file may go to standard output.
   io::Screen screen(STDERR_FILENO,
                     ::isatty(STDERR_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   screen.line("measuring this machine's operators and links for about " +

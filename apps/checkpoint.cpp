@@ -23,12 +23,12 @@ std::string sizes(const std::vector<std::int64_t>& sizes) {
   return text;
 }
 
-/// For paths at s3://.
+/// Opens paths at s3://.
 io::OpenRemote remote_here() {
   return io::remote_storages([] { return io::s3_settings(process_environment); });
 }
 
-/// At least one complete one. Throws CheckpointError that names those without a marker.
+/// Returns at least one complete checkpoint. Else throws CheckpointError that names the incomplete ones.
 io::CheckpointsAt some_checkpoints(const std::string& path) {
   io::CheckpointsAt found = io::checkpoints_at(path, remote_here());
   if (!found.complete.empty()) return found;
@@ -69,7 +69,7 @@ io::Statistics statistics_of(const std::string& path) {
   return all;
 }
 
-/// The checkpoint's directory, or that of a run's newest.
+/// The checkpoint's directory; for a run, that of its newest checkpoint.
 std::string newest_at(const std::string& path) { return some_checkpoints(path).complete.front().path; }
 
 std::string difference_text(const io::TensorDifference& d) {
@@ -80,7 +80,7 @@ std::string difference_text(const io::TensorDifference& d) {
                      d.unequal, d.elements, d.largest, at, d.relative);
 }
 
-/// One whose shape differs is further off than any number.
+/// A difference in shape or dtype ranks above any numeric difference.
 bool is_less(const io::TensorDifference& a, const io::TensorDifference& b) {
   return std::pair(!a.problem.empty(), a.relative) < std::pair(!b.problem.empty(), b.relative);
 }

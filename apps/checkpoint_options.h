@@ -9,7 +9,7 @@ namespace trainerd::apps {
 
 using CheckpointCommand = int (*)(const CheckpointArgs&);
 
-/// `trainerd checkpoint` with its subcommands; `choose` is called with the one that was given.
+/// Adds `trainerd checkpoint` with its subcommands; `choose` is called with the one on the command line.
 void add_checkpoint_commands(CLI::App& app, CheckpointArgs& args,
                              const std::function<void(CheckpointCommand)>& choose);
 

@@ -7,7 +7,7 @@
 namespace trainerd::apps {
 
 using io::shell_word;
-/// The command line as one that a shell reads back to the same words.
+/// The command line as text that a shell splits into the same words.
 std::string shell_words(int argc, const char* const* argv);
 
 }  // namespace trainerd::apps

@@ -6,7 +6,7 @@
 namespace trainerd::apps {
 namespace {
 
-// The library writes "TYPE:{a,b}" for an option with listed values and "TYPE:LIMITS" for one with limits.
+// CLI11 writes "TYPE:{a,b}" for an option with listed values and "TYPE:LIMITS" for one with limits.
 std::vector<std::string> listed_words(const std::string& type) {
   const std::size_t open = type.find('{'), close = type.find('}');
   if (open == std::string::npos || close == std::string::npos) return {};
@@ -38,8 +38,8 @@ OptionHelp option_help(const CLI::Option& option) {
   if (option.get_items_expected_max() > 0) {
     const std::string type = option.get_type_name();
     described.words = listed_words(type);
-    // "HOST:PORT" is a name, ":POSITIVE" a limit. The library's own names say less than the words, or than
-    // "N".
+    // "HOST:PORT" is a name, ":POSITIVE" a limit. The listed words, or "N", tell more than CLI11's type
+    // names.
     std::string name = type.starts_with("HOST:PORT") ? "HOST:PORT" : type.substr(0, type.find(':'));
     if (name == "TEXT") name = described.words.empty() ? "TEXT" : joined(described.words, '|');
     if (name == "INT" || name == "UINT") name = "N";

@@ -96,9 +96,9 @@ complete -c trainerd -f -a '(__trainerd_complete)'
 
 struct Answer {
   std::string files = "none";
-  bool whole = true;   ///< a candidate is a whole word: a blank may follow
-  std::string prefix;  ///< of a file
-  std::vector<std::pair<std::string, std::string>> candidates;  ///< with help
+  bool whole = true;   ///< candidates are complete words: a blank may follow
+  std::string prefix;  ///< of the candidate files
+  std::vector<std::pair<std::string, std::string>> candidates;  ///< with help texts
 };
 
 const OptionHelp* option_called(const CommandHelp& command, const std::string& name) {
@@ -109,11 +109,11 @@ const OptionHelp* option_called(const CommandHelp& command, const std::string& n
 
 bool has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
 
-// KEY=VALUE: keys, then the values of the key.
+// For KEY=VALUE: first keys, then the key's values.
 void add_keys(Answer& answer, const std::string& before, const std::string& typed) {
   const std::size_t equals = typed.find('=');
   for (const core::spec::KeyText& key : core::spec::job_keys()) {
-    if (has(key.path, "[]")) continue;  // of a list, which is set as a whole
+    if (has(key.path, "[]")) continue;  // inside a list, which is set as a whole
     if (equals == std::string::npos) {
       answer.candidates.emplace_back(before + key.path + "=", key.meaning);
       answer.whole = false;
@@ -128,13 +128,13 @@ void add_keys(Answer& answer, const std::string& before, const std::string& type
   }
 }
 
-// `before` is the part of the word that is not the value: "--svg=".
+// `before` is the word's part before the value: "--svg=".
 void add_values(Answer& answer, const OptionHelp& option, const std::string& before,
                 const std::string& typed) {
   for (const std::string& word : option.words) answer.candidates.emplace_back(before + word, "");
   if (!option.words.empty()) return;
   if (option.value == "KEY=VALUE") return add_keys(answer, before, typed);
-  if (option.value == "NAME|FILE")  // of a cluster
+  if (option.value == "NAME|FILE")  // a cluster
     for (const std::string& name : core::spec::cluster_preset_names())
       answer.candidates.emplace_back(before + name, "built-in cluster");
   const bool positional = !option.names[0].starts_with("-");
@@ -153,7 +153,7 @@ void add_options(Answer& answer, const CommandHelp& command) {
 
 Answer answer_for(const CommandHelp& root, const std::vector<std::string>& words) {
   const CommandHelp* command = &root;
-  const OptionHelp* open = nullptr;  // whose value comes next
+  const OptionHelp* open = nullptr;  // its value comes next
   int values_left = 0;
   std::size_t positionals = 0;
   bool options_ended = false;  // by "--"
@@ -189,7 +189,7 @@ Answer answer_for(const CommandHelp& root, const std::vector<std::string>& words
   } else if (!options_ended && typed.starts_with("-")) {
     add_options(answer, *command);
   } else if (!command->subcommands.empty()) {
-    if (positionals == 0)  // else: after a word that is no subcommand
+    if (positionals == 0)  // otherwise an unknown subcommand precedes
       for (const CommandHelp& sub : command->subcommands) answer.candidates.emplace_back(sub.name, sub.help);
   } else if (positionals < command->positionals.size()) {
     add_values(answer, command->positionals[positionals], "", typed);

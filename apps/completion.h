@@ -7,14 +7,14 @@
 
 namespace trainerd::apps {
 
-/// The script by which "bash", "zsh" or "fish" completes trainerd. It asks the executable that the user types
-/// what may follow (`trainerd __complete WORD...`), so it knows neither a subcommand nor an option itself.
+/// The script by which "bash", "zsh" or "fish" completes trainerd. It asks the typed executable for
+/// candidates (`trainerd __complete WORD...`), so it contains no subcommands or options itself.
 std::string completion_script(const std::string& shell);
 
-/// What may stand in place of the last of `words`, which follow the name of the executable; the last may be
-/// empty. First a line "FILES SPACE PREFIX": FILES is "none", "files", "yaml" or "directories", paths that
-/// may stand there too, after PREFIX, a part of the last word; SPACE is "nospace" where a candidate is not
-/// yet a whole word. Then a line "CANDIDATE<TAB>HELP" for each.
+/// The candidates for the last of `words`, which follow the executable's name; the last may be empty. The
+/// first line is "FILES SPACE PREFIX". FILES is "none", "files", "yaml" or "directories": paths that are
+/// candidates too, after PREFIX, a part of the last word. SPACE is "nospace" if a candidate is not a complete
+/// word. Then follows a line "CANDIDATE<TAB>HELP" per candidate.
 std::string completions(const CommandHelp& root, const std::vector<std::string>& words);
 
 }  // namespace trainerd::apps

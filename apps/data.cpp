@@ -43,7 +43,7 @@ io::InspectOptions options_of(const std::string& format, const std::string& dtyp
   return options;
 }
 
-/// Throws DataError where there are any.
+/// Throws DataError if there are problems.
 void throw_problems(const std::vector<std::string>& problems) {
   if (problems.empty()) return;
   std::string what;
@@ -54,7 +54,7 @@ void throw_problems(const std::vector<std::string>& problems) {
   throw base::data_error(what);
 }
 
-/// What the first document says, by the tokenizer that is named, or that the data names where it is there.
+/// The first document's text, decoded by the named tokenizer or the one that the data names, if that exists.
 std::vector<io::ShownLine> shown_tokens(const std::string& named,
                                         const std::optional<io::DatasetTokenizer>& data,
                                         std::span<const std::int32_t> first) {

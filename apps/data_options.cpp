@@ -19,7 +19,7 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
 
 io::DataFiles data_files_of(const std::vector<std::string>& paths, int readers) {
   if (std::none_of(paths.begin(), paths.end(), io::is_s3)) return {};
-  // What one reader has fetched ahead must not push out what another has.
+  // Data that one reader has prefetched must not evict another's.
   return io::DataFiles(std::make_shared<io::ObjectReader>(io::ObjectReader::Options{
       .store = io::s3_settings(process_environment),
       .memory_bytes = std::max(io::ObjectReader::kMemoryBytes, readers * io::LineReader::kAheadBytes)}));

@@ -9,9 +9,9 @@
 namespace trainerd::apps {
 
 void allow_descriptors(std::int64_t ranks_here, std::int64_t ranks) {
-  // Files, sockets and threads of the agent itself, and those that it hands to a worker, which are numbered
-  // from 64 on; for each worker its segments, socket and process; for each rank of the job its connections to
-  // node 0 and to each other rank.
+  // Own: the agent's files, sockets and threads, and descriptors for workers, which are numbered from 64 on.
+  // Per worker: its segments, socket and process. Per rank of the job: its connections to node 0 and to every
+  // other rank.
   constexpr std::int64_t kOwn = 80, kOfWorker = 8, kOfRank = 2;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;

@@ -4,12 +4,12 @@
 
 namespace trainerd::apps {
 
-// The exit status of every way to end, except a stop by signal (128 + its number, after saving).
+// The exit statuses, except that of a stop by a signal (128 plus its number, after a save).
 inline constexpr int kExitDone = 0;
-inline constexpr int kExitBug = 1;        // an error that has no remedy but a report
-inline constexpr int kExitDifferent = 1;  // of `checkpoint diff` alone, as of diff(1)
+inline constexpr int kExitBug = 1;        // an error whose only remedy is a report
+inline constexpr int kExitDifferent = 1;  // for `checkpoint diff` only, as diff(1)
 inline constexpr int kExitUsage = 2;
-inline constexpr int kExitOfSignal = 128;  // and its number, as a shell reports a process that it ended
+inline constexpr int kExitOfSignal = 128;  // plus the signal's number, as shells report it
 
 constexpr int exit_code(base::ErrorKind kind) {
   switch (kind) {

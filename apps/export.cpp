@@ -13,7 +13,7 @@
 namespace trainerd::apps {
 namespace {
 
-/// "5GB", "500MB", "2GiB", or a number of bytes: as transformers' max_shard_size.
+/// "5GB", "500MB", "2GiB", or a number of bytes, as transformers' max_shard_size.
 std::int64_t shard_bytes(const std::string& text) {
   struct Unit {
     const char* name;

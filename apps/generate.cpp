@@ -33,8 +33,8 @@ struct OpenedTokenizer {
   std::unique_ptr<io::Tokenizer> tokenizer;
 };
 
-// Of a tokenizer.json and a tokenizer.model with the weights the first that can be read: a tokenizer.json
-// made of a SentencePiece model cannot.
+// If both tokenizer.json and tokenizer.model exist, the first that can be read. A tokenizer.json converted
+// from a SentencePiece model cannot.
 OpenedTokenizer open_tokenizer(const GenerateArgs& args, const core::hf::WeightSource& weights) {
   if (!args.tokenizer.empty()) return {args.tokenizer, io::open_tokenizer(args.tokenizer)};
   const auto exists = [&](const std::string& file) {
@@ -65,7 +65,7 @@ std::string prompt_of(const GenerateArgs& args) {
   return text;
 }
 
-/// The prompt's ids, and which ids end the answer.
+/// The prompt's ids, and the ids that end the answer.
 struct Prompt {
   std::vector<std::int32_t> ids, ends;
 };
@@ -105,13 +105,13 @@ Prompt encode_prompt(const GenerateArgs& args, const core::hf::WeightSource& wei
   return prompt;
 }
 
-/// Shows a text that grows, whole characters at a time.
+/// Prints a growing text, in complete characters only.
 class Shown {
  public:
   void show(const std::string& text) {
     const std::string_view rest = std::string_view(text).substr(done_);
     const std::size_t bad = io::invalid_utf8(rest);
-    // Three bytes at most wait for their character's others; what is no character after that never will be.
+    // Up to three bytes may be the begin of an incomplete character; a longer invalid rest never becomes one.
     const std::size_t whole = bad == std::string_view::npos || rest.size() - bad > 3 ? rest.size() : bad;
     print(io::with_replacements(rest.substr(0, whole)));
     done_ += whole;
@@ -191,13 +191,13 @@ int generate_command(const GenerateArgs& args) {
                                                 .precision = args.precision,
                                                 .threads = args.threads,
                                                 .longest = given + args.max_tokens - 1});
-  // A model's vocabulary may be padded: ids without a text are never generated.
+  // A model's vocabulary may be padded: ids without text are never generated.
   const auto known = static_cast<std::size_t>(std::min(weights->model().vocab, tokenizer->info().vocab));
   const core::generate::Sampling sampling{
       .temperature = args.temperature, .top_k = args.top_k, .top_p = args.top_p, .seed = args.seed};
   std::vector<std::int32_t> ids = prompt.ids, made;
   Shown shown;
-  // Decoded behind the prompt: SentencePiece's first token of a text has lost its space.
+  // Decoded together with the prompt, because SentencePiece drops the space of a text's first token.
   const std::size_t prompt_bytes = tokenizer->decode(prompt.ids).size();
   const auto answer = [&] { return tokenizer->decode(ids).substr(prompt_bytes); };
   const std::string before = args.chat.empty() ? text : "";

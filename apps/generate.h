@@ -7,10 +7,10 @@
 namespace trainerd::apps {
 
 struct GenerateArgs {
-  std::string from;       ///< a checkpoint, a run's output, or a Hugging Face directory
+  std::string from;       ///< checkpoint, run's output, or Hugging Face directory
   std::string prompt;     ///< "-": standard input
-  std::string chat;       ///< name of a template; empty: the prompt is the text itself
-  std::string tokenizer;  ///< a file or "bytes"; empty: the one that lies with the weights
+  std::string chat;       ///< name of a template; empty: the prompt is plain text
+  std::string tokenizer;  ///< file or "bytes"; empty: the one next to the weights
   std::int64_t max_tokens = 64;
   double temperature = 0;
   std::int64_t top_k = 0;
@@ -22,7 +22,7 @@ struct GenerateArgs {
   bool json = false;
 };
 CLI::App* add_generate(CLI::App& app, GenerateArgs& args);
-/// Continues a text by a trained model.
+/// Continues a text with a trained model.
 int generate_command(const GenerateArgs& args);
 
 }  // namespace trainerd::apps

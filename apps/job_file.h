@@ -10,21 +10,21 @@
 
 namespace trainerd::apps {
 
-/// The job of a file as this process and this machine see it: with its environment, its devices and the
-/// checkpoints that are there. What was chosen and may surprise is a line on standard error.
+/// Reads a job with this process' environment, this machine's devices and the existing checkpoints. Choices
+/// that may be unexpected are reported on standard error.
 core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides);
-/// As other surroundings have it.
+/// The same with the given surroundings.
 core::job::JobSpec read_job(const std::string& path, const std::vector<std::string>& overrides,
                             core::spec::Surroundings around);
-/// Of this process and this machine.
+/// The surroundings of this process and machine.
 core::spec::Surroundings surroundings_here();
-/// This machine in place of Slurm's nodes, for `--dry` where Slurm did not answer; says so with its error.
+/// With `--dry`, if Slurm did not answer: uses this machine instead of Slurm's nodes and reports `error`.
 core::spec::Machine this_machine_for_slurm(const base::SpecError& error);
-/// A line on standard error.
+/// Prints a line to standard error.
 void say(const std::string& line);
 
-/// core::spec::job_topology; with this machine's own rates, measured now, where `calibrate_seconds` is a
-/// number of seconds to do that for.
+/// core::spec::job_topology. If `calibrate_seconds` is not empty, with this machine's rates, measured now for
+/// that many seconds.
 parallel::Topology machines_of(const core::job::JobSpec& job, const std::string& calibrate_seconds);
 
 }  // namespace trainerd::apps

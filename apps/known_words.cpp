@@ -9,7 +9,7 @@
 namespace trainerd::apps {
 namespace {
 
-/// An option in place of a subcommand.
+/// For an option at the place of a subcommand: throws if it is unknown.
 void require_known_option(const CLI::App& at, const std::string& command, const std::string& word) {
   if (at.get_subcommands([](const CLI::App*) { return true; }).empty()) return;
   const std::string name = word.substr(0, word.find('='));
@@ -31,7 +31,7 @@ void require_known_words(const CLI::App& app, int argc, char** argv) {
   std::string command = "trainerd";
   for (int i = 1; i < argc; ++i) {
     if (argv[i][0] == '-') return require_known_option(*at, command, argv[i]);
-    std::vector<std::string> names;  // of those that are listed
+    std::vector<std::string> names;  // listed subcommands
     const std::string word = argv[i];
     const CLI::App* next = nullptr;
     for (const CLI::App* sub : at->get_subcommands([](const CLI::App*) { return true; })) {

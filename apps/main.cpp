@@ -22,7 +22,7 @@
 namespace trainerd::apps {
 namespace {
 
-/// The command line, bound to the arguments of each subcommand. `chosen` runs the one that was given.
+/// The command line, bound to the arguments of each subcommand. `chosen_` runs the given one.
 class CommandLine {
  public:
   CommandLine() {
@@ -38,7 +38,7 @@ class CommandLine {
                   "<output>.old-YYYYmmdd-HHMMSS (UTC) first. Not for a "
                   "script that is run again after an interruption");
     NodeArgs& nodes = run_.nodes;
-    // With torchrun's names beside ours.
+    // torchrun's names are accepted too.
     run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")
         ->check(CLI::PositiveNumber)
         ->type_name("N");
@@ -189,7 +189,7 @@ class CommandLine {
     add_manual();
 
     CLI::App* worker = app_.add_subcommand("worker", "Started by the agent alone");
-    worker->group("");  // not listed
+    worker->group("");  // hidden
     worker->add_option("--control", worker_.control)->required();
     worker->add_option("--segments", worker_.segments)->required();
     worker->add_option("--world", worker_.world)->required();
@@ -200,9 +200,9 @@ class CommandLine {
     worker->callback([this] { chosen_ = [this] { return worker_command(worker_); }; });
   }
 
-  /// The exit status. Help and version are printed here.
+  /// Returns the exit status. Prints help and version itself.
   int run(int argc, char** argv) {
-    // What the completion scripts ask. The words are of an unfinished command: not for the library to parse.
+    // From a completion script. CLI11 must not parse it, because the words are of an unfinished command.
     if (argc > 1 && argv[1] == std::string("__complete"))
       return complete_command(command_tree(app_), {argv + 2, argv + argc});
     run_.command = submit_.command = shell_words(argc, argv);
@@ -222,7 +222,7 @@ class CommandLine {
  private:
   static void add_job(CLI::App& command, std::string& job, std::vector<std::string>& overrides) {
     command.add_option("JOB", job, "YAML file of the job")->required();
-    // One value for each --set, or it would take the job's name too.
+    // One value per --set; else it would take the job's name too.
     command.add_option("--set", overrides, "key.path=value: goes over the file; may be repeated")
         ->type_name("KEY=VALUE")
         ->allow_extra_args(false);
@@ -260,7 +260,7 @@ class CommandLine {
     });
   }
 
-  // After every listed subcommand: each has a page.
+  // Called after all listed subcommands, because each of them has a page.
   void add_manual() {
     CLI::App* completion =
         app_.add_subcommand("completion", "Print the script by which a shell completes trainerd");
@@ -409,7 +409,7 @@ class CommandLine {
 }  // namespace
 }  // namespace trainerd::apps
 
-// The only place where errors become exit codes.
+// The only place that turns errors into exit statuses.
 int main(int argc, char** argv) {
   using namespace trainerd;
   try {

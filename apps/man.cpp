@@ -11,14 +11,14 @@
 namespace trainerd::apps {
 namespace {
 
-// Text of which troff takes no character for its own. Markdown's `word` becomes bold.
+// Escapes troff's special characters. Markdown's `word` becomes bold.
 std::string troff(const std::string& text) {
   std::string out;
   bool bold = false;
   for (const char c : text) {
     switch (c) {
       case '\\': out += "\\e"; break;
-      case '-': out += "\\-"; break;  // a minus, that can be copied into a shell
+      case '-': out += "\\-"; break;  // a minus sign that can be copied into a shell
       case '\'': out += "\\(aq"; break;
       case '"': out += "\\(dq"; break;
       case '^': out += "\\(ha"; break;
@@ -33,7 +33,7 @@ std::string troff(const std::string& text) {
 std::string bold(const std::string& text) { return "\\fB" + troff(text) + "\\fR"; }
 std::string italic(const std::string& text) { return "\\fI" + troff(text) + "\\fR"; }
 
-// With a full stop.
+// Adds a full stop if there is none.
 std::string sentence(const std::string& text) {
   return text.empty() || text.ends_with(".") ? troff(text) : troff(text) + ".";
 }
@@ -83,7 +83,7 @@ std::string entries(const char* title, const std::vector<OptionHelp>& options) {
   return out.empty() ? "" : std::string(title) + "\n" + out;
 }
 
-// What to fix for each kind of error; equal to the table of core/run/README.md.
+// What to fix for each kind of error; the same as the table in core/run/README.md.
 const char* meaning(base::ErrorKind kind) {
   switch (kind) {
     case base::ErrorKind::spec: return "fix the job or the command line";

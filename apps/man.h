@@ -10,10 +10,10 @@ namespace trainerd::apps {
 struct ManPage {
   std::string name;  ///< "trainerd-run"
   int section = 1;
-  std::string text;  ///< in the man macros of troff
+  std::string text;  ///< troff with man macros
 };
 
-/// Every page: trainerd(1), one of each subcommand, trainerd-job(5) of the keys of a job.
+/// All pages: trainerd(1), one per subcommand, and trainerd-job(5) about the keys of a job.
 std::vector<ManPage> man_pages(const CommandHelp& root);
 
 }  // namespace trainerd::apps

@@ -11,7 +11,7 @@
 namespace trainerd::apps {
 namespace {
 
-// A list that says more is no list of hosts.
+// A longer list is an error.
 constexpr std::size_t kMaxHosts = 65536;
 
 std::optional<std::int64_t> number_in(std::string_view text) {
@@ -26,7 +26,7 @@ base::SpecError bad_list(const std::string& list) {
   return base::spec_error("'" + list + "' is no list of hosts as Slurm writes it");
 }
 
-/// The numbers of "1-3,07", with their leading zeros.
+/// The numbers in "1-3,07", with their leading zeros.
 std::vector<std::string> numbers_of(std::string_view ranges, const std::string& list) {
   std::vector<std::string> numbers;
   while (true) {
@@ -49,7 +49,7 @@ std::vector<std::string> numbers_of(std::string_view ranges, const std::string& 
   }
 }
 
-/// The names of one item: text and bracketed ranges in turn.
+/// Expands one item, in which text and bracketed ranges alternate.
 std::vector<std::string> expand_item(std::string_view item, const std::string& list) {
   std::vector<std::string> names{""};
   while (!item.empty()) {
@@ -70,11 +70,11 @@ std::vector<std::string> expand_item(std::string_view item, const std::string& l
   return names;
 }
 
-/// The step that srun started this process in.
+/// The step in which srun started this process.
 struct SlurmStep {
   std::int64_t nodes = 0, node = 0;
   std::vector<std::string> hosts;
-  std::uint16_t port = 0;  ///< for the rendezvous: another for each step of each job
+  std::uint16_t port = 0;  ///< for the rendezvous; differs between steps and jobs
 };
 
 std::optional<SlurmStep> slurm_step(const Environment& environment) {
@@ -89,7 +89,7 @@ std::optional<SlurmStep> slurm_step(const Environment& environment) {
     if (const auto n = number_in(value)) return *n;
     throw base::spec_error(std::string(name) + " is '" + value + "', which is no number");
   };
-  // A batch script and a shell of salloc have the job's variables, and are not in a step.
+  // A batch script or a shell of salloc has the job's variables, but is not in a step.
   if (!environment("SLURM_STEP_NUM_NODES")) return std::nullopt;
   SlurmStep step;
   step.nodes = number("SLURM_STEP_NUM_NODES");
@@ -102,17 +102,17 @@ std::optional<SlurmStep> slurm_step(const Environment& environment) {
   if (std::cmp_not_equal(step.hosts.size(), step.nodes))
     throw base::spec_error("SLURM_STEP_NODELIST names " + std::to_string(step.hosts.size()) +
                            " hosts, SLURM_STEP_NUM_NODES says " + std::to_string(step.nodes));
-  // Below the ports that systems give out by themselves.
+  // Below the range of ephemeral ports.
   constexpr std::int64_t kFirstPort = 20000, kPorts = 12000, kPrime = 7919;
   step.port = static_cast<std::uint16_t>(
       kFirstPort + (number("SLURM_JOB_ID") + kPrime * (number("SLURM_STEP_ID") % kPorts)) % kPorts);
   return step;
 }
 
-/// Slurm's names of nodes need not be known to the network.
+/// The network need not know Slurm's node names.
 std::string reachable_host(const std::string& host, const NodeAddress& address) {
   if (base::is_known_host(host)) return host;
-  // Without an address the name is in the error of the first attempt to reach it.
+  // Without an address, the error of the first connection names the host.
   return address(host).value_or(host);
 }
 
@@ -160,7 +160,7 @@ std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args
   if (args.timeout_seconds > 0) membership.timeout_seconds = args.timeout_seconds;
   membership.interface = args.interface;
   membership.nodes.nodes = nodes;
-  // With --node given, no scheduler is asked.
+  // With --node, Slurm's variables are not read.
   const std::optional<SlurmStep> step = args.node < 0 ? slurm_step(environment) : std::nullopt;
   if (step && (step->nodes < nodes || step->nodes > nodes + spares))
     throw base::spec_error("the Slurm step has " + std::to_string(step->nodes) + " nodes and " + several +

@@ -11,7 +11,7 @@
 
 namespace trainerd::apps {
 
-/// Options of `trainerd run` for the job's nodes; empty or -1: not given.
+/// Node options of `trainerd run`; empty or -1: not given.
 struct NodeArgs {
   std::int64_t nodes = -1;
   std::int64_t node = -1;
@@ -22,27 +22,27 @@ struct NodeArgs {
 };
 
 using core::spec::Environment;
-/// The address of a node by its name in the scheduler; none where that does not know it.
+/// Resolves a node's name in the scheduler to an address; none if the scheduler does not know it.
 using NodeAddress = std::function<std::optional<std::string>(const std::string& node)>;
-/// Of this process.
+/// Environment variable of this process.
 std::optional<std::string> process_environment(const std::string& name);
 
-/// Nodes of the Slurm step that this process is a task of; none outside of one. Throws SpecError when the
-/// step has several tasks on a node.
+/// Number of nodes of the Slurm step that this process is a task of; none outside of a step. Throws SpecError
+/// if the step has several tasks per node.
 std::optional<std::int64_t> slurm_step_nodes(const Environment& environment);
 
-/// Where this agent stands among the `nodes` and `spares` of its job, which have the numbers after them: by
-/// the options, or else by the Slurm step that it is a task of. Under Slurm they meet at the step's first
-/// node: by its name where the network knows that, else at its `address`. TRAINERD_TOKEN is the job's token
-/// where it is set. None for a job of one node that names no rendezvous. Throws SpecError when something is
-/// missing or contradicts. With a `coordinator` they need no address.
+/// The place of this agent among the job's `nodes` and its `spares`, which are numbered after them: from the
+/// options, or else from the Slurm step of this process. Under Slurm the rendezvous is at the step's first
+/// node: by its name if that resolves, else at its `address`. TRAINERD_TOKEN, if set, is the job's token.
+/// None for a job of one node without a rendezvous. Throws SpecError if something is missing or
+/// contradictory. With a `coordinator` no address is needed.
 std::optional<core::run::MembershipOptions> find_membership(const NodeArgs& args, std::int64_t nodes,
                                                             std::int64_t spares,
                                                             const Environment& environment,
                                                             const NodeAddress& address,
                                                             const std::string& coordinator = {});
 
-/// The hosts of a list as Slurm writes it: "gpu[1-3,07],login,a[1-2]b[0-1]". Throws SpecError.
+/// Expands a host list in Slurm's format: "gpu[1-3,07],login,a[1-2]b[0-1]". Throws SpecError.
 std::vector<std::string> expand_host_list(const std::string& list);
 
 }  // namespace trainerd::apps

@@ -20,14 +20,14 @@ void print(const std::string& text) {
 
 void open_standard_streams() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd)
-    // Those below are open by now: the lowest free number is this one.
+    // Lower descriptors are open now, so open() returns this one.
     if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", O_RDWR);
 }
 
 void print_error(const std::string& line) {
   try {
     io::Screen(STDERR_FILENO, io::Screen::Style::plain).line(line);
-  } catch (const std::system_error&) {  // no thread can be made
+  } catch (const std::system_error&) {  // no thread can be created
     std::fprintf(stderr, "%s\n", line.c_str());
   }
 }
@@ -38,7 +38,7 @@ void write_file(const std::string& option, const std::string& path, const std::s
     return base::spec_error(option + ": cannot write " + path + ": " + base::errno_text(error));
   };
   if (file == nullptr) throw failed(errno);
-  // The error is of the call that fails: what is buffered fails where it is flushed.
+  // A buffered write may fail only at the flush; the first error counts.
   const bool written =
       std::fwrite(text.data(), 1, text.size(), file) == text.size() && std::fflush(file) == 0;
   const int error = written ? 0 : errno;

@@ -4,13 +4,13 @@
 
 namespace trainerd::apps {
 
-/// Writes all of `text` to standard output and flushes it. Throws SpecError if it does not arrive: a full
-/// disk behind a redirection must not pass for success.
+/// Writes `text` to standard output and flushes. Throws SpecError if that fails: a full disk behind a
+/// redirection must be an error.
 void print(const std::string& text);
-/// Opens descriptors 0 to 2 on /dev/null where they are closed: the first files that are opened would be
-/// written to otherwise.
+/// Opens closed descriptors 0 to 2 on /dev/null. Else the first opened files would get these numbers and be
+/// written to.
 void open_standard_streams();
-/// Writes a line to standard error, and does not wait for a reader that takes nothing.
+/// Writes a line to standard error. Does not block on a reader that does not read.
 void print_error(const std::string& line);
 /// Writes `text` to the file that `option` names. Throws SpecError.
 void write_file(const std::string& option, const std::string& path, const std::string& text);

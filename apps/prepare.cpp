@@ -49,7 +49,7 @@ io::PrepareOptions options_of(const DataPrepareArgs& args) {
   return options;
 }
 
-// A terminal gets a line every second, a log one every 30.
+// One line per second on a terminal, one per 30 s in a log.
 void show(const io::PrepareProgress& p, double& shown) {
   if (p.seconds - shown < (::isatty(STDERR_FILENO) == 1 ? 0.5 : 29.5)) return;
   shown = p.seconds;

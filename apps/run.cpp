@@ -28,7 +28,7 @@
 namespace trainerd::apps {
 namespace {
 
-/// Monotonic seconds at which `--max-time` is up.
+/// Monotonic seconds at which `--max-time` ends; none without it.
 std::optional<double> deadline(const std::optional<std::string>& max_time, double start) {
   if (!max_time) return std::nullopt;
   const auto seconds = io::parse_duration(*max_time);
@@ -38,13 +38,13 @@ std::optional<double> deadline(const std::optional<std::string>& max_time, doubl
   return start + *seconds;
 }
 
-/// Ends the process where nothing has to be saved; `screen`: where the log goes.
+/// Ends the process when there is nothing to save; `screen` shows the log.
 core::run::LeaveProcess leave_with(std::shared_ptr<io::Screen> screen) {
   return [screen = std::move(screen)](const core::run::StopRequest& stop) {
     core::run::log::info("{} before training began: stopping", stop.reason);
     core::run::log::flush();
     screen->finish();
-    // Other threads are at work: nothing of theirs is destroyed.
+    // _Exit runs no destructors, because other threads are still running.
     std::_Exit(kExitOfSignal + stop.exit_signal);
   };
 }
@@ -71,14 +71,14 @@ core::run::Invocation invocation(const RunArgs& args) {
   return call;
 }
 
-/// Whether --nodes is the job's own nodes and some of its spares.
+/// True if --nodes is the job's number of nodes plus some of its spares.
 bool counts_spares(const RunArgs& args) {
   try {
     core::spec::Surroundings around = surroundings_here();
     around.remark = {};
     const core::job::JobSpec job = read_job(args.job, args.overrides, std::move(around));
     return job.cluster.nodes < args.nodes.nodes && args.nodes.nodes <= job.cluster.nodes + job.cluster.spares;
-  } catch (const base::SpecError&) {  // without its number of nodes it is no job
+  } catch (const base::SpecError&) {  // without --nodes the job is invalid
     return false;
   }
 }
@@ -93,7 +93,7 @@ int run_command(const RunArgs& args) {
       STDOUT_FILENO, ::isatty(STDOUT_FILENO) == 1 ? io::Screen::Style::terminal : io::Screen::Style::plain);
   const auto log = std::make_shared<io::RunLog>();
   core::run::log::write_to(screen, log);
-  // The log keeps the screen: its end is not that of its owners.
+  // The log shares the screen, so its destructor may run late: finish it explicitly.
   struct Finish {
     io::Screen& screen;
     ~Finish() { screen.finish(); }
@@ -103,7 +103,7 @@ int run_command(const RunArgs& args) {
   if (args.nodes.nodes > 0 && !counts_spares(args))
     overrides.push_back("cluster.nodes=" + std::to_string(args.nodes.nodes));
   core::spec::Surroundings around = surroundings_here();
-  if (args.fresh) around.trained_dp = {};  // it begins anew
+  if (args.fresh) around.trained_dp = {};  // the run starts from step 1
   if (args.nodes.node < 0) around.nodes = [] { return slurm_step_nodes(process_environment); };
   auto [job, rates] = core::spec::job_here(read_job(args.job, overrides, std::move(around)));
   if (!args.rates.empty()) rates = core::spec::named_cluster(args.rates, "--rates");
@@ -119,7 +119,7 @@ int run_command(const RunArgs& args) {
   early.reset();
   const core::run::AgentResult result = core::run::run_agent(
       {.job = job,
-       // Through /proc, so that a binary that is replaced while it runs still starts workers of its own kind.
+       // Through /proc: if the binary is replaced during the run, workers still run the old one.
        .executable = "/proc/self/exe",
        .signal_fd = signals.get(),
        .leave = leave_with(screen),

@@ -49,7 +49,7 @@ void RemoveOnSignal::watch() {
   if ((fds[0].revents & POLLIN) == 0) return;
   signalfd_siginfo info{};
   if (::read(signals_.get(), &info, sizeof info) != sizeof info) return;
-  // It may be about to be made.
+  // The directory may be about to be created.
   for (int attempt = 0; attempt < 100; ++attempt) {
     {
       const std::lock_guard lock(mutex_);
@@ -60,7 +60,7 @@ void RemoveOnSignal::watch() {
   {
     const std::lock_guard lock(mutex_);
     std::error_code ignored;
-    // The other thread may put a file there meanwhile.
+    // The other thread may be creating a file in it meanwhile.
     for (int attempt = 0; attempt < 100 && !directory_.empty(); ++attempt)
       if (std::filesystem::remove_all(directory_, ignored) == 0) break;
   }
@@ -78,14 +78,13 @@ base::UniqueFd open_stop_signals() {
   sigemptyset(&set);
   for (const int signal : {SIGTERM, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGXCPU, SIGALRM})
     sigaddset(&set, signal);
-  // Under nohup a lost terminal ends nothing.
+  // With nohup, SIGHUP stays ignored.
   struct sigaction inherited {};
   ::sigaction(SIGHUP, nullptr, &inherited);
   if (inherited.sa_handler != SIG_IGN) sigaddset(&set, SIGHUP);
   ::pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  ::signal(SIGALRM, SIG_DFL);  // an ignored one would not arrive (limit_alarm.h)
-  // A reader of our output that goes away is no reason to end training, and a file-size limit is an error
-  // like a full disk.
+  ::signal(SIGALRM, SIG_DFL);  // an ignored signal would not arrive (limit_alarm.h)
+  // A closed output pipe must not end training, and a file-size limit must be an error like a full disk.
   ::signal(SIGXFSZ, SIG_IGN);
   ::signal(SIGPIPE, SIG_IGN);
   base::UniqueFd fd(::signalfd(-1, &set, SFD_CLOEXEC));

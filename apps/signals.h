@@ -10,8 +10,8 @@
 
 namespace trainerd::apps {
 
-/// While it lives, a signal that ends the process (SIGINT, SIGTERM, SIGHUP) removes a directory first. To be
-/// made before any thread.
+/// During its lifetime, a signal that ends the process (SIGINT, SIGTERM, SIGHUP) first removes a directory.
+/// Create it before any thread.
 class RemoveOnSignal {
  public:
   RemoveOnSignal();
@@ -30,9 +30,9 @@ class RemoveOnSignal {
   std::thread thread_;
 };
 
-/// The signals that ask for a stop as a descriptor: blocked here, before any thread is made, so that every
-/// thread blocks them. Writing to a reader that has gone, or beyond a file-size limit, is an error from here
-/// on, and ends nothing.
+/// A descriptor for the stop signals. Call it before any thread is created, because threads inherit the
+/// blocked signals. From then on, writing to a closed pipe or beyond a file-size limit is an error instead of
+/// a signal.
 base::UniqueFd open_stop_signals();
 
 }  // namespace trainerd::apps

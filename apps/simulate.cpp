@@ -23,7 +23,7 @@ using core::job::JobSpec;
 
 const std::string kFailuresPrefix = "cluster.failures.";
 
-/// Overrides of the cluster's failures, and those of the job.
+/// Splits overrides into those of the cluster's failures and those of the job.
 struct Overrides {
   std::vector<std::string> job, failures;
 };
@@ -49,7 +49,7 @@ core::plan::RunFigures figures_of(const core::job::JobSpec& job, const SimulateA
     figures.save_seconds = plan.checkpoint.stall_seconds;
   return figures;
 }
-/// Seconds of a chunk's computations as the options give them.
+/// Seconds of a chunk's computations, from the options.
 parallel::ActionCosts costs_of(const SimulateArgs& args) {
   for (const double ms : args.costs)
     if (!(ms >= 0 && ms < 1e9)) throw base::spec_error("--costs: times must be 0 or more milliseconds");
@@ -74,7 +74,7 @@ void simulate_failures(const core::job::JobSpec& job, const SimulateArgs& args,
   print(args.json ? core::plan::goodput_json(report) : core::plan::goodput_text(report));
 }
 
-/// "RANK=FACTOR", each rank once.
+/// "RANK=FACTOR", each rank at most once.
 std::map<std::int64_t, double> stragglers_of(const SimulateArgs& args) {
   std::map<std::int64_t, double> stragglers;
   for (const std::string& text : args.stragglers) {
@@ -99,8 +99,7 @@ void draw(const SimulateArgs& args, const parallel::Timeline& timeline, const pa
   if (!args.trace.empty()) write_file("--trace", args.trace, io::to_chrome_json(trace));
 }
 
-/// Without rates: the schedule as if every computation took one unit of time, and the memory, which needs
-/// none.
+/// Without rates: draws the schedule with one unit of time per computation, and reports the memory.
 void simulate_untimed(const core::job::JobSpec& job, const SimulateArgs& args,
                       const parallel::ScheduleShape& shape, const parallel::Topology& topology) {
   const core::plan::Plan plan = core::plan::make_plan(job, topology);

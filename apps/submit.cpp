@@ -31,12 +31,11 @@ namespace fs = std::filesystem;
 /// A job as Slurm's nodes will see it.
 struct SubmittedJob {
   core::job::JobSpec job;
-  std::string unanswered =
-      {};  ///< why the job cannot be submitted: Slurm was asked for its nodes, and did not answer
+  std::string unanswered = {};  ///< why it cannot be submitted: Slurm did not answer
 };
 
-/// `device: auto` and `dp: auto` are by what Slurm's nodes have. Where Slurm does not answer, the job is
-/// judged by this machine, so that wrong keys are reported first.
+/// `device: auto` and `dp: auto` depend on Slurm's nodes. If Slurm does not answer, this machine is used, so
+/// that wrong keys are still reported first.
 SubmittedJob read_submitted(const SubmitArgs& args) {
   SubmittedJob submitted;
   core::spec::Surroundings around = surroundings_here();
@@ -64,7 +63,7 @@ SubmittedJob read_submitted(const SubmitArgs& args) {
   return submitted;
 }
 
-/// The machines to plan for.
+/// The topology to plan for.
 parallel::Topology submitted_machines(const core::job::JobSpec& job) {
   if (job.cluster.preset != "local") return core::spec::job_topology(job);
   if (job.device == core::job::DeviceChoice::cuda && core::spec::this_machine().cuda_devices == 0)
@@ -88,7 +87,7 @@ core::plan::Plan fitting_plan(const core::job::JobSpec& job, const parallel::Top
 
 std::string seconds_before_limit(const std::string& text) {
   const auto seconds = io::parse_duration(text);
-  // Slurm's own limit, a 16-bit number.
+  // 65535 is Slurm's limit, a 16-bit number.
   if (!seconds || *seconds < 1 || *seconds > 65535)
     throw base::spec_error("--save-before: expected a duration from 1s to 18h such as 10m, got '" + text +
                            "'");
@@ -139,7 +138,7 @@ core::slurm::BatchScript head_of(const SubmitArgs& args, const core::plan::Plan&
       .max_requeues = args.requeues};
 }
 
-/// A file of the script, removed unless it is kept.
+/// A file with the script; removed unless it is kept.
 class ScriptFile {
  public:
   ScriptFile(std::string path, const std::string& text) : path_(std::move(path)) {
@@ -151,7 +150,7 @@ class ScriptFile {
   ScriptFile& operator=(const ScriptFile&) = delete;
 
   const std::string& path() const { return path_; }
-  /// Under another name in the same directory.
+  /// Renames it in the same directory.
   void keep_as(const std::string& path) const {
     if (::rename(path_.c_str(), path.c_str()) != 0)
       say("the script could not be kept as " + path + ": " + base::errno_text(errno));

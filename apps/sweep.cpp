@@ -27,7 +27,7 @@
 namespace trainerd::apps {
 namespace {
 
-/// The CUDA devices of this process, as CUDA_VISIBLE_DEVICES names them.
+/// The CUDA devices of this process, by their names in CUDA_VISIBLE_DEVICES.
 std::vector<std::string> cuda_devices(std::int64_t count) {
   std::vector<std::string> names;
   std::string given = process_environment("CUDA_VISIBLE_DEVICES").value_or("");
@@ -41,8 +41,7 @@ std::vector<std::string> cuda_devices(std::int64_t count) {
   return names;
 }
 
-/// What a node of Slurm's has at least; of a sweep that is only looked at, this machine where Slurm is not
-/// here.
+/// The minimum that every Slurm node has; with --dry, this machine if Slurm is not available.
 core::spec::Machine slurm_machine(const SweepArgs& args) {
   try {
     const core::slurm::SlurmNodes nodes = core::slurm::slurm_nodes("");
@@ -66,7 +65,7 @@ int status_of(const core::sweep::SweepEnd& end) {
 
 int sweep_command(const SweepArgs& args) {
   const base::UniqueFd signals = open_stop_signals();
-  // While jobs are planned there is nothing to stop but this process.
+  // While jobs are planned a stop signal just ends this process.
   std::optional<core::run::EarlyStop> early(
       std::in_place, signals.get(),
       [](const core::run::StopRequest& stop) { std::_Exit(kExitOfSignal + stop.exit_signal); });

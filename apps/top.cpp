@@ -18,7 +18,7 @@
 namespace trainerd::apps {
 namespace {
 
-// https://no-color.org: any value but an empty one.
+// As https://no-color.org: any non-empty value disables colours.
 io::Line::Colors colors_here() {
   const char* no_color = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
@@ -27,7 +27,7 @@ io::Line::Colors colors_here() {
   return none || ::isatty(STDOUT_FILENO) != 1 ? io::Line::Colors::none : io::Line::Colors::ansi;
 }
 
-// The terminal's width, COLUMNS, or 80.
+// The terminal's width, else COLUMNS, else 80.
 std::size_t columns_here() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return size.ws_col;

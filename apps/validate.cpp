@@ -16,14 +16,14 @@
 namespace trainerd::apps {
 namespace {
 
-/// The pipeline of the job where forward, input gradient and weight gradient take one unit of time each.
+/// The job's pipeline with one unit of time for each forward, input gradient and weight gradient.
 std::string schedule_svg(const core::job::JobSpec& job) {
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   return parallel::schedule_svg(parallel::timeline(parallel::make_schedules(shape), {}),
                                 core::plan::schedule_title(shape));
 }
 
-/// Data that is not on this machine is not compared; a remark says so.
+/// Data that is not on this machine is not checked; a remark says so.
 void check_tokenizer(const core::job::JobSpec& job) {
   if (job.model.from.empty() || job.data.format == io::DataFormat::synthetic) return;
   const std::string directory = core::hf::open_weights(job.model.from)->tokenizer();

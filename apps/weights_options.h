@@ -6,7 +6,7 @@
 
 namespace trainerd::apps {
 
-// Subcommands about weights. Their arguments go to `args`.
+// Subcommands about weights. Their values go to `args`.
 
 CLI::App* add_import(CLI::App& app, ImportArgs& args);
 CLI::App* add_export(CLI::App& app, ExportArgs& args);

@@ -1,7 +1,7 @@
-"""README.md and the pages beside the code: their commands run, their options, files, links and metrics exist.
+"""README.md and the pages beside the code: their commands run, and their options, files, links and metrics exist.
 
-TRAINERD_BINARY is the executable under test. What is done with each kind of block, and why the `trainerd` that the blocks call
-shortens `trainerd run`, is in tests/README.md ("The pages").
+TRAINERD_BINARY is the executable under test. tests/README.md ("The pages") describes the checks of each kind of block and why
+`trainerd run` is shortened in blocks.
 """
 
 import ast
@@ -23,10 +23,10 @@ FOLDERS = ["apps", "configs", "core", "deploy", "io", "kernels", "parallel", "te
 SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
 BLOCK_SECONDS = 600 if SANITIZED else 120
 MAX_README_LINES = 150
-# Files that core/README.md describes and that are added by another change: remove them from here when they are there.
+# Languages that fenced blocks of the pages may have.
 LANGUAGES = {"sh", "console", "yaml", "text"}
 
-# Commands of `console` blocks that no test runs, by how they begin, and why.
+# Commands of `console` blocks that no test runs: a pattern of their beginning, and the reason.
 NOT_RUN = {
     r"(\./)?(tests/run|deploy/install-deps|deploy/quickstart)\.sh": "they install, build and test: this test is a part of the first, which begins with the second",
     r"cmake --preset release$|cmake --build --preset": "tests/run.sh configures and builds in the same way",
@@ -38,7 +38,8 @@ NOT_RUN = {
     r"python3 tests/golden/|./tests/parity/run.sh": "need PyTorch",
 }
 
-# What makes a reason true, by a part of its pattern: texts of files. A reason without such a text is of the machine (an engine, a GPU).
+# Proof of a reason, by a part of its pattern: texts that files must contain. Reasons without an entry depend on the machine (an
+# engine, a GPU).
 REASONS_IN_FILES = {
     "tests/run|": {"tests/run.sh": ["./deploy/install-deps.sh --build-tests", 'ctest --test-dir "build/$preset"'], "tests/CMakeLists.txt": ["docs_test.py"]},
     "cmake --preset": {"tests/run.sh": ['cmake --preset "$preset"', 'cmake --build --preset "$preset"']},
@@ -47,7 +48,7 @@ REASONS_IN_FILES = {
     "python3 tests/golden/": {"tests/parity/parity.py": ["import torch"]},
 }
 
-# Appended to every `trainerd run`: the blocks show what a user types, and a test has no time for hundreds of steps.
+# Appended to every `trainerd run`: a test has no time for the hundreds of steps of a user's command.
 SHORTER = "--set steps=3 --set optimizer.schedule.warmup=0"
 WRAPPER = f"""#!/bin/sh
 if [ "$1" = run ]; then exec {shlex.quote(str(BINARY))} "$@" {SHORTER}; fi
@@ -82,12 +83,12 @@ def blocks(page):
 
 
 def prose(page):
-    """The page without its fenced blocks."""
+    """The text of a page without its fenced blocks."""
     return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
 
 
 def headings(page):
-    """The anchors of a page, as GitHub makes them."""
+    """The anchors of a page, as GitHub generates them."""
     anchors = set()
     for title in re.findall(r"^#+ +(.*?) *$", prose(page), re.M):
         anchors.add(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"))
@@ -107,7 +108,7 @@ def copy_sources(to):
 
 @functools.cache
 def help_of(subcommand):
-    """The --help text of a subcommand, given as a tuple of words; none when there is no such subcommand."""
+    """The --help text of a subcommand, given as a tuple of words; None if it does not exist."""
     done = subprocess.run([BINARY, *subcommand, "--help"], capture_output=True, text=True, timeout=60)
     return done.stdout if done.returncode == 0 else None
 
@@ -139,7 +140,7 @@ def words_of(line):
 
 
 def wrong_in_command(words):
-    """What does not exist of a command that is not run: an iterator of texts."""
+    """Parts of a command that do not exist, as texts. For commands that are not run."""
     while words and re.match(r"[A-Za-z_]\w*=", words[0]):
         yield from wrong_path(words[0].split("=", 1)[1].lstrip("$"))
         words = words[1:]
@@ -197,7 +198,7 @@ def wrong_in_trainerd(words):
     if words and not words[0].startswith("-") and not subcommand:
         yield f"trainerd has no subcommand {words[0]}"
     for word in words:
-        if word == "--":  # what follows is of another program
+        if word == "--":  # the rest belongs to another program
             break
         option = word.split("=")[0]
         if option.startswith("--") and not re.search(re.escape(option) + r"(?![\w-])", text):
@@ -213,7 +214,7 @@ class Pages(unittest.TestCase):
     def test_every_block_says_what_it_is(self):
         wrong = [f"{name_of(p)}:{line}: a block is marked `{language}`, not one of {sorted(LANGUAGES)}"
                  for p in pages() for language, line, _ in blocks(p) if language not in LANGUAGES]
-        # A command outside a block would not be checked.
+        # Commands outside of blocks are an error: they would not be checked.
         wrong += [f"{name_of(p)}: an indented command: {line.strip()}" for p in pages()
                   for line in prose(p).splitlines() if re.match(r" {4}(\$ |\./|trainerd )", line)]
         self.assertEqual(wrong, [])
@@ -263,7 +264,7 @@ class Pages(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_console_commands_are_run_by_tests(self):
-        # Of each test that asks for commands of a page: what it may ask for.
+        # Commands of pages that each test requests.
         asked = {}
         for test in (ROOT / "tests").rglob("*.py"):
             if "from documents import" in (text := test.read_text()):
@@ -273,7 +274,7 @@ class Pages(unittest.TestCase):
         wrong, unused = [], set(NOT_RUN)
         for page in pages():
             commands = [c.removeprefix("$ ") for language, _, text in blocks(page) if language == "console" for c in text.splitlines()]
-            # Asked for is the one command that begins so: documented() fails where several do.
+            # A test requests the one command with this beginning: documented() fails if there are several.
             run = set()
             for beginning in asked.get(name_of(page), ()):
                 begun = [command for command in commands if len(beginning) > 3 and command.startswith(beginning)]
@@ -377,10 +378,10 @@ class Pages(unittest.TestCase):
         wrong = []
         for page in pages():
             text = prose(page)
-            if page.name == "other-trainers.md":  # ours are in the last column
+            if page.name == "other-trainers.md":  # trainerd's keys are in the last column
                 text = "\n".join(row.split(" | ")[-1] for row in text.splitlines())
             for key in re.findall(r"`([a-z_]+(?:\.[a-z_]+)+)\b[^`]*`", text):
-                # cluster.failures is a section of cluster files.
+                # cluster.failures is also a section of cluster files.
                 if key.split(".")[0] in sections and key not in keys and not key.startswith("cluster.failures") and not key.endswith((".json", ".py")):
                     wrong.append(f"{name_of(page)}: {key}")
         self.assertEqual(wrong, [])
@@ -392,7 +393,7 @@ class Pages(unittest.TestCase):
         cmake = "".join(p.read_text() for p in [ROOT / "CMakeLists.txt", *ROOT.glob("*/CMakeLists.txt"), *(ROOT / "kernels").rglob("*.cmake")])
         named, wrong = set(), []
         for page in pages():
-            # A name that ends in _ is the beginning of several (`trainerd_device_*`).
+            # A name that ends in _ is a prefix of several (`trainerd_device_*`).
             for name, star in re.findall(r"\b(?<!lib)(trainerd_[a-z_]+)(\*?)", page.read_text()):
                 if star:
                     if not any(metric.startswith(name) for metric in exported) and name != "trainerd_":

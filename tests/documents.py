@@ -1,4 +1,4 @@
-"""The commands of the pages, for tests that run them as they are written."""
+"""Commands from the pages, for tests that run them unchanged."""
 
 import pathlib
 import re
@@ -8,8 +8,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def documented_line(page, beginning, places=None):
-    """The one line of a page's `console` blocks that begins so, for a shell. `places`: what stands for a place of the page's reader, and
-    the test's own. docs_test.py fails for a command that no test asks for."""
+    """The one line of a page's `console` blocks that starts with `beginning`, for a shell. `places`: replacements of the reader's
+    paths by the test's. docs_test.py fails for a command that no test requests."""
     blocks = re.findall(r"^```console\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
     found = [line[2:] for block in blocks for line in block.splitlines() if line.startswith(f"$ {beginning}")]
     assert len(found) == 1, f"{page}: {beginning}: {found}"
@@ -21,5 +21,5 @@ def documented_line(page, beginning, places=None):
 
 
 def documented(page, beginning, places=None):
-    """The words of that command."""
+    """The words of the command documented_line(...)."""
     return shlex.split(documented_line(page, beginning, places), comments=True)

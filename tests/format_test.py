@@ -1,4 +1,4 @@
-"""Every C++ and CUDA source is as clang-format 14 writes it by .clang-format: `git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs
+"""Every C++ and CUDA source is formatted by clang-format 14 with .clang-format: `git ls-files '*.h' '*.cpp' '*.cu' '*.cuh' | xargs
 clang-format -i` formats the tree."""
 
 import pathlib

@@ -4,7 +4,7 @@
 
 namespace trainerd::test {
 
-/// Whether long loops are run whole (`tests/run.sh full`), of which other runs take a part.
+/// True if long loops run completely (`tests/run.sh full`); other runs do a part of them.
 inline bool runs_full() { return std::getenv("TRAINERD_FULL_TESTS") != nullptr; }
 
 }  // namespace trainerd::test

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test.
-#   tests/run.sh                    the release build: what CI runs
-#   tests/run.sh full               the same with long loops whole, of which CI runs a part
+#   tests/run.sh                    the release build, as CI runs it
+#   tests/run.sh full               the same with full-length loops, of which CI runs a part
 #   tests/run.sh asan | tsan        the same tests under address+undefined or thread sanitizers
 #   tests/run.sh fuzz [SECONDS]     every fuzz target under libFuzzer for SECONDS each (60); needs clang
 set -euo pipefail
@@ -29,13 +29,13 @@ if [ "$preset" = fuzz ]; then
   exit 0
 fi
 
-# Sanitizer builds compile each source by itself, without precompiled headers: they find what a source forgot to include.
+# Sanitizer builds compile each source separately, without precompiled headers, and so detect missing includes.
 unity=OFF
 if [ "$preset" = release ]; then
   unity=ON
   ./deploy/install-cuda-deps.sh
 fi
-# What the tests start is fetched while they are compiled.
+# Programs that the tests start are installed during the build.
 fetched=$(mktemp)
 trap 'wait; rm -f "$fetched"' EXIT
 ./deploy/install-deps.sh --tests >"$fetched" 2>&1 &
@@ -46,9 +46,8 @@ cmake --build --preset "$preset" || built=$?
 wait "$fetching" || { cat "$fetched" >&2; exit 1; }
 [ "$built" -eq 0 ] || exit "$built"
 export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
-# tests/CMakeLists.txt says which tests run beside each other on two cores. A test that fails there runs once more, alone: where it passes,
-# a busy machine was the reason or a race was, and both outputs are here to be read. One that fails alone too fails the whole. What a
-# sanitizer finds is not asked again.
+# tests/CMakeLists.txt defines which tests run concurrently on two cores. A failed test runs once more, alone. If it then passes, the cause
+# was a busy machine or a race, and both outputs are in the log. If it fails again, the script fails. With a sanitizer nothing is rerun.
 failed=build/$preset/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
 if ! ctest --test-dir "build/$preset" --output-on-failure -j 4; then

@@ -1,5 +1,5 @@
-"""The ladder of folders and, inside them, of rooms. A room is a directory of sources, declared by a line `trainerd_room(path ... USES ...)`
-of a CMakeLists.txt or *.cmake file: it includes headers of the rooms that it uses, directly or through them, and of no others."""
+"""The order of folders and of the rooms inside them. A room is a directory of sources, declared by a line `trainerd_room(path ...
+USES ...)` of a CMakeLists.txt or *.cmake file. It may include headers only of the rooms that it uses, directly or indirectly."""
 
 import pathlib
 import re
@@ -8,19 +8,19 @@ import unittest
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LADDER = ["kernels", "parallel", "io", "core", "apps"]
 MAX_LINES = 450
-# Files that name an operator, by place: at most so many. A new operator is named in those of `kernels/` and in each world that has it;
-# above it, in those that use it, which are printed alone.
+# Maximum number of files that name an operator, by place. A new operator is named in files of `kernels/` and in each world that has
+# it. Files above kernels/ that use it are only printed.
 PLACES_OF_AN_OPERATOR = {"kernels/, outside of the worlds": 6, "kernels/cpu/": 4, "kernels/cuda/": 5}
-# Operators above these limits: the exact number of files, and the reason. A file more or fewer fails.
+# Operators above these limits: the exact number of files, and the reason. Any other number fails.
 EXEMPT_OPERATORS = {
     ("kernels/, outside of the worlds", "prepare_weight"):
         (9, "each backend answers prepared_bytes of its arguments, so every class of backend names them once more"),
     ("kernels/cuda/", "attention_forward"): (8, "two kernels (general, tensor cores), with a problem and scratch of their own"),
     ("kernels/cuda/", "attention_backward"): (9, "two kernels (general, tensor cores), with a problem and scratch of their own"),
 }
-# Names that are words of other things too: in the worlds and above kernels/ their argument struct is counted alone.
+# Operator names that are common words: in the worlds and above kernels/ only their argument struct counts.
 WORDS = {"add", "scale", "cast", "dropout"}
-# Files that have a group's name as text: how often, and why. All others use parallel::Group.
+# Files with a group's name as text: how often, and why. All other files use parallel::Group.
 GROUP_NAMES = {
     "parallel/group/group.h": (8, "the table of groups"),
     "kernels/base/ledger.h": (4, "names of the ledger's parts"),
@@ -49,7 +49,7 @@ def includes(path):
 
 
 def declared_rooms():
-    """What each room says that it uses."""
+    """Room -> the rooms that it declares to use."""
     rooms = {"apps": [f for f in LADDER if f != "apps"]}
     for folder in LADDER:
         for path in [*(ROOT / folder).rglob("CMakeLists.txt"), *(ROOT / folder).rglob("*.cmake")]:
@@ -68,7 +68,7 @@ def declared_rooms():
 
 
 def closure(rooms):
-    """By room, all rooms that it may include; fails where rooms use each other."""
+    """Room -> all rooms that it may include. Fails if rooms use each other."""
     reached = {}
 
     def visit(room, path):
@@ -135,7 +135,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_tests_are_in_folders_of_the_rooms_that_they_test(self):
-        """Where one executable has the tests of a folder, each of its rooms is listed and is a directory of the code."""
+        """Each room in ROOMS of a folder's test executable is a directory of the code, and each test lies in such a room."""
         cmake = (ROOT / "tests" / "CMakeLists.txt").read_text()
         listed = {folder: set(rooms.split()) for folder, rooms in
                   re.findall(r"^add_folder_tests\((\w+) [^)]*?ROOMS ((?:[a-z0-9_/]+ ?)+)", cmake, re.M)}
@@ -145,7 +145,7 @@ class Structure(unittest.TestCase):
             for test in sorted((ROOT / "tests" / folder).rglob("*_test.cpp")):
                 room = str(test.parent.relative_to(ROOT / "tests" / folder))
                 with self.subTest(test=str(test.relative_to(ROOT))):
-                    # A folder with a CMakeLists.txt makes executables of its own.
+                    # A folder with a CMakeLists.txt has its own executables.
                     self.assertTrue(room in rooms or (room != "." and (test.parent / "CMakeLists.txt").is_file()),
                                     f"add_folder_tests({folder}) in tests/CMakeLists.txt has no room {room}")
 
@@ -154,7 +154,7 @@ class Structure(unittest.TestCase):
         self.assertEqual(long, {})
 
     def test_tables_are_the_only_places_that_list_their_rows(self):
-        """Counts, printed: where operators, groups and ledger parts are named."""
+        """Counts files that name operators, groups and ledger parts, and prints the counts."""
         texts = {str(p.relative_to(ROOT)): p.read_text() for p in sources()}
         operators = re.findall(r"^TRAINERD_OPERATOR\((\w+), (\w+),", (ROOT / "kernels/ops/operators.def").read_text(), re.M)
         self.assertGreater(len(operators), 30)

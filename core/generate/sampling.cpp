@@ -10,7 +10,7 @@
 namespace trainerd::core::generate {
 namespace {
 
-// Double: shares of a large vocabulary add up.
+// Double precision, because probabilities of a large vocabulary are summed.
 double uniform(std::uint64_t seed, std::int64_t place) {
   const auto bits =
       kernels::philox(kernels::hash_name("generate", seed), static_cast<std::uint64_t>(place), 0);

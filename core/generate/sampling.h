@@ -5,16 +5,16 @@
 
 namespace trainerd::core::generate {
 
-/// How the next token is chosen of its scores.
+/// How the next token is sampled from its logits.
 struct Sampling {
-  double temperature = 0;  ///< 0: the likeliest, of equal ones the first
-  std::int64_t top_k = 0;  ///< of the k likeliest alone; 0: of all
-  double top_p = 1;        ///< of the fewest likeliest that have this share together
+  double temperature = 0;  ///< 0: the likeliest token; on ties the first
+  std::int64_t top_k = 0;  ///< only the k likeliest tokens; 0: all
+  double top_p = 1;        ///< only the fewest likeliest tokens with this total probability
   std::uint64_t seed = 0;
 };
 
-/// The id: with a temperature a function of (seed, place) and the scores alone. Scores that are not finite
-/// are never chosen; throws std::invalid_argument where none is finite.
+/// Returns a token id. With a temperature it depends only on (seed, place) and the logits. Logits that are
+/// not finite are never chosen. Throws std::invalid_argument if none is finite.
 std::int32_t choose(std::span<const float> logits, const Sampling& sampling, std::int64_t place);
 
 }  // namespace trainerd::core::generate

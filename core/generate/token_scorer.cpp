@@ -26,7 +26,7 @@ namespace {
 
 using namespace kernels;
 
-// Lengths are rounded up to it: kernels are made for a length at its first use.
+// Lengths are rounded up to a multiple of this, because kernels are created per length.
 constexpr std::int64_t kLengthStep = 32;
 
 std::string precision_of(const hf::WeightSource& source, const std::string& asked) {
@@ -36,7 +36,7 @@ std::string precision_of(const hf::WeightSource& source, const std::string& aske
   return all ? "bf16" : "fp32";
 }
 
-/// A job of the model on one rank, of which the forward pass alone is used.
+/// A one-rank job of the model, for its forward pass only.
 job::JobSpec job_of(const hf::WeightSource& source, const ScorerOptions& options) {
   job::ModelOptions model = source.model();
   const std::int64_t most =
@@ -61,13 +61,13 @@ train::SlotCounts one_slot() {
   return slots;
 }
 
-/// Without gradients, master weights and the optimizer's states, and without second copies for GEMMs.
+/// Removes gradients, master weights and optimizer state, and second copies of weights for GEMMs.
 model::DeclaredParams frozen(model::DeclaredParams declared) {
   for (model::ParamInfo& info : declared.infos) info.trainable = info.gemm_weight = false;
   return declared;
 }
 
-/// The model on a backend; in the meta world it is what counts the memory.
+/// The model on a backend. In the meta world it counts the memory.
 class ForwardPass {
  public:
   ForwardPass(const job::JobSpec& job, const parallel::Layout& layout, Backend& backend,
@@ -105,7 +105,7 @@ class ForwardPass {
     const auto count = static_cast<std::int64_t>(tokens.size());
     const std::int64_t rows =
         std::min((count + kLengthStep - 1) / kLengthStep * kLengthStep, job_.model.seq_len);
-    // No token sees those behind it, so it does not matter which they are.
+    // No token sees later ones, so the padding's ids do not matter.
     std::vector<std::int32_t> ids(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(rows));
     ids.resize(static_cast<std::size_t>(rows), 0);
     for (std::size_t i = 0; i < positions.size(); ++i) positions[i] = static_cast<std::int32_t>(i);

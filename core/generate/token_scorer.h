@@ -11,26 +11,27 @@
 namespace trainerd::core::generate {
 
 struct ScorerOptions {
-  std::string device = "auto";  ///< a word of the job's key `device`
-  std::string precision;        ///< "fp32" or "bf16"; empty: bf16 where all weights are, else fp32
-  std::int64_t threads = 0;     ///< 0: one for each core
-  std::int64_t longest = 0;     ///< tokens of the longest text
+  std::string device = "auto";  ///< as in the job's key `device`
+  std::string precision;        ///< "fp32" or "bf16"; empty: bf16 if all weights are, else fp32
+  std::int64_t threads = 0;     ///< 0: one per core
+  std::int64_t longest = 0;     ///< maximum text length in tokens
 };
 
-/// A model's scores of the token that follows a text: the forward pass of a training step, on one rank. The
-/// whole text goes through it each time. Nothing is kept of a training's memory but the weights.
+/// A model's logits of the next token after a text, by the forward pass of a training step on one rank. Each
+/// call processes the whole text. Of training memory only the weights are allocated.
 class TokenScorer {
  public:
-  /// Reads the weights. Throws SpecError: the options, a longer text than the model has positions for;
-  /// CapacityError: it does not fit; CheckpointError.
+  /// Reads the weights. Throws SpecError for wrong options or a text longer than the model's positions,
+  /// CapacityError if it does not fit, CheckpointError.
   TokenScorer(const hf::WeightSource& source, const ScorerOptions& options);
   ~TokenScorer();
   TokenScorer(const TokenScorer&) = delete;
   TokenScorer& operator=(const TokenScorer&) = delete;
 
-  /// By id, the logits of the token behind `tokens`, which are 1 to `longest`. Good until the next call.
+  /// The logits by id of the token after `tokens`, which has 1 to `longest` tokens. Valid until the next
+  /// call.
   std::span<const float> next(std::span<const std::int32_t> tokens);
-  /// What it needs of the device.
+  /// Device memory in bytes.
   std::int64_t bytes() const;
 
  private:

@@ -12,7 +12,7 @@
 namespace trainerd::core::hf {
 namespace {
 
-/// Every parameter of a model, as one rank would hold them all.
+/// All parameters of a model, as if on one rank.
 model::DeclaredParams whole_model(const job::ModelOptions& options) {
   const std::vector<parallel::ChunkSpan> whole{
       {.first_layer = 0, .layers = options.layers, .embedding = true, .head = true}};
@@ -82,7 +82,7 @@ WeightAdapters AdapterCheckpoint::read(const std::string& weight) const {
                               .columns = info.shard.logical[1],
                               .a = reader_->read(path_, linear->adapter.a, dtype_),
                               .b = reader_->read(path_, linear->adapter.b, dtype_)};
-      // The projections of a merged weight are the segments that tensor parallelism cuts by themselves.
+      // Tensor parallelism splits the projections of a merged weight as segments.
       if (adapters.whole) {
         adapters.rows = {info.shard.logical[0]};
         return adapters;
@@ -128,7 +128,7 @@ class Merged final : public WeightSource {
 
   std::unique_ptr<AdapterCheckpoint> adapters_;
   std::unique_ptr<WeightSource> base_;
-  mutable WeightAdapters last_;  ///< tensors are read one after the other, in pieces
+  mutable WeightAdapters last_;  ///< cache, because tensors are read one after the other, in pieces
 };
 
 std::string Merged::verify() const {

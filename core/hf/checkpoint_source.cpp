@@ -28,7 +28,7 @@ class Checkpoint final : public WeightSource {
 
  private:
   mutable io::CheckpointReader reader_;
-  std::string prefix_;  ///< of the tensors' names in the checkpoint
+  std::string prefix_;  ///< prefix of tensor names in the checkpoint
 };
 
 Checkpoint::Checkpoint(const std::string& path, Weights weights)
@@ -44,12 +44,12 @@ Checkpoint::Checkpoint(const std::string& path, Weights weights)
   origin_ = parse_origin(state.origin, path_);
   if (!origin_.tokenizer.empty()) tokenizer_ = tokenizer_of(path_);
   if (model_.positions == job::Positions::learned) longest_sequence_ = model_.seq_len;
-  // Versions without windows left them out, since their sequences fitted.
+  // Older versions without windows left them out, because sequences fitted into them.
   if (!origin_.config.empty() && model_.attention.window == 0)
     model_.attention = read_config(origin_.config, path_ + ": its record of config.json").model.attention;
   std::map<std::string, const io::TensorSlice*> held;
   for (const auto& [shard, slice] : reader_.manifest().slices) held[slice.name] = &slice;
-  // Which family's names go with them does not matter: the names and shapes are this program's.
+  // Names and shapes are this program's, so the family does not matter.
   for (const io::TensorSlice& tensor : model_tensors(model_)) {
     const auto found = held.find(prefix_ + tensor.name);
     if (found == held.end() && weights == Weights::average) no_average(path_);

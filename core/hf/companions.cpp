@@ -35,7 +35,7 @@ std::vector<std::byte> content_of(const std::string& path) {
   return bytes;
 }
 
-/// Of each member, the key and where it is.
+/// Visits each member with its key.
 template <class AnyOrigin, class Visit>
 void each_text(AnyOrigin& origin, const Visit& visit) {
   visit("config", origin.config);

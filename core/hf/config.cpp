@@ -35,7 +35,7 @@ json parse(const std::string& text, const std::string& path) {
   }
 }
 
-/// Throws CheckpointError naming those that there are.
+/// The family of a config. Throws CheckpointError that lists the known ones.
 const Family& family_in(const json& config, const std::string& path) {
   const auto type = config.find("model_type");
   const bool word = type != config.end() && type->is_string();
@@ -52,7 +52,8 @@ const Family& family_in(const json& config, const std::string& path) {
   return *family;
 }
 
-/// Fields that say what the file is, or how its weights are stored, which the weights' files say better.
+/// Fields about the file itself, or about the storage of weights, for which the weight files are
+/// authoritative.
 const std::set<std::string>& about_the_file() {
   static const std::set<std::string> names{"model_type", "architectures", "transformers_version", "dtype",
                                            "torch_dtype"};
@@ -76,7 +77,7 @@ SourceConfig read_config(const std::string& text, const std::string& path) {
       reading.problem(name, "is not a field of " + family.architecture +
                                 " that is known here: remove it from the file if it changes nothing that the "
                                 "model computes");
-  // GPT-2's, where the file leaves it out.
+  // GPT-2's default if the file leaves it out.
   if (family.common.mlp == job::Mlp::gelu && reading.model.ffn == 0)
     reading.model.ffn = 4 * reading.model.hidden;
   complete(reading);
@@ -108,13 +109,13 @@ std::string family_of(const job::ModelOptions& model, const std::string& source)
     std::stable_partition(candidates.begin(), candidates.end(),
                           [&](const std::string& name) { return name == first; });
   }
-  // A family expresses a model when what it writes of it reads back as the same.
+  // A family can express a model if its config.json reads back as the same model.
   const auto wanted = model::model_identity(model);
   for (const std::string& name : candidates) {
     const std::string written = write_config(name, model, "", Element::f32);
     try {
       if (model::model_identity(read_config(written, name).model) == wanted) return name;
-    } catch (const base::CheckpointError&) {  // it cannot
+    } catch (const base::CheckpointError&) {  // the family cannot
     }
   }
   std::string options;

@@ -56,7 +56,7 @@ void keep(Writing& w, const std::string& name) {
 
 namespace {
 
-/// What is known of the field, and read where another one is.
+/// A known field that is read together with another one.
 Field read_elsewhere(const std::string& name, std::function<void(Writing&)> write) {
   return {name, [](Reading&, const json*) {}, std::move(write)};
 }
@@ -170,7 +170,7 @@ void complete(Reading& r) {
   }
   if (m.positions == job::Positions::rope && m.head_dim % 2 != 0)
     r.problem("head_dim", std::to_string(m.head_dim) + " is odd: rotary positions turn pairs of features");
-  constexpr std::int64_t kMaxLayers = 1 << 10;  // as `model.layers`
+  constexpr std::int64_t kMaxLayers = 1 << 10;  // same limit as `model.layers`
   if (m.layers > kMaxLayers)
     r.problem("num_hidden_layers",
               std::to_string(m.layers) + " is more than the " + std::to_string(kMaxLayers) + " of a job");

@@ -9,11 +9,11 @@
 
 #include "core/job/model_options.h"
 
-// Kinds of fields of a config.json, of which families.cpp makes its tables. For sources of this room alone.
+// Kinds of config.json fields, from which families.cpp builds its tables. Internal to core/hf.
 
 namespace trainerd::core::hf {
 
-/// A config.json while it is read.
+/// State while reading a config.json.
 struct Reading {
   const nlohmann::json& json;
   job::ModelOptions model;
@@ -21,16 +21,16 @@ struct Reading {
 
   void problem(const std::string& field, const std::string& what) { problems.push_back(field + ": " + what); }
 };
-/// A config.json while it is written.
+/// State while writing a config.json.
 struct Writing {
   const job::ModelOptions& model;
-  const nlohmann::json& source;  ///< the one that training began from; an empty object: there is none
+  const nlohmann::json& source;  ///< the config.json that training began from; an empty object: none
   nlohmann::ordered_json& out;
 };
 
 struct Field {
   std::string name;
-  /// `value` is null where the file does not have the field; a JSON null is a value.
+  /// `value` is null if the file does not have the field; a JSON null is a value.
   std::function<void(Reading&, const nlohmann::json* value)> read;
   std::function<void(Writing&)> write;
 };
@@ -40,54 +40,55 @@ using RealOption = double job::ModelOptions::*;
 using FlagOption = bool job::ModelOptions::*;
 using SoftcapOption = double& (*)(job::ModelOptions&);
 
-/// A positive integer that must be there.
+/// A required positive integer.
 Field size_field(const std::string& name, SizeOption option);
-/// The same; where it is absent the option stays 0, for `complete` to fill.
+/// The same, but optional: if absent, the option stays 0 and `complete` fills it in.
 Field optional_size_field(const std::string& name, SizeOption option);
-/// The width of a head; absent: hidden / heads, and left out where it is that, since some versions do not
-/// know it.
+/// The head size. If absent it is hidden / heads; that value is not written, because some versions do not
+/// know the field.
 Field head_dim_field(const std::string& name);
-/// The positions that a model was made for: `seq_len`. Rotary models keep the source's if it is more.
+/// The model's number of positions: `seq_len`. Rotary models keep the source's number if it is larger.
 Field positions_field(const std::string& name);
 Field real_field(const std::string& name, RealOption option, double fallback);
 Field flag_field(const std::string& name, FlagOption option, bool fallback);
-/// One of `values`, which mean the same and are what this program computes; absent or null is the first.
+/// A field with one of `values`, which are equivalent and the only supported ones; absent or null counts as
+/// the first.
 Field fixed_field(const std::string& name, std::vector<nlohmann::json> values, const std::string& why);
-/// Changes nothing that training computes: copied from the source.
+/// A field that does not change training; copied from the source.
 Field kept_field(const std::string& name);
-/// A token id, copied from the source; without a source it is written as null. If the field were absent,
+/// A token id, copied from the source; without a source written as null. If the field were absent,
 /// transformers would use its default, an id of another vocabulary.
 Field token_field(const std::string& name);
-/// A rate of dropout, which training takes from the job alone: noted when it is not 0, and kept. `key`: of
-/// the job, that has such a rate; empty: none has.
+/// A dropout rate. Training takes rates from the job only, so a rate other than 0 gives a note and is kept.
+/// `key`: the job key of this rate; empty: there is none.
 Field dropout_field(const std::string& name, const std::string& key = {});
 
-/// The base of the rotary angles, at the top or in `rope_parameters`, how they are scaled, and which part of
-/// a head is rotated: `rotary_fraction` where it is not said; none: always the whole of it.
+/// The rotary base (at the top or in `rope_parameters`), the scaling of angles, and the rotated fraction of a
+/// head. `rotary_fraction` is the default of the fraction; without it the whole head is always rotated.
 std::vector<Field> rope_fields(std::optional<double> rotary_fraction = {});
-/// The same of families whose angles are not scaled by what is known here.
+/// The same for families without a known scaling of angles.
 std::vector<Field> unscaled_rope_fields(std::optional<double> rotary_fraction);
-/// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
+/// For Gemma 3: the same for full layers, and a separate base for sliding layers.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
-/// Of Gemma: which layers slide, by name, or all but every `period`-th; and their window.
+/// For Gemma: the sliding layers, by name or all except every `period`-th, and their window.
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
-/// What scores are multiplied by.
+/// Factor of attention scores.
 Field score_scale_field(const std::string& name, double fallback);
-/// By whose root scores are divided.
+/// Scores are divided by the root of this.
 Field query_scalar_field(const std::string& name, double fallback);
-/// Of scores or of logits; null means none, absent means `fallback` (0: none).
+/// Softcap of scores or logits; null means none, absent means `fallback` (0: none).
 Field softcap_field(const std::string& name, SoftcapOption option, double fallback);
-/// Of Mistral: one window for all layers; absent means `fallback`.
+/// For Mistral: one window for all layers; absent means `fallback`.
 Field window_field(const std::string& name, std::int64_t fallback);
-/// Of Qwen: a window for layers from some layer on, or by `layer_types`.
+/// For Qwen: a window for layers from a given layer on, or by `layer_types`.
 std::vector<Field> window_fields();
-/// Fields of every model that change nothing here, or must have one value.
+/// Fields of every model that have no effect here, or must have one value.
 std::vector<Field> common_fields();
 
-/// What is left of the fields of layers; a part of `complete`.
+/// Completes the layers' fields; called by `complete`.
 void complete_layers(Reading& reading);
 
-/// Fills what a file may leave out, and checks the sizes with each other.
+/// Fills in what a file may leave out, and checks sizes against each other.
 void complete(Reading& reading);
 
 }  // namespace trainerd::core::hf

@@ -7,24 +7,24 @@
 
 #include "core/hf/config_fields.h"
 
-// Values of a config.json, by type. For sources of this room alone. What is not of its type is a problem of
-// the reading.
+// Typed access to config.json values. Internal to core/hf. A value of the wrong type becomes a problem of the
+// reading.
 
 namespace trainerd::core::hf {
 
-/// For a message.
+/// The value as text, for a message.
 std::string shown(const nlohmann::json& value);
-/// Not there, or null.
+/// True if missing or null.
 bool absent(const nlohmann::json* value);
-/// Null: there is none.
+/// The value of a key; null: there is none.
 const nlohmann::json* find(const nlohmann::json& object, const std::string& key);
-/// From 1.
+/// An integer of at least 1.
 std::optional<std::int64_t> read_size(Reading& r, const std::string& name, const nlohmann::json& value);
-/// Above 0.
+/// A number above 0.
 std::optional<double> read_real(Reading& r, const std::string& name, const nlohmann::json& value);
 std::optional<bool> read_flag(Reading& r, const std::string& name, const nlohmann::json* value,
                               bool fallback);
-/// The source's value, if it has one.
+/// Copies the source's value, if there is one.
 void keep(Writing& w, const std::string& name);
 
 }  // namespace trainerd::core::hf

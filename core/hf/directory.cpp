@@ -25,7 +25,7 @@ namespace {
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
-constexpr std::size_t kShown = 8;  // tensors of a kind in a message
+constexpr std::size_t kShown = 8;  // maximum tensors of a kind in a message
 
 std::string some_of(const std::vector<std::string>& names) {
   std::string text;
@@ -34,7 +34,7 @@ std::string some_of(const std::vector<std::string>& names) {
   return text;
 }
 
-/// The files that hold the weights. Throws CheckpointError.
+/// Names of the weight files. Throws CheckpointError.
 std::vector<std::string> weight_files(const io::Storage& storage) {
   if (storage.exists(kSingle)) return {kSingle};
   const std::string here = storage.path_of("");
@@ -63,7 +63,8 @@ std::vector<std::string> weight_files(const io::Storage& storage) {
   }
 }
 
-/// Its text. Throws CheckpointError: it is no JSON object, or its end tokens are no ids.
+/// Text of generation_config.json. Throws CheckpointError if it is no JSON object, or its end tokens are no
+/// ids.
 std::string checked_generation_config(const io::Storage& storage, const std::string& path) {
   std::string text = io::read_text(storage, "generation_config.json");
   try {
@@ -91,12 +92,12 @@ class Directory final : public WeightSource {
     std::size_t file = 0;
     Element element = Element::f32;
     std::vector<std::int64_t> shape;
-    std::int64_t begin = 0;  ///< in the file
+    std::int64_t begin = 0;  ///< offset in the file
   };
   struct File {
     std::string name;
     std::unique_ptr<io::StoredFile> open;
-    std::string head_hash;  ///< of its header
+    std::string head_hash;  ///< hash of its header
   };
   static std::int64_t bytes_of(const Stored& stored) {
     std::int64_t bytes = size_of(stored.element);
@@ -116,7 +117,7 @@ class Directory final : public WeightSource {
   std::vector<File> files_;
   std::map<std::string, Stored> stored_;  // by name in the files
   std::set<std::string> odd_dtypes_;      // names of tensors of other dtypes
-  std::vector<MappedTensor> mapped_;      // as `tensors_`; names of parts are those in the files
+  std::vector<MappedTensor> mapped_;      // parallel to `tensors_`; part names are those in the files
 };
 
 Directory::Directory(const std::string& path) : storage_(io::open_storage(path)) {
@@ -175,7 +176,7 @@ void Directory::add_file(const std::string& name) {
   files_.push_back(std::move(file));
 }
 
-/// A model saved without its head has names without the first word.
+/// Models saved without their head have names without the first word.
 const std::string* Directory::stored_name(const std::string& family_name) const {
   auto found = stored_.find(family_name);
   if (found == stored_.end()) found = stored_.find(family_name.substr(family_name.find('.') + 1));
@@ -230,7 +231,7 @@ std::string Directory::outline() const {
   return hash.hex();
 }
 
-/// Those of a file whose values are known, by where they begin.
+/// Tensors of a file with known values, by offset.
 std::map<std::int64_t, std::string> Directory::tensors_of(std::size_t file) const {
   std::map<std::int64_t, std::string> tensors;
   for (const auto& [name, stored] : stored_)
@@ -245,7 +246,7 @@ std::string Directory::verify() const {
   hash.update(std::as_bytes(std::span(head)));
   std::vector<std::byte> chunk(kChunkBytes);
   for (std::size_t f = 0; f < files_.size(); ++f) {
-    // Tensor by tensor, so that no value lies in two pieces.
+    // Reads tensor by tensor, so that no value is split between two pieces.
     std::int64_t at = 0;
     const auto read_to = [&](std::int64_t end, const std::string& name, const Stored* tensor) {
       const std::int64_t begin = at;
@@ -270,8 +271,8 @@ std::string Directory::verify() const {
   return hash.hex();
 }
 
-/// A file may hold the head of a model that has none of its own. It must be the embedding then: programs
-/// differ on which one counts.
+/// A model with tied embeddings may still have a head in its files. It must equal the embedding then, because
+/// programs differ on which one they use.
 void Directory::require_same_head() const {
   const auto head = stored_.find("lm_head.weight");
   if (!model_.tie_embeddings || head == stored_.end()) return;
@@ -298,7 +299,7 @@ void Directory::read(const io::TensorSlice& box, std::span<std::byte> out) const
   for (const TheirTensor& part : tensor.parts) read_part(tensor, part, box, out);
 }
 
-/// The rows of `box` that lie in `part`.
+/// Reads the rows of `box` that lie in `part`.
 void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                           std::span<std::byte> out) const {
   const std::int64_t first = std::max(box.begin[0], part.first_row),
@@ -310,7 +311,7 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
   const io::StoredFile& file = *files_[stored.file].open;
   const std::int64_t from_size = size_of(stored.element), to_size = kernels::size_of(box.dtype);
   std::vector<std::byte> raw, converted;
-  // `count` elements of the file from `element` on, in the box's dtype.
+  // Reads `count` elements of the file, from `element` on, in the box's dtype.
   const auto fetch = [&](std::int64_t element, std::int64_t count, std::span<std::byte> to) {
     raw.resize(static_cast<std::size_t>(count * from_size));
     file.read(stored.begin + element * from_size, raw);

@@ -13,7 +13,7 @@ namespace {
 using kernels::Bf16;
 using kernels::DType;
 
-/// IEEE 754 binary16, as its bits.
+/// Bits of an IEEE 754 binary16.
 struct Half {
   std::uint16_t bits = 0;
 };
@@ -42,7 +42,7 @@ std::optional<std::int64_t> convert_as(std::span<const std::byte> from, std::spa
     std::memcpy(&value, from.data() + i * sizeof(From), sizeof(From));
     To out;
     narrow(widened(value), out);
-    // Also a value that is too large for what it is written in.
+    // Also finds a value too large for the output type.
     if (!bad && !std::isfinite(widened(out))) bad = static_cast<std::int64_t>(i);
     std::memcpy(to.data() + i * sizeof(To), &out, sizeof(To));
   }
@@ -56,21 +56,21 @@ std::optional<std::int64_t> convert_from(std::span<const std::byte> from, DType 
   return dtype == DType::f32 ? convert_as<From, float>(from, to) : convert_as<From, Bf16>(from, to);
 }
 
-// By scaling with rounding to the nearest integer, of ties to the even one, which the default rounding mode
-// is.
+// Scales and rounds to the nearest integer, ties to even (the default rounding mode).
 Half to_half(float x) {
   const auto sign = static_cast<std::uint16_t>(std::signbit(x) ? 0x8000 : 0);
   const float magnitude = std::fabs(x);
   if (std::isnan(x)) return {static_cast<std::uint16_t>(sign | 0x7e00)};
   if (magnitude >= 65520.0f) return {static_cast<std::uint16_t>(sign | 0x7c00)};  // rounds beyond 65,504
-  // The exponent of the last place: of numbers below 2^-14, which are subnormal, always -24.
+  // `exponent` - 10 is the exponent of the last place. Numbers below 2^-14 are subnormal; theirs is always
+  // -24.
   const int exponent = magnitude < 0x1p-14f ? -14 : std::ilogb(magnitude);
   const auto fraction = static_cast<std::uint16_t>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
-  // A subnormal number's field is 0, and a fraction that was rounded up to 2^11 goes into the exponent.
+  // The exponent field of a subnormal is 0. A fraction rounded up to 2^11 carries into the exponent.
   return {static_cast<std::uint16_t>(sign | (((exponent + 14) << 10) + fraction))};
 }
 
-/// The exponent's bits are all ones.
+/// The index of the first value whose exponent bits are all ones.
 template <class Bits>
 std::optional<std::int64_t> first_with(Bits exponent, std::span<const std::byte> values) {
   for (std::size_t i = 0; i + sizeof(Bits) <= values.size(); i += sizeof(Bits)) {

@@ -26,17 +26,17 @@
 namespace trainerd::core::hf {
 namespace {
 
-/// One tensor of theirs: rows of one of ours.
+/// One of their tensors: rows of one of ours.
 struct Piece {
   MappedTensor tensor;
   TheirTensor part;
   Element element = Element::f32;
 
-  /// What it is read in.
+  /// Dtype for reading.
   kernels::DType dtype() const { return held_in(element); }
 };
 
-/// Gives values of the dtype that a tensor is read in as those that it is written in.
+/// Converts values from the dtype for reading to the type for writing.
 OutTensor::Take narrowing(const std::string& name, Element element, const OutTensor::Take& take) {
   if (element != Element::f16) return take;
   return [&take, name, done = std::int64_t{0}](std::span<const std::byte> bytes) mutable {
@@ -107,7 +107,7 @@ std::string index_text(const std::vector<OutTensor>& tensors, const std::vector<
   return io::to_text(index, 2) + "\n";
 }
 
-/// Checked against what the checkpoint says of them. Throws CheckpointError.
+/// Checks the tokenizer files against the checkpoint's record. Throws CheckpointError.
 template <class Source>
 void require_tokenizer(const Source& source) {
   const std::string remedy = "; bring its tokenizer's files to " + source.path() + "/" + kCompanionFolder +
@@ -122,7 +122,7 @@ void require_tokenizer(const Source& source) {
                                  remedy);
 }
 
-/// Returns the names of the files.
+/// Copies the files and returns their names.
 std::string copied_tokenizer(const std::string& from, const std::string& to) {
   std::string names;
   for (const std::string& name : tokenizer_files(from)) names += (names.empty() ? "" : ", ") + name;
@@ -130,7 +130,7 @@ std::string copied_tokenizer(const std::string& from, const std::string& to) {
   return names;
 }
 
-/// An A or a B of one projection: rows of a checkpoint's tensor.
+/// The A or B of one projection: rows of a checkpoint's tensor.
 OutTensor adapter_tensor(const std::string& name, std::vector<std::int64_t> shape,
                          std::span<const float> values, Element element) {
   return {name, element, std::move(shape), [name, values, element](const OutTensor::Take& take) {
@@ -141,10 +141,10 @@ OutTensor adapter_tensor(const std::string& name, std::vector<std::int64_t> shap
           }};
 }
 
-/// Adapters as PEFT has them.
+/// Adapters in PEFT's form.
 struct PeftAdapters {
   std::vector<OutTensor> tensors;    ///< base_model.model.MODULE.lora_A.weight, and lora_B
-  std::vector<std::string> targets;  ///< last words of the modules' names, each once
+  std::vector<std::string> targets;  ///< last words of module names, without duplicates
   bool transposed = false;           ///< the base's weights are [inputs, outputs]
 };
 
@@ -158,7 +158,7 @@ PeftAdapters peft_adapters(const AdapterCheckpoint& source, const std::string& f
     mapped[tensor.name] = std::move(tensor);
   const std::int64_t rank = source.model().lora.rank;
   PeftAdapters peft;
-  // Adapters of `part`: R rows of A, and its rows of B, from the given ones.
+  // Adds the adapters of `part`: R rows of A and the part's rows of B, from the given rows on.
   const auto add = [&](const WeightAdapters& adapters, const TheirTensor& part, std::int64_t row_of_a,
                        std::int64_t row_of_b) {
     const std::string module = part.name.substr(0, part.name.rfind('.'));
@@ -177,7 +177,7 @@ PeftAdapters peft_adapters(const AdapterCheckpoint& source, const std::string& f
   for (const WeightAdapters& adapters : all) {
     const MappedTensor& weight = mapped.at(adapters.weight);
     peft.transposed = peft.transposed || weight.transposed;
-    // Where their projections are apart, the one A is that of each.
+    // If their projections are separate, each one gets the shared A.
     for (std::size_t i = 0; adapters.whole && i < weight.parts.size(); ++i)
       add(adapters, weight.parts[i], 0, weight.parts[i].first_row);
     std::int64_t row_of_a = 0, row_of_b = 0;

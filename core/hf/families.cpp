@@ -14,7 +14,7 @@ std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
   return all;
 }
 
-/// Fields that Llama shares with families of its kind, but for heads and rotary angles.
+/// Fields that Llama shares with similar families, without heads and rotary angles.
 std::vector<Field> llama_fields(double eps) {
   return joined(
       {{size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
@@ -28,8 +28,8 @@ std::vector<Field> llama_fields(double eps) {
        common_fields()});
 }
 
-/// Fields that the families with rotary positions share. `kv_heads` and `head_dim`: what transformers takes
-/// them for where they are absent differs.
+/// Fields common to the families with rotary positions. `kv_heads` and `head_dim` are parameters, because
+/// transformers' defaults for them differ.
 std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
   return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps), rope_fields()});
 }
@@ -44,7 +44,7 @@ std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) 
                   score_scale_field("attention_multiplier", 1.0)}});
 }
 
-/// Heads are hidden / heads wide.
+/// The head size is hidden / heads.
 std::vector<Field> phi3_fields(const Field& kv_heads) {
   return joined(
       {{kv_heads, window_field("sliding_window", 0)},
@@ -52,11 +52,11 @@ std::vector<Field> phi3_fields(const Field& kv_heads) {
        unscaled_rope_fields(1.0),
        {fixed_field("attention_bias", {false}, "no linear layer has a bias"),
         dropout_field("embd_pdrop", "dropout.embedding"), dropout_field("resid_pdrop", "dropout.residual"),
-        // Of longrope scaling alone, which is refused.
+        // Only for longrope scaling, which is refused.
         kept_field("original_max_position_embeddings")}});
 }
 
-/// Fields that Gemma 2 and 3 share, but for rotary angles and the windows' pattern.
+/// Fields that Gemma 2 and 3 share, without rotary angles and the windows' pattern.
 std::vector<Field> gemma_fields(double softcap, double logit_softcap) {
   const auto scores = [](ModelOptions& m) -> double& { return m.attention.softcap; };
   const auto logits = [](ModelOptions& m) -> double& { return m.logit_softcap; };
@@ -189,8 +189,8 @@ std::vector<Family> make_families() {
        .architecture = "Gemma2ForCausalLM",
        .common = gemma2,
        .tensors = gemma_tensors(),
-       // In the files of older versions every second layer is full, and nothing says so.
-       // transformers computes by `hidden_activation`, whatever `hidden_act` says beside it.
+       // In files of older versions every second layer is full, but no field states it. transformers uses
+       // `hidden_activation` and ignores `hidden_act`.
        .fields = joined(
            {gemma_fields(50, 30), rope_fields(), layer_type_fields(4096, 2), {kept_field("hidden_act")}}),
        .tables = rotary_tables},

@@ -25,7 +25,7 @@ io::TensorSlice whole(const SourceTensor& tensor) {
           .shape = tensor.shape};
 }
 
-/// In pieces of whole rows.
+/// Reads a tensor in pieces of whole rows.
 void give_rows(const WeightSource& source, const SourceTensor& tensor, const OutTensor::Take& take) {
   io::TensorSlice box = whole(tensor);
   const std::int64_t rows = tensor.shape[0],
@@ -60,7 +60,7 @@ Imported import_weights(const ImportOptions& options) {
   const std::unique_ptr<WeightSource> source = open_directory(options.from);
   Origin origin = source->origin();
   origin.from = std::filesystem::absolute(io::local_path(options.from)).lexically_normal().string();
-  io::NewDirectory out(options.out);  // before the long reading: a name that is taken is refused at once
+  io::NewDirectory out(options.out);  // before the long read, so that an existing name is refused at once
   options.on_partial(out.partial());
   origin.content = source->verify();
   std::vector<OutTensor> tensors;

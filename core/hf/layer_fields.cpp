@@ -1,4 +1,4 @@
-// Fields of a config.json that say how angles are scaled and which layers slide.
+// Fields of a config.json for the scaling of angles and for sliding layers.
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,8 @@ const char* word_of(RopeScalingKind kind) {
 /// One object of `rope_scaling` (transformers 4) or `rope_parameters` (5).
 class RopeReader {
  public:
-  /// `top`: the field at the top of the file that says the base too; where both are read into is given.
-  /// `heads`: whether parts of heads may be rotated, which `partial_rotary_factor` says here or at the top.
+  /// `top`: the top-level field that also has the base. `theta` and `scaling` receive the results. `heads`:
+  /// whether parts of heads may be rotated, by `partial_rotary_factor` here or at the top.
   enum class Heads : std::uint8_t { whole, parts };
   RopeReader(Reading& r, std::string name, const json& rope, std::string top, double& theta,
              job::RopeScaling& scaling, Heads heads = Heads::whole)
@@ -50,7 +50,7 @@ class RopeReader {
     if (s_.factor < 1) return r_.problem(name_, "factor " + shown(*factor) + " is less than 1");
     if (s_.attention_factor == 0 && mscale_ > 0 && mscale_all_ > 0)
       s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
-    // Scaled by one is not scaled, unless cos and sin are.
+    // A factor of 1 is no scaling, unless cos and sin are scaled.
     if (s_.factor == 1 && s_.attention_factor == 0) s_ = {};
     finish();
   }
@@ -84,7 +84,7 @@ class RopeReader {
     if (const auto read = read_real(r_, name_ + "." + key, value)) to = *read;
   }
 
-  /// Whether the kind has such a key.
+  /// Reads a key; false if the kind has no such key.
   bool take(const std::string& key, const json& value) {
     const bool llama3 = s_.kind == RopeScalingKind::llama3, yarn = s_.kind == RopeScalingKind::yarn;
     if (key == "rope_type" || key == "type") return true;
@@ -140,7 +140,7 @@ class RopeReader {
   double mscale_ = 0, mscale_all_ = 0;
 };
 
-/// In the spelling of transformers 4; null where nothing is scaled.
+/// In the spelling of transformers 4; null without scaling.
 json scaling_json(const job::RopeScaling& s) {
   if (s.kind == RopeScalingKind::none) return nullptr;
   json rope = {{"rope_type", word_of(s.kind)}, {"factor", s.factor}};
@@ -154,7 +154,7 @@ json scaling_json(const job::RopeScaling& s) {
   return rope;
 }
 
-/// The words of `layer_types`; a problem where a layer is of another kind.
+/// Reads the words of `layer_types`; a problem if a layer is of another kind.
 void read_layer_types(Reading& r, const json& types) {
   if (!types.is_array()) return r.problem("layer_types", "expected a list, found " + shown(types));
   const json* layers = find(r.json, "num_hidden_layers");
@@ -177,7 +177,7 @@ void read_window(Reading& r) {
 
 bool slides(const job::ModelOptions& m, std::int64_t layer) { return job::layer_options(m, layer).slides; }
 
-/// Which layers of Qwen slide: by name, or from some layer on.
+/// Reads Qwen's sliding layers: by name, or from a given layer on.
 void read_qwen_windows(Reading& r, const json* use) {
   job::AttentionOptions& a = r.model.attention;
   const json* types = find(r.json, "layer_types");
@@ -197,7 +197,7 @@ void read_qwen_windows(Reading& r, const json* use) {
   }
   if (std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end()) return;
   if (!used) return r.problem("layer_types", "has layers that slide, and use_sliding_window is not true");
-  if (absent(types) && window == nullptr) a.window = 4096;  // as transformers
+  if (absent(types) && window == nullptr) a.window = 4096;  // transformers' default
   else read_window(r);
 }
 
@@ -215,10 +215,10 @@ std::vector<Field> rope_fields(std::optional<double> rotary_fraction) {
           .read();
     };
   };
-  // transformers 5 reads the spelling of 4, and not the other way round.
+  // transformers 5 reads the spelling of 4, but not vice versa.
   return {
       real_field("rope_theta", &job::ModelOptions::rope_theta, 10000.0),
-      // Before the other two, which may say it as well.
+      // Before the other two, which may also have it.
       parts ? real_field(part, &job::ModelOptions::rotary_fraction, *rotary_fraction)
             : fixed_field(part, {nullptr, 1.0}, "the family rotates the whole of each head"),
       {"rope_scaling", scaling("rope_scaling"),
@@ -243,7 +243,7 @@ std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
   std::vector<Field> fields = rope_fields();
   fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
   const std::string local = "rope_local_base_freq";
-  // transformers 5: an object for each kind of layer.
+  // transformers 5: one object per kind of layer.
   fields.back().read = [local](Reading& r, const json* value) {
     if (absent(value)) return;
     if (!value->is_object())
@@ -283,7 +283,7 @@ std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period) {
     if (!absent(types)) {
       read_layer_types(r, *types);
     } else {
-      // Every so many layers one is full.
+      // Every n-th layer is full.
       std::int64_t every = period;
       for (const char* name : {"sliding_window_pattern", "_sliding_window_pattern"})
         if (const json* value = find(r.json, name); !absent(value))
@@ -328,7 +328,7 @@ Field query_scalar_field(const std::string& name, double fallback) {
           },
           [name](Writing& w) {
             const double own = w.model.attention.query_pre_attn_scalar;
-            // Some versions take an integer alone.
+            // Some versions accept only an integer.
             if (own == 0) w.out[name] = w.model.head_dim;
             else if (own == std::floor(own) && own < 1e15) w.out[name] = static_cast<std::int64_t>(own);
             else w.out[name] = own;
@@ -345,7 +345,7 @@ Field softcap_field(const std::string& name, SoftcapOption option, double fallba
             job::ModelOptions model = w.model;
             const double cap = option(model);
             if (cap > 0) w.out[name] = cap;
-            else w.out[name] = nullptr;  // absent, it might be a number
+            else w.out[name] = nullptr;  // if absent, the default might be a number
           }};
 }
 
@@ -356,7 +356,7 @@ Field window_field(const std::string& name, std::int64_t fallback) {
             else if (!value->is_null()) r.model.attention.window = read_size(r, name, *value).value_or(0);
           },
           [name](Writing& w) {
-            // That every layer slides is all that the field says.
+            // The field only means that every layer slides.
             if (w.model.attention.window > 0) w.out[name] = w.model.attention.window;
             else w.out[name] = nullptr;
           }};

@@ -6,14 +6,14 @@
 namespace trainerd::core::hf {
 namespace {
 
-// fp16 is no dtype of the program's.
+// A dtype of the same size, because fp16 is none of ours.
 kernels::DType as_large(Element element) {
   return size_of(element) == 4 ? kernels::DType::f32 : kernels::DType::bf16;
 }
 
 std::vector<TensorFile> split(std::span<const OutTensor> tensors, std::int64_t most_bytes) {
   std::vector<TensorFile> files;
-  std::int64_t bytes = 0;  // of the last file
+  std::int64_t bytes = 0;  // size of the last file
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::int64_t more = io::tensor_bytes(as_large(tensors[i].element), tensors[i].shape);
     if (files.empty() || bytes + more > most_bytes) {
@@ -39,7 +39,7 @@ std::vector<TensorFile> write_tensor_files(const std::string& directory, std::sp
                         .dtype = as_large(tensor.element),
                         .shape = tensor.shape,
                         .word = tensor.element == Element::f16 ? "F16" : ""});
-    // "pt": whose layout of tensors it is; transformers refuses a file without it.
+    // "pt": layout of PyTorch tensors; transformers refuses a file without it.
     io::TensorFileWriter writer(
         directory + "/" + name(f, files.size()),
         io::lay_out_safetensors(std::move(stored), {{"format", "pt"}}, io::Gaps::none));

@@ -12,7 +12,7 @@
 
 namespace trainerd::core::hf {
 
-/// A tensor to write, and a function that gives its bytes in pieces, in order.
+/// A tensor to write, and a function that produces its bytes in pieces, in order.
 struct OutTensor {
   std::string name;
   Element element = Element::f32;
@@ -21,20 +21,20 @@ struct OutTensor {
   std::function<void(const Take&)> give;
 };
 
-/// As much of a tensor as is in memory at once, where it can be read by rows.
+/// Maximum bytes of a tensor in memory at once, if it can be read by rows.
 inline constexpr std::int64_t kPieceBytes = std::int64_t{64} << 20;
 
-/// Of file `index` of `count`.
+/// Returns the name of file `index` of `count`.
 using FileName = std::function<std::string(std::size_t index, std::size_t count)>;
 
-/// One file as it was written, and the tensors in it: `first` and the `count - 1` after it.
+/// A written file and its tensors: `count` of them from `first` on.
 struct TensorFile {
   io::ShardInfo info;
   std::size_t first = 0, count = 0;
 };
 
-/// Writes the tensors in their order into new safetensors files of `directory`, each of at most `most_bytes`
-/// (one larger tensor has a file for itself). Throws CheckpointError.
+/// Writes the tensors in order into new safetensors files of `directory`, each of at most `most_bytes` (a
+/// larger tensor gets its own file). Throws CheckpointError.
 std::vector<TensorFile> write_tensor_files(const std::string& directory, std::span<const OutTensor> tensors,
                                            std::int64_t most_bytes, const FileName& name);
 

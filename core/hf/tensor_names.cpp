@@ -30,7 +30,7 @@ std::string in_layer(std::string pattern, const std::string& layer) {
   return pattern;
 }
 
-/// As one rank would hold them all.
+/// All parameters, as if on one rank.
 std::vector<model::ParamInfo> parameters_of(const job::ModelOptions& options) {
   const std::vector<parallel::ChunkSpan> whole{
       {.first_layer = 0, .layers = options.layers, .embedding = true, .head = true}};
@@ -147,7 +147,7 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
                         .shape = {logical.sizes.begin(), logical.sizes.begin() + logical.ndim},
                         .parts = {},
                         .transposed = rule.transposed && logical.ndim == 2};
-    // The segments that tensor parallelism cuts by themselves are their tensors.
+    // The segments that tensor parallelism splits are their tensors.
     std::int64_t row = 0;
     for (std::size_t i = 0; i < rule.theirs.size(); ++i) {
       const bool merged = rule.theirs.size() > 1;

@@ -10,18 +10,18 @@
 
 namespace trainerd::core::job {
 
-/// What breaks: one rank's worker, or the agent of its node.
+/// What fails: one rank's worker, or the agent of its node.
 enum class FaultKind : std::uint8_t {
   kill,             ///< the worker ends by SIGKILL in the middle of the step
-  crash,            ///< the worker ends by SIGSEGV there, as by a bug
-  kill_agent,       ///< the agent of the rank's node does
+  crash,            ///< the worker ends by SIGSEGV in the middle of the step, as by a bug
+  kill_agent,       ///< the agent of the rank's node ends by SIGKILL
   stop,             ///< the worker stops itself by SIGSTOP in the middle of the step
-  hang,             ///< the worker computes for ever in the middle of the step
+  hang,             ///< the worker computes without end in the middle of the step
   slow,             ///< the worker's computing takes `factor` times as long, for `steps` steps
-  flip_parameter,   ///< a bit of the master weights, before the step
-  flip_gradient,    ///< a bit of the reduced gradients, before the update
-  flip_checkpoint,  ///< a bit of the rank's file in the first checkpoint that is written from this step on
-  flip_message,     ///< a bit of what the rank sends first in the step
+  flip_parameter,   ///< flips a bit of the master weights, before the step
+  flip_gradient,    ///< flips a bit of the reduced gradients, before the update
+  flip_checkpoint,  ///< flips a bit of the rank's file in the first checkpoint written from this step on
+  flip_message,     ///< flips a bit of the rank's first message in the step
   reset_link,       ///< the rank's connections to all others close in the middle of the step
   drop_link,        ///< for `seconds` nothing reaches the agent of the rank's node, or comes from it
   fill_disk,        ///< for `seconds` that agent's writes of checkpoints fail: no space left
@@ -42,11 +42,11 @@ inline std::optional<FaultKind> fault_kind_of(std::string_view word) {
     if (kFaultWords[i] == word) return static_cast<FaultKind>(i);
   return std::nullopt;
 }
-/// Whether it flips a bit that the rank's device holds.
+/// True if it flips a bit in device memory.
 inline bool flips_tensor(FaultKind kind) {
   return kind == FaultKind::flip_parameter || kind == FaultKind::flip_gradient;
 }
-/// Whether it is something that an agent cannot do, or does wrongly, for `Fault::seconds`.
+/// True if an agent fails at some operation for `Fault::seconds`.
 inline bool lasts_seconds(FaultKind kind) {
   return kind == FaultKind::drop_link || kind == FaultKind::fill_disk || kind == FaultKind::fail_store;
 }
@@ -55,7 +55,7 @@ inline bool breaks_agent(FaultKind kind) {
   return kind == FaultKind::kill_agent || kind == FaultKind::device_error || lasts_seconds(kind);
 }
 
-/// A failure that the run makes on purpose, once.
+/// A failure that the run injects once.
 struct Fault {
   FaultKind kind = FaultKind::kill;
   std::int64_t step = 0;
@@ -73,17 +73,17 @@ struct Fault {
   bool operator==(const Fault&) const = default;
 };
 
-/// Drawn for each step by its number alone, so that a run that is done again breaks alike.
+/// Drawn for each step from its number alone, so that a repeated run fails in the same way.
 struct RandomFaults {
   std::uint64_t seed = 0;
-  double rate = 0;                            ///< of the steps have one, of some rank
-  std::vector<std::string> kinds = {"kill"};  ///< their words
+  double rate = 0;                            ///< fraction of steps with a fault on some rank
+  std::vector<std::string> kinds = {"kill"};  ///< words from kFaultWords
 
   bool operator==(const RandomFaults&) const = default;
 };
 
 struct FaultsOptions {
-  bool allow = false;  ///< without it a job with faults is refused
+  bool allow = false;  ///< false: a job with faults is refused
   std::vector<Fault> inject = {};
   RandomFaults random = {};
 

@@ -17,14 +17,14 @@
 namespace trainerd::core::job {
 
 enum class DeviceChoice : std::uint8_t { automatic, cpu, cuda };
-/// How a GEMM on a GPU gets its algorithm: the first that the library proposes, or the quickest of those by
+/// How a GEMM on a GPU gets its algorithm: the library's first proposal, or the fastest of its proposals by
 /// timing.
 enum class GemmAlgorithms : std::uint8_t { first, timed };
 
-/// Whether repeated calls of a GPU are captured and put on it as graphs: where that pays, or never.
+/// Whether repeated GPU calls are captured and launched as graphs: if that pays, or never.
 enum class CudaGraphs : std::uint8_t { automatic, off };
 
-/// Whether attention on a GPU may run by our own kernels, or by the library alone.
+/// Whether attention on a GPU may run by our own kernels, or only by the library.
 enum class AttentionRequire : std::uint8_t { any, library };
 /// How attention runs on a GPU.
 struct AttentionRun {
@@ -34,15 +34,14 @@ struct AttentionRun {
   bool operator==(const AttentionRun&) const = default;
 };
 
-/// Instruction set of the CPU's kernels: the best that every node has, or the one that is named.
+/// Instruction set of CPU kernels: the best that every node has, or a given one.
 enum class IsaChoice : std::uint8_t { automatic, portable, avx2, avx512, avx512_bf16 };
 
-/// Deaths of workers are counted over this time: a run of weeks may see many, a broken machine sees them at
-/// once.
+/// Period over which worker failures are counted: a run of weeks may have many, but a broken machine has many
+/// at once.
 inline constexpr double kRestartSeconds = 600;
 
-/// A job, composed and checked: every preset merged, every default filled in. Written out whole as
-/// `job.yaml`.
+/// A composed and checked job: presets merged, defaults filled in. Written in full as `job.yaml`.
 struct JobSpec {
   std::string name = "job";
   std::uint64_t seed = 0;
@@ -52,8 +51,8 @@ struct JobSpec {
   GemmAlgorithms gemm_algorithms = GemmAlgorithms::first;
   CudaGraphs cuda_graphs = CudaGraphs::automatic;
   IsaChoice isa = IsaChoice::automatic;
-  std::int64_t threads = 0;   ///< CPU threads of a worker; 0: one for each core
-  std::int64_t restarts = 3;  ///< of the workers after one has died, within kRestartSeconds
+  std::int64_t threads = 0;   ///< CPU threads per worker; 0: one per core
+  std::int64_t restarts = 3;  ///< maximum restarts of the workers within kRestartSeconds
   ModelOptions model;
   parallel::ParallelOptions parallel;
   RecomputeOptions recompute;
@@ -71,25 +70,25 @@ struct JobSpec {
   SuperviseOptions supervise;
   parallel::ClusterOptions cluster;
 
-  /// Of each rank and step; the last of them may have padding.
+  /// Microbatches per rank and step; the last of them may have padding.
   std::int64_t microbatches() const {
     const std::int64_t sequences = batch.micro * parallel.dp;
     return (batch.global + sequences - 1) / sequences;
   }
-  /// Sequences that the ranks' microbatches have beyond the global batch: computed, and without weight.
+  /// Sequences in the ranks' microbatches beyond the global batch: computed, but with weight 0.
   std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
-  /// Terms of the mean that a step's loss is, if none is masked: pairs with loss.dpo, else tokens.
+  /// Number of terms in a step's mean loss without masks: pairs with loss.dpo, else tokens.
   std::int64_t loss_terms_per_step() const { return loss.dpo.on() ? batch.global : tokens_per_step(); }
 
   bool operator==(const JobSpec&) const = default;
 };
 
-/// Whether the job's ranks reach each other by NCCL, if there are several.
+/// True if the job's ranks communicate by NCCL, if there are several.
 inline bool uses_nccl(const JobSpec& job) {
   return job.device == DeviceChoice::cuda && job.cluster.communication != parallel::Communication::staged;
 }
-/// Whether they do so through host memory, and may share devices.
+/// True if ranks communicate through host memory. They may then share devices.
 inline bool uses_staged(const JobSpec& job) {
   return job.cluster.communication == parallel::Communication::staged;
 }

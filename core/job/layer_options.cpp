@@ -12,7 +12,7 @@ LayerOptions layer_options(const ModelOptions& model, std::int64_t layer) {
   const bool slides =
       a.pattern.empty() ||
       a.pattern[static_cast<std::size_t>(layer % static_cast<std::int64_t>(a.pattern.size()))] == kSliding;
-  // A window that holds the sequence hides no key.
+  // A window as long as the sequence hides no key.
   return {.slides = slides, .window = slides && a.window < model.seq_len ? a.window : 0};
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-// In what a model's layers differ from each other, and how rotary angles are scaled.
+// Differences between a model's layers, and scaling of rotary angles.
 
 namespace trainerd::core::job {
 
@@ -12,18 +12,18 @@ struct ModelOptions;
 
 enum class RopeScalingKind : std::uint8_t { none, linear, llama3, yarn };
 
-/// Rotary angles of a model that is made for longer sequences than it began with: core/model/rope.h has the
-/// formulas. What the kind does not use has its default.
+/// Scaled rotary angles of a model extended to longer sequences; core/model/rope.h has the formulas. Options
+/// that the kind does not use have their defaults.
 struct RopeScaling {
   RopeScalingKind kind = RopeScalingKind::none;
   double factor = 1.0;
-  std::int64_t original_max_position = 0;  ///< llama3, yarn: the sequences that the model began with
+  std::int64_t original_max_position = 0;  ///< llama3, yarn: sequence length before the extension
   double low_freq_factor = 1.0;            ///< llama3
   double high_freq_factor = 4.0;           ///< llama3
   double beta_fast = 32.0;                 ///< yarn
   double beta_slow = 1.0;                  ///< yarn
-  double attention_factor = 0.0;           ///< yarn: of cos and sin; 0: 0.1 ln(factor) + 1
-  bool truncate = true;                    ///< yarn: the ramp goes from one whole pair to another
+  double attention_factor = 0.0;           ///< yarn: factor of cos and sin; 0: 0.1 ln(factor) + 1
+  bool truncate = true;                    ///< yarn: round the ramp's ends to whole pairs
 
   bool operator==(const RopeScaling&) const = default;
 };
@@ -31,33 +31,32 @@ struct RopeScaling {
 inline constexpr const char* kSliding = "sliding";
 inline constexpr const char* kFull = "full";
 
-/// Which keys the layers' queries see, and how their scores are scaled.
+/// Which keys the layers' queries see, and how scores are scaled.
 struct AttentionOptions {
-  double query_pre_attn_scalar = 0.0;  ///< scores are divided by its root; 0: the size of a head
-  std::int64_t window = 0;  ///< of sliding layers: keys that a query sees, its own included; 0: none slides
-  /// `kSliding` or `kFull` for each layer, over and over; empty: all slide if there is a window. In its
-  /// shortest form.
+  double query_pre_attn_scalar = 0.0;  ///< scores are divided by its root; 0: the head size
+  std::int64_t window = 0;             ///< keys per query in sliding layers, its own included; 0: no sliding
+  /// `kSliding` or `kFull` per layer, repeated; empty: all layers slide if there is a window. In its shortest
+  /// form.
   std::vector<std::string> pattern = {};
-  double sliding_theta =
-      0.0;               ///< base of the rotary angles of sliding layers, never scaled; 0: as the others
-  bool sinks = false;    ///< a learned logit for each head joins the softmax and carries no value
-  double softcap = 0.0;  ///< scaled scores s become softcap tanh(s / softcap); 0: they stay
-  double scale = 0.0;    ///< of scores (Granite); 0: 1 / sqrt(query_pre_attn_scalar)
+  double sliding_theta = 0.0;  ///< unscaled rotary base of sliding layers; 0: same as the others
+  bool sinks = false;          ///< a learned logit per head joins the softmax and carries no value
+  double softcap = 0.0;        ///< scaled scores s become softcap tanh(s / softcap); 0: off
+  double scale = 0.0;          ///< factor of scores (Granite); 0: 1 / sqrt(query_pre_attn_scalar)
 
   bool operator==(const AttentionOptions&) const = default;
 };
 
-/// What one layer is.
+/// Options of one layer.
 struct LayerOptions {
   bool slides = false;
-  std::int64_t window = 0;  ///< 0: every key up to its own
+  std::int64_t window = 0;  ///< 0: no window, plain causal attention
 
   bool operator==(const LayerOptions&) const = default;
 };
-/// `layer` counts over the whole model. The one place that reads the pattern.
+/// `layer` is the index in the whole model. This is the only reader of the pattern.
 LayerOptions layer_options(const ModelOptions& model, std::int64_t layer);
 
-/// The shortest pattern that says the same of so many layers; empty where all slide. Words may be any.
+/// The shortest equivalent pattern for `layers` layers; empty if all slide. Words are not checked.
 std::vector<std::string> shortest_pattern(const std::vector<std::string>& pattern, std::int64_t layers);
 
 }  // namespace trainerd::core::job

@@ -9,18 +9,17 @@
 
 namespace trainerd::core::job {
 
-/// The projections of a layer by their names in Hugging Face models, in the order of the layer: of models
-/// with a gated MLP; the same where queries, keys and values, or gate and up, are adapted together, by one A
-/// (as in models that have them merged: Phi-3); and of GPT-2, where `c_proj` is the last of attention and of
-/// the MLP.
+/// Names of a layer's projections in Hugging Face models, in the order of the layer: kProjections for models
+/// with a gated MLP; kMergedProjections if query, key and value, or gate and up, share one A (for models that
+/// merge them: Phi-3); kGpt2Projections for GPT-2, where `c_proj` is the output projection of both attention
+/// and MLP.
 inline constexpr std::array<std::string_view, 7> kProjections{"q_proj",    "k_proj",  "v_proj",   "o_proj",
                                                               "gate_proj", "up_proj", "down_proj"};
 inline constexpr std::array<std::string_view, 2> kMergedProjections{"qkv_proj", "gate_up_proj"};
 inline constexpr std::array<std::string_view, 3> kGpt2Projections{"c_attn", "c_proj", "c_fc"};
 inline constexpr std::string_view kAllProjections = "all-linear";
 
-/// Adapters in place of weights (Hu et al., LoRA, arXiv 2106.09685): W + alpha / rank B A, of which A and B
-/// alone are trained.
+/// Adapters (Hu et al., LoRA, arXiv 2106.09685): W + alpha / rank B A. Only A and B are trained.
 struct LoraOptions {
   std::int64_t rank = 0;             ///< 0: no adapters, all weights are trained
   double alpha = 0;                  ///< default 2 x rank

@@ -6,10 +6,10 @@
 namespace trainerd::core::job {
 namespace {
 
-/// Of one layer.
+/// Adapter parameters of one layer.
 std::int64_t adapter_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  std::int64_t sizes = 0;  // inputs and outputs
+  std::int64_t sizes = 0;  // sum of inputs and outputs
   const auto add = [&](const char* projection, std::int64_t in, std::int64_t out) {
     if (m.lora.adapts(projection)) sizes += in + out;
   };
@@ -84,7 +84,7 @@ ParameterCount count_parameters(const ModelOptions& m) {
 
 double flops_per_token(const ModelOptions& m) {
   const auto s = static_cast<double>(m.seq_len);
-  double keys = static_cast<double>(m.layers) * s;  // twice what a query sees on average, over all layers
+  double keys = static_cast<double>(m.layers) * s;  // sum over layers of twice the keys per query
   for (std::int64_t layer = 0; m.attention.window > 0 && layer < m.layers; ++layer)
     if (const auto w = static_cast<double>(layer_options(m, layer).window); w > 0)
       keys += 2 * w - w * w / s - s;

@@ -11,31 +11,31 @@ namespace trainerd::core::job {
 enum class Norm : std::uint8_t { rms, layer };
 enum class Positions : std::uint8_t { rope, learned };
 enum class Mlp : std::uint8_t { swiglu, gelu, geglu };
-/// Of a half-layer: before it (GPT-2, Llama), after it, where its contribution is normed before it is added
+/// Position of the norms of a half-layer: before it (GPT-2, Llama), on its output before the residual add
 /// (OLMo 2), or both (Gemma 2 and 3).
 enum class NormPlacement : std::uint8_t { pre, post, sandwich };
-/// What the weights of RMS norms are: factors, or factors less 1 (Gemma).
+/// Meaning of RMS norm weights: factors, or factors minus 1 (Gemma).
 enum class NormWeight : std::uint8_t { factor, less_one };
 
-/// What the RMS norm of queries and keys goes over: each head by itself (Qwen 3), or all query heads
-/// together, and all key heads (OLMo 2).
+/// Span of the RMS norm of queries and keys: each head separately (Qwen 3), or all query heads together and
+/// all key heads together (OLMo 2).
 enum class QkNormSpan : std::uint8_t { head, all };
 
 inline bool gated(Mlp mlp) { return mlp != Mlp::gelu; }
 
-/// Parts of elements that are dropped in training: kernels::Dropout. Never in evaluation.
+/// Fractions of elements dropped in training (kernels::Dropout). No dropout in evaluation.
 struct DropoutOptions {
-  double embedding = 0;  ///< of the embeddings' sum (GPT-2's embd_pdrop)
-  double residual = 0;   ///< of what attention and MLP add to the residual stream (resid_pdrop)
+  double embedding = 0;  ///< for the sum of embeddings (GPT-2's embd_pdrop)
+  double residual = 0;   ///< for the outputs of attention and MLP (resid_pdrop)
 
   bool on() const { return embedding > 0 || residual > 0; }
   bool operator==(const DropoutOptions&) const = default;
 };
 
-/// A decoder-only transformer. Sizes are those of the logical model: padding and sharding are not seen here.
+/// A decoder-only transformer. Sizes are of the logical model, without padding and sharding.
 struct ModelOptions {
   std::string preset;  ///< name under configs/models/, or empty
-  std::string from;    ///< directory of the weights that training begins from; empty: drawn from the seed
+  std::string from;    ///< directory of initial weights; empty: random from the seed
   std::int64_t layers = 0;
   std::int64_t hidden = 0;    ///< D
   std::int64_t heads = 0;     ///< H
@@ -49,7 +49,7 @@ struct ModelOptions {
   NormWeight norm_weight = NormWeight::factor;
   Positions positions = Positions::rope;
   double rope_theta = 10000.0;
-  double rotary_fraction = 1.0;  ///< of each head, its first elements: what is rotated
+  double rotary_fraction = 1.0;  ///< fraction of each head's elements, from its start, that are rotated
   RopeScaling rope_scaling;
   AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
@@ -61,21 +61,21 @@ struct ModelOptions {
   QkNormSpan qk_norm_span = QkNormSpan::head;
   bool tie_embeddings = false;
   bool scale_embeddings = false;  ///< by sqrt(hidden), rounded to the activations' dtype
-  double embedding_scale = 1.0;   ///< of embeddings (Granite); not with `scale_embeddings`
-  double residual_scale = 1.0;    ///< of what attention and MLP add to the residual stream (Granite)
+  double embedding_scale = 1.0;   ///< factor of embeddings (Granite); not with `scale_embeddings`
+  double residual_scale = 1.0;    ///< factor of the outputs of attention and MLP (Granite)
   double logit_divisor = 1.0;     ///< logits are divided by it (Granite)
-  double logit_softcap = 0.0;     ///< logits x become logit_softcap tanh(x / logit_softcap); 0: they stay
+  double logit_softcap = 0.0;     ///< logits x become logit_softcap tanh(x / logit_softcap); 0: off
   double norm_eps = 1e-5;
   double init = 0.02;      ///< standard deviation; output projections get init / sqrt(2 layers)
-  LoraOptions lora;        ///< key `lora`, a section of its own: what is trained of the model
-  DropoutOptions dropout;  ///< key `dropout`, a section of its own
+  LoraOptions lora;        ///< top-level key `lora`: what is trained of the model
+  DropoutOptions dropout;  ///< top-level key `dropout`
 
   bool operator==(const ModelOptions&) const = default;
 };
 
 enum class RecomputeKind : std::uint8_t { none, selective, full };
 
-/// What layers keep of their forward pass, and what they make again in backward: see core/model/recompute.h.
+/// What layers keep of their forward pass and what backward recomputes: see core/model/recompute.h.
 struct RecomputeOptions {
   RecomputeKind kind = RecomputeKind::none;
   std::int64_t every = 1;  ///< full only: layers 0, every, 2 every, ... of the model are recomputed
@@ -83,31 +83,31 @@ struct RecomputeOptions {
   bool operator==(const RecomputeOptions&) const = default;
 };
 
-/// Brings options that imply each other, or that say the same in two ways, to one form.
+/// These bring options that imply each other, or are equivalent, to one form.
 void settle_biases(ModelOptions& model);
 void settle_scores(ModelOptions& model);
 
-/// What scores are multiplied by.
+/// The factor of scores.
 double score_scale(const ModelOptions& model);
 
-/// Elements of a head that are rotated.
+/// Number of a head's elements that are rotated.
 inline std::int64_t rotated_elements(const ModelOptions& m) {
   return static_cast<std::int64_t>(m.rotary_fraction * static_cast<double>(m.head_dim));
 }
 
-/// Parameters of the logical model, and those that take part in a matrix multiplication (output head
-/// included, input embedding and position table not; a tied table counts once in both).
+/// Parameters of the logical model, and those used in matrix multiplications (output head included, input
+/// embedding and position table not; a tied table counts once in both).
 struct ParameterCount {
   std::int64_t total = 0;
   std::int64_t matmul = 0;
-  std::int64_t adapters = 0;  ///< beside `total`: with adapters all that is trained
+  std::int64_t adapters = 0;  ///< not in `total`; the only trained parameters, if there are any
 };
 ParameterCount count_parameters(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
-/// seq_len, the second term being causal attention (half of 12 L d S); a sliding layer counts the pairs that
-/// its window w leaves, 2 w - w^2 / S in place of S. With adapters the weights have no gradients: 4 x matmul
-/// parameters + 6 x those of adapters. The one convention of MFU here; recomputation does not count.
+/// seq_len. The second term is causal attention (half of 12 L d S); a sliding layer with window w has 2 w -
+/// w^2 / S in place of S. With adapters the weights have no gradients: 4 x matmul parameters + 6 x adapter
+/// parameters. MFU always uses this convention; recomputation does not count.
 double flops_per_token(const ModelOptions& model);
 
 }  // namespace trainerd::core::job

@@ -8,28 +8,28 @@
 
 namespace trainerd::core::job {
 
-/// What is done about a step whose loss or gradient norm is not finite or a spike.
+/// Action on a step whose loss or gradient norm is a spike or not finite.
 enum class SpikeAction : std::uint8_t {
   retry,     ///< the step is computed again
   skip,      ///< nothing is updated, and the next step follows
-  rollback,  ///< the run goes on from the last good checkpoint
+  rollback,  ///< the run continues from the last good checkpoint
 };
-/// By action.
+/// Words in a job file, by action.
 inline constexpr std::array<std::string_view, 3> kSpikeWords{"retry", "skip", "rollback"};
 
-/// The data of steps that were taken back.
+/// Data of rolled-back steps.
 enum class RollbackData : std::uint8_t {
-  again,  ///< are read again
-  skip,   ///< are passed over
+  again,  ///< it is read again
+  skip,   ///< it is skipped
 };
 
-/// Which steps are spikes, and what is done about them.
+/// Which steps are spikes, and the actions on them.
 struct SpikesOptions {
-  double score = 0;          ///< robust z-score from which on a finite value is a spike; 0: none is
-  std::int64_t window = 64;  ///< steps that a value is compared with
+  double score = 0;          ///< minimum robust z-score of a spike; 0: finite values are no spikes
+  std::int64_t window = 64;  ///< number of earlier steps to compare with
   /// Words of SpikeAction, tried in this order; empty: a value that is not finite ends the run.
   std::vector<std::string> policy = {};
-  // How often each is done in a run:
+  // Limits per run:
   std::int64_t retries = 3;
   std::int64_t skips = 5;
   std::int64_t rollbacks = 2;
@@ -49,25 +49,25 @@ enum class DevicePolicy : std::uint8_t {
 /// How a run watches its ranks and nodes.
 struct SuperviseOptions {
   // Between the agents of several nodes:
-  double heartbeat_seconds = 1;   ///< between two beats
-  double dead_after_seconds = 5;  ///< without one, after which a node counts as lost
-  /// Where the agents find the leader's address: "etcd://host:port[,host:port...]"; empty: node 0's agent,
+  double heartbeat_seconds = 1;   ///< between two heartbeats
+  double dead_after_seconds = 5;  ///< time without a heartbeat after which a node counts as lost
+  /// Where agents find the leader's address: "etcd://host:port[,host:port...]". Empty: node 0's agent leads,
   /// and the run ends with it.
   std::string coordinator = {};
-  /// A rank is hung when it makes no progress for so many times what its own record says that it takes; 0:
-  /// nothing is judged.
+  /// A rank counts as hung if it makes no progress for this multiple of the time that its own record
+  /// predicts; 0: off.
   double hang_factor = 3;
-  double hang_minimum_seconds = 5;  ///< it is never judged sooner
-  /// Whether devices, storage and clocks are looked at before the first step.
+  double hang_minimum_seconds = 5;  ///< minimum time before a rank counts as hung
+  /// Check devices, storage and clocks before the first step.
   bool preflight = true;
   DevicePolicy devices = DevicePolicy::log;
   // What should be the same on several ranks, compared.
   std::int64_t hash_every = 0;  ///< steps; 0: never
-  // What a step computes, judged before its update.
-  std::int64_t verify_every = 0;  ///< steps between two that are computed twice and compared; 0: none is
+  // Checks on a step before its update.
+  std::int64_t verify_every = 0;  ///< every so many steps one is computed twice and compared; 0: none
   SpikesOptions spikes = {};
 
-  /// Whether some step's update waits for a judgement.
+  /// True if some step's update waits for a check.
   bool judges_steps() const { return verify_every > 0 || spikes.on(); }
 
   bool operator==(const SuperviseOptions&) const = default;

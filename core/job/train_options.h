@@ -29,17 +29,17 @@ struct LrSchedule {
   bool operator==(const LrSchedule&) const = default;
 };
 
-/// Direct preference optimisation in place of the cross entropy: kernels::PreferenceLoss. The reference is
-/// the weights that the run begins from.
+/// Direct preference optimisation, replaces the cross entropy: kernels::PreferenceLoss. The reference model
+/// has the run's initial weights.
 struct DpoOptions {
   double beta = 0;             ///< 0: off
-  double label_smoothing = 0;  ///< how likely a pair is the wrong way round
+  double label_smoothing = 0;  ///< probability that a pair is in the wrong order
 
   bool on() const { return beta > 0; }
   bool operator==(const DpoOptions&) const = default;
 };
 
-/// What is minimised in training beside the cross entropy, of which alone evaluations are; or in its place.
+/// Training losses in addition to or in place of the cross entropy. Evaluations use only the cross entropy.
 struct LossOptions {
   double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
   double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
@@ -48,9 +48,10 @@ struct LossOptions {
   bool operator==(const LossOptions&) const = default;
 };
 
-/// An exponential moving average of the weights that are trained (Polyak and Juditsky, 1992), beside them.
+/// An exponential moving average of the trained weights (Polyak and Juditsky, 1992), kept in addition to
+/// them.
 struct AverageOptions {
-  double decay = 0;        ///< 0: none is kept
+  double decay = 0;        ///< 0: off
   std::int64_t every = 1;  ///< steps between its updates
 
   bool on() const { return decay > 0; }
@@ -59,47 +60,47 @@ struct AverageOptions {
 
 enum class OptimizerKind : std::uint8_t {
   adamw,
-  muon,  ///< the matrices of layers; AdamW updates all else
+  muon,  ///< for the layers' matrices; AdamW updates all else
 };
 constexpr const char* to_string(OptimizerKind kind) { return kind == OptimizerKind::muon ? "muon" : "adamw"; }
 
 struct OptimizerOptions {
   OptimizerKind kind = OptimizerKind::adamw;  ///< key `name`
   double lr = 3e-4;
-  double momentum = 0.95;  ///< muon only, as all to `adamw_lr`
+  double momentum = 0.95;  ///< muon only, like all up to `adamw_lr`
   bool nesterov = true;
-  double adamw_lr = 3e-4;  ///< peak, of what AdamW updates; follows the same schedule
+  double adamw_lr = 3e-4;  ///< peak rate of AdamW's part; follows the same schedule
   double beta1 = 0.9;
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none
   double grad_clip = 1.0;     ///< global norm; 0 turns clipping off
   LrSchedule schedule;
-  AverageOptions average;  ///< key `ema`, a section of its own
+  AverageOptions average;  ///< top-level key `ema`
 
   bool operator==(const OptimizerOptions&) const = default;
 };
 
-/// Formats of one training recipe. Accumulation inside an operator is fp32 always.
+/// Data types of a training recipe. Accumulation inside an operator is always fp32.
 struct PrecisionRecipe {
   std::string name = "fp32";                     ///< fp32 | bf16 | custom
   kernels::DType compute = kernels::DType::f32;  ///< activations and GEMM operands
-  kernels::DType params = kernels::DType::f32;   ///< what the forward pass reads
+  kernels::DType params = kernels::DType::f32;   ///< weights read by the forward pass
   kernels::DType grads = kernels::DType::f32;    ///< accumulated parameter gradients
   kernels::DType reduce = kernels::DType::f32;   ///< gradients between ranks; fp32: as `grads` holds them
-  kernels::DType master = kernels::DType::f32;   ///< what the optimizer updates
+  kernels::DType master = kernels::DType::f32;   ///< weights updated by the optimizer
   kernels::DType moments = kernels::DType::f32;
   kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
 
-  /// Whether ranks exchange their gradients in bf16, and each sums its part (parallel::RoundedSum).
+  /// True if ranks exchange gradients in bf16 and each sums its part (parallel::RoundedSum).
   bool exchanges_gradients() const { return reduce == kernels::DType::bf16; }
 
   bool operator==(const PrecisionRecipe&) const = default;
 };
 
-/// Questions with several choices: the right one should be the likeliest.
+/// Multiple-choice questions; the right answer should have the highest likelihood.
 struct ChoiceSet {
-  std::string name;            ///< of its accuracy, wherever it is shown
+  std::string name;            ///< name of its accuracy metric
   std::string path;            ///< a JSONL file: prompt, choices, answer
   std::int64_t questions = 0;  ///< from its start; 0: all
 
@@ -109,9 +110,9 @@ struct ChoiceSet {
 struct EvaluateOptions {
   std::int64_t every = 0;      ///< steps; 0 never
   std::int64_t batches = 0;    ///< global batches of each validation set, from its start
-  std::string tokenizer = {};  ///< a file or "bytes"; empty: as the data says
+  std::string tokenizer = {};  ///< a file or "bytes"; empty: that of the data
   std::vector<ChoiceSet> choices = {};
-  bool average = false;  ///< key `ema`: of the averaged weights
+  bool average = false;  ///< key `ema`: evaluate the averaged weights
 
   bool operator==(const EvaluateOptions&) const = default;
 };

@@ -8,21 +8,21 @@
 
 namespace trainerd::core::model {
 
-/// The adapter of a linear layer as operators read it, for the time of one walk over the layer. Where it is
-/// of some of a merged weight's projections, each with rows of its own in B, B is spread to the rows of the
-/// whole weight: projection i of n has its rows in columns [i R, (i + 1) R) of n R, and 0 elsewhere. So the
-/// products of all n are one, at R columns for each.
+/// The adapter of a linear layer as operators read it, during one walk over the layer. If it adapts only some
+/// projections of a merged weight, each with its own rows in B, then B is spread to the rows of the whole
+/// weight: of n projections, number i has its rows in columns [i R, (i + 1) R) of n R, with 0 elsewhere. So
+/// one GEMM handles all n, with R columns each.
 class AdapterWalk {
  public:
-  /// `params` may have none.
+  /// `params` may have no adapter.
   AdapterWalk(const WalkContext& walk, const LinearParams& params);
 
-  /// Null: the layer has none.
+  /// Null if the layer has no adapter.
   const parallel::Adapter* get() const { return params_.adapter.present() ? &adapter_ : nullptr; }
 
   using Make = std::function<void(const parallel::AdapterWgrad&)>;
-  /// Calls `make` with where the gradients go, and brings those of a B that was spread together. Counted as a
-  /// contribution of this step.
+  /// Calls `make` with the destinations of the gradients, then gathers those of a spread B. Counts as a
+  /// gradient contribution of this step.
   void gradients(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC, const Make& make) const;
 
  private:

@@ -11,7 +11,7 @@
 namespace trainerd::core::model {
 namespace {
 
-/// The shortest text that reads back to the same double: equal for equal numbers alone.
+/// The shortest text that gives the same double again, so texts are equal only for equal numbers.
 std::string exact_text(double value) {
   std::array<char, 32> text{};
   const auto [end, error] = std::to_chars(text.data(), text.data() + text.size(), value);
@@ -38,8 +38,8 @@ constexpr std::array kScalings{
     Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn}};
 constexpr std::array kFlags{Word{"false", false}, Word{"true", true}};
 
-/// Calls `visit` with the key and the value of every option, or `visit_later` where the option is younger
-/// than the first checkpoints: those do not say it, and have its default. One list for both directions.
+/// Calls `visit` with the key and value of every option, or `visit_later` for options newer than the first
+/// checkpoints: those lack the entry and have the default. Used for both directions.
 template <class Model, class Visit, class VisitLater>
 void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit("model.layers", m.layers);
@@ -85,7 +85,7 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.attention.sinks", m.attention.sinks, plain.attention.sinks);
   visit_later("model.attention.softcap", m.attention.softcap, plain.attention.softcap);
   visit_later("model.rotary_fraction", m.rotary_fraction, plain.rotary_fraction);
-  visit_later("model.attention_bias", m.attention_bias, m.linear_bias);  // which implies it
+  visit_later("model.attention_bias", m.attention_bias, m.linear_bias);  // which includes it
   visit_later("model.mlp_bias", m.mlp_bias, m.linear_bias);
   visit_later("model.attention.scale", m.attention.scale, plain.attention.scale);
   visit_later("model.embedding_scale", m.embedding_scale, plain.embedding_scale);

@@ -7,15 +7,15 @@
 
 namespace trainerd::core::model {
 
-/// What a checkpoint says of its model: `model.layers` and so on, everything that its weights mean something
-/// by. Equal models have equal texts, and only they.
+/// A checkpoint's entries about its model: `model.layers` and so on, all that its weights depend on. Models
+/// are equal if and only if their texts are.
 std::map<std::string, std::string> model_identity(const job::ModelOptions& model);
 
-/// The model of such entries; others in `identity` are left alone. Throws CheckpointError naming `path` and
-/// the entry that is missing or not understood.
+/// The model from such entries; other entries are ignored. Throws CheckpointError that names `path` and a
+/// missing or invalid entry.
 job::ModelOptions model_of(const std::map<std::string, std::string>& identity, const std::string& path);
 
-/// The same of adapters, under keys that begin with kLoraKeys; no entries without them.
+/// The same for adapters, with keys that begin with kLoraKeys; without adapters no entries.
 inline constexpr const char* kLoraKeys = "lora.";
 std::map<std::string, std::string> lora_identity(const job::LoraOptions& lora);
 job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, const std::string& path);

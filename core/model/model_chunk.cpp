@@ -74,13 +74,12 @@ Tensor ModelChunk::next_sum(const WalkContext& c, const SegmentSpan& span, std::
 void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
   frame.segments.assign(segments_.size(), {});
   const ArenaScope scope(c.stream.scratch());
-  // One delta is enough: a segment reads the one before it into its sum before it writes its own.
+  // One delta tensor is enough: each segment adds the previous delta to its sum before it writes its own.
   Tensor delta_TD;
   for (std::size_t i = 0; i < segments_.size() && !delta_TD.defined(); ++i)
     if (half_layer(segments_[i].kind) && !adds_to_flow(c, *layer_of(i), segments_[i].kind))
       delta_TD = take_flow(c, c.stream.scratch());
-  // The sum inside a layer that keeps its input alone; the layer after reads it into its own before this one
-  // is written again.
+  // The sum inside a layer that keeps only its input. The next layer reads it before it is overwritten.
   Tensor passing_TD;
   Flow flow{frame.in_TD, {}};
   for (const SegmentSpan& span : spans_) {
@@ -143,8 +142,8 @@ void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame&
     attention_output(c, ids, arenas, first, {.delta_TD = {}, .sum_TD = mlp.sum_TD});
     return mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, {}});
   }
-  // The contribution of attention is made where the sum will be: as the residual, which the norm may
-  // overwrite. The two are added in the other order, which changes no bit.
+  // Attention's contribution is computed into the sum's buffer and passed as the residual, which the norm may
+  // overwrite. The order of the two summands changes, which changes no bit.
   attention_output(c, ids, arenas, first, {.delta_TD = mlp.sum_TD, .sum_TD = {}});
   mlp_recompute(c, ids, arenas, mlp, {mlp.sum_TD, first.sum_TD});
 }
@@ -180,7 +179,7 @@ void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, c
                           const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
   const ArenaScope scope(*frame.grads);
-  // The gradient of the flow before and after a segment: the first stays whole until the segment's weights
+  // Gradient of the flow after and before a segment. The first must stay until the segment's weight gradients
   // are done.
   std::array<Tensor, 2> dflow;
   for (Tensor& d : dflow) d = take_flow(c, *frame.grads);
@@ -203,14 +202,14 @@ void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, c
 void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
                                 const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
-  // What the weights' walk reads must outlive what the executor receives next: the chunk's own copy.
+  // The weight gradients need it longer than the executor's receive buffer lives, so it is copied.
   Tensor dflow;
   if (dout_TD.defined()) {
     dflow = take_flow(c, *frame.grads);
     c.backend().copy(stream, dout_TD, dflow);
   }
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
-    // What the weights' walk reads of what is made again stays in `frame.grads`.
+    // Recomputed tensors that the weight gradients read stay in `frame.grads`.
     const ArenaScope remade_in_scratch(stream.scratch());
     recompute(c, *span, frame);
     for (std::size_t i = span->end; i-- > span->begin;) {

@@ -13,23 +13,23 @@
 
 namespace trainerd::core::model {
 
-/// A run of operators between two points where a collective starts or is awaited.
+/// A sequence of operators between two points where a collective starts or is awaited.
 struct Segment {
   enum class Kind : std::uint8_t { embedding, attention, mlp, head } kind = Kind::embedding;
   int layer = 0;  ///< within the chunk
 };
 
-/// What flows between segments, unsummed, so that one kernel adds and normalises.
+/// The flow between segments as two summands, so that one kernel adds and normalises.
 struct Flow {
   kernels::Tensor residual_TD;
-  kernels::Tensor delta_TD;  ///< undefined after the embedding, and where a product has added it
+  kernels::Tensor delta_TD;  ///< undefined after the embedding, and if a GEMM has added it
 };
 
-/// Whether `backward_input` makes the gradients of a segment's GEMM weights too, beside the input's, so that
-/// they share what is gathered and hide what is sent; or leaves them to a walk of their own.
+/// Whether `backward_input` also computes the gradients of a segment's GEMM weights, so that both share
+/// gathered tensors and hide communication (fused), or leaves them to a separate walk (split).
 enum class BackwardMode : std::uint8_t { fused, split };
 
-/// What every segment's operators are issued with.
+/// Common arguments of all segments' operators.
 struct WalkContext {
   const job::ModelOptions& model;
   const LocalSizes& local;
@@ -40,35 +40,35 @@ struct WalkContext {
   const Batch& batch;
   kernels::DType dtype;  ///< of activations
   const RopeTables& rope;
-  kernels::Determinism attention;  ///< of its backward
+  kernels::Determinism attention;  ///< of attention's backward
   kernels::Backend& backend() const { return tp.backend; }
 };
 
-/// Loss of a microbatch: where it goes, and what one token's loss counts for in the gradient.
+/// Destination of a microbatch's loss, and the scale of one token's loss in the gradient.
 struct LossTarget {
   kernels::Tensor loss_T;         ///< f32, written by the head
   float grad_scale = 0;           ///< 1 / tokens of the global batch
   float label_smoothing = 0;      ///< as in parallel::HeadLoss
   float z_loss = 0;               ///< as in parallel::HeadLoss
   kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
-  /// Of pairs, but for the reference, which is the batch's; `grad_scale` is 1 / pairs of the global batch
-  /// then.
+  /// For pairs, without the reference, which is in the batch; `grad_scale` is then 1 / pairs of the global
+  /// batch.
   std::optional<parallel::PreferenceTarget> preference = {};
 };
 
-/// Segments [begin, end) whose state is made again together: a half-layer, or both of a layer that keeps its
-/// input alone.
+/// Segments [begin, end) that are recomputed together: one half-layer, or both halves of a layer that keeps
+/// only its input.
 struct SegmentSpan {
   std::size_t begin = 0, end = 0;
   job::RecomputeKind recompute = job::RecomputeKind::none;
 };
 
-/// The layers of one pipeline chunk. Stateless between calls but for the parameters: state of a walk is in
-/// its Frame. Between chunks flows one tensor, the summed residual stream [T, D] (with sequence parallelism
-/// this rank's rows of it), and back its gradient.
+/// The layers of one pipeline chunk. Without state between calls except the parameters: a walk's state is in
+/// its Frame. One tensor flows between chunks, the summed residual stream [T, D] (with sequence parallelism
+/// this rank's rows), and its gradient flows back.
 class ModelChunk {
  public:
-  /// `rope` is filled by the caller.
+  /// The caller fills `rope`.
   ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute, ChunkParams ids,
              kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
              const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic);
@@ -78,41 +78,41 @@ class ModelChunk {
   bool first() const { return ids_.embedding != kNoParam; }
   bool last() const { return ids_.head != kNoParam; }
 
-  /// Forward of a training microbatch: leaves in `frame` what backward needs. `out_TD` is the flow to the
-  /// next chunk, undefined in the last.
+  /// Forward of a training microbatch. Keeps in `frame` what backward needs. `out_TD` is the flow to the next
+  /// chunk, undefined in the last.
   void forward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD);
-  /// Forward for evaluation: the last chunk writes the loss. Leaves nothing that is needed.
+  /// Forward for evaluation: the last chunk writes the loss. Keeps nothing.
   void forward_only(kernels::Stream& stream, Frame& frame, const kernels::Tensor& out_TD,
                     const LossTarget& loss);
-  /// Forward of a last chunk that is the first too, without a loss: the head's scores at one row,
-  /// `logits_1V` [1, vocabulary], of the activations' dtype. For one tensor-parallel rank.
+  /// Forward of a single chunk, first and last, without a loss: the head's logits for one row, `logits_1V`
+  /// [1, vocabulary], in the activations' dtype. For one tensor-parallel rank.
   void forward_logits(kernels::Stream& stream, Frame& frame, std::int64_t row,
                       const kernels::Tensor& logits_1V);
-  /// Input and weight gradients, segment by segment from the last, so that what lies between them lives
+  /// Input and weight gradients, segment by segment from the last, so that intermediate tensors live
   /// shortest. `dout_TD` is the gradient from the next chunk (undefined in the last) and is overwritten;
-  /// `din_TD` receives the gradient for the chunk before (undefined in the first). The head's loss is made
-  /// here, beside its gradient: see `parallel::HeadLoss`.
+  /// `din_TD` receives the gradient for the previous chunk (undefined in the first). The head computes its
+  /// loss here, together with its gradient: see `parallel::HeadLoss`.
   void backward(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
                 const kernels::Tensor& din_TD, const LossTarget& loss);
-  /// The same in two mode (zero bubble): first the gradients of inputs, norms and of the head, which never
-  /// exists twice; ...
+  /// The same in two walks (zero bubble). First the gradients of inputs, norms and the head, which is never
+  /// computed twice.
   void backward_input(kernels::Stream& stream, Frame& frame, const kernels::Tensor& dout_TD,
                       const kernels::Tensor& din_TD, const LossTarget& loss);
-  /// ... later those of GEMM weights and embeddings, from what the first walk kept in `frame.grads`.
+  /// Later the gradients of GEMM weights and embeddings, from what the first walk kept in `frame.grads`.
   void backward_weight(kernels::Stream& stream, Frame& frame);
 
  private:
   WalkContext context(kernels::Stream& stream, const Frame& frame) const;
   void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD);
-  /// Makes again what the forward pass did not keep of a span, in `frame.grads` and scratch.
+  /// Recomputes what forward did not keep of a span, into `frame.grads` and scratch.
   void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD,
                       const LossTarget&, BackwardMode);
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
-  /// Where the flow behind a segment goes when its product adds to it: the sum that the next one begins with.
-  /// `passing_TD` is the sum inside a layer that keeps its input alone.
+  /// Destination of a segment's output if its GEMM adds to the flow: the sum with which the next segment
+  /// begins. `passing_TD` is the sum inside a layer that keeps only its input.
   kernels::Tensor next_sum(const WalkContext& context, const SegmentSpan& span, std::size_t segment,
                            Frame& frame, const kernels::Tensor& passing_TD,
                            const kernels::Tensor& out_TD) const;

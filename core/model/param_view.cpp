@@ -12,7 +12,7 @@ namespace {
 using namespace kernels;
 using parallel::GradUnit;
 
-/// As a view of such parameters keeps them: see ViewSpec.
+/// The recipe and placement for a view of such parameters: see ViewSpec.
 job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec) {
   if (spec.trainable) return recipe;
   recipe.master = recipe.params;
@@ -49,7 +49,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
 }
 
 void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
-  // Within a unit in the order of the model.
+  // Within a unit in model order.
   std::sort(ids_.begin(), ids_.end());
   std::stable_sort(ids_.begin(), ids_.end(),
                    [&](ParamId a, ParamId b) { return info(a).unit < info(b).unit; });
@@ -74,7 +74,7 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
     unit_grads_.back().ids.push_back(id);
     if (new_unit || by_itself(id) || by_itself(before))
       sections.push_back({param.unit, 0, parallel::part_multiple(info(id).shard, placement_.tp)});
-    param.offset = sections.back().elements;  // within the section, so far
+    param.offset = sections.back().elements;  // within the section so far
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
     if (matrices) {
       sections.pop_back();
@@ -82,7 +82,7 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
            tensor_sections(info(id).shard, placement_.tp, parts * pieces * alignment))
         sections.push_back({param.unit, elements});
     } else {
-      // Aligned in every dtype.
+      // Aligned for every dtype.
       sections.back().elements += align_up(param.shape.numel(), alignment);
     }
     before = id;
@@ -104,8 +104,8 @@ void ParamView::make_reducer(const job::PrecisionRecipe& recipe, Arena& persiste
       shared = shared || info(id).grad_uses > 1;
       units[u].ring = info(id).vectors ? GradUnit::Ring::vectors : GradUnit::Ring::matrices;
     }
-    // The uses of a tied embedding are the two ends of a walk: its gradient is whole until the last one of
-    // the step.
+    // A tied embedding is used at both ends of a walk, so its gradient is complete only after the last walk
+    // of the step.
     if (shared) units[u].ring = GradUnit::Ring::own;
     if (sharded && !shared) units[u].reductions = placement_.microbatches;
     unit_grads_[u].complete = uses * placement_.microbatches / units[u].reductions;
@@ -147,7 +147,7 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   const bool sharded = placement_.shards(1);
   const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
   const bool same = recipe.params == recipe.master;
-  // A master weight of the parameters' own dtype is the parameter: with a sharded state, this rank's part of
+  // Master weights with the parameters' dtype are the parameters; with a sharded state, this rank's part of
   // them.
   if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (const std::string& state : states_)
@@ -182,7 +182,7 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   }
 }
 
-/// The first of them.
+/// The first of the ranks with this state saves it.
 bool ParamView::saves_state() const {
   return placement_.dp.owner() && (placement_.shards(1) || placement_.dp.part() == 0);
 }
@@ -214,7 +214,7 @@ UpdateRange ParamView::update_range(const StateRun& run) const {
 
 void ParamView::list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                           std::vector<StateRun>& runs) const {
-  // From the parameter that holds the first element to the first that begins behind the last.
+  // From the parameter with the first element to the last one that begins before the end.
   const auto behind = [&](std::int64_t at, ParamId id) { return at < of(id).offset; };
   auto it = std::upper_bound(ids_.begin(), ids_.end(), flat_begin, behind);
   if (it != ids_.begin()) --it;
@@ -235,7 +235,7 @@ void ParamView::add_partial_sum(ParamId id, std::int64_t begin, std::int64_t cou
                                 parallel::Communicator& group, const char* label) {
   begin += flat_begin(id);
   std::vector<parallel::PartialSum>& sums = partial_sums_;
-  // Neighbours in memory are summed at once, the padding between them too.
+  // Adjacent ranges are summed at once, including the padding between them.
   if (!sums.empty() && sums.back().group == &group &&
       begin == align_up(sums.back().begin + sums.back().count, backend_.target().alignment))
     sums.back().count = begin + count - sums.back().begin;
@@ -249,14 +249,14 @@ Tensor ParamView::master(ParamId id) const {
 }
 
 Tensor ParamView::norm_elements(const StateRun& run) const {
-  // `run.begin` counts from this rank's part of bucket `run.part`.
+  // `run.begin` is relative to this rank's part of bucket `run.part`.
   return reducer_->part(run.part).rows(run.begin, run.count);
 }
 
-/// Whether any other rank holds elements of the parameter, of whose data-parallel copies there are so many.
+/// True if another rank holds elements of the parameter, which has that many data-parallel copies.
 bool ParamView::held_by_others(ParamId id, std::int64_t data_parallel_copies) const {
   const parallel::ShardSpec& shard = info(id).shard;
-  if (data_parallel_copies > 1 || info(id).cut_alone) return true;  // that of several pipeline stages
+  if (data_parallel_copies > 1 || info(id).cut_alone) return true;  // a copy of another pipeline stage
   if (placement_.tp == 1) return false;
   if (shard.placement != parallel::TensorPlacement::shard) return true;
   const std::vector<parallel::ShardPiece> pieces =
@@ -276,7 +276,7 @@ void ParamView::each_copy(const ShowCopy& show) const {
     for (std::size_t s = 0; s < states_.size(); ++s)
       show("optimizer." + states_[s] + ".", run, part.states[s].rows(run.begin, run.count));
   }
-  // What is gathered whole, where the parts are not all of it.
+  // Gathered parameters, unless `parts_` covers them.
   if (placement_.shards(3) || (!sharded && !master_.defined())) return;
   std::vector<StateRun> whole;
   list_runs(0, buckets_.elements, 0, whole);

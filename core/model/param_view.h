@@ -18,14 +18,14 @@
 
 namespace trainerd::core::model {
 
-/// The form of a parameter that an operator reads.
+/// The form in which an operator reads a parameter.
 enum class WeightForm : std::uint8_t { plain, fprop, dgrad };
 
-/// A parameter in one form, held while operators that read it are issued. Residence may change when no lease
-/// is out.
+/// A parameter in one form, held while operators that read it are issued. Its memory may move when there is
+/// no lease.
 class Lease {
  public:
-  /// `count`: of the leases on what `weight` lies in; null for an absent parameter.
+  /// `count`: number of leases on the memory of `weight`; null for an absent parameter.
   Lease(int* count, const kernels::Weight& weight) : count_(count), weight_(weight) {
     if (count_ != nullptr) ++*count_;
   }
@@ -41,52 +41,51 @@ class Lease {
   kernels::Weight weight_;
 };
 
-/// A run of a view's flat arrays that this rank updates: all of it, or with a sharded state its part of one
+/// A range of a view's flat arrays that this rank updates: all of it, or with a sharded state its part of one
 /// bucket.
 struct StatePart {
-  std::int64_t flat_begin = 0;  ///< element of the flat arrays
+  std::int64_t flat_begin = 0;  ///< first element in the flat arrays
   kernels::Tensor grads;        ///< reduced
   kernels::Tensor master;
-  std::vector<kernels::Tensor> states;       ///< of the optimizer, in the order of `ParamView::states`
-  kernels::Tensor params;                    ///< undefined when the master weights are the parameters
+  std::vector<kernels::Tensor> states;       ///< optimizer states, in the order of `ParamView::states`
+  kernels::Tensor params;                    ///< undefined if the master weights are the parameters
   std::vector<kernels::UpdateRange> ranges;  ///< `update_range` of its runs
 };
 
-/// Elements of one parameter inside one part that are a box of the logical tensor.
+/// Consecutive elements of one parameter in one part that form a box of the logical tensor.
 struct StateRun {
   ParamId id = kNoParam;
   std::size_t part = 0;
-  std::int64_t begin = 0;  ///< element of the part
+  std::int64_t begin = 0;  ///< first element in the part
   std::int64_t count = 0;
   parallel::LogicalBox box;
   bool owned = true;  ///< false: another rank saves it and counts it in the norm
 };
 
-/// A state that is an average of the weights: in fp32 whatever the moments are, and at first the weights
-/// themselves.
+/// A state that is an average of the weights: always in fp32, and initially equal to the weights.
 inline constexpr const char* kAverageState = "ema";
-/// What a view keeps a state in.
+/// The dtype in which a view keeps a state.
 kernels::DType state_dtype(const std::string& state, const job::PrecisionRecipe& recipe);
 
 /// Parameters that are placed and updated alike.
 struct ViewSpec {
   std::vector<ParamId> ids;
-  std::vector<std::string> states;  ///< what the optimizer keeps for each element
-  /// `matrix`: each tensor is cut into parts by itself, so that every rank holds as much of it; `element`:
-  /// what is in a bucket is cut as one. A tensor of blocks is cut by itself too, between rows of blocks.
+  std::vector<std::string> states;  ///< what the optimizer keeps per element
+  /// `matrix`: each tensor is cut into parts separately, so that every rank holds an equal share of it.
+  /// `element`: a bucket is cut as a whole. A tensor of blocks is also cut separately, between rows of
+  /// blocks.
   parallel::Granularity cut = parallel::Granularity::element;
-  /// False: parameters that stay as they were loaded. They are held in the dtype that operators read and in
-  /// no other, whole on every rank below ZeRO 3, and have no gradients.
+  /// False: parameters kept as loaded. They are held only in the dtype that operators read, unsharded below
+  /// ZeRO 3, and have no gradients.
   bool trainable = true;
 };
 
-/// Parameters of one rank that are placed and updated alike, and the state of their training, as flat arrays
-/// in the order of their units: each in full, or in this rank's data-parallel parts. A view has its own
-/// buckets, reductions, gathers and states; parameters of two views share no collective.
+/// Parameters of one rank that are placed and updated alike, with their training state, as flat arrays in the
+/// order of their units: complete, or this rank's data-parallel parts. A view has its own buckets,
+/// reductions, gathers and states; two views share no collective.
 class ParamView {
  public:
-  /// `infos` outlives the view and are those of all parameters of the rank. Takes all its memory from
-  /// `persistent`.
+  /// `infos` are of all parameters of the rank and must outlive the view. Takes all memory from `persistent`.
   ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const job::PrecisionRecipe& recipe,
             const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent);
   ParamView(const ParamView&) = delete;
@@ -98,7 +97,7 @@ class ParamView {
   const ParamPlacement& placement() const { return placement_; }
   const parallel::BucketLayout& buckets() const { return buckets_; }
 
-  // As of ParamStore, for the view's own parameters.
+  // As in ParamStore, for this view's parameters.
   Lease use(ParamId id, WeightForm form, kernels::Stream& stream);
   void begin_pass(parallel::ParamGatherer::Pass pass) { gatherer_->begin_pass(pass); }
   void begin_walk() { gatherer_->begin_walk(); }
@@ -114,55 +113,55 @@ class ParamView {
   void publish(kernels::Stream& stream);
   void updated(kernels::Stream& stream);
 
-  /// Elements of a parameter's gradient from `begin` on are a summand on each rank of `group`.
+  /// Elements of a parameter's gradient from `begin` on are partial sums on each rank of `group`.
   void add_partial_sum(ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator& group,
                        const char* label);
-  /// Where a parameter begins in the flat arrays.
+  /// Offset of a parameter in the flat arrays.
   std::int64_t flat_begin(ParamId id) const { return of(id).offset; }
 
   /// Names of the optimizer's states.
   const std::vector<std::string>& states() const { return states_; }
-  /// What this rank updates.
+  /// The parts that this rank updates.
   const std::vector<StatePart>& state_parts() const { return parts_; }
-  /// Everything of `state_parts` that is not padding, in order.
+  /// All elements of `state_parts` except padding, in order.
   const std::vector<StateRun>& state_runs() const { return runs_; }
-  /// Whether it is this rank that saves the state, of the data-parallel ranks that hold the same.
+  /// True if this rank saves the state, out of the data-parallel ranks with the same state.
   bool saves_state() const;
-  /// The groups of ranks that hold the same state. A broadcast from rank 0 of each, in this order, brings all
-  /// of them the state of the rank that saves it. Empty: no other rank holds it.
+  /// The groups of ranks with the same state. Broadcasts from rank 0 of each, in this order, give all of them
+  /// the state of the rank that saves it. Empty if no other rank has it.
   std::vector<parallel::Communicator*> replica_groups() const;
-  /// This rank's part of every bucket of the reduced gradients, whatever it updates: what it counts in the
-  /// norm.
+  /// This rank's part of every bucket of the reduced gradients, also of parts that others update: its
+  /// contribution to the norm.
   const std::vector<StateRun>& norm_runs() const { return norm_runs_; }
   /// The elements of a norm run.
   kernels::Tensor norm_elements(const StateRun& run) const;
-  /// How an update sees a run: decay 1 where it applies, else 0; keys without the seed.
+  /// Arguments for updating a run: decay 1 if it applies, else 0; keys without the seed.
   kernels::UpdateRange update_range(const StateRun& run) const;
-  /// A parameter's master weights. Only without a sharded state.
+  /// A parameter's master weights. Only for an unsharded state.
   kernels::Tensor master(ParamId id) const;
-  /// Shows every box that other ranks may hold the same copy of, as far as the placement tells, and what it
-  /// is: "" for master weights, "optimizer.moment1." for a state, "copy of " for what operators read where
-  /// that is not the master weights.
+  /// Calls `show` for every box of which other ranks may hold a copy, according to the placement, with its
+  /// kind: "" for master weights, "optimizer.moment1." for a state, "copy of " for parameters that operators
+  /// read, unless these are the master weights.
   using ShowCopy =
       std::function<void(const std::string& what, const StateRun& run, const kernels::Tensor& elements)>;
   void each_copy(const ShowCopy& show) const;
 
  private:
-  /// A form other than the plain one: in its own bytes, or behind each gathered copy of the unit.
+  /// A form other than the plain one: in its own memory, or after each gathered copy of the unit.
   struct Prepared {
     kernels::Tensor bytes;
-    std::int64_t offset = 0, size = 0;  ///< behind the unit
+    std::int64_t offset = 0, size = 0;  ///< after the unit
     std::int64_t version = -1;
   };
   struct Param {
     bool mine = false;
-    std::size_t unit = 0;                   ///< of this view
-    kernels::Shape shape;                   ///< of this rank
-    std::int64_t offset = 0;                ///< element of the flat arrays
+    std::size_t unit = 0;                   ///< in this view
+    kernels::Shape shape;                   ///< on this rank
+    std::int64_t offset = 0;                ///< in the flat arrays
     std::int64_t made_grads = 0;            ///< contributions since the last reduction
-    std::array<Prepared, 2> prepared = {};  ///< by fprop, dgrad
+    std::array<Prepared, 2> prepared = {};  ///< fprop, dgrad
   };
-  /// Contributions to the gradients of a unit: how many make it complete, and how many there are.
+  /// Gradient contributions of a unit: the number that completes it, and the number so far.
   struct UnitGrads {
     std::int64_t complete = 0;
     std::int64_t made = 0;

@@ -13,7 +13,7 @@ using parallel::ShardSpec;
 using parallel::SplitSegment;
 using parallel::TensorPlacement;
 
-/// What tensor parallelism does to a parameter, apart from its shape.
+/// How tensor parallelism places a parameter.
 struct Rule {
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
@@ -32,7 +32,7 @@ class Declarer {
         norm_rule_{sequence_parallel ? TensorPlacement::partial : TensorPlacement::replicate, 0, {}, 0},
         infos_(infos) {}
 
-  /// What follows belongs to another chunk, or to other matrices of it.
+  /// The next parameters belong to another chunk, or to other matrices of the chunk.
   void begin_chunk() { vectors_.reset(), begin_unit(); }
   void begin_unit() { matrices_.reset(); }
 
@@ -46,7 +46,7 @@ class Declarer {
                            .gemm_weight = gemm,
                            .gemm_tokens = tokens_});
   }
-  /// A vector whose gradient is made with the input gradients.
+  /// A vector whose gradient is computed with the input gradients.
   ParamId vector(const std::string& name, std::int64_t size, float value, const Rule& tp = {}) {
     return add(vectors_,
                {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
@@ -54,7 +54,8 @@ class Declarer {
   ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
     return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
-  /// `projections`: names of what the weight is made of, by rows; `merged`: of all of it, where several are.
+  /// `projections`: names of the weight's projections, by rows; `merged`: name of the whole, if it has
+  /// several.
   LinearParams linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
                       const Rule& tp, bool biased, std::initializer_list<const char*> projections,
                       const char* merged = nullptr) {
@@ -66,8 +67,8 @@ class Declarer {
     else params.adapter = adapter(prefix, out, in, tp, projections);
     return params;
   }
-  /// See parallel/tensor/adapter.h for what is a summand. A is drawn and B is 0, as PEFT does (Kaiming's
-  /// uniform distribution with a = sqrt(5): up to 1 / sqrt(inputs)).
+  /// See parallel/tensor/adapter.h for which gradients are partial sums. A is drawn and B is 0, as in PEFT
+  /// (Kaiming's uniform distribution with a = sqrt(5): up to 1 / sqrt(inputs)).
   AdapterParams adapter(const std::string& prefix, std::int64_t out, std::int64_t in, const Rule& tp,
                         std::initializer_list<const char*> projections) {
     AdapterParams params;
@@ -82,7 +83,7 @@ class Declarer {
     if (!params.segments.empty()) declare_adapter(params, prefix, rows, in, tp, of_b);
     return params;
   }
-  /// Of a weight that is cut by rows.
+  /// One adapter for a whole merged weight that is cut by rows.
   AdapterParams whole_adapter(const std::string& prefix, std::int64_t out, std::int64_t in, const Rule& tp) {
     AdapterParams params;
     params.segments = {0};
@@ -107,7 +108,7 @@ class Declarer {
       params.bias = vector(prefix + ".bias", model_.hidden, 0.0f, norm_rule_);
     return params;
   }
-  /// What every norm's factor of 1 is kept as.
+  /// The initial norm weight, which represents a factor of 1.
   float first_norm_weight() const { return model_.norm_weight == job::NormWeight::less_one ? 0.0f : 1.0f; }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
@@ -139,7 +140,7 @@ class Declarer {
   std::vector<ParamInfo>& infos_;
   std::size_t units_ = 0;
   std::optional<std::size_t> vectors_,
-      matrices_;  ///< units of the chunk's vectors, and of the matrices being declared
+      matrices_;  ///< units of the chunk's vectors and its current matrices
 };
 
 Rule query_key_value(const job::ModelOptions& m) {
@@ -150,8 +151,8 @@ Rule query_key_value(const job::ModelOptions& m) {
 LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
-  // What adds to the residual stream starts smaller, so that its variance does not grow with depth (GPT-2,
-  // section 2.3).
+  // Projections that add to the residual stream start smaller, so that its variance does not grow with depth
+  // (GPT-2, section 2.3).
   const double residual_init = m.init / std::sqrt(2.0 * static_cast<double>(m.layers));
   LayerParams layer;
   layer.index = index;
@@ -163,8 +164,8 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
                              m.linear_bias || m.attention_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"},
                              job::gated(m.mlp) ? "qkv_proj" : "c_attn");
   if (m.qk_norm) {
-    // Each rank sees its own heads. One weight for every head gets a summand of its gradient from each rank;
-    // weights of all heads are cut as the heads are.
+    // Each rank sees only its own heads. A weight shared by all heads gets a partial sum of its gradient from
+    // each rank; weights for all heads are cut like the heads.
     const auto norm = [&](const char* name, std::int64_t elements) {
       if (m.qk_norm_span == job::QkNormSpan::all)
         return declare.vector(prefix + name, elements, declare.first_norm_weight(),
@@ -254,7 +255,7 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
                          (model.kv_heads % over == 0 || over % model.kv_heads == 0));
   };
   if (splits(tp)) return "";
-  // None splits over more ranks than there are heads.
+  // No model splits over more ranks than it has heads.
   std::int64_t below = std::clamp(tp - 1, std::int64_t{1}, std::max<std::int64_t>(1, model.heads)),
                above = tp + 1;
   while (!splits(below)) --below;

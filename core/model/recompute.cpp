@@ -26,12 +26,12 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   if (kind == job::RecomputeKind::none) return state;
   SegmentState kept;
   if (kind == job::RecomputeKind::full && half == Segment::Kind::mlp)
-    return kept;  // its sum is made from the layer's
+    return kept;  // its sum is recomputed from the layer's
   kept.sum_TD = state.sum_TD;
   if (kind == job::RecomputeKind::full) return kept;
   kept.projected = state.projected;
   kept.qk_squares_T2 = state.qk_squares_T2;
-  if (!model.qk_norm) kept.qkv = state.qkv;  // the same bytes, rotated
+  if (!model.qk_norm) kept.qkv = state.qkv;  // the same memory, rotated in place
   kept.up = state.up;
   kept.out_TD = state.out_TD, kept.out_mean_T = state.out_mean_T, kept.out_rstd_T = state.out_rstd_T;
   return kept;

@@ -8,7 +8,7 @@ namespace trainerd::core::model {
 namespace {
 
 std::vector<double> plain(double theta, std::int64_t rotated) {
-  // The base as fp32 has it: what runs have been made with.
+  // The base is rounded to fp32, as in earlier runs.
   const auto base = static_cast<double>(static_cast<float>(theta));
   std::vector<double> frequencies;
   for (std::int64_t i = 0; i < rotated / 2; ++i)
@@ -33,7 +33,7 @@ void scale_llama3(const job::RopeScaling& s, std::vector<double>& frequencies) {
 
 void scale_yarn(const job::RopeScaling& s, double theta, std::vector<double>& frequencies) {
   const auto width = static_cast<double>(2 * frequencies.size());
-  // The pair that turns so many times over the original length.
+  // The pair that makes this number of turns over the original length.
   const auto pair_of = [&](double turns) {
     return width * std::log(static_cast<double>(s.original_max_position) / (turns * 2 * std::numbers::pi)) /
            (2 * std::log(theta));

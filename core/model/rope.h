@@ -7,31 +7,28 @@
 
 namespace trainerd::core::model {
 
-/// The angles of rotary positions: pair i of a head turns by frequency_i for each position, and cos and sin
-/// are multiplied by `factor`.
+/// The angles of rotary positions: pair i of a head turns by frequency_i per position, and cos and sin are
+/// multiplied by `factor`.
 struct RopeFrequencies {
-  std::vector<double> of_pair;  ///< R/2, R being the rotated elements of a head
+  std::vector<double> of_pair;  ///< [R/2], R being the rotated elements of a head
   double factor = 1.0;
 };
 
-/// theta^(-2i/R), scaled:
+/// theta^(-2i/R), scaled as in transformers' modeling_rope_utils.py:
 ///   linear  divided by the factor (Chen et al., arXiv 2306.15595)
-///   llama3  divided by it where a wave is longer than original / low_freq_factor, kept where it is shorter
-///   than
+///   llama3  divided for wavelengths above original / low_freq_factor, unchanged for those below
 ///           original / high_freq_factor, blended between (Llama 3.1)
-///   yarn    divided by it for pairs that turn less than beta_slow times over the original length, kept for
-///   those that
-///           turn more than beta_fast times, blended between; with a factor of cos and sin (Peng et al.,
+///   yarn    divided for pairs with fewer than beta_slow turns over the original length, unchanged for those
+///           with more than beta_fast turns, blended between; with a factor for cos and sin (Peng et al.,
 ///           arXiv 2309.00071)
-/// as transformers' modeling_rope_utils.py does.
 RopeFrequencies rope_frequencies(const job::ModelOptions& model);
-/// Of sliding layers, where they have a base of their own.
+/// The frequencies of sliding layers, if they have their own base.
 RopeFrequencies sliding_rope_frequencies(const job::ModelOptions& model);
 
-/// cos and sin of every position, for each kind of layer.
+/// cos and sin of every position, per kind of layer.
 struct RopeTables {
   kernels::Tensor full_SR;     ///< undefined without rotary positions
-  kernels::Tensor sliding_SR;  ///< that of the others where sliding layers have no base of their own
+  kernels::Tensor sliding_SR;  ///< equal to `full_SR` if sliding layers have no own base
 };
 RopeTables take_rope_tables(const job::ModelOptions& model, kernels::Arena& arena);
 void fill_rope_tables(const job::ModelOptions& model, const RopeTables& tables, kernels::Backend& backend,

@@ -9,7 +9,7 @@ using namespace kernels;
 
 namespace {
 
-// Each place of the model that drops elements has a number of its own: its random numbers are keyed by it.
+// Each place in the model with dropout has its own number, which keys its random numbers.
 constexpr std::uint64_t kEmbeddingPlace = 0, kFirstLayerPlace = 1, kPlacesOfLayer = 2;
 
 std::uint64_t place_of(const LayerParams& ids, Segment::Kind half) {
@@ -20,7 +20,7 @@ std::uint64_t place_of(const LayerParams& ids, Segment::Kind half) {
 bool drops(const WalkContext& c, double rate) { return rate > 0 && c.batch.dropout_key.has_value(); }
 
 void drop(const WalkContext& c, double rate, std::uint64_t place, const Tensor& x_TD, const Tensor& out_TD) {
-  // With sequence parallelism the flow is this rank's rows of the microbatch.
+  // With sequence parallelism the flow has only this rank's rows of the microbatch.
   const std::int64_t row = c.tp.sequence_parallel ? c.tp.group.rank() * x_TD.size(0) : 0;
   c.backend().dropout(c.stream,
                       {.x = x_TD,

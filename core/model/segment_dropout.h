@@ -1,22 +1,23 @@
 #pragma once
 
-// Scales and dropout of what flows between segments. Which elements are dropped is a function of the job's
-// seed, the step, the element's place in the global batch, and where in the model it is: the same on every
-// layout, and again in backward and in recomputation, so that no mask is kept.
+// Scaling and dropout of the flow between segments. The dropped elements depend on the job's seed, the step,
+// the element's index in the global batch, and the place in the model. So they are the same in every layout,
+// and again in backward and recomputation, and no mask is kept.
 
 #include "core/model/model_chunk.h"
 
 namespace trainerd::core::model {
 
-/// The embeddings' sum in place: in forward, and its gradient in backward.
+/// Drops elements of the embeddings' sum in place; in backward, of its gradient.
 void drop_embedding(const WalkContext&, const kernels::Tensor& flow_TD);
-/// x times `factor`; nothing where that is 1.
+/// Multiplies x by `factor`; does nothing if it is 1.
 void scale_in_place(const WalkContext&, const kernels::Tensor& x, float factor);
-/// What a half-layer adds to the residual stream, in place: times `residual_scale`, and elements are dropped.
+/// Scales a half-layer's contribution to the residual stream by `residual_scale` and drops elements, in
+/// place.
 void finish_contribution(const WalkContext&, const LayerParams&, Segment::Kind half,
                          const kernels::Tensor& delta_TD);
-/// The gradient of what `finish_contribution` was given, of that of what it made: `dflow_TD` itself where
-/// that changes nothing, else in `frame.grads`, and then the state's `dout_TD` too.
+/// The gradient of `finish_contribution`'s input, from that of its output: `dflow_TD` itself if that function
+/// changes nothing; else a tensor in `frame.grads`, which is also the state's `dout_TD`.
 kernels::Tensor contribution_gradient(const WalkContext&, const LayerParams&, Segment::Kind half, Frame&,
                                       SegmentState&, const kernels::Tensor& dflow_TD);
 

@@ -10,7 +10,7 @@ NormKind norm_kind(const job::ModelOptions& m) {
   return m.norm == job::Norm::rms ? NormKind::rms : NormKind::layer;
 }
 
-/// The backward of either norm of a segment.
+/// Arguments for the backward of either norm of a segment.
 struct NormGradient {
   Tensor dy_TD, dsum_TD, sum_TD, mean_T, rstd_T, dx_TD;
 };
@@ -69,11 +69,11 @@ Tensor statistic(const WalkContext& c, Arena& arena) {
 
 void norm_forward(const WalkContext& c, const LinearParams& norm, const ActivationArenas& arenas,
                   SegmentState& state, const Flow& in) {
-  // Without a delta the sum is the residual itself, which its producer keeps.
+  // Without a delta the sum is the residual itself, which is kept where it was computed.
   if (!state.sum_TD.defined()) state.sum_TD = in.delta_TD.defined() ? flow(c, arenas.sum) : in.residual_TD;
   if (norm.weight == kNoParam) {
     if (in.delta_TD.defined()) c.backend().add(c.stream, {in.residual_TD, in.delta_TD, state.sum_TD});
-    // A copy, since the weights' walk reads it, which comes when sums are gone (zero bubble).
+    // A copy, because the weight gradients read it, possibly after the sums are released (zero bubble).
     state.y_TD = flow(c, arenas.cheap_to_weight);
     c.backend().copy(c.stream, state.sum_TD, state.y_TD);
     return;
@@ -113,8 +113,8 @@ Tensor output_place(const WalkContext& c, const LinearParams& post_norm, const A
                     SegmentState& state, const Tensor& delta_TD) {
   if (post_norm.weight == kNoParam) return delta_TD;
   if (!state.out_TD.defined()) {
-    // Backward reads all three. Where the projection is kept the statistics are too: they are small beside
-    // it.
+    // Backward reads all three. The statistics are kept wherever the projection is kept: they are small in
+    // comparison.
     state.out_TD = flow(c, arenas.gemms_to_backward);
     state.out_rstd_T = statistic(c, arenas.gemms_to_backward);
     if (c.model.norm == job::Norm::layer) state.out_mean_T = statistic(c, arenas.gemms_to_backward);

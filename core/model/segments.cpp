@@ -26,14 +26,14 @@ QkNormSpan qk_norm_span(const job::ModelOptions& m) {
 
 Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
 
-/// The model's own number; or sqrt(D) in the dtype of the activations, as models that scale by it round it.
+/// The model's own factor; or sqrt(D), rounded to the activations' dtype as in models that scale by it.
 float embedding_scale(const WalkContext& c) {
   if (!c.model.scale_embeddings) return static_cast<float>(c.model.embedding_scale);
   const float scale = std::sqrt(static_cast<float>(c.model.hidden));
   return c.dtype == DType::bf16 ? to_float(to_bf16(scale)) : scale;
 }
 
-/// The batch's sequences, each whole.
+/// The batch's sequences, each complete.
 AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
   AttentionBlock block =
       whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
@@ -135,7 +135,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
       const Lease k = c.params.use(ids.k_norm, WeightForm::plain, c.stream);
       const parallel::HeadSums sums =
           state.qk_squares_T2.defined() ? parallel::HeadSums::kept : parallel::HeadSums::made;
-      // Kept with the projection, so that where that is kept no sum over tp is made again.
+      // Kept together with the projection, so that the sum over tp is not repeated if that is kept.
       if (sums == parallel::HeadSums::made && parallel::sums_heads(c.tp, q.tensor(), qk_norm_span(c.model)))
         state.qk_squares_T2 =
             arenas.gemms_to_backward.take(DType::f32, {c.batch.tokens(), 2}, MemoryTerm::activations);
@@ -268,8 +268,8 @@ void attention_backward_weight(const WalkContext& c, const LayerParams& ids, con
 
 namespace {
 
-/// The up projection and the activation. With a gate the activation is in scratch, for the caller's scope:
-/// backward makes it again, where it reads gate and up anyway.
+/// The up projection and the activation. With a gate the activation is in scratch, in the caller's scope:
+/// backward recomputes it, since it reads gate and up anyway.
 void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
             SegmentState& state) {
   const bool gated = job::gated(c.model.mlp);
@@ -305,14 +305,14 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Activatio
                    SegmentState& state, const Flow& in) {
   if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, arenas, state, in);
   const bool out = ids.mlp_post_norm.weight != kNoParam && !state.out_TD.defined();
-  // With a gate the activation comes with the gradient.
+  // With a gate, backward recomputes the activation together with the gradient.
   if (job::gated(c.model.mlp) && state.up.defined() && !out) return;
   const Tensor place = out ? output_place(c, ids.mlp_post_norm, arenas, state, {}) : Tensor{};
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
   if (!out) return;
   down_of(c, ids).forward(state.act, place);
-  // For its statistics: the contribution itself is read by none.
+  // Only its statistics are needed; the contribution itself is not read.
   post_norm_forward(c, ids.mlp_post_norm, state, flow(c, c.stream.scratch()));
 }
 
@@ -344,7 +344,7 @@ void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const Seg
 
 namespace {
 
-/// Logits are divided by dividing what the head multiplies.
+/// The logits are divided by scaling the head's input.
 float head_scale(const WalkContext& c) { return static_cast<float>(1.0 / c.model.logit_divisor); }
 
 }  // namespace

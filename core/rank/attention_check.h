@@ -7,8 +7,8 @@
 
 namespace trainerd::core::rank {
 
-/// Throws CapacityError where the job's `attention.require` is `library` and a call of the recorded step runs
-/// by our own kernels on a CUDA device: which, and what would change it.
+/// Throws CapacityError if `attention.require` is `library` and a call of the recorded step would run by our
+/// own kernels on a CUDA device. The message names the call and what would change it.
 void require_attention(const job::JobSpec& job, const RankRecord& record);
 
 /// "of 131072 tokens, with heads of 128".

@@ -23,7 +23,7 @@ constexpr std::int64_t kSize = 256;
 /// Row-major, kSize by kSize.
 using Integers = std::vector<int>;
 
-/// The same on every machine; `which` tells matrices apart.
+/// Pseudo-random, equal on every machine; `which` selects the matrix.
 Integers small_integers(std::uint32_t which) {
   Integers values(static_cast<std::size_t>(kSize * kSize));
   std::uint32_t state = 0x9e3779b9u * (which + 1);
@@ -41,7 +41,7 @@ Integers transposed(const Integers& a) {
   return result;
 }
 
-/// a b.
+/// Returns a b.
 Integers product(const Integers& a, const Integers& b) {
   Integers result(a.size());
   for (std::size_t i = 0; i < kSize; ++i)

@@ -12,15 +12,15 @@
 
 namespace trainerd::core::rank {
 
-/// One rank on its device, built from a job: planned, its memory allocated, its trainer made but not
+/// One rank on its device, built from a job: planned, memory allocated, trainer constructed but not
 /// initialised.
 class DeviceRank {
  public:
   using Observe = std::function<void(const kernels::ObservedCall&)>;
 
-  /// `world` outlives this. `observe`, when given, is called with every operator, as `when` says, and there
-  /// are no graphs then: each operator is timed by itself. `gemm_algorithms`: the choices of an earlier run,
-  /// where the job asks for timed ones.
+  /// `world` must outlive this. `observe`, if given, is called for every operator, as `when` specifies. There
+  /// are no graphs then, because each operator is timed by itself. `gemm_algorithms`: choices of an earlier
+  /// run, for a job that asks for timed ones.
   DeviceRank(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
              std::int64_t rank, parallel::World& world, Observe observe = {},
              const std::string& gemm_algorithms = {}, kernels::Observation when = kernels::Observation::each);
@@ -34,12 +34,12 @@ class DeviceRank {
     if (graphs_) return *graphs_;
     return observed_ ? *observed_ : *backend_;
   }
-  /// Of an observed rank: observes what was called so far.
+  /// For an observed rank: reports all calls so far.
   void settle_observed() { observed_->settle(); }
   const DryRun& plan() const { return plan_; }
   const parallel::Layout& layout() const { return layout_; }
   const train::RankGroups& groups() const { return *groups_; }
-  /// The choices that all ranks use; empty where the job asks for none.
+  /// The choices of all ranks; empty if the job asks for none.
   const std::string& gemm_algorithms() const { return gemm_algorithms_; }
 
  private:
@@ -49,11 +49,10 @@ class DeviceRank {
   parallel::SingleRankWorld alone_;
   std::unique_ptr<kernels::Backend> backend_;
   std::unique_ptr<kernels::ObservedBackend> observed_;
-  std::unique_ptr<kernels::GraphBackend> graphs_;  ///< on a CUDA device, where the job asks for them
+  std::unique_ptr<kernels::GraphBackend> graphs_;  ///< on a CUDA device, if the job asks for them
   std::string gemm_algorithms_;
   std::unique_ptr<train::StepMemory> memory_;
-  std::unique_ptr<train::RankGroups>
-      groups_;  // before the memory that a communication under way reads and writes
+  std::unique_ptr<train::RankGroups> groups_;  // destroyed before memory that communication in progress uses
   std::unique_ptr<train::Trainer> trainer_;
 };
 

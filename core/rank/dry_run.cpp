@@ -30,7 +30,7 @@ std::string part_of(const parallel::Topology& topology) {
 parallel::ModelCosts model_costs(const job::ModelOptions& m) {
   const double d = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
   const double kv = static_cast<double>(m.kv_heads * m.head_dim), f = static_cast<double>(m.ffn);
-  // A token's forward FLOPs: matrix products, and causal attention over half of the sequence on average.
+  // Forward FLOPs per token: matrix products, and causal attention over half of the sequence on average.
   const double mlp = (job::gated(m.mlp) ? 3.0 : 2.0) * d * f;
   return {.layers = m.layers,
           .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),

@@ -10,12 +10,12 @@
 
 namespace trainerd::core::rank {
 
-/// The GEMMs of a step, each once, of all ranks of the layout: recorded in the meta world. (Of the ranks of a
-/// tp group the first and the last are asked: padding and replicated heads make no others.)
+/// The distinct GEMMs of a step over all ranks of the layout, recorded in the meta world. (Only the first and
+/// last rank of a tp group are recorded: padding and replicated heads cause no other GEMMs.)
 std::vector<kernels::OpClass> gemms_of_all_ranks(const job::JobSpec& job, const parallel::Layout& layout,
                                                  const kernels::Target& target);
 
-/// Rank 0's text on every rank. Takes device memory and gives it back; waits for the others.
+/// Returns rank 0's text on every rank. A collective call; allocates device memory and releases it.
 std::string share_text(const std::string& text, kernels::Backend& backend, parallel::Communicator& world);
 
 }  // namespace trainerd::core::rank

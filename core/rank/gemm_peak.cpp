@@ -18,7 +18,7 @@ namespace {
 double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
   constexpr double kSeconds = 0.05;
   constexpr int kMinRepeats = 5;
-  // So many repeats within 1% of the best are enough: what slows a repeat does not slow all alike.
+  // Stop after this many repeats within 1% of the best: disturbances do not slow all repeats equally.
   constexpr int kAgreeing = 5;
   const auto from = backend.make_event(), to = backend.make_event();
   double best = std::numeric_limits<double>::infinity();
@@ -26,7 +26,7 @@ double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
   const auto agreeing = [&] {
     return std::count_if(seconds.begin(), seconds.end(), [&](double s) { return s < 1.01 * best; });
   };
-  backend.linear_fprop(stream, gemm);  // first use makes the primitive
+  backend.linear_fprop(stream, gemm);  // the first use creates the primitive
   const double start = base::monotonic_seconds();
   while (seconds.size() < kMinRepeats ||
          (base::monotonic_seconds() - start < kSeconds && agreeing() < kAgreeing)) {

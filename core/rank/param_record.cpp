@@ -83,7 +83,7 @@ std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const pa
         params.grad(id);
         params.grad_mode(id);
       }
-      params.reduce_complete_grads();  // of its unit before the next one is opened
+      params.reduce_complete_grads();  // a unit's gradients before the next unit opens
     }
   }
   params.finish_grads();

@@ -13,14 +13,14 @@
 namespace trainerd::core::rank {
 
 // Memory and collectives of a rank's parameters alone, from the trainer's own ParamStore in the meta world.
-// `record_rank` records these and the rest of the step, and takes much longer.
+// `record_rank` also records the rest of the step and takes much longer.
 
-/// Bytes of parameters, gradients, master weights and the optimizer's states; without prepared forms and the
+/// Bytes of parameters, gradients, master weights and optimizer state, without prepared forms and the
 /// alignment between arrays.
 std::int64_t param_bytes(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                          const kernels::Target& target);
 
-/// The boxes of logical tensors that the rank saves of a checkpoint (train::Snapshot), in their order.
+/// The slices of logical tensors that the rank saves in a checkpoint (train::Snapshot), in order.
 std::vector<io::TensorSlice> saved_slices(const job::JobSpec& job, const parallel::Layout& layout,
                                           std::int64_t rank, const kernels::Target& target);
 
@@ -29,8 +29,8 @@ struct ParamCollective {
   parallel::OpKind kind = parallel::OpKind::barrier;
   std::int64_t bytes = 0;  ///< as in parallel::MetaCollective
 };
-/// The collectives of one step: reductions of gradients, then gathers of gradients and of updated parameters.
-/// Norms and biases are left out: their units may hold several layers.
+/// The collectives of one step: gradient reductions, then gathers of gradients and of updated parameters.
+/// Norms and biases are left out, because their units may span several layers.
 std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const parallel::Layout& layout,
                                                std::int64_t rank, const kernels::Target& target);
 

@@ -14,13 +14,13 @@
 namespace trainerd::core::rank {
 namespace {
 
-/// The job with as few microbatches as show everything that many do: a first, a last and one between, and as
-/// many as fill the pipeline in whole turns.
+/// The job with the fewest microbatches that show the behaviour of many: a first, a middle and a last one,
+/// and enough to fill the pipeline in whole turns.
 job::JobSpec shortened(const job::JobSpec& job) {
   constexpr std::int64_t kTurns = 3;
   const std::int64_t pp = job.parallel.pp;
   std::int64_t enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
-  // With no more microbatches than stages it warms up longer, in other slots.
+  // With fewer microbatches the warm-up is longer and uses other slots.
   if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
   job::JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
@@ -42,7 +42,7 @@ class Recorder {
       into_ = &unused_;
     } else {
       const parallel::Action& a = actions.front();
-      // Of the middle microbatches the last one is kept: by then the pipeline is full.
+      // The last middle microbatch is kept, because the pipeline is full by then.
       into_ =
           &record_
                .actions[{a.chunk / static_cast<int>(stages_), a.kind, role_of(a.microbatch, microbatches_)}];
@@ -87,13 +87,13 @@ class Recorder {
   RankRecord record_;
   RecordedSegment* into_ = nullptr;
   RecordedSegment unused_;
-  std::vector<std::int64_t> issued_;  // sequence of the last one, by group
+  std::vector<std::int64_t> issued_;  // sequence of the last issued collective, by group
   std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double>, std::int32_t> ops_;
   std::map<RecordedCollective, std::int32_t> collectives_;
   std::int64_t microbatches_, stages_;
 };
 
-/// Has a step computed twice, hashed and compared.
+/// Makes a step run twice and compares the hashes.
 class JudgeOnce final : public train::Judge {
  public:
   explicit JudgeOnce(train::Trainer& trainer) : trainer_(trainer) {}
@@ -122,20 +122,19 @@ RankRecord record_once(const job::JobSpec& job, const parallel::Layout& layout, 
   train::Trainer trainer(few, layout, backend, groups, memory);
   trainer.observe_actions([&](std::span<const parallel::Action> actions) { recorder.next(actions); });
   trainer.initialise();
-  train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
-  // Where parameters are in parts, the first pass learns in which order it uses them. Else all steps are
-  // alike.
+  train::SampleBatches batches(trainer.batch_shape(), nullptr);  // the meta world reads no samples
+  // With sharded parameters the first pass learns the order of their use. Otherwise all steps are equal.
   if (layout.options.zero == 3) trainer.step(1, batches, {});
   recorder.start();
   trainer.step(2, batches, {});
   recorder.stop();
-  if (trainer.copies() != nullptr) {  // for its memory
+  if (trainer.copies() != nullptr) {  // records its memory
     trainer.hash_copies(true);
     trainer.step(3, batches, {});
     trainer.hash_copies(false);
   }
   JudgeOnce once(trainer);
-  if (trainer.gradients() != nullptr) {  // likewise
+  if (trainer.gradients() != nullptr) {  // records its memory
     trainer.judge_by(once);
     trainer.step(4, batches, {});
   }

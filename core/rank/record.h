@@ -20,41 +20,41 @@
 
 namespace trainerd::core::rank {
 
-// What a rank's own step did in the meta world: its operators, collectives and waits in the order of the
-// compute stream, each distinct action once. A cost model gives the operators and collectives their seconds;
+// The operators, collectives and waits of a rank's own step in the meta world, in the order of the compute
+// stream. Each distinct action is recorded once. A cost model assigns seconds to operators and collectives;
 // the replay runs the whole schedule.
 
-/// An operator call; equal calls are one entry.
+/// An operator call. Equal calls share one entry.
 struct RecordedOp {
   kernels::Operator op = kernels::Operator::copy;
   kernels::OpClass what;
   kernels::Cost cost;
 };
 
-/// A collective call; equal calls are one entry.
+/// A collective call. Equal calls share one entry.
 struct RecordedCollective {
   int group = 0;  ///< index into RankRecord::groups
   parallel::OpKind kind = parallel::OpKind::barrier;
   std::string_view label;
   std::int64_t bytes = 0;   ///< as in parallel::MetaCollective
-  bool background = false;  ///< by its progress
+  bool background = false;  ///< runs in the background (see parallel::Progress)
   auto operator<=>(const RecordedCollective&) const = default;
 };
 
 struct RecordedEvent {
   enum class Kind : std::uint8_t { op, issue, wait } kind = Kind::op;
-  std::int32_t index = 0;   ///< of the operator, of the collective, or of the awaited group
-  std::int64_t behind = 0;  ///< of a wait: how many the group has issued since the one that is awaited
+  std::int32_t index = 0;   ///< index of the operator, collective, or awaited group
+  std::int64_t behind = 0;  ///< for a wait: number of the group's collectives issued after the awaited one
 };
 using RecordedSegment = std::vector<RecordedEvent>;
 
-/// The first and the last microbatch of a step do what the others do not: assign gradients, and start their
-/// reduction.
+/// The first and the last microbatch of a step differ from the others: the first assigns gradients, the last
+/// starts their reduction.
 enum class MicrobatchRole : std::uint8_t { first, middle, last };
 MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches);
 
 struct ActionKey {
-  int chunk = 0;  ///< of the rank's own
+  int chunk = 0;  ///< index among the rank's chunks
   parallel::ActionKind kind = parallel::ActionKind::forward;
   MicrobatchRole role = MicrobatchRole::middle;
   auto operator<=>(const ActionKey&) const = default;
@@ -64,36 +64,36 @@ struct RankRecord {
   std::vector<RecordedOp> ops;
   std::vector<RecordedCollective> collectives;
   std::vector<parallel::Group> groups;
-  RecordedSegment before;                        ///< the first action
-  std::map<ActionKey, RecordedSegment> actions;  ///< but transfers: those are the schedule's
-  RecordedSegment after;                         ///< the last action: gradients, norm, update
+  RecordedSegment before;                        ///< events before the first action
+  std::map<ActionKey, RecordedSegment> actions;  ///< without transfers, which are in the schedule
+  RecordedSegment after;                         ///< events after the last action: gradients, norm, update
   kernels::MemoryBudget memory;
-  std::vector<kernels::MemoryBudget> memory_alike;  ///< for each of the slot counts that were asked for
+  std::vector<kernels::MemoryBudget> memory_alike;  ///< for each requested slot count
   std::int64_t snapshot_bytes = 0;                  ///< of this rank's share of a checkpoint
   std::int64_t attention_limit_bytes = 0;           ///< Target::attention_limit_bytes of this record
 
-  /// How often a key's segment runs in a step.
+  /// How often a key's segment runs per step.
   static std::int64_t times(const ActionKey& key, std::int64_t microbatches);
-  /// FLOPs of all operators of a step, what is recomputed included.
+  /// FLOPs of all operators per step, including recomputation.
   double flops(std::int64_t microbatches) const;
 };
 
 /// Builds a rank's trainer in a world that computes nothing, initialises it, and records its second step (the
-/// first learns in which order parameters are used) over as few microbatches as show everything that many do.
-/// Ranks that differ from this one in their slots alone get their memory from `alike`. Looks at no data and
-/// needs no device. Where the limit of attention's workspace cuts or forbids the library's backward, all is
+/// first one learns the order in which parameters are used) over the fewest microbatches that show the
+/// behaviour of many. Ranks that differ only in their slots get their memory from `alike`. Needs no data and
+/// no device. If the limit of attention's workspace splits or prevents the library's backward, the step is
 /// recorded again with the limit that the memory allows (`attention_limit`).
 RankRecord record_rank(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
                        const kernels::Target& target, const train::SlotCounts& slots,
                        std::span<const train::SlotCounts> alike = {});
 
-/// Whether the limit of its workspace cuts attention's backward into pieces or leaves it to our own kernels.
+/// True if the workspace limit splits attention's backward or leaves it to our own kernels.
 bool attention_is_limited(const RankRecord& record);
-/// Of the memory that a rank's plan leaves, one part in so many goes to attention's workspace at most: the
-/// rest is for what no plan counts (fragments, libraries).
+/// Attention's workspace gets at most 1 / kAttentionShareOfLeft of the memory that a rank's plan leaves. The
+/// rest is for memory outside the plan (fragments, libraries).
 constexpr std::int64_t kAttentionShareOfLeft = 2;
-/// The target's limit of attention's workspace, doubled as often as that part has room for, where the
-/// target's memory is known and `used_bytes` of it are used with the limit as it is.
+/// The target's attention workspace limit, doubled as often as that share allows, if the target's memory is
+/// known. `used_bytes` is the memory used with the original limit.
 std::int64_t attention_limit(const kernels::Target& target, std::int64_t used_bytes);
 
 /// Bytes of one message between pipeline neighbours.

@@ -3,9 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -24,7 +28,7 @@
 namespace trainerd::core::reshard {
 namespace {
 
-/// A checkpoint that is whole, open for reading.
+/// A complete checkpoint, open for reading.
 struct Source {
   std::string path;
   std::unique_ptr<io::CheckpointReader> reader;
@@ -41,7 +45,7 @@ Source open_newest(const std::string& path) {
 
 using Give = std::function<void(const io::TensorSlice& piece, std::span<std::byte> out)>;
 
-/// One shard's file, of `slices` in their order.
+/// Writes one shard's file with `slices` in order.
 io::WrittenShard write_shard(const std::string& path, std::vector<io::TensorSlice> slices, const Give& give) {
   std::vector<io::StoredTensor> stored;
   for (const io::TensorSlice& slice : slices)
@@ -62,7 +66,7 @@ io::WrittenShard write_shard(const std::string& path, std::vector<io::TensorSlic
   return {writer.finish(), std::move(slices)};
 }
 
-/// A whole checkpoint, of shards by rank.
+/// Writes a complete checkpoint, with shards by rank.
 Made write_checkpoint(const std::string& path, const io::TrainingState& state,
                       const std::vector<std::vector<io::TensorSlice>>& ranks, const Give& give) {
   io::NewDirectory out(path);
@@ -77,7 +81,7 @@ Made write_checkpoint(const std::string& path, const io::TrainingState& state,
     made.bytes += shards.back().info.bytes;
   }
   const std::string manifest = io::to_json(state, shards);
-  io::parse_manifest(manifest);  // what could not be read back must not be called a checkpoint
+  io::parse_manifest(manifest);  // only a readable manifest makes a checkpoint
   const std::string marker = io::xxh3_hex(io::bytes_of(manifest)) + "\n";
   const std::unique_ptr<io::Storage> storage = io::open_storage(out.partial());
   storage->write(io::kManifestFile, io::bytes_of(manifest));
@@ -94,9 +98,18 @@ void require_layout_key(const std::string& text) {
       ": a checkpoint is resharded to another layout alone: parallel, cluster, batch.micro");
 }
 
-// ---- the mean of several
+// ---- mean of several checkpoints
 
-/// The mean of boxes of `piece`'s dtype, into the first.
+/// Rounds once. Rounding to fp32 first could move a value beside the middle of two bf16 numbers onto it.
+kernels::Bf16 nearest_bf16(double x) {
+  auto near = static_cast<float>(x);
+  if ((std::bit_cast<std::uint32_t>(near) & 0xffffu) == 0x8000u && double{near} != x)
+    near = std::nextafter(near, x > double{near} ? std::numeric_limits<float>::infinity()
+                                                 : -std::numeric_limits<float>::infinity());
+  return kernels::to_bf16(near);
+}
+
+/// Writes the mean of boxes of `piece`'s dtype to `out`.
 void average(const io::TensorSlice& piece, const std::vector<std::vector<std::byte>>& all,
              std::span<std::byte> out) {
   const auto count = static_cast<double>(all.size());
@@ -113,7 +126,7 @@ void average(const io::TensorSlice& piece, const std::vector<std::vector<std::by
     const double mean = sum[i] / count;
     if (piece.dtype == kernels::DType::f64) put(i, mean);
     else if (piece.dtype == kernels::DType::f32) put(i, static_cast<float>(mean));
-    else put(i, kernels::to_bf16(static_cast<float>(mean)));
+    else put(i, nearest_bf16(mean));
   }
 }
 
@@ -121,7 +134,7 @@ bool has_mean(kernels::DType dtype) {
   return dtype == kernels::DType::f32 || dtype == kernels::DType::bf16 || dtype == kernels::DType::f64;
 }
 
-/// Throws when two checkpoints have no mean.
+/// Throws if two checkpoints cannot be averaged.
 void require_alike(const Source& a, const Source& b) {
   const auto& here = a.manifest().state.identity;
   const auto& there = b.manifest().state.identity;
@@ -130,7 +143,7 @@ void require_alike(const Source& a, const Source& b) {
                                             (found == there.end() || found->second != value))
       throw base::checkpoint_error(a.path + " and " + b.path + " were made with another " + key + ": " +
                                    value + ", and " + (found == there.end() ? "none" : found->second));
-  // Adapters have no mean but beside one base.
+  // Adapters can only be averaged for the same base.
   if (here.contains("lora.rank") && a.manifest().state.origin != b.manifest().state.origin)
     throw base::checkpoint_error(a.path + " and " + b.path + " hold adapters of different base weights");
   const std::vector<io::TensorSlice> of_a = io::whole_tensors(a.manifest()),

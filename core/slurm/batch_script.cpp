@@ -19,7 +19,7 @@ using io::shell_word;
 using Options = std::vector<SbatchOption>;
 
 constexpr std::string_view kComment = "#SBATCH --";
-// Where trainerd.sbatch begins to do something: what is before it are its options.
+// Start of trainerd.sbatch's actions; the lines before are its options.
 constexpr std::string_view kBegin = "\nset -euo pipefail\n";
 constexpr std::string_view kEndOfJob = "END_OF_JOB";
 
@@ -61,7 +61,7 @@ void drop(Options& options, const std::string& name) {
   std::erase_if(options, [&](const SbatchOption& o) { return o.name == name; });
 }
 
-/// Of trainerd.sbatch itself.
+/// The options of trainerd.sbatch itself.
 Options own_options() {
   Options options;
   std::istringstream lines{std::string(sbatch_text())};
@@ -70,7 +70,7 @@ Options own_options() {
   return options;
 }
 
-/// What trainerd.sbatch does, with its arguments set.
+/// The actions of trainerd.sbatch, which need its arguments to be set.
 std::string_view actions() {
   const std::string_view text = sbatch_text();
   const std::size_t begin = text.find(kBegin);
@@ -78,7 +78,7 @@ std::string_view actions() {
   return text.substr(begin + kBegin.size());
 }
 
-/// As a file name of sbatch, where '%' begins a pattern.
+/// Escapes a file name for sbatch, where '%' begins a pattern.
 std::string no_pattern(const std::string& path) {
   std::string text;
   for (const char c : path) text += c == '%' ? std::string("%%") : std::string(1, c);
@@ -99,7 +99,7 @@ Options options_of(const BatchScript& script, const std::string& log_file) {
   put(options, {"chdir", script.directory});
   put(options, {"output", no_pattern(script.log_directory) + "/" + log_file});
   for (const SbatchOption& option : script.options) put(options, option);
-  // Of a Slurm that was not told of its GPUs.
+  // For a Slurm that does not know its GPUs.
   std::erase_if(options, [](const SbatchOption& o) { return o.name == "gpus-per-node" && o.value == "0"; });
   return options;
 }
@@ -111,7 +111,7 @@ void add_notes(std::string& text, const std::vector<std::string>& notes) {
   }
 }
 
-/// A variable of trainerd.sbatch, which the environment goes over.
+/// Sets the default of a trainerd.sbatch variable, which the environment overrides.
 std::string default_of(const std::string& name, const std::string& value) {
   return "[ -n \"${" + name + ":-}\" ] || " + name + "=" + shell_word(value) + "\n";
 }

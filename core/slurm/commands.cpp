@@ -11,7 +11,7 @@
 namespace trainerd::core::slurm {
 namespace {
 
-/// What a command says, in one line.
+/// A command's output, in one line.
 std::string words_of(const ProgramOutcome& outcome) {
   std::istringstream lines(outcome.error + "\n" + outcome.output);
   std::string text, line;
@@ -28,7 +28,7 @@ ProgramOutcome run_slurm(const std::vector<std::string>& words) {
                          " on the PATH: go to a host of the Slurm cluster, or put Slurm's commands there");
 }
 
-/// Of a command that must succeed.
+/// Runs a command that must succeed.
 ProgramOutcome run_well(const std::vector<std::string>& words, const std::string& what) {
   ProgramOutcome outcome = run_slurm(words);
   if (outcome.status != 0) throw base::spec_error(what + ": " + words_of(outcome));
@@ -73,7 +73,7 @@ std::map<std::string, std::string> slurm_states(const std::string& job) {
 }
 
 std::vector<std::string> slurm_jobs_of(const std::string& script) {
-  // %F: the number of an array, or of a job; %o: the script.
+  // %F: number of a job or array; %o: script.
   const ProgramOutcome outcome = run_well({"squeue", "--noheader", "--format=%F %o"}, "squeue fails");
   std::vector<std::string> jobs;
   std::istringstream lines(outcome.output);

@@ -27,7 +27,7 @@ Pipe open_pipe() {
   return {base::UniqueFd(ends[0]), base::UniqueFd(ends[1])};
 }
 
-/// Frees the two attribute objects of posix_spawn however the function ends.
+/// Frees the two attribute objects of posix_spawn on every exit.
 struct SpawnAttributes {
   posix_spawn_file_actions_t actions{};
   posix_spawnattr_t attributes{};
@@ -43,7 +43,7 @@ struct SpawnAttributes {
   }
 };
 
-/// Reads both until their ends: a program that fills one pipe must not wait for a reader of the other.
+/// Reads both pipes to their ends: a program that fills one pipe must not block while the other is read.
 void read_both(int output_fd, int error_fd, ProgramOutcome& outcome) {
   std::array<pollfd, 2> fds{pollfd{output_fd, POLLIN, 0}, pollfd{error_fd, POLLIN, 0}};
   const std::array<std::string*, 2> texts{&outcome.output, &outcome.error};
@@ -67,7 +67,7 @@ std::optional<ProgramOutcome> run_program(const std::vector<std::string>& words)
   ::posix_spawn_file_actions_addopen(&spawn.actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
   ::posix_spawn_file_actions_adddup2(&spawn.actions, output.write.get(), STDOUT_FILENO);
   ::posix_spawn_file_actions_adddup2(&spawn.actions, error.write.get(), STDERR_FILENO);
-  // The agent blocks signals that others go by.
+  // The agent blocks some signals, but other programs need them.
   sigset_t none, all;
   sigemptyset(&none);
   sigfillset(&all);

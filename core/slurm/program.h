@@ -7,11 +7,11 @@
 namespace trainerd::core::slurm {
 
 struct ProgramOutcome {
-  int status = 0;  ///< exit status; 128 + signal of a program that a signal ended
+  int status = 0;  ///< exit status; 128 + signal for a program ended by a signal
   std::string output, error;
 };
-/// Runs a program of the PATH to its end, with nothing to read. None when there is no such program. Throws
-/// DeviceError when it cannot be started for another reason.
+/// Runs a program from the PATH to its end, without input. Nothing if there is no such program. Throws
+/// DeviceError if it cannot be started for another reason.
 std::optional<ProgramOutcome> run_program(const std::vector<std::string>& words);
 
 }  // namespace trainerd::core::slurm

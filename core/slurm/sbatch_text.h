@@ -4,7 +4,7 @@
 
 namespace trainerd::core::slurm {
 
-/// deploy/slurm/trainerd.sbatch.
+/// The text of deploy/slurm/trainerd.sbatch.
 std::string_view sbatch_text();
 
 }  // namespace trainerd::core::slurm

@@ -7,18 +7,18 @@
 namespace trainerd::core::slurm {
 namespace {
 
-/// The number that a text begins with; 0: none.
+/// The number at the start of a text; 0: none.
 std::int64_t leading_number(std::string_view text) {
   std::int64_t value = 0;
   std::from_chars(text.data(), text.data() + text.size(), value);
   return value;
 }
 
-/// Of "gpu:h100:8(S:0-1),gpu:2,nvme:1".
+/// Number of GPUs in "gpu:h100:8(S:0-1),gpu:2,nvme:1".
 std::int64_t count_gpus(const std::string& gres) {
   std::int64_t gpus = 0;
   std::string item;
-  int depth = 0;  // of parentheses, which have commas too
+  int depth = 0;  // depth of parentheses, which contain commas too
   for (const char c : gres + ",") {
     if (c == '(') ++depth;
     else if (c == ')') --depth;

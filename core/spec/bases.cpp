@@ -13,16 +13,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMaxFiles = 16;  // of a chain
+constexpr std::size_t kMaxFiles = 16;  // per chain
 constexpr const char* kKey = "extends";
 constexpr const char* kExpected = "expected the path of a job file";
 
-/// A file of the chain, and what it says.
+/// A file of the chain and its contents.
 struct Layer {
   Node root;
   std::string name;
   fs::path directory;
-  fs::path real;  // without links: the same file has no other
+  fs::path real;  // canonical path without links, to recognise a file
 };
 
 fs::path real_path(const fs::path& path) {
@@ -31,7 +31,7 @@ fs::path real_path(const fs::path& path) {
   return error ? fs::path() : real;
 }
 
-/// `path` from `directory`, short where that names the same file.
+/// `path` relative to `directory`, normalised if that names the same file.
 std::string path_from(const fs::path& directory, const std::string& path) {
   const fs::path joined = directory == "." ? fs::path(path) : directory / path;
   const fs::path shorter = joined.lexically_normal();
@@ -54,7 +54,7 @@ std::optional<Entry> take_extends(Node& root) {
   return taken;
 }
 
-/// The path that `extends` gives, with variables replaced. Nothing, and a problem, when it gives none.
+/// The path in `extends`, with variables replaced. Nothing, with a problem, if there is none.
 std::optional<std::string> base_path(Entry extends, const Layer& from, const Environment& environment,
                                      Problems& problems) {
   const Place place = extends.value.place;
@@ -80,7 +80,7 @@ std::optional<std::string> base_path(Entry extends, const Layer& from, const Env
   return path;
 }
 
-/// The file that the last of `layers` extends. Nothing, and a problem, when it cannot be read.
+/// The file that the last of `layers` extends. Nothing, with a problem, if it cannot be read.
 std::optional<Layer> read_base(Entry extends, const std::vector<Layer>& layers,
                                const Environment& environment, Problems& problems) {
   const Place place = extends.value.place;
@@ -121,8 +121,8 @@ class Merger {
  public:
   Merger(bool whole, Problems& problems) : whole_(whole), problems_(problems) {}
 
-  /// The entries of the map `over` go over those of the map `below`; what they replace goes to the map
-  /// `replaced`. `path` is that of both.
+  /// Merges the entries of the map `over` over those of the map `below`. Replaced values go to the map
+  /// `replaced`. `path` is the path of both.
   void put_over(Node& below, Node over, const std::string& path, Node& replaced) {
     std::unordered_map<std::string, std::size_t> index;
     for (std::size_t i = 0; i < below.entries.size(); ++i) index.emplace(below.entries[i].key, i);
@@ -155,14 +155,14 @@ class Merger {
 
   void add(Node& below, Entry entry, const std::string& path) {
     if (entry.value.null) {
-      // In a file that could not be read, perhaps.
+      // The base value may be in a file that could not be read.
       if (whole_)
         problems_.add(entry.value.place, path,
                       "`~` takes away what a base says, and none says anything: leave it out");
       return;
     }
     Node value = std::move(entry.value);
-    if (value.kind == Node::Kind::map) {  // for the `~` in it
+    if (value.kind == Node::Kind::map) {  // removes `~` values in it
       Node map = empty_map(value.place), none = empty_map(value.place);
       put_over(map, std::move(value), path, none);
       value = std::move(map);

@@ -13,7 +13,7 @@ namespace {
 using Values = std::vector<std::pair<std::string, std::string>>;  // by key, in the order of the document
 
 std::string value_text(const Node& node) {
-  if (node.kind == Node::Kind::map) {  // of a list
+  if (node.kind == Node::Kind::map) {  // an item of a list
     std::string text = "{";
     for (const Entry& entry : node.entries)
       text += (text.size() > 1 ? ", " : "") + entry.key + ": " + value_text(entry.value);

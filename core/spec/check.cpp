@@ -64,7 +64,7 @@ class Checker {
 
  private:
   bool given(const std::string& path) const { return places_.contains(path); }
-  // In the job itself or an override, not by its preset.
+  // True if the job itself or an override gives the key, not its preset.
   bool given_by_job(const std::string& path) const {
     const auto place = places_.find(path);
     return place != places_.end() && (!preset_ || place->second.source != *preset_);
@@ -72,7 +72,7 @@ class Checker {
   bool good(std::initializer_list<const char*> paths) const {
     return std::none_of(paths.begin(), paths.end(), [&](const char* path) { return problems_.bad(path); });
   }
-  // The key's own place, or that of the nearest section around it.
+  // The key's own place, or that of the nearest enclosing section.
   Place place_of(std::string path) const {
     for (; !path.empty(); path = section_of(path))
       if (const auto place = places_.find(path); place != places_.end()) return place->second;
@@ -88,7 +88,7 @@ class Checker {
                          good({"data.format", "data.sources"}) && !given("data.sources");
       const bool batches = field.path == "evaluate.batches" && job_.evaluate.every > 0;
       if ((!field.required && !train && !batches) || given(field.path) || problems_.bad(field.path)) continue;
-      // A section that is wrong as a whole has been reported as such.
+      // A section that is wrong as a whole has its own report.
       if (!section_of(field.path).empty() && problems_.bad(section_of(field.path))) continue;
       if (field.path.starts_with("model.") && !good({"model.preset", "model.from"})) continue;
       problem(field.path, "is required: " + field.meaning);
@@ -115,7 +115,7 @@ class Checker {
     derive_documents(job_, [this](const char* path) { return given(path); });
   }
 
-  // A map that says what a recipe says is that recipe.
+  // A map with the values of a recipe is that recipe.
   static void name_recipe(job::PrecisionRecipe& recipe) {
     for (const std::string& name : recipe_names()) {
       job::PrecisionRecipe named;
@@ -177,7 +177,7 @@ class Checker {
   void batch() {
     const job::BatchOptions& b = job_.batch;
     if (!good({"batch.global", "batch.micro", "parallel.dp"})) return;
-    // A rank, or a part of every microbatch, would have padding alone in every step.
+    // Otherwise a rank, or a part of every microbatch, would have only padding in every step.
     const std::int64_t dp = job_.parallel.dp;
     if (b.micro > 0 && dp > 0 && b.global <= (dp - 1) * b.micro)
       problem("batch.global", to_string(b.global) +
@@ -307,7 +307,7 @@ class Checker {
     return "true";
   }
 
-  // A key that changes nothing was meant to: say so, unless it says what is so anyway.
+  // Reports given keys that have no effect, unless their value is the default.
   void idle_keys() {
     job::JobSpec empty;
     const std::vector<Field> defaults = fields_of(empty);
@@ -324,7 +324,7 @@ class Checker {
     }
   }
 
-  // Sizes, order and machines together. After `availability`: what is refused there need not fit.
+  // Checks sizes, order and machines. Runs after `availability`: unsupported values need not fit.
   void machines() {
     parallel::ParallelOptions& p = job_.parallel;
     parallel::AxisOrder order = parallel::kDefaultOrder;
@@ -339,7 +339,7 @@ class Checker {
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
-    // NCCL rounds a partial sum at every rank. A job for a preset may be for planning alone: `run` checks it
+    // NCCL rounds partial sums at every rank. A job for a preset may be for planning only; `run` checks it
     // again, see job_here.
     const job::PrecisionRecipe& r = job_.precision;
     if (!cluster && job::uses_nccl(job_) && p.dp > 1 && r.grads == kernels::DType::bf16 &&
@@ -357,13 +357,13 @@ class Checker {
     const std::int64_t per_node = cluster->devices_per_node;
     if (!given("cluster.nodes")) job_.cluster.nodes = (grid.ranks() + per_node - 1) / per_node;
     cluster->nodes = job_.cluster.nodes;
-    // Too few devices are refused when the ranks are placed: the job itself may be right.
+    // Too few devices are refused when ranks are placed; the job itself may be valid.
     if (p.allow_tp_across_nodes || grid.ranks() > cluster->devices()) return;
     what = parallel::PlacedGrid(grid, *cluster).tp_problem();
     if (!what.empty()) problem("parallel.tp", what);
   }
 
-  // Whether each node has as many ranks.
+  // True if each node has the same number of ranks.
   bool among_nodes(std::int64_t ranks) {
     const std::int64_t nodes = job_.cluster.nodes;
     if (ranks % nodes == 0) return true;
@@ -375,7 +375,7 @@ class Checker {
     return false;
   }
 
-  // Several machines like this one; none for one.
+  // Several machines like this one; nothing for a single machine.
   std::optional<parallel::Topology> local_nodes(std::int64_t ranks) {
     const std::int64_t nodes = job_.cluster.nodes;
     if (nodes == 1) return std::nullopt;
@@ -385,11 +385,11 @@ class Checker {
     return local;
   }
 
-  // What the model's layers and heads, and the batch, must be for the axes.
+  // Checks that layers, heads and batch fit the axes.
   void layout() {
     const parallel::ParallelOptions& p = job_.parallel;
     std::string what;
-    // A size that is missing or wrong has its own problem already, and may be 0.
+    // A missing or wrong size has its own problem already, and may be 0.
     const job::ModelOptions& m = job_.model;
     if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 &&
         good({"model.heads", "model.kv_heads", "model.ffn"}) &&

@@ -8,8 +8,8 @@
 
 namespace trainerd::core::spec {
 
-/// Fills in the defaults that depend on other keys, then checks what no single field can: required keys,
-/// sizes that do not divide, contradictions, values that no code honours yet. `preset` is the source of the
+/// Fills in defaults that depend on other keys. Then checks what a single field cannot check: required keys,
+/// sizes that do not divide, contradictions, values that no code supports yet. `preset` is the source of the
 /// model preset, if there is one.
 void complete_and_check(job::JobSpec& job, const Places& places, std::optional<int> preset,
                         Problems& problems);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kLongestName = 64;
 
-// Of series of metrics and of trackers, which take these letters as they are.
+// Names of metric series and trackers, which take these characters unescaped.
 bool is_set_name(const std::string& name) {
   return !name.empty() && name.size() <= kLongestName && std::all_of(name.begin(), name.end(), [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';

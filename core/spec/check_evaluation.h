@@ -7,8 +7,8 @@
 
 namespace trainerd::core::spec {
 
-/// Of the validation data's sets and of what an evaluation does. Those whose keys are wrong by themselves,
-/// which `bad` says, are left out.
+/// Problems of the validation sets and of the evaluation's options. Keys that `bad` already reports are
+/// skipped.
 std::vector<KeyProblem> evaluation_problems(const job::JobSpec& job, const Problems& bad);
 
 }  // namespace trainerd::core::spec

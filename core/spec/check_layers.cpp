@@ -115,7 +115,7 @@ void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;
   job::settle_biases(m);
-  // What the kind does not use has no say.
+  // Resets options that the kind does not use.
   job::RopeScaling settled;
   const job::RopeScaling& s = m.rope_scaling;
   if (rope && s.kind != RopeScalingKind::none) {
@@ -135,7 +135,7 @@ void settle_model(job::ModelOptions& m) {
   job::settle_scores(m);
   if (m.attention.window == 0) m.attention.pattern.clear(), m.attention.sliding_theta = 0;
   if (!rope) m.attention.sliding_theta = 0;
-  // Said twice.
+  // A theta equal to the model's is redundant.
   if (settled == job::RopeScaling{} && m.attention.sliding_theta == m.rope_theta)
     m.attention.sliding_theta = 0;
   m.attention.pattern = job::shortest_pattern(m.attention.pattern, m.layers);

@@ -8,14 +8,13 @@
 
 namespace trainerd::core::spec {
 
-/// What of the keys of layers does not go together, each of them being valid by itself.
+/// Combinations of layer keys that contradict each other, where each key is valid by itself.
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model);
 
-/// Keys of biases whose value is false while others imply that they are there. To be told where the job gives
-/// them.
+/// Bias keys that are false although other keys imply them. The caller reports only keys that the job gives.
 std::vector<KeyProblem> bias_contradictions(const job::ModelOptions& model);
 
-/// Writes what the model's keys say in its one shortest form: equal models have equal options.
+/// Brings the model's keys to one shortest form, so that equal models have equal options.
 void settle_model(job::ModelOptions& model);
 
 }  // namespace trainerd::core::spec

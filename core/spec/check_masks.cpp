@@ -9,7 +9,7 @@ namespace trainerd::core::spec {
 
 namespace {
 
-// Two answers, and padding.
+// Two answers and the padding.
 constexpr std::int64_t kPairDocuments = 3;
 
 }  // namespace

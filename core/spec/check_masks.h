@@ -9,16 +9,16 @@
 
 namespace trainerd::core::spec {
 
-/// Whether the job says this key.
+/// True if the job gives this key.
 using Given = std::function<bool(const char* path)>;
 
-/// What the keys of documents are where the job leaves them out.
+/// Sets the document keys that the job leaves out.
 void derive_documents(job::JobSpec& job, const Given& given);
 
-/// Of loss masks and documents; none in a job that reads no files.
+/// Problems of loss masks and documents; none if the job reads no files.
 std::vector<KeyProblem> data_mask_problems(const job::JobSpec& job, const Given& given);
 
-/// Of paths of the data that have a scheme: `s3://bucket/key` alone is one.
+/// Problems of data paths with a scheme: only `s3://bucket/key` is supported.
 std::vector<KeyProblem> data_scheme_problems(const job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

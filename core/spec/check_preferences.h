@@ -7,7 +7,7 @@
 
 namespace trainerd::core::spec {
 
-/// What does not go with pairs of answers (loss.dpo), and pairs without it.
+/// Keys that do not work with pairs of answers (loss.dpo), and pairs without loss.dpo.
 std::vector<KeyProblem> preference_problems(const job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

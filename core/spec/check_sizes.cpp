@@ -10,21 +10,21 @@
 namespace trainerd::core::spec {
 namespace {
 
-// Of all ranks of a job: 4 EiB, half of what 63 bits count.
+// For all ranks of a job: 4 EiB, half of what 63 bits can count.
 constexpr double kMaxBytes = 4.0 * 0x1p60;
-// Of a rank's gradients, each with its own entries in several lists.
+// Maximum number of a rank's gradient buckets; each has entries in several lists.
 constexpr double kMaxBuckets = 1 << 18;
 
 double number(std::int64_t n) { return static_cast<double>(n); }
 
-/// Bytes that one microbatch's activations take on the ranks that hold a copy of the model, at the most.
+/// Upper bound on the bytes of one microbatch's activations on the ranks that hold one copy of the model.
 double microbatch_bytes(const job::JobSpec& job) {
   const job::ModelOptions& m = job.model;
   constexpr double kBytes = 4, kHidden = 16, kQkv = 4, kFfn = 8, kLogits = 4;
   const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
   const double of_layer = kHidden * number(m.hidden) + kQkv * qkv + kFfn * number(m.ffn);
   const double tokens = number(job.batch.micro) * number(m.seq_len);
-  // A deterministic backward of attention takes a product of all positions as scratch.
+  // A deterministic attention backward needs a product of all positions as scratch.
   const double scores = 4 * number(m.heads) * tokens * number(m.seq_len);
   return tokens * kBytes * (number(m.layers) * of_layer + kLogits * number(m.vocab)) + scores;
 }
@@ -45,7 +45,7 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                            std::to_string(kMaxComputations) +
                            " computations: make it smaller, or batch.micro or parallel.dp larger"};
   const double parameters = number(job::count_parameters(m).total), copies = number(p.dp);
-  constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounding up
+  constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounded up
   if (parameters * kStateBytes * copies > kMaxBytes)
     return SizeProblem{"model",
                        "its parameters with their gradients and the optimizer's state are more than 4 EiB on "
@@ -53,7 +53,7 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                        "layers, hidden, ffn or vocab smaller"};
   const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
   const double bucket = number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.dp));
-  // Of the buckets that a job has by itself: no size of a bucket helps.
+  // Too many even with default buckets: the model is too large, not the buckets too small.
   if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.dp))) {
     constexpr double kTebi = 0x1p40;
     return SizeProblem{"model", "a rank's gradients alone are " +
@@ -68,7 +68,7 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
             " buckets of " + std::to_string(static_cast<std::int64_t>(bucket)) +
             " bytes: raise parallel.tp or parallel.pp, or set it (nearest valid: " +
             std::to_string(static_cast<std::int64_t>(std::ceil(gradients / kMaxBuckets))) + ")"};
-  // As many microbatches are under way as there are chunks, or all of them.
+  // The number of microbatches in flight is the number of chunks, or all of them.
   const double under_way = p.schedule == parallel::ScheduleKind::gpipe
                                ? number(microbatches)
                                : std::min(number(microbatches), 2 * number(chunks));

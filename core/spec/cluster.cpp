@@ -19,12 +19,12 @@ constexpr const char* kFailures = "cluster.failures.";
 struct ClusterFile {
   kernels::DeviceKind kind = kernels::DeviceKind::cuda;
   std::string device;
-  // Of a processor alone.
+  // CPU only.
   std::int64_t threads = 1;
   kernels::Isa isa = kernels::Isa::portable;
   bool bf16_gemm = false, amx = false;
   std::string gemm_library;
-  // Of a GPU alone, but for devices_per_node.
+  // GPU only, except devices_per_node.
   std::int64_t sm_version = 0, sm_count = 0;
   std::int64_t devices_per_node = 1, nvlink_domain = 0, rails = 0;
   std::int64_t device_memory_mib = 0, node_memory_gib = 0;
@@ -41,7 +41,7 @@ struct ClusterFile {
   FailureSpec failures;
 };
 
-// What only a GPU has, and what only a processor has.
+// Keys that only a GPU has, and keys that only a CPU has.
 const std::set<std::string> kOfGpus = {
     "nvlink_domain", "rails",    "device_memory_mib",   "device_memory_gb_per_second",
     "sm_version",    "sm_count", "device_overhead_mib", "host_gb_per_second"};
@@ -125,7 +125,7 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   t.devices_per_node = f.devices_per_node;
   t.nvlink_domain = f.nvlink_domain;
   t.rails = f.rails;
-  // What a cluster's builds have, unlike this one perhaps.
+  // The cluster's builds may have CUDA even if this one has not.
   if (f.kind == kernels::DeviceKind::cuda) t.device = kernels::cuda_target();
   t.device.name = f.device;
   t.device.sm_version = static_cast<int>(f.sm_version);
@@ -162,7 +162,7 @@ parallel::Topology topology_of(const ClusterFile& f, const std::string& name) {
   return t;
 }
 
-/// The keys of a cluster below `cluster`, with overrides over them.
+/// Reads a cluster's keys below `cluster`, with overrides over them.
 std::optional<ClusterFile> read_file(const std::string& preset, const Place& place,
                                      const std::vector<std::string>& overrides, Problems& problems) {
   const auto found = find_preset({"cluster.preset", "configs/clusters/", cluster_preset_texts(), {"local"}},
@@ -197,7 +197,7 @@ std::optional<ClusterFile> read_file(const std::string& preset, const Place& pla
                              : "is of processors, and kind is cuda: leave it out");
       whole = false;
     }
-    // Where operators were measured, no bandwidth stands for them.
+    // Measured operators replace this bandwidth.
     const bool replaced = file.measured.known() && key == "device_memory_gb_per_second";
     if (field.required && !replaced && !(processor && kOfGpus.contains(key)) &&
         !places.contains(field.path) && !problems.bad(section_of(field.path)))

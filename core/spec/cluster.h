@@ -13,12 +13,12 @@ namespace trainerd::core::spec {
 /// Names of the built-in clusters (configs/clusters/), without `local`.
 std::vector<std::string> cluster_preset_names();
 
-/// One node of the cluster called `preset`: built in, or a YAML file of the same keys. Nothing, and problems,
-/// when it cannot be read; `place` is where it is named.
+/// One node of the cluster `preset`: built in, or a YAML file with the same keys. Nothing, with problems, if
+/// it cannot be read. `place` is where the job names it.
 std::optional<parallel::Topology> read_cluster(const std::string& preset, const Place& place,
                                                Problems& problems);
 
-/// The same file's `failures` section, with "cluster.failures.KEY=VALUE" over it. `local` has no file.
+/// The `failures` section of the same file, with overrides "cluster.failures.KEY=VALUE". `local` has no file.
 std::optional<FailureSpec> read_cluster_failures(const std::string& preset, const Place& place,
                                                  const std::vector<std::string>& overrides,
                                                  Problems& problems);

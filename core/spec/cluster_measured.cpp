@@ -13,8 +13,8 @@ using parallel::MeasuredRates;
 constexpr std::array kCollectives = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
                                      "broadcast",  "barrier",    "message"};
 
-/// Every word of `kernels::name_of(DType)`, by which `calibrate` names curves: products and attention have
-/// fp32 and bf16, others have what they read (check_ids: int32).
+/// All words of `kernels::name_of(DType)`, which `calibrate` uses to name curves: fp32 and bf16 for products
+/// and attention, the type that they read for others (check_ids: int32).
 std::vector<std::string> dtype_words() {
   std::vector<std::string> words;
   for (std::uint8_t i = 0; kernels::parse_dtype(kernels::name_of(static_cast<kernels::DType>(i))); ++i)
@@ -22,7 +22,7 @@ std::vector<std::string> dtype_words() {
   return words;
 }
 
-/// Rising x, and seconds of 0 or more.
+/// True for rising x and seconds of 0 or more.
 bool are_points(const std::vector<double>& numbers) {
   if (numbers.size() < 2 || numbers.size() % 2 != 0) return false;
   for (std::size_t i = 0; i < numbers.size(); i += 2)
@@ -45,7 +45,7 @@ void add_measured_fields(std::vector<Field>& fields, const std::string& prefix, 
       };
       for (std::size_t i = 0; i < static_cast<std::size_t>(kernels::Operator::write); ++i)
         add_curve(kernels::kOperatorNames[i]);
-      add_curve("other");  // any operator without a shape
+      add_curve("other");  // for any operator without a shape
     }
   for (const char* operation : kCollectives)
     add(std::string("collectives.") + operation, &rates.collectives[operation], "bytes and seconds in turn");

@@ -22,11 +22,11 @@ void erase(Node& map, const std::string& key) {
 
 struct OtherName {
   const char *section, *key;
-  const char* first;  ///< at the top level
+  const char* first;  ///< primary name, at the top level
 };
 constexpr std::array<OtherName, 1> kOtherNames{{{"supervise", "restarts", "restarts"}}};
 
-/// Gives keys their first names. Without `problems` what the other name says goes over what is there.
+/// Renames keys to their primary names. Without `problems` the value under the other name wins.
 void rename(Node& root, Problems* problems) {
   if (root.kind != Node::Kind::map) return;
   for (const OtherName& other : kOtherNames) {
@@ -49,7 +49,7 @@ void rename(Node& root, Problems* problems) {
   }
 }
 
-/// Takes the key away, if it is there.
+/// Removes the key if it exists.
 void erase_value(Node& root, const std::string& path) {
   Node* map = &root;
   std::size_t begin = 0;
@@ -61,7 +61,7 @@ void erase_value(Node& root, const std::string& path) {
   if (map->kind == Node::Kind::map) erase(*map, path.substr(begin));
 }
 
-/// As put_value; a null is put like any value.
+/// Like put_value, but a null is a value like any other.
 void set_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {
   if (root.kind == Node::Kind::nothing) root.kind = Node::Kind::map;
   Node* map = &root;
@@ -162,7 +162,7 @@ std::vector<std::string> preset_names_at(const std::string& path) {
 
 namespace {
 
-/// Whether a job has the key, or a section with that path.
+/// True if a job has this key or section.
 bool is_known(const std::string& path) {
   job::JobSpec job;
   const std::vector<Field> fields = spec::fields_of(job);
@@ -190,10 +190,10 @@ void apply_override(Node& root, const std::string& argument, Problems& problems)
     return;
   }
   if (value.kind == Node::Kind::nothing) value.place = place;
-  if (value.null && !is_known(first_name(path))) value.null = false;  // stays, as an unknown key
+  if (value.null && !is_known(first_name(path))) value.null = false;  // stays, to be reported
   value.other_name = first_name(path) != path;
   put_value(root, first_name(path), std::move(value), place, problems);
-  rename(root, nullptr);  // it may be a map that has the other name
+  rename(root, nullptr);  // the value may be a map with the other name
 }
 
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems) {

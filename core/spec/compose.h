@@ -18,54 +18,53 @@ struct PresetText {
 std::span<const PresetText> model_preset_texts();
 std::span<const PresetText> cluster_preset_texts();
 
-/// One kind of preset: the key that names it, and those that are built in.
+/// One kind of preset: its key and its built-in presets.
 struct PresetKind {
   const char* key;     ///< "model.preset"
-  const char* folder;  ///< "configs/models/": how messages call a built-in one
+  const char* folder;  ///< "configs/models/": the name of built-in presets in messages
   std::span<const PresetText> texts;
   std::vector<std::string> other_names = {};  ///< valid names that are no presets
 };
 struct PresetSource {
-  std::string name;  ///< that messages call it by
+  std::string name;  ///< name for messages
   std::string text;
 };
-/// Whether a preset's name is a path: with a '/' in it or ending in ".yaml".
+/// True if a preset's name is a path: it has a '/' or ends in ".yaml".
 bool is_file_name(const std::string& preset);
-/// The preset called `name`: built in or a file. Nothing, and a problem at `place`, if there is none.
+/// The preset `name`: built in, or a file. Nothing, with a problem at `place`, if there is none.
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
                                         Problems& problems);
-/// The text of a file of at most 1 MiB; nothing, and in `wrong` why, when it cannot be read. Never of a pipe
-/// or device: reading one could wait for ever.
+/// The text of a file of at most 1 MiB. If it cannot be read: nothing, and the reason in `wrong`. Does not
+/// read pipes or devices, which could block for ever.
 std::optional<std::string> read_plain_file(const std::string& path, std::string& wrong);
 /// Names of the built-in presets.
 std::vector<std::string> names_of(std::span<const PresetText> texts);
-/// Names that the key at `path` takes beside files; empty where it names no preset.
+/// Preset names that the key at `path` takes besides files; empty if it names no preset.
 std::vector<std::string> preset_names_at(const std::string& path);
 
-/// The name under which a job has the key at `path`: some have two.
+/// The primary name of the key at `path`; some keys have two names.
 std::string first_name(const std::string& path);
-/// Gives the keys of a file their first names; a problem where both are there with different values.
+/// Renames a file's keys to their primary names. A problem if both names are given with different values.
 void use_first_names(Node& root, Problems& problems);
-/// Gives them back the names under which they were written, for what is said of their values.
+/// Restores the names as written in the file, for messages about their values.
 void use_given_names(Node& root, Problems& problems);
 
-/// Puts "a.b=value" into the tree, over what is there; makes the sections on the way. "a.b=~" takes the key
-/// away.
+/// Sets "a.b=value" in the tree, over an existing value, and creates missing sections. "a.b=~" removes the
+/// key.
 void apply_override(Node& root, const std::string& argument, Problems& problems);
 
-/// Puts `value` at the dotted `path`, over what is there; makes the sections on the way. `place` is that of
-/// the key, and of a section that is made. A problem where a part of the path is no map. A value written as
-/// `~` takes the key away, and makes nothing.
+/// Sets `value` at the dotted `path`, over an existing value, and creates missing sections. `place` is that
+/// of the key and of new sections. A problem if a part of the path is no map. A value written as `~` removes
+/// the key and creates nothing.
 void put_value(Node& root, const std::string& path, Node value, const Place& place, Problems& problems);
 /// The value at the dotted `path`; null: there is none.
 const Node* find_value(const Node& root, const std::string& path);
 
-/// Puts the entry below the map: maps are merged key by key, any other value of the map's own stays.
+/// Merges the entry below the map: maps key by key; any other existing value of the map stays.
 void put_below(Node& map, Entry entry);
 
-/// Merges the model preset that the tree names below the tree's own `model` keys. Returns the source index of
-/// the preset, if there is one. A preset that is a file leaves no trace but its values, so that the result
-/// stands alone.
+/// Merges the tree's model preset below its own `model` keys. Returns the preset's source index, if there is
+/// one. Of a preset file only its values remain, so that the result is self-contained.
 std::optional<int> merge_preset(Node& root, Problems& problems);
 
 /// Reads a whole text file of at most 1 MiB. Throws SpecError.

@@ -33,8 +33,7 @@ std::size_t sequence_length(const std::string& text, std::size_t i) {
   return length;
 }
 
-// The YAML reader takes some bytes for the end of the text, others for another encoding: they must not reach
-// it.
+// Refuses bytes that the YAML reader takes for the end of the text or for another encoding.
 void check_bytes(const std::string& text, int source, const std::string& path, Problems& problems) {
   const auto refuse = [&](const Place& place, const std::string& what) {
     problems.add(place, path, what);
@@ -59,7 +58,7 @@ class TreeBuilder : public YAML::EventHandler {
   TreeBuilder(const std::string& text, int source, std::string path, Problems& problems)
       : text_(text), source_(source), root_path_(std::move(path)), problems_(problems) {}
 
-  /// Once the parser is done.
+  /// Call after the parser has finished.
   Node take_root() {
     if (stopped_) give_up();
     return std::move(root_);
@@ -77,7 +76,7 @@ class TreeBuilder : public YAML::EventHandler {
     refuse_anchor(mark, anchor);
     Node node;
     node.null = writes_null(mark);
-    // An absent value has no place of its own worth pointing at: the key's is better.
+    // An absent value has no useful place of its own, so it gets the key's.
     node.place = stack_.empty() || stack_.back().node.kind != Node::Kind::map ? place_of(mark)
                                                                               : stack_.back().key_place;
     attach(std::move(node));
@@ -127,7 +126,7 @@ class TreeBuilder : public YAML::EventHandler {
   struct Frame {
     Node node;
     std::string path;
-    std::string key;  // of the value that is being read
+    std::string key;  // of the value being read
     Place key_place;
     bool has_key = false;
     bool duplicate = false;
@@ -147,7 +146,8 @@ class TreeBuilder : public YAML::EventHandler {
 
   Place place_of(const YAML::Mark& mark) const { return {source_, mark.line + 1, mark.column + 1}; }
 
-  // The library's event is the same for `key: ~` and `key:`, whose mark is that of what follows.
+  // The library has the same event for `key: ~` and `key:`. For the latter, the mark is that of the next
+  // token.
   bool writes_null(const YAML::Mark& mark) const {
     // The library counts bytes, without the byte order mark.
     const std::size_t begin =
@@ -165,7 +165,7 @@ class TreeBuilder : public YAML::EventHandler {
     return !stack_.empty() && stack_.back().node.kind == Node::Kind::map && !stack_.back().has_key;
   }
 
-  // Of the value that comes next.
+  // Path of the next value.
   std::string path() const {
     if (stack_.empty()) return root_path_;
     const Frame& frame = stack_.back();
@@ -174,7 +174,7 @@ class TreeBuilder : public YAML::EventHandler {
     return frame.path.empty() ? printable(frame.key) : frame.path + "." + printable(frame.key);
   }
 
-  // The events after this one are not read; but if the parser itself fails later, then that is the cause.
+  // Ignores all further events. If the parser itself fails later, that failure is the cause.
   void stop(const YAML::Mark& mark, const std::string& what) {
     stopped_ = StopReason{place_of(mark), stack_.empty() ? root_path_ : stack_.back().path, what};
   }
@@ -203,7 +203,7 @@ class TreeBuilder : public YAML::EventHandler {
     if (expects_key()) return stop(mark, "a key must be a single word");
     if (stack_.size() >= kDeepest) {
       stop(mark, "is nested too deeply: not a job");
-      give_up();  // here and now: depth is what must not be followed
+      give_up();  // stops at once, to bound the recursion
     }
     refuse_anchor(mark, anchor);
     refuse_tag(mark, tag);
@@ -276,8 +276,8 @@ Node parse_document(const std::string& text, int source, const std::string& path
   TreeBuilder builder(text, source, path, problems);
   try {
     YAML::Parser parser(stream);
-    // Twice, to see whether the text ends after the first document. Never more: of a stray ',' the parser
-    // makes empty documents without end.
+    // The second call detects a second document. There must be no third: for a stray ',' the parser produces
+    // empty documents without end.
     if (parser.HandleNextDocument(builder)) parser.HandleNextDocument(builder);
   } catch (const YAML::Exception& e) {
     const Place place{source, e.mark.is_null() ? 1 : e.mark.line + 1,

@@ -7,7 +7,7 @@
 
 namespace trainerd::core::spec {
 
-/// What `supervise.coordinator` says.
+/// The parsed value of `supervise.coordinator`.
 struct EtcdUrl {
   std::vector<base::Endpoint> endpoints;
   std::string problem;  ///< what is wrong with it; empty: nothing

@@ -18,7 +18,7 @@ bool is_name(const std::string& name) {
   });
 }
 
-/// One text; `problem` is told what is wrong with it.
+/// Expands one text; calls `problem` with what is wrong with it.
 template <class Problem>
 std::string expanded(const std::string& text, const Environment& environment, const Problem& problem) {
   const auto value_of = [&](const std::string& name) {
@@ -26,7 +26,7 @@ std::string expanded(const std::string& text, const Environment& environment, co
   };
   std::string out;
   std::size_t at = 0;
-  // What begins with a '~', with that replaced; nothing, and a problem, when it cannot be.
+  // Expands the '~' at the start of `path`. Nothing, with a problem, if that is impossible.
   const auto at_home = [&](const std::string& path) -> std::optional<std::string> {
     if (path.size() > 1 && path[1] != '/')
       return problem("'~' is the home directory before a '/' alone: write the path out"), std::nullopt;
@@ -62,7 +62,7 @@ std::string expanded(const std::string& text, const Environment& environment, co
                      " is no name of a variable: expected ${NAME} or ${NAME:-default}; '$$' is a dollar"),
              text;
     const auto value = value_of(name);
-    // As in a shell, an empty variable takes the default too.
+    // As in a shell, an empty variable also takes the default.
     if (colon != std::string::npos && (!value || value->empty())) {
       std::string otherwise = inside.substr(colon + 2);
       if (out.empty() && otherwise.starts_with('~')) {
@@ -83,7 +83,7 @@ std::string expanded(const std::string& text, const Environment& environment, co
   return out;
 }
 
-// `key`: the path without the numbers of items.
+// `key` is the path without item numbers.
 void expand(Node& node, const std::string& path, const std::string& key, const std::set<std::string>& texts,
             const Environment& environment, Problems& problems) {
   const auto scalar = [&](Node& at, const std::string& of) {
@@ -105,7 +105,7 @@ void expand(Node& node, const std::string& path, const std::string& key, const s
 bool is_there(const std::filesystem::path& path) {
   std::error_code ignored;
   if (std::filesystem::exists(path, ignored)) return true;
-  // A Megatron data set goes by what the names of its files begin with.
+  // A Megatron data set is named by the common prefix of its files.
   if (std::filesystem::exists(path.string() + ".idx", ignored)) return true;
   if (path.string().find_first_of("*?[") == std::string::npos) return false;
   try {

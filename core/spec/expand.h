@@ -10,18 +10,18 @@
 
 namespace trainerd::core::spec {
 
-/// Replaces `${NAME}`, `${NAME:-default}`, `$$` (a dollar) and `$~` (a tilde), and a `~` or `~/` at the start
-/// (of a default there, too) by ${HOME}, in the scalars of the keys `texts` (dotted paths) and in their
-/// lists. Variables are of the environment; what is put in is not expanded again. A variable that is not set
-/// and has no default, an unknown `~user` and an unfinished `${` become problems.
+/// Expands the scalars and lists of the keys `texts` (dotted paths): `${NAME}`, `${NAME:-default}`, `$$` (a
+/// dollar), `$~` (a tilde), and `~` or `~/` at the start (also of a default) to ${HOME}. Variables come from
+/// the environment; their values are not expanded again. An unset variable without a default, an unknown
+/// `~user` and an unfinished `${` become problems.
 void expand_texts(Node& root, const std::set<std::string>& texts, const Environment& environment,
                   Problems& problems);
 
 /// The text that expands to `text`.
 std::string unexpanded(const std::string& text);
 
-/// Makes relative paths (or patterns) of data absolute: in `directory` where they exist there, else in the
-/// working directory where they exist there. Others stay as they are.
+/// Makes relative data paths (or patterns) absolute: in `directory` if they exist there, else in the working
+/// directory if they exist there. Others stay as they are.
 void anchor_paths(std::vector<std::string>& paths, const std::string& directory);
 
 }  // namespace trainerd::core::spec

@@ -17,7 +17,7 @@ struct FailureSpec {
   double replace_hours = 0;
   bool elastic = false, replan = false;
   std::int64_t min_replicas = 1;
-  /// Copies in host memory: of the rank's own node, and of another's.
+  /// Copies in host memory: on the rank's own node, and on another node.
   struct Memory {
     double save_seconds = -1, write_seconds = 0, restore_seconds = -1;
     std::int64_t every_steps = 0;

@@ -9,11 +9,11 @@
 
 namespace trainerd::core::spec {
 
-/// The keys of the section `faults`.
+/// Adds the keys of the section `faults`.
 void add_faults(FieldTable& t, job::FaultsOptions& faults);
-/// Why the job cannot have a fault of that kind, for people; empty: it can.
+/// Why the job cannot have a fault of this kind, as text; empty: it can.
 std::string unfit(job::FaultKind kind, const job::JobSpec& job);
-/// What of them does not go with each other or with the rest of the job.
+/// Faults that contradict each other or the rest of the job.
 std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& bad);
 
 }  // namespace trainerd::core::spec

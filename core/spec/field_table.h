@@ -7,7 +7,7 @@
 
 #include "core/spec/fields.h"
 
-// How the table of fields.h is written down, over several files.
+// Functions that build the table of fields.h, spread over several files.
 
 namespace trainerd::core::spec {
 
@@ -29,37 +29,37 @@ class FieldTable {
   std::vector<Field> fields_;
 };
 
-/// Which linear layers have biases.
+/// Keys that select which linear layers have biases.
 void add_biases(FieldTable& t, job::ModelOptions& m);
-/// The keys of scaled rotary angles, and of how layers differ.
+/// Keys of scaled rotary angles, and of differences between layers.
 void add_layers(FieldTable& t, job::ModelOptions& m);
 
-/// What attention runs by on a GPU: the short form, and the keys of the map.
+/// Keys of how attention runs on a GPU: the short form, and the keys of the map.
 void add_attention(FieldTable& t, job::JobSpec& job);
 void add_attention_section(FieldTable& t, job::JobSpec& job);
 
-/// The keys of what is minimised beside the cross entropy.
+/// Keys of the loss terms besides cross entropy.
 void add_objective(FieldTable& t, job::JobSpec& job);
 
-/// The keys of gradient norms by group.
+/// Keys of gradient norms by group.
 void add_group_norms(FieldTable& t, io::MetricsOptions& m);
 
-/// The keys of a blend of sources and of a split by documents. `idle`: why they have no effect in this job;
+/// Keys of a blend of sources and of a split by documents. `idle`: why they have no effect in this job;
 /// empty: they have one.
 void add_sources(FieldTable& t, io::DataOptions& d, const std::string& idle);
 
-/// The keys of checkpoints and of their durable tier.
+/// Keys of checkpoints and of their durable tier.
 void add_checkpoint(FieldTable& t, job::JobSpec& job);
-/// The keys of snapshots that stay in memory.
+/// Keys of snapshots in memory.
 void add_memory_tiers(FieldTable& t, job::JobSpec& job);
 
-/// The keys of how a run watches its ranks and nodes.
+/// Keys of how a run supervises its ranks and nodes.
 void add_supervise(FieldTable& t, job::JobSpec& job);
 
-/// The keys of the cache of data at s3://.
+/// Keys of the cache of data at s3://.
 void add_cache(FieldTable& t, io::DataOptions& d);
 
-/// The keys of validation data, and of evaluations.
+/// Keys of validation data, and of evaluations.
 void add_validation(FieldTable& t, io::DataOptions& d, const std::string& idle);
 void add_evaluation(FieldTable& t, job::JobSpec& job);
 

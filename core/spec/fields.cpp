@@ -14,8 +14,8 @@ namespace {
 
 using kernels::DType;
 
-// Upper limits are far beyond any machine; with those of check_sizes they keep products of sizes inside 63
-// bits, and a plan within seconds: its time grows with layers, ranks and microbatches, not with the other
+// Upper limits are far beyond any machine. With those of check_sizes they keep products of sizes within 63
+// bits and a plan within seconds: its time grows with layers, ranks and microbatches, not with the other
 // sizes.
 constexpr double kMaxLayers = 1 << 10;
 constexpr double kMaxHidden = 1 << 20;

@@ -16,13 +16,13 @@ namespace trainerd::core::spec {
 
 struct Node;
 
-/// A value of an enum and its word in a job.
+/// An enum value and its word in a job file.
 template <class Enum>
 struct EnumWord {
   const char* word;
   Enum value;
 };
-/// An enum of one byte, by words: `values[i]` is the enumerator that `words[i]` names.
+/// A one-byte enum as words: `words[i]` stands for `values[i]`.
 struct Choice {
   template <class Enum>
   Choice(Enum& held, std::initializer_list<EnumWord<Enum>> list)
@@ -33,7 +33,7 @@ struct Choice {
       values.push_back(static_cast<std::uint8_t>(known.value));
     }
   }
-  /// Of the value held now.
+  /// The word of the current value.
   const std::string& word() const;
 
   std::uint8_t* value;
@@ -44,7 +44,7 @@ struct NumberPair {
   double* first;
   double* second;
 };
-/// A preset's name, or a map of the fields below it.
+/// A recipe's name, or a map of the fields below it.
 struct RecipeName {
   job::PrecisionRecipe* recipe;
 };
@@ -52,27 +52,27 @@ struct RecipeName {
 struct Duration {
   double* seconds;
 };
-/// An integer of steps, or a duration; or `auto` where `or_auto` says so.
+/// A number of steps or a duration; also `auto` if `or_auto` is true.
 struct StepsOrDuration {
   io::Interval* interval;
   bool or_auto = false;
 };
-/// An integer, or `auto`, kept as parallel::kAutomatic.
+/// An integer, or `auto`, stored as parallel::kAutomatic.
 struct IntegerOrAuto {
   std::int64_t* value;
 };
-/// A key with one value so far, which nothing needs to keep.
+/// A key with only one value so far. Its value is not stored.
 struct FixedWord {
   const char* word;
 };
-/// The path of the file that a job extends: merged before the fields are read, and not kept.
+/// The path of the file that a job extends. It is merged before the fields are read, and not stored.
 struct BaseFile {};
-/// A part of the document that is read apart.
+/// A part of the document with its own reader.
 struct Subtree {
   Node* node;
 };
 struct Field;
-/// A list of maps, each with fields of its own.
+/// A list of maps, each with its own fields.
 struct MapList {
   template <class Item>
   MapList(std::vector<Item>& items, std::vector<Field> (*fields_of_item)(Item&))
@@ -86,21 +86,21 @@ struct MapList {
   using Visit = const std::function<void(const std::vector<Field>&)>&;
 
   std::function<std::size_t()> size;
-  std::function<void(std::size_t)> resize;                ///< items that say nothing
-  std::function<std::vector<Field>(std::size_t)> fields;  ///< of an item; their paths are keys of the map
-  std::function<void(Visit)> plain_fields;                ///< shows the fields of an item that says nothing
+  std::function<void(std::size_t)> resize;                ///< sets the size, with default items
+  std::function<std::vector<Field>(std::size_t)> fields;  ///< of an item; their paths are map keys
+  std::function<void(Visit)> plain_fields;                ///< visits the fields of a default item
 };
-/// A key that is known, and of which nothing is honoured yet.
+/// A known key that no code supports yet.
 struct NotYet {};
 
 using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
                  Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, MapList, NotYet>;
-/// Whether two of one kind hold the same; false for kinds that are not compared.
+/// True if two storages of the same kind hold equal values; false for kinds that are not compared.
 bool same_value(const Storage& a, const Storage& b);
 
-/// One lambda for each kind of storage, for std::visit.
+/// One lambda per kind of storage, for std::visit.
 template <class... Lambdas>
 struct Overloaded : Lambdas... {
   using Lambdas::operator()...;
@@ -115,23 +115,23 @@ struct Limits {
   bool below_high = false;  ///< `high` itself is excluded
 };
 
-/// One key of the job spec. The list of these is the only description of the spec: parsing, checking,
-/// suggestions, the resolved job and the reference are all made from it.
+/// One key of the job spec. The table of fields is the only description of the spec: parsing, checking,
+/// suggestions, the resolved job and the reference all come from it.
 struct Field {
   std::string path;  ///< "optimizer.schedule.warmup"
   Storage storage;
   std::string meaning;
   Limits limits = {};
   bool required = false;
-  std::string fallback = {};  ///< the default in words, where it is not simply the value in an empty JobSpec
-  std::string only = {};      ///< the values honoured so far, in words, where they are not all
-  std::vector<std::string> allowed = {};  ///< those values, where they do not depend on other keys
-  bool honoured = true;                   ///< of the value held now
-  std::string remedy = {};                ///< what to do instead of a value that is not honoured
-  bool settable = true;                   ///< false: one value so far, and no place in the reference
-  bool short_form = false;  ///< the key is also a section: its value stands for a map with one key
+  std::string fallback = {};  ///< the default in words, if it is not simply the value in an empty JobSpec
+  std::string only = {};      ///< the supported values in words, if not all are
+  std::vector<std::string> allowed = {};  ///< those values, if they do not depend on other keys
+  bool honoured = true;                   ///< the current value is supported
+  std::string remedy = {};                ///< what to do instead of an unsupported value
+  bool settable = true;                   ///< false: only one value so far; not in the reference
+  bool short_form = false;  ///< the key is also a section; its value stands for a map with one key
   bool written = true;      ///< false: the resolved job has the short form instead
-  std::string idle = {};    ///< why the key has no effect in this job; empty when it has one
+  std::string idle = {};    ///< why the key has no effect in this job; empty if it has one
 
   Field& between(double low, double high) { return limits = {low, high, false, false}, *this; }
   Field& at_least(double low) {
@@ -143,11 +143,11 @@ struct Field {
   Field& from_below(double low, double high) { return limits = {low, high, false, true}, *this; }
   Field& needed() { return required = true, *this; }
   Field& or_else(std::string words) { return fallback = std::move(words), *this; }
-  /// Values other than `words` are known but no code honours them yet.
+  /// Values other than `words` are known but not supported yet.
   Field& only_if(bool condition, std::string words, std::string instead) {
     return only = std::move(words), honoured = condition, remedy = std::move(instead), *this;
   }
-  /// `value` is the only one so far.
+  /// `value` is the only supported value so far.
   Field& reserved(bool held, const std::string& value, const std::string& or_else_do = {}) {
     settable = false;
     allowed = {value};
@@ -160,11 +160,12 @@ struct Field {
   }
 };
 
-/// The table, bound to `job`: the storage points into it, and `honoured` and `idle` speak of its present
+/// The table, bound to `job`: the storage points into it, and `honoured` and `idle` describe its current
 /// values.
 std::vector<Field> fields_of(job::JobSpec& job);
 
-/// The recipe called `name` ("fp32" or "bf16"). False, and `recipe` unchanged, for another name.
+/// Finds the recipe `name` ("fp32" or "bf16"). For another name it returns false and leaves `recipe`
+/// unchanged.
 bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe);
 /// Names of the recipes.
 std::vector<std::string> recipe_names();

@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Without what says no more than its absence.
+// Without values that mean the same as their absence.
 Json item_json(const std::vector<Field>& fields) {
   Json item = Json::object();
   for (const Field& field : fields)

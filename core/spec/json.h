@@ -6,7 +6,7 @@
 
 namespace trainerd::core::spec {
 
-/// The value of a field; null for what the resolved job does not write either.
+/// The value of a field; null if the resolved job does not contain it.
 nlohmann::ordered_json value_json(const Field& field);
 
 }  // namespace trainerd::core::spec

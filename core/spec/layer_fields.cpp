@@ -3,8 +3,8 @@
 namespace trainerd::core::spec {
 namespace {
 
-constexpr double kMaxPositions = 2147483647;  // as token ids
-constexpr double kMaxSoftcap = 1e6;           // more caps no score that fp32 tells apart
+constexpr double kMaxPositions = 2147483647;  // int32, like token ids
+constexpr double kMaxSoftcap = 1e6;           // a larger value caps no score distinguishable in fp32
 
 void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
   using Kind = job::RopeScalingKind;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kMaxRank = 1 << 16;
 
-/// What `all-linear` is.
+/// The projections that `all-linear` stands for.
 std::vector<std::string> all_targets(const job::ModelOptions& m) {
   if (job::gated(m.mlp)) return {job::kProjections.begin(), job::kProjections.end()};
   return {job::kGpt2Projections.begin(), job::kGpt2Projections.end()};

@@ -9,11 +9,11 @@
 
 namespace trainerd::core::spec {
 
-/// The keys of the section `lora`.
+/// Adds the keys of the section `lora`.
 void add_lora(FieldTable& t, job::LoraOptions& lora);
 
-/// Puts the names of all projections for `all-linear`, each once and in the order of the layer, and the
-/// default of alpha, and returns what is wrong. Nothing is done without adapters.
+/// Replaces `all-linear` by the names of all projections, in the order of the layer and without duplicates,
+/// and sets the default of alpha. Returns problems. Does nothing without adapters.
 std::vector<KeyProblem> complete_lora(job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

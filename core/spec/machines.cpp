@@ -95,7 +95,7 @@ parallel::Topology with_rates(const parallel::Topology& here, const parallel::To
   parallel::Topology rated = cluster;
   rated.name = here.name;
   rated.nodes = here.nodes, rated.devices_per_node = here.devices_per_node;
-  // A machine's own links are not detected: the cluster says how its devices are joined.
+  // A machine's own links are not detected; the cluster's description defines them.
   if (here.device.kind == kernels::DeviceKind::cpu || here.nvlink_domain > 0)
     rated.nvlink_domain = here.nvlink_domain;
   if (here.device.kind == kernels::DeviceKind::cpu || here.rails > 0) rated.rails = here.rails;
@@ -130,7 +130,7 @@ JobHere job_here(const job::JobSpec& job) {
       if (name != named.device.name) {
         found = "none of these devices, but " + name;
       } else {
-        // What is asked of a job for this machine alone, too.
+        // Applies the checks of a local job.
         here.job = parse_job(to_yaml(here.job), "the job on this machine");
         if (named.rates.known() || named.measured.known()) here.rates = named;
         return here;

@@ -11,34 +11,34 @@
 
 namespace trainerd::core::spec {
 
-/// A built-in cluster, or the one of a YAML file. Throws SpecError.
+/// A built-in cluster, or one from a YAML file. Throws SpecError.
 parallel::Topology named_cluster(const std::string& name, const std::string& asked_by);
 
-/// What this process may compute on. GPUs are counted by NVML (`nvml` is its library), which makes no CUDA
-/// context; where there are some, the CUDA part of this build says how many it can use.
+/// The devices and cores that this process may use. GPUs are counted by NVML (`nvml` is its library), which
+/// creates no CUDA context. If there are GPUs, the CUDA part of this build reports how many it can use.
 Machine this_machine(const std::string& nvml = "libnvidia-ml.so.1");
 
-/// Whether a job for CUDA devices is laid out on devices that are assumed where this machine has none.
+/// What to do with a CUDA job on a machine without GPUs: refuse it, or assume devices for its layout.
 enum class Absent : std::uint8_t { refused, assumed };
 
-/// The machines the job is for: those of its cluster preset, or as many as it says of this one's kind, with a
-/// device for each of the ranks. Throws SpecError when the preset cannot be read (any more).
+/// The job's machines: those of its cluster preset, or its number of machines like this one, with a device
+/// for each rank. Throws SpecError if the preset cannot be read (any more).
 parallel::Topology job_topology(const job::JobSpec& job, Absent absent = Absent::refused);
 
-/// Every rank of the job on its device. Throws CapacityError when they are more than the devices.
+/// Places every rank on a device. Throws CapacityError if there are more ranks than devices.
 parallel::PlacedGrid place_job(const job::JobSpec& job, Absent absent = Absent::refused);
 
-/// `here` with the rates of `cluster`, whose devices are of the same kind: peaks, operators, memory and
-/// links. Throws SpecError.
+/// `here` with the rates of `cluster`: peaks, operators, memory and links. Throws SpecError if their devices
+/// are of different kinds.
 parallel::Topology with_rates(const parallel::Topology& here, const parallel::Topology& cluster);
 
 /// A job on this machine's own devices.
 struct JobHere {
-  job::JobSpec job;                         ///< of the `local` cluster
-  std::optional<parallel::Topology> rates;  ///< of the cluster that it named, where that has operator rates
+  job::JobSpec job;                         ///< the job with the `local` cluster
+  std::optional<parallel::Topology> rates;  ///< rates of the named cluster, if it has any
 };
-/// A job of a named cluster runs where its devices are: by their name. Throws CapacityError when this machine
-/// has others: the job can be validated and planned here, not run.
+/// Turns a job for a named cluster into one for this machine, if this machine has the same devices by name.
+/// Otherwise throws CapacityError: the job can be validated and planned here, but not run.
 JobHere job_here(const job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

@@ -1,6 +1,6 @@
 #include "core/spec/field_table.h"
 
-// The keys of what is minimised, and of what goes beside the optimizer.
+// Keys of the loss terms, and of options besides the optimizer.
 
 namespace trainerd::core::spec {
 namespace {

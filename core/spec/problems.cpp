@@ -9,7 +9,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-// A file that is not a job at all could have a problem on every line; a user reads no more than this.
+// A file that is not a job could have a problem on every line; users do not read more than this.
 constexpr std::size_t kMaxLines = 200;
 constexpr std::size_t kLongestWord = 48;
 
@@ -48,7 +48,7 @@ void Problems::add(const Place& place, const std::string& path, const std::strin
   if (!path.empty()) text += path + ": ";
   lines_.push_back({place, text + what});
   bad_[path].insert(place.source);
-  // A bad item spoils its list.
+  // A bad item makes its list bad.
   if (const std::size_t bracket = path.find('['); bracket != std::string::npos)
     bad_[path.substr(0, bracket)].insert(place.source);
 }
@@ -95,7 +95,7 @@ std::string printable(std::string_view text, std::size_t longest) {
     }
   }
   if (text.size() > longest) {
-    // Never leave half a UTF-8 sequence at the cut.
+    // Do not cut within a UTF-8 sequence.
     std::size_t end = out.size();
     while (end > 0 && (static_cast<unsigned char>(out[end - 1]) & 0xc0u) == 0x80u) --end;
     if (end > 0 && static_cast<unsigned char>(out[end - 1]) >= 0xc0u) --end;

@@ -28,21 +28,21 @@ class Problems {
  public:
   enum class SourceKind { file, base, argument };
 
-  /// A file, or one that a job extends (problems are "name:line:column: ..."), or an argument (problems are
+  /// Adds a source: a file or a base (problems are "name:line:column: ..."), or an argument (problems are
   /// "name: ..."). Returns its index.
   int add_source(std::string name, SourceKind kind);
-  /// `path` is the dotted path of a key, or empty for the document itself; it counts as bad from here on.
+  /// `path` is the dotted path of a key, or empty for the document itself. The path then counts as bad.
   void add(const Place& place, const std::string& path, const std::string& what);
-  /// Whether a problem was found at `path`, so that its value means nothing.
+  /// True if a problem was found at `path`, so its value must not be used.
   bool bad(const std::string& path) const { return bad_.contains(path); }
-  /// Whether one was found at the value that `source` gives it: several files may give one.
+  /// True if a problem was found at the value from `source`. Several files may give one.
   bool bad(const std::string& path, int source) const;
-  /// Whether the place is in a file that a job extends.
+  /// True if the place is in a file that a job extends.
   bool of_base(const Place& place) const;
-  /// Takes over what `other` found. Its first sources are the first of these.
+  /// Adds the problems of `other`. Its first sources must be the sources of this.
   void add_all(const Problems& other);
   bool none() const { return lines_.empty(); }
-  /// Throws the SpecError with every problem, in order of position, if there is any.
+  /// Throws a SpecError with all problems in order of position, if there are any.
   void throw_if_any() const;
 
  private:
@@ -56,19 +56,18 @@ class Problems {
   };
   std::vector<Source> sources_;
   std::vector<Line> lines_;
-  std::map<std::string, std::set<int>> bad_;  // by path: the sources
+  std::map<std::string, std::set<int>> bad_;  // sources by path
 };
 
-/// Thrown inside this folder when a document is too broken to go on; the problem is already in Problems.
+/// Thrown within this folder if a document is too broken to continue. The problem is already in Problems.
 struct Stop {};
 
-/// 'text' in quotes for a message: long texts shortened, control characters written as escapes.
+/// 'text' in quotes, for a message. Long texts are shortened, control characters are escaped.
 std::string show(std::string_view text);
 /// As `show`, without quotes: for keys inside a path.
 std::string printable(std::string_view text, std::size_t longest = 48);
 
-/// The candidate with the smallest edit distance to `word`; empty when none is near enough to be what was
-/// meant.
+/// The candidate with the smallest edit distance to `word`; empty if none is near enough.
 std::string nearest(std::string_view word, const std::vector<std::string>& candidates);
 /// "a, b or c".
 std::string list_words(const std::vector<std::string>& words);

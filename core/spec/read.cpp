@@ -12,7 +12,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-/// "0.0" and "0".
+/// True for "0.0" and "0".
 bool is_same_number(const std::string& a, const std::string& b) {
   const auto value = [](const std::string& text) -> std::optional<double> {
     double number = 0;
@@ -27,13 +27,13 @@ bool is_same_number(const std::string& a, const std::string& b) {
 bool is_true(const std::string& t) { return t == "true" || t == "True" || t == "TRUE"; }
 bool is_false(const std::string& t) { return t == "false" || t == "False" || t == "FALSE"; }
 
-// YAML's own spellings, which no parser of numbers knows.
+// YAML's spellings of infinity and NaN, which number parsers do not know.
 bool is_infinite_or_nan(std::string t) {
   if (t.starts_with('+') || t.starts_with('-')) t.erase(0, 1);
   return t == ".inf" || t == ".Inf" || t == ".INF" || t == ".nan" || t == ".NaN" || t == ".NAN";
 }
 
-// "1.5" for a number, "2" for a whole one: how a limit is written in a message.
+// A limit in a message: "1.5", or "2" for a whole number.
 std::string limit_text(double x) {
   return x == std::floor(x) && std::abs(x) < 1e15 ? std::to_string(static_cast<std::int64_t>(x))
                                                   : number_text(x);
@@ -66,7 +66,7 @@ class Reader {
   void walk(const Node& map, const std::string& prefix) {
     for (const Entry& entry : map.entries) {
       const std::string path = prefix.empty() ? entry.key : prefix + "." + entry.key;
-      // A key with a dot in it would pass for a path.
+      // A key with a dot must not match a path.
       const bool plain = entry.key.find('.') == std::string::npos;
       const auto field = plain ? by_path_.find(path) : by_path_.end();
       const bool section = plain && sections_.contains(path);
@@ -111,7 +111,7 @@ class Reader {
     const std::vector<std::string> keys = keys_of(prefix);
     std::string valid = nearest(entry.key, keys);
     if (valid.empty()) {
-      // Often the right key in the wrong section.
+      // Often it is the right key in the wrong section.
       for (const Field& field : fields_)
         if (field.path.substr(section_of(field.path).size() + (section_of(field.path).empty() ? 0 : 1)) ==
             entry.key)
@@ -168,7 +168,7 @@ class Reader {
                field.storage);
   }
 
-  // A recipe given as a map: its keys go over the plainest one. What is on or off is on as a map.
+  // A map of a recipe starts from the plainest recipe. A section with a switch is on if given as a map.
   static void start_custom(const Field& field) {
     if (bool* const* on = std::get_if<bool*>(&field.storage)) **on = true;
     if (const auto* name = std::get_if<RecipeName>(&field.storage)) {
@@ -210,7 +210,7 @@ class Reader {
 
   bool duration(const Field& field, const Node& node, double& seconds, const std::string& expected) {
     const auto parsed = node.kind == Node::Kind::scalar ? io::parse_duration(node.text) : std::nullopt;
-    // A number alone lacks its unit.
+    // A plain number lacks its unit.
     const bool bare =
         node.kind == Node::Kind::scalar && parse_number(node.text) && *parse_number(node.text) >= 0;
     if (!parsed) return wrong(field.path, node, expected, bare ? node.text + "s" : ""), false;
@@ -325,7 +325,7 @@ class Reader {
 
   void texts(const Field& field, const Node& node, std::vector<std::string>& value) {
     std::vector<std::string> read;
-    if (node.kind == Node::Kind::scalar) {  // one text is a list of one
+    if (node.kind == Node::Kind::scalar) {  // a single text is a list of one item
       std::string item;
       if (!text(node, field.path, item)) return;
       if (item.empty()) problems_.add(node.place, field.path, "is empty");
@@ -344,7 +344,7 @@ class Reader {
     value = read;
   }
 
-  // Each item by the fields of its own, under the path of the list and its number.
+  // Reads each item by its own fields, under the path of the list plus its index.
   void maps(const Field& field, const Node& node, const MapList& list) {
     if (node.kind != Node::Kind::list) return wrong(field.path, node, "a list of maps");
     list.resize(node.items.size());

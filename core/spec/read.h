@@ -10,11 +10,11 @@
 
 namespace trainerd::core::spec {
 
-/// Where every key that was given stands; a section stands at its own key.
+/// The place of every given key. A section's place is that of its key.
 using Places = std::map<std::string, Place>;
 
-/// Stores every value of the tree in its field and returns where each was. Unknown keys, wrong types and
-/// values out of their limits become problems.
+/// Stores all values of the tree in their fields and returns their places. Unknown keys, wrong types and
+/// values out of limits become problems.
 Places read_fields(const Node& root, std::vector<Field>& fields, Problems& problems);
 
 }  // namespace trainerd::core::spec

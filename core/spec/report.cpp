@@ -13,9 +13,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using parallel::Axis;
 
-// A longer table of ranks is of no use to a reader.
+// A longer table of ranks would not be readable.
 constexpr std::int64_t kLargestTable = 64;
-constexpr std::size_t kMaxShown = 16;  // ranks of a group
+constexpr std::size_t kMaxShown = 16;  // ranks per group
 
 std::string counted(std::int64_t n, const std::string& thing) {
   return std::to_string(n) + " " + thing + (n == 1 ? "" : "s");

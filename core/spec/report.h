@@ -7,8 +7,8 @@
 
 namespace trainerd::core::spec {
 
-/// The placed grid as YAML comments: where each rank is, and each axis' groups with the link they use. Of a
-/// large world only the first group of each axis.
+/// The placed grid as YAML comments: the location of each rank, and each axis' groups with the link they use.
+/// For a large world only the first group of each axis.
 std::string placement_comments(const parallel::PlacedGrid& placed);
 
 /// One JSON object: `spec` (the resolved job), `ranks` (rank, node, device and coordinate on each axis),

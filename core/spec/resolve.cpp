@@ -63,7 +63,7 @@ class Resolver {
     const auto devices = devices_of_node();
     const parallel::ParallelOptions& p = job_.parallel;
     if (!devices || std::min({p.tp, p.cp, p.pp, job_.batch.global, job_.batch.micro}) < 1) return;
-    // One that needs no padding; where none does, one rank.
+    // The largest dp without padding, or 1.
     parallel::ParallelOptions one = p;
     one.dp = 1;
     const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(),
@@ -75,7 +75,7 @@ class Resolver {
     }
   }
 
-  /// A run goes on bit for bit on the layout of its checkpoint alone.
+  /// A run continues bit for bit only on the layout of its checkpoint.
   std::optional<std::int64_t> kept() const {
     if (!around_.trained_dp) return std::nullopt;
     job::JobSpec job = job_;
@@ -85,7 +85,7 @@ class Resolver {
 
   std::optional<std::int64_t> devices_of_node() {
     if (job_.cluster.preset != "local") {
-      Problems of_file;  // the checks name them
+      Problems of_file;  // the later checks report these
       const int source = of_file.add_source("cluster.preset", Problems::SourceKind::argument);
       const auto cluster = read_cluster(job_.cluster.preset, {source, 1, 1}, of_file);
       return cluster ? std::optional(cluster->devices_per_node) : std::nullopt;

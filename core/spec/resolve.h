@@ -6,8 +6,7 @@
 
 namespace trainerd::core::spec {
 
-/// Puts what this machine has in place of `device: auto` and `dp: auto` (kAutomatic): before the job is
-/// checked.
+/// Resolves `device: auto` and `dp: auto` (kAutomatic) for this machine. Must run before the job is checked.
 void resolve_automatic(job::JobSpec& job, const Places& places, const Surroundings& around,
                        Problems& problems);
 

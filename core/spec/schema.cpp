@@ -1,6 +1,6 @@
-// What JSON Schema cannot say stays with the parser: conditions between keys, spellings of numbers (0x10, 1e3
-// for an integer, .inf), forms of addresses. The schema is never the stricter of the two. It uses
-// keywords that mean the same since draft 7, because editors read no newer ones.
+// The parser checks what JSON Schema cannot express: conditions between keys, spellings of numbers (0x10, 1e3
+// for an integer, .inf), forms of addresses. The schema is never stricter than the parser. It uses only
+// keywords that mean the same since draft 7, because editors support no newer ones.
 #include <charconv>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A text may be written without quotes, and look like a number. It has no control characters.
+// A text may be unquoted and look like a number. It has no control characters.
 Json any_text() {
   return {{"type", {"string", "number", "boolean"}},
           {"not", {{"pattern", "[\\u0000-\\u001f\\u007f]"}, {"type", "string"}}}};
@@ -54,8 +54,8 @@ Json duration_json(const Limits& limits) {
   return schema;
 }
 
-// A built-in preset by its name, or a file by its path; a variable may hold either. An empty model.preset is
-// none.
+// The name of a built-in preset, or the path of a file; a variable may hold either. An empty model.preset
+// means none.
 Json preset_json(const std::string& path, Json names) {
   if (path == "model.preset") names.push_back("");
   Json file = any_text();
@@ -71,7 +71,7 @@ Json one_of(const std::vector<std::string>& list) { return {{"type", "string"}, 
 Json type_json(const Field& field);
 std::string description(const Field& field);
 
-// A map of a list of them.
+// An item of a list of maps.
 Json item_json(const MapList& list) {
   Json schema = {{"type", "object"},
                  {"additionalProperties", false},
@@ -87,7 +87,7 @@ Json item_json(const MapList& list) {
   return schema;
 }
 
-// What the parser takes for the field, but for null. Null when it takes nothing yet.
+// The values that the parser accepts for the field, except null. Null if it accepts none yet.
 Json type_json(const Field& field) {
   const Limits& limits = field.limits;
   return std::visit(
@@ -145,7 +145,7 @@ Json type_json(const Field& field) {
       field.storage);
 }
 
-// `~` over what a base says.
+// Allows `~`, which removes a base's value.
 void allow_null(Json& schema) {
   if (schema.contains("anyOf")) {
     schema["anyOf"].push_back({{"type", "null"}});
@@ -177,10 +177,10 @@ std::string key_of(const std::string& path) {
   return section.empty() ? path : path.substr(section.size() + 1);
 }
 
-// The map of keys below `schema`: itself, or one of its forms.
+// The map form of `schema`: itself, or one of its alternatives.
 Json& map_form(Json& schema) { return schema.contains("anyOf") ? schema["anyOf"][1] : schema; }
 
-// The section at `path`, made with those around it.
+// The section at `path`; creates it and its parents.
 Json& section_at(Json& root, const std::string& path) {
   if (path.empty()) return root;
   Json& sections = map_form(section_at(root, section_of(path)))["properties"];
@@ -192,7 +192,7 @@ Json& section_at(Json& root, const std::string& path) {
   return sections[key];
 }
 
-// Keys that a job which extends nothing must have. A preset of the model may give the model's.
+// Keys required in a job that extends nothing. A model preset may provide the model's keys.
 Json required_keys(const std::vector<Field>& fields) {
   Json schema = {{"required", Json::array()}, {"properties", Json::object()}};
   for (const Field& field : fields) {

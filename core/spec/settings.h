@@ -11,21 +11,21 @@
 
 namespace trainerd::core::spec {
 
-/// A key's value that does not come from the job's own files.
+/// A key's value from outside the job's files.
 struct Setting {
   std::string path;  ///< "optimizer.lr"
   Node value;
   Place place = {};  ///< of the key
 };
 
-/// Whether all of a job is checked, or each value alone: what is missing may come from elsewhere.
+/// Check the whole job, or only each value by itself (missing keys may come from elsewhere).
 enum class Checked : std::uint8_t { job, values };
 
-/// What is merged with a job's file, beside the files that it extends.
+/// Values to merge with a job's file, besides the files that it extends.
 struct Layers {
   std::vector<std::string> overrides = {};  ///< "a.b=value" texts, over the file
   std::vector<Setting> over = {};           ///< over those
-  std::vector<Setting> below = {};          ///< where nothing else gives the key
+  std::vector<Setting> below = {};          ///< used if nothing else gives the key
   Checked checked = Checked::job;
 };
 
@@ -35,8 +35,8 @@ struct JobText {
   std::string name;
 };
 
-/// As `parse_job` (spec.h), with more layers; adds the problems to `problems` in place of throwing. The job
-/// means nothing where there are some. Places of settings are of sources that `problems` knows.
+/// Like `parse_job` (spec.h), with more layers. Problems go to `problems` instead of being thrown; if there
+/// are any, the job must not be used. Places of settings refer to sources of `problems`.
 job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surroundings& around,
                          Problems& problems);
 

@@ -40,11 +40,11 @@ std::set<std::string> text_keys(const std::vector<Field>& fields) {
 
 namespace {
 
-/// The job as it is written: the file over those that it extends, and what goes over it. `whole`: every file
-/// could be read.
+/// The job as written: its file merged over the files that it extends, and settings over it. `whole`: all
+/// files could be read.
 struct Written {
   Node root;
-  std::vector<Node> replaced;  ///< of the files: no part of the job, but to be checked like it
+  std::vector<Node> replaced;  ///< replaced values of the files: not part of the job, but checked like it
   bool whole = false;
 };
 
@@ -63,7 +63,7 @@ Written written_job(const JobText& file, const Layers& layers, const Surrounding
   root.place = empty ? Place{source, 1, 1} : root.place;
   Bases bases = merge_bases(root, {file.name, around.directory}, around.environment, problems);
   job.replaced = std::move(bases.replaced), job.whole = bases.whole;
-  // An empty file stays an error, whatever goes over it.
+  // An empty file is an error, even with overrides.
   if (empty) return job;
   for (const std::string& argument : layers.overrides) apply_override(root, argument, problems);
   for (const Setting& setting : layers.over)
@@ -74,7 +74,7 @@ Written written_job(const JobText& file, const Layers& layers, const Surrounding
   return job;
 }
 
-// Files that a job reads, relative to its own file.
+// Makes the paths of a job's data files relative to its own file.
 void anchor_files(job::JobSpec& job, const std::string& directory) {
   std::vector<std::vector<std::string>*> lists{&job.data.train, &job.data.valid, &job.data.mask,
                                                &job.data.valid_mask};
@@ -98,7 +98,7 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   Written written = written_job(file, layers, around, problems);
   Node& root = written.root;
   job::JobSpec job;
-  if (!written.whole && root.kind == Node::Kind::nothing) return job;  // no YAML document
+  if (!written.whole && root.kind == Node::Kind::nothing) return job;  // not a YAML document
   std::vector<Field> fields = fields_of(job);
   expand_texts(root, text_keys(fields), around.environment, problems);
   const std::optional<int> preset = merge_preset(root, problems);
@@ -111,7 +111,7 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
     std::vector<Field> of_unused = fields_of(unused);
     read_fields(replaced, of_unused, problems);
   }
-  // What is missing may be in the file that could not be read.
+  // Missing keys may be in the file that could not be read.
   if (!written.whole || layers.checked == Checked::values) return job;
   resolve_automatic(job, places, around, problems);
   if (!around.directory.empty()) anchor_files(job, around.directory);

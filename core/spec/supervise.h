@@ -7,7 +7,7 @@
 
 namespace trainerd::core::spec {
 
-/// Of keys of `supervise` that contradict each other.
+/// Problems of `supervise` keys that contradict each other.
 std::vector<KeyProblem> supervise_problems(const job::JobSpec& job);
 
 }  // namespace trainerd::core::spec

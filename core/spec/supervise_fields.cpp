@@ -13,7 +13,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-// A machine with much to do schedules a thread late: below these every node would be lost sooner or later.
+// A busy machine schedules threads late: with lower values every node would be lost sooner or later.
 constexpr double kMinDeadSeconds = 1;
 constexpr double kMaxDeadSeconds = 3600;
 constexpr double kMinBeatSeconds = 0.05;
@@ -23,10 +23,10 @@ constexpr double kMaxHangFactor = 1e6;
 constexpr double kMaxHashSteps = 1e12;
 constexpr double kMinSpikeWindow = 16, kMaxSpikeWindow = 1 << 16, kMaxSpikeActions = 1e9;
 
-// Between the agents of several nodes. After the other keys of `cluster`.
+// Keys for several nodes' agents. Must come after the other keys of `cluster`.
 void add_heartbeats(FieldTable& t, job::JobSpec& job) {
   job::SuperviseOptions& s = job.supervise;
-  // How many nodes a preset's ranks need shows later.
+  // The number of nodes of a preset's job is known only later.
   const bool one = job.cluster.nodes == 1 && job.cluster.preset == "local";
   const std::string one_node = "cluster.nodes is 1: there is no other node";
   t.add("cluster.failures.spares", &job.cluster.spares,
@@ -69,7 +69,7 @@ void add_heartbeats(FieldTable& t, job::JobSpec& job) {
       .idle_if(one, one_node);
 }
 
-/// The other name of a key: the resolved job has the first one (compose.h).
+/// The second name of a key; the resolved job has the primary one (compose.h).
 void add_restarts(FieldTable& t, job::JobSpec& job) {
   t.add("supervise.restarts", &job.restarts, "the same key as `restarts`; give one of them")
       .between(0, kMaxRestarts)
@@ -121,7 +121,7 @@ void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
       .between(0, kMaxHashSteps);
 }
 
-// What a step computes, judged before its update. Sections of their own: after all plain keys of
+// Keys of checks on a step before its update. These are sections, so they must come after all plain keys of
 // `supervise`.
 void add_judgement(FieldTable& t, job::JobSpec& job) {
   job::SuperviseOptions& s = job.supervise;
@@ -166,7 +166,7 @@ void add_judgement(FieldTable& t, job::JobSpec& job) {
       .idle_if(!lists(job::SpikeAction::rollback), "supervise.spikes.policy has no rollback");
 }
 
-/// Of the policy's words.
+/// Problem of the policy's words; empty: none.
 std::string policy_problem(const std::vector<std::string>& policy) {
   for (std::size_t i = 0; i < policy.size(); ++i) {
     if (std::find(job::kSpikeWords.begin(), job::kSpikeWords.end(), policy[i]) == job::kSpikeWords.end())

@@ -23,7 +23,7 @@ std::string absolute_source(const std::string& path, const std::string& director
   return fs::absolute(fs::exists(beside, ignored) ? beside : fs::path(path)).lexically_normal().string();
 }
 
-/// The keys that a job would have to give for such a model, as its file would.
+/// The keys for such a model, in the form of a job file.
 Node keys_of(const job::ModelOptions& model, const std::string& name, Problems& problems) {
   job::JobSpec job;
   job.model = model;
@@ -63,7 +63,7 @@ void check_weights_source(const job::ModelOptions& model, const hf::WeightSource
     const auto place = places.find(key);
     problems.add(place == places.end() ? Place{} : place->second, key, what);
   };
-  // As they will be settled: a key may say what is the default of a model without it.
+  // Compares settled options: a key may give what is the default of a model without it.
   const auto settled = [](job::ModelOptions options) {
     settle_model(options);
     return model::model_identity(options);

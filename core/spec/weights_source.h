@@ -10,13 +10,13 @@
 
 namespace trainerd::core::spec {
 
-/// Where the tree has `model.from`: makes the path absolute, as it is relative to the directory of `around`
-/// or else to the working directory, and puts the source's `model` keys below those of the job. A problem
-/// where there are no weights at the path, or none that can be trained. Null: there is no source.
+/// If the tree has `model.from`: makes the path absolute (relative to the directory of `around`, or to the
+/// working directory) and merges the source's `model` keys below those of the job. A problem if there are no
+/// weights at the path, or none that can be trained. Null: there is no source.
 std::unique_ptr<hf::WeightSource> merge_weights_source(Node& root, const Surroundings& around,
                                                        Problems& problems);
 
-/// Every key of `model` that says something else than the source becomes a problem with both values.
+/// Reports every `model` key that contradicts the source, with both values.
 void check_weights_source(const job::ModelOptions& model, const hf::WeightSource& weights,
                           const Places& places, Problems& problems);
 

@@ -15,7 +15,7 @@
 namespace trainerd::core::spec {
 namespace {
 
-// Plain where no YAML reader could take it for anything but this text, in double quotes otherwise.
+// Plain if every YAML reader takes it for this text, else in double quotes.
 std::string text_yaml(const std::string& text) {
   const auto letter = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '/' || c == '_';
@@ -67,7 +67,7 @@ std::string list_yaml(const std::vector<double>& numbers) {
 
 std::string value_yaml(const Field& field);
 
-// "{path: [a.bin], weight: 0.7}": what is at its default is left out.
+// "{path: [a.bin], weight: 0.7}", without default values.
 std::string map_yaml(const std::vector<Field>& fields, const std::vector<Field>& plain) {
   std::string out;
   for (std::size_t i = 0; i < fields.size(); ++i) {
@@ -87,7 +87,7 @@ std::string list_yaml(const MapList& list) {
   return out.empty() ? out : "[" + out + "]";
 }
 
-// The value as YAML; empty for what is not written.
+// The value as YAML; empty if it is not written.
 std::string value_yaml(const Field& field) {
   return std::visit(
       Overloaded{
@@ -141,7 +141,7 @@ std::string limits_markdown(const Limits& l) {
   };
   std::string out;
   if (bounded(l.low)) out += (l.above_low ? ", > " : ", >= ") + plain(l.low);
-  // The very large limits only guard arithmetic: they tell a reader nothing.
+  // Very large limits only guard arithmetic and do not help a reader.
   if (bounded(l.high) && l.high <= 3) out += (l.below_high ? ", < " : ", <= ") + plain(l.high);
   return out;
 }
@@ -184,7 +184,7 @@ std::string default_markdown(const Field& field) {
   return value.empty() ? "" : code(value);
 }
 
-// Values that have a name.
+// The values with a name.
 std::vector<std::string> words_of(const Field& field) {
   if (!field.allowed.empty()) return field.allowed;
   if (auto names = preset_names_at(field.path); !names.empty()) return names;
@@ -220,13 +220,13 @@ std::string number_text(double x) {
 std::string to_yaml(const job::JobSpec& job) {
   job::JobSpec copy = job;
   std::string out;
-  std::string section;  // whose heading was written last
+  std::string section;  // the section of the last heading
   for (const Field& field : fields_of(copy)) {
     const std::string value = field.idle.empty() && field.written ? value_yaml(field) : "";
     if (value.empty()) continue;
     const std::string own = section_of(field.path);
     if (own != section) {
-      // Headings of every level that the last key was not in.
+      // Writes headings of all levels that the last key was not in.
       for (std::size_t end = own.find('.');; end = own.find('.', end + 1)) {
         const std::string level = own.substr(0, end);
         if (!level.empty() && !(section + ".").starts_with(level + "."))
@@ -258,7 +258,7 @@ std::string reference_markdown() {
   std::string section = "?";
   for (const Field& field : fields_of(defaults)) {
     if (!in_reference(field)) continue;
-    // A key that is also a section (`precision`) heads its own table.
+    // A key that is also a section (`precision`) starts its own table.
     const bool own_table = std::holds_alternative<RecipeName>(field.storage);
     const std::string group = own_table ? field.path : section_of(field.path);
     if (group != section) {

@@ -12,7 +12,7 @@
 namespace trainerd::core::sweep {
 namespace {
 
-// What separates the two kinds of draws where they have one seed.
+// Separates the two kinds of draws with the same seed.
 constexpr std::uint64_t kShiftStream = 1;
 
 double rounded(double x) {
@@ -38,7 +38,7 @@ double sobol_unit(std::uint64_t seed, const std::string& key, std::uint32_t inde
 
 std::string drawn_text(const DrawRange& range, double unit) {
   const bool integer = range.kind == DrawKind::integer;
-  // An integer stands for the numbers from it to the next.
+  // An integer represents the numbers from it up to the next.
   const double low = range.low, high = integer ? range.high + 1 : range.high;
   const double x = range.log ? std::exp(std::log(low) + unit * (std::log(high) - std::log(low)))
                              : low + unit * (high - low);

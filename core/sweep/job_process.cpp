@@ -19,7 +19,7 @@ namespace {
 
 constexpr int kNotStarted = 127;
 
-/// This process's environment with `over` over it.
+/// This process's environment, overridden by `over`.
 std::vector<std::string> environment_with(const std::vector<std::string>& over) {
   std::vector<std::string> all = over;
   for (char** entry = environ; *entry != nullptr; ++entry) {
@@ -49,13 +49,13 @@ JobProcess::JobProcess(const Command& command) {
   const pid_t parent = ::getpid();
   sigset_t none;
   sigemptyset(&none);
-  // Not posix_spawn, which cannot ask for the parent-death signal. Calls that are safe after a fork alone.
+  // posix_spawn cannot set the parent-death signal. After the fork only async-signal-safe calls are allowed.
   pid_ = ::fork();
   if (pid_ < 0) throw base::device_error("cannot start a job: " + base::errno_text(errno));
   if (pid_ == 0) {
     ::setpgid(0, 0);
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (::getppid() != parent) ::_exit(kNotStarted);  // the parent has died before that
+    if (::getppid() != parent) ::_exit(kNotStarted);  // the parent died before the call
     ::dup2(nothing.get(), STDIN_FILENO);
     ::dup2(log.get(), STDOUT_FILENO);
     ::dup2(log.get(), STDERR_FILENO);

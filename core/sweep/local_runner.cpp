@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kLookAgainMilliseconds = 100;
 
-/// Whether a run has the output directory.
+/// True if a run holds the output directory.
 bool is_held(const std::string& directory) {
   const base::UniqueFd lock = base::open_regular(directory + "/.lock");
   return lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -82,7 +82,7 @@ void LocalRunner::start(std::size_t job, std::optional<std::int64_t> stop_after)
   options_.say(sweep_.jobs[job].name + " started" + set_text(sweep_.jobs[job]));
 }
 
-/// A share of the CUDA devices, where several jobs have them at once.
+/// Selects a share of the CUDA devices if several jobs run at once.
 std::vector<std::string> LocalRunner::environment_of(std::size_t slot) const {
   const std::size_t share = options_.cuda_devices.size() / slot_taken_.size();
   if (slot_taken_.size() == 1 || share == 0) return {};
@@ -92,7 +92,7 @@ std::vector<std::string> LocalRunner::environment_of(std::size_t slot) const {
   return {"CUDA_VISIBLE_DEVICES=" + devices};
 }
 
-/// Jobs get the same request: they save, and stop.
+/// Passes the request on to the jobs, which save and stop.
 void LocalRunner::on_signal() {
   const int signal = run::read_signal(options_.signal_fd);
   if (signal == 0) return;

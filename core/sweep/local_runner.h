@@ -10,14 +10,14 @@
 
 namespace trainerd::core::sweep {
 
-/// Runs jobs as processes of this machine, as many at once as the sweep says. Each of those at once has its
-/// own CUDA devices.
+/// Runs jobs as processes on this machine, `at_once` of them at a time. Each gets its own share of the CUDA
+/// devices.
 class LocalRunner final : public JobRunner {
  public:
   struct Options {
     std::string executable;
-    int signal_fd = -1;                          ///< a signalfd for the signals that ask for a stop
-    std::vector<std::string> cuda_devices = {};  ///< of this process, as CUDA_VISIBLE_DEVICES names them
+    int signal_fd = -1;                          ///< a signalfd for the signals that request a stop
+    std::vector<std::string> cuda_devices = {};  ///< this process's, as in CUDA_VISIBLE_DEVICES
     std::function<void(const std::string&)> say;
   };
   LocalRunner(const Sweep& sweep, Options options);

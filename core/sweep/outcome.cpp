@@ -46,7 +46,7 @@ JobRecord read_record(const std::string& directory, std::int64_t last_step) {
     record.step = step.step, record.loss = step.loss;
     speeds.push_back(step.tokens_per_second);
   });
-  std::int64_t evaluated = -1;  // a run that began again may tell of a step twice
+  std::int64_t evaluated = -1;  // a restarted run may report a step twice
   io::read_event_log(directory + "/events.jsonl", last_step, [&](const io::EventRecord& event) {
     const auto* evaluation = std::get_if<io::EvaluationRecord>(&event);
     if (evaluation != nullptr && evaluation->step >= evaluated)

@@ -10,45 +10,44 @@
 
 namespace trainerd::core::sweep {
 
-/// What became of a job. `open`: it has not ended.
+/// Result of a job. `open`: it has not ended.
 enum class JobStatus : std::uint8_t { open, done, failed, refused, stopped_early };
 /// "done", "failed", "unfinished", ...
 const char* name_of(JobStatus status);
 
-/// What a job's own records say of it, up to a step.
+/// Summary of a job's own records up to a step.
 struct JobRecord {
   std::int64_t step = 0;
-  std::optional<double> loss;             ///< of that step
-  std::optional<double> validation_loss;  ///< the last
-  double tokens_per_second = 0;           ///< median of all steps; 0: none
+  std::optional<double> loss;             ///< loss at that step
+  std::optional<double> validation_loss;  ///< last validation loss
+  double tokens_per_second = 0;           ///< median over all steps; 0: none
 };
 
-/// A job with what became of it.
+/// A job's result.
 struct JobResult {
   JobStatus status = JobStatus::open;
-  std::string reason = {};  ///< of one that failed or was refused
+  std::string reason = {};  ///< why it failed or was refused
   JobRecord record = {};
 };
 
-/// For `last_step`: all that there are.
+/// Value of `last_step` for all steps.
 inline constexpr std::int64_t kAllSteps = std::numeric_limits<std::int64_t>::max();
 
-/// Reads the records of an output directory up to step `last_step`. Throws SpecError when they cannot be
-/// read.
+/// Reads the records of an output directory up to step `last_step`. Throws SpecError if they cannot be read.
 JobRecord read_record(const std::string& directory, std::int64_t last_step);
-/// Whether the run of the directory has done all its steps, and said so.
+/// True if the directory's run has recorded that all its steps are done.
 bool run_is_done(const std::string& directory, std::int64_t steps);
-/// Why the run of the directory failed last, in one line; empty: its last word is another.
+/// Why the directory's run failed last, in one line; empty if its last record is not a failure.
 std::string failure_of(const std::string& directory);
-/// What a job is compared by at a rung; nothing: its records have not come so far.
+/// A job's metric at a rung; nothing if its records do not reach that step.
 std::optional<double> metric_at(const std::string& directory, HalvingMetric metric, std::int64_t step);
 
-/// One line for each job that has ended: results.jsonl.
+/// results.jsonl: one line for each job that has ended.
 std::string results_lines(const Sweep& sweep, const std::vector<JobResult>& results);
-/// The table of all jobs, for people, and the best of them.
+/// A human-readable table of all jobs, and the best job.
 std::string results_table(const Sweep& sweep, const std::vector<JobResult>& results);
-/// The job of the lowest validation loss, or where none was evaluated the lowest loss; of those that are
-/// done.
+/// Among completed jobs, the one with the lowest validation loss, or if none was evaluated, with the lowest
+/// loss.
 std::optional<std::size_t> best_job(const std::vector<JobResult>& results);
 
 }  // namespace trainerd::core::sweep

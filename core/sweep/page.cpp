@@ -21,9 +21,9 @@ namespace {
 using io::escape_html;
 using Json = nlohmann::ordered_json;
 
-// From here on numbers of one key are drawn on a logarithmic axis.
+// Ratio from which a key's numbers get a logarithmic axis.
 constexpr double kLogRatio = 8;
-// More values than these get round numbers at the axis.
+// Up to this many distinct values the axis has a tick at each, beyond that round numbers.
 constexpr std::size_t kMaxValueTicks = 8;
 
 constexpr const char* kTableStyle =
@@ -32,7 +32,7 @@ constexpr const char* kTableStyle =
     ".jobs tr.explained td { border-bottom: 0; } .jobs tr.reason td { padding-top: 0; white-space: normal; "
     "}\n";
 
-/// The values of a key in all jobs: numbers, or else words.
+/// The values of a key in all jobs: numbers or words.
 struct KeyValues {
   io::ParallelAxis axis;
   std::vector<std::optional<double>> of_job;
@@ -66,7 +66,7 @@ KeyValues values_of(const Sweep& sweep, const std::string& key) {
   return values;
 }
 
-/// What jobs are compared by: the validation loss where one was evaluated.
+/// True if jobs are compared by validation loss, because one was evaluated.
 bool compares_validation(const std::vector<JobResult>& results) {
   return std::any_of(results.begin(), results.end(),
                      [](const JobResult& r) { return r.record.validation_loss.has_value(); });
@@ -119,7 +119,7 @@ const char* class_of(JobStatus status) {
   return "";
 }
 
-/// Whether the value is the sweep's, not that of the base.
+/// True if the sweep sets the key, not the base.
 bool gives(const SweepJob& job, const std::string& key) {
   return std::any_of(job.set.begin(), job.set.end(), [&](const SetKey& set) { return set.path == key; });
 }

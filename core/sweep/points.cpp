@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// A key of a job as it is named in one of the maps, and its value there.
+/// A key of a job as named in one of the maps, and its value there.
 struct Named {
   std::string path;
   spec::Place place;
@@ -44,14 +44,14 @@ Json plain_json(const spec::Node& node) {
   return json;
 }
 
-/// One axis of a space of points: a key and its values, with their JSON.
+/// One axis of a grid: a key and its values with their JSON.
 struct AxisValues {
   Named key;
   std::vector<const spec::Node*> values;
   std::vector<std::string> json;
 };
 
-/// A range of numbers that a key is drawn from.
+/// A key and the range to draw it from.
 struct KeyRange {
   Named key;
   DrawRange range;
@@ -93,7 +93,7 @@ class PointMaker {
       for (std::size_t i = 0; i < axes.size(); ++i)
         add_to(point, axes[i].key, *axes[i].values[at[i]], axes[i].json[at[i]]);
       points_.push_back(std::move(point));
-      for (std::size_t i = axes.size(); i-- > 0;) {  // an odometer
+      for (std::size_t i = axes.size(); i-- > 0;) {  // counts up like an odometer
         if (++at[i] < axes[i].values.size()) break;
         at[i] = 0;
       }
@@ -108,7 +108,7 @@ class PointMaker {
               std::string(list.kind == spec::Node::Kind::list ? "an empty one" : describe(list)));
     if (too_many(static_cast<std::int64_t>(list.items.size()), list.place, "list")) return;
     for (std::size_t i = 0; i < list.items.size(); ++i) {
-      SweepPoint point;  // of an empty map: the base as it is
+      SweepPoint point;  // an empty map gives the unchanged base
       if (list.items[i].kind == spec::Node::Kind::map && list.items[i].entries.empty()) {
         points_.push_back(std::move(point));
         continue;
@@ -165,7 +165,7 @@ class PointMaker {
     point.set.push_back({key.path, json});
   }
 
-  /// The keys of a map, written as "a.b" or as maps of sections.
+  /// The keys of a map, given as "a.b" or as nested sections.
   std::vector<Named> keys_of(const spec::Node& map, const std::string& where) {
     std::vector<Named> keys;
     if (map.kind != spec::Node::Kind::map || map.entries.empty()) {
@@ -209,13 +209,13 @@ class PointMaker {
     return at == fields_.end() ? section : *at;
   }
 
-  /// As for a job's file: with the nearest key.
+  /// Reports an unknown key like in a job file, with the nearest key.
   void unknown(const std::string& path, const spec::Entry& entry) {
     spec::Problems found;
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
     spec::Node value = entry.value;
-    value.null = false;  // takes nothing away here
+    value.null = false;  // must not remove the key here
     spec::put_value(root, path, std::move(value), entry.place, found);
     read_alone(root, found);
     problems_.add_all(found);
@@ -227,10 +227,10 @@ class PointMaker {
     spec::read_fields(root, fields, found);
   }
 
-  /// The value's JSON; nothing, and problems, when the key cannot have it.
+  /// The value's JSON. Nothing, with problems, if the key cannot have it.
   std::optional<std::string> check(const Named& key, const spec::Node& value) {
-    if (value.null) return "null";  // takes the key away
-    spec::Problems found;           // its own: a key's second wrong value is reported too
+    if (value.null) return "null";  // removes the key
+    spec::Problems found;           // separate, so that a key's second wrong value is reported too
     found.add_source(file_, spec::Problems::SourceKind::file);
     spec::Node root;
     spec::put_value(root, key.path, value, key.place, found);
@@ -251,7 +251,7 @@ class PointMaker {
     return io::to_text(json);
   }
 
-  /// A value that no code honours in any job. `now` speaks of the job that has it.
+  /// Refuses a value that no job supports. `now` has the fields of the job with this value.
   static void check_word(const std::string& path, const spec::Node& value,
                          const std::vector<spec::Field>& now, spec::Problems& found) {
     for (const spec::Field& field : now)
@@ -296,7 +296,7 @@ class PointMaker {
     return range;
   }
 
-  /// Whether the key is a number that can be drawn.
+  /// The kind of a numeric key that can be drawn.
   static std::optional<DrawKind> kind_of(const std::string& path) {
     job::JobSpec job;
     for (const spec::Field& field : spec::fields_of(job)) {

@@ -11,37 +11,37 @@
 
 namespace trainerd::core::sweep {
 
-/// More are refused: each is planned, and has a directory.
+/// Maximum number of jobs: each one is planned and has a directory.
 inline constexpr std::int64_t kMaxSweepJobs = 10'000;
 
-/// A key that a sweep gives a job.
+/// A key that a sweep sets in a job.
 struct SetKey {
   std::string path;  ///< "optimizer.lr"
   std::string json;  ///< its value
 };
 
-/// What one job of a sweep has of its own.
+/// The settings of one job of a sweep.
 struct SweepPoint {
   std::vector<spec::Setting> settings;
   std::vector<SetKey> set;  ///< the same, for results
 };
 
-/// Values that are drawn from ranges: `random` or `sobol`.
+/// Values drawn from ranges: `random` or `sobol`.
 struct Draw {
   std::int64_t samples = 0;
   std::uint64_t seed = 0;
   spec::Node over;  ///< a map from a key to [low, high] or [low, high, log]
 };
 
-/// The parts of a sweep's file that make its jobs.
+/// The parts of a sweep's file that define its jobs.
 struct PointSources {
   std::optional<spec::Node> grid, list;
   std::optional<Draw> random, sobol;
 };
 
-/// The jobs of the grid (the last key changes fastest), then those of the list, the random and the Sobol
-/// draws. Each value is checked like one in a job's file, alone; what is wrong goes to `problems`, whose
-/// first source is the sweep's file `file`. A draw is a function of its seed, the key and its number.
+/// The jobs of the grid (the last key changes fastest), then of the list, the random draws and the Sobol
+/// draws. Each value is checked by itself, like in a job file. Problems go to `problems`, whose first source
+/// is the sweep's file `file`. A draw depends only on its seed, key and index.
 std::vector<SweepPoint> make_points(const PointSources& sources, const std::string& file,
                                     spec::Problems& problems);
 

@@ -13,7 +13,7 @@
 namespace trainerd::core::sweep {
 namespace {
 
-/// The last line of a log that is not empty.
+/// The last non-empty line of a log.
 std::string last_line(const std::string& path) {
   const base::UniqueFd file = base::open_read(path);
   const std::int64_t bytes = file ? base::file_bytes(file.get()) : 0;
@@ -46,7 +46,7 @@ class SweepRun {
     if (sweep_.halving && !alive_.empty())
       rungs = rung_steps(*sweep_.halving, sweep_.jobs[alive_.front()].spec.steps);
     for (const std::int64_t step : rungs) {
-      if (alive_.size() <= 1) break;  // nothing is left to compare
+      if (alive_.size() <= 1) break;  // nothing to compare
       if (!to_rung(step)) return finish();
     }
     to_end();
@@ -56,7 +56,7 @@ class SweepRun {
  private:
   const std::string& directory(std::size_t job) const { return sweep_.jobs[job].spec.output; }
 
-  /// False: the sweep was stopped.
+  /// Returns false if the sweep was stopped.
   bool to_rung(std::int64_t step) {
     const HalvingMetric metric = sweep_.halving->metric;
     std::vector<std::size_t> jobs;
@@ -104,7 +104,7 @@ class SweepRun {
     if (jobs.empty() || runner_.stop()) return;
     runner_.run(jobs, stop_after, [&](std::size_t job, std::optional<int> status) {
       JobResult& result = end_.results[job];
-      // A run that finds all its steps done writes no record of it.
+      // A run that finds all its steps done writes no record of that.
       if (reached(job) || (!stop_after && status == 0)) {
         if (!stop_after)
           result = {.status = JobStatus::done, .record = read_record(directory(job), kAllSteps)};
@@ -157,8 +157,8 @@ class SweepRun {
   const Sweep& sweep_;
   JobRunner& runner_;
   const SayLine& say_;
-  std::vector<std::size_t> alive_;            ///< not refused, and not stopped early
-  std::vector<std::optional<int>> statuses_;  ///< of those that failed
+  std::vector<std::size_t> alive_;            ///< neither refused nor stopped early
+  std::vector<std::optional<int>> statuses_;  ///< exit statuses of failed jobs
   SweepEnd end_;
 };
 

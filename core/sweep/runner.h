@@ -11,10 +11,10 @@
 
 namespace trainerd::core::sweep {
 
-/// Brings jobs of a sweep to their end, or to a step.
+/// Runs jobs of a sweep to their end, or to a step.
 class JobRunner {
  public:
-  /// `status` is the exit status, or 128 + the signal that ended the agent; none where it is not known.
+  /// `status` is the exit status, or 128 + the signal that ended the agent; nothing if unknown.
   using OnEnd = std::function<void(std::size_t job, std::optional<int> status)>;
 
   JobRunner() = default;
@@ -22,13 +22,13 @@ class JobRunner {
   JobRunner(const JobRunner&) = delete;
   JobRunner& operator=(const JobRunner&) = delete;
 
-  /// Until no job of the sweep is run by an earlier process of it. `jobs` are those that are to be run.
+  /// Waits until no earlier process of the sweep runs a job of it. `jobs` are the jobs to run.
   virtual void await_earlier(const std::vector<std::size_t>& jobs) = 0;
-  /// Runs `jobs` until each has ended; with `stop_after` they stop after that step. `on_end` is called for
-  /// each, in the order of their ends.
+  /// Runs `jobs` until each has ended; with `stop_after` they stop after that step. Calls `on_end` for each,
+  /// in the order of their ends.
   virtual void run(const std::vector<std::size_t>& jobs, std::optional<std::int64_t> stop_after,
                    const OnEnd& on_end) = 0;
-  /// The stop that was asked for meanwhile: jobs that were running have saved, and no other begins.
+  /// The stop requested meanwhile: running jobs have saved, and no other job begins.
   const std::optional<run::StopRequest>& stop() const { return stop_; }
 
  protected:

@@ -8,8 +8,8 @@
 namespace trainerd::core::sweep {
 namespace {
 
-/// The resolved job without what a sweep gives each of its jobs, and without the preset's name: a preset
-/// trains by its values alone.
+/// The resolved job without the keys that are individual to a sweep's jobs, and without the preset's name,
+/// because only a preset's values matter.
 std::string what_it_trains(const SweepJob& job) {
   job::JobSpec spec = job.spec;
   spec.name.clear();
@@ -24,7 +24,7 @@ std::string set_json(const SweepJob& job, const std::string& key) {
   return at == job.set.end() ? "" : at->json;
 }
 
-/// "optimizer.lr and seed": keys that the sweep gives the two jobs with different values.
+/// "optimizer.lr and seed": keys that the sweep sets differently in the two jobs.
 std::string differing_text(const SweepJob& one, const SweepJob& other) {
   std::vector<std::string> keys;
   for (const SweepJob* job : {&one, &other})

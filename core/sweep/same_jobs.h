@@ -7,8 +7,8 @@
 
 namespace trainerd::core::sweep {
 
-/// Lines about jobs that train the same although the sweep makes two of them: which jobs, and the keys that
-/// change nothing. A line for each set of such keys. Refused jobs are left out.
+/// Lines about different jobs of the sweep that train the same: which jobs, and the keys without effect. One
+/// line per set of such keys. Refused jobs are left out.
 std::vector<std::string> same_job_remarks(const Sweep& sweep);
 
 }  // namespace trainerd::core::sweep

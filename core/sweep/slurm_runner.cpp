@@ -20,10 +20,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// For Slurm's answers.
+// Maximum time to wait for Slurm's answers.
 constexpr double kPatienceSeconds = 600;
 
-/// Of a Slurm job that is not over, by its state.
+/// True for the state of a Slurm job that is not over.
 bool is_live(const std::string& state) {
   static const std::set<std::string> kOver = {"COMPLETED",     "FAILED",    "CANCELLED",
                                               "TIMEOUT",       "NODE_FAIL", "PREEMPTED",
@@ -39,7 +39,7 @@ SlurmRunner::SlurmRunner(const Sweep& sweep, Options options)
     : sweep_(sweep), options_(std::move(options)), sbatch_(slurm::parse_sbatch_options(sweep.sbatch)) {}
 
 void SlurmRunner::await_earlier(const std::vector<std::size_t>&) {
-  // Slurm knows which script a job is of, also where the sweep was killed before it had the job's number.
+  // Slurm knows each job's script, even if the sweep was killed before it knew the job's number.
   bool told = false;
   for (auto arrays = slurm::slurm_jobs_of(script_file()); !arrays.empty();
        arrays = slurm::slurm_jobs_of(script_file())) {
@@ -51,7 +51,7 @@ void SlurmRunner::await_earlier(const std::vector<std::size_t>&) {
 
 void SlurmRunner::run(const std::vector<std::size_t>& jobs, std::optional<std::int64_t> stop_after,
                       const OnEnd& on_end) {
-  // One script asks for one kind of resources.
+  // One script requests one kind of resources.
   std::vector<std::pair<slurm::SlurmResources, std::vector<std::size_t>>> kinds;
   for (const std::size_t job : jobs) {
     const job::JobSpec& spec = sweep_.jobs[job].spec;
@@ -88,7 +88,7 @@ void SlurmRunner::run_array(const slurm::SlurmResources& resources, const std::v
   const std::string array = slurm::submit_script(path);
   options_.say("submitted to Slurm as job " + array + ": " + std::to_string(jobs.size()) + " tasks, " +
                std::to_string(sweep_.at_once) + " at a time; their output is in " + directory);
-  std::map<std::string, std::size_t> left;  // by task
+  std::map<std::string, std::size_t> left;  // job by task
   for (std::size_t i = 0; i < jobs.size(); ++i) left[array + "_" + std::to_string(i)] = jobs[i];
   std::set<std::string> started;
   while (!left.empty()) {
@@ -109,7 +109,7 @@ void SlurmRunner::run_array(const slurm::SlurmResources& resources, const std::v
   }
 }
 
-/// None while Slurm does not answer: its controller may start anew. Throws when it does not for long.
+/// Nothing while Slurm does not answer, as its controller may be restarting. Throws if this lasts too long.
 std::optional<std::map<std::string, std::string>> SlurmRunner::states_of(const std::string& array) {
   try {
     auto states = slurm::slurm_states(array);
@@ -126,7 +126,7 @@ std::optional<std::map<std::string, std::string>> SlurmRunner::states_of(const s
 
 std::string SlurmRunner::script_file() const { return absolute(sweep_.output + "/slurm/array.sbatch"); }
 
-/// A stop of the sweep cancels its arrays: their jobs save.
+/// Waits before the next poll. A stop request cancels the arrays, so their jobs save.
 void SlurmRunner::look_again(const std::vector<std::string>& arrays) {
   pollfd fd{options_.signal_fd, POLLIN, 0};
   if (::poll(&fd, 1, static_cast<int>(1000 * options_.look_again_seconds)) <= 0) return;

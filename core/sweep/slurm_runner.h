@@ -12,18 +12,18 @@
 
 namespace trainerd::core::sweep {
 
-/// Runs jobs as tasks of Slurm arrays: one array for each kind of resources that the jobs need, one after the
-/// other. After the end of this process Slurm runs them on. The next one finds them by their script,
-/// OUTPUT/slurm/array.sbatch, and waits for them.
+/// Runs jobs as tasks of Slurm arrays, one array after the other for each kind of resources. Slurm continues
+/// to run them if this process ends. The next process finds them by their script, OUTPUT/slurm/array.sbatch,
+/// and waits for them.
 class SlurmRunner final : public JobRunner {
  public:
   struct Options {
-    std::string executable;  ///< absolute path, on the nodes
-    int signal_fd = -1;      ///< a signalfd for the signals that ask for a stop
+    std::string executable;  ///< absolute path on the nodes
+    int signal_fd = -1;      ///< a signalfd for the signals that request a stop
     std::function<void(const std::string&)> say;
     double look_again_seconds = 2;
   };
-  /// Throws SpecError for options of sbatch that an array cannot have.
+  /// Throws SpecError for sbatch options that an array cannot have.
   SlurmRunner(const Sweep& sweep, Options options);
 
   void await_earlier(const std::vector<std::size_t>& jobs) override;
@@ -35,14 +35,15 @@ class SlurmRunner final : public JobRunner {
                  std::optional<std::int64_t> stop_after, const OnEnd& on_end);
   std::optional<std::map<std::string, std::string>> states_of(const std::string& array);
   void look_again(const std::vector<std::string>& arrays);
-  /// Of every array of this sweep, and of no other job: by it the next sweep finds an array that is left.
+  /// The script file of all arrays of this sweep and of no other job. The next process finds remaining arrays
+  /// by it.
   std::string script_file() const;
 
   const Sweep& sweep_;
   Options options_;
   std::vector<slurm::SbatchOption> sbatch_;
   run::StopSignals signals_;
-  std::optional<double> silent_since_;  ///< monotonic seconds: Slurm does not answer
+  std::optional<double> silent_since_;  ///< monotonic seconds since when Slurm does not answer
 };
 
 }  // namespace trainerd::core::sweep

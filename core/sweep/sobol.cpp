@@ -10,8 +10,8 @@ namespace {
 
 constexpr int kBits = 32;
 
-/// A primitive polynomial over GF(2), its leading and last coefficients included (x^2 + x + 1 is 7), and the
-/// first direction integers, as many as its degree.
+/// A primitive polynomial over GF(2) with its leading and last coefficients (x^2 + x + 1 is 7), and its first
+/// direction integers, one per degree.
 struct Dimension {
   std::uint32_t polynomial;
   std::array<std::uint32_t, 7> first;

@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kMaxAtOnce = 1024, kMaxSteps = 1e12;
 
-/// What a file gives, before the jobs are made of it.
+/// The contents of a file, before the jobs are built.
 struct Given {
   Sweep sweep;
   std::string base;
@@ -76,7 +76,7 @@ class SweepReader {
     const std::vector<SweepPoint> points = make_points(sources(), path_, problems_);
     check_overrides(points);
     const spec::JobText base = read_base();
-    if (!problems_.none()) {  // and what is wrong in the base
+    if (!problems_.none()) {  // also reports problems of the base
       const spec::Layers layers{.overrides = arguments_.overrides, .checked = spec::Checked::values};
       if (!base.text.empty()) spec::compose_job(base, layers, around_, problems_);
       problems_.throw_if_any();
@@ -95,7 +95,7 @@ class SweepReader {
   }
   void problem(const std::string& path, const std::string& what) { problems_.add(place(path), path, what); }
 
-  /// A remark of one job is that of all.
+  /// Reports equal remarks of several jobs only once.
   static std::function<void(const std::string&)> remark_once(std::function<void(const std::string&)> remark) {
     if (!remark) return {};
     return [remark = std::move(remark),
@@ -142,7 +142,7 @@ class SweepReader {
       const std::string name = section;
       if (!has(name + ".over")) return std::nullopt;
       Draw draw = given;
-      if (problems_.bad(name + ".samples")) draw.samples = 0;  // its ranges are checked all the same
+      if (problems_.bad(name + ".samples")) draw.samples = 0;  // its ranges are still checked
       return draw;
     };
     if (has("grid")) sources.grid = given_.grid;
@@ -152,7 +152,7 @@ class SweepReader {
     return sources;
   }
 
-  /// An override that no job would have is no override.
+  /// Refuses overrides of keys that every job sets.
   void check_overrides(const std::vector<SweepPoint>& points) {
     std::set<std::string> given{"name", "output"};
     for (const SweepPoint& point : points)
@@ -195,7 +195,7 @@ class SweepReader {
     return setting;
   }
 
-  /// What this machine has for each of the jobs that run on it at once.
+  /// This machine's resources per job, for jobs that run at once.
   spec::Surroundings shared() const {
     spec::Surroundings around = around_;
     if (given_.sweep.where == SweepPlace::slurm) around.machine = arguments_.slurm_machine;
@@ -224,12 +224,13 @@ class SweepReader {
       spec::Layers layers{.overrides = arguments_.overrides, .over = points[i].settings};
       layers.over.push_back(text_setting("name", job.name, place("name")));
       layers.over.push_back(text_setting("output", sweep.output + "/jobs/" + job.name, place("output")));
-      // Jobs of a node do not take each other's ports.
+      // Jobs on one node must not use the same port.
       layers.below.push_back(text_setting("metrics.listen", "127.0.0.1:0", {source_, 1, 1}));
       spec::Problems found;
       found.add_source(path_, spec::Problems::SourceKind::file);
       job.spec = spec::compose_job(base, layers, around, found);
-      // A durable tier is of one run: a job without an output would go on from another job's checkpoints.
+      // Each run needs its own durable tier, or a job without an output would continue from another job's
+      // checkpoints.
       if (std::string& to = job.spec.checkpoint.durable.to; !to.empty())
         to += (to.ends_with('/') ? "" : "/") + job.name;
       try {
@@ -254,7 +255,7 @@ class SweepReader {
         std::max<std::int64_t>(1, around.machine().cores / parallel::make_grids(spec.parallel).dense.ranks());
   }
 
-  /// Jobs are compared at the same steps, where all have been measured.
+  /// Checks that jobs can be compared at the same steps, with their metric measured there.
   void check_halving() {
     const Sweep& sweep = given_.sweep;
     const Halving& halving = *sweep.halving;

@@ -16,7 +16,7 @@
 namespace trainerd::core::sweep {
 namespace {
 
-/// Keys in which a job of the sweep differs from what it began with, and must not.
+/// Keys in which a job differs from its start, but must not.
 std::string changes_of(SweepJob& job, const std::string& was) {
   auto changes = spec::changed_keys(was, job.spec);
   if (!changes) return "its file is no job any more";

@@ -8,11 +8,11 @@
 
 namespace trainerd::core::sweep {
 
-/// The keys that any job of the sweep sets, in the order of their first.
+/// All keys that the sweep sets in any job, in the order of their first occurrence.
 std::vector<std::string> keys_of(const Sweep& sweep);
-/// The job's value of a key: the sweep's, or else the base's or the default; null: it has none.
+/// The job's value of a key: the sweep's, else the base's or the default; null: none.
 nlohmann::ordered_json json_of(const SweepJob& job, const std::string& key);
-/// The same for people: numbers with four digits, texts without quotes; "-": it has none.
+/// The same as text: numbers with four digits, texts without quotes; "-": none.
 std::string value_of(const SweepJob& job, const std::string& key);
 
 /// ": optimizer.lr 0.001, model.hidden 64"; empty for a job that sets no key.
@@ -21,7 +21,7 @@ std::string set_text(const SweepJob& job);
 std::string first_line(const std::string& text);
 /// "1.2346"; "-" for none.
 std::string loss_text(const std::optional<double>& loss);
-/// Rows of cells in columns; the first row is the head.
+/// Formats rows of cells in columns; the first row is the header.
 std::string text_table(const std::vector<std::vector<std::string>>& rows);
 
 }  // namespace trainerd::core::sweep

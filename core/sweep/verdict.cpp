@@ -18,7 +18,7 @@ std::string share_text(std::int64_t at_once) {
   return at_once == 1 ? "" : fmt::format(" (a {}th of the node's, for at_once: {})", at_once, at_once);
 }
 
-/// Why the job of a local sweep cannot run beside the others; empty: it can, as far as devices go.
+/// Why a local sweep's job cannot run next to the others; empty if it has the devices.
 std::string lacks_devices(const job::JobSpec& job, std::int64_t at_once, std::int64_t cuda_devices) {
   if (job.cluster.nodes > 1)
     return fmt::format("cluster.nodes: {}: where: local runs each job on this machine alone",
@@ -38,7 +38,7 @@ struct Planning {
   std::int64_t cuda_devices = 0;
 };
 
-/// Why the planner refuses the job; empty: it does not. Fills in what it plans.
+/// Why the planner refuses the job; empty: it does not. Fills in the planned figures.
 std::string verdict_of(SweepJob& job, const Planning& how) {
   job::JobSpec spec = job.spec;
   std::optional<parallel::Topology> rates;

@@ -4,12 +4,12 @@
 
 namespace trainerd::core::sweep {
 
-/// Plans every job of the sweep that its keys have not refused, as `trainerd plan` does, and refuses those
-/// that do not fit: this machine, of which each of the jobs at once has its share of memory and CUDA devices,
-/// or under Slurm the cluster that the job names. `cuda_devices` are this machine's.
+/// Plans every job that is not refused yet, like `trainerd plan`, and refuses those that do not fit. They
+/// must fit their share of this machine's memory and CUDA devices (`cuda_devices`), or under Slurm the
+/// cluster that the job names.
 void plan_jobs(Sweep& sweep, std::int64_t cuda_devices);
 
-/// The jobs with the planner's verdict, for people.
+/// A human-readable table of the jobs with the planner's verdict.
 std::string dry_table(const Sweep& sweep);
 
 }  // namespace trainerd::core::sweep

@@ -7,7 +7,7 @@
 
 namespace trainerd::core::train {
 
-/// AdamW: kernels::AdamwUpdate on each part of the view.
+/// AdamW: runs kernels::AdamwUpdate on each part of the view.
 class AdamW final : public Optimizer {
  public:
   static std::vector<std::string> states() { return {"moment1", "moment2"}; }
@@ -20,7 +20,7 @@ class AdamW final : public Optimizer {
   kernels::Rounding rounding_;
   model::ParamView& view_;
   kernels::Backend& backend_;
-  double lr_factor_;                                       ///< of the schedule's learning rate
+  double lr_factor_;                                       ///< factor on the schedule's learning rate
   std::vector<std::vector<kernels::UpdateRange>> ranges_;  ///< by state part
 };
 

@@ -27,14 +27,14 @@ struct BatchLoader::State {
   Options options;
   ReadSample read;
   std::vector<Slot> slots;
-  std::int64_t total = 0;  ///< microbatches of all passes
+  std::int64_t total = 0;  ///< number of microbatches of all passes
 
   HostSample sample;
-  std::int64_t told = 0;  ///< microbatches whose samples were announced
+  std::int64_t told = 0;  ///< number of microbatches whose samples were announced
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::int64_t made = 0, taken = 0;  ///< microbatches since the first pass
+  std::int64_t made = 0, taken = 0;  ///< number of microbatches since the first pass
   bool stop = false, ended = false;
 
   Slot& slot(std::int64_t i) {
@@ -43,7 +43,7 @@ struct BatchLoader::State {
   const BatchRequest& request(std::int64_t i) const {
     return options.requests[static_cast<std::size_t>(i % static_cast<std::int64_t>(options.requests.size()))];
   }
-  /// Tells what will be read up to the microbatches that follow `i`.
+  /// Announces the samples of microbatches up to `i + announced`.
   void announce(std::int64_t i) {
     if (!options.announce) return;
     for (; told < std::min(total, i + 1 + options.announced); ++told) {
@@ -78,7 +78,7 @@ struct BatchLoader::State {
 BatchLoader::BatchLoader(Options options, ReadSample read) : state_(std::make_shared<State>()) {
   State& state = *state_;
   state.total = options.passes * static_cast<std::int64_t>(options.requests.size());
-  // One more than what is read ahead: the microbatch in use.
+  // One more than `ahead`: the microbatch in use.
   state.slots.resize(static_cast<std::size_t>(std::min(options.ahead, state.total) + 1));
   state.options = std::move(options);
   state.read = std::move(read);

@@ -9,32 +9,31 @@
 
 namespace trainerd::core::train {
 
-/// Makes the microbatches of pass after pass ahead of time, on a thread of its own: a slow disk delays a step
-/// only when it is behind by more than `ahead` microbatches.
+/// Makes the microbatches of consecutive passes ahead of time, on its own thread: a slow disk delays a step
+/// only if it is behind by more than `ahead` microbatches.
 class BatchLoader final : public BatchSource {
  public:
   struct Options {
     BatchShape shape;
-    std::vector<BatchRequest> requests;  ///< of a pass, in order: Trainer::batch_requests
-    std::int64_t passes = 0;             ///< after the last one nothing is read
-    std::int64_t samples_per_pass = 0;   ///< the global batch
-    std::int64_t ahead = 0;  ///< microbatches; 0: each is made when it is asked for, without a thread
-    /// Told of the samples of the next `announced` microbatches before one is made, each once and in the
-    /// order of their reads; on the loader's thread. None: no call. Without `ahead` it is not
-    /// called.
+    std::vector<BatchRequest> requests;  ///< requests of one pass, in order: Trainer::batch_requests
+    std::int64_t passes = 0;             ///< nothing is read after the last pass
+    std::int64_t samples_per_pass = 0;   ///< size of the global batch
+    std::int64_t ahead = 0;              ///< number of microbatches; 0: made on request, without a thread
+    /// Called for the samples of the next `announced` microbatches before one is made, for each sample once
+    /// and in reading order, on the loader's thread. None: no calls. Not called with `ahead` 0.
     std::function<void(std::int64_t sample)> announce = {};
     std::int64_t announced = 0;
   };
-  /// `read` counts samples from 0 at the first pass, and may be called by the loader's thread until the
-  /// loader is destroyed. What it owns must be safe to use for longer: see the destructor.
+  /// `read` counts samples from 0 at the first pass. The loader's thread may call it until the loader is
+  /// destroyed, and even longer if a read hangs (see the destructor).
   BatchLoader(Options options, ReadSample read);
-  /// Ends the thread. One that is inside a read which does not return is left behind, with its own copy of
-  /// `read`, after a second: a rank can end while a disk hangs.
+  /// Ends the thread. If it does not return from a read within a second, it is left behind with its own copy
+  /// of `read`, so that a rank can end while a disk hangs.
   ~BatchLoader() override;
   BatchLoader(const BatchLoader&) = delete;
   BatchLoader& operator=(const BatchLoader&) = delete;
 
-  /// An error of reading is thrown where its microbatch is asked for, not before.
+  /// A read error is thrown when its microbatch is requested, not before.
   const HostBatch& next(const BatchRequest& request) override;
 
  private:

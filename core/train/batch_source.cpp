@@ -9,7 +9,7 @@
 namespace trainerd::core::train {
 namespace {
 
-/// Sequence `i` of a microbatch is padding: it reads nothing and counts nothing.
+/// Makes a sequence padding, with weight 0.
 void pad(const BatchRequest& request, std::ptrdiff_t at, std::int64_t seq_len, HostBatch& batch) {
   std::fill_n(batch.loss_weight_T.begin() + at, seq_len, 0.0f);
   if (!request.tokens) return;
@@ -17,7 +17,7 @@ void pad(const BatchRequest& request, std::ptrdiff_t at, std::int64_t seq_len, H
   std::fill_n(batch.targets_T.begin() + at, seq_len, 0);
 }
 
-/// What the documents of a sample, whose first row is `at`, are for attention, positions and loss.
+/// Sets attention, positions and loss weights for the documents of a sample whose first row is `at`.
 void separate(const BatchShape& shape, std::ptrdiff_t at, const HostSample& sample, HostBatch& batch) {
   const auto first = static_cast<std::int32_t>(at), end = static_cast<std::int32_t>(at + shape.seq_len);
   std::int32_t begin = first;
@@ -28,14 +28,14 @@ void separate(const BatchShape& shape, std::ptrdiff_t at, const HostSample& samp
     begin = document_end;
   };
   for (const std::int32_t start : sample.starts) {
-    // A document's first token is predicted from another one's last.
+    // The input for a document's first token is the last token of another document.
     if (shape.documents > 0) batch.loss_weight_T[static_cast<std::size_t>(at + start - 1)] = 0.0f;
     if (start < shape.seq_len) close(first + start);
   }
   close(end);
 }
 
-/// Of a pair whose first row is `at`: its second document is the rejected answer.
+/// Negates the weights of the second document, the rejected answer, of a pair whose first row is `at`.
 void weigh_pair(const BatchShape& shape, std::ptrdiff_t at, const HostSample& sample, HostBatch& batch) {
   base::check(!sample.starts.empty(), "a pair is two documents");
   const auto end = batch.loss_weight_T.begin() + at + shape.seq_len;
@@ -66,7 +66,7 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
     if (!real) pad(request, at, shape.seq_len, batch);
     else if (request.tokens || shape.reads_documents()) read(number, sample);
     if (real && request.tokens) {
-      // A sample's inputs are all but its last token, its targets all but its first.
+      // A sample's inputs are all but its last token; its targets are all but its first.
       std::copy_n(sample.tokens_S1.begin(), shape.seq_len, batch.tokens_T.begin() + at);
       std::copy_n(sample.tokens_S1.begin() + 1, shape.seq_len, batch.targets_T.begin() + at);
       std::copy_n(sample.loss_weight_S.begin(), shape.seq_len, batch.loss_weight_T.begin() + at);

@@ -11,36 +11,36 @@ namespace trainerd::core::train {
 
 /// One sample in host memory.
 struct HostSample {
-  std::vector<std::int32_t> tokens_S1;  ///< seq_len + 1
-  std::vector<float> loss_weight_S;     ///< of predicting token s + 1; all 1 unless reading says otherwise
-  std::vector<std::int32_t> starts;     ///< rising: which of tokens 1 to seq_len begin a document
-  std::array<double, 2> reference{};    ///< of a pair: log-probabilities of its answers by the reference
+  std::vector<std::int32_t> tokens_S1;  ///< length seq_len + 1
+  std::vector<float> loss_weight_S;     ///< weight of predicting token s + 1; 1 unless the reader sets it
+  std::vector<std::int32_t> starts;     ///< ascending: which of tokens 1 to seq_len begin a document
+  std::array<double, 2> reference{};    ///< for a pair: the reference's log-probabilities of its answers
 };
-/// Fills one sample, whose vectors have their sizes. `sample` counts from 0 within the global batch.
+/// Fills one sample, whose vectors are already sized. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, HostSample& to)>;
 
-/// What one rank makes its microbatches from.
+/// Parameters with which a rank makes its microbatches.
 struct BatchShape {
   std::int64_t seq_len = 0;
-  std::int64_t micro = 0;  ///< sequences of a microbatch
+  std::int64_t micro = 0;  ///< sequences per microbatch
   std::int64_t dp = 1, dp_rank = 0;
-  std::int64_t global = 0;  ///< samples of the global batch; sequences beyond it are padding without weight
-  /// Of a sample at most, each a sequence of its own; 0: a sample is one sequence, whatever documents it has.
+  std::int64_t global = 0;  ///< samples per global batch; sequences beyond it are padding with weight 0
+  /// Maximum number of documents per sample, each a sequence of its own; 0: a sample is one sequence.
   std::int64_t documents = 0;
-  bool reset_positions = false;  ///< positions count from the beginning of their document
-  /// A sample is two documents, the chosen and the rejected answer of a pair, and padding. Loss weights of
-  /// the second count as negative, and what a batch weighs is its number of pairs.
+  bool reset_positions = false;  ///< positions start at 0 in each document
+  /// A sample is a pair: the documents of the chosen and the rejected answer, and padding. Loss weights of
+  /// the second are negated, and a batch's weight is its number of pairs.
   bool pairs = false;
 
   std::int64_t tokens() const { return micro * seq_len; }
-  /// That `HostBatch::cu_seqlens` has room for; those that a microbatch does not have are empty.
+  /// Number of sequences that `HostBatch::cu_seqlens` has room for; missing ones are empty.
   std::int64_t sequences() const { return micro * std::max<std::int64_t>(1, documents); }
   bool reads_documents() const { return documents > 0 || reset_positions; }
-  /// Of microbatch `m`, within the global batch.
+  /// First sample of microbatch `m`, within the global batch.
   std::int64_t first_sample(std::int64_t m) const { return (m * dp + dp_rank) * micro; }
 };
 
-/// A microbatch that a chunk's forward asks for. Chunks between the first and the last read no tokens.
+/// A request for a microbatch by a chunk's forward. Chunks between the first and the last need no tokens.
 struct BatchRequest {
   std::int64_t microbatch = 0;
   bool tokens = true;
@@ -48,31 +48,31 @@ struct BatchRequest {
   bool operator==(const BatchRequest&) const = default;
 };
 
-/// A microbatch in host memory, token-flat: the values of a Batch.
+/// A microbatch in host memory, flattened over tokens: the values of a Batch.
 struct HostBatch {
-  std::vector<std::int32_t> tokens_T, targets_T;  ///< empty where the request leaves them out
-  std::vector<std::int32_t> positions_T;          ///< within their samples, or documents
+  std::vector<std::int32_t> tokens_T, targets_T;  ///< empty if the request leaves them out
+  std::vector<std::int32_t> positions_T;          ///< within the sample, or the document
   std::vector<float> loss_weight_T;
   std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
-  std::vector<double> reference_P2;      ///< of pairs; else empty
-  double loss_weight = 0;                ///< the sum of weights, or pairs that are no padding
+  std::vector<double> reference_P2;      ///< for pairs; else empty
+  double loss_weight = 0;                ///< sum of the weights; for pairs, the number of real pairs
 };
 
-/// Makes a microbatch. `sample` is scratch. With `documents`, a token that begins a document is predicted
-/// from another one, which does not count.
+/// Makes a microbatch. `sample` is scratch. With `documents`, the prediction of a document's first token gets
+/// weight 0, because its input is from another document.
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
                 HostSample& sample, HostBatch& batch);
 
-/// Where a rank's passes get their microbatches.
+/// Source of a rank's microbatches.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
-  /// The requests of a pass come in the order of Trainer::batch_requests. Valid until the next call. Throws
-  /// what reading throws.
+  /// Requests must come in the order of Trainer::batch_requests. The result is valid until the next call.
+  /// Throws what reading throws.
   virtual const HostBatch& next(const BatchRequest& request) = 0;
 };
 
-/// Reads each microbatch when it is asked for, in any order.
+/// Reads each microbatch when it is requested, in any order.
 class SampleBatches final : public BatchSource {
  public:
   SampleBatches(const BatchShape& shape, ReadSample read) : shape_(shape), read_(std::move(read)) {}

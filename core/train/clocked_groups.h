@@ -10,14 +10,14 @@
 
 namespace trainerd::core::train {
 
-/// Sees a message before it is sent (CommCall::sent), and may change it.
+/// Sees, and may change, a message before it is sent (CommCall::sent).
 using ObserveSends =
     std::function<void(kernels::Stream&, const parallel::GroupInfo&, const parallel::CommCall&)>;
 
-/// The groups of a rank, with `clock` charged for what the compute stream spends on them: exposed
-/// communication of the axis that was awaited, but the wait for a pipeline neighbour is bubble. A group of
-/// one is free. `page`, as it is at each call, shows which group the rank waits for; `sends`, if it is not
-/// empty then, sees what the rank sends. All outlive the result.
+/// The rank's groups, wrapped so that the compute stream's time in them is charged to `clock`: as exposed
+/// communication of the awaited axis, or as bubble for the wait for a pipeline neighbour. Groups of one rank
+/// are free. `page` (read at each call) shows which group the rank waits for. `sends`, if set at the call,
+/// sees what the rank sends. All arguments must outlive the result.
 RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page,
                    const ObserveSends& sends);
 

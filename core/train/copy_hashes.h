@@ -9,9 +9,9 @@
 
 namespace trainerd::core::train {
 
-/// Hashes of what other ranks hold too, by the ranks' placement: what operators read, master weights and the
-/// optimizer's states, box by box of the logical tensors. Equal boxes have equal names on all ranks, so
-/// hashes of one name must be equal.
+/// Hashes of the state that other ranks hold too: parameters as operators read them, master weights and
+/// optimizer states, per slice of the logical tensors. Equal slices have equal names on all ranks, so hashes
+/// with the same name must be equal.
 class CopyHashes {
  public:
   explicit CopyHashes(const model::ParamStore& params);
@@ -19,7 +19,7 @@ class CopyHashes {
   /// "layers.0.down.weight [0:64, 0:88]".
   const std::vector<std::string>& names() const { return names_; }
   std::int64_t count() const { return static_cast<std::int64_t>(tensors_.size()); }
-  /// `out`: i32 [count, 2].
+  /// Writes the hashes to `out`: i32 [count, 2].
   void make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const;
 
  private:

@@ -1,4 +1,4 @@
-// The executor of the action list: the only code that knows the schedule.
+// The executor of the schedule's actions: the only code that knows the schedule.
 
 #include <algorithm>
 #include <array>
@@ -28,7 +28,7 @@ int Trainer::slot_of(const PassSchedule& schedule, const Action& action, SlotCla
 
 Tensor Trainer::received(const PassSchedule& schedule, const Action& action, SlotClass slot_class) {
   Arena& arena = memory_.slot(0, slot_class, slot_of(schedule, action, slot_class));
-  // The slot holds one tensor: taking it again gives the same place.
+  // The slot holds one tensor: taking it again returns the same place.
   arena.release(0);
   return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
 }
@@ -63,7 +63,7 @@ std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass) const {
   return requests;
 }
 
-/// Writes the microbatch to the device. Tensors of tokens that the chunk does not read stay as they are.
+/// Writes the microbatch to the device. Token tensors that the chunk does not read are not written.
 void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource& batches) {
   const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   model::Batch& batch = frame.batch;
@@ -103,7 +103,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   backend_.write_made(*compute_, to, staging_, std::ref(fill));
   page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::compute);
-  // The host has checked what it read. What the device got is another matter, and no operator would notice.
+  // The host has checked its data, but the copy on the device may differ, and no operator would notice.
   if (request.tokens)
     backend_.check_ids(*compute_, {.tokens_T = batch.tokens_T,
                                    .targets_T = batch.targets_T,
@@ -126,7 +126,7 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
   take_batch(frame, action, batches);
   frame.in_TD = {};
   if (!model.first()) {
-    // What backward needs of the input must outlive the slot it was received in.
+    // Backward needs the input longer than the slot in which it was received lives.
     frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden},
                                           MemoryTerm::activations);
     const Tensor in_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
@@ -137,10 +137,10 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
   return frame;
 }
 
-/// Every rank of the tp group has the same loss: the first counts it.
+/// Every rank of the tp group has the same loss, so only the first adds it.
 bool Trainer::adds_loss(const Chunk& chunk) const { return chunk.model.last() && params_.tp_rank() == 0; }
 
-/// Of pairs the operator itself adds what is reported.
+/// For pairs the loss operator itself adds the reported values.
 std::optional<parallel::PreferenceTarget> Trainer::preference_of(const Chunk& chunk) const {
   if (!job_.loss.dpo.on()) return std::nullopt;
   const Tensor totals = slots_[static_cast<std::size_t>(slot_)].totals;
@@ -163,8 +163,8 @@ void Trainer::add_loss(const Chunk& chunk, const model::LossTarget& loss) {
   if (loss.z_loss > 0) add(loss.z_loss_T, 3);
 }
 
-/// Of the microbatch whose losses are in `loss_T_`, on the rank that adds them. An evaluation is no step: its
-/// host may wait for the device.
+/// For the microbatch whose losses are in `loss_T_`, on the rank that adds them. The host may wait for the
+/// device, because this is an evaluation and no training step.
 void Trainer::add_sample_losses(std::int64_t microbatch) {
   const BatchShape shape = batch_shape();
   const std::int64_t first = shape.first_sample(microbatch),
@@ -187,7 +187,7 @@ void Trainer::add_sample_losses(std::int64_t microbatch) {
                                  .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count))));
 }
 
-/// Sends and receives that go out as one group.
+/// Issues sends and receives as one group.
 void Trainer::transfer(const PassSchedule& schedule, std::span<const Action> actions) {
   std::vector<parallel::Transfer> sends, receives;
   for (const Action& action : actions) {
@@ -205,8 +205,8 @@ void Trainer::transfer(const PassSchedule& schedule, std::span<const Action> act
   if (!layout_.options.overlap_p2p) land(flight.tensors.front());
 }
 
-/// Awaits the transfer that `tensor` takes part in, if one does: what was received is used, or what was sent
-/// is written anew.
+/// Waits for the transfer of `tensor`, if one is under way: before received data is used, or a sent tensor is
+/// overwritten.
 void Trainer::land(const std::byte* tensor) {
   const auto takes_part = [&](const Flight& f) {
     return std::find(f.tensors.begin(), f.tensors.end(), tensor) != f.tensors.end();
@@ -235,14 +235,14 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
            .preference = preference};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
-    // A pipeline of one rank with several chunks hands over in place.
+    // A single pipeline rank with several chunks passes tensors in place.
     const Tensor dout_TD = layout_.options.pp == 1
                                ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
                                : received(schedule, action, SlotClass::received_backward);
     land(dout_TD.data);
     return dout_TD;
   };
-  // What is sent may still be read: the result goes to the other place.
+  // The last result may still be being sent, so write to the other buffer.
   if (action.kind == ActionKind::forward || action.kind == ActionKind::forward_only) {
     std::swap(chunk.out, chunk.other_out);
     land(chunk.out.data);
@@ -250,8 +250,8 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     std::swap(chunk.din, chunk.other_din);
     land(chunk.din.data);
   }
-  // The batch is written before, and what is read back or added to a report's own place comes after: the rest
-  // is the same from microbatch to microbatch, but for where it lies.
+  // The batch is written before the list, and results are read back or added to a report after it. So the
+  // list's calls are the same for every microbatch, except for addresses.
   const auto listed = [&](const auto& walk) {
     backend_.open_list(s, {.part = parallel::to_string(action.kind),
                            .chunk = local(action.chunk),
@@ -298,7 +298,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
       frame.to_weight->release(0);
       break;
     }
-    case ActionKind::reduce_grads: break;  // each unit was reduced when its last gradient was made
+    case ActionKind::reduce_grads: break;  // each unit was reduced when its last gradient was computed
     default: base::check(false, "a transfer is not computed");
   }
   base::check(s.scratch().top() == 0, "scratch is empty between actions");

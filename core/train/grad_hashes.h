@@ -9,16 +9,16 @@
 
 namespace trainerd::core::train {
 
-/// Hashes of the reduced gradients that this rank updates its state with: equal ones of two computations of a
-/// step mean equal bits. They take the place of a second copy of the gradients.
+/// Hashes of the reduced gradients with which this rank updates its state. Two computations of a step with
+/// equal hashes have equal bits, so no second copy of the gradients is needed.
 class GradHashes {
  public:
   explicit GradHashes(const model::ParamStore& params);
 
-  /// Of the tensor that each hash is of; one cut over several buckets has several.
+  /// By hash: name of its tensor. A tensor cut over several buckets has several hashes.
   const std::vector<std::string>& names() const { return names_; }
   std::int64_t count() const { return static_cast<std::int64_t>(tensors_.size()); }
-  /// `out`: i32 [count, 2].
+  /// Writes the hashes to `out`: i32 [count, 2].
   void make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const;
 
  private:

@@ -8,11 +8,11 @@
 
 namespace trainerd::core::train {
 
-/// The microbatches of one pass as another source gives them, kept in host memory: a step that is computed
+/// Keeps the microbatches of one pass from another source in host memory, so that a step that is computed
 /// again reads the same ones.
 class KeptBatches final : public BatchSource {
  public:
-  /// `source` outlives it.
+  /// `source` must outlive it.
   explicit KeptBatches(BatchSource& source) : source_(source) {}
   const HostBatch& next(const BatchRequest& request) override {
     if (at_ == kept_.size()) kept_.push_back({request, source_.next(request)});
@@ -20,7 +20,7 @@ class KeptBatches final : public BatchSource {
     base::check(kept.request == request, "a pass asks for its microbatches in the same order again");
     return kept.batch;
   }
-  /// The next pass gets what the first one got.
+  /// The next pass gets the same microbatches again.
   void rewind() { at_ = 0; }
 
  private:

@@ -12,9 +12,9 @@ namespace {
 
 using namespace kernels;
 
-constexpr std::int64_t kShareAlign = kAlignment / 4;  // a cache line of fp32
+constexpr std::int64_t kShareAlign = kAlignment / 4;  // elements in a cache line of fp32
 
-/// tp, then the groups that a sharded state is cut over: the parts of `DataParallelGroups::part` in order.
+/// tp, then the groups that a sharded state is cut over, in the order of `DataParallelGroups::part`.
 std::vector<parallel::Communicator*> levels(const model::ParamPlacement& placement,
                                             parallel::Communicator& tp) {
   std::vector<parallel::Communicator*> groups{&tp};
@@ -24,8 +24,8 @@ std::vector<parallel::Communicator*> levels(const model::ParamPlacement& placeme
   return groups;
 }
 
-/// Calls `act(part, bucket, begin, end)` for what each part of each bucket holds of [begin, end) of the flat
-/// arrays.
+/// Calls `act(part, bucket, begin, end)` for the piece of [begin, end) of the flat arrays in each part of
+/// each bucket.
 template <class Act>
 void for_each_share(const parallel::BucketLayout& buckets, std::int64_t begin, std::int64_t end,
                     const Act& act) {
@@ -49,7 +49,7 @@ Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicat
       backend_(backend),
       ranks_(levels(view.placement(), tp)) {
   std::vector<Matrix> all = matrices();
-  // Matrices of a round cost about the same.
+  // The matrices of a round have about the same cost.
   std::stable_sort(all.begin(), all.end(), [](const Matrix& a, const Matrix& b) {
     return newton_schulz_flops(a.whole.rows, a.whole.columns) >
            newton_schulz_flops(b.whole.rows, b.whole.columns);
@@ -153,7 +153,7 @@ void Muon::orthogonalise(Stream& stream, const Round& round, const Tensor& packe
                  .matrix = x,
                  .transposed = transposed};
   backend_.copy_boxes(stream, copy);
-  // What was received is read: its place takes every other iterate.
+  // The received data has been read, so its buffer takes every other iterate.
   const Tensor result = newton_schulz(backend_, stream, x, matrix_in(packed));
   if (result.data != x.data) backend_.copy(stream, result, x);
   copy.to = CopyBoxes::To::packed;

@@ -11,14 +11,14 @@ namespace trainerd::core::train {
 
 /// Muon (K. Jordan et al., 2024): each matrix moves along its orthogonalised momentum,
 ///   w -= lr (sqrt(max(1, rows / columns)) newton_schulz(direction) + decay w),
-/// with `direction` of kernels::MomentumUpdate. Queries, keys, values, gate and up are matrices by
-/// themselves.
+/// where `direction` is that of kernels::MomentumUpdate. Queries, keys, values, gate and up are separate
+/// matrices.
 ///
-/// State, gradients and weights stay in element parts. The whole matrices of a pipeline stage are shared out
-/// over its tensor-parallel ranks and those that its state is sharded over, largest first, one for each rank
-/// and round. In a round the ranks send the owners their parts of the direction, each owner orthogonalises
-/// its matrix, and gets the parts back to where they are applied. So a matrix is computed by one rank, in one
-/// shape, whatever the layout. Whole states (ZeRO 0) are updated alike on every data-parallel rank.
+/// State, gradients and weights stay cut into element parts. The matrices of a pipeline stage are distributed
+/// over its tensor-parallel ranks and the ranks that its state is sharded over, largest first, one per rank
+/// and round. In a round the ranks send each owner their parts of its direction; each owner orthogonalises
+/// its matrix and sends the parts back. So one rank computes a matrix, in one shape, in any layout. Unsharded
+/// states (ZeRO 0) are updated redundantly on every data-parallel rank.
 class Muon final : public Optimizer {
  public:
   static std::vector<std::string> states() { return {"momentum"}; }
@@ -31,21 +31,21 @@ class Muon final : public Optimizer {
   struct Matrix {
     model::ParamId id = model::kNoParam;
     parallel::WholeMatrix whole;
-    std::vector<std::int64_t> shares;  ///< elements of each rank that the state is sharded over
+    std::vector<std::int64_t> shares;  ///< elements per rank that the state is sharded over
   };
   /// Elements of a matrix in one of this rank's state parts.
   struct Piece {
     std::size_t part = 0;
-    std::int64_t begin = 0, count = 0;  ///< of the part
-    std::int64_t at = 0;                ///< in what is sent
+    std::int64_t begin = 0, count = 0;  ///< in the part
+    std::int64_t at = 0;                ///< in the send buffer
     std::vector<kernels::UpdateRange> ranges;
     float scale = 1;
   };
   struct Round {
     std::int64_t share = 0;  ///< elements that a rank sends to an owner
     std::vector<Piece> pieces;
-    /// This rank's own matrix: its boxes in what it receives, and all in what it sends back. Without rows:
-    /// none.
+    /// This rank's own matrix; 0 rows: none. `boxes` are in the receive buffer, `all_boxes` in the send
+    /// buffer.
     std::int64_t rows = 0, columns = 0;
     std::vector<kernels::MatrixBox> boxes, all_boxes;
   };
@@ -60,7 +60,7 @@ class Muon final : public Optimizer {
   kernels::Rounding rounding_;
   model::ParamView& view_;
   kernels::Backend& backend_;
-  parallel::RankLevels ranks_;  ///< tp, then what the state is sharded over
+  parallel::RankLevels ranks_;  ///< tp, then the ranks that the state is sharded over
   std::vector<Round> rounds_;
 };
 

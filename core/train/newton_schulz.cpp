@@ -30,7 +30,7 @@ Tensor newton_schulz(Backend& backend, Stream& stream, const Tensor& x_MN, const
   for (int step = 0; step < kNewtonSchulzSteps; ++step) {
     backend.linear_fprop(stream,
                          {.x_TC = x, .weight = {x, {}}, .bias_N = {}, .addend_TN = {}, .y_TN = gram_MM});
-    // poly = c (A A + b / c A): products add to what is there.
+    // poly = c (A A + b / c A): the GEMM accumulates.
     backend.scale(stream, {.x = gram_MM, .factor = kB / kC, .out = poly_MM});
     backend.linear_dgrad(
         stream, {.dy_TN = gram_MM, .weight = {gram_MM, {}}, .dx_TC = poly_MM, .mode = WriteMode::accumulate});

@@ -14,7 +14,7 @@ bool adapts(const job::LoraOptions& lora, std::initializer_list<std::string_view
                      [&](std::string_view name) { return lora.adapts(name); });
 }
 
-/// "attention" of "layers.3.attn_out.weight".
+/// "attention" for "layers.3.attn_out.weight".
 std::string kind_of(std::string_view parameter) {
   if (parameter.starts_with("embed.") || parameter.starts_with("positions.")) return "embedding";
   if (parameter.starts_with("head.")) return "head";
@@ -26,7 +26,7 @@ std::string kind_of(std::string_view parameter) {
   return parameter.find(".lora_") != std::string_view::npos ? "adapters." + half : half;
 }
 
-/// "layers.3" of "layers.3.attn_out.weight".
+/// "layers.3" for "layers.3.attn_out.weight".
 std::string layer_of(std::string_view parameter) {
   if (!parameter.starts_with(kLayers))
     return parameter.starts_with("embed.") || parameter.starts_with("positions.") ? "embedding" : "head";

@@ -10,18 +10,18 @@
 
 namespace trainerd::core::train {
 
-/// Groups of a model's trainable parameters, of which each has a gradient norm. They are those of the whole
-/// model, the same on every rank.
+/// Groups of a model's trainable parameters, each with its own gradient norm. They cover the whole model and
+/// are the same on every rank.
 class NormGroups {
  public:
-  /// None where the options ask for no norms.
+  /// No groups if the options request no norms.
   NormGroups(const io::GroupNormOptions& options, const job::ModelOptions& model);
 
-  /// By kind "embedding" (positions included), "attention", "mlp", "norm", "head"; with LoRA
-  /// "adapters.attention", "adapters.mlp". By layer "embedding", "layers.0", ..., "head" (the last norm
-  /// included). A tied head is the embedding.
+  /// By kind: "embedding" (with positions), "attention", "mlp", "norm", "head"; with LoRA
+  /// "adapters.attention", "adapters.mlp". By layer: "embedding", "layers.0", ..., "head" (with the final
+  /// norm). A tied head belongs to the embedding.
   const std::vector<std::string>& names() const { return names_; }
-  /// The place in `names` of the group that a trainable parameter is in, by its name in checkpoints.
+  /// Index in `names` of a trainable parameter's group, by the parameter's checkpoint name.
   std::int32_t of(std::string_view parameter) const;
 
  private:

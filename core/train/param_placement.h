@@ -8,7 +8,7 @@
 
 namespace trainerd::core::train {
 
-/// Where a rank stands for its parameters in a layout. Its groups outlive the placement.
+/// A rank's groups and roles for its parameters in a layout. The groups must outlive the placement.
 model::ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
                                       std::int64_t microbatches);
 

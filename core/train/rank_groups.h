@@ -22,20 +22,20 @@ class RankGroups {
  public:
   RankGroups(const parallel::Layout& layout, std::int64_t rank, const job::ModelOptions& model,
              parallel::World& world, kernels::Backend& backend);
-  /// The same groups, each seen through another communicator.
+  /// The same groups, each wrapped in another communicator.
   RankGroups(const RankGroups& inner,
              const std::function<std::unique_ptr<parallel::Communicator>(parallel::Group group,
                                                                          parallel::Communicator&)>& wrap);
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *find(parallel::Group::tp); }
-  /// The data-parallel ranks, in the levels of the layout.
+  /// The data-parallel ranks, by the layout's levels.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
   parallel::Communicator& pp() const { return *find(parallel::Group::pp); }
   parallel::Communicator& world() const { return *find(parallel::Group::world); }
-  /// Null when every key and value head is held by one rank of the tp group.
+  /// Null if each key and value head is on one rank of the tp group only.
   parallel::Communicator* kv() const { return find(parallel::Group::kv); }
-  /// Null when no embedding is held at both ends of the pipeline, or this rank is at neither.
+  /// Null if there is no tied embedding at both ends of the pipeline, or this rank is at neither end.
   parallel::Communicator* tied() const { return find(parallel::Group::tied); }
 
  private:

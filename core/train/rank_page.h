@@ -13,17 +13,17 @@
 
 namespace trainerd::core::train {
 
-/// What a rank does.
+/// What a rank is doing.
 enum class Activity : std::uint8_t {
-  none,          ///< its process has not come so far
-  load,          ///< builds its world, opens data, loads its state
+  none,          ///< its process has not reached `load` yet
+  load,          ///< connects to its groups, opens data, loads its state
   between,       ///< between two steps
   data_wait,     ///< waits for a microbatch
   forward,       ///< of a chunk and a microbatch
-  backward,      ///< likewise, or the weight gradients alone
-  reduce_grads,  ///< waits for the reductions of its gradients
-  optimizer,     ///< the norm over all ranks, and the update
-  report,        ///< the host waits for what the step left on the device
+  backward,      ///< the same; also the weight gradients alone
+  reduce_grads,  ///< waits for its gradients' reductions
+  optimizer,     ///< gradient norm over all ranks, and the update
+  report,        ///< the host waits for the step's results on the device
   evaluation,    ///< of a microbatch
   snapshot,      ///< copies its state
   agent_wait,    ///< waits for the agent, which writes checkpoints
@@ -34,9 +34,9 @@ inline constexpr std::size_t kActivities = 14;
 /// "forward", ...
 const char* name_of(Activity activity);
 
-/// What a rank does now, since when, and how long that takes, in memory that another process may read at any
-/// moment. Written by the rank's main thread alone, by relaxed stores, so that it costs a step nothing; a
-/// reader may see one change without the next. All zeros is the initial state.
+/// A rank's current activity, its start, and durations, in memory that another process may read at any time.
+/// Only the rank's main thread writes it, by relaxed stores, at negligible cost per step; a reader may see
+/// one change without the next. All zeros is the initial state.
 class RankPage {
  public:
   static constexpr std::size_t kSteps = 32, kDurations = 16;
@@ -52,7 +52,7 @@ class RankPage {
     put(since_, now);
     beat(now);
   }
-  /// The main thread issues or awaits an operation of the group, until `resume`.
+  /// The main thread issues an operation of the group or waits for one, until `resume`.
   void wait(parallel::Group group) {
     put(waits_, static_cast<std::uint8_t>(1 + static_cast<int>(group)));
     beat(base::monotonic_seconds());
@@ -71,7 +71,7 @@ class RankPage {
     enter(Activity::between);
   }
 
-  /// Rises with every change.
+  /// Increases with every change.
   std::uint64_t beats() const { return get(beats_); }
   double beat_at() const { return get(beat_at_); }
   Activity activity() const { return static_cast<Activity>(get(activity_)); }
@@ -83,9 +83,9 @@ class RankPage {
     const std::uint8_t waits = get(waits_);
     return waits == 0 ? std::nullopt : std::optional(static_cast<parallel::Group>(waits - 1));
   }
-  /// Done since the rank's process began.
+  /// Number of steps since the rank's process began.
   std::int64_t steps() const { return get(steps_); }
-  /// Median of the latest kSteps; 0: none was done.
+  /// Median of the latest kSteps; 0 if there is none.
   double median_step_seconds() const {
     std::vector<float> latest;
     for (std::size_t i = 0; i < std::min(kSteps, static_cast<std::size_t>(steps())); ++i)
@@ -95,7 +95,7 @@ class RankPage {
     std::nth_element(latest.begin(), middle, latest.end());
     return static_cast<double>(*middle);
   }
-  /// Of the latest kDurations of this kind that are over.
+  /// Longest of the latest kDurations completed activities of this kind.
   double longest_seconds(Activity activity) const {
     const auto kind = static_cast<std::size_t>(activity);
     float longest = 0;
@@ -124,8 +124,8 @@ class RankPage {
   Shared<double> beat_at_{}, since_{};
   Shared<std::int64_t> step_{}, steps_{};
   Shared<int> chunk_{}, microbatch_{};
-  Shared<std::uint8_t> activity_{}, waits_{};                 ///< waits_: 1 + group; 0: for none
-  std::array<Shared<std::uint32_t>, kActivities> entered_{};  ///< and left
+  Shared<std::uint8_t> activity_{}, waits_{};                 ///< waits_: 1 + group; 0: no group
+  std::array<Shared<std::uint32_t>, kActivities> entered_{};  ///< number of times it was entered and left
   std::array<Shared<float>, kSteps> step_seconds_{};
   std::array<std::array<Shared<float>, kDurations>, kActivities> durations_{};
   static_assert(Shared<double>::is_always_lock_free && Shared<std::uint64_t>::is_always_lock_free);

@@ -23,9 +23,9 @@ std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::
           parallel::color_receives(actions, shape, ActionKind::recv_backward)};
 }
 
-/// About what a chunk keeps of a microbatch, in inputs of a layer: a layer keeps 17 of them (Korthikanti et
-/// al., 2022, equation 1, without attention's scores), or the one from which it is made again. What embedding
-/// and head add is not more than a few, and less than a pool of their own would take.
+/// Approximate size of what a chunk keeps of a microbatch, in units of a layer's input: 17 per layer
+/// (Korthikanti et al., 2022, equation 1, without attention scores), or 1 with full recompute. Embedding and
+/// head add only a few, less than a separate pool would take.
 std::int64_t kept_of(const job::RecomputeOptions& recompute, const parallel::ChunkSpan& span) {
   std::int64_t kept = 0;
   for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)

@@ -13,7 +13,7 @@ namespace {
 
 using namespace kernels;
 
-// Read or written at once: a tensor of any size passes through this much of host memory.
+// Bytes read or written at once: tensors of any size pass through a host buffer of this size.
 constexpr std::int64_t kStagingBytes = std::int64_t{64} << 20;
 
 std::vector<std::int64_t> to_vector(const Shape& shape) {
@@ -23,9 +23,9 @@ std::vector<std::int64_t> to_vector(const Shape& shape) {
 }  // namespace
 
 Snapshot::Snapshot(const model::ParamStore& params) {
-  std::map<std::string, int> boxes;  // of each logical tensor in this file
+  std::map<std::string, int> boxes;  // number of slices of each logical tensor in this file
   std::vector<io::StoredTensor> stored;
-  // `array_of` gives the array that a state part's elements lie in.
+  // `array_of` returns the array with a state part's elements.
   const auto add = [&](const model::ParamView& view, const std::string& prefix, const auto& array_of) {
     for (const model::StateRun& run : view.state_runs()) {
       const model::ParamInfo& info = params.info(run.id);
@@ -101,7 +101,7 @@ void Snapshot::load_and_share(Backend& backend, Stream& stream, io::CheckpointRe
   const auto read = [&](const io::TensorSlice& box, std::span<std::byte> out) { reader.read(box, out); };
   for (const Part& part : parts_)
     if (part.trainable && part.view->saves_state()) load_part(backend, stream, part, read, staging);
-  // Ranks that hold the same state have the same parts of it, in the same order.
+  // Ranks with equal state have the same parts, in the same order.
   for (const Part& part : parts_) {
     if (!part.trainable) continue;
     for (parallel::Communicator* group : part.view->replica_groups())
@@ -160,7 +160,7 @@ void require_same_identity(const std::string& path, const std::map<std::string, 
                            const job::JobSpec& job) {
   std::string differences;
   std::map<std::string, std::string> now = checkpoint_identity(job);
-  // Versions without windows took models that have them, for sequences that fit.
+  // Old versions without windows accepted models with windows, for sequences that fit into one.
   if (!saved.contains("model.attention.window") && job.model.attention.window >= job.model.seq_len)
     now.erase("model.attention.window"), now.erase("model.attention.pattern");
   const auto compare = [&](const std::string& key) {

@@ -43,7 +43,7 @@ void SnapshotCopy::finish() {
   if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
-// While one piece comes from the device, the one before it goes to the segment.
+// While one piece is copied from the device, the previous one is copied to the segment.
 void SnapshotCopy::copy(std::span<std::byte> segment) {
   backend_.wait(*stream_, *begun_);
   std::size_t next = 0;

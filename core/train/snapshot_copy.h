@@ -12,32 +12,32 @@
 
 namespace trainerd::core::train {
 
-/// Fills a segment on a thread and a stream of its own, while forward and backward of the next step run: they
-/// read the master weights at most, and the optimizer alone writes them and its states.
+/// Copies a snapshot into a segment on its own thread and stream, during the next step's forward and
+/// backward. These at most read the master weights; only the optimizer writes them and its states.
 class SnapshotCopy {
  public:
-  /// Pinned memory of the host, through which the state passes.
+  /// Size of the pinned host buffers through which the state is copied.
   static constexpr std::int64_t kPieceBytes = std::int64_t{8} << 20;
   static constexpr std::int64_t kStagingBytes = 2 * kPieceBytes;
 
-  /// `snapshot` outlives this. `scratch`: of the rank's streams; nothing is taken from it.
+  /// `snapshot` must outlive this. `scratch` is for the new stream; nothing is taken from it.
   SnapshotCopy(kernels::Backend& backend, const Snapshot& snapshot, kernels::Arena& scratch);
   ~SnapshotCopy();
   SnapshotCopy(const SnapshotCopy&) = delete;
   SnapshotCopy& operator=(const SnapshotCopy&) = delete;
 
-  /// The state as it is when the work that `stream` has been given so far is done. Nothing writes it before
-  /// `finish`.
+  /// Starts the copy of the state after the work issued so far on `stream`. Nothing may write the state
+  /// before `finish`.
   void begin(kernels::Stream& stream, std::span<std::byte> segment);
   bool under_way() const { return thread_.joinable(); }
-  /// Waits until the segment is filled. Throws what the copy ran into.
+  /// Waits until the segment is filled. Throws the copy's error.
   void finish();
 
  private:
   void copy(std::span<std::byte> segment);
   struct Piece {
     std::unique_ptr<kernels::Event> there;
-    std::span<std::byte> to;  ///< where it belongs; empty: nothing is in it
+    std::span<std::byte> to;  ///< destination; empty: the buffer is free
   };
   void land(std::size_t slot);
 

@@ -9,17 +9,17 @@
 
 namespace trainerd::core::train {
 
-/// Hashes of the master weights and optimizer states that this rank updates. Nothing but an update writes
-/// them, so hashes made after one update and before the next are equal, or the memory has changed by itself.
+/// Hashes of the master weights and optimizer states that this rank updates. Only updates write them. So
+/// hashes after one update and before the next must be equal; else memory was corrupted.
 class StateHashes {
  public:
   explicit StateHashes(const model::ParamStore& params);
 
-  /// "layers.0.down.weight", "optimizer.moment1.layers.0.down.weight"; a tensor cut over several buckets has
-  /// several.
+  /// "layers.0.down.weight", "optimizer.moment1.layers.0.down.weight". A tensor cut over several buckets has
+  /// several hashes.
   const std::vector<std::string>& names() const { return names_; }
   std::int64_t count() const { return static_cast<std::int64_t>(tensors_.size()); }
-  /// `out`: i32 [count, 2].
+  /// Writes the hashes to `out`: i32 [count, 2].
   void make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const;
 
  private:

@@ -17,7 +17,7 @@ void StepClock::mark(kernels::Stream& stream, Part part) {
 
 void StepClock::start(kernels::Stream& stream) {
   base::check(ended_ < kMaxSteps, "a step's time is read before the second one after it begins");
-  if (ended_ == 0) oldest_ = 0;  // steps that are read at once all have the first lap's events
+  if (ended_ == 0) oldest_ = 0;  // steps that are read at once always use the first lap's events
   running_ = &laps_[static_cast<std::size_t>((oldest_ + ended_) % kMaxSteps)];
   running_->used = 0;
   running_->traced = tracing_;

@@ -12,17 +12,17 @@
 
 namespace trainerd::core::train {
 
-/// Where the compute stream's time goes: marks on the stream at each change of part, read when the step is
-/// over, which may be after the next was begun. Between steps (an evaluation runs the same code) nothing is
-/// marked.
+/// Measures which ledger parts the compute stream's time belongs to. Events mark each change of part on the
+/// stream. They are read after the step, possibly when the next one has begun. Between steps nothing is
+/// marked, though an evaluation runs the same code.
 class StepClock {
  public:
   using Part = base::LedgerPart;
-  /// Steps begun and not yet read.
+  /// Maximum number of steps begun and not yet read.
   static constexpr int kMaxSteps = 2;
 
-  /// When the issue of an operation is marked. One that only puts work on another stream does not stall the
-  /// compute stream: its marks cost time and read as nothing, so that a trace alone has them.
+  /// When the issue of an operation is marked. An operation that only puts work on another stream does not
+  /// stall the compute stream: its marks would cost time and show nothing, so they are made for traces only.
   enum class IssueMarks : std::uint8_t { always, traced };
 
   explicit StepClock(kernels::Backend& backend, IssueMarks issue_marks = IssueMarks::always)
@@ -30,38 +30,39 @@ class StepClock {
   void start(kernels::Stream& stream);
   /// From here on the stream's time belongs to `part`.
   void enter(kernels::Stream& stream, Part part);
-  /// Until `resume` it belongs to `part`, and then again to the part before. Stalls do not nest.
+  /// From here until `resume` the time belongs to `part`, then to the previous part again. Stalls do not
+  /// nest.
   void stall(kernels::Stream& stream, Part part, const parallel::CommCall& call);
-  /// The same while an operation is issued, where that is marked.
+  /// The same while an operation is issued, if issues are marked.
   void issue(kernels::Stream& stream, Part part, const parallel::CommCall& call);
   void resume(kernels::Stream& stream);
-  /// The step that was started is over when the stream is here.
+  /// The step ends at this point of the stream.
   void end(kernels::Stream& stream);
 
-  /// Steps ended and not yet read.
+  /// Number of steps that have ended and were not read.
   int unread() const { return ended_; }
-  /// When the oldest of them is over.
+  /// Event at the end of the oldest of them.
   const kernels::Event& over() const;
-  /// Waits for it and adds up its parts.
+  /// Waits for that event and returns the sum of each part.
   base::TimeLedger read();
 
-  /// From the next step on, whether actions are marked too and `trace` is kept.
+  /// From the next step on: whether to mark actions too and keep a `trace`.
   void keep_trace(bool on) { tracing_ = on; }
-  /// The stream comes to an action of the schedule; null: to the end of the last one.
+  /// The stream begins an action of the schedule; null: the last one has ended.
   void act(kernels::Stream& stream, const parallel::Action* action);
-  /// The stretches, in order, of the step read last, by the clock of base::monotonic_seconds. They add up to
-  /// its ledger. Where the device runs behind the host they are right when it had nothing left to do as the
-  /// step began.
+  /// The slices of the step read last, in order, by the clock of base::monotonic_seconds. They add up to its
+  /// ledger. With a device that runs asynchronously, their times are right only if it was idle at the step's
+  /// begin.
   const std::vector<io::TraceSlice>& trace() const { return trace_; }
 
  private:
   struct Mark {
     std::unique_ptr<kernels::Event> event;
-    Part part = Part::other;  ///< of the time after the mark
-    StreamWork work;          ///< likewise
+    Part part = Part::other;  ///< part of the time after the mark
+    StreamWork work;          ///< work after the mark
   };
   struct Lap {
-    std::vector<Mark> marks;  // kept from step to step: events are made once
+    std::vector<Mark> marks;  // reused in every step
     std::size_t used = 0;
     bool traced = false;
     double started_at = 0;
@@ -72,8 +73,8 @@ class StepClock {
   kernels::Backend& backend_;
   IssueMarks issue_marks_;
   std::array<Lap, kMaxSteps> laps_;
-  int oldest_ = 0, ended_ = 0;   // laps to be read: from `oldest_` on, around
-  Lap* running_ = nullptr;       // of the step that is being marked; null between steps
+  int oldest_ = 0, ended_ = 0;   // laps to read: `ended_` laps from `oldest_` on, cyclically
+  Lap* running_ = nullptr;       // of the step being marked; null between steps
   std::optional<Part> stalled_;  // the part that a stall interrupts
   bool unmarked_issue_ = false;  // an operation is being issued without marks
   StreamWork work_;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace kernels;
 
-/// Of forward, for backward: less of it with recomputation.
+/// True for tensors that forward keeps for backward; recompute makes them smaller.
 bool is_kept(SlotClass c) { return c == SlotClass::forward_to_backward || c == SlotClass::forward_to_weight; }
 
 /// "forward_to_backward", and with several pools "forward_to_backward.1".

@@ -9,8 +9,8 @@
 
 namespace trainerd::core::train {
 
-/// What chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and what is received from
-/// the neighbours, from the receive to its use.
+/// Classes of tensors that chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and
+/// tensors received from pipeline neighbours, from the receive to their use.
 enum class SlotClass : std::uint8_t {
   forward_to_backward,
   forward_to_weight,
@@ -19,40 +19,41 @@ enum class SlotClass : std::uint8_t {
   received_backward,
   count_
 };
-/// All chunks of a rank share the slots, which are counted as its first pool's.
+/// True if all chunks of a rank share these slots; they are counted in its first pool.
 constexpr bool shared_by_chunks(SlotClass c) {
   return c == SlotClass::received_forward || c == SlotClass::received_backward;
 }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
-/// A step's memory has these two regions, and one for each class of slots.
+/// Names of two regions of a step's memory; the others are one per slot class.
 inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch";
 
-/// How many slots a rank has: the larger of the training and the evaluation schedule's. Chunks of a pool
-/// share its slots, each as large as the largest of them needs.
+/// Number of slots of a rank: the larger of the training and the evaluation schedule's. The chunks of a pool
+/// share its slots, each as large as the largest chunk needs.
 struct SlotCounts {
   std::vector<int> pool_of_chunk;  ///< by chunk of the rank
   std::vector<std::array<int, kSlotClasses>> of_pool;
 };
 
-/// The memory of one rank's step: regions of fixed size, each its own allocation with guard pages around it.
-/// In a dry run the regions have no memory and no end, and `budget` says what they came to.
+/// The memory of one rank's steps: regions of fixed size, each a separate allocation with guard pages. In a
+/// dry run the regions have neither memory nor a limit, and `budget` returns their resulting sizes.
 class StepMemory {
  public:
-  /// For the dry run on a device of that `alignment` (kernels::Target).
+  /// For a dry run on a device with that `alignment` (kernels::Target).
   StepMemory(const SlotCounts& slots, std::int64_t alignment);
   /// Allocates every region at its planned size. Throws CapacityError.
   StepMemory(kernels::Backend& backend, const SlotCounts& slots, const kernels::MemoryBudget& budget);
 
   kernels::Arena& persistent() { return persistent_; }
   kernels::Arena& scratch() { return scratch_; }
-  /// `chunk` counts the rank's own chunks.
+  /// `chunk` counts this rank's chunks.
   kernels::Arena& slot(int chunk, SlotClass slot_class, int index);
   const std::vector<int>& pool_of_chunk() const { return pool_of_chunk_; }
 
-  /// The high-water mark of every region so far, by term; a class of slots is as many times its largest slot.
+  /// The high-water mark of every region so far, by term. A class of slots counts its largest slot times the
+  /// number of slots.
   kernels::MemoryBudget budget() const;
-  /// The same of a rank whose chunks and pools are alike and have other numbers of slots.
+  /// The same for a rank with equal chunks and pools but other numbers of slots.
   kernels::MemoryBudget budget_with(const SlotCounts& slots) const;
 
  private:

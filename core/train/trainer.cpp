@@ -17,11 +17,11 @@ using namespace kernels;
 using parallel::Axis;
 using parallel::Pass;
 
-// Losses of samples that are summed over the ranks at once: not as many as a global batch has, so that the
-// plan's shorter batch takes the same memory.
+// Number of sample losses summed over ranks at once. It is independent of the global batch, so that the
+// plan's smaller batch takes the same memory.
 constexpr std::int64_t kSampleSums = 1024;
 
-/// What a rank asks for; the largest of all ranks holds.
+/// A rank's vote; the maximum over all ranks decides.
 enum class SaveVote : int { none, memory, no_room, checkpoint };
 
 SaveVote save_vote(const StepVote& vote) {
@@ -164,7 +164,7 @@ void Trainer::add_partial_sums() {
                                 *groups_.kv(), "shared_heads_gradient");
         if (layer.qkv.bias != model::kNoParam)
           params_.add_partial_sum(layer.qkv.bias, first, count, *groups_.kv(), "shared_heads_gradient");
-        // A norm over all key heads has a weight for each.
+        // A norm over all key heads has separate weights per head.
         if (layer.k_norm != model::kNoParam &&
             params_.info(layer.k_norm).shard.placement == parallel::TensorPlacement::shard)
           params_.add_partial_sum(layer.k_norm, 0, count / 2, *groups_.kv(), "shared_heads_gradient");
@@ -177,7 +177,7 @@ void Trainer::add_partial_sums() {
         *groups_.tied(), "tied_embedding_gradient");
 }
 
-/// The same of the adapters' rows: queries, where they are adapted, come before keys and values.
+/// The same for an adapter's rows: adapted queries come before keys and values.
 void Trainer::add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local) {
   std::int64_t own = 0, shared = 0;
   for (const std::size_t segment : adapter.segments) ++(segment == 0 ? own : shared);
@@ -209,7 +209,7 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
 
   slot.hashed = hashes_copies_;
-  // A judged step may be computed again: its microbatches are kept.
+  // A judged step may be computed again, so its microbatches are kept.
   std::optional<KeptBatches> kept;
   judged_ = judge_ != nullptr && judge_->judges(step);
   if (judged_) kept.emplace(batches);
@@ -245,7 +245,7 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   slot_ = (slot_ + 1) % StepClock::kMaxSteps;
 }
 
-/// Forward, backward and the sums over ranks: a function of the state, the batch and the step's number.
+/// Forward, backward and the sums over ranks. Depends only on the state, the batch and the step's number.
 void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote) {
   Stream& s = *compute_;
   const VoteValues asked{.stop = vote.stop ? 1.0f : 0.0f, .save = static_cast<float>(save_vote(vote))};
@@ -262,7 +262,7 @@ void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const
   params_.finish_grads();
 }
 
-/// The norm, the loss and the votes over all ranks, and what they mean for the update.
+/// Computes the norm, the loss and the votes over all ranks, and from them the control of the update.
 void Trainer::control(const ReportSlot& slot) {
   Stream& s = *compute_;
   backend_.open_list(s, {.part = "norm"});
@@ -299,8 +299,8 @@ void Trainer::control(const ReportSlot& slot) {
 
 void Trainer::update(const ReportSlot& slot) {
   Stream& s = *compute_;
-  // Updates by AdamW are a few long calls whose arguments are new at each step, and no lists. The iterations
-  // of Muon are many short calls.
+  // Muon's iterations are many short calls, which repeat as a list. AdamW's update is a few long calls with
+  // new arguments in each step, which gains nothing from it.
   backend_.open_list(s, {.part = "update"});
   for (const auto& optimizer : optimizers_)
     optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
@@ -324,7 +324,7 @@ void Trainer::sum_groups(const ReportSlot& slot) {
       ->wait(s);
 }
 
-/// Brought to the mean over the tokens that count, as kernels::StepControl does with the norm of all.
+/// Scales the norms to the mean over the counted tokens, as kernels::StepControl does with the total norm.
 std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight) {
   if (!norms_groups(slot.step)) return {};
   std::vector<double> norms(norm_groups().size());
@@ -336,7 +336,7 @@ std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double wei
 
 StepReport Trainer::report() {
   page_->enter(Activity::report);
-  // What is behind the step on the compute stream goes on meanwhile.
+  // The compute stream continues with later work meanwhile.
   backend_.wait(*reports_, clock_.over());
   const ReportSlot& slot = slots_[static_cast<std::size_t>((slot_ + StepClock::kMaxSteps - clock_.unread()) %
                                                            StepClock::kMaxSteps)];
@@ -375,7 +375,7 @@ Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
   backend_.read_back(stream, slot.totals.rows(1, count),
                      std::as_writable_bytes(std::span(sums)).first(static_cast<std::size_t>(count) * 8));
   const double weight = sums[1], whole = weight > 0 ? weight : 1;
-  // A loss that is not finite is one, whatever counts.
+  // A non-finite loss stays non-finite even if no token counts.
   MeanLoss mean{.loss = sums[0] / whole, .weight = weight, .z_loss = 0, .rewards = {}};
   if (job_.loss.dpo.on())
     mean.rewards = io::PairRewards{.margin = sums[2] / whole,

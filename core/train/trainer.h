@@ -31,86 +31,85 @@
 
 namespace trainerd::core::train {
 
-/// What this rank asks for; what any rank asks for, all do at the same step.
+/// The requests of this rank. What any rank requests, all ranks do at the same step.
 struct StepVote {
   bool stop = false;
   bool checkpoint = false;
-  bool memory =
-      false;  ///< a snapshot that stays in memory; not where a rank has no room, or with a checkpoint
-  bool no_room = false;  ///< this rank has none for such a snapshot
+  bool memory = false;   ///< take a memory snapshot; not done with a checkpoint, or if some rank has no room
+  bool no_room = false;  ///< this rank has no free segment for one
 };
 
-/// What a step gives back, the same on every rank but for `time`, and `nonfinite` is for `nonfinite_rank` to
-/// say.
+/// The results of a step. Equal on all ranks, except `time`, `copy_hashes`, `changed_state`, and `nonfinite`,
+/// which only `nonfinite_rank` sets.
 struct StepReport {
-  /// With loss.dpo: the mean over the pairs. Else cross entropy with the job's label smoothing: mean over the
-  /// global batch's tokens, by their loss weights.
+  /// With loss.dpo: mean over the pairs. Else: cross entropy with the job's label smoothing, as mean over the
+  /// global batch's tokens by their loss weights.
   double loss = 0;
-  double loss_weight = 0;        ///< sum of these; 0: nothing was updated on any rank, and there is no loss
-  std::optional<double> z_loss;  ///< with loss.z_loss: that term, which `loss` does not contain
+  double loss_weight = 0;  ///< sum of the weights; 0: nothing was updated on any rank, and there is no loss
+  std::optional<double> z_loss;            ///< with loss.z_loss: that term, not part of `loss`
   std::optional<io::PairRewards> rewards;  ///< with loss.dpo: means over the pairs
   double grad_norm = 0;                    ///< before clipping
-  /// The same of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
+  /// The norm of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
   std::vector<double> group_norms;
   double learning_rate = 0;
-  bool skipped = false;      ///< not finite: nothing was updated on any rank
-  bool passed_over = false;  ///< by `StepVerdict::skip`: likewise, finite or not
+  bool skipped = false;      ///< a value was not finite: nothing was updated on any rank
+  bool passed_over = false;  ///< StepVerdict::skip: the same, finite or not
   std::int64_t nonfinite_rank =
-      0;  ///< when skipped: the first rank with a gradient that is not finite; 0 if only the loss is not
+      0;  ///< if skipped: first rank with a non-finite gradient; 0 if only the loss is not finite
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
-  /// The first rank whose device has token ids outside the vocabulary: nothing was updated on any rank.
+  /// First rank whose device has token ids outside the vocabulary; nothing was updated on any rank.
   std::optional<std::int64_t> outside_rank;
-  StepVote vote;  ///< of all ranks
-  /// Of `Trainer::copies`, as they were before the update, if `hash_copies` asked for them; else empty.
+  StepVote vote;  ///< over all ranks
+  /// Hashes of `Trainer::copies` before the update, if `hash_copies` requested them; else empty.
   std::vector<std::uint64_t> copy_hashes;
-  /// Of this rank's state (`StateHashes`): what was not before the update as the update before had left it.
+  /// Names of this rank's state (`StateHashes`) that changed between the last update and this one.
   std::vector<std::string> changed_state;
   base::TimeLedger time;  ///< of this device's part of the step
 };
 
-/// `what` had token ids outside the vocabulary on this rank's device.
+/// The error for `what` having token ids outside the vocabulary on this rank's device.
 base::DataError outside_error(const std::string& what, std::int64_t vocab);
 
-/// Tokens that count in the loss, where not all `tokens` of the global batch do.
+/// Number of tokens that count in the loss; none if all `tokens` of the global batch do.
 inline std::optional<std::int64_t> counted_tokens(const StepReport& report, std::int64_t tokens) {
   const auto counted = static_cast<std::int64_t>(report.loss_weight);
   return counted == tokens ? std::nullopt : std::optional(counted);
 }
 
-/// Told what a pass over the batch does next: one computation, or transfers that go out together; nothing
-/// when it is over.
+/// Called with the next actions of a pass over the batch: one computation, or transfers that are issued
+/// together; empty at the end of the pass.
 using ObserveActions = std::function<void(std::span<const parallel::Action>)>;
 
-/// One rank's training: parameters, the step and its executor. The same code runs on a real backend and in
-/// the meta world. All memory comes from `memory` at construction or inside its regions; a step allocates
-/// nothing of any size.
+/// One rank's training: parameters, the step and its executor. The same code runs on a real backend and on
+/// the meta backend. All memory comes from `memory`, at construction or inside its regions; steps allocate no
+/// buffers.
 class Trainer {
  public:
   Trainer(const job::JobSpec& job, const parallel::Layout& layout, kernels::Backend& backend,
           const RankGroups& groups, StepMemory& memory);
 
-  /// Constant tables, then parameters from the seed: before the first step of a new run.
+  /// Initialises constant tables, then parameters from the seed: for a new run.
   void initialise();
-  /// Constant tables, and adapters from the seed, for weights that are loaded: call `publish` after loading.
+  /// Initialises constant tables, and adapters from the seed; the weights are loaded. Call `publish` after
+  /// that.
   void initialise_adapters();
-  /// Constant tables alone, for parameters that are loaded: call `publish` after loading.
+  /// Initialises constant tables only; the parameters are loaded. Call `publish` after that.
   void initialise_tables();
-  /// Averages of weights begin as the weights that were loaded, where these come without averages.
+  /// Sets the averages of weights to the loaded weights, if no averages were loaded.
   void begin_averages() { params_.begin_averages(*compute_); }
-  /// What evaluations are of until the next call: between steps. See ParamStore::read.
+  /// Selects what evaluations read until the next call. Call it between steps. See ParamStore::read.
   void read(model::ParamStore::Read which) { params_.read(*compute_, which); }
-  /// The parameters were loaded into the master weights.
+  /// Call it after parameters were loaded into the master weights.
   void publish() { params_.publish(*compute_); }
 
-  /// Puts step `step`, from 1, on the device. Reads the samples of this rank's part of the global batch. At
-  /// most StepClock::kMaxSteps are on the way: a host that reports one step late leaves the device no gap
-  /// between two.
-  /// `before_update`, when given, is called when forward and backward are on the device and the update is
-  /// not: until then nothing writes the master weights and the optimizer's states. What it takes is charged
-  /// to checkpoints. Of a step that is computed again it is called each time.
+  /// Issues step `step`, from 1, to the device. Reads the samples of this rank's part of the global batch. At
+  /// most StepClock::kMaxSteps may be launched and not reported: a host that reports one step late leaves the
+  /// device no gap. `before_update` is called when forward and backward are issued and the update is not:
+  /// until then nothing writes the master weights and optimizer states. Its time is charged to checkpoints.
+  /// If a step is computed again, it is called each time.
   void launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
               const std::function<void()>& before_update = {});
-  /// The report of the oldest step on its way: waits until it is over.
+  /// Waits for the oldest launched step and returns its report.
   StepReport report();
   StepReport step(std::int64_t step, BatchSource& batches, const StepVote& vote) {
     launch(step, batches, vote);
@@ -118,9 +117,9 @@ class Trainer {
   }
   struct Evaluation {
     double loss = 0;                              ///< mean of the global batch, by its loss weights
-    double loss_weight = 0;                       ///< sum of these; 0: there is no loss
-    std::optional<io::PairRewards> rewards = {};  ///< as of a step
-    bool stop = false;                            ///< any rank asks for it
+    double loss_weight = 0;                       ///< sum of the weights; 0: there is no loss
+    std::optional<io::PairRewards> rewards = {};  ///< as in StepReport
+    bool stop = false;                            ///< some rank asks to stop
   };
   /// What this rank makes of a step's batch alone, bit by bit: the same on ranks that hold the same part of
   /// the model and get the same batch.
@@ -137,56 +136,56 @@ class Trainer {
   Evaluation evaluate(BatchSource& batches, bool stop = false);
 
   struct SampleLosses {
-    /// By sample of the global batch: the sum over its tokens, by their weights. Of pairs two numbers each:
-    /// the log-probabilities of the chosen and of the rejected answer.
+    /// By sample of the global batch: weighted sum over its tokens. For pairs two numbers each: the
+    /// log-probabilities of the chosen and of the rejected answer.
     std::vector<double> loss;
     bool stop = false;
   };
-  /// As `evaluate`, of a job with `evaluate.choices` or `loss.dpo`.
+  /// Like `evaluate`, for a job with `evaluate.choices` or `loss.dpo`.
   SampleLosses sample_losses(BatchSource& batches, bool stop = false);
-  /// Each value becomes its sum over all ranks: of such a job, between steps.
+  /// Replaces each value by its sum over all ranks. For such a job, between steps.
   void sum_over_ranks(std::span<double> values);
 
-  /// Whether the next steps leave a trace, and that of the step reported last: see StepClock.
+  /// Whether the next steps record a trace, and the trace of the step reported last: see StepClock.
   void keep_trace(bool on) { clock_.keep_trace(on); }
   const std::vector<io::TraceSlice>& trace() const { return clock_.trace(); }
 
-  /// What other ranks hold too, of a job with supervise.hash_every; else null.
+  /// State that other ranks hold too; null without supervise.hash_every.
   const CopyHashes* copies() const { return copies_ ? &*copies_ : nullptr; }
-  /// Whether the next steps hash that, between backward and update.
+  /// Whether the next steps hash `copies`, between backward and update.
   void hash_copies(bool on) { hashes_copies_ = on && copies_; }
-  /// The same now: no step is on the way.
+  /// Hashes them now; no step may be launched.
   std::vector<std::uint64_t> hash_copies_now();
 
-  /// The state is loaded, and nothing but updates changes it from now on: of a job with supervise.hash_every
-  /// each step checks that (`StepReport::changed_state`).
+  /// Call it when the state is loaded and only updates will change it. With supervise.hash_every each step
+  /// then checks that (`StepReport::changed_state`).
   void begin_state_check();
 
-  /// From the next step on `judge`, which outlives it, says what becomes of the steps that it judges when
-  /// their gradients are made, and before the update: the host waits for the device there. Of a job that
-  /// verifies steps or has a policy for spikes.
+  /// From the next step on, `judge` decides on the steps that it judges, after their gradients and before the
+  /// update; the host waits for the device there. `judge` must outlive this. For a job that verifies steps or
+  /// has a policy for spikes.
   void judge_by(Judge& judge) { judge_ = &judge; }
-  /// Names of `hash_gradients`; null: the job judges no steps.
+  /// Names for `hash_gradients`; null if the job judges no steps.
   const GradHashes* gradients() const { return grad_hashes_ ? &*grad_hashes_ : nullptr; }
-  /// Inside a judge: of the reduced gradients of the computation that is judged.
+  /// Call it inside a judge: hashes of the reduced gradients of the computation being judged.
   std::vector<std::uint64_t> hash_gradients();
-  /// Inside a judge: each value becomes the largest of all ranks. At most one for each rank.
+  /// Call it inside a judge: elementwise maximum over all ranks; at most one value per rank.
   std::vector<float> most_of_ranks(const std::vector<float>& values);
 
-  /// For records of what a step does: `observe` is called from the next pass on.
+  /// Calls `observe` from the next pass on.
   void observe_actions(ObserveActions observe) { observe_ = std::move(observe); }
 
-  /// `observe` sees each message that the rank sends from now on.
+  /// Calls `observe` for each message that the rank sends from now on.
   void observe_sends(ObserveSends observe) { sends_ = std::move(observe); }
 
-  /// Where what it does is shown from now on; outlives it.
+  /// Shows activities on `page` from now on; `page` must outlive this.
   void show_on(RankPage& page) { page_ = &page; }
 
-  /// What this rank makes its microbatches from, and which of them a pass asks for, in order.
+  /// The shape of this rank's microbatches, and the requests of a pass, in order.
   BatchShape batch_shape() const;
   std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
 
-  /// Of the norms by group; empty: none are made.
+  /// Names of the norms by group; empty if none are computed.
   const std::vector<std::string>& norm_groups() const { return norm_groups_.names(); }
 
   model::ParamStore& params() { return params_; }
@@ -197,36 +196,36 @@ class Trainer {
   /// One chunk of the model on this rank.
   struct Chunk {
     model::ModelChunk model;
-    /// [T, D]: what is sent on, and back; undefined where nothing is. While one is on its way the other is
-    /// written.
+    /// [T, D]: what is sent on, and sent back; undefined if nothing is. While one buffer is being sent, the
+    /// other is written.
     kernels::Tensor out, din, other_out, other_din;
   };
-  /// What the report of one step is read from.
+  /// Device values from which the report of one step is read.
   struct ReportSlot {
     std::int64_t step = 0;
     double lr = 0;
-    /// f64 [3]: the gradients' square sum, or of an evaluation the votes to stop; the loss; its weights. With
-    /// a z-loss a fourth: that term. Of pairs three more: kernels::PreferenceLoss::rewards.
+    /// f64 [3]: square sum of the gradients (in an evaluation: votes to stop), the loss, its weights. With a
+    /// z-loss a fourth: that term. For pairs three more: kernels::PreferenceLoss::rewards.
     kernels::Tensor totals;
-    kernels::Tensor copy_hashes;  ///< i32 [copies, 2]; undefined without
+    kernels::Tensor copy_hashes;  ///< i32 [copies, 2]; undefined if unused
     bool hashed = false;
-    kernels::Tensor state_before, state_after;  ///< i32 [states, 2]: around the update; undefined without
-    kernels::Tensor group_sums;  ///< f64 [groups]: the gradients' square sums by group; undefined without
+    kernels::Tensor state_before, state_after;  ///< i32 [states, 2]: around the update; undefined if unused
+    kernels::Tensor group_sums;  ///< f64 [groups]: square sums of the gradients by group; undefined if unused
     kernels::Tensor control;
     kernels::Tensor votes;  ///< f32: `VoteValues`
   };
-  /// What ranks tell each other by a maximum. A rank stands as ranks - its number.
+  /// Values that ranks combine by a maximum. A rank r is encoded as ranks - r, so the first rank wins.
   struct VoteValues {
     float stop = 0;
     float save = 0;       ///< `SaveVote`
-    float outside = 0;    ///< the first rank that has token ids outside the vocabulary
-    float nonfinite = 0;  ///< the first rank whose gradients are not finite
+    float outside = 0;    ///< first rank with token ids outside the vocabulary
+    float nonfinite = 0;  ///< first rank with non-finite gradients
   };
   float as_vote(std::int64_t rank) const { return static_cast<float>(layout_.grid.ranks() - rank); }
   std::int64_t rank_of_vote(float vote) const {
     return layout_.grid.ranks() - static_cast<std::int64_t>(vote);
   }
-  /// Sends and receives on their way, and what of each chunk they read or write.
+  /// Sends and receives under way, and the chunk tensors that they read or write.
   struct Flight {
     std::unique_ptr<parallel::Work> work;
     std::vector<const std::byte*> tensors;
@@ -259,7 +258,7 @@ class Trainer {
   void make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote);
   void control(const ReportSlot& slot);
   void update(const ReportSlot& slot);
-  // Steps that are judged (trainer_judge.cpp).
+  // Judged steps (trainer_judge.cpp).
   void take_judging(kernels::Arena& persistent);
   void read_own_loss(const kernels::Tensor& loss);
   StepVerdict judge_computation(const ReportSlot& slot);
@@ -270,7 +269,7 @@ class Trainer {
   void sum_groups(const ReportSlot& slot);
   bool norms_groups(std::int64_t step) const;
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
-  // Hashes of what the rank holds (trainer_hashes.cpp).
+  // Hashes of the rank's state (trainer_hashes.cpp).
   std::vector<std::uint64_t> read_hashes(kernels::Stream& stream, const kernels::Tensor& hashes_C2);
   std::vector<std::string> changed_state(kernels::Stream& stream, const ReportSlot& slot);
   struct MeanLoss {
@@ -284,38 +283,37 @@ class Trainer {
   parallel::ProcessGrid::Coordinate place_;
   kernels::Backend& backend_;
   StepClock clock_;
-  RankPage own_page_;  ///< where the agent gave none
+  RankPage own_page_;  ///< used if the agent gave none
   RankPage* page_ = &own_page_;
   ObserveSends sends_;
-  RankGroups groups_;  ///< as `clock_` sees them
+  RankGroups groups_;  ///< wrapped for `clock_`
   StepMemory& memory_;
   std::int64_t microbatches_;
   std::int64_t tokens_;     ///< of one microbatch
-  std::int64_t flow_rows_;  ///< of what flows between layers: all tokens, or this tp rank's share
-  float grad_scale_;        ///< 1 / tokens, or pairs, of the global batch, until `update` knows how many of
-                            ///< them count
-  std::optional<std::uint64_t> dropout_key_;  ///< of the step that is being put on the device
+  std::int64_t flow_rows_;  ///< rows of activations between layers: all tokens, or this tp rank's share
+  float grad_scale_;  ///< 1 / tokens (or pairs) of the global batch, until `update` knows how many count
+  std::optional<std::uint64_t> dropout_key_;  ///< for the step being launched
   double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
-  std::unique_ptr<kernels::Stream> reports_;  ///< what comes up from a step that is over
+  std::unique_ptr<kernels::Stream> reports_;  ///< reads back results of completed steps
   model::DeclaredParams declared_;
   model::ParamStore params_;
   std::vector<Chunk> chunks_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< of trainable views
   PassSchedule train_, evaluate_;
-  /// By pool of chunks and slot of the longest lifetime, forward to weight gradient.
+  /// By pool of chunks, and slot of the longest lifetime (forward to weight gradient).
   std::vector<std::vector<model::Frame>> frames_;
   std::vector<Flight> flights_;
   ObserveActions observe_;
 
   model::RopeTables rope_;
   kernels::Tensor loss_T_, z_loss_T_, square_sums_, nonfinite_;
-  kernels::Tensor sample_sums_;  ///< f64: losses of some samples at a time; of a job with choices or pairs
-  kernels::Tensor logps_P2_;     ///< f64, of a microbatch's pairs
-  std::vector<double> sample_losses_;  ///< of the pass under way; empty: they are not asked for
+  kernels::Tensor sample_sums_;        ///< f64: losses of some samples; for a job with choices or pairs
+  kernels::Tensor logps_P2_;           ///< f64, for a microbatch's pairs
+  std::vector<double> sample_losses_;  ///< of the current pass; empty: not requested
   std::array<ReportSlot, StepClock::kMaxSteps> slots_;
-  int slot_ = 0;  ///< of the step that is being put on the device, and of evaluations
-  /// Runs of all views that the norm is made of.
+  int slot_ = 0;  ///< of the step being launched, and of evaluations
+  /// The runs of all views that the norm is computed from.
   struct NormRun {
     const model::ParamView* view;
     const model::StateRun* run;
@@ -325,15 +323,15 @@ class Trainer {
   NormGroups norm_groups_;
   std::optional<CopyHashes> copies_;
   bool hashes_copies_ = false;
-  std::optional<StateHashes> state_hashes_;  ///< of a job with supervise.hash_every
-  std::vector<std::uint64_t> state_after_;   ///< the step reported last; empty: nothing to compare with
+  std::optional<StateHashes> state_hashes_;  ///< with supervise.hash_every
+  std::vector<std::uint64_t> state_after_;   ///< of the step reported last; empty: nothing to compare with
   Judge* judge_ = nullptr;
-  bool judged_ = false;                     ///< the step that is being put on the device
+  bool judged_ = false;                     ///< the step being launched is judged
   std::optional<GradHashes> grad_hashes_;   ///< of a job that judges steps
   kernels::Tensor grad_hash_values_;        ///< i32 [gradients, 2]
   kernels::Tensor judge_votes_;             ///< f32
-  double own_loss_ = 0;                     ///< of the computation that is judged
-  std::vector<std::int32_t> group_of_run_;  ///< of those; empty without groups
+  double own_loss_ = 0;                     ///< of the computation being judged
+  std::vector<std::int32_t> group_of_run_;  ///< by norm run: its group; empty without groups
   std::vector<std::byte> staging_;          ///< a microbatch's values, one array after the other
 };
 

@@ -1,4 +1,4 @@
-// Hashes of what a rank holds: of what others hold too, and of its own state from one update to the next.
+// Hashes of a rank's state: of what other ranks hold too, and of its own state between updates.
 
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
@@ -29,7 +29,7 @@ void Trainer::begin_state_check() {
   state_after_ = read_hashes(*compute_, slot.state_after);
 }
 
-/// By steps in their order: compares what the step found with what the one before it left.
+/// Call it for steps in order. Compares the state before this step's update with that after the previous one.
 std::vector<std::string> Trainer::changed_state(Stream& stream, const ReportSlot& slot) {
   const std::vector<std::uint64_t> before = read_hashes(stream, slot.state_before);
   const std::vector<std::uint64_t> left = std::exchange(state_after_, read_hashes(stream, slot.state_after));

@@ -17,7 +17,7 @@ WeightAverage::WeightAverage(const job::AverageOptions& options, std::unique_ptr
 void WeightAverage::update(kernels::Stream& stream, const UpdateStep& step) {
   rule_->update(stream, step);
   if (step.step % options_.every != 0) return;
-  // What fp32 rounds to 1 would keep the first weights for ever.
+  // A decay that fp32 rounds to 1 would keep the first weights forever.
   const float decay = std::min(static_cast<float>(options_.decay), std::nextafter(1.0f, 0.0f));
   for (const model::StatePart& part : view_.state_parts())
     backend_.average_update(

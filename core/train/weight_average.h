@@ -6,8 +6,8 @@
 
 namespace trainerd::core::train {
 
-/// An update rule, and after it an exponential moving average of the weights that it leaves, in the view's
-/// last state: kernels::AverageUpdate.
+/// Runs an update rule and then updates an exponential moving average of the weights, in the view's last
+/// state: kernels::AverageUpdate.
 class WeightAverage final : public Optimizer {
  public:
   WeightAverage(const job::AverageOptions& options, std::unique_ptr<Optimizer> rule, model::ParamView& view,

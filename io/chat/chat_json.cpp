@@ -26,7 +26,7 @@ json object_of(std::string_view line) {
   return object;
 }
 
-// ShareGPT's names.
+// Translates ShareGPT's role names.
 std::string role_of(const std::string& from) {
   if (from == "human") return "user";
   if (from == "gpt") return "assistant";
@@ -94,7 +94,7 @@ ChatText completed(const std::string& prompt, const std::string& completion) {
   return out;
 }
 
-/// A member of a pair. Its names are fixed.
+/// Returns a member of a pair. The names of the members are fixed.
 const json& pair_member(const json& object, const std::string& field) {
   const auto found = object.find(field);
   if (found == object.end())
@@ -117,7 +117,7 @@ bool same(const ChatMessage& a, const ChatMessage& b) {
   return a.role == b.role && a.content == b.content && a.reasoning == b.reasoning;
 }
 
-/// Only what follows the first `prompt` messages is the answer.
+/// Renders a conversation. Only the assistant turns after the first `prompt` messages count as the answer.
 ChatText answered(ChatTemplate chat, const std::vector<ChatMessage>& messages, std::size_t prompt,
                   const TemplateTokens& tokens) {
   ChatText text = render_chat(chat, messages, tokens);

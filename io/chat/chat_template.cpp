@@ -43,7 +43,7 @@ std::string_view strip_right(std::string_view text, char c) {
   return text;
 }
 
-// What Python's str.strip() takes: Unicode's white space, and four separators of ASCII.
+// Characters that Python's str.strip() removes: Unicode's white space and four ASCII separators.
 bool is_stripped(std::uint32_t c) { return is_white_space(c) || (c >= 0x1c && c <= 0x1f); }
 
 std::string_view strip(std::string_view text) {
@@ -92,7 +92,7 @@ struct Answer {
   std::string thoughts, content;
 };
 
-// Thoughts stand beside the content, or in it before "</think>".
+// Thoughts are in `reasoning`, or in the content before "</think>".
 Answer answer_of(const ChatMessage& message) {
   if (message.reasoning) return {*message.reasoning, message.content};
   const std::string_view all = message.content;
@@ -105,7 +105,7 @@ Answer answer_of(const ChatMessage& message) {
   return {std::string(strip_left(thoughts, '\n')), std::string(strip_left(content, '\n'))};
 }
 
-// The last message of the user that is not a tool's answer written as one.
+// Returns the last user message that is not a tool's response written as a user message.
 std::size_t last_question(const std::vector<ChatMessage>& messages) {
   for (std::size_t i = messages.size(); i-- > 0;) {
     const std::string& content = messages[i].content;
@@ -137,8 +137,8 @@ void add_qwen3(Writer& out, const std::vector<ChatMessage>& messages) {
   }
 }
 
-// Templates of questions and answers in turn, maybe behind a system message, which becomes a part of a
-// question.
+// Writes templates in which questions and answers alternate. A system message at the beginning becomes part
+// of a question.
 void add_alternating(Writer& out, ChatTemplate chat, const std::vector<ChatMessage>& messages,
                      const TemplateTokens& tokens) {
   const bool has_system = messages.front().role == "system";
@@ -172,7 +172,7 @@ void check_alternating(ChatTemplate chat, const std::vector<ChatMessage>& messag
   if (has_system && chat == ChatTemplate::gemma)
     throw std::invalid_argument("the template " + name +
                                 " has no place for a system message: put its text into the first question");
-  // Mistral's template writes it into the last message alone, if that is a question.
+  // Mistral's template writes it into the last message, and only if that is a question.
   if (has_system && chat == ChatTemplate::mistral && messages.back().role != "user")
     throw std::invalid_argument("the template " + name +
                                 " leaves the system message out where the last message is an answer: put its "
@@ -231,7 +231,7 @@ std::string turn_end(ChatTemplate chat, const TemplateTokens& tokens) {
 }
 
 std::string assistant_begin(ChatTemplate chat) {
-  if (ends_with_eos(chat)) return "";  // [/INST], which is the question's end
+  if (ends_with_eos(chat)) return "";  // the answer follows [/INST], the end of the question
   if (is_gemma(chat)) return "<start_of_turn>model\n";
   return is_llama3(chat) ? "<|start_header_id|>assistant<|end_header_id|>\n\n" : "<|im_start|>assistant\n";
 }

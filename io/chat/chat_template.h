@@ -9,51 +9,52 @@
 
 namespace trainerd::io {
 
-/// How a conversation is written as one text, as `apply_chat_template` of transformers does by the template
-/// that these models come with, without tools.
+/// How a conversation is written as one text. Matches `apply_chat_template` of transformers with the template
+/// that these models ship, without tools.
 enum class ChatTemplate : std::uint8_t {
   chatml,          ///< turns between <|im_start|> and <|im_end|>, nothing else
-  qwen2,           ///< chatml, with a system message where a conversation begins without one
-  qwen2_5,         ///< the same with Qwen2.5's
-  qwen3,           ///< chatml; the answers to the last question have their thoughts in <think>, maybe none
+  qwen2,           ///< chatml; adds a default system message if there is none
+  qwen2_5,         ///< the same, with Qwen2.5's default message
+  qwen3,           ///< chatml; answers after the last question have their thoughts in <think>, even if empty
   qwen3_instruct,  ///< Qwen3 2507 Instruct: chatml
   llama3,          ///< Llama 3
-  llama3_1,        ///< Llama 3.1: the system message is always there and begins with two dates
-  llama2,   ///< Llama 2: [INST] and <<SYS>> as text; each question begins a text and each answer ends one
+  llama3_1,        ///< Llama 3.1: always writes a system message, which begins with two dates
+  llama2,   ///< Llama 2: [INST] and <<SYS>> as text; each question begins with bos, each answer ends with
+            ///< eos
   mistral,  ///< Mistral 7B Instruct v0.3: [INST] and [/INST] are tokens
   gemma,    ///< Gemma and Gemma 2: turns between <start_of_turn> and <end_of_turn>, no system message
-  gemma3    ///< Gemma 3: the same, with the system message before the first question
+  gemma3    ///< Gemma 3: the same, with the system message in the first question
 };
 
-/// "chatml, qwen2, ..."
+/// Returns "chatml, qwen2, ...".
 std::string chat_template_names();
-/// None: no such name.
+/// Returns none if there is no such name.
 std::optional<ChatTemplate> chat_template_of(std::string_view name);
 std::string_view name_of(ChatTemplate chat);
-/// The texts of the tokens that it writes, the tokenizer's own begin and end tokens aside.
+/// Returns the special tokens that the template writes, without the tokenizer's bos and eos.
 std::vector<std::string> special_texts(ChatTemplate chat);
-/// Whether a text begins with the tokenizer's own begin token.
+/// Returns true if a text starts with the tokenizer's bos.
 bool begins_with_bos(ChatTemplate chat);
 
-/// Whether an answer ends by the tokenizer's own end token.
+/// Returns true if an answer ends with the tokenizer's eos.
 bool ends_with_eos(ChatTemplate chat);
 
-/// The texts of the tokenizer's own tokens, where a template writes them; else empty.
+/// Texts of the tokenizer's bos and eos, if the template writes them; else empty.
 struct TemplateTokens {
   std::string bos, eos;
 };
 
-/// The token that ends the assistant's turn, and what its turn begins by.
+/// `turn_end` is the token that ends the assistant's turn; `assistant_begin` is the text that starts it.
 std::string turn_end(ChatTemplate chat, const TemplateTokens& tokens);
 std::string assistant_begin(ChatTemplate chat);
 
 struct ChatMessage {
   std::string role;  ///< "system", "user" or "assistant"
   std::string content;
-  std::optional<std::string> reasoning;  ///< thoughts before an answer; Qwen3's alone have a place for them
+  std::optional<std::string> reasoning;  ///< thoughts before an answer; only the qwen3 template supports them
 };
 
-/// Bytes [begin, end) of a text.
+/// Byte range [begin, end) of a text.
 struct TextSpan {
   std::size_t begin = 0, end = 0;
 
@@ -62,10 +63,10 @@ struct TextSpan {
 
 struct ChatText {
   std::string text;
-  std::vector<TextSpan> assistant;  ///< what the assistant says, with the token that ends its turn; in order
+  std::vector<TextSpan> assistant;  ///< the assistant's turns with their end token, in order
 };
 
-/// Throws std::invalid_argument saying what of the messages the template has no place for.
+/// Writes a conversation as text. Throws std::invalid_argument if the template does not support the messages.
 ChatText render_chat(ChatTemplate chat, const std::vector<ChatMessage>& messages,
                      const TemplateTokens& tokens);
 

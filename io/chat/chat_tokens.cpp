@@ -5,7 +5,7 @@
 namespace trainerd::io {
 
 TemplateTokens template_tokens(ChatTemplate chat, const Tokenizer& tokenizer, const std::string& file) {
-  // All of a template is text to bytes, but a turn has to end.
+  // For bytes all template tokens are plain text, but a turn still needs an end.
   if (tokenizer.info().kind == "bytes") return {.bos = "", .eos = ends_with_eos(chat) ? "</s>" : ""};
   const std::string option = "--chat " + std::string(name_of(chat)) + ": ";
   for (const std::string& text : special_texts(chat))

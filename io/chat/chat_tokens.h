@@ -7,8 +7,8 @@
 
 namespace trainerd::io {
 
-/// The tokenizer's own tokens that a template writes. Throws SpecError naming `file`, the tokenizer's: it
-/// lacks a token that the template writes, or names none that begins or ends a text.
+/// Returns the tokenizer's bos and eos, if the template writes them. Throws SpecError naming `file` (the
+/// tokenizer's) if a token of the template is missing, or if the tokenizer names no bos or eos.
 TemplateTokens template_tokens(ChatTemplate chat, const Tokenizer& tokenizer, const std::string& file);
 
 }  // namespace trainerd::io

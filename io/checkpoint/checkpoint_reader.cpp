@@ -16,7 +16,7 @@ namespace {
 
 using Index = std::vector<std::int64_t>;
 
-/// [begin, end) in each dimension, in global coordinates.
+/// A box [begin, end) per dimension, in global coordinates.
 struct Box {
   Index begin, end;
   bool operator==(const Box&) const = default;
@@ -38,7 +38,7 @@ std::optional<Box> intersect(const Box& a, const Box& b) {
   return both;
 }
 
-// `whole` without `part`, which lies inside it, as boxes that do not overlap.
+// Appends `whole` without `part`, which lies inside it, to `rest`, as boxes that do not overlap.
 void subtract(Box whole, const Box& part, std::vector<Box>& rest) {
   for (std::size_t d = 0; d < whole.begin.size(); ++d) {
     if (whole.begin[d] < part.begin[d]) {
@@ -54,7 +54,7 @@ void subtract(Box whole, const Box& part, std::vector<Box>& rest) {
   }
 }
 
-// Row-major position of `at` in `box`, in elements.
+// Returns the row-major index of `at` in `box`, in elements.
 std::int64_t position_in(const Box& box, const Index& at) {
   std::int64_t position = 0;
   for (std::size_t d = 0; d < at.size(); ++d)
@@ -62,12 +62,12 @@ std::int64_t position_in(const Box& box, const Index& at) {
   return position;
 }
 
-// Copies `part` from a file where `stored` lies row-major from `offset` on to `out`, which is `wanted`
-// row-major, by the longest runs that are contiguous in both. They come in the file's order: `hash`, unless
-// it is null, is of its bytes where `part` is all that is stored.
+// Copies `part` from a file to `out`, by the longest runs that are contiguous in both. `stored` lies
+// row-major in the file from `offset` on; `out` holds `wanted` row-major. Runs are copied in file order. If
+// `part` is all of `stored`, `hash` (unless null) gets all its bytes.
 void copy_part(const StoredFile& file, std::int64_t offset, const Box& stored, const Box& wanted,
                const Box& part, std::int64_t element_bytes, std::span<std::byte> out, Xxh3Of64* hash) {
-  std::size_t outer = part.begin.size();  // dimensions from here on are one run
+  std::size_t outer = part.begin.size();  // dimensions from here on form one run
   std::int64_t run = 1;
   while (outer > 0) {
     const std::size_t d = outer - 1;
@@ -117,11 +117,12 @@ struct CheckpointReader::State {
     std::int64_t data_offset = 0;
   };
   std::string name;                                // for messages
-  std::unique_ptr<Storage> storage;                // null: the shards are in memory
-  std::vector<std::span<const std::byte>> memory;  // of shards
+  std::unique_ptr<Storage> storage;                // null if the shards are in memory
+  std::vector<std::span<const std::byte>> memory;  // per shard
   Manifest manifest;
-  std::vector<Shard> shards;                               // opened when first read
-  std::map<std::string, std::vector<std::size_t>> slices;  // of each tensor, as indices into the manifest
+  std::vector<Shard> shards;  // opened at the first read
+  std::map<std::string, std::vector<std::size_t>>
+      slices;  // per tensor, as indices into the manifest's slices
 
   void index_slices() {
     shards.resize(manifest.shards.size());

@@ -20,8 +20,8 @@
 namespace trainerd::io {
 namespace {
 
-// A checkpoint that is being removed must never look complete with half its files gone: its marker goes
-// first.
+// Removes the marker first, so a checkpoint that is being removed never looks complete with half its files
+// gone.
 void remove_folder(Storage& storage, const std::string& name) {
   const std::string marker = name + "/" + kMarkerFile;
   if (storage.exists(marker)) {
@@ -31,7 +31,7 @@ void remove_folder(Storage& storage, const std::string& name) {
   storage.remove(name);
 }
 
-// What a clean-up could not do; the rest of it goes on.
+// Runs clean-up actions. A failed one does not stop the others; the first problem is kept.
 class Problems {
  public:
   void attempt(const std::function<void()>& action) {
@@ -47,13 +47,13 @@ class Problems {
   std::string first_;
 };
 
-// The folders that may go once that of `step` is complete: older attempts, what is not to be kept, and what
-// kills left up to this step. Later steps are being written by other nodes, or are damaged ones that a resume
-// passed over: they are left to be looked at, until training reaches their step again.
+// Returns the folders to remove once that of `step` is complete: older attempts, what the retention rules
+// drop, and leftovers of kills up to this step. Later steps are kept: other nodes are writing them, or a
+// resume skipped them as damaged. They stay for inspection until training reaches their step again.
 std::vector<std::string> folders_to_remove(const Folders& folders, std::int64_t step,
                                            const Retention& retention) {
   std::vector<std::string> names;
-  std::vector<Folder> newest;  // attempts
+  std::vector<Folder> newest;  // newest attempt per step
   std::vector<Retained> candidates;
   for (const Folder& folder : folders.complete) {
     if (folder.step > step) continue;
@@ -72,7 +72,7 @@ std::vector<std::string> folders_to_remove(const Folders& folders, std::int64_t 
   return names;
 }
 
-// When a folder cannot be looked at nothing is removed. The first problem; empty: none.
+// Removes nothing if a folder cannot be accessed. Returns the first problem; empty if there was none.
 std::string clean_up(Storage& storage, std::int64_t step, const Retention& retention,
                      const PinnedFolders& pinned) {
   Problems problems;
@@ -86,18 +86,18 @@ std::string clean_up(Storage& storage, std::int64_t step, const Retention& reten
   return problems.first();
 }
 
-// Whether it is complete already, by this very manifest.
+// Returns true if it is already complete with this manifest.
 bool is_marked(const Storage& storage, const std::string& folder, const std::string& marker) {
   try {
     return is_complete(storage, folder) && read_text(storage, folder + "/" + kMarkerFile) == marker;
   } catch (const StorageError&) {
     throw;
   } catch (const base::CheckpointError&) {
-    return false;  // something else is in its place
+    return false;  // something else has this name
   }
 }
 
-// What the disk gives back must be what it was given: another try may find a better place.
+// Compares what the storage returns with what was written. After a difference a retry may succeed.
 void require_stored(const Storage& storage, const std::string& name, const ShardInfo& shard) {
   const std::unique_ptr<StoredFile> file = storage.open(name);
   file->forget_cached();
@@ -117,7 +117,7 @@ void require_stored(const Storage& storage, const std::string& name, const Shard
                        EIO);
 }
 
-// Other nodes wrote some of them: what one of them calls written must be what is here.
+// Checks that shards written by other nodes are visible here with the size that those nodes reported.
 void require_there(const Storage& storage, const std::string& folder, std::span<const WrittenShard> shards) {
   for (const WrittenShard& shard : shards) {
     const std::string name = folder + "/" + shard.info.file;
@@ -144,11 +144,11 @@ std::vector<TensorSlice> with_checksums(const ShardContent& shard, const Safeten
 
 std::string manifest_text(const TrainingState& state, std::span<const WrittenShard> shards) {
   std::string text = to_json(state, shards);
-  parse_manifest(text);  // what could not be read back must not be called a checkpoint
+  parse_manifest(text);  // a checkpoint that cannot be read back must not be completed
   return text;
 }
 
-// A name that no other process takes, on any node that shares the directory.
+// Returns a name that no other process uses, on any node that shares the directory.
 std::string probe_name() {
   std::random_device random;
   return fmt::format("{}probe-{:08x}{:08x}", kPartialPrefix, random(), random());
@@ -178,7 +178,7 @@ CheckpointStore::CheckpointStore(const std::string& directory, std::int64_t keep
     : CheckpointStore(open_storage(directory), {.keep = keep, .keep_every = keep_every}, read_back) {
   base::check(keep >= 1, "a checkpoint store keeps at least one checkpoint");
   storage_->make_folder("");
-  // Found out now, not after an hour of training.
+  // Finds an unwritable directory now, not after an hour of training.
   const std::string probe = probe_name();
   storage_->write(probe, {});
   storage_->remove(probe);
@@ -189,7 +189,7 @@ std::string CheckpointStore::collect_partial() const {
   problems.attempt([&] {
     for (const std::string& name : storage_->list(""))
       if (name.starts_with(kPartialPrefix)) problems.attempt([&] { storage_->remove(name); });
-    // One with a manifest may have lost its marker some other way: it is left to be looked at.
+    // One with a manifest may have lost its marker in another way, so it is kept for inspection.
     for (const Folder& folder : folders_of(*storage_).incomplete)
       problems.attempt([&] {
         if (!storage_->exists(folder.name + "/" + kManifestFile)) storage_->remove(folder.name);
@@ -218,7 +218,7 @@ StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<co
   try {
     return complete(state, attempt, write_shards(state.step, attempt, 0, shards));
   } catch (...) {
-    Problems ignored;  // it goes with the next clean-up
+    Problems ignored;  // the next clean-up removes it
     ignored.attempt([&] { remove_folder(*storage_, folder_name(state.step, attempt)); });
     throw;
   }
@@ -240,7 +240,7 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       const SafetensorsHeader header = parse_safetensors(shard.bytes, bytes);
       check_shard(header, shard.slices, file);
       name = folder + "/" + file;
-      storage_->remove(name);  // of a try that failed
+      storage_->remove(name);  // left by a failed attempt
       auto checksum = std::async(std::launch::async, [&] { return xxh3_hex(shard.bytes); });  // meanwhile
       auto slices = std::async(std::launch::async, [&] { return with_checksums(shard, header); });
       storage_->write(name, shard.bytes);
@@ -250,7 +250,7 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
     storage_->sync_folder(folder);
     storage_->sync_folder("");
   } catch (...) {
-    // The room may be what the disk lacks.
+    // These files may be what fills the disk.
     Problems ignored;
     for (const WrittenShard& shard : written)
       ignored.attempt([&] { storage_->remove(folder + "/" + shard.info.file); });
@@ -273,7 +273,7 @@ bool CheckpointStore::tag_good(std::int64_t step) const {
 }
 
 void CheckpointStore::discard(std::int64_t step, std::int64_t attempt) const {
-  Problems ignored;  // it goes with the next clean-up
+  Problems ignored;  // the next clean-up removes it
   ignored.attempt([&] {
     const std::string name = folder_name(step, attempt);
     if (!is_complete(*storage_, name)) remove_folder(*storage_, name);
@@ -287,7 +287,7 @@ StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::int6
   return {state.step, storage_->path_of(name), false, clean_up(*storage_, state.step, retention_, *pinned_)};
 }
 
-// Called again, for a try whose success is not known, it leaves what is complete as it is.
+// Can be called again after an attempt with unknown outcome: a completed checkpoint is left unchanged.
 void CheckpointStore::mark(const std::string& name, const std::string& manifest,
                            std::span<const WrittenShard> shards) const {
   const std::string marker = xxh3_hex(bytes_of(manifest)) + "\n";
@@ -303,7 +303,7 @@ void CheckpointStore::mark(const std::string& name, const std::string& manifest,
     storage_->write(marker_file, bytes_of(marker));
     storage_->sync_folder(name);
   } catch (...) {
-    // The shards stay: the next try completes them. What was not durable is no checkpoint meanwhile.
+    // The shards stay for the next attempt. A marker that may not be durable must not remain.
     Problems ignored;
     ignored.attempt([&] { storage_->remove(marker_file); });
     throw;

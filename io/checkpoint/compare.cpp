@@ -19,7 +19,7 @@ std::int64_t elements_of(const Index& shape) {
   return count;
 }
 
-/// Where element `i` of a row-major box is in its tensor.
+/// Returns the index in the tensor of element `i` of a row-major box.
 Index place_of(const TensorSlice& box, std::int64_t i) {
   Index at = box.begin;
   for (std::size_t d = at.size(); d-- > 0; i /= box.shape[d]) at[d] += i % box.shape[d];
@@ -42,7 +42,7 @@ std::span<std::byte> sized(std::vector<std::byte>& bytes, const TensorSlice& box
   return bytes;
 }
 
-/// One tensor of two checkpoints, which have it in one dtype and shape.
+/// Compares one tensor that has the same dtype and shape in two checkpoints.
 class Pair {
  public:
   Pair(CheckpointReader& a, CheckpointReader& b) : a_(a), b_(b) {}
@@ -70,7 +70,7 @@ class Pair {
     const auto size = static_cast<std::size_t>(kernels::size_of(piece.dtype));
     for (std::size_t i = 0; i < x_.size(); ++i) {
       if (std::memcmp(bytes_a_.data() + i * size, bytes_b_.data() + i * size, size) == 0) continue;
-      // Not a number in both, by other bits: nothing that anybody could compute with differs.
+      // NaN in both, with different bits: computations cannot tell them apart.
       double difference = std::isnan(x_[i]) && std::isnan(y_[i]) ? 0 : std::abs(x_[i] - y_[i]);
       if (std::isnan(difference)) difference = std::numeric_limits<double>::infinity();
       if (found.unequal++ == 0 || difference > found.largest) {
@@ -99,7 +99,7 @@ void for_each_piece(const TensorSlice& box, std::int64_t most_bytes,
                     const std::function<void(const TensorSlice& piece)>& take) {
   if (elements_of(box.shape) == 0) return;
   const std::int64_t bytes = tensor_bytes(box.dtype, box.shape);
-  // The first dimension of more than one row: those before it do not divide the box.
+  // Splits the first dimension of size above 1; dimensions before it do not divide the box.
   std::size_t d = 0;
   while (d < box.shape.size() && box.shape[d] == 1) ++d;
   if (bytes <= most_bytes || d == box.shape.size()) return take(box);

@@ -22,7 +22,7 @@ void sort_newest_first(std::vector<Folder>& folders) {
   });
 }
 
-// The whole of `text` as a number that is not negative.
+// Parses all of `text` as a number >= 0.
 std::optional<std::int64_t> number_in(std::string_view text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -64,7 +64,7 @@ bool is_complete(const Storage& storage, const std::string& folder) {
   } catch (const StorageError&) {
     throw;
   } catch (const base::CheckpointError&) {
-    return true;  // what is in its place is named when the checkpoint is verified
+    return true;  // verification reports what has this name instead
   }
 }
 

@@ -22,7 +22,7 @@ kernels::DType dtype_of(const std::string& word) {
   throw JsonError("dtype \"" + word + "\" is not known");
 }
 
-// Shards lie in the checkpoint's own folder: a name must not lead out of it.
+// Shards lie in the checkpoint's folder, so a name must not point outside of it.
 void check_file_name(const std::string& file) {
   const bool plain = !file.empty() && file.front() != '.' && file.size() < 200 &&
                      std::all_of(file.begin(), file.end(),
@@ -118,7 +118,7 @@ void check_shards(const std::vector<ShardInfo>& shards) {
 }
 
 void check_slices(const Manifest& manifest) {
-  std::vector<std::pair<int, std::string_view>> stored;  // of all shards
+  std::vector<std::pair<int, std::string_view>> stored;  // in all shards
   std::map<std::string_view, const TensorSlice*> tensors;
   for (const auto& [shard, slice] : manifest.slices) {
     if (shard < 0 || std::cmp_greater_equal(shard, manifest.shards.size()))
@@ -134,12 +134,13 @@ void check_slices(const Manifest& manifest) {
                     " holds two slices of that name");
 }
 
-// Shards and slices become what they are one by one: of a checkpoint of many ranks they are hundreds of
-// megabytes of text, and several times that as JSON in memory.
+// Converts shards and slices one by one. With many ranks they are hundreds of megabytes of text and would
+// take several times that as JSON in memory.
 Manifest parse(const std::string& text) {
   Manifest manifest;
   std::vector<SourceState> sources;
-  std::optional<JsonError> problem;  // of the first entry that has one; another version's entries may differ
+  std::optional<JsonError> problem;  // the first one; it counts only if the version is right, since other
+                                     // versions may have other entries
   const nlohmann::json json = parse_json(text, [&](const std::string& list, const nlohmann::json& item) {
     if (problem) return;
     try {
@@ -173,8 +174,8 @@ nlohmann::ordered_json source_json(const SourceState& source) {
           {"before", source.before}, {"taken", source.taken}};
 }
 
-// The text of a manifest, indented by one, entry by entry: as JSON in memory the whole would be several times
-// as large.
+// Builds the text of a manifest, indented by one, entry by entry. The whole as JSON in memory would be
+// several times as large.
 class ManifestText {
  public:
   explicit ManifestText(const TrainingState& state) {
@@ -193,7 +194,7 @@ class ManifestText {
     if (!state.origin.empty()) json["origin"] = state.origin;
     for (const SourceState& source : state.sources) json["sources"].push_back(source_json(source));
     text_ = to_text(json, 1);
-    text_.resize(text_.size() - 2);  // without the end of the object
+    text_.resize(text_.size() - 2);  // drops the end of the object
   }
   void begin_list(const std::string& key) {
     text_ += ",\n \"" + key + "\": [";
@@ -289,7 +290,7 @@ Manifest parse_manifest(const std::string& text) {
 
 void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices,
                  const std::string& file) {
-  std::map<std::string, const StoredTensor*> stored;  // a header's own find() is linear
+  std::map<std::string, const StoredTensor*> stored;  // because a header's find() is linear
   for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
   for (const TensorSlice& slice : slices) {
     const auto found = stored.find(slice.stored_name());

@@ -24,7 +24,7 @@ std::string without_slash(std::string path) {
 
 Json stored_json(const StoredCheckpoint& stored) { return {{"step", stored.step}, {"path", stored.path}}; }
 
-// Throws where there is none.
+// Throws if there is no such directory.
 void require_directory(const std::string& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -43,7 +43,7 @@ CheckpointsAt checkpoints_at(const std::string& uri, const OpenRemote& remote) {
   if (!far) require_directory(path);
   const std::unique_ptr<Storage> here = open_storage(path, remote);
   if (here->exists(kManifestFile) || here->exists(kMarkerFile)) {
-    // Under whatever name: of a copy its manifest knows the step.
+    // A copy may have any name; its manifest gives the step.
     const auto folder = parse_folder(fs::path(path).filename().string());
     StoredCheckpoint stored{.step = folder ? folder->step : 0, .path = path};
     if (!here->exists(kMarkerFile)) return {.complete = {}, .incomplete = {stored}};
@@ -119,7 +119,7 @@ std::string show_json(const Verified& checkpoint, const Statistics& statistics) 
     if (found == statistics.end()) continue;
     const TensorStatistics& values = found->second;
     one["not_finite"] = values.not_finite;
-    one["least"] = values.least;  // null where no element is finite
+    one["least"] = values.least;  // null if no element is finite
     one["most"] = values.most;
     one["mean"] = values.mean;
     one["root_mean_square"] = values.root_mean_square;
@@ -147,7 +147,7 @@ std::string diff_json(const Comparison& comparison) {
     }
     one["unequal"] = d.unequal;
     one["elements"] = d.elements;
-    one["largest"] = d.largest;  // null where it is infinite
+    one["largest"] = d.largest;  // null if infinite
     one["relative"] = d.relative;
     one["at"] = d.at;
   }

@@ -7,30 +7,30 @@
 #include "io/checkpoint/checkpoint.h"
 #include "io/checkpoint/compare.h"
 
-// What `trainerd checkpoint` prints of the checkpoints in a directory.
+// Output of `trainerd checkpoint` about the checkpoints in a directory.
 
 namespace trainerd::io {
 
-/// The checkpoints that a path means: of a run's output directory or of its directory of checkpoints all, of
-/// one checkpoint's directory that one. Newest first.
+/// The checkpoints at a path, newest first: all in a run's output directory or its checkpoint directory, or
+/// the one checkpoint at the path itself.
 struct CheckpointsAt {
   std::vector<StoredCheckpoint> complete;
-  std::vector<StoredCheckpoint> incomplete;  ///< without their marker
+  std::vector<StoredCheckpoint> incomplete;  ///< without a marker
 };
-/// `remote`: for paths at s3://. Throws CheckpointError when the path is no directory or cannot be looked at.
+/// `remote` opens s3:// paths. Throws CheckpointError if the path is no directory or cannot be accessed.
 CheckpointsAt checkpoints_at(const std::string& path, const OpenRemote& remote = {});
 
-/// One checkpoint that was verified.
+/// Result of verifying one checkpoint.
 struct Verified {
   StoredCheckpoint where;
-  std::optional<Manifest> manifest;  ///< none: it is not whole
-  std::string problem;               ///< why not
+  std::optional<Manifest> manifest;  ///< none: it is invalid
+  std::string problem;               ///< why it is invalid
 };
 Verified verified(const StoredCheckpoint& where, const OpenRemote& remote = {});
 
-/// Bytes of all shards.
+/// Size of all shards.
 std::int64_t bytes_of(const Manifest& manifest);
-/// A tensor of a checkpoint by its logical name.
+/// A tensor of a checkpoint, by its logical name.
 struct TensorSummary {
   std::string name;
   kernels::DType dtype = kernels::DType::f32;
@@ -39,7 +39,7 @@ struct TensorSummary {
 };
 std::vector<TensorSummary> tensors_of(const Manifest& manifest);
 
-// One JSON object each.
+// Each returns one JSON object.
 std::string list_json(const CheckpointsAt& checkpoints);
 std::string verify_json(const std::vector<Verified>& checkpoints);
 std::string show_json(const Verified& checkpoint, const Statistics& statistics);

@@ -13,7 +13,7 @@ std::vector<bool> retained(std::span<const Retained> newest_first, const Retenti
     if (newest_first[i].good && std::exchange(newest_good, false)) stays[i] = true;
   }
   if (retention.keep_every == 0) return stays;
-  std::int64_t span = 0;  // the latest span with a kept checkpoint, from the oldest on
+  std::int64_t span = 0;  // latest range that has its first checkpoint, going from old to new
   for (std::size_t i = newest_first.size(); i-- > 0;)
     if (const std::int64_t its = newest_first[i].step / retention.keep_every; its > span) {
       span = its;

@@ -69,7 +69,7 @@ void parse_entry(const nlohmann::json& entry, ForeignTensor& tensor) {
   if (tensor.dtype == "F16") check_bytes(DType::bf16, tensor.shape, tensor.end - tensor.begin);
 }
 
-/// The header of a file: its tensors, and what is in the format's key for metadata.
+/// A parsed header: its tensors and the metadata under the format's special key.
 template <class Tensor>
 struct Parsed {
   std::vector<Tensor> tensors;
@@ -79,8 +79,8 @@ struct Parsed {
 
 std::string quoted(const std::string& text) { return to_text(nlohmann::ordered_json(text)); }
 
-/// `,"name":{...}`. Written as text, since a header has thousands of entries and a plan makes one for each
-/// rank that it records.
+/// Appends `,"name":{...}`. Written as text for speed: a header has thousands of entries, and a plan makes a
+/// header for each rank that it records.
 void append_entry(std::string& text, const StoredTensor& tensor) {
   text += (text.size() > 1 ? "," : "") + quoted(tensor.name) + ":{\"dtype\":\"" +
           (tensor.word.empty() ? word_of(tensor.dtype) : tensor.word) + "\",\"shape\":[";
@@ -130,7 +130,7 @@ Parsed<Tensor> parse_header(std::span<const std::byte> head, std::int64_t file_b
     throw base::checkpoint_error("safetensors: the file ends inside its header");
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + kLengthBytes,
                               static_cast<std::size_t>(header.data_offset - kLengthBytes));
-  std::string at = "header";  // what is being read, for messages
+  std::string at = "header";  // position for error messages
   try {
     const nlohmann::json json = parse_json(text);
     if (!json.is_object()) throw JsonError("not an object");

@@ -12,15 +12,15 @@
 
 namespace trainerd::io {
 
-/// Writes a new safetensors file piece by piece: its tensors need not be in memory whole. All throw
-/// CheckpointError with the path and the reason.
+/// Writes a new safetensors file piece by piece, so tensors need not be in memory as a whole. All functions
+/// throw CheckpointError with the path and the reason.
 class TensorFileWriter {
  public:
-  /// Makes the file, which must not be there, and writes the header. `layout` is one without gaps.
+  /// Makes the file, which must not exist, and writes the header. `layout` must have no gaps.
   TensorFileWriter(std::string path, const SafetensorsLayout& layout);
-  /// The next bytes of the tensors, which lie in the file in the layout's order.
+  /// Appends the next bytes of the tensors, which lie in the file in the layout's order.
   void append(std::span<const std::byte> bytes);
-  /// Flushes to the disk. Every byte of the layout has been appended.
+  /// Flushes the file to disk. All bytes of the layout must have been appended.
   ShardInfo finish();
 
  private:

@@ -20,7 +20,7 @@ struct Candidate {
   const CheckpointStore* store = nullptr;
 };
 
-/// One that is there and could not be read.
+/// A checkpoint that exists but could not be read.
 struct Unread {
   std::int64_t step = 0;
   std::string problem;
@@ -32,7 +32,8 @@ std::string newest_text(const std::vector<StoredCheckpoint>& list) {
   return list.empty() ? "holds none" : "has step " + std::to_string(list.front().step);
 }
 
-// Empty: it has none, or a kill has left a part of it, which lacks the end of its last line.
+// Returns the owner; empty if there is none. A file left incomplete by a kill lacks the end of its last line
+// and counts as none.
 std::string owner_of(const Storage& tier) {
   if (!tier.exists(kOwnerFile)) return "";
   std::string text = read_text(tier, kOwnerFile);
@@ -135,10 +136,10 @@ void claim_tier(Storage& tier, const std::string& owner) {
   require_tier_of(tier, owner);
   if (!owner_of(tier).empty()) return;
   tier.make_folder("");
-  tier.remove(kOwnerFile);  // the part that a kill has left
+  tier.remove(kOwnerFile);  // removes a file left incomplete by a kill
   tier.write(kOwnerFile, bytes_of(owner));
   tier.sync_folder("");
-  require_tier_of(tier, owner);  // another run may have claimed it meanwhile
+  require_tier_of(tier, owner);  // another run may have claimed it at the same time
 }
 
 }  // namespace trainerd::io

@@ -10,37 +10,37 @@
 
 namespace trainerd::io {
 
-/// Where a run goes on, of all places that hold its checkpoints.
+/// Where a run continues, chosen from all places that hold its checkpoints.
 struct TierChoice {
   CheckpointStore::Found found;
-  bool durable = false;  ///< it is of the durable tier
-  bool in_both = false;  ///< the tier has a complete one of its step
-  /// The number of the next attempt in the tier, for a step that has a complete one there.
+  bool durable = false;  ///< it is in the durable tier
+  bool in_both = false;  ///< the tier has a complete checkpoint of the same step
+  /// Next attempt number in the tier, per step that has a complete checkpoint there.
   std::map<std::int64_t, std::int64_t> next_attempts = {};
-  std::string why = {};      ///< for people: what the other place has
-  std::string warning = {};  ///< the durable tier could not be looked at; empty: it could, or there is none
+  std::string why = {};      ///< for display: what the other place holds
+  std::string warning = {};  ///< why the durable tier could not be accessed; empty: it could, or none is set
 };
 
-/// The newest checkpoint that is whole, of the run's own directory and of its durable tier; of one step that
-/// of the directory. One that is damaged is named through `rejected` and passed over.
-/// The rules where something cannot be read:
-/// - A checkpoint that is there and cannot be read is not replaced by an older one: CheckpointError.
-/// - A durable tier that cannot be looked at is passed over where the directory has a checkpoint; the warning
-///   says that the tier may hold a newer one.
-/// - Where the directory has none, that is a CheckpointError: nothing begins at step 1 beside a tier that may
+/// Returns the newest valid checkpoint in the run's own directory and its durable tier; for equal steps the
+/// directory's. Damaged checkpoints are reported through `rejected` and skipped. If something cannot be read:
+/// - A checkpoint that exists but cannot be read is not replaced by an older one: throws CheckpointError.
+/// - A durable tier that cannot be accessed is skipped if the directory has a checkpoint. The warning says
+///   that the tier may hold a newer one.
+/// - If the directory has none, that is a CheckpointError: a run must not begin at step 1 while the tier may
 ///   hold checkpoints.
-/// Empty when there are none at all; CheckpointError when there are, but none is whole.
+/// Empty if there are no checkpoints at all; CheckpointError if there are some but none is valid.
 std::optional<TierChoice> newest_of_tiers(
     const CheckpointStore& own, const CheckpointStore& durable,
     const std::function<void(const std::string& path, const std::string& why)>& rejected);
 
-/// In a durable tier: the run whose checkpoints it holds.
+/// File in a durable tier that names the run whose checkpoints it holds.
 inline constexpr const char* kOwnerFile = "OWNER";
-/// Its text. It is the same after the output was lost: the job's name and the absolute path of the output.
+/// Text of that file: the job's name and the absolute path of the output. It stays the same if the output is
+/// lost.
 std::string tier_owner(const std::string& job, const std::string& output);
-/// Throws SpecError when the tier is another run's. One without the file has no owner yet.
+/// Throws SpecError if the tier belongs to another run. A tier without the file has no owner yet.
 void require_tier_of(const Storage& tier, const std::string& owner);
-/// The same, and makes it the tier of this run.
+/// The same, and makes this run the owner.
 void claim_tier(Storage& tier, const std::string& owner);
 
 }  // namespace trainerd::io

@@ -12,17 +12,17 @@
 #include "io/storage/storage.h"
 #include "kernels/base/error.h"
 
-// Whether a checkpoint is whole, and which of a run's is the newest that is. A file that cannot be read is an
-// error here, not damage: to pass a checkpoint over for a disk's fault would overwrite it later.
+// Checks whether a checkpoint is valid and finds the newest valid one of a run. A file that cannot be read is
+// an error and not damage: skipping a checkpoint because of a disk error would lead to its being overwritten.
 
 namespace trainerd::io {
 namespace {
 
-// The first of `slices` whose bytes are not those of its checksum, with both; empty: none is known to be
-// damaged.
+// Returns the first of `slices` whose bytes do not match its checksum, with both checksums; empty if there is
+// none.
 std::string damaged_tensor(const StoredFile& file, const SafetensorsHeader& header,
                            std::span<const TensorSlice> slices) {
-  std::map<std::string, const StoredTensor*> stored;  // a header's own find() is linear
+  std::map<std::string, const StoredTensor*> stored;  // because a header's find() is linear
   for (const StoredTensor& tensor : header.tensors) stored[tensor.name] = &tensor;
   std::vector<std::byte> chunk(kChunkBytes);
   for (const TensorSlice& slice : slices) {
@@ -43,7 +43,7 @@ std::string damaged_tensor(const StoredFile& file, const SafetensorsHeader& head
   return "";
 }
 
-// Names the damaged tensor of a shard, where that can be determined.
+// Returns a text that names the damaged tensor of a shard, if it can be determined.
 std::string damage_of(const StoredFile& file, const std::string& path, std::span<const TensorSlice> slices) {
   try {
     const std::string tensor = damaged_tensor(file, read_header(file, path), slices);

@@ -14,7 +14,7 @@
 namespace trainerd::io {
 namespace {
 
-// What a line asks.
+// One question as read from a line.
 struct Asked {
   std::string prompt;
   std::vector<std::string> choices;
@@ -51,7 +51,7 @@ Asked parse_question(std::string_view line) {
   return asked;
 }
 
-// Where the white space at its end begins.
+// Returns the position where trailing white space begins.
 std::size_t end_of_text(std::string_view text) {
   std::size_t end = 0;
   for (std::size_t at = 0; at < text.size();)
@@ -59,7 +59,7 @@ std::size_t end_of_text(std::string_view text) {
   return end;
 }
 
-// Code points without white space before them.
+// Returns the number of code points without leading white space.
 double characters_of(std::string_view choice) {
   double characters = 0;
   for (std::size_t at = 0; at < choice.size();)

@@ -9,48 +9,48 @@
 
 namespace trainerd::io {
 
-/// One choice of a question as a text of tokens: the prompt's, then those that count.
+/// One choice of a question, as tokens: the prompt followed by the choice. Only the choice is scored.
 struct ChoiceText {
-  std::vector<std::int32_t> tokens;  ///< seq_len + 1 at most
+  std::vector<std::int32_t> tokens;  ///< at most seq_len + 1
   std::int64_t prompt_tokens = 0;    ///< at least 1
 };
 
-/// Shares of the questions whose right choice has the highest likelihood, and the highest likelihood per
+/// Fraction of questions whose right choice has the highest likelihood, and the same by likelihood per
 /// character.
 struct ChoiceAccuracy {
   double accuracy = 0, accuracy_norm = 0;
 };
 
-/// Questions with several choices, each as tokens, by the rules of EleutherAI's lm-evaluation-harness: the
-/// text is the prompt with the choice behind it, encoded as one; what is behind the tokens of the prompt
-/// alone is the choice's; white space at the prompt's end belongs to the choice. A text that is too long
-/// loses its beginning. A choice's characters are its Unicode code points without white space before it.
+/// Questions with several choices, as tokens. Follows EleutherAI's lm-evaluation-harness: prompt and choice
+/// are encoded as one text, and the tokens after those of the prompt alone belong to the choice. White space
+/// at the prompt's end belongs to the choice. A text that is too long loses its beginning. The number of
+/// characters of a choice is its Unicode code points without leading white space.
 class Choices {
  public:
   struct Options {
-    std::string path;            ///< of a JSONL file
-    std::int64_t questions = 0;  ///< at most, from its start; 0: all
+    std::string path;            ///< a JSONL file
+    std::int64_t questions = 0;  ///< most questions, from the start of the file; 0: all
     std::int64_t seq_len = 0;
   };
   /// A line is {"prompt": text, "choices": [text, ...], "answer": number from 0, or the right choice's text}.
-  /// Other members are left alone. Throws DataError naming file and line: what is not such an object, fewer
-  /// than two choices, equal ones, an answer that is none of them, a prompt without text, a choice of no
-  /// tokens or of more than seq_len; a file without questions.
+  /// Other members are ignored. Throws DataError naming file and line: another shape, fewer than two choices,
+  /// equal choices, an answer that is not a choice, an empty prompt, a choice of no tokens or of more than
+  /// seq_len. Throws also for a file without questions.
   Choices(const Options& options, const Tokenizer& tokenizer);
 
   std::int64_t questions() const { return static_cast<std::int64_t>(questions_.size()); }
-  /// Of all questions, one after the other.
+  /// Texts of all questions, in order.
   const std::vector<ChoiceText>& texts() const { return texts_; }
-  /// Those whose beginning is left out.
+  /// Number of texts that lost their beginning.
   std::int64_t shortened() const { return shortened_; }
-  /// `losses`: by text the sum of its choice's negative log-likelihoods. Of equal ones the first is the best.
+  /// `losses`: per text, the sum of its choice's negative log-likelihoods. The first of equal choices wins.
   ChoiceAccuracy score(std::span<const double> losses) const;
 
  private:
   struct Question {
-    std::size_t first = 0;  ///< of its texts
+    std::size_t first = 0;  ///< index of its first text
     std::size_t answer = 0;
-    std::vector<double> characters;  ///< by choice
+    std::vector<double> characters;  ///< per choice
   };
   void add(const std::string& line, const Options& options, Encoder& encoder);
   void add_text(const std::string& prompt, const std::string& choice, const Options& options,

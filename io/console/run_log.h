@@ -7,16 +7,15 @@
 
 namespace trainerd::io {
 
-/// run.log: a run's messages, one per line with the time. Lines wait until the file is open. Any thread may
-/// add them.
+/// run.log: a run's messages, one per line with the time. Lines are kept until the file is open. Thread-safe.
 class RunLog {
  public:
-  /// Appends to what earlier attempts left. Throws SpecError.
+  /// Opens the file and appends to what earlier attempts wrote. Throws SpecError.
   void open(const std::string& path);
-  /// `level`: "info", "warning", "error". A text of several lines stays together.
+  /// `level`: "info", "warning", "error". The lines of a multi-line text stay together.
   void add(const std::string& level, const std::string& text);
   OutletRecord record() const;
-  /// Tries for a few seconds to write what waits.
+  /// Tries for a few seconds to write the remaining lines.
   void finish();
 
  private:

@@ -24,14 +24,14 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kQueueBytes = 256 << 10;
-constexpr std::size_t kWriteBytes = 4096;  // PIPE_BUF: lines of several writers of one pipe stay whole
+constexpr std::size_t kWriteBytes = 4096;  // PIPE_BUF: lines of several writers of one pipe are not mixed
 constexpr int kDefaultWidth = 80;
-constexpr auto kPatience = std::chrono::milliseconds(500);  // for a reader that takes nothing
+constexpr auto kPatience = std::chrono::milliseconds(500);  // without progress, for `finish`
 constexpr auto kLongestFinish = std::chrono::seconds(5);
 constexpr const char* kClearLine = "\r\033[K";
 
-/// Blocks every signal while it lives, for a thread to inherit: signals are for other threads, a closed pipe
-/// is an error of the write, and a background process may write to its terminal.
+/// Blocks all signals during its lifetime, for a new thread to inherit. Signals are left to other threads, a
+/// closed pipe becomes a write error, and a background process may write to its terminal.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -49,9 +49,10 @@ class SignalsBlocked {
 
 bool is_continuation(char c) {
   return (static_cast<unsigned char>(c) & 0xc0) == 0x80;
-}  // of a UTF-8 character
+}  // within a UTF-8 character
 
-/// Where lines after the first begin: at the value of "  name   value", else a little in.
+/// Returns the indent of continuation lines: the column of the value in "  name   value", else 4 more than
+/// the text.
 std::size_t hanging_indent(const std::string& line, std::size_t width) {
   const std::size_t text = line.find_first_not_of(' ');
   const std::size_t gap = line.find("  ", text);
@@ -59,15 +60,15 @@ std::size_t hanging_indent(const std::string& line, std::size_t width) {
   return text > 0 && value < width / 2 ? value : text + 4;
 }
 
-/// One line, broken at spaces so that none is wider than `width`; a longer word stays whole.
+/// Wraps a line at spaces to at most `width` columns. A longer word is not split.
 std::string broken(const std::string& line, std::size_t width) {
   std::string out;
-  std::size_t column = 0, start = 0, at = 0;  // of the row; of what is not in `out` yet
-  std::size_t space = std::string::npos;      // the latest in this row
+  std::size_t column = 0, start = 0, at = 0;  // column of the row; start of the text that is not in `out` yet
+  std::size_t space = std::string::npos;      // latest one in this row
   const std::size_t text = std::min(line.find_first_not_of(' '), line.size());
   const std::size_t indent = text == line.size() ? 0 : hanging_indent(line, width);
   for (; at < line.size(); ++at) {
-    if (line[at] == '\033') {  // a colour takes no room
+    if (line[at] == '\033') {  // colour codes have no width
       at = std::min(line.find('m', at), line.size() - 1);
       continue;
     }
@@ -85,7 +86,7 @@ std::string broken(const std::string& line, std::size_t width) {
   return out + line.substr(start);
 }
 
-/// Waits as long as the reader wants. 0 or an errno value.
+/// Writes all bytes, however long the reader takes. Returns 0 or an errno value.
 int write_patiently(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::write(fd, bytes.data(), bytes.size());
@@ -101,7 +102,7 @@ int write_patiently(int fd, std::span<const std::byte> bytes) {
   return 0;
 }
 
-/// Whether no later write can succeed: a closed pipe, a lost terminal.
+/// Returns true if no later write can succeed: a closed pipe, a lost terminal.
 bool is_final(int error) { return error == EPIPE || error == EIO || error == EBADF || error == ENXIO; }
 
 }  // namespace
@@ -113,12 +114,12 @@ struct Screen::State {
   std::mutex mutex;
   std::condition_variable work, progress;
   std::deque<std::string> lines;
-  std::size_t bytes = 0;                     // of the lines
-  std::string status;                        // as it shall be
-  std::string shown;                         // as it was written last
-  std::int64_t dropped = 0, unreported = 0;  // lines; dropped since the last message of it
+  std::size_t bytes = 0;                     // total size of `lines`
+  std::string status;                        // as requested
+  std::string shown;                         // as last written
+  std::int64_t dropped = 0, unreported = 0;  // lines; `unreported`: since the last message about them
   std::int64_t writes = 0;
-  int error = 0;  // of the last write
+  int error = 0;  // of the latest write
   bool writing = false, gone = false, stop = false;
 
   bool has_work() const { return !lines.empty() || unreported > 0 || status != shown; }
@@ -138,7 +139,7 @@ struct Screen::State {
     work.notify_one();
   }
 
-  /// What is written next, and how many lines of the queue that is.
+  /// Returns the next text to write and the number of queued lines in it.
   std::pair<std::string, std::int64_t> take() {
     std::string text = shown.empty() ? "" : kClearLine;
     if (unreported > 0)
@@ -183,7 +184,7 @@ struct Screen::State {
 
 Screen::Screen(int fd, Style style) : state_(std::make_shared<State>()) {
   state_->style = style;
-  // Where there is no descriptor left, the one given serves as well for a process that keeps it open.
+  // If no descriptor is free, uses `fd` itself, which works as long as the process keeps it open.
   state_->own = base::UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
   state_->fd = state_->own ? state_->own.get() : fd;
   const SignalsBlocked blocked;

@@ -6,15 +6,14 @@
 
 namespace trainerd::io {
 
-/// The one writer of a terminal or of standard output. Text is queued and a thread of its own writes it: a
-/// reader that stands still (Ctrl-S, a frozen ssh, a full pipe) holds that thread up and nothing else. Lines
-/// beyond what the queue holds are dropped, oldest first, and counted; a line on the screen says how many.
-/// The descriptor's flags, which other processes share, stay as they are. Every function may be called from
-/// any thread, and none waits but `finish`.
+/// The only writer of a terminal or of standard output. Text is queued and written by a separate thread, so a
+/// reader that stops reading (Ctrl-S, a frozen ssh, a full pipe) blocks only that thread. When the queue is
+/// full, the oldest lines are dropped and counted, and a line on the screen reports their number. The
+/// descriptor's flags are shared with other processes and are not changed. Thread-safe; only `finish` waits.
 class Screen {
  public:
   enum class Style : std::uint8_t { terminal, plain };
-  /// `fd` is duplicated: it may be closed before this ends.
+  /// `fd` is duplicated, so the caller may close it earlier.
   Screen(int fd, Style style);
   /// Finishes. The thread ends when its reader lets it, or with the process.
   ~Screen();
@@ -22,25 +21,25 @@ class Screen {
   Screen& operator=(const Screen&) = delete;
 
   Style style() const;
-  /// A line of its own, above the status. A terminal gets it broken at spaces to its width.
+  /// Writes a line above the status. A terminal's lines are wrapped at spaces to its width.
   void line(const std::string& text);
-  /// The last line of a terminal, redrawn in place; empty: none. Not shown in plain style.
+  /// Sets the last line of a terminal, redrawn in place; empty: none. Not shown in plain style.
   void status(const std::string& text);
-  /// Leaves the status as it is now as a line.
+  /// Turns the current status into a normal line.
   void settle_status();
-  /// Columns; 80 where they are not known.
+  /// Number of columns; 80 if not known.
   int width() const;
   struct Lost {
     std::int64_t lines = 0;
-    std::string reason;  ///< of what is lost now; empty: nothing is
+    std::string reason;  ///< why lines are being lost now; empty: none are
   };
   Lost lost() const;
-  /// Settles the status and waits until all is written, but not for a reader that takes nothing for half a
+  /// Settles the status and waits until all is written. Gives up when the reader takes nothing for half a
   /// second.
   void finish();
 
  private:
-  struct State;  // the thread's too, which may outlive this
+  struct State;  // shared with the thread, which may outlive this
   std::shared_ptr<State> state_;
 };
 

@@ -25,15 +25,15 @@ namespace fs = std::filesystem;
 
 constexpr std::size_t kChecksumBytes = 32;
 constexpr const char* kUsageName = "usage";
-constexpr std::chrono::hours kLeftover{1};  // a file that no process is writing any more
+constexpr std::chrono::hours kLeftover{1};  // age at which a partial file is abandoned
 
 base::SpecError cache_error(const std::string& directory, const std::string& what) {
   return base::spec_error("data.cache.directory: " + directory + ": " + what +
                           ": name another directory, or set data.cache.bytes: 0 to have none");
 }
 
-/// Of what `store` makes: a folder, named by its file's checksum, of blocks, named by their numbers, and of
-/// blocks that are being written.
+/// Names of what `store` creates: a folder per file, named by its id; blocks in it, named by their numbers;
+/// and partial blocks that are being written.
 bool is_folder_name(const std::string& name) {
   return name.size() == kChecksumBytes && name.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
@@ -45,7 +45,7 @@ bool is_partial_name(const std::string& name) {
          name.find_first_not_of("0123456789-", 1) == std::string::npos;
 }
 
-/// Locks the file of the usage, over all processes.
+/// Locks the usage file across processes.
 class UsageLock {
  public:
   explicit UsageLock(int fd) : fd_(fd) {
@@ -55,7 +55,7 @@ class UsageLock {
   UsageLock(const UsageLock&) = delete;
   UsageLock& operator=(const UsageLock&) = delete;
 
-  /// None: nothing that makes sense is there.
+  /// Returns none if the file has no valid number.
   std::optional<std::int64_t> get() const {
     std::array<char, 32> text{};
     const std::int64_t got = base::read_at(fd_, std::as_writable_bytes(std::span(text)), 0);
@@ -67,7 +67,7 @@ class UsageLock {
     std::string text = std::to_string(bytes);
     text.resize(24, ' ');
     if (::pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
-      static_cast<void>(::ftruncate(fd_, 0));  // the next one counts anew
+      static_cast<void>(::ftruncate(fd_, 0));  // the next call counts again
   }
 
  private:
@@ -86,12 +86,12 @@ BlockCache::BlockCache(std::string directory, std::int64_t limit_bytes)
   if (::mkdir(directory_.c_str(), S_IRWXU) != 0 && errno != EEXIST)
     throw cache_error(directory_, "cannot be made: " + base::errno_text(errno));
   struct stat info {};
-  // In a directory that all may write to, another user's link would lead away.
+  // /var/tmp is writable by all: another user's link there could lead elsewhere.
   const auto look = directory_ == default_cache_directory() ? ::lstat : ::stat;
   if (look(directory_.c_str(), &info) != 0)
     throw cache_error(directory_, "cannot be looked at: " + base::errno_text(errno));
   if (!S_ISDIR(info.st_mode)) throw cache_error(directory_, "is no directory");
-  // What others can write there, they could make this job read.
+  // A directory that others can write could feed wrong data to this job.
   if (info.st_uid != ::geteuid()) throw cache_error(directory_, "belongs to another user");
   if ((info.st_mode & (S_IWGRP | S_IWOTH)) != 0)
     throw cache_error(directory_, "can be written by other users");
@@ -115,7 +115,7 @@ bool BlockCache::load(const std::string& id, std::int64_t number, std::span<std:
                      base::read_at(fd.get(), std::as_writable_bytes(std::span(checksum)), size) ==
                          static_cast<std::int64_t>(kChecksumBytes);
   if (whole && checksum == xxh3_hex(out)) {
-    static_cast<void>(::futimens(fd.get(), nullptr));  // it was used last now
+    static_cast<void>(::futimens(fd.get(), nullptr));  // marks it as just used
     return true;
   }
   ++failures_;
@@ -123,7 +123,7 @@ bool BlockCache::load(const std::string& id, std::int64_t number, std::span<std:
   return false;
 }
 
-// Removes what was not used for the longest time, until `target` bytes are left at most. Gives what is left.
+// Removes the least recently used blocks until at most `target` bytes are left. Returns the bytes left.
 std::int64_t BlockCache::make_room(std::int64_t target) {
   struct Kept {
     fs::file_time_type used;
@@ -137,7 +137,7 @@ std::int64_t BlockCache::make_room(std::int64_t target) {
   for (fs::directory_iterator folder(directory_, error), end; !error && folder != end;
        folder.increment(error)) {
     std::error_code ignored;
-    // What else lies in the directory is not the cache's.
+    // Other files in the directory do not belong to the cache.
     if (!is_folder_name(folder->path().filename().string()) || folder->is_symlink(ignored) ||
         !folder->is_directory(ignored))
       continue;
@@ -164,7 +164,7 @@ std::int64_t BlockCache::make_room(std::int64_t target) {
     fs::remove(oldest.path, failed);
     if (failed) continue;
     total -= oldest.bytes;
-    fs::remove(oldest.path.parent_path(), failed);  // where it is empty now
+    fs::remove(oldest.path.parent_path(), failed);  // succeeds only if it is empty
   }
   return total;
 }
@@ -185,8 +185,8 @@ bool BlockCache::write(const std::string& id, std::int64_t number, std::span<con
   return false;
 }
 
-// Locked to its end: what one process has counted and not written yet, another that looks at the directory
-// would not see, and all together would pass the limit.
+// Keeps the lock until the block is written. Otherwise another process would not count this block yet, and
+// together they would exceed the limit.
 void BlockCache::store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes) {
   const auto size = static_cast<std::int64_t>(bytes.size() + kChecksumBytes);
   if (size > limit_) {
@@ -197,7 +197,7 @@ void BlockCache::store(const std::string& id, std::int64_t number, std::span<con
   const UsageLock lock(usage_.get());
   const std::optional<std::int64_t> known = lock.get();
   std::int64_t used = known.value_or(limit_);
-  // A tenth goes at once: the directory is not read for each block.
+  // Frees a tenth at once, so the directory is not listed for every block.
   if (!known || used + size > limit_)
     used = make_room(std::max<std::int64_t>(0, limit_ - limit_ / 10 - size));
   const bool written = used + size <= limit_ && write(id, number, bytes);

@@ -13,18 +13,18 @@
 
 namespace trainerd::io {
 
-/// Blocks of remote files in a local directory, which processes and runs share: those that were not read for
-/// the longest time go first. A block has its checksum and appears whole, so a crash or a damaged disk costs
-/// a block, never a wrong byte. For several threads.
+/// Caches blocks of remote files in a local directory shared by processes and runs. Evicts the least recently
+/// used blocks. Each block has a checksum and is renamed into place, so a crash or a damaged disk loses a
+/// block but never gives wrong bytes. Thread-safe.
 class BlockCache {
  public:
-  /// Makes the directory. `limit_bytes` is of all that is in it. Throws SpecError: it cannot be written, or
-  /// is another user's.
+  /// Makes the directory. `limit_bytes` bounds the total size of its blocks. Throws SpecError if it cannot be
+  /// written or belongs to another user.
   BlockCache(std::string directory, std::int64_t limit_bytes);
 
-  /// Fills `out` with block `number` of the file `id` (32 hex digits). False: it is not there.
+  /// Fills `out` with block `number` of the file `id` (32 hex digits). Returns false if it is not cached.
   bool load(const std::string& id, std::int64_t number, std::span<std::byte> out);
-  /// Keeps a block. One that cannot be written is counted.
+  /// Stores a block. A failed write is only counted.
   void store(const std::string& id, std::int64_t number, std::span<const std::byte> bytes);
 
   std::int64_t failures() const { return failures_; }  ///< blocks that could not be written, or were damaged
@@ -37,11 +37,11 @@ class BlockCache {
   std::string directory_;
   std::int64_t limit_;
   std::mutex mutex_;
-  base::UniqueFd usage_;  ///< of the file that has how many bytes are in the directory; locked to change it
+  base::UniqueFd usage_;  ///< file with the number of bytes in the directory; locked for updates
   std::atomic<std::int64_t> failures_ = 0, stored_ = 0;
 };
 
-/// Where blocks are cached when no one says it: a directory of this user in /var/tmp.
+/// Default cache directory: one per user in /var/tmp.
 std::string default_cache_directory();
 
 }  // namespace trainerd::io

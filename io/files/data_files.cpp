@@ -15,7 +15,7 @@ base::DataError cannot_be_read(const std::string& path, int error) {
   return base::data_error(path + ": cannot be read: " + base::errno_text(error));
 }
 
-// What an object has of `out` from `offset` on.
+// Returns the part of `out` that the object fills from `offset` on.
 std::span<std::byte> within(const RemoteObject& object, std::int64_t offset, std::span<std::byte> out) {
   const std::int64_t left = std::max<std::int64_t>(0, object.bytes - offset);
   return out.first(static_cast<std::size_t>(std::min(left, static_cast<std::int64_t>(out.size()))));

@@ -12,7 +12,7 @@
 
 namespace trainerd::io {
 
-/// A file of data, local or of an object store, open for reading. For several threads.
+/// A data file, local or in an object store, open for reading. Thread-safe.
 class DataFile {
  public:
   DataFile() = default;
@@ -20,18 +20,18 @@ class DataFile {
   DataFile(std::string path, std::shared_ptr<ObjectReader> reader, const RemoteObject& object)
       : path_(std::move(path)), reader_(std::move(reader)), object_(&object) {}
 
-  /// Whether there is one.
+  /// True if a file is open.
   explicit operator bool() const { return static_cast<bool>(fd_) || object_ != nullptr; }
   bool is_remote() const { return object_ != nullptr; }
-  /// The object's version: another object of the same name has another one; empty for a local file.
+  /// The object's ETag, which changes when the object is replaced; empty for a local file.
   std::string version() const { return object_ == nullptr ? "" : object_->etag; }
   /// Throws DataError.
   std::int64_t bytes() const;
-  /// Reads up to `out.size()` bytes at `offset`: less at the file's end alone. Throws DataError.
+  /// Reads up to `out.size()` bytes at `offset`, fewer only at the end of the file. Throws DataError.
   std::int64_t read(std::int64_t offset, std::span<std::byte> out) const;
-  /// The same of bytes that are not read again: no cache keeps them.
+  /// The same for bytes that are read only once: they are not cached.
   std::int64_t read_once(std::int64_t offset, std::span<std::byte> out) const;
-  /// These bytes will be read. Of a local file it does nothing.
+  /// Announces that these bytes will be read soon. No effect for a local file.
   void announce(std::int64_t offset, std::int64_t bytes) const;
 
  private:
@@ -41,23 +41,23 @@ class DataFile {
   const RemoteObject* object_ = nullptr;
 };
 
-/// How files of data are opened: local ones always, those at s3:// by a reader. A value that is passed along.
+/// Opens data files: local ones, and s3:// ones if it has a reader. Cheap to copy.
 class DataFiles {
  public:
-  DataFiles() = default;  ///< local files alone
+  DataFiles() = default;  ///< local files only
   explicit DataFiles(std::shared_ptr<ObjectReader> objects) : objects_(std::move(objects)) {}
 
-  /// None: there is no such file. Throws DataError: it cannot be opened; an s3:// path without a reader.
+  /// Returns none if there is no such file. Throws DataError if it cannot be opened, or for an s3:// path
+  /// without a reader.
   DataFile open(const std::string& path) const;
   bool exists(const std::string& path) const;
-  /// A regular file, or an object.
+  /// True for a regular file or an object.
   bool is_file(const std::string& path) const;
-  /// All objects whose keys begin with that of an s3:// path, sorted.
+  /// Lists all objects whose keys begin with the key of `path` (s3://), sorted.
   std::vector<std::string> list_objects(const std::string& path) const;
-  /// Remote reads that are under way and later ones fail, within about a second, also where the
-  /// store does not answer.
+  /// Makes current and later remote reads fail within about a second, even if the store does not answer.
   void stop() const;
-  /// Of all that was read by it; none without a reader.
+  /// The reader, for its counters; null without one.
   const ObjectReader* reader() const { return objects_.get(); }
 
  private:

@@ -21,9 +21,9 @@ namespace {
 
 constexpr std::int64_t kBlock = ObjectReader::kBlockBytes;
 constexpr int kFetchers = 8;
-constexpr std::int64_t kMaxRun = 16;  // blocks of one request: 4 MiB
+constexpr std::int64_t kMaxRun = 16;  // blocks per request: 4 MiB
 
-/// One block, or what became of it.
+/// A block and its state.
 struct Block {
   enum class State : unsigned char { queued, fetching, ready, failed };
   State state = State::queued;
@@ -46,7 +46,7 @@ auto as_data_error(const Call& call) {
   }
 }
 
-// In mid-run, where credentials that are gone are no mistake in the job.
+// In the middle of a run, missing credentials are not an error of the job description.
 template <class Call>
 void read_or_data_error(const Call& call) {
   try {
@@ -68,11 +68,11 @@ struct ObjectReader::State {
 
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::string, std::optional<RemoteObject>> objects;  ///< by URI; an object stays where it is
+  std::map<std::string, std::optional<RemoteObject>> objects;  ///< by URI; pointers to objects stay valid
   std::vector<std::string> listed;                             ///< prefixes whose objects are all known
   std::map<BlockKey, Block> blocks;
   std::deque<BlockKey> queue;
-  std::int64_t in_memory = 0;  ///< bytes of blocks that are ready
+  std::int64_t in_memory = 0;  ///< total size of the ready blocks
   std::uint64_t uses = 0;
   bool stop = false;
   std::vector<std::thread> fetchers;
@@ -96,7 +96,7 @@ const RemoteObject& ObjectReader::State::remember(const std::string& bucket, con
   return *known;
 }
 
-// Takes `first` and those after it, up to `last`, that no one fetches yet. Their number.
+// Marks `first` and the following queued blocks, up to `last`, as fetching. Returns their number.
 std::int64_t ObjectReader::State::take_run(const BlockKey& first, std::int64_t last) {
   std::int64_t count = 0;
   for (; count < kMaxRun && first.second + count <= last; ++count) {
@@ -107,7 +107,7 @@ std::int64_t ObjectReader::State::take_run(const BlockKey& first, std::int64_t l
   return count;
 }
 
-// Blocks of an object into memory that has room for them, from the cache or the store.
+// Reads blocks of an object into `out`, from the cache or the store.
 void ObjectReader::State::fetch(const RemoteObject& object, std::int64_t first, std::int64_t count,
                                 std::span<std::byte> out) {
   std::vector<bool> there(static_cast<std::size_t>(count), false);
@@ -130,7 +130,7 @@ void ObjectReader::State::fetch(const RemoteObject& object, std::int64_t first, 
   }
 }
 
-// Called without the lock: fetches blocks that were taken, then wakes their waiters.
+// Called without the lock. Fetches blocks that were taken and wakes the threads that wait for them.
 void ObjectReader::State::fill(const BlockKey& first, std::int64_t count) {
   const RemoteObject& object = *first.first;
   std::vector<std::byte> bytes(static_cast<std::size_t>(
@@ -156,7 +156,7 @@ void ObjectReader::State::fill(const BlockKey& first, std::int64_t count) {
   changed.notify_all();
 }
 
-// Down to what memory is for, but for the blocks that have just come.
+// Removes the oldest blocks above the memory limit, but not those that were just fetched.
 void ObjectReader::State::forget_oldest(const BlockKey& first, std::int64_t count) {
   while (in_memory > options.memory_bytes) {
     auto oldest = blocks.end();
@@ -181,7 +181,7 @@ void ObjectReader::State::serve() {
     queue.pop_front();
     const auto known = blocks.find(first);
     if (known == blocks.end() || known->second.state != Block::State::queued) continue;
-    // Neighbours that were announced too come by the same request.
+    // Neighbouring queued blocks are fetched by the same request.
     std::int64_t last = first.second;
     for (auto next = blocks.find({first.first, last + 1});
          next != blocks.end() && next->second.state == Block::State::queued;
@@ -262,11 +262,11 @@ void ObjectReader::read(const RemoteObject& object, std::int64_t offset, std::sp
       return it == s.blocks.end() || it->second.state != Block::State::fetching;
     });
     const auto it = s.blocks.find(key);
-    if (it == s.blocks.end() || it->second.state == Block::State::queued) continue;  // it went again
+    if (it == s.blocks.end() || it->second.state == Block::State::queued) continue;  // it was evicted again
     Block& block = it->second;
     if (block.state == Block::State::failed) {
       const std::exception_ptr error = block.error;
-      s.blocks.erase(it);  // a later read tries again
+      s.blocks.erase(it);  // a later read retries
       std::rethrow_exception(error);
     }
     block.last_use = ++s.uses;

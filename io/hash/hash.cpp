@@ -18,7 +18,7 @@ std::string to_hex(XXH128_hash_t hash) {
   return text;
 }
 
-/// It is aligned by its own allocator.
+/// XXH3's own allocator gives the state its alignment.
 class XxhState {
  public:
   XxhState() : state_(XXH3_createState(), XXH3_freeState) {

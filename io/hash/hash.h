@@ -8,8 +8,7 @@
 
 namespace trainerd::io {
 
-/// 128-bit XXH3 (https://xxhash.com), the checksum of checkpoint files: finds damage, is no defence against
-/// an attacker.
+/// 128-bit XXH3 (https://xxhash.com), the checksum of checkpoint files. It detects damage, not tampering.
 class Xxh3 {
  public:
   Xxh3();
@@ -17,7 +16,7 @@ class Xxh3 {
   Xxh3(const Xxh3&) = delete;
   Xxh3& operator=(const Xxh3&) = delete;
   void update(std::span<const std::byte> bytes);
-  /// Of all bytes so far, as 32 hex digits in the canonical (big-endian) order that `xxhsum -H2` prints.
+  /// Hash of all bytes so far, as 32 hex digits in the canonical (big-endian) order that `xxhsum -H2` prints.
   std::string hex() const;
 
  private:
@@ -25,10 +24,10 @@ class Xxh3 {
   std::unique_ptr<State> state_;
 };
 
-/// Of one block of bytes.
+/// Hash of one block of bytes.
 std::string xxh3_hex(std::span<const std::byte> bytes);
 
-/// 64-bit XXH3, for the many tensors of a shard.
+/// 64-bit XXH3, used for the many tensors of a shard.
 class Xxh3Of64 {
  public:
   Xxh3Of64();

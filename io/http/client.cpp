@@ -20,9 +20,9 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kMaxReplyBytes = std::size_t{16} << 20;
-constexpr const char* kDefaultPort = "9464";  // of metrics.listen
+constexpr const char* kDefaultPort = "9464";  // default of metrics.listen
 
-/// One request and its reply, with one deadline.
+/// One request and its reply, with a common deadline.
 class Exchange {
  public:
   Exchange(const HttpAddress& address, double seconds)

@@ -4,19 +4,19 @@
 
 namespace trainerd::io {
 
-/// Where a server listens, as a person writes it.
+/// Address of a server as entered by a user.
 struct HttpAddress {
-  std::string host;  ///< a name or an address; an IPv6 one without its brackets
+  std::string host;  ///< a name or an address; IPv6 without brackets
   std::string port;
   std::string text() const;  ///< "http://host:port"
 };
 
-/// Reads "http://host:port", with or without a path, which does not matter, and "host:port" alike; without a
-/// port it is 9464. Throws SpecError for anything else.
+/// Parses "http://host:port", with or without a path (ignored), or "host:port". The default port is 9464.
+/// Throws SpecError for anything else.
 HttpAddress parse_http_address(const std::string& url);
 
-/// The body of the reply to a GET of `path`, within `seconds` in all. Throws CommError, which says what is
-/// wrong: nothing answers, another status than 200, a reply that is cut or longer than 16 MiB.
+/// Returns the body of a GET of `path`. `seconds` bounds the whole exchange. Throws CommError with the
+/// reason: no answer, a status other than 200, a truncated reply or one longer than 16 MiB.
 std::string http_get(const HttpAddress& address, const std::string& path, double seconds);
 
 }  // namespace trainerd::io

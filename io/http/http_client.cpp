@@ -28,7 +28,8 @@ struct Curl {
   decltype(&::curl_slist_append) append = nullptr;
   decltype(&::curl_slist_free_all) free_all = nullptr;
 
-  // The host's own, so that it finds the host's certificates. Never closed: it may have threads of its own.
+  // Loads the host's libcurl, so that it uses the host's certificates. Never closed, because it may have
+  // threads.
   Curl() {
     constexpr const char* kLibrary = "libcurl.so.4";
     void* handle = ::dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
@@ -69,7 +70,7 @@ struct Reply {
 std::size_t take(char* bytes, std::size_t size, std::size_t count, void* to) {
   Reply& reply = *static_cast<Reply*>(to);
   reply.too_long = reply.response.body.size() + size * count > reply.limit;
-  if (reply.too_long) return 0;  // ends the transfer with an error
+  if (reply.too_long) return 0;  // aborts the transfer with an error
   reply.response.body.append(bytes, size * count);
   return size * count;
 }
@@ -77,7 +78,7 @@ std::size_t take(char* bytes, std::size_t size, std::size_t count, void* to) {
 std::size_t take_header(char* bytes, std::size_t size, std::size_t count, void* to) {
   std::map<std::string, std::string>& headers = static_cast<Reply*>(to)->response.headers;
   const std::string_view line(bytes, size * count);
-  if (line.starts_with("HTTP/")) headers.clear();  // a proxy's reply, or "100 Continue", came before
+  if (line.starts_with("HTTP/")) headers.clear();  // drops headers of a proxy's reply or of "100 Continue"
   const std::size_t colon = line.find(':');
   if (colon == std::string_view::npos) return line.size();
   std::string name(line.substr(0, colon)), value(line.substr(colon + 1));
@@ -97,7 +98,7 @@ int is_aborted(void* flag, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
 struct HttpClient::State {
   CURL* handle = nullptr;
   std::atomic<bool> aborted = false;
-  bool too_long = false;  // the latest reply
+  bool too_long = false;  // of the latest reply
 };
 
 HttpClient::HttpClient() : state_(std::make_unique<State>()) {
@@ -117,10 +118,10 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
   CURL* const handle = state_->handle;
   Reply reply{.limit = request.max_reply, .response = {}};
   std::array<char, CURL_ERROR_SIZE> error{};
-  curl_slist* headers = c.append(nullptr, "Expect:");  // the body goes at once
+  curl_slist* headers = c.append(nullptr, "Expect:");  // sends the body at once
   for (const std::string& header : request.headers) headers = c.append(headers, header.c_str());
   const long milliseconds = static_cast<long>(1e3 * request.seconds) + 1;
-  c.reset(handle);  // connections stay open
+  c.reset(handle);  // keeps connections open
   c.set(handle, CURLOPT_URL, request.url.c_str());
   c.set(handle, CURLOPT_HTTPHEADER, headers);
   c.set(handle, CURLOPT_NOSIGNAL, 1L);
@@ -132,7 +133,7 @@ std::optional<HttpResponse> HttpClient::send(const HttpRequest& request, std::st
   c.set(handle, CURLOPT_WRITEDATA, &reply);
   c.set(handle, CURLOPT_HEADERFUNCTION, take_header);
   c.set(handle, CURLOPT_HEADERDATA, &reply);
-  c.set(handle, CURLOPT_PATH_AS_IS, 1L);  // a signature is of the path as it is
+  c.set(handle, CURLOPT_PATH_AS_IS, 1L);  // the signature covers the path as it is
   c.set(handle, CURLOPT_NOPROGRESS, 0L);
   c.set(handle, CURLOPT_XFERINFOFUNCTION, is_aborted);
   c.set(handle, CURLOPT_XFERINFODATA, &state_->aborted);

@@ -14,13 +14,13 @@ inline constexpr std::size_t kMaxHttpReply = std::size_t{16} << 20;
 
 struct HttpRequest {
   std::string url;                         ///< http:// or https://
-  std::optional<std::string> body = {};    ///< is posted; none: GET
+  std::optional<std::string> body = {};    ///< posted; none: GET
   std::vector<std::string> headers = {};   ///< "Content-Type: application/json"
-  double seconds = 10;                     ///< for all of it, the lookup of the host's name included
+  double seconds = 10;                     ///< for the whole exchange, including the DNS lookup
   std::string method = {};                 ///< "HEAD", "DELETE", "PUT"; empty: GET, or POST with a body
-  std::span<const std::byte> upload = {};  ///< the body of a PUT, which the caller keeps
-  double stall_seconds = 0;                ///< it fails when no byte comes for so long; 0: never
-  std::size_t max_reply = kMaxHttpReply;   ///< bytes of the reply's body
+  std::span<const std::byte> upload = {};  ///< body of a PUT; the caller keeps it alive
+  double stall_seconds = 0;                ///< fails after that long without a byte; 0: never
+  std::size_t max_reply = kMaxHttpReply;   ///< most bytes of the reply's body
 };
 struct HttpResponse {
   int status = 0;
@@ -28,19 +28,20 @@ struct HttpResponse {
   std::map<std::string, std::string> headers = {};  ///< names in lower case
 };
 
-/// Requests by libcurl, opened at run time, with its certificates and its proxies (`https_proxy`,
-/// `no_proxy`). Redirects are not followed: headers may hold credentials. Used by one thread, `abort` aside.
+/// HTTP requests by libcurl, which is loaded at run time, with its certificates and proxies (`https_proxy`,
+/// `no_proxy`). Redirects are not followed, because headers may hold credentials. For one thread, except
+/// `abort`.
 class HttpClient {
  public:
-  /// Throws SpecError without libcurl.so.4.
+  /// Throws SpecError if libcurl.so.4 is missing.
   HttpClient();
   ~HttpClient();
 
-  /// None, and `why`, without a whole reply of at most `max_reply` bytes in time.
+  /// Returns none and sets `why` unless a complete reply of at most `max_reply` bytes arrives in time.
   std::optional<HttpResponse> send(const HttpRequest& request, std::string& why);
-  /// Whether the latest reply had more than `max_reply` bytes.
+  /// True if the latest reply had more than `max_reply` bytes.
   bool reply_was_too_long() const;
-  /// From any thread: what is under way ends within about a second, and nothing more is sent.
+  /// Thread-safe. Ends the current request within about a second; later ones fail.
   void abort();
 
  private:
@@ -48,7 +49,7 @@ class HttpClient {
   std::unique_ptr<State> state_;
 };
 
-/// A part of a URL, in which all but letters, digits and "-._~" is written as %XX.
+/// Encodes a part of a URL: everything except letters, digits and "-._~" becomes %XX.
 std::string url_encoded(const std::string& text);
 
 }  // namespace trainerd::io

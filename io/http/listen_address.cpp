@@ -14,7 +14,7 @@ bool is_port(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() && port <= 65535;
 }
 
-// What a server library would read out of more than an address (lists, options, scopes) never gets past here.
+// Stops lists, options and scopes, which a server library might accept in place of an address.
 bool is_numeric_host(const std::string& host) {
   std::array<unsigned char, sizeof(in6_addr)> bytes{};
   if (::inet_pton(AF_INET, host.c_str(), bytes.data()) == 1) return true;

@@ -5,16 +5,16 @@
 
 namespace trainerd::io {
 
-/// Where a server listens.
+/// Address on which a server listens.
 struct ListenAddress {
-  std::string host;  ///< numeric; an IPv6 one in brackets
+  std::string host;  ///< numeric; IPv6 in brackets
   std::string port;  ///< 0 to 65535; 0: any free one
 
   std::string text() const { return host + ":" + port; }
 };
 
-/// Reads "host:port": an IPv4 address, an IPv6 address in brackets, or localhost; and a port of 0 to 65535.
-/// None for anything else: names are not looked up.
+/// Parses "host:port": an IPv4 address, an IPv6 address in brackets, or localhost, and a port from 0 to
+/// 65535. None for anything else; names are not looked up.
 std::optional<ListenAddress> parse_listen_address(const std::string& text);
 
 }  // namespace trainerd::io

@@ -24,14 +24,14 @@
 namespace trainerd::io {
 namespace {
 
-// Idle connections hold a thread of the server each until its time is up: 200 of them hold a request up for
-// 2 s.
+// An idle connection occupies a server thread until its timeout. 200 idle connections delay a request by up
+// to 2 s.
 constexpr const char* kServerThreads = "64";
 constexpr const char* kRequestMilliseconds = "500";
-// A node has no more array tasks than this, as a rule; then any free port does.
+// A node rarely has more array tasks than this. Beyond that any free port is used.
 constexpr int kPortsNearby = 128;
 
-// Scripts and styles come from the server itself, and nothing is fetched from elsewhere.
+// Scripts and styles come from the server itself; nothing is loaded from elsewhere.
 constexpr const char* kSafetyHeaders =
     "Content-Security-Policy: default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'\r\n"
@@ -72,8 +72,8 @@ struct ResolvedListen {
   ResolvedListen& operator=(const ResolvedListen&) = delete;
 };
 
-// The server's library does not distinguish a port in use from an address of another machine. 0 or an errno
-// value.
+// Returns 0 or an errno value. Needed because civetweb does not distinguish a port in use from an address of
+// another machine.
 int bind_error(const ListenAddress& address) {
   const ResolvedListen to(address);
   if (to.list == nullptr) return EADDRNOTAVAIL;
@@ -86,7 +86,7 @@ int bind_error(const ListenAddress& address) {
   return 0;
 }
 
-// civetweb looks at its stop flag every two seconds only, or when a client connects.
+// civetweb checks its stop flag only every two seconds, or when a client connects.
 void wake_listener(const ListenAddress& address) {
   const ResolvedListen to(address);
   if (to.list == nullptr) return;
@@ -118,7 +118,7 @@ struct HttpServer::State {
     return page == pages.end() ? nullptr : page->second;
   }
 
-  // civetweb's callback: the status of a request that it need not look at any more.
+  // civetweb's callback. Returns the status, which tells civetweb that the request is done.
   static int answer(mg_connection* connection) {
     const auto& state = *static_cast<const State*>(mg_get_user_data(mg_get_context(connection)));
     const mg_request_info& request = *mg_get_request_info(connection);
@@ -156,7 +156,7 @@ struct HttpServer::State {
     return true;
   }
 
-  // On the port asked for, or the next that is free.
+  // Listens on the requested port, or on the next free one.
   void listen_near(const std::string& asked) {
     const int first = std::stoi(address.port);
     std::vector<int> ports;
@@ -170,7 +170,7 @@ struct HttpServer::State {
       if (error != 0)
         throw base::spec_error("metrics.listen: cannot listen on " + asked + ": " + base::errno_text(error) +
                                "; give an address of this machine, or metrics: {listen: off}");
-      if (start()) return;  // else another process took it in between
+      if (start()) return;  // another process took the port in between
     }
     throw base::spec_error("metrics.listen: no port is free on " + address.host +
                            ": set metrics: {listen: off}");
@@ -185,7 +185,7 @@ HttpServer::HttpServer(const std::string& listen) : state_(std::make_unique<Stat
 }
 
 HttpServer::~HttpServer() {
-  // Stopping waits for the listener; something has to connect meanwhile.
+  // mg_stop waits for the listener, so connections must wake it meanwhile.
   std::jthread waker([&address = state_->address](const std::stop_token& stopped) {
     while (!stopped.stop_requested()) {
       wake_listener(address);

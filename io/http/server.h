@@ -11,26 +11,25 @@ struct HttpReply {
   std::string body;
 };
 
-/// Serves pages that are only read: GET and HEAD, any other method gets status 405. Every reply forbids what
-/// a page of ours does not need (Content-Security-Policy, no frames, no sniffing, no caching).
+/// Serves read-only pages: GET and HEAD; other methods get status 405. Every reply forbids what our pages do
+/// not need (Content-Security-Policy, no frames, no sniffing, no caching).
 class HttpServer {
  public:
-  /// Makes the page at a request. Called by the server's threads, several at once; one that throws is status
-  /// 500.
+  /// Makes the page for a request. Called from several server threads at once; an exception gives status 500.
   using Page = std::function<HttpReply()>;
 
-  /// `listen` is "host:port": where that port is taken, the next free one is bound, and port 0 is any. Throws
-  /// SpecError, which names the key metrics.listen, for an address that is none or is not this machine's.
+  /// `listen` is "host:port". If the port is taken, the next free one is used; port 0 means any. Throws
+  /// SpecError naming the key metrics.listen for an invalid address or one that is not this machine's.
   explicit HttpServer(const std::string& listen);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
-  /// Serves `page` at `path` ("/metrics"), in place of one that was there.
+  /// Serves `page` at `path` ("/metrics"); replaces an earlier page.
   void serve(const std::string& path, Page page);
-  /// "127.0.0.1:40123": what was bound.
+  /// The bound address: "127.0.0.1:40123".
   std::string address() const;
-  /// Whether that is another port than the one asked for, which is taken.
+  /// True if the requested port is taken and another one was bound.
   bool moved() const;
 
  private:

@@ -12,7 +12,7 @@
 namespace trainerd::io {
 namespace {
 
-/// The step of a line as `to_json_line` writes it, without parsing all of it; 0: none.
+/// Returns the step of a line written by `to_json_line`, without parsing the whole line; 0 if there is none.
 std::int64_t step_at_the_front(std::string_view line) {
   constexpr std::string_view kFront = "{\"step\":";
   std::int64_t step = 0;
@@ -20,7 +20,7 @@ std::int64_t step_at_the_front(std::string_view line) {
   return step;
 }
 
-/// The first number after `key`, without parsing the line; 0: none.
+/// Returns the first number after `key`, without parsing the line; 0 if there is none.
 double number_after(std::string_view line, std::string_view key) {
   double value = 0;
   if (const std::size_t at = line.find(key); at != std::string_view::npos)
@@ -34,7 +34,7 @@ bool begins_attempt(NoticeKind kind) {
 bool ends_attempt(NoticeKind kind) {
   return kind == NoticeKind::finish || kind == NoticeKind::stop || kind == NoticeKind::failure;
 }
-/// By the line's beginning: evaluations and checkpoints are most of the lines.
+/// Quick check of the line's beginning, since most lines are evaluations and checkpoints.
 bool may_begin_or_end(std::string_view line) {
   constexpr std::string_view kFront = "{\"event\":\"";
   if (!line.starts_with(kFront)) return false;
@@ -78,8 +78,8 @@ std::optional<EarlierAttempt> read_earlier_attempt(const std::string& steps_path
 EarlierRun read_earlier_run(const std::string& steps_path, const std::string& events_path,
                             std::int64_t start_step) {
   EarlierRun earlier;
-  bool asked = false;                                                // for the end of the latest attempt
-  std::vector<std::variant<NoticeRecord, EvaluationRecord>> events;  // that the wall time is parted by
+  bool asked = false;  // the latest attempt was ended on purpose
+  std::vector<std::variant<NoticeRecord, EvaluationRecord>> events;  // events that split the wall time
   read_log_lines(events_path, [&](const std::string& line, bool) {
     if (!may_begin_or_end(line) && !line.starts_with("{\"event\":\"evaluation\"")) return true;
     try {
@@ -97,7 +97,7 @@ EarlierRun read_earlier_run(const std::string& steps_path, const std::string& ev
       earlier.ended = asked = false;
       if (earlier.attempts++ == 0) earlier.began = notice->wall_time;
     } catch (const base::DataError&) {
-      // A torn or garbled line names no attempt.
+      // A torn or invalid line names no attempt.
     }
     return true;
   });

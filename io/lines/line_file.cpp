@@ -44,7 +44,7 @@ void LineFile::take_back(std::int64_t bytes) {
   if (fd_) write_waiting();
 }
 
-/// 0 or an errno value. What is no regular file keeps what it got.
+/// Returns 0 or an errno value. Files that are not regular are not truncated.
 int LineFile::cut() {
   struct stat status {};
   if (::fstat(fd_.get(), &status) != 0) return errno;
@@ -54,7 +54,7 @@ int LineFile::cut() {
   return 0;
 }
 
-/// Whether nothing waits any more.
+/// Returns true if no lines are left to write.
 bool LineFile::write_waiting() {
   std::size_t written = 0;
   int error = to_cut_ > 0 ? cut() : 0;

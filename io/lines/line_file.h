@@ -11,28 +11,28 @@
 
 namespace trainerd::io {
 
-/// Appends lines to a file, each by one write. A write that fails does not throw: its lines wait, in order,
-/// and are tried again after a pause that doubles; lines beyond what may wait are dropped and counted. Used
-/// by one thread.
+/// Appends lines to a file, one write per line if all goes well. A failed write does not throw: its lines are
+/// kept in order and retried after a pause that doubles. Lines beyond the limit of kept bytes are dropped and
+/// counted. For one thread.
 class LineFile {
  public:
   struct Patience {
     std::size_t waiting_bytes = std::size_t{16} << 20;
     double first_pause = 0.05, longest_pause = 5;  ///< seconds
   };
-  /// Lines wait until there is a file to write to. `name` is that of its record.
+  /// Lines are kept until a file is attached. `name` names the record.
   explicit LineFile(std::string name, Patience patience);
   explicit LineFile(std::string name) : LineFile(std::move(name), Patience{}) {}
-  /// `fd` appends.
+  /// `fd` must be open for appending.
   void attach(base::UniqueFd fd);
 
-  /// False when the line was dropped.
+  /// Returns false if the line was dropped.
   bool append(const std::string& line);
-  /// Takes back the last `bytes` of what was appended, line ends included. Where the file cannot be cut, it
-  /// is tried again before the next line is written.
+  /// Removes the last `bytes` that were appended, including line ends. If the file cannot be truncated, this
+  /// is retried before the next write.
   void take_back(std::int64_t bytes);
-  /// Tries for as long as `seconds` until nothing waits; then what still does is dropped. False when lines
-  /// were.
+  /// Retries for up to `seconds` until all lines are written, then drops the rest. Returns false if any line
+  /// was ever dropped.
   bool finish(double seconds);
   const OutletRecord& record() const { return record_; }
 
@@ -42,13 +42,13 @@ class LineFile {
 
   Patience patience_;
   base::UniqueFd fd_;
-  std::string waiting_;      ///< the first line may have been written in part
-  std::int64_t to_cut_ = 0;  ///< bytes at the file's end that were taken back
+  std::string waiting_;      ///< its first line may be partly written
+  std::int64_t to_cut_ = 0;  ///< bytes to remove at the end of the file
   double pause_ = 0, next_try_ = 0;
   OutletRecord record_;
 };
 
-/// What its end says of a log that lost lines.
+/// Error for a log that lost lines.
 base::SpecError lost_lines(const std::string& path, const OutletRecord& record,
                            std::source_location where = std::source_location::current());
 

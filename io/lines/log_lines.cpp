@@ -20,7 +20,7 @@ base::SpecError failed(const std::string& path, const char* what, int error, boo
                           remedy_of(error, write));
 }
 
-// Empty for what is not there.
+// Returns an empty descriptor if there is no such file.
 base::UniqueFd open_log(const std::string& path) {
   base::UniqueFd fd;
   struct stat status {};

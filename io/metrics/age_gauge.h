@@ -13,11 +13,11 @@
 
 namespace trainerd::io {
 
-/// A gauge of the seconds since something happened, as of the scrape; absent until `set` is called.
+/// A gauge of the seconds since an event, computed at each scrape. Absent until `set` is called.
 class AgeGauge final : public prometheus::Collectable {
  public:
   AgeGauge(std::string name, std::string help) : name_(std::move(name)), help_(std::move(help)) {}
-  /// It happened now.
+  /// Records that the event happens now.
   void set() { since_ = base::monotonic_seconds(); }
   std::vector<prometheus::MetricFamily> Collect() const override {
     const double since = since_;

@@ -13,12 +13,12 @@
 namespace trainerd::io {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1;  // a bar; fast enough to look alive
-constexpr double kLineSeconds = 5;      // plain lines
-constexpr double kLoggedSeconds = 60;   // of run.log
+constexpr double kRedrawSeconds = 0.1;  // for the bar: often enough to look smooth
+constexpr double kLineSeconds = 5;      // for plain lines
+constexpr double kLoggedSeconds = 60;   // for run.log
 constexpr std::int64_t kFirstLines = 3;
 constexpr int kMinBar = 6;               // cells
-constexpr std::size_t kRateWindow = 64;  // steps that the ETA looks back on
+constexpr std::size_t kRateWindow = 64;  // steps that the ETA is based on
 
 std::string percent(double ratio) { return fmt::format("{:.1f}%", 100 * ratio); }
 
@@ -29,7 +29,7 @@ struct ConsoleSink::State {
   RunLog& log;
   RunInfo info;
   double started = 0, last_shown = 0, last_logged = 0, evaluation_shown = 0;
-  std::deque<double> arrivals;  // of the latest steps, seconds
+  std::deque<double> arrivals;  // times of the latest steps, seconds
   std::int64_t shown = 0;
   std::optional<StepRecord> last;
   std::optional<double> validation_loss;
@@ -58,7 +58,7 @@ struct ConsoleSink::State {
     return text;
   }
 
-  // "compute 81.2%, exposed tp 9.3%, optimizer 2.1%": the parts that show in one decimal.
+  // Text like "compute 81.2%, exposed tp 9.3%, optimizer 2.1%", without parts that would show as 0.0%.
   std::string shares() const {
     const double all = time.sum();
     std::string text;
@@ -97,7 +97,7 @@ void ConsoleSink::State::draw_bar() {
   const int room = room_beside(tail);
   std::string line = head;
   if (room >= kMinBar) {
-    // Eighths of a cell, so that the bar moves smoothly.
+    // In eighths of a cell, so that the bar moves smoothly.
     static constexpr std::array<const char*, 8> kEighths{"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
     const int eighths = static_cast<int>(done * 8 * room);
     for (int i = 0; i < eighths / 8; ++i) line += "█";
@@ -105,15 +105,14 @@ void ConsoleSink::State::draw_bar() {
     for (int i = (eighths + 7) / 8; i < room; ++i) line += "·";
     line += tail;
   } else {
-    line = (head + tail)
-               .substr(0, static_cast<std::size_t>(std::max(1, screen.width() - 1)));  // all of it is ASCII
+    line = (head + tail).substr(0, static_cast<std::size_t>(std::max(1, screen.width() - 1)));  // ASCII only
   }
   screen.status(line);
 }
 
 ConsoleSink::ConsoleSink(Screen& screen, RunLog& log) : state_(std::make_unique<State>(screen, log)) {}
 
-// A run that ended by an error leaves its message a fresh line.
+// After an error the message must start on a new line.
 ConsoleSink::~ConsoleSink() { state_->screen.settle_status(); }
 
 void ConsoleSink::on_start(const RunInfo& info) {
@@ -209,7 +208,7 @@ void ConsoleSink::on_checkpoint(const CheckpointRecord& record) {
                           short_duration(record.snapshot_seconds)));
 }
 
-// The pace until then says nothing of the steps that follow.
+// The pace before a restart does not predict later steps.
 void ConsoleSink::on_restart(const RestartRecord&) { state_->arrivals.clear(); }
 
 std::vector<OutletRecord> ConsoleSink::outlets() const {

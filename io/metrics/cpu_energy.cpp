@@ -24,8 +24,8 @@ std::optional<double> number_in(const std::string& path) {
   return file >> value ? std::optional(value) : std::nullopt;
 }
 
-/// The label of the zone in the directory `zone` ("intel-rapl:0", "intel-rapl:0:2"; AMD's have these names
-/// too); empty: its energy is counted elsewhere.
+/// Returns the label of the zone in the directory `zone` ("intel-rapl:0", "intel-rapl:0:2"; AMD uses these
+/// names too); empty if its energy is counted elsewhere.
 std::string zone_label(const std::string& zone, const std::string& name) {
   if (!zone.starts_with("intel-rapl:")) return "";
   const auto depth = std::count(zone.begin(), zone.end(), ':');

@@ -11,13 +11,13 @@
 
 namespace trainerd::io {
 
-/// A gauge of the free bytes of a file system, as of the scrape; absent until `watch` is called, and where
-/// the file system does not say. A file system that hangs makes the scrape hang: such a run is taken for
-/// down, and its records cannot be written either.
+/// A gauge of the free bytes of a file system, computed at each scrape. Absent until `watch` is called, and
+/// if the file system does not report it. If the file system hangs, so does the scrape: the run then counts
+/// as down, and its records cannot be written either.
 class DiskGauge final : public prometheus::Collectable {
  public:
   DiskGauge(std::string name, std::string help) : name_(std::move(name)), help_(std::move(help)) {}
-  /// `path` is a file or a directory on it.
+  /// `path`: a file or directory on the file system.
   void watch(std::string path) {
     const std::scoped_lock lock(mutex_);
     path_ = std::move(path);

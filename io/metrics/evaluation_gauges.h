@@ -5,7 +5,7 @@
 
 namespace trainerd::io {
 
-/// Results of the latest evaluation, by set.
+/// Results of the latest evaluation, per set.
 class EvaluationGauges {
  public:
   explicit EvaluationGauges(prometheus::Registry& registry) : r_(registry) {}

@@ -22,6 +22,9 @@ std::int64_t step_of(const EventRecord& event) {
   return std::visit([](const auto& record) { return record.step; }, event);
 }
 
+/// Number of events of this process that a restart can reach, a few MB at most.
+constexpr std::size_t kMaxLatest = 10000;
+
 bool is_evaluation_after(const EventRecord& event, std::int64_t step) {
   const auto* evaluation = std::get_if<EvaluationRecord>(&event);
   return evaluation != nullptr && evaluation->step > step;
@@ -59,7 +62,8 @@ struct EventLogSink::State {
   std::string path, warning;
   double last_tries = 0;
   LineFile file{"events.jsonl"};
-  /// The latest of this process, from the first evaluation on that a restart may make void.
+  /// The latest events of this process. A restart may go back behind a complete checkpoint, because a
+  /// snapshot in another node's memory may be older than it.
   std::deque<std::pair<EventRecord, std::string>> latest;
   void append(const EventRecord& event);
   void append_line(const EventRecord& event, const std::string& line) {
@@ -68,11 +72,8 @@ struct EventLogSink::State {
 };
 
 void EventLogSink::State::append(const EventRecord& event) {
-  // Workers never start again before a checkpoint that is complete.
-  if (const auto* checkpoint = std::get_if<CheckpointRecord>(&event))
-    while (!latest.empty() && !is_evaluation_after(latest.front().first, checkpoint->step))
-      latest.pop_front();
   append_line(event, to_json_line(event));
+  if (latest.size() > kMaxLatest) latest.pop_front();
 }
 
 EventLogSink::EventLogSink(std::string path, std::int64_t start_step, double last_tries)
@@ -99,7 +100,7 @@ void EventLogSink::on_evaluation(const EvaluationRecord& record) { state_->appen
 void EventLogSink::on_checkpoint(const CheckpointRecord& record) { state_->append(record); }
 void EventLogSink::on_notice(const NoticeRecord& record) { state_->append(record); }
 
-/// Evaluations of later steps are made again. Checkpoints and notices stay.
+/// Removes evaluations of later steps, which will be repeated. Checkpoints and notices stay.
 void EventLogSink::on_restart(const RestartRecord& record) {
   State& s = *state_;
   const auto first = std::find_if(s.latest.begin(), s.latest.end(), [&](const auto& entry) {

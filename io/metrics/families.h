@@ -1,6 +1,6 @@
 #pragma once
 
-// How the sources of this room make and fill metrics of prometheus-cpp.
+// Helpers of this folder's sources to make and fill metrics of prometheus-cpp.
 
 #include <prometheus/counter.h>
 #include <prometheus/gauge.h>
@@ -26,8 +26,8 @@ inline prometheus::Family<prometheus::Histogram>& histogram(prometheus::Registry
   return prometheus::BuildHistogram().Name(name).Help(help).Register(registry);
 }
 
-/// A family's one series without labels, made when there is first something to say: what is not known is
-/// absent.
+/// The only series of a family without labels. It is made when its first value is known, so an unknown value
+/// is absent.
 template <class Metric>
 class Single {
  public:
@@ -46,13 +46,13 @@ class Single {
   Metric* metric_ = nullptr;
 };
 
-/// Exposed communication is one part with a label for the axis: a sum by part is the ledger without axes.
+/// Exposed communication is one part with a label for the axis, so a sum by part is the ledger without axes.
 inline prometheus::Labels labels_of(const base::LedgerPartInfo& part) {
   if (*part.axis == 0) return {{"part", part.name}};
   return {{"part", "exposed_communication"}, {"axis", part.axis}};
 }
 
-/// Records carry totals, counters take increments.
+/// Raises a counter to `total`: records carry totals, but counters take increments.
 inline void raise_to(prometheus::Counter& counter, double total) {
   counter.Increment(std::max(0.0, total - counter.Value()));
 }

@@ -12,18 +12,18 @@
 
 namespace trainerd::io {
 
-/// A gauge of useful seconds over the wall time since a moment, as of the scrape; absent until `begin` is
-/// called.
+/// A gauge of useful seconds divided by the wall time since a given moment, computed at each scrape. Absent
+/// until `begin` is called.
 class GoodputGauge final : public prometheus::Collectable {
  public:
   GoodputGauge(std::string name, std::string help) : name_(std::move(name)), help_(std::move(help)) {}
-  /// `since`: Unix seconds; `useful`: seconds from then until now.
+  /// `since`: Unix seconds; `useful`: useful seconds from then until now.
   void begin(double since, double useful) {
     const std::scoped_lock lock(mutex_);
     since_ = since;
     useful_ = useful;
   }
-  /// Less than 0: they turned out not to be useful.
+  /// A negative value takes back seconds that turned out not to be useful.
   void add(double useful) {
     const std::scoped_lock lock(mutex_);
     useful_ += useful;

@@ -10,17 +10,17 @@
 namespace trainerd::io {
 namespace {
 
-// However many look at it, the status is made once in this time.
+// The status is rendered at most once in this time, however many clients ask.
 constexpr double kStatusSeconds = 0.5;
 
 }  // namespace
 
-// The server's threads keep it as long as they need.
+// Shared with the server's threads, which may outlive the sink.
 struct LiveSink::State {
   mutable std::mutex mutex;
   RunHistory history;
-  std::string text;    // of the status
-  double made_at = 0;  // monotonic; 0: never
+  std::string text;    // JSON of the status
+  double made_at = 0;  // monotonic time; 0: never
 
   template <class Change>
   void apply(const Change& change) {

@@ -6,7 +6,7 @@
 namespace trainerd::io {
 
 struct OtlpOptions {
-  /// "http://host:4318": a receiver of OTLP over HTTP, to whose path /v1/metrics is added; empty: none.
+  /// "http://host:4318": a receiver of OTLP over HTTP; /v1/metrics is appended to its path. Empty: none.
   std::string endpoint = {};
   double every_seconds = 10;
 
@@ -15,9 +15,9 @@ struct OtlpOptions {
   bool operator==(const OtlpOptions&) const = default;
 };
 
-/// Where an MLflow server logs the run.
+/// The MLflow server that logs the run.
 struct MlflowOptions {
-  std::string uri = {};  ///< http:// or https://; empty: none does
+  std::string uri = {};  ///< http:// or https://; empty: none
   std::string experiment = "Default";
 
   bool logs() const { return !uri.empty(); }
@@ -25,7 +25,7 @@ struct MlflowOptions {
   bool operator==(const MlflowOptions&) const = default;
 };
 
-/// The norm of the gradients is also reported separately for each of these.
+/// How parameters are grouped for separate gradient norms.
 enum class NormGroups : std::uint8_t { kind, layer };
 
 struct GroupNormOptions {
@@ -36,17 +36,16 @@ struct GroupNormOptions {
 };
 
 struct MetricsOptions {
-  /// host:port: a port that is taken stands for the next free one, port 0 for any; or "off".
+  /// host:port; a port that is taken is replaced by the next free one, port 0 means any; or "off".
   std::string listen = "127.0.0.1:9464";
-  /// Directory of files for Prometheus' file-based service discovery, one of each process that serves; empty:
-  /// none.
+  /// Directory for Prometheus' file-based service discovery, with one file per serving process; empty: none.
   std::string discovery = {};
-  bool tensorboard = false;  ///< event files in the output directory
+  bool tensorboard = false;  ///< writes event files into the output directory
   MlflowOptions mlflow = {};
 
   OtlpOptions otlp = {};
   GroupNormOptions grad_norms = {};
-  /// The kernel's tree of energy counters.
+  /// Root of the kernel's energy counters.
   std::string powercap = "/sys/class/powercap";
 
   bool serves() const { return listen != "off"; }

@@ -14,12 +14,12 @@
 namespace trainerd::io {
 namespace {
 
-// How long the end of a run waits for the last payload.
+// Time that the end of a run waits for the last payload.
 constexpr double kLastPayloadSeconds = 3;
 
 std::uint64_t now_nanoseconds() { return static_cast<std::uint64_t>(1e9 * base::wall_seconds()); }
 
-/// Where metrics go: the endpoint is that of all signals.
+/// Returns the URL for metrics; `endpoint` is common to all signals.
 HttpUrl metrics_url(const std::string& endpoint) {
   std::optional<HttpUrl> url = parse_http_url(endpoint);
   if (!url)

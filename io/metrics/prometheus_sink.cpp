@@ -10,7 +10,7 @@
 namespace trainerd::io {
 namespace {
 
-// A scrape of several sources, as one text. Those that are gone are left out.
+// Collects several sources into one text. Sources that no longer exist are left out.
 std::string scrape_text(const std::vector<std::weak_ptr<prometheus::Collectable>>& sources) {
   std::vector<prometheus::MetricFamily> families;
   for (const auto& source : sources)
@@ -23,7 +23,7 @@ std::string scrape_text(const std::vector<std::weak_ptr<prometheus::Collectable>
 
 }  // namespace
 
-// The endpoint lives as long as the sink; a last scrape after the last step still sees everything.
+// The endpoint lives as long as the sink, so a scrape after the last step still gets all values.
 PrometheusSink::PrometheusSink(const MetricsOptions& options)
     : RunMetrics(options.powercap), server_(std::make_unique<HttpServer>(options.listen)) {
   also_at("/metrics");

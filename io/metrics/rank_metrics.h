@@ -9,12 +9,12 @@
 
 namespace trainerd::io {
 
-/// Metrics of each rank of a node, with a label for the rank's number.
+/// Metrics of each rank of a node, labelled with the rank's number.
 class RankMetrics {
  public:
   explicit RankMetrics(prometheus::Registry& registry);
   void on_status(const RankStatusRecord& record);
-  /// New workers count from 0 again.
+  /// Prepares for new workers, whose counts restart at 0.
   void on_restart();
 
  private:
@@ -22,9 +22,9 @@ class RankMetrics {
     prometheus::Gauge *step = nullptr, *step_seconds = nullptr, *used = nullptr, *planned = nullptr;
     prometheus::Counter* steps = nullptr;
     std::array<prometheus::Counter*, base::kLedgerParts.size()> time{};
-    std::array<prometheus::Counter*, 6> reads{};  ///< of an object store; none: its data is local
+    std::array<prometheus::Counter*, 6> reads{};  ///< of an object store; null if its data is local
     std::array<double, 6> reads_before{};
-    double steps_before = 0;  ///< of the workers before a restart
+    double steps_before = 0;  ///< counted by the workers before a restart
     std::array<double, base::kLedgerParts.size()> time_before{};
   };
   Rank& rank(std::int64_t number);

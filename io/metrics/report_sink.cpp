@@ -11,7 +11,7 @@
 namespace trainerd::io {
 namespace {
 
-// Between two pages of a run that goes on.
+// Interval between two pages of a running run.
 constexpr double kPageSeconds = 60;
 
 double steps_seconds(const StepSeries& series) {
@@ -29,16 +29,16 @@ struct ReportSink::State {
   PageWriter writer;
   Report report;
   std::int64_t own_steps = 0;
-  double next_page = 0;              // on the monotonic clock
+  double next_page = 0;              // monotonic clock
   std::vector<double> speeds, mfus;  // of all steps
 
   State(const std::string& path, double tries) : last_tries(tries), writer(path) {}
 
-  std::int64_t last_step = 0;  // that is drawn
+  std::int64_t last_step = 0;  // last step in the series
 
   void add(const StepRecord& record) {
     report.tokens = record.tokens;
-    if (record.step <= last_step) return;  // done again after a restart: its values are drawn already
+    if (record.step <= last_step) return;  // repeated after a restart: its values are already in the series
     last_step = record.step;
     report.series.add(record);
     report.final_loss = record.loss;

@@ -28,7 +28,7 @@ using prometheus::Gauge;
 using prometheus::Histogram;
 using prometheus::Registry;
 
-// Seconds: from a toy model's step to a large job's; a checkpoint takes longer.
+// Seconds: from a toy model's step to a large job's. Checkpoints take longer.
 Histogram::BucketBoundaries step_buckets() {
   return {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 120};
 }
@@ -36,10 +36,10 @@ Histogram::BucketBoundaries checkpoint_buckets() {
   return {0.001, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 120, 300, 600};
 }
 
-// Seconds between two readings of the CPUs' energy while nothing scrapes it.
+// Seconds between two readings of the CPUs' energy counters when nothing scrapes them.
 constexpr double kEnergySeconds = 5;
 
-/// Training, and no checkpoint.
+/// Time of a step without checkpoints.
 double useful_seconds(const StepRecord& record) {
   return record.step_seconds - record.time[base::LedgerPart::checkpoint];
 }
@@ -63,9 +63,8 @@ struct RunMetrics::State {
                                     "What was measured against the plan, by term: over the plan, less 1; "
                                     "parts of the ledger as their difference over the planned step.");
   Family<Gauge>& planned_seconds =
-      gauge(r, "trainerd_plan_seconds", "What the plan said of a step and of the parts of its ledger.");
-  Single<Gauge> planned_bytes{
-      gauge(r, "trainerd_plan_memory_bytes", "What the plan said of the memory of this node's ranks.")};
+      gauge(r, "trainerd_plan_seconds", "Planned seconds per step and per part of its ledger.");
+  Single<Gauge> planned_bytes{gauge(r, "trainerd_plan_memory_bytes", "Planned memory of this node's ranks.")};
   Single<Gauge> step{gauge(r, "trainerd_step", "Optimizer steps done.")};
   Single<Gauge> job_steps{gauge(r, "trainerd_job_steps", "Optimizer steps of the whole job.")};
   Single<Gauge> loss{
@@ -193,12 +192,12 @@ struct RunMetrics::State {
                         "Wall time since the run's first start, in all its attempts, by what it went into.")};
   Histogram& step_seconds =
       histogram(r, "trainerd_step_seconds", "Wall time of an optimizer step.").Add({}, step_buckets());
-  double began = base::wall_seconds();  // this process
-  double tokens_before = 0;             // of the run, up to the step before
+  double began = base::wall_seconds();  // start of this process
+  double tokens_before = 0;             // of the run, up to the previous step
   double flops_per_token = 0;
   std::optional<std::int64_t> attempts;
 
-  /// Where the logs of earlier attempts are not known, there is no label `attempt`.
+  /// The label `attempt` is absent if the logs of earlier attempts are not known.
   void set_run_info() {
     if (run_info_now != nullptr) run_info.Remove(run_info_now);
     prometheus::Labels labels{{"run", run_name}, {"node", std::to_string(node)}};
@@ -206,8 +205,8 @@ struct RunMetrics::State {
     run_info_now = &run_info.Add(labels);
     run_info_now->Set(1);
   }
-  std::deque<std::pair<std::int64_t, double>> useful;  // of the steps that may be done again
-  // Of the workers that were there before a restart: a worker counts from its own start.
+  std::deque<std::pair<std::int64_t, double>> useful;  // per step that may be repeated
+  // Totals of the workers before a restart, because each worker counts from its own start.
   double widened_before = 0, reference_gemms_before = 0, own_attention_before = 0, missed_choices_before = 0;
 };
 
@@ -228,7 +227,7 @@ void RunMetrics::on_start(const RunInfo& info) {
     s.memory.Add({{"region", region}}).Set(static_cast<double>(bytes));
   s.step.get().Set(static_cast<double>(info.start_step));
   s.job_steps.get().Set(static_cast<double>(info.steps));
-  // Counters exist from the start, so that a rate over them has its zero.
+  // Counters exist from the start, so that a rate over them begins at zero.
   s.tokens.get();
   s.tokens_before = static_cast<double>(info.start_tokens);
   s.run_tokens.get().Set(s.tokens_before);
@@ -415,7 +414,7 @@ void RunMetrics::on_preflight(const PreflightRecord& record) { state_->supervisi
 void RunMetrics::on_link(const LinkRecord& record) { state_->supervision.on_link(record); }
 void RunMetrics::on_straggler(const StragglerRecord& record) { state_->supervision.on_straggler(record); }
 
-// The endpoint lives as long as the sink; a last scrape after the last step still sees everything.
+// The sink stays alive, so a last scrape after the last step still gets all values.
 void RunMetrics::on_finish(const RunSummary& summary) {
   state_->step.get().Set(static_cast<double>(summary.step));
 }

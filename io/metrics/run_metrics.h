@@ -12,13 +12,13 @@ class Collectable;
 
 namespace trainerd::io {
 
-/// What a run reports, as metrics of prometheus-cpp. Sinks that serve or send them are derived from it.
+/// A run's records as metrics of prometheus-cpp. Sinks that serve or send them derive from it.
 class RunMetrics : public MetricsSink {
  public:
   /// `powercap`: see CpuEnergy.
   explicit RunMetrics(const std::string& powercap);
   ~RunMetrics() override;
-  /// To be collected at any time, from any thread; they may outlive this.
+  /// Can be collected at any time from any thread; they may outlive this.
   std::vector<std::shared_ptr<prometheus::Collectable>> collectables() const;
 
   void on_start(const RunInfo&) override;

@@ -5,8 +5,8 @@
 
 namespace trainerd::io {
 
-/// Receives what a run does. Called from one thread. A sink that cannot write goes on and counts what it
-/// loses (`outlets`); it throws at the end alone.
+/// Receives the records of a run. Called from one thread. A sink that cannot write continues and counts its
+/// losses (`outlets`); it throws only at the end.
 class MetricsSink {
  public:
   virtual ~MetricsSink() = default;
@@ -34,14 +34,14 @@ class MetricsSink {
   virtual void on_nodes(const NodesRecord&) {}
   virtual void on_corruption(const CorruptionRecord&) {}
   virtual void on_spike(const SpikeRecord&) {}
-  /// Records of steps after the record's step are void; these steps will be reported again.
+  /// Records of later steps become invalid; these steps will be reported again.
   virtual void on_restart(const RestartRecord&) {}
   virtual void on_preflight(const PreflightRecord&) {}
   virtual void on_link(const LinkRecord&) {}
   virtual void on_hang(const HangRecord&) {}
   virtual void on_straggler(const StragglerRecord&) {}
   virtual void on_finish(const RunSummary&) {}
-  /// The files and streams that it writes to, as they are now.
+  /// Current state of the files and streams that it writes to.
   virtual std::vector<OutletRecord> outlets() const { return {}; }
 };
 

@@ -21,7 +21,7 @@ bool is_regular(int fd) {
   return ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-// The lines up to the last that is kept, without the garbled ones.
+// Returns the lines up to the last kept one, without the invalid ones.
 std::string without(const std::string& path, const StepLogPrefix& prefix) {
   std::string kept;
   std::int64_t number = 0;

@@ -9,8 +9,8 @@
 
 namespace trainerd::io {
 
-/// Findings of the watch over ranks and nodes: ranks that hang, are slow or differ from their replicas, lost
-/// nodes, findings of the pre-flight; and what the last recovery took.
+/// Findings of the supervision of ranks and nodes: ranks that hang, are slow or differ from their replicas,
+/// lost nodes, and findings before the first step. Also the duration of the last recovery.
 class SupervisionMetrics {
  public:
   explicit SupervisionMetrics(prometheus::Registry& r)
@@ -42,7 +42,7 @@ class SupervisionMetrics {
         lost_nodes_(counter(r, "trainerd_nodes_lost_total",
                             "Nodes that this run lost since the process began; absent in a job of one "
                             "node.")) {}
-  /// The kinds that may come count from 0.
+  /// Creates the counters of all possible kinds, so that they start at 0.
   void begin() {
     for (const char* kind :
          {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data", "meet"})
@@ -80,7 +80,7 @@ class SupervisionMetrics {
     spares_.Add({}).Set(static_cast<double>(record.spares));
     raise_to(lost_nodes_.Add({}), static_cast<double>(record.lost));
   }
-  /// Other workers than those that were slow.
+  /// The slow ranks' workers have been replaced.
   void on_restart() {
     for (prometheus::Gauge* ratio : std::exchange(slow_, {})) stragglers_.Remove(ratio);
   }

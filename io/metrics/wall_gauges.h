@@ -7,11 +7,11 @@
 
 namespace trainerd::io {
 
-/// The wall time of a run by what it went into, as gauges of their parts. Nothing before `begin`.
+/// The wall time of a run, split into parts, one gauge each. Absent until `begin` is called.
 class WallGauges {
  public:
   explicit WallGauges(prometheus::Family<prometheus::Gauge>& family) : family_(family) {}
-  /// With what earlier processes of the run did.
+  /// `earlier`: ledger of the run's earlier processes.
   void begin(const WallLedger& earlier) {
     ledger_ = earlier;
     begun_ = true;

@@ -24,7 +24,7 @@ ProtobufWriter key_value(const std::string& key, const std::string& text) {
 struct Unit {
   std::string_view ending, unit;
 };
-/// UCUM, as OpenTelemetry's conventions ask; empty where a name has none of these.
+/// Returns the unit in UCUM, as OpenTelemetry's conventions require; empty if the name has no known ending.
 std::string_view unit_of(std::string_view name) {
   constexpr std::array kUnits{Unit{"_seconds", "s"}, Unit{"_bytes", "By"}, Unit{"_joules", "J"},
                               Unit{"_watts", "W"},   Unit{"_hertz", "Hz"}, Unit{"_celsius", "Cel"},
@@ -68,7 +68,7 @@ class Encoder {
 
  private:
   void add_attributes(ProtobufWriter& point, unsigned field, const prometheus::ClientMetric& metric) const {
-    // A point has each attribute once: a metric's own label stands for the sender's.
+    // A point may have each attribute only once: a metric's own label replaces the sender's.
     const auto own = [&](const std::string& name) {
       return std::any_of(metric.label.begin(), metric.label.end(),
                          [&](const auto& label) { return label.name == name; });
@@ -90,7 +90,7 @@ class Encoder {
     return point;
   }
 
-  /// Buckets count what lies above the bound before; the last one, to infinity, has no bound.
+  /// A bucket counts values above the previous bound. The last one, up to infinity, has no bound.
   ProtobufWriter histogram_point(const prometheus::ClientMetric& metric) const {
     ProtobufWriter point, counts, bounds;
     add_times(point);
@@ -141,7 +141,7 @@ std::string otlp_rejection(const std::string& response) {
       if (part->number == 1) points = part->value;
       if (part->number == 2) message = part->bytes;
     }
-    // Without rejected points its message is advice.
+    // Without rejected points the message is only advice.
     if (points > 0)
       return std::to_string(points) + " data points were rejected" + (message.empty() ? "" : ": " + message);
   }

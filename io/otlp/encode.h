@@ -9,23 +9,23 @@
 
 namespace trainerd::io {
 
-/// What sends the metrics, as OpenTelemetry names it.
+/// The sender of the metrics, in OpenTelemetry's terms.
 struct OtlpSender {
   /// Attributes of the resource ("service.name", "host.name", ...).
   std::vector<std::pair<std::string, std::string>> resource;
-  /// On every data point, as Prometheus puts the labels of a target on every sample.
+  /// Added to every data point, as Prometheus adds the labels of a target to every sample.
   std::vector<std::pair<std::string, std::string>> labels;
   std::string version;
-  std::uint64_t start_nanoseconds = 0;  ///< Unix time from which its counters count
+  std::uint64_t start_nanoseconds = 0;  ///< Unix time at which its counters were 0
 };
 
-/// An ExportMetricsServiceRequest (opentelemetry-proto 1.x, opentelemetry/proto/collector/metrics/v1) in
-/// binary encoding. Names are kept. Counters are cumulative monotonic sums, histograms cumulative ones with
-/// explicit bounds. A unit follows from the end of a name: `_seconds` is "s", `_bytes` is "By".
+/// Encodes an ExportMetricsServiceRequest (opentelemetry-proto 1.x, opentelemetry/proto/collector/metrics/v1)
+/// in binary. Names are kept. Counters become cumulative monotonic sums, histograms cumulative ones with
+/// explicit bounds. The end of a name gives the unit: `_seconds` is "s", `_bytes` is "By".
 std::string encode_otlp(const std::vector<prometheus::MetricFamily>& families, const OtlpSender& sender,
                         std::uint64_t now_nanoseconds);
 
-/// What an ExportMetricsServiceResponse says of data points that were not taken; empty: all were.
+/// Returns what an ExportMetricsServiceResponse says about rejected data points; empty if all were accepted.
 std::string otlp_rejection(const std::string& response);
 
 }  // namespace trainerd::io

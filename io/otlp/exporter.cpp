@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kFirstRetrySeconds = 1, kLastRetrySeconds = 60;
 
-/// By the specification (OTLP/HTTP, "Failures") these and no others are to be tried again.
+/// Status codes to retry by the specification (OTLP/HTTP, "Failures"); no others are retried.
 bool may_pass(int status) { return status == 429 || status == 502 || status == 503 || status == 504; }
 
 }  // namespace
@@ -46,7 +46,7 @@ struct OtlpExporter::State {
         next_payload = now + options.every_seconds;
         add_payload(lock);
       }
-      // At the end of a run one try is made at once, whatever came of the last.
+      // At the end of a run one attempt is made at once, whatever the previous result.
       while (!stop && !queue.empty() && (flush || base::monotonic_seconds() >= next_try))
         if (!send_front(lock)) break;
       flushes_done = asked;
@@ -71,7 +71,7 @@ struct OtlpExporter::State {
     }
   }
 
-  /// Whether the payload at the front is gone.
+  /// Returns true if the front payload was sent or dropped.
   bool send_front(std::unique_lock<std::mutex>& lock) {
     const std::string payload = queue.front();
     lock.unlock();
@@ -131,7 +131,7 @@ void OtlpExporter::flush(double seconds) {
 OutletRecord OtlpExporter::outlet() const {
   const std::scoped_lock lock(state_->mutex);
   OutletRecord outlet = state_->outlet;
-  // One that was just made is no news.
+  // Without an error, a queued payload was only just made and does not count as waiting.
   if (!outlet.error.empty()) outlet.waiting = static_cast<std::int64_t>(state_->queue.size());
   return outlet;
 }

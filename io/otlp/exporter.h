@@ -9,31 +9,32 @@
 
 namespace trainerd::io {
 
-/// Sends payloads to an OTLP receiver by HTTP, on a thread of its own. While the receiver does not answer,
-/// payloads wait, the oldest is dropped where `most` do, and tries come 1, 2, 4 ... up to 60 s after each
-/// other. What the receiver refuses for good is dropped.
+/// Sends payloads to an OTLP receiver by HTTP on its own thread. While the receiver does not answer, payloads
+/// are queued (at most `most`, then the oldest is dropped) and retried after 1, 2, 4 ... up to 60 s. A
+/// payload that the receiver rejects permanently is dropped.
 class OtlpExporter {
  public:
   struct Options {
     HttpUrl url;
     double every_seconds = 10;    ///< between two payloads
-    double timeout_seconds = 10;  ///< of one request
-    std::size_t most = 60;        ///< payloads that wait
+    double timeout_seconds = 10;  ///< per request
+    std::size_t most = 60;        ///< most payloads in the queue
   };
-  /// `make` gives a payload, on that thread, which may outlive this; empty: there is nothing to send yet.
+  /// `make` returns a payload; empty: nothing to send yet. It runs on that thread, which may outlive this
+  /// object.
   OtlpExporter(Options options, std::function<std::string()> make);
-  /// Waits a moment for a request under way, and no longer.
+  /// Waits at most a moment for a request in progress.
   ~OtlpExporter();
 
-  /// Makes one payload more and sends all that wait: until they are gone, one try fails, or `seconds` are
-  /// over.
+  /// Makes another payload and sends all in the queue, until it is empty, an attempt fails, or `seconds` have
+  /// passed.
   void flush(double seconds);
-  /// Its lines are payloads.
+  /// State of the queue; its lines are payloads.
   OutletRecord outlet() const;
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< the thread's too
+  std::shared_ptr<State> state_;  ///< shared with the thread
 };
 
 }  // namespace trainerd::io

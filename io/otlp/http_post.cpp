@@ -15,10 +15,10 @@
 namespace trainerd::io {
 namespace {
 
-// A receiver that answers more than this is none.
+// Longer answers do not come from a receiver.
 constexpr std::size_t kMaxReply = 1 << 20;
 
-/// Whether the socket is ready for `events`; otherwise the time is over.
+/// Returns true if the socket is ready for `events`, false at the deadline.
 bool wait_for(int fd, short events, double deadline) {
   for (;;) {
     pollfd p{fd, events, 0};
@@ -29,7 +29,7 @@ bool wait_for(int fd, short events, double deadline) {
   }
 }
 
-/// Empty: all of it was sent.
+/// Returns the error; empty if everything was sent.
 std::string send_all(int fd, std::string_view text, double deadline) {
   while (!text.empty()) {
     const ssize_t n = ::send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -40,7 +40,7 @@ std::string send_all(int fd, std::string_view text, double deadline) {
   return "";
 }
 
-/// A header's value; empty: it is not there.
+/// Returns a header's value; empty if it is missing.
 std::string header(std::string_view head, std::string_view name) {
   const auto same = [](char a, char b) {
     return std::tolower(static_cast<unsigned char>(a)) == std::tolower(static_cast<unsigned char>(b));
@@ -60,11 +60,11 @@ std::string header(std::string_view head, std::string_view name) {
 struct ReplyHead {
   PostReply reply;
   std::size_t head = 0;                   ///< bytes before the body
-  std::optional<std::size_t> body_bytes;  ///< none: until the connection's end
+  std::optional<std::size_t> body_bytes;  ///< none: until the connection ends
   bool chunked = false;
 };
 
-/// None: the head is not whole yet, or is none.
+/// Returns none if the head is incomplete or invalid.
 std::optional<ReplyHead> parse_head(std::string_view text) {
   const std::size_t end = text.find("\r\n\r\n");
   if (end == std::string_view::npos || !text.starts_with("HTTP/1.")) return std::nullopt;
@@ -112,7 +112,7 @@ std::optional<PostReply> http_post(const HttpUrl& url, std::string_view content_
       "\r\nContent-Length: " + std::to_string(body.size()) + "\r\nConnection: close\r\n\r\n";
   for (const std::string_view part : {std::string_view(head), body}) {
     why = send_all(fd.get(), part, deadline);
-    // One that refuses a request may say so before it has read all of it.
+    // A receiver may refuse a request before it has read all of it, so its reply is read anyway.
     if (!why.empty()) break;
   }
   std::string text;

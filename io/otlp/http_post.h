@@ -16,16 +16,16 @@ struct HttpUrl {
   std::string text() const { return "http://" + to.text() + path; }
 };
 
-/// The port must be given. None for anything else, https among it.
+/// The port is required. None for any other text, including https.
 std::optional<HttpUrl> parse_http_url(const std::string& text);
 
 struct PostReply {
   int status = 0;
-  std::string body;  ///< empty where it came in chunks
+  std::string body;  ///< empty if it came in chunks
 };
 
-/// One request on a connection of its own. None, and `why`, without a whole reply within `seconds` of the
-/// connection, which itself takes as long at most. The lookup of the host's name takes the resolver's time.
+/// Sends one request on its own connection. Returns none and sets `why` unless a complete reply arrives
+/// within `seconds` after connecting. Connecting may take `seconds` too. The DNS lookup is not limited.
 std::optional<PostReply> http_post(const HttpUrl& url, std::string_view content_type, std::string_view body,
                                    double seconds, std::string& why);
 

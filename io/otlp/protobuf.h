@@ -9,7 +9,7 @@
 namespace trainerd::io {
 
 /// Writes a message in Protocol Buffers' binary encoding (protobuf.dev/programming-guides/encoding), field by
-/// field. `field` is the number in the schema.
+/// field. `field` is the field's number in the schema.
 class ProtobufWriter {
  public:
   void add_varint(unsigned field, std::uint64_t value) {
@@ -25,14 +25,15 @@ class ProtobufWriter {
     tag(field, 5);
     fixed(std::bit_cast<std::uint32_t>(value), 4);
   }
-  /// Text, or a message inside this one.
+  /// Adds text, or an embedded message.
   void add_bytes(unsigned field, std::string_view bytes) {
     tag(field, 2);
     varint(bytes.size());
     text_ += bytes;
   }
   void add_message(unsigned field, const ProtobufWriter& message) { add_bytes(field, message.text_); }
-  /// An element of a packed field of 64-bit numbers: a message of these alone is the field's bytes.
+  /// Appends an element of a packed field of 64-bit numbers. A writer that holds only such elements gives the
+  /// field's bytes.
   void fixed64(std::uint64_t value) { fixed(value, 8); }
   const std::string& text() const { return text_; }
 
@@ -48,16 +49,16 @@ class ProtobufWriter {
   std::string text_;
 };
 
-/// Reads such a message, field by field.
+/// Reads such a message field by field.
 class ProtobufReader {
  public:
   explicit ProtobufReader(std::string_view bytes) : rest_(bytes) {}
   struct Field {
     std::uint64_t number = 0;
-    std::uint64_t value = 0;      ///< of a number
-    std::string_view bytes = {};  ///< of text and messages
+    std::uint64_t value = 0;      ///< for numbers
+    std::string_view bytes = {};  ///< for text, messages and fixed-size numbers
   };
-  /// None at the end, and where the bytes are no message.
+  /// Returns none at the end and for invalid bytes.
   std::optional<Field> next() {
     const auto key = varint();
     if (!key) return std::nullopt;

@@ -20,7 +20,7 @@ constexpr std::int64_t kMaxDocumentBytes = (std::int64_t{1} << 31) - 1;
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
-// `text` begins at byte `offset` of the file.
+// `offset`: position of `text` in the file.
 void check_text(const DocumentRange& range, std::int64_t offset, std::string_view text) {
   const std::string& path = range.path;
   if (const std::size_t bad = invalid_utf8(text); bad != std::string_view::npos)
@@ -83,7 +83,7 @@ void read_paragraphs(const DocumentRange& range, const std::function<void(const 
   end_document();
 }
 
-// A JSON line's documents: their texts, with the spans that count.
+// Returns the documents of a JSON line, with the spans that count.
 std::vector<ChatText> texts_of_line(std::string_view line, const LineForm& form) {
   try {
     if (form.pairs) {
@@ -132,7 +132,7 @@ std::int64_t next_document_start(const std::string& path, DocumentKind kind, std
                                  std::int64_t file_bytes, const DataFiles& files) {
   if (from <= 0) return 0;
   if (kind == DocumentKind::file || from >= file_bytes) return file_bytes;
-  // The rest of the line that byte from - 1 belongs to; then a line begins.
+  // Skips the rest of the line that contains byte from - 1; the next line begins behind it.
   LineReader lines(path, from - 1, files);
   lines.next();
   auto line = lines.next();

@@ -12,34 +12,35 @@
 
 namespace trainerd::io {
 
-/// How a file's documents lie in it.
+/// How documents are stored in a file.
 enum class DocumentKind : std::uint8_t {
-  file,        ///< the file is one
-  paragraphs,  ///< the parts between blank lines, without these and without the last line's end
-  json_lines   ///< a text in the object on each line; lines of white space alone are skipped
+  file,        ///< the whole file is one document
+  paragraphs,  ///< text between blank lines, without these and without the last line end
+  json_lines   ///< one text in the JSON object on each line; blank lines are skipped
 };
 
-/// What of a JSON line is the document.
+/// Which part of a JSON line is the document.
 struct LineForm {
-  std::string field = "text";        ///< the key of a text, of messages, or of a prompt
-  std::string completion;            ///< with `field` the prompt: the key of what follows it; else empty
+  std::string field = "text";        ///< key of a text, of messages or of a prompt
+  std::string completion;            ///< key of the completion, if `field` is a prompt; else empty
   std::optional<ChatTemplate> chat;  ///< `field` holds messages
-  /// A line is two documents, the chosen and the rejected answer (see chat_json.h); with `chat` of messages.
+  /// A line holds two documents, the chosen and the rejected answer (see chat_json.h); with `chat` as
+  /// messages.
   bool pairs = false;
-  TemplateTokens tokens;   ///< of the tokenizer, that a template writes
+  TemplateTokens tokens;   ///< the tokenizer's tokens that a template writes
   NormalForm normal_form;  ///< the tokenizer's
 };
 
 struct InputDocument {
   std::string_view text;
-  std::int64_t offset = 0;                         ///< in the file
-  const std::vector<TextSpan>* learned = nullptr;  ///< parts whose tokens count in the loss; null: all do
+  std::int64_t offset = 0;                         ///< byte offset in the file
+  const std::vector<TextSpan>* learned = nullptr;  ///< parts whose tokens count in the loss; null: all
 };
 
-/// What says whether a file is still the one that was looked at.
+/// Detects whether a file has changed since it was listed.
 struct FileStamp {
   std::int64_t bytes = 0;
-  std::int64_t modified_ns = 0;  ///< since 1970; of an object 0
+  std::int64_t modified_ns = 0;  ///< nanoseconds since 1970; 0 for an object
   std::string version = {};      ///< DataFile::version
 
   bool operator==(const FileStamp&) const = default;
@@ -47,26 +48,25 @@ struct FileStamp {
 /// Throws DataError.
 FileStamp stamp_of(const std::string& path, const DataFiles& files = {});
 
-/// Documents that begin in bytes [begin, end) of a file. Both lie where a document may begin.
+/// The documents that begin in bytes [begin, end) of a file. A document may begin at both positions.
 struct DocumentRange {
   std::string path;
   DocumentKind kind = DocumentKind::file;
   std::int64_t begin = 0, end = 0;
-  FileStamp stamp = {};  ///< of the file when it was looked at
-  DataFiles files = {};  ///< what opens it
+  FileStamp stamp = {};  ///< of the file when it was listed
+  DataFiles files = {};  ///< opens the file
 };
 
-/// "FILE, line 3" of a place in a file.
+/// Returns "FILE, line 3" for a position in a file.
 std::string place_in(const std::string& path, std::int64_t offset, const DataFiles& files = {});
 
-/// The first place at `from` or later where a range of such a file may begin; `file_bytes` where none does.
+/// Returns the first position at `from` or later where a document may begin; `file_bytes` if there is none.
 /// Throws DataError.
 std::int64_t next_document_start(const std::string& path, DocumentKind kind, std::int64_t from,
                                  std::int64_t file_bytes, const DataFiles& files = {});
 
-/// Gives each document to `take`, in order. Throws DataError naming the file and the line, or byte: no valid
-/// UTF-8, no JSON, no such field, a document of 2 GiB or more; the file is not the one that was looked at, or
-/// has changed meanwhile.
+/// Calls `take` for each document, in order. Throws DataError naming the file and the line or byte: invalid
+/// UTF-8 or JSON, a missing field, a document of 2 GiB or more, or a file that changed since it was listed.
 void read_documents(const DocumentRange& range, const LineForm& form,
                     const std::function<void(const InputDocument&)>& take);
 

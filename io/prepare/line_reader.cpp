@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kBufferBytes = 1 << 20;
 constexpr std::size_t kMaxLineBytes = std::size_t{1} << 31;
-// Two buffers, in whole blocks.
+// Two buffers, rounded up to whole blocks.
 static_assert(LineReader::kAheadBytes >=
               2 * static_cast<std::int64_t>(kBufferBytes) + 2 * ObjectReader::kBlockBytes);
 
@@ -34,7 +34,7 @@ std::optional<LineReader::Line> LineReader::next() {
       return line;
     }
     if (at_end_) return std::nullopt;
-    // What is left goes to the front, and the buffer grows when that is most of it.
+    // Moves the rest to the front. The buffer grows if the rest fills most of it.
     std::memmove(buffer_.data(), buffer_.data() + begin_, end_ - begin_);
     offset_ += static_cast<std::int64_t>(begin_);
     end_ -= begin_;
@@ -46,7 +46,7 @@ std::optional<LineReader::Line> LineReader::next() {
     if (end_ * 2 > buffer_.size()) buffer_.resize(buffer_.size() * 2);
     const std::int64_t at = offset_ + static_cast<std::int64_t>(end_);
     const auto room = std::as_writable_bytes(std::span(buffer_).subspan(end_));
-    // What comes after is on its way meanwhile.
+    // The next buffer is fetched meanwhile.
     file_.announce(at, static_cast<std::int64_t>(room.size() + kBufferBytes));
     const std::int64_t got = file_.read(at, room);
     at_end_ = got == 0;

@@ -9,8 +9,8 @@
 
 namespace trainerd::io {
 
-/// For each token of a text, by the byte at which its part ends: 1 where a byte of it lies in a span, else 0.
-/// A token of no bytes goes by the byte behind it.
+/// Marks the tokens of a text: 1 if any byte of the token lies in a span, else 0. `ends`: per token, the byte
+/// at which it ends. An empty token takes the value of the byte that follows it.
 void mark_tokens(std::span<const std::size_t> ends, const std::vector<TextSpan>& spans,
                  std::vector<std::uint8_t>& mask);
 

@@ -19,7 +19,7 @@
 namespace trainerd::io {
 namespace {
 
-// Bytes of input in a part: a few hundred parts in all, so that every core has work and a kill loses little.
+// Input bytes per part. A few hundred parts keep all cores busy, and a kill loses little work.
 constexpr std::int64_t kSmallestPart = 16 << 20, kLargestPart = 1 << 30, kParts = 256;
 
 DocumentKind kind_of(const std::string& path, const PrepareOptions& options) {
@@ -69,7 +69,7 @@ InputFile look_at(const std::string& path, const PrepareOptions& options) {
   return {path, stamp, kind_of(path, options)};
 }
 
-// A power of two: when an input changes a little, most parts stay as they were.
+// A power of two, so that a small change of the inputs leaves most parts unchanged.
 std::int64_t part_bytes(std::int64_t total) {
   const auto wanted = static_cast<std::uint64_t>(std::clamp(total / kParts, kSmallestPart, kLargestPart));
   return static_cast<std::int64_t>(std::bit_floor(wanted));

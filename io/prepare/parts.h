@@ -15,19 +15,19 @@ struct InputFile {
   DocumentKind kind = DocumentKind::file;
 };
 
-/// What becomes one pair of token files.
+/// The input of one pair of token files.
 struct Part {
   std::vector<DocumentRange> ranges;
-  std::int64_t bytes = 0;  ///< of the ranges
-  std::string key;         ///< of all that its tokens depend on: what was made by another key is made again
+  std::int64_t bytes = 0;  ///< size of all ranges
+  std::string key;         ///< hash of all that its tokens depend on; a part with another key is made again
 };
 
-/// The files of `options.inputs` that hold something, and how their documents lie in them. Throws DataError:
-/// a kind of file that is not read (Parquet, an archive, token files), nothing to read.
+/// Lists the non-empty files of `options.inputs` with their document kinds. Throws DataError for an
+/// unsupported kind of file (Parquet, an archive, token files) or if there is nothing to read.
 std::vector<InputFile> list_inputs(const PrepareOptions& options);
 
-/// Cuts the inputs into parts of like size, in order: by their sizes and by where documents begin, never by
-/// the number of workers. `settings` goes into each key.
+/// Cuts the inputs into parts of similar size, in order. The cuts depend on file sizes and document starts,
+/// not on the number of workers. `settings` is part of each key.
 std::vector<Part> make_parts(const std::vector<InputFile>& inputs, const std::string& settings,
                              const DataFiles& files = {});
 

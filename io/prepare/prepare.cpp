@@ -30,7 +30,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What documents become, beside their text's ids.
+// How documents are written, apart from the ids of their text.
 struct DocumentForm {
   TokenType type = TokenType::int32;
   std::vector<std::int32_t> before, after;
@@ -56,7 +56,7 @@ std::optional<std::int32_t> end_id(const PrepareOptions& options, const Tokenize
   return tokenizer.info().eos;
 }
 
-// A loss mask needs to know the places of tokens in the text.
+// A loss mask needs the positions of the tokens in the text.
 void check_places(const std::string& option, const std::string& file, const Tokenizer& tokenizer) {
   std::vector<std::int32_t> ids;
   std::vector<std::size_t> ends;
@@ -67,7 +67,7 @@ void check_places(const std::string& option, const std::string& file, const Toke
   }
 }
 
-// What a document of a JSON line is.
+// Returns how documents are read from a JSON line.
 LineForm line_form(const PrepareOptions& options, const Tokenizer& tokenizer) {
   LineForm line;
   line.chat = options.chat;
@@ -127,7 +127,7 @@ DocumentForm form_of(const PrepareOptions& options, const Tokenizer& tokenizer) 
   return form;
 }
 
-// All beside the inputs that the tokens depend on.
+// Returns all settings that the tokens depend on, apart from the inputs.
 std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form) {
   std::string text = fmt::format(
       "format 1\ntokenizer {} vocab {}\ntype {}\nbefore {} after {} end {}\nspecials {}\nfield {}",
@@ -141,13 +141,13 @@ std::string settings_of(const PrepareOptions& options, const Tokenizer& tokenize
   return text;
 }
 
-/// Writes answers two by two: a pair that is too long is left out whole.
+/// Writes the answers of a pair together. A pair that is too long is left out.
 class PairWriter {
  public:
   PairWriter(IndexedWriter& writer, std::int64_t most_tokens, std::int64_t& left_out)
       : writer_(writer), most_tokens_(most_tokens), left_out_(left_out) {}
   void add(const std::vector<std::int32_t>& ids, const std::vector<std::uint8_t>& mask) {
-    // Nothing predicts a document's first token.
+    // The first token of a document is never predicted.
     if (ids.size() < 2 || std::find(mask.begin() + 1, mask.end(), 1) == mask.end())
       throw EncodeError(std::string("the ") + (has_chosen_ ? "rejected" : "chosen") +
                         " answer has no token behind the prompt");
@@ -173,10 +173,10 @@ class PairWriter {
   std::vector<std::uint8_t> chosen_mask_;
 };
 
-// Thrown where another worker has failed.
+// Thrown after another worker failed.
 struct Stopped {};
 
-// The parts that are left, encoded by several threads.
+// Encodes the unfinished parts on several threads.
 class Workers {
  public:
   Workers(const PrepareOptions& options, const Tokenizer& tokenizer, const DocumentForm& form,
@@ -192,7 +192,7 @@ class Workers {
       if (!records[i]) left_.push_back(i);
   }
 
-  // Returns when all is done; rethrows the first error.
+  // Returns when all parts are done; rethrows the first error.
   void run(PrepareProgress progress, const std::function<void(const PrepareProgress&)>& report) {
     const auto start = std::chrono::steady_clock::now();
     const auto count = std::min(static_cast<std::size_t>(std::max(options_.workers, 1)), left_.size());
@@ -269,7 +269,7 @@ class Workers {
     }
     ids.insert(ids.end(), form_.after.begin(), form_.after.end());
     if (form_.end) ids.push_back(*form_.end);
-    // What ends a completion is learned; what follows a conversation is not.
+    // The end of a completion counts in the loss; a token after a conversation does not.
     if (document.learned != nullptr) mask.resize(ids.size(), form_.line.chat ? 0 : 1);
   }
 
@@ -347,7 +347,7 @@ std::string without_slash(std::string path) {
   return path;
 }
 
-// Whether the same command has made it; throws where something else is there.
+// Returns true if the same command made it already; throws if anything else is there.
 bool is_complete(const std::string& out, const std::string& plan) {
   std::error_code error;
   if (!fs::exists(out, error) || (fs::is_directory(out, error) && fs::is_empty(out, error))) return false;

@@ -22,7 +22,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kDatasetFile = "dataset.json";
-// Records of finished parts lie in a folder of their own, which goes at the end.
+// Records of finished parts lie in a separate folder, which is removed at the end.
 constexpr const char* kRecords = "records";
 
 std::optional<std::string> file_text(const std::string& path) {
@@ -45,7 +45,7 @@ void write_text(const std::string& path, const std::string& text) {
     throw base::data_error(path + ": cannot be written: " + base::errno_text(error));
 }
 
-// None: not there, broken or of another key.
+// Returns none if the record is missing, invalid or has another key.
 std::optional<PartRecord> read_record(const std::string& path, const std::string& key) {
   const auto text = file_text(path);
   if (!text) return std::nullopt;
@@ -154,7 +154,7 @@ std::vector<std::optional<PartRecord>> WorkFolder::keep(const std::vector<Part>&
 
 void WorkFolder::record(std::size_t part, const std::string& key, const PartRecord& record) const {
   const IndexedTotals& t = record.totals;
-  // The parts' names are on the disk before the record that says so.
+  // The names of the part's files must be durable before its record is.
   if (const int error = base::sync_directory(path_); error != 0)
     throw base::data_error(path_ + ": cannot be written: " + base::errno_text(error));
   nlohmann::ordered_json j{{"key", key},

@@ -11,33 +11,33 @@
 
 namespace trainerd::io {
 
-/// What a finished part holds.
+/// Contents of a finished part.
 struct PartRecord {
   IndexedTotals totals;
   std::int64_t empty_documents = 0;
-  std::int64_t long_pairs = 0;  ///< left out
+  std::int64_t long_pairs = 0;  ///< pairs left out because they are too long
 };
 
-/// The directory in which a data set grows, beside the one that it becomes: `out`.partial. A part is finished
-/// when its record is there, which is written last. One process at a time works in it.
+/// The directory in which a data set is built: `out`.partial, beside the final `out`. A part is finished when
+/// its record exists; the record is written last. Only one process at a time may use it.
 class WorkFolder {
  public:
-  /// Makes it, or takes the one that is there. Throws DataError: another process works in it, it cannot be
-  /// made.
+  /// Makes the directory or continues an existing one. Throws DataError if another process uses it or if it
+  /// cannot be made.
   explicit WorkFolder(const std::string& out);
-  /// Removes it where nothing is finished.
+  /// Removes the directory if no part is finished.
   ~WorkFolder();
   WorkFolder(const WorkFolder&) = delete;
   WorkFolder& operator=(const WorkFolder&) = delete;
 
   std::string stem(std::size_t part) const;   ///< "out.partial/tokens-00003"
   static std::string name(std::size_t part);  ///< "tokens-00003"
-  /// The records of the parts that are finished; removes all else.
+  /// Returns the records of finished parts; removes everything else.
   std::vector<std::optional<PartRecord>> keep(const std::vector<Part>& parts) const;
   void record(std::size_t part, const std::string& key, const PartRecord& record) const;
-  /// Writes `dataset.json` and makes the folder `out`. The records are not in it.
+  /// Writes `dataset.json`, removes the records and renames the directory to `out`.
   void finish(const std::string& dataset_json) const;
-  /// Does the rest of `finish` where a kill ended it. False: nothing to do.
+  /// Completes a `finish` that was killed. Returns false if there was none.
   bool finish_earlier(const std::string& plan) const;
 
  private:
@@ -47,12 +47,12 @@ class WorkFolder {
   base::UniqueFd lock_;
 };
 
-/// A data set as its `dataset.json` says.
+/// A data set as described by its `dataset.json`.
 struct MadeDataset {
   std::string plan;
-  std::string broken;  ///< the first of its files that is missing or of another size; empty: none
+  std::string broken;  ///< first of its files that is missing or has a wrong size; empty: none
 };
-/// None: there is no such file in `directory`. Throws DataError: it is broken.
+/// Returns none if there is no such file in `directory`. Throws DataError if it is invalid.
 std::optional<MadeDataset> made_dataset(const std::string& directory);
 
 }  // namespace trainerd::io

@@ -1,6 +1,6 @@
 #pragma once
 
-// Records of a run's ranks: their states and their memory.
+// Records of a run's ranks: state and memory.
 
 #include <cstdint>
 #include <optional>
@@ -10,7 +10,7 @@ namespace trainerd::io {
 
 enum class RankState : std::uint8_t {
   starting,
-  ready,     ///< and waits for the others
+  ready,     ///< waits for the other ranks
   training,  ///< all ranks were ready
   finished,
   dead,
@@ -28,7 +28,7 @@ constexpr const char* name_of(RankState state) {
   return "dead";
 }
 
-/// The state of ranks that follow each other on one node.
+/// The state of consecutive ranks on one node.
 struct RankStateRecord {
   std::int64_t first = 0, count = 1;
   std::int64_t node = 0;
@@ -49,7 +49,7 @@ struct RankDoingRecord {
 struct RankMemoryRecord {
   std::int64_t rank = 0;
   std::int64_t planned_bytes = 0;
-  std::optional<std::int64_t> used_bytes = {};  ///< the most so far; none: not measured yet
+  std::optional<std::int64_t> used_bytes = {};  ///< maximum so far; none: not measured yet
 };
 
 }  // namespace trainerd::io

@@ -9,7 +9,7 @@
 namespace trainerd::io {
 namespace {
 
-// JSON has no NaN or infinity: the writer puts null there, and null is read back as NaN.
+// JSON has no NaN or infinity: both are written as null, and null is read as NaN.
 double real_member(const nlohmann::json& object, const char* key) {
   const nlohmann::json& value = member(object, key);
   if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
@@ -25,7 +25,7 @@ bool bool_member(const nlohmann::json& object, const char* key) {
 
 base::TimeLedger ledger_of(const nlohmann::json& time) {
   base::TimeLedger ledger;
-  // Logs of older versions have one figure for the communication of all axes, most of it data-parallel.
+  // Logs of older versions have one figure for communication on all axes, most of which is data-parallel.
   const bool one_axis = time.contains("exposed_communication");
   if (one_axis) ledger[base::LedgerPart::exposed_dp] = real_member(time, "exposed_communication");
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
@@ -52,7 +52,7 @@ std::vector<std::string> strings_of(const nlohmann::json& list) {
   return strings;
 }
 
-// To the millisecond.
+// Rounded to milliseconds.
 void add_wall_time(nlohmann::ordered_json& line, double wall_time) {
   if (wall_time > 0) line["wall_time"] = std::round(1000 * wall_time) / 1000;
 }
@@ -94,8 +94,8 @@ std::optional<PairRewards> rewards_of(const nlohmann::json& object) {
                      .rejected = real_member(rewards, "rejected")};
 }
 
-// Of an evaluation or one of its sets. Perplexity is for readers of the line: it is made of the loss, and not
-// read back.
+// Members of an evaluation or of one of its sets. Perplexity is written for readers only; it follows from the
+// loss and is not read back.
 template <class Record>
 nlohmann::ordered_json loss_object(const Record& r) {
   nlohmann::ordered_json object{{"loss", r.loss}, {"tokens", r.tokens}};

@@ -1,6 +1,6 @@
 #pragma once
 
-// Plain records that go from a worker to the agent and from there to every sink. No pointers, no models.
+// Plain records that go from a worker to the agent and from there to every sink. They have no pointers.
 
 #include <array>
 #include <cstddef>
@@ -17,9 +17,9 @@
 
 namespace trainerd::io {
 
-/// Of pairs of answers, by a model and its reference: beta (log-probability - the reference's), of the chosen
-/// and of the rejected answer, means over the pairs; `margin` is their difference, `accuracy` the share of
-/// pairs of which it is above 0.
+/// DPO rewards of a model against its reference: beta (log-probability - reference's log-probability) of the
+/// chosen and of the rejected answer, means over the pairs. `margin` is their difference, `accuracy` the
+/// fraction of pairs with a difference above 0.
 struct PairRewards {
   double margin = 0, accuracy = 0, chosen = 0, rejected = 0;
 
@@ -29,85 +29,86 @@ struct PairRewards {
 /// One optimizer step. Seconds are wall time; `step` counts from 1.
 struct StepRecord {
   std::int64_t step = 0;
-  std::int64_t tokens = 0;  ///< trained on so far, this step included
-  /// Cross entropy, with label smoothing where the job has it and without z-loss: mean over the global
-  /// batch's tokens, natural log. With loss.dpo its loss: mean over the pairs.
+  std::int64_t tokens = 0;  ///< trained so far, including this step
+  /// Cross entropy with label smoothing (if set), without z-loss: mean over the global batch's tokens,
+  /// natural log. With loss.dpo the DPO loss: mean over the pairs.
   double loss = 0;
-  std::optional<double> z_loss = {};        ///< with loss.z_loss: that term
+  std::optional<double> z_loss = {};        ///< the z-loss term, with loss.z_loss
   std::optional<PairRewards> rewards = {};  ///< with loss.dpo
   double grad_norm = 0;                     ///< before clipping
-  /// With metrics.grad_norms, at its steps: the same of groups of parameters, by name.
+  /// Norms per group of parameters, by name; only with metrics.grad_norms and at its steps.
   std::vector<std::pair<std::string, double>> grad_norms = {};
   double learning_rate = 0;
-  bool skipped = false;  ///< by supervise.spikes: nothing was updated
+  bool skipped = false;  ///< skipped by supervise.spikes: no update was made
   double step_seconds = 0;
   double tokens_per_second = 0;
-  std::optional<double> mfu;  ///< absent when the device's peak is unknown
+  std::optional<double> mfu;  ///< absent if the device's peak is unknown
   base::TimeLedger time;
   std::int64_t widened_gemms = 0;        ///< so far: bf16 GEMMs computed in fp32
-  std::int64_t reference_gemms = 0;      ///< so far: GEMMs that oneDNN computed by its slow reference loops
-  std::int64_t own_attention = 0;        ///< so far: attention calls on a GPU that no library served
-  std::int64_t missed_gemm_choices = 0;  ///< so far: GEMMs that no timed choice applied to
-  std::int64_t attention_fallbacks = 0;  ///< so far: those of them that were planned for the library
-  double wall_time = 0;  ///< when it was done, Unix seconds; 0: a log from before this was kept
-  // A line of samples.jsonl, not of steps.jsonl: the global batch's place in the order of samples, how many
-  // of its tokens count in the loss (absent: all), and of a blend how many of its samples each source gave.
+  std::int64_t reference_gemms = 0;      ///< so far: GEMMs that oneDNN computed with its slow reference loops
+  std::int64_t own_attention = 0;        ///< so far: attention calls on a GPU without a library kernel
+  std::int64_t missed_gemm_choices = 0;  ///< so far: GEMMs without an applicable timed choice
+  std::int64_t attention_fallbacks = 0;  ///< so far: those of own_attention that were planned for the library
+  double wall_time = 0;                  ///< time of completion, Unix seconds; 0: an old log without it
+  // Written to samples.jsonl, not to steps.jsonl: the global batch's position in the order of samples, its
+  // number of tokens that count in the loss (absent: all), and for a blend the number of samples from each
+  // source.
   std::int64_t first_sample = 0, samples = 0;
   std::optional<std::int64_t> counted_tokens = {};
   std::vector<std::int64_t> source_samples = {};
 };
 
-/// A line of samples.jsonl: the samples of one step. A step that is repeated keeps the line of its last
-/// attempt alone.
+/// A line of samples.jsonl: the samples of one step. For a repeated step only the line of the last attempt is
+/// kept.
 struct SamplesRecord {
   std::int64_t step = 0;
-  std::int64_t first = 0;  ///< place in the order of samples, from 0
+  std::int64_t first = 0;  ///< position in the order of samples, from 0
   std::int64_t count = 0;
-  std::int64_t attempt = 1;                         ///< of the run: a start, resume or restart, from 1
-  std::vector<std::int64_t> sources = {};           ///< of a blend: samples of each, in the job's order
+  std::int64_t attempt = 1;                ///< attempt of the run (a start, resume or restart), from 1
+  std::vector<std::int64_t> sources = {};  ///< for a blend: samples per source, in the job's order
   std::optional<std::int64_t> counted_tokens = {};  ///< tokens that count in the loss; absent: all
 
   bool operator==(const SamplesRecord&) const = default;
 };
 
-/// What an evaluation says of one validation set.
+/// Result of an evaluation on one validation set.
 struct ValidationRecord {
   std::string set;          ///< its name
   double loss = 0;          ///< mean over its tokens that count, natural log; with loss.dpo over its pairs
-  std::int64_t tokens = 0;  ///< of its global batches
-  /// The loss of all tokens in bits over the bytes of text that they stand for; absent where these are not
-  /// known.
+  std::int64_t tokens = 0;  ///< in its global batches
+  /// Loss of all tokens in bits, divided by the bytes of text that they stand for; absent if the bytes are
+  /// unknown.
   std::optional<double> bits_per_byte = {};
-  std::optional<PairRewards> rewards = {};  ///< with loss.dpo: the loss has no perplexity then
+  std::optional<PairRewards> rewards = {};  ///< with loss.dpo; the loss then has no perplexity
 };
-/// What an evaluation says of one set of questions with several choices.
+/// Result of an evaluation on one set of multiple-choice questions.
 struct ChoiceRecord {
   std::string set;
   std::int64_t questions = 0;
-  double accuracy = 0;       ///< share of questions whose right choice is the likeliest
+  double accuracy = 0;       ///< fraction of questions whose right choice has the highest likelihood
   double accuracy_norm = 0;  ///< the same by likelihood per character
 };
 
-/// `loss`, `tokens`, `bits_per_byte` and `rewards` are of the first validation set.
+/// `loss`, `tokens`, `bits_per_byte` and `rewards` belong to the first validation set.
 struct EvaluationRecord {
   std::int64_t step = 0;
   double loss = 0;
   std::int64_t tokens = 0;
-  double seconds = 0;  ///< of all of it
+  double seconds = 0;  ///< of the whole evaluation
   double wall_time = 0;
   std::optional<double> bits_per_byte = {};
-  std::vector<ValidationRecord> sets = {};  ///< all of a job that names some, in its order; else none
+  std::vector<ValidationRecord> sets = {};  ///< all, in the job's order, if the job names some; else none
   std::vector<ChoiceRecord> choices = {};
   std::optional<PairRewards> rewards = {};
-  bool averaged = false;  ///< of the averaged weights (evaluate.ema), not of those of the step
+  bool averaged = false;  ///< uses the averaged weights (evaluate.ema) instead of the step's weights
 };
 
-/// exp(loss): of how many tokens a uniform choice would be as hard. Infinite where it is too large.
+/// Returns exp(loss): the number of equally likely tokens with that loss. Infinite on overflow.
 double perplexity(double loss);
 
-/// Progress of a long evaluation; sent several times before its record.
+/// Progress of a long evaluation, sent several times before its record.
 struct EvaluationProgress {
-  std::int64_t step = 0;  ///< that it follows
+  std::int64_t step = 0;  ///< the step that it follows
   std::int64_t done = 0;  ///< global batches
   std::int64_t batches = 0;
 };
@@ -116,64 +117,63 @@ struct CheckpointRecord {
   std::int64_t step = 0;
   std::int64_t bytes = 0;
   double snapshot_seconds = 0;  ///< checkpoint stall
-  double write_seconds = 0;     ///< hash, write, fsync, rename
+  double write_seconds = 0;     ///< hash, write, fsync
   std::string path;
   double wall_time = 0;
 };
 
-/// The state of every rank of a node after a step, complete in the node's memory.
+/// A snapshot of every rank of a node after a step, complete in the node's memory.
 struct SnapshotRecord {
   std::int64_t step = 0;
   double seconds = 0;  ///< checkpoint stall
 };
 
-/// A snapshot of a node that was sent to its partner.
+/// A node's snapshot that was sent to its partner.
 struct PartnerCopyRecord {
   std::int64_t step = 0;
   std::int64_t bytes = 0;
   double seconds = 0;
-  bool kept = false;  ///< false: it did not arrive
+  bool kept = false;  ///< false: the copy failed
 };
 
-/// A try of a checkpoint that failed. The run goes on.
+/// A failed attempt to write a checkpoint. The run continues.
 struct CheckpointFailureRecord {
   enum class What : unsigned char { write, clean_up };
   std::int64_t step = 0;
-  What what = What::write;  ///< clean_up: the checkpoint is complete, older ones could not be removed
+  What what = What::write;  ///< clean_up: the checkpoint is complete, but older ones could not be removed
 };
 
-/// A checkpoint was copied to the durable tier, or a try failed. The run goes on.
+/// A copy of a checkpoint to the durable tier, successful or failed. The run continues.
 struct DurableRecord {
   std::int64_t step = 0;
-  std::int64_t bytes = 0;  ///< that were sent
+  std::int64_t bytes = 0;  ///< bytes sent
   bool failed = false;
 };
 
-/// How often a run with `checkpoint.every: auto` saves, and why.
+/// Save interval of a run with `checkpoint.every: auto`, and its inputs.
 struct CadenceRecord {
-  /// Of the mean time between failures: the job, its cluster's preset, or the run's own history.
+  /// Source of the mean time between failures: the job, its cluster's preset, or the run's own history.
   enum class Source : std::uint8_t { given, cluster, history };
   double interval_seconds = 0;
   double mtbf_seconds = 0;
   Source source = Source::history;
-  double stall_seconds = 0;  ///< checkpoint stall of a save
-  double write_seconds = 0;  ///< of a save
+  double stall_seconds = 0;  ///< checkpoint stall per save
+  double write_seconds = 0;  ///< per save
 };
 /// "given", "cluster", "history".
 const char* name_of(CadenceRecord::Source source);
 
-/// The plan's figures beside the measured ones.
+/// A predicted figure of the plan beside the measured one.
 struct PredictionTerm {
   enum class Kind : std::uint8_t { step_seconds, part_seconds, memory_bytes };
   Kind kind = Kind::part_seconds;
-  std::string name;  ///< of a part of the ledger; "step_seconds", "memory_bytes" of the others
+  std::string name;  ///< name of a ledger part; else "step_seconds" or "memory_bytes"
   double predicted = 0;
   double measured = 0;
-  double error = 0;  ///< measured over predicted, less 1; of a part of the ledger: the difference over the
-                     ///< predicted step
+  double error = 0;  ///< measured / predicted - 1; for a ledger part: difference / predicted step time
 };
 PredictionTerm::Kind prediction_kind(std::string_view name);
-/// Once a run: medians over some of its first steps.
+/// Once per run: medians over some of its first steps.
 struct PredictionRecord {
   std::int64_t first_step = 0, last_step = 0;
   std::vector<PredictionTerm> terms;
@@ -200,49 +200,49 @@ enum class NoticeKind : std::uint8_t {
   graphs,
   device
 };
-/// "start", "resume", ...: the `event` of its line.
+/// Returns "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
 
-/// How far the attempt before a resume had come.
+/// How far the attempt before a resume came.
 struct EarlierAttempt {
-  std::int64_t last_step = 0;  ///< that it logged
-  double lost_seconds = 0;     ///< of the steps after the checkpoint, which are done again
+  std::int64_t last_step = 0;  ///< last logged step
+  double lost_seconds = 0;     ///< total time of the steps after the checkpoint, which are repeated
   double wall_time = 0;        ///< of its last step
 };
 
-/// What it took to go on after a failure, in seconds.
+/// Duration of a recovery after a failure, in seconds.
 struct Recovery {
-  double noticed = 0;         ///< when the failure was noticed, Unix time
-  double decide_seconds = 0;  ///< from then until all ranks had ended and it was known where they begin
+  double noticed = 0;         ///< when the failure was detected, Unix time
+  double decide_seconds = 0;  ///< from then until all ranks had ended and the restart point was chosen
   double ready_seconds = 0;   ///< from then until every rank was ready for its first step
-  double groups_seconds = 0;  ///< of that, for the ranks' groups: of node 0's rank that took longest
+  double groups_seconds = 0;  ///< part of ready_seconds for the ranks' groups; the slowest rank of node 0
   double total_seconds = 0;   ///< from `noticed` until the next step began
 };
 
-/// Something that an operator wants to know of a run, and when it was: how it began, what changed, what was
-/// degraded, how it ended.
+/// An event that an operator wants to know: how a run began, what changed, what was degraded, how it ended.
 struct NoticeRecord {
   NoticeKind kind = NoticeKind::warning;
-  std::int64_t step = 0;             ///< the last step done
+  std::int64_t step = 0;             ///< last completed step
   std::string message;               ///< one line
-  std::vector<std::string> details;  ///< one item each, as for each changed key; may be empty
+  std::vector<std::string> details;  ///< one item each, such as one per changed key; may be empty
   double wall_time = 0;
-  std::optional<EarlierAttempt> earlier = {};  ///< of a start, resume or restart after another attempt
-  double start_seconds = 0;                    ///< of a start or resume: since its process began
-  std::optional<Recovery> recovery = {};       ///< of `recovered`
+  std::optional<EarlierAttempt> earlier = {};  ///< set for a start, resume or restart after another attempt
+  double start_seconds = 0;                    ///< for a start or resume: time since its process began
+  std::optional<Recovery> recovery = {};       ///< set for kind `recovered`
 };
 
-/// The workers start again in the same run: steps after `step` are done again.
+/// The workers restart in the same run. Steps after `step` are repeated.
 enum class RestoreTier : std::uint8_t { start, disk, memory, partner };
-/// "start" (the seed, or model.from), "disk", "memory", "partner" (where that kept a node's snapshot).
+/// Returns "start" (the seed, or model.from), "disk", "memory" or "partner" (a node's snapshot kept by its
+/// partner).
 const char* name_of(RestoreTier tier);
 struct RestartRecord {
-  RestoreTier tier = RestoreTier::start;  ///< what the state comes from
+  RestoreTier tier = RestoreTier::start;  ///< source of the state
   std::int64_t step = 0;
-  std::int64_t tokens = 0;  ///< trained on by then
+  std::int64_t tokens = 0;  ///< trained by then
 };
 
-/// A finding before the first step that ended nothing.
+/// A finding of the checks before the first step that did not end the run.
 struct PreflightRecord {
   std::string part;  ///< "device", "storage", "clock", "link"
 };
@@ -255,51 +255,51 @@ struct LinkRecord {
   double bytes_per_second = 0;
 };
 
-/// Training was held up, and by what (core/run/supervise/hang_verdict.h).
+/// Training was held up; `kind` names the cause (core/run/supervise/hang_verdict.h).
 struct HangRecord {
   std::string kind;
 };
-/// A rank computes longer per step than its peers.
+/// A rank that computes longer per step than its peers.
 struct StragglerRecord {
   std::int64_t rank = 0, node = 0;
-  double excess = 0;  ///< over their median, less 1; 0: it does no longer
+  double excess = 0;  ///< time / median of the peers - 1; 0: no longer a straggler
 };
-/// What these ranks hold differs from what others hold of the same.
+/// The state of these ranks differs from other ranks' copies of the same state.
 struct CorruptionRecord {
   std::vector<std::int64_t> ranks = {};
 };
-/// A step was out of line, and what was done about it: "retry", "skip" or "rollback".
+/// An abnormal step and the response to it: "retry", "skip" or "rollback".
 struct SpikeRecord {
   std::string action;
 };
 
-/// What happens beside the steps: a line of events.jsonl.
+/// Events besides the steps; each is a line of events.jsonl.
 using EventRecord = std::variant<EvaluationRecord, CheckpointRecord, NoticeRecord>;
 
-/// What a process has read of an object store since its start.
+/// Reads of a process from an object store since its start.
 struct ObjectReads {
-  std::int64_t requests = 0;        ///< tries included
+  std::int64_t requests = 0;        ///< including retries
   std::int64_t retries = 0;         ///< tries after one that failed
-  std::int64_t bytes = 0;           ///< that came from the store
-  std::int64_t cached_bytes = 0;    ///< that came from the node's cache
-  std::int64_t cache_failures = 0;  ///< blocks that could not be kept there, or were damaged
-  std::int64_t renewals = 0;        ///< of credentials
+  std::int64_t bytes = 0;           ///< from the store
+  std::int64_t cached_bytes = 0;    ///< from the node's cache
+  std::int64_t cache_failures = 0;  ///< blocks that could not be stored there, or were damaged
+  std::int64_t renewals = 0;        ///< renewals of credentials
 };
 
-/// What one rank does, about once a second, between two steps. It counts from its worker's start.
+/// Status of one rank, sent about once per second between two steps. Counts start with its worker.
 struct RankStatusRecord {
   std::int64_t rank = 0;
-  std::int64_t step = 0;               ///< the last one done
-  std::int64_t steps = 0;              ///< done
-  double step_seconds = 0;             ///< mean of the steps since the status before
-  base::TimeLedger time;               ///< of all its steps
-  std::int64_t memory_used_bytes = 0;  ///< the most that its step has taken of its plan
+  std::int64_t step = 0;               ///< last completed step
+  std::int64_t steps = 0;              ///< completed steps
+  double step_seconds = 0;             ///< mean over the steps since the previous status
+  base::TimeLedger time;               ///< total of all its steps
+  std::int64_t memory_used_bytes = 0;  ///< maximum that its step has used of the planned memory
   std::int64_t memory_planned_bytes = 0;
   std::int64_t resident_bytes = 0;        ///< host memory of its process; 0: not known
-  std::optional<ObjectReads> reads = {};  ///< of its data; none: it is local
+  std::optional<ObjectReads> reads = {};  ///< reads of its data; none: the data is local
 };
 
-/// The GPU of one rank at one moment.
+/// Reading of one rank's GPU at one moment.
 struct DeviceRecord {
   std::int64_t rank = 0;
   kernels::DeviceReading reading;
@@ -316,39 +316,39 @@ struct DeviceFindingRecord {
 struct OutletRecord {
   std::string name;           ///< "steps.jsonl", "console"
   std::int64_t failures = 0;  ///< writes that failed
-  std::int64_t waiting = 0;   ///< lines to be written
-  std::int64_t dropped = 0;   ///< lines that will not be
+  std::int64_t waiting = 0;   ///< lines not written yet
+  std::int64_t dropped = 0;   ///< lines that will never be written
   std::string error;          ///< why lines wait; empty: the last write succeeded
 
   bool operator==(const OutletRecord&) const = default;
 };
 
-/// Agents of a job of several nodes.
+/// Agents of a job with several nodes.
 struct NodesRecord {
-  std::int64_t spares = 0;  ///< that wait to take a lost node's place
-  std::int64_t lost = 0;    ///< nodes, since this process began
+  std::int64_t spares = 0;  ///< spare agents that wait to replace a lost node
+  std::int64_t lost = 0;    ///< lost nodes since this process began
 };
 
-/// What came to the rendezvous of several nodes.
+/// Counters of the rendezvous of several nodes.
 struct RendezvousRecord {
-  std::int64_t refused = 0;  ///< connections that none of the job's processes made
+  std::int64_t refused = 0;  ///< connections from processes that do not belong to the job
 };
 
-/// What the attempts before this process did, as far as its logs say.
+/// The earlier attempts of a run, as recorded in its logs.
 struct EarlierRun {
   std::int64_t attempts = 0;  ///< starts, resumes and restarts
-  double began = 0;           ///< the first of them, Unix seconds; 0: not known
-  /// Attempts that ended without a request: killed, or by a failure.
+  double began = 0;           ///< time of the first one, Unix seconds; 0: not known
+  /// Attempts that ended without a request: killed or failed.
   std::int64_t interruptions = 0;
-  double useful_seconds = 0;  ///< of the steps that still count, without checkpoints
-  bool ended = false;         ///< the last of them was done, stopped or failed, and could say so
-  WallLedger wall = {};       ///< what their time went into
+  double useful_seconds = 0;  ///< total time of the steps that still count, without checkpoints
+  bool ended = false;         ///< the last one recorded its end: finished, stopped or failed
+  WallLedger wall = {};       ///< split of their wall time
 };
 
-/// Takes a notice that begins or ends something.
+/// Adds a notice that begins or ends a process or its workers.
 void add_to(WallLedger& ledger, const NoticeRecord& notice);
 
-/// What is known before the first step.
+/// Facts that are known before the first step.
 struct RunInfo {
   std::string name;
   std::int64_t node = 0;  ///< of the process that records it
@@ -357,8 +357,8 @@ struct RunInfo {
   int threads = 0;
   std::int64_t parameters = 0;
   std::int64_t steps = 0;
-  std::int64_t start_step = 0;    ///< steps already done, by the checkpoint resumed from
-  std::int64_t start_tokens = 0;  ///< trained on by then
+  std::int64_t start_step = 0;    ///< steps done before, in the checkpoint that the run resumes from
+  std::int64_t start_tokens = 0;  ///< trained by then
   std::int64_t tokens_per_step = 0;
   double flops_per_token = 0;
   std::optional<double> peak_flops;  ///< of the device at the compute precision, dense
@@ -366,18 +366,18 @@ struct RunInfo {
   std::int64_t memory_planned_bytes = 0;
   std::vector<std::pair<std::string, std::int64_t>> memory_regions;
   std::vector<std::pair<std::string, std::int64_t>> memory_uses =
-      {};  ///< the same bytes by what is kept there: parameters, gradients, ...
+      {};  ///< the same bytes by use: parameters, gradients, ...
   std::string version;
   std::string commit = {};
   std::string command = {};  ///< the command line
   std::string host = {};
-  std::string layout = {};                 ///< "tp1 pp1 dp2 on 2 CPU ranks"
-  std::string data = {};                   ///< files and format
-  std::string adapters = {};               ///< what is trained in place of the parameters; empty: these are
-  std::int64_t data_tokens = 0;            ///< of an epoch; 0: not known
-  std::optional<EarlierRun> earlier = {};  ///< the first node's, whose logs they are
+  std::string layout = {};       ///< "tp1 pp1 dp2 on 2 CPU ranks"
+  std::string data = {};         ///< files and format
+  std::string adapters = {};     ///< what is trained instead of the parameters; empty: the parameters
+  std::int64_t data_tokens = 0;  ///< per epoch; 0: not known
+  std::optional<EarlierRun> earlier = {};  ///< the first node's, from its logs
   bool durable = false;                    ///< its checkpoints are copied to a durable tier
-  bool peak_measured = false;  ///< `peak_flops` is the machine's fastest GEMM, not its maker's figure
+  bool peak_measured = false;  ///< `peak_flops` is this machine's fastest GEMM, not the vendor's figure
 };
 
 /// How a run ended.
@@ -388,7 +388,7 @@ struct RunSummary {
 };
 
 // samples.jsonl: one JSON object per line, one line per step, with the names above; `sources` only for a
-// blend. Throws DataError for what is no such line.
+// blend. Parsing throws DataError for an invalid line.
 std::string to_json_line(const SamplesRecord& record);
 SamplesRecord parse_samples_record(const std::string& text);
 
@@ -397,8 +397,8 @@ std::string to_json_line(const StepRecord& record);
 /// Throws DataError on text that is not such a line.
 StepRecord parse_step_record(const std::string& line);
 
-// events.jsonl: one JSON object a line, `event` ("evaluation", "checkpoint" or a notice's kind) and the names
-// above.
+// events.jsonl: one JSON object per line, with `event` ("evaluation", "checkpoint" or a notice's kind) and
+// the names above.
 std::string to_json_line(const EventRecord& record);
 /// Throws DataError on text that is not such a line.
 EventRecord parse_event_record(const std::string& line);

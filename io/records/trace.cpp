@@ -10,10 +10,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-/// To the nanosecond, so that slices that touch still touch.
+/// Rounded to nanoseconds, so that adjacent slices stay adjacent.
 double microseconds(double seconds) { return std::round(seconds * 1e9) / 1e3; }
 
-/// chrome://tracing's own palette; Perfetto chooses colours by the name.
+/// Colour names of chrome://tracing; Perfetto chooses colours by name itself.
 const char* color_of(const std::string& name) {
   static const std::map<std::string, const char*> colors{{"forward", "rail_load"},
                                                          {"input gradient", "thread_state_iowait"},
@@ -34,7 +34,7 @@ Json metadata(const char* kind, std::int64_t process, Json row, Json args) {
 }  // namespace
 
 std::string to_chrome_json(const Trace& trace) {
-  // Line by line: a trace may be long, and a reader of the file sees an event a line.
+  // One event per line: a trace may be long, and this keeps the file readable.
   std::string text = "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n";
   bool first = true;
   const auto put = [&](const Json& event) {

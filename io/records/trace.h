@@ -7,15 +7,15 @@
 
 namespace trainerd::io {
 
-/// A stretch of time on one row of one process of a trace. Slices of a row do not overlap.
+/// A time range on one row of one process of a trace. Slices of a row do not overlap.
 struct TraceSlice {
-  std::string name;  ///< viewers colour by it
+  std::string name;  ///< viewers choose the colour by it
   std::string category;
   std::int64_t process = 0, row = 0;
   double start_seconds = 0, seconds = 0;
   std::vector<std::pair<std::string, std::int64_t>> numbers =
-      {};                  ///< shown with it: chunk, microbatch, bytes
-  std::string label = {};  ///< likewise; empty: none
+      {};                  ///< displayed with it: chunk, microbatch, bytes
+  std::string label = {};  ///< displayed with it; empty: none
 };
 
 struct TraceRow {
@@ -27,15 +27,15 @@ struct TraceProcess {
   std::string name;
 };
 
-/// What a step did or would do: of a real run and of a simulated one alike.
+/// Timeline of a step, measured or simulated.
 struct Trace {
   std::vector<TraceProcess> processes;
   std::vector<TraceRow> rows;
   std::vector<TraceSlice> slices;
 };
 
-/// The trace in Chrome's JSON format ("JSON Array Format" of the Trace Event Format), which Perfetto and
-/// chrome://tracing open: complete events, in microseconds with three decimals.
+/// Writes the trace in Chrome's JSON format ("JSON Array Format" of the Trace Event Format) for Perfetto and
+/// chrome://tracing: complete events, in microseconds with three decimals.
 std::string to_chrome_json(const Trace& trace);
 
 }  // namespace trainerd::io

@@ -5,7 +5,7 @@
 
 namespace trainerd::io {
 
-/// The time since what happened last, which the caller gives to its parts.
+/// Returns the time since the latest event. The caller assigns it to parts.
 double WallLedger::advance(double now) {
   const double gap = until_ > 0 ? std::max(0.0, now - until_) : 0;
   until_ = std::max(until_, now);
@@ -19,7 +19,7 @@ void WallLedger::begin(Begin what, double now, std::int64_t step, double last_st
     void_seconds += useful_.back().second;
   add(WallPart::useful, -void_seconds);
   add(WallPart::replay, void_seconds);
-  // Of steps that were done and are in no log any more.
+  // Steps that were done but are no longer in any log.
   const double idle = std::clamp(now - idle_from, 0.0, gap);
   const double unlogged = std::min(gap - idle, std::max(0.0, lost_seconds - void_seconds));
   add(WallPart::replay, unlogged);

@@ -8,36 +8,36 @@
 
 namespace trainerd::io {
 
-/// What the wall time of a run went into.
+/// Parts of a run's wall time.
 enum class WallPart : std::uint8_t {
   useful,    ///< steps that count, without checkpoints
-  replay,    ///< steps that a failure made void
-  save,      ///< standing still for checkpoints and snapshots
+  replay,    ///< steps that a failure invalidated
+  save,      ///< training stalled by checkpoints and snapshots
   evaluate,  ///< evaluations
-  detect,    ///< from the last step before a restart until it was decided, the step under way with it
-  restart,   ///< from then until the next step began: processes, communicators, the restore
-  start,     ///< from the start of a process until its first step
-  down,      ///< no process ran
+  detect,    ///< from the last step before a restart to the restart decision, including the interrupted step
+  restart,   ///< from there to the start of the next step: processes, communicators, restore
+  start,     ///< from the start of a process to its first step
+  down,      ///< no process was running
   other
 };
 inline constexpr std::array<const char*, 9> kWallParts{"useful",  "replay", "save", "evaluate", "detect",
                                                        "restart", "start",  "down", "other"};
 
-/// Forgets what is known of steps up to `step`, that of a complete checkpoint, but for the latest 65,536:
-/// what other nodes' memory holds may be older than the checkpoint, and is gone on from.
+/// Drops entries of steps up to `step`, that of a complete checkpoint, but keeps the latest 65,536. A run may
+/// continue from a snapshot in another node's memory that is older than the checkpoint.
 template <class Value>
 void forget_to(std::deque<std::pair<std::int64_t, Value>>& steps, std::int64_t step) {
   constexpr std::size_t kDoneAgain = std::size_t{1} << 16;
   while (steps.size() > kDoneAgain && steps.front().first <= step) steps.pop_front();
 }
 
-/// Takes what happened to a run in the order of time, and parts the wall time since its first start: every
-/// second is of one part. Times are Unix seconds.
+/// Takes the events of a run in order of time and splits the wall time since its first start. Every second
+/// belongs to exactly one part. Times are Unix seconds.
 class WallLedger {
  public:
   enum class Begin : std::uint8_t { process, workers };
-  /// A process begins, or its workers begin again: after `step`. `last_step_end`: of the attempt before, 0 if
-  /// not known; `lost_seconds`: of its steps that are void now.
+  /// A process begins, or its workers restart, after `step`. `last_step_end`: end of the previous attempt's
+  /// last step, 0 if not known. `lost_seconds`: time of its steps that are now invalid.
   void begin(Begin what, double now, std::int64_t step, double last_step_end, double lost_seconds);
   void step(std::int64_t step, double end, double seconds, double save_seconds);
   void evaluation(double end, double seconds);
@@ -47,7 +47,7 @@ class WallLedger {
   void keep(std::int64_t step);
 
   double seconds(WallPart part) const { return parts_[static_cast<std::size_t>(part)]; }
-  /// Of all parts: from the first start until what happened last.
+  /// Sum of all parts: the time from the first start to the latest event.
   double total() const;
 
  private:
@@ -55,9 +55,9 @@ class WallLedger {
   double advance(double now);
 
   std::array<double, kWallParts.size()> parts_{};
-  double until_ = 0;  ///< accounted for; 0: nothing has begun
+  double until_ = 0;  ///< end of the time accounted for; 0: nothing has begun
   WallPart phase_ = WallPart::other;
-  std::deque<std::pair<std::int64_t, double>> useful_;  ///< by step: what may become void
+  std::deque<std::pair<std::int64_t, double>> useful_;  ///< per step: time that may become void
 };
 
 }  // namespace trainerd::io

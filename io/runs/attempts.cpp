@@ -14,7 +14,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
           Attempt& before = attempts.back();
           before.lost_steps = std::max<std::int64_t>(0, notice.earlier->last_step - notice.step);
           before.lost_seconds = notice.earlier->lost_seconds;
-          // One that was asked to stop may have been killed meanwhile.
+          // An attempt that was asked to stop may have been killed meanwhile.
           if (!before.ended || notice.earlier->last_step > before.last_step) {
             before.last_step = notice.earlier->last_step;
             before.end = notice.earlier->wall_time;
@@ -50,7 +50,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::stop:
       case NoticeKind::failure:
       case NoticeKind::finish: {
-        // After the request to stop comes what became of it.
+        // A finish notice may follow the request to stop.
         if (attempts.empty() || (attempts.back().ended && attempts.back().how != NoticeKind::stop)) break;
         Attempt& last = attempts.back();
         last.ended = true;

@@ -13,7 +13,7 @@ constexpr std::size_t kRecentSteps = 64;
 constexpr std::size_t kShownBuckets = 240;
 constexpr std::size_t kEvents = 48, kShownEvaluations = 256;
 constexpr std::size_t kNotices = 4096, kTurns = 4096, kCheckpoints = 4096, kEvaluations = 4096;
-// A grid of more would be no picture, and its status too long to send every second.
+// With more ranks a grid would be unreadable, and the status too long to send every second.
 constexpr std::int64_t kMaxRanks = 1 << 16;
 constexpr std::int64_t kDoingRanks = 1024;  // of which it is kept what they do: a text each
 
@@ -22,7 +22,7 @@ void keep_latest(std::deque<Record>& records, std::size_t limit) {
   while (records.size() > limit) records.pop_front();
 }
 
-// The last is among them.
+// The last one is kept.
 std::vector<EvaluationRecord> every_other(const std::vector<EvaluationRecord>& records) {
   std::vector<EvaluationRecord> kept;
   for (std::size_t i = 1 - records.size() % 2; i < records.size(); i += 2) kept.push_back(records[i]);
@@ -39,7 +39,7 @@ bool is_turn(NoticeKind kind) {
 
 void RunHistory::set_info(const RunInfo& info) {
   info_ = info;
-  if (last_) return;  // the logs know more
+  if (last_) return;  // the logs have newer values
   step_ = info.start_step;
   tokens_ = info.start_tokens;
 }
@@ -53,7 +53,7 @@ void RunHistory::add(const StepRecord& record) {
     recent_.clear();
   recent_.push_back({record.wall_time, record.step_seconds, record.time});
   keep_latest(recent_, kRecentSteps);
-  if (record.step <= drawn_step_) return;  // done again after a restart: its values are drawn already
+  if (record.step <= drawn_step_) return;  // repeated after a restart: its values are already in the series
   drawn_step_ = record.step;
   series_.add(record);
   for (std::size_t i = 0; i < total_time_.size(); ++i)
@@ -86,7 +86,8 @@ void RunHistory::add(const NoticeRecord& record) {
   keep_latest(turns_, kTurns);
   const bool begins = record.kind == NoticeKind::start || record.kind == NoticeKind::resume ||
                       record.kind == NoticeKind::restart;
-  // The pace until then says nothing of the steps that follow. Logs are read one after the other.
+  // Step times before a restart do not predict later ones. Logs are read one after the other, so steps may
+  // come later.
   if (begins) begun_at_ = record.wall_time;
   if (begins && !recent_.empty() && recent_.back().wall_time <= begun_at_) recent_.clear();
 }
@@ -165,7 +166,7 @@ void RunHistory::add_pace(RunStatus& status) const {
   const auto count = static_cast<double>(recent_.size());
   for (double& seconds : status.recent_time) seconds /= count;
   status.step_seconds = all / count;
-  // Evaluations and checkpoints between the steps count, where the log has the time of each step.
+  // Includes evaluations and checkpoints between the steps, if the log has the time of each step.
   const double span = recent_.back().wall_time - recent_.front().wall_time;
   const double each = recent_.size() > 1 && recent_.front().wall_time > 0 && span > 0 ? span / (count - 1)
                                                                                       : status.step_seconds;

@@ -13,7 +13,7 @@
 
 namespace trainerd::io {
 
-/// A run by its records, as they come or as its logs have them, in memory that does not grow with the run.
+/// A run as seen through its records, live or read from its logs. Its memory does not grow with the run.
 class RunHistory {
  public:
   void set_info(const RunInfo& info);
@@ -42,7 +42,7 @@ class RunHistory {
   const std::optional<StepRecord>& last() const { return last_; }
   bool empty() const { return !last_ && turns_.empty(); }
 
-  /// `now`: Unix seconds. A run whose notices have no end yet goes on.
+  /// `now`: Unix seconds. A run without a recorded end counts as running.
   RunStatus status(double now) const;
 
  private:
@@ -59,15 +59,15 @@ class RunHistory {
   StepSeries series_;
   PredictionRecord prediction_;
   std::optional<StepRecord> last_;
-  std::int64_t drawn_step_ = 0;  ///< the last in `series_`
+  std::int64_t drawn_step_ = 0;  ///< last step in `series_`
   std::int64_t step_ = 0, tokens_ = 0;
-  std::deque<RecentStep> recent_;  ///< of this attempt
+  std::deque<RecentStep> recent_;  ///< steps of this attempt
   double begun_at_ = 0;            ///< wall time
   std::array<double, base::kLedgerParts.size()> total_time_{};
   std::vector<EvaluationRecord> evaluations_;
   std::optional<EvaluationProgress> progress_;
   std::deque<CheckpointRecord> checkpoints_;
-  std::deque<NoticeRecord> notices_, turns_;  ///< all kinds; those that begin or end an attempt
+  std::deque<NoticeRecord> notices_, turns_;  ///< all kinds; only those that begin or end an attempt
   std::deque<RunEvent> events_;
   std::vector<RankStatus> ranks_;
   std::optional<RunSummary> summary_;

@@ -14,10 +14,10 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::size_t kTailBytes = 512;  // a line of steps.jsonl: it ends in its wall time
+constexpr std::size_t kTailBytes = 512;  // covers a line of steps.jsonl, which ends with its wall time
 constexpr std::size_t kChunkBytes = std::size_t{1} << 18;
 
-// Empty, and errno 0, for what is not there.
+// Returns an empty descriptor if there is no such file.
 base::UniqueFd open_if_there(const std::string& path) {
   base::UniqueFd fd = base::open_regular(path);
   if (!fd && !is_absence(errno))

@@ -6,23 +6,24 @@
 
 namespace trainerd::io {
 
-/// Reads a log of lines that another process appends to, from where it was read last. A last line without its
-/// end is left for the next time.
+/// Reads a log that another process appends to, from the position of the last read. A last line without its
+/// end is left for the next read.
 class LogFollower {
  public:
   explicit LogFollower(std::string path) : path_(std::move(path)) {}
 
-  /// Whether what was read before is not there any more: the file was cut back or replaced. Then the next
-  /// `read` begins at its start. A file that is gone, after lines were read, is one that was replaced.
+  /// Returns true if the file was truncated or replaced since the last read, or is gone after lines were
+  /// read. The next `read` then begins at the start.
   bool replaced();
-  /// Calls `visit` for each new line that is complete. A file that is not there has none. Throws SpecError
-  /// when it cannot be read.
+  /// Calls `visit` for each new complete line. A missing file has no lines. Throws SpecError if the file
+  /// cannot be read.
   void read(const std::function<void(const std::string& line)>& visit);
 
  private:
   std::string path_;
-  std::int64_t offset_ = 0;  ///< of what was read, whole lines
-  std::string tail_;         ///< the last bytes before it: a file that was cut and has grown again has others
+  std::int64_t offset_ = 0;  ///< end of the complete lines read so far
+  std::string
+      tail_;  ///< last bytes before `offset_`, to detect a file that was truncated and has grown again
 };
 
 }  // namespace trainerd::io

@@ -28,13 +28,13 @@
 namespace trainerd::io {
 namespace {
 
-// Of silence, after which a run that no process holds is taken for lost: an evaluation or a slow file system
-// may take as long. A run on another host is not seen to be held.
+// Silence after which a run without a lock holder counts as lost. An evaluation or a slow file system may
+// take as long. A lock held on another host is not visible here.
 constexpr double kSilentSeconds = 300;
-// For a connection inside this host to be made or refused.
+// For a connection within this host.
 constexpr int kAnswerMilliseconds = 500;
 
-// Empty for what is not there.
+// Returns an empty text if there is no such file.
 std::string file_text(const std::string& path) {
   const base::UniqueFd fd = base::open_regular(path);
   if (!fd) {
@@ -49,8 +49,8 @@ std::string file_text(const std::string& path) {
   return text;
 }
 
-// By /proc/locks ("1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF"): to ask by a lock of our own would stand
-// in the way of a run that starts.
+// Reads /proc/locks ("1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF"). Taking a lock to test it would block a
+// run that starts at that moment.
 bool is_locked(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return false;
@@ -60,7 +60,7 @@ bool is_locked(const std::string& path) {
     std::istringstream words(line);
     std::string number, kind, mode, access, pid, file;
     words >> number >> kind >> mode >> access >> pid >> file;
-    // The device's number is that of the file system below an overlay: the inode has to do.
+    // Only the inode is compared: with an overlay the device number is that of the underlying file system.
     if (kind == "FLOCK" && access == "WRITE" && file.ends_with(inode)) return true;
   }
   return false;
@@ -71,7 +71,7 @@ bool is_this_host(const std::string& name) {
   return ::gethostname(here.data(), here.size() - 1) == 0 && !name.empty() && name == here.data();
 }
 
-/// Whether nothing listens at an address of this host ("127.0.0.1:9464"). False where that is not known.
+/// Returns true if nothing listens at an address of this host ("127.0.0.1:9464"). False if not known.
 bool refuses(const std::string& address) {
   const std::size_t colon = address.rfind(':');
   if (colon == std::string::npos) return false;
@@ -106,7 +106,7 @@ bool is_there(const std::string& path) {
 struct RunDirectory::State {
   std::string path;
   LogFollower steps, events;
-  std::string facts;  // run.json as it was read last
+  std::string facts;  // latest text of run.json
   RunHistory history;
   std::int64_t garbled = 0;
   double last_record = 0;  // wall time
@@ -184,7 +184,7 @@ std::int64_t RunDirectory::garbled_lines() const { return state_->garbled; }
 
 void RunDirectory::update(const std::function<void(const StepRecord&)>& each) {
   State& s = *state_;
-  // A resumed run cuts its logs back: what was read is void.
+  // A resumed run truncates its logs, so everything read so far is invalid.
   const bool steps = s.steps.replaced(), events = s.events.replaced();
   if (steps || events) s = State(s.path);
   s.read_facts();
@@ -226,7 +226,7 @@ std::string RunDirectory::metrics_address() const {
     return targets.is_array() && !targets.empty() && targets[0].is_string() ? targets[0].get<std::string>()
                                                                             : "";
   } catch (const JsonError&) {
-    return "";  // another version's
+    return "";  // written by another version
   }
 }
 

@@ -9,26 +9,27 @@
 
 namespace trainerd::io {
 
-/// A run's output directory as another process sees it: read only, while the run goes on or after it.
+/// Read-only access to a run's output directory from another process, during or after the run.
 class RunDirectory {
  public:
-  /// Throws SpecError when `path` is no directory, or not one that a run writes to.
+  /// Throws SpecError if `path` is not a run's output directory.
   explicit RunDirectory(const std::string& path);
   ~RunDirectory();
   RunDirectory(RunDirectory&&) noexcept;
 
   const std::string& path() const;
-  /// Reads what has come since the last time; `each`, where there is one, gets every step that is read. Lines
-  /// that are no records are passed over and counted. Throws SpecError when a file cannot be read.
+  /// Reads what was added since the last call. Calls `each`, if set, for every step read. Invalid lines are
+  /// skipped and counted. Throws SpecError if a file cannot be read.
   void update(const std::function<void(const StepRecord&)>& each = nullptr);
   const RunHistory& history() const;
   std::int64_t garbled_lines() const;
-  /// As of the last update. A run without an end that no process of this host holds is `RunState::lost` when
-  /// it has been silent for a while, and at once when it was on this host and nothing listens at its address.
+  /// Status as of the last update. A run without a recorded end whose lock no process of this host holds is
+  /// `RunState::lost`: after some minutes of silence, or at once if it ran on this host and nothing listens
+  /// at its metrics address.
   RunStatus status(double now) const;
-  /// job.yaml; empty: there is none.
+  /// Text of job.yaml; empty if there is none.
   std::string job_yaml() const;
-  /// Where the run says that it serves its metrics ("127.0.0.1:9464"); empty: nowhere.
+  /// Address at which the run serves its metrics, as recorded ("127.0.0.1:9464"); empty if none.
   std::string metrics_address() const;
 
  private:

@@ -6,7 +6,7 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::size_t kMaxBuckets = 1024;  // more than a chart has pixels
+constexpr std::size_t kMaxBuckets = 1024;  // more than the pixels of a chart
 
 std::vector<StepBucket> merge(const std::vector<StepBucket>& fine, std::size_t each) {
   std::vector<StepBucket> coarse;

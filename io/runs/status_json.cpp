@@ -18,7 +18,7 @@ constexpr int kStatusFormat = 1;
 constexpr std::array<const char*, 7> kRunStateNames{"starting", "training", "evaluating", "done",
                                                     "stopped",  "failed",   "lost"};
 
-// What is not finite is null, as JSON has it.
+// Values that are not finite are null in JSON.
 double number_of(const Json& value) {
   if (value.is_null()) return std::numeric_limits<double>::quiet_NaN();
   if (!value.is_number()) throw JsonError("a number is expected");
@@ -151,8 +151,8 @@ constexpr std::array<Quantity, 5> kQuantities{{{"loss", &StepBucket::loss},
                                                {"tokens_per_second", &StepBucket::tokens_per_second},
                                                {"mfu", &StepBucket::mfu}}};
 
-// In columns: for each bucket its steps, for each quantity low, mean and high (null: it has none there), and
-// the ledger in seconds per step.
+// Writes columns: the steps of each bucket, low, mean and high of each quantity (null if it has no values),
+// and the ledger in seconds per step.
 Object columns_of(const std::vector<StepBucket>& buckets) {
   Object o = Object::object();
   Object steps = Object::array();
@@ -244,7 +244,7 @@ std::vector<RankStatus> ranks_of(const Json& o) {
   return ranks;
 }
 
-// Records of steps and events are as their logs have them.
+// Records of steps and events have the same form as in their logs.
 Object record_object(const std::string& line) { return Object::parse(line); }
 
 Object events_of(const std::vector<RunEvent>& events) {

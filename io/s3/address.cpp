@@ -21,7 +21,7 @@ Address address_of(const S3Settings& settings, const std::string& bucket) {
   const std::size_t after = endpoint.find("://") + 3,
                     slash = std::min(endpoint.find('/', after), endpoint.size());
   Address address{endpoint.substr(0, after), endpoint.substr(after, slash - after), endpoint.substr(slash)};
-  // A port that is the scheme's is in no request.
+  // The default port of the scheme does not appear in requests.
   const std::string_view usual = address.scheme == "http://" ? ":80" : ":443";
   if (address.host.ends_with(usual)) address.host.resize(address.host.size() - usual.size());
   const bool in_path = settings.addressing == S3Addressing::path ||

@@ -6,7 +6,7 @@
 
 namespace trainerd::io {
 
-/// Where the objects of a bucket are.
+/// URL parts of a bucket's objects.
 struct Address {
   std::string scheme, host, path;  ///< "https://", "bucket.s3.us-east-1.amazonaws.com", "" or "/bucket"
 };

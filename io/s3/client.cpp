@@ -25,14 +25,14 @@ namespace trainerd::io {
 namespace {
 
 constexpr double kFirstWait = 0.1, kLongestWait = 20;  // seconds
-constexpr int kMaxRenewals = 5;                        // of credentials, for one request
-constexpr int kWrongReplies = 2;                       // to one request, after which it is sent again
+constexpr int kMaxRenewals = 5;                        // per request
+constexpr int kWrongReplies = 2;                       // per request, before it fails
 constexpr std::size_t kMinReply = std::size_t{1} << 20;
 constexpr std::int64_t kMaxParts = 10'000;
 constexpr std::size_t kListReply = std::size_t{16} << 20;  // a page of 1,000 keys has at most a few MiB
 
 struct Request {
-  const char* doing = "";  ///< for errors: "read"
+  const char* doing = "";  ///< for error messages: "read"
   std::string method = {};
   S3Path path;
   std::vector<std::pair<std::string, std::string>> query = {};
@@ -69,7 +69,7 @@ HttpRequest signed_request(const Request& request, const AwsCredentials& credent
     if (name != "host") http.headers.push_back(name + ": " + value);
   http.headers.push_back("Authorization: " +
                          authorization(to_sign, {credentials.access_key, credentials.secret_key}));
-  http.headers.emplace_back("Content-Type:");  // libcurl's own is no object's
+  http.headers.emplace_back("Content-Type:");  // removes libcurl's default
   http.method = request.method == "GET" ? "" : request.method;
   http.upload = request.payload;
   if (request.method == "POST")
@@ -95,7 +95,7 @@ std::int64_t number_in(std::string_view entry, const char* name) {
   return text ? whole_number(*text) : -1;
 }
 
-// Where the next page of a listing begins; empty: this was the last.
+// Returns the marker of the next page of a listing; empty after the last page.
 std::string next_of(const std::string& page, const char* name) {
   const bool more = xml_text(page, "IsTruncated").value_or("false") == "true";
   return more ? xml_text(page, name).value_or("") : "";
@@ -136,7 +136,7 @@ struct S3Client::State {
   std::atomic<bool> succeeded = false, stopped = false;
   std::mutex mutex;
   std::condition_variable stop_asked;
-  std::vector<std::unique_ptr<HttpClient>> connections;  ///< all
+  std::vector<std::unique_ptr<HttpClient>> connections;  ///< all connections
   std::vector<HttpClient*> idle;
   std::minstd_rand random{std::random_device{}()};
 
@@ -172,7 +172,7 @@ void S3Client::State::give_back(HttpClient& connection) {
 std::optional<HttpResponse> S3Client::State::try_once(const Request& request, const HttpRequest& http,
                                                       std::string& why) {
   HttpClient& connection = lease();
-  if (stopped) connection.abort();  // one that was made after the stop
+  if (stopped) connection.abort();  // this connection was made after the stop
   auto reply = connection.send(http, why);
   const bool too_long = connection.reply_was_too_long();
   give_back(connection);
@@ -181,7 +181,7 @@ std::optional<HttpResponse> S3Client::State::try_once(const Request& request, co
   return reply;
 }
 
-// "Exponential backoff and jitter": a wait drawn from [0, longest) keeps many ranks from coming back at once.
+// "Exponential backoff and jitter": a random wait in [0, longest) keeps many ranks from retrying at once.
 void S3Client::State::pause(int failures, const std::string& retry_after) {
   const double longest = std::min(kLongestWait, kFirstWait * std::exp2(std::min(failures, 20)));
   std::unique_lock lock(mutex);
@@ -225,7 +225,7 @@ HttpResponse S3Client::State::send(const Request& request) {
   }
 }
 
-// `markers`: names of query parameters, and of the elements that say their values for the next page.
+// `markers`: pairs of a query parameter and the element that holds its value for the next page.
 void S3Client::State::each_page(const S3Path& prefix, Pairs query, const Pairs& markers,
                                 const std::function<void(const std::string& page)>& take) {
   query.emplace_back("encoding-type", "url");
@@ -275,7 +275,7 @@ void S3Client::get(const S3Path& path, const std::string& etag, std::int64_t off
            reply.body.size() == out.size();
   };
   HttpResponse reply = state_->send(request);
-  // What is between here and the store may have cut one reply, or answered in its place.
+  // A proxy may have cut the reply or answered instead of the store.
   for (int failures = 0; !is_right(reply) && failures < kWrongReplies; ++failures) {
     state_->pause(failures, "");
     ++state_->retries;
@@ -408,13 +408,13 @@ void S3Client::complete_upload(const S3Path& path, const std::string& upload,
                                              .path = path,
                                              .query = {{"uploadId", upload}},
                                              .payload = std::as_bytes(std::span(body))});
-    // A store that fails after it has begun to answer says so inside a reply of status 200.
+    // A store that fails after it began to answer reports it in a reply of status 200.
     if (reply.body.find("CompleteMultipartUploadResult") == std::string::npos)
       throw S3Error(
           S3Error::Kind::unavailable,
           path.text() + ": cannot write: the store did not complete the upload: " + status_text(reply));
   } catch (const S3Error& error) {
-    // A try whose reply was cut off may have completed it; the next one finds no such upload.
+    // An attempt whose reply was lost may have completed the upload. The retry then finds no such upload.
     if (error.kind != S3Error::Kind::absent || state_->retries == retries || !head(path)) throw;
   }
 }

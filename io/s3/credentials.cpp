@@ -15,9 +15,9 @@ namespace {
 
 using std::chrono::system_clock;
 
-// AWS gives new ones 5 minutes before the old expire at the latest.
+// AWS provides new ones at least 5 minutes before the old ones expire.
 constexpr std::chrono::minutes kBeforeEnd{5};
-// Those of a shorter life are used until shortly before their end.
+// Credentials with a shorter life are used until shortly before they expire.
 constexpr std::chrono::seconds kMinLifetime{10};
 constexpr double kContainerSeconds = 5;
 constexpr int kTries = 3;
@@ -26,7 +26,7 @@ bool is_due(const AwsCredentials& credentials, std::chrono::system_clock::durati
   return credentials.expires && *credentials.expires - system_clock::now() < before;
 }
 
-// The reply of a container's endpoint or of EC2's metadata service.
+// Parses the reply of a container endpoint or of EC2's metadata service.
 AwsCredentials parsed(const std::string& body, const std::string& from) {
   try {
     const nlohmann::json j = parse_json(body);
@@ -102,7 +102,7 @@ AwsCredentials Credentials::of_container() {
   return parsed(reply.body, sources_.container_url);
 }
 
-// By a token, as version 2 of the metadata service wants it.
+// Uses a session token, as version 2 of the metadata service requires.
 std::optional<AwsCredentials> Credentials::of_instance() {
   const std::string root = sources_.instance_url + "/latest/";
   HttpRequest request{.url = root + "api/token",
@@ -139,7 +139,7 @@ AwsCredentials Credentials::get() {
   const std::lock_guard lock(mutex_);
   if (known_ && !is_due(*known_, kBeforeEnd)) return *known_;
   if (!known_) return *(known_ = find());
-  // A source may give the same ones until shortly before their end: it is not asked at each request.
+  // A source may return the same ones until shortly before they expire, so it is not asked for every request.
   const double now = base::monotonic_seconds();
   const auto left = *known_->expires - system_clock::now();
   const double pause = std::clamp(std::chrono::duration<double>(left).count() / 10, 0.5, 30.0);
@@ -150,14 +150,14 @@ AwsCredentials Credentials::get() {
     if (fresh != *known_) ++renewals_;
     known_ = std::move(fresh);
   } catch (const base::SpecError&) {
-    if (is_due(*known_, kMinLifetime)) throw;  // until then the old ones serve
+    if (is_due(*known_, kMinLifetime)) throw;  // until then the old ones are valid
   }
   return *known_;
 }
 
 bool Credentials::renew(const AwsCredentials& used) {
   const std::lock_guard lock(mutex_);
-  if (known_ && *known_ != used) return true;  // another thread has done it
+  if (known_ && *known_ != used) return true;  // another thread has renewed them
   AwsCredentials fresh = find();
   if (fresh == used) return false;
   ++renewals_;

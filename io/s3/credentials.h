@@ -11,20 +11,20 @@
 
 namespace trainerd::io {
 
-/// The credentials that requests are signed by. They are looked for when the first is signed, and those that
-/// expire are fetched again some minutes before. For several threads.
+/// The credentials that sign requests. They are looked up for the first request. Expiring ones are renewed
+/// some minutes before. Thread-safe.
 class Credentials {
  public:
   explicit Credentials(CredentialSources sources) : sources_(std::move(sources)) {}
 
-  /// Throws SpecError: there are none, and where they were looked for; or a source is there and does not give
-  /// them.
+  /// Throws SpecError if there are none, naming where they were looked for, or if a configured source fails.
   AwsCredentials get();
-  /// The store refused `used` as expired or unknown: looks for others. False: there are none others.
+  /// Looks for new credentials after the store refused `used` as expired or unknown. Returns false if there
+  /// are none.
   bool renew(const AwsCredentials& used);
-  /// How often they were fetched or read again.
+  /// Number of times they were fetched or read again.
   std::int64_t renewals() const { return renewals_; }
-  /// From any thread: what is under way ends.
+  /// Aborts requests in progress. Thread-safe.
   void abort() { http_.abort(); }
 
  private:
@@ -42,7 +42,7 @@ class Credentials {
   std::atomic<std::int64_t> renewals_ = 0;
 };
 
-/// The time of "2026-11-23T01:02:03Z". Throws SpecError for anything else.
+/// Parses a time such as "2026-11-23T01:02:03Z". Throws SpecError for another format.
 std::chrono::system_clock::time_point parse_utc(const std::string& text);
 
 }  // namespace trainerd::io

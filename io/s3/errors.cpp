@@ -16,7 +16,7 @@ bool is_one_of(const std::string& code, const std::array<std::string_view, N>& c
   return std::find(codes.begin(), codes.end(), code) != codes.end();
 }
 
-// Of the bucket, where the store says that it is another one.
+// Returns the bucket's region if the store says that it is another one.
 std::string other_region(const HttpResponse& reply) {
   const auto header = reply.headers.find("x-amz-bucket-region");
   if (header != reply.headers.end()) return header->second;
@@ -46,7 +46,7 @@ bool is_worth_retry(const HttpResponse& reply) {
     case 503:
     case 504: return true;
     case 400: return error_code(reply) == "RequestTimeout";
-    // A failure after the reply has begun comes with the status of success.
+    // A store that fails after it began to answer sends status 200.
     case 200: return reply.body.find("<Error>") != std::string::npos && error_code(reply) == "InternalError";
     default: return false;
   }

@@ -5,23 +5,23 @@
 #include "io/http/http_client.h"
 #include "io/s3/client.h"
 
-// What a reply of a store means.
+// Meaning of a store's replies.
 
 namespace trainerd::io {
 
-/// "AccessDenied", where the body says it.
+/// Returns the code in the body, such as "AccessDenied"; empty if there is none.
 std::string error_code(const HttpResponse& reply);
-/// Another try may succeed: the store is busy, or failed inside.
+/// True if a retry may succeed: the store is busy or had an internal error.
 bool is_worth_retry(const HttpResponse& reply);
-/// It may be that the credentials expired, or were replaced. A reply to HEAD does not say.
+/// True if the credentials may be expired or replaced. The reply to HEAD has no code, so its status decides.
 bool may_be_expired(const HttpResponse& reply, bool head);
-/// "503 SlowDown: Please reduce your request rate."
+/// Returns status, code and message: "503 SlowDown: Please reduce your request rate."
 std::string status_text(const HttpResponse& reply);
-/// `doing`: "read"; `settings`: where the request went.
+/// `doing`: the failed operation, as "read"; `settings`: the address that was used.
 S3Error reply_error(const S3Path& path, const char* doing, const HttpResponse& reply,
                     const S3Settings& settings);
 
-/// Of a reply of more than the `bytes` that were asked for.
+/// Error for a reply of more than the requested `bytes`.
 S3Error too_long_error(const S3Path& path, const char* doing, std::size_t bytes);
 
 }  // namespace trainerd::io

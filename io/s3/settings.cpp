@@ -45,7 +45,7 @@ std::optional<std::map<std::string, std::string>> profile_values(const std::stri
                                                                  const std::string& profile) {
   std::optional<std::map<std::string, std::string>> values;
   bool inside = false;
-  std::string above;  // the key that indented lines belong to
+  std::string above;  // key that the indented lines belong to
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
     const std::string content = trimmed_line(line);

@@ -37,7 +37,7 @@ std::string hmac(const std::string& key, const std::string& text) {
   return out;
 }
 
-// Without spaces at its ends, and with one for several.
+// Removes spaces at both ends and collapses repeated spaces.
 std::string trimmed(const std::string& value) {
   std::string out;
   for (const char c : value)

@@ -9,7 +9,7 @@ namespace {
 
 bool is_name_end(char c) { return c == '>' || c == '/' || c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 
-// "&amp;" -> "&". Of numbers those below 128: keys are listed as URLs, so that others do not come.
+// Decodes entities: "&amp;" -> "&". Numeric ones only below 128, since keys are listed URL-encoded.
 std::string decoded(std::string_view text) {
   constexpr std::array<std::pair<std::string_view, char>, 5> kNames{
       {{"amp", '&'}, {"lt", '<'}, {"gt", '>'}, {"quot", '"'}, {"apos", '\''}}};

@@ -5,16 +5,16 @@
 #include <string_view>
 #include <vector>
 
-// The little XML that an object store replies with: elements without attributes that matter, no element
-// inside one of the same name.
+// Minimal XML for the replies of object stores: attributes are ignored, and no element may contain an element
+// of the same name.
 
 namespace trainerd::io {
 
-/// What is inside each element `name` of `text`, in order, as it is there.
+/// Returns the raw content of each element `name`, in order.
 std::vector<std::string_view> xml_elements(std::string_view text, std::string_view name);
-/// The text of the first element `name`, entities decoded; none: there is none.
+/// Returns the text of the first element `name` with entities decoded; none if there is no such element.
 std::optional<std::string> xml_text(std::string_view text, std::string_view name);
-/// "a%20b" -> "a b", as a listing with encoding-type=url has its keys ("+" is a space there).
+/// Decodes "a%20b" to "a b", for listings with encoding-type=url. "+" is a space too.
 std::string url_decoded(std::string_view text);
 
 }  // namespace trainerd::io

@@ -43,7 +43,7 @@ auto as_storage_error(const Call& call) {
   }
 }
 
-/// One block of an object, as it was last read.
+/// One cached block of an object.
 struct CachedBlock {
   std::string object;  ///< key and ETag
   std::int64_t number = 0;
@@ -59,7 +59,7 @@ struct S3Storage::State {
   S3Path at(const std::string& name) const {
     return {root.bucket, root.key + (root.key.empty() || name.empty() ? "" : "/") + name};
   }
-  // What the keys of all that is in a folder begin with.
+  // Returns the key prefix of everything in a folder.
   std::string inside(const std::string& name) const {
     const std::string key = at(name).key;
     return key.empty() ? "" : key + "/";
@@ -68,7 +68,7 @@ struct S3Storage::State {
   S3Path root;
   S3Client client;
   std::mutex mutex;
-  std::list<CachedBlock> blocks;  ///< the last used first
+  std::list<CachedBlock> blocks;  ///< most recently used first
 };
 
 namespace {
@@ -96,7 +96,7 @@ class S3File final : public StoredFile {
   }
 
  private:
-  // Several connections carry more than one.
+  // Several connections are faster than one.
   void read_long(std::int64_t offset, std::span<std::byte> out) const {
     std::mutex mutex;
     std::size_t next = 0;
@@ -128,7 +128,7 @@ class S3File final : public StoredFile {
     if (failure) std::rethrow_exception(failure);
   }
 
-  // A box of a tensor is many short runs: what lies between them is read with them.
+  // A box of a tensor consists of many short runs, so the whole block with the gaps between them is read.
   void read_in_block(std::int64_t at, std::span<std::byte> out) const {
     const std::string object = path_.key + "\n" + object_.etag;
     const std::int64_t number = at / kBlock;

@@ -8,14 +8,14 @@
 
 namespace trainerd::io {
 
-/// Objects below s3://bucket/prefix as files. Folders are not made, and are there when an object is. Files of
-/// more than 8 MiB go up in parts, four at once, each with its checksum; what a copy that was interrupted has
-/// sent is known by size and MD5 and not sent again, where the store's ETags are MD5 (all do but those that
-/// encrypt by keys of their own). Files are read by ranges, small ones through blocks of 2 MiB of which 32
-/// MiB are kept. For several threads.
+/// Objects below s3://bucket/prefix as files. A folder exists if an object lies in it; none is made. Files of
+/// more than 8 MiB are uploaded in parts, four at once, each with its checksum. An interrupted copy
+/// continues: parts with the same size and MD5 are not sent again, if the store's ETags are MD5 (not with
+/// custom encryption keys). Files are read by ranges, small ones through blocks of 2 MiB, of which 32 MiB are
+/// cached. Thread-safe.
 class S3Storage final : public Storage {
  public:
-  /// Throws SpecError: no such URI, or no libcurl.
+  /// Throws SpecError for an invalid URI, or if libcurl is missing.
   S3Storage(const std::string& uri, S3Settings settings);
 
   std::string path_of(const std::string& name) const override;
@@ -23,7 +23,7 @@ class S3Storage final : public Storage {
   std::vector<std::string> list(const std::string& name) const override;
   bool exists(const std::string& name) const override;
   void write(const std::string& name, std::span<const std::byte> bytes) override;
-  /// `pace` is called by several threads.
+  /// `pace` is called from several threads.
   std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) override;
   std::unique_ptr<StoredFile> open(const std::string& name) const override;
   void remove(const std::string& name) override;
@@ -35,13 +35,13 @@ class S3Storage final : public Storage {
   struct State;
 
  private:
-  std::shared_ptr<State> state_;  ///< files that are open share it
+  std::shared_ptr<State> state_;  ///< shared with open files
 };
 
-/// Opens storages at s3:// as `find` says that the store is reached.
+/// Returns a function that opens s3:// storages with the settings of `find`.
 OpenRemote remote_storages(FindS3 find);
 
-/// Of a file of so many bytes: at least 8 MiB, and so that 9,000 parts suffice.
+/// Returns the part size for a file: at least 8 MiB, and large enough for at most 9,000 parts.
 std::int64_t part_bytes_of(std::int64_t file_bytes);
 
 }  // namespace trainerd::io

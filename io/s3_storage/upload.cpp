@@ -22,7 +22,8 @@ constexpr std::int64_t kInFlight = 4;
 
 using Md5 = std::array<unsigned char, 16>;
 
-// None where this machine's libcrypto forbids it: nothing is known to be there then, and all is sent.
+// Returns none if this machine's libcrypto forbids MD5. Then nothing is known to be uploaded, and all is
+// sent.
 std::optional<Md5> md5_of(std::span<const std::byte> bytes) {
   Md5 digest{};
   unsigned int size = 0;
@@ -46,7 +47,7 @@ std::string without_quotes(std::string etag) {
   return etag;
 }
 
-/// A file in the parts that it is sent in.
+/// A file divided into upload parts.
 struct Parts {
   const StoredFile& file;
   std::int64_t part_bytes = part_bytes_of(file.bytes());
@@ -64,7 +65,8 @@ struct Parts {
   }
 };
 
-// The ETag that a store gives a file: the MD5 of one part, or that of all parts' with their number.
+// Returns the ETag that a store gives the file: the MD5 of a single part, or the MD5 of all parts' MD5 and
+// their count.
 std::string etag_of(const Parts& parts) {
   std::vector<std::byte> buffer, digests;
   for (std::int64_t part = 0; part < parts.count(); ++part) {
@@ -77,13 +79,13 @@ std::string etag_of(const Parts& parts) {
   return hex(*md5_of(digests)) + "-" + std::to_string(parts.count());
 }
 
-/// The parts of one upload, sent by several threads.
+/// Sends the parts of one upload from several threads.
 class Sending {
  public:
   Sending(S3Client& client, const S3Path& path, const Parts& parts, const Pace& pace)
       : client_(client), path_(path), parts_(parts), pace_(pace) {}
 
-  // `there`: of an upload that goes on.
+  // `there`: parts that an earlier attempt uploaded.
   std::int64_t send(const std::string& upload, const std::map<int, S3Part>& there) {
     etags_.assign(static_cast<std::size_t>(parts_.count()), "");
     std::vector<std::thread> threads;
@@ -145,13 +147,13 @@ std::int64_t send_in_parts(S3Client& client, const S3Path& path, const Parts& pa
     try {
       return Sending(client, path, parts, pace).send(*upload, client.parts(path, *upload));
     } catch (const S3Error& error) {
-      if (error.kind != S3Error::Kind::absent) throw;  // it was removed meanwhile: another one
+      if (error.kind != S3Error::Kind::absent) throw;  // it was removed meanwhile: begins another upload
     }
   }
   return Sending(client, path, parts, pace).send(client.begin_upload(path), {});
 }
 
-/// Where the answer to a begin was lost there is an upload without parts.
+/// Removes unfinished uploads. A lost reply to begin_upload leaves an upload without parts.
 void abort_uploads(S3Client& client, const S3Path& path) {
   for (const S3Upload& upload : client.uploads(path.bucket, path.key))
     if (upload.key == path.key) client.abort_upload(path, upload.id);

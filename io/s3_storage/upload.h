@@ -7,8 +7,8 @@
 
 namespace trainerd::io {
 
-/// Puts a file in the place of an object, whole or in parts. An object with the same bytes stays, and parts
-/// of an upload that was not ended. The bytes that were sent. Throws S3Error.
+/// Uploads a file to an object, whole or in parts. An object with the same bytes is kept, and so are parts of
+/// an unfinished upload. Returns the number of bytes sent. Throws S3Error.
 std::int64_t upload_file(S3Client& client, const S3Path& path, const StoredFile& from, const Pace& pace);
 
 }  // namespace trainerd::io

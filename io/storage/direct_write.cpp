@@ -14,10 +14,10 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::size_t kAlignment = 4096;  // of memory, place and size
+constexpr std::size_t kAlignment = 4096;  // for memory, offset and size
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 constexpr std::size_t kInFlight = 4;
-// Below it the page cache is as fast as anything.
+// Below this size the page cache is as fast.
 constexpr std::size_t kMinBytes = std::size_t{8} << 20;
 
 int write_at(int fd, std::span<const std::byte> bytes, std::size_t offset) {
@@ -31,7 +31,7 @@ int write_at(int fd, std::span<const std::byte> bytes, std::size_t offset) {
   return 0;
 }
 
-/// For as long as it lives the file is written past the page cache.
+/// Sets O_DIRECT on the file for its lifetime.
 class Direct {
  public:
   explicit Direct(int fd) : fd_(fd), flags_(::fcntl(fd, F_GETFL)) {
@@ -49,7 +49,7 @@ class Direct {
   bool is_set_ = false;
 };
 
-/// Pieces are taken in turn by several threads; the first error ends them all.
+/// Several threads take pieces in turn. The first error stops all of them.
 int write_pieces(int fd, std::span<const std::byte> bytes) {
   std::atomic<std::size_t> next{0};
   std::atomic<int> first_error{0};
@@ -79,7 +79,8 @@ int write_pieces(int fd, std::span<const std::byte> bytes) {
 int write_direct(int fd, std::span<const std::byte> bytes) {
   const std::size_t whole = bytes.size() - bytes.size() % kAlignment;
   if (whole < kMinBytes || reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) return EINVAL;
-  // Room for all of it is found out at once, and pieces that end the file early cost no change of its size.
+  // Reserves all space at once: a full disk is found early, and out-of-order pieces do not change the file's
+  // size.
   if (::fallocate(fd, 0, 0, static_cast<off_t>(bytes.size())) != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
     return errno;
   {

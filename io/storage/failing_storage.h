@@ -10,18 +10,18 @@
 
 namespace trainerd::io {
 
-/// Whether a storage fails now, on purpose. From any thread.
+/// Makes a storage fail on purpose (fault injection). Thread-safe.
 class StorageFault {
  public:
-  /// From now on for so long.
+  /// Makes operations fail for the next `seconds`.
   void fail_for(double seconds);
   bool fails() const;
 
  private:
-  std::atomic<double> until_{0};  ///< by the monotonic clock
+  std::atomic<double> until_{0};  ///< monotonic clock, seconds
 };
 
-/// A storage whose operations fail while a fault says so, with the errno value `error`; else it is `inner`.
+/// Wraps `inner`. Operations fail with the errno value `error` while `fault` is active.
 class FailingStorage final : public Storage {
  public:
   enum class Fails : std::uint8_t { writes, all };

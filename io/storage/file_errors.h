@@ -6,12 +6,12 @@
 
 #include "kernels/base/error.h"
 
-// What an errno value says of a file. An error is not an absence: a file that cannot be looked at may well be
-// there.
+// Classifies errno values of file operations. An error does not mean absence: a file that cannot be accessed
+// may exist.
 
 namespace trainerd::io {
 
-/// The operating system failed an operation on a file; what the file holds stays unknown.
+/// The operating system failed a file operation. The file's content is unknown.
 struct StorageError : base::CheckpointError {
   StorageError(const std::string& message, int error,
                std::source_location where = std::source_location::current())
@@ -19,26 +19,26 @@ struct StorageError : base::CheckpointError {
   int error_number;  ///< errno
 };
 
-/// The path or a part of it is not there.
+/// The path or a part of it does not exist.
 bool is_absence(int error);
-/// It may go away by itself: of a network file system, a disk, or a table that is full for a moment.
+/// The error may go away without action: a network file system, a disk, or a table that is full for a moment.
 bool is_transient(int error);
-/// There is no room on the disk, or by quota.
+/// The disk or a quota is full.
 bool is_full_disk(int error);
-/// What to do about an error: "; the disk is full: free some space". `write`: it came from a change, not from
-/// a look.
+/// Returns advice about an error: "; the disk is full: free some space". `write`: the failed operation was a
+/// change, not a read.
 std::string remedy_of(int error, bool write);
-/// "path: cannot open: ...", of a file of the run's output.
+/// Error for a file of the run's output: "path: cannot open: ...".
 base::SpecError output_error(const std::string& path, const char* doing, int error,
                              std::source_location where = std::source_location::current());
 
-/// The same of a file that could not be opened (base::open_append, open_shared, open_regular): also where it
-/// is none that is read or written.
+/// The same for a file that could not be opened (base::open_append, open_shared, open_regular), also when it
+/// is not a file that can be read or written.
 base::SpecError open_error(const std::string& path, int error,
                            std::source_location where = std::source_location::current());
 
-/// Calls `operation`, which returns 0 or an errno value, again while its error is transient, with growing
-/// waits of about 2 s in all. Returns its last result.
+/// Repeats `operation`, which returns 0 or an errno value, while its error is transient. The waits grow and
+/// take about 2 s in all. Returns the last result.
 int with_retries(const std::function<int()>& operation);
 
 }  // namespace trainerd::io

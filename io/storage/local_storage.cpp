@@ -36,9 +36,9 @@ StorageError cannot_write(const std::string& path, const std::string& what, int 
   return failed(path, what, error, true, where);
 }
 
-constexpr std::int64_t kCopyBytes = std::int64_t{4} << 20;  // of a piece
+constexpr std::int64_t kCopyBytes = std::int64_t{4} << 20;  // per piece
 
-/// A file that is written from its beginning on.
+/// A new file, written from its beginning.
 class NewFile {
  public:
   explicit NewFile(std::string path)
@@ -50,7 +50,7 @@ class NewFile {
     if (const int error = base::write_all(fd_.get(), bytes); error != 0)
       throw cannot_write(path_, "write", error);
   }
-  /// All of it at once.
+  /// Writes all bytes at once.
   void write_whole(std::span<const std::byte> bytes) const {
     const int error = write_direct(fd_.get(), bytes);
     if (error == EINVAL) return write(bytes);
@@ -65,7 +65,7 @@ class NewFile {
   base::UniqueFd fd_;
 };
 
-/// Calls `take` with the pieces of `file` in order, until it is false.
+/// Calls `take` with the pieces of `file` in order, until it returns false.
 void for_each_piece(const StoredFile& file,
                     const std::function<bool(std::int64_t at, std::span<const std::byte>)>& take) {
   std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kCopyBytes, file.bytes())));
@@ -94,7 +94,7 @@ class LocalFile final : public StoredFile {
     const std::string message = path_ + ": ends " +
                                 std::to_string(static_cast<std::int64_t>(out.size()) - got) +
                                 " bytes too early, at " + std::to_string(offset + got);
-    // Of bytes that the file had when it was opened it is the file system's error, not damage.
+    // If the file had these bytes when it was opened, the file system failed; the file is not damaged.
     if (offset + static_cast<std::int64_t>(out.size()) <= bytes_)
       throw StorageError(message + " of " + std::to_string(bytes_) + remedy_of(EIO, false), EIO);
     throw base::checkpoint_error(message);
@@ -107,7 +107,7 @@ class LocalFile final : public StoredFile {
   std::int64_t bytes_;
 };
 
-/// Not through a link: what is written in its place must not go elsewhere.
+/// Does not follow links: a write must not go to another place.
 bool is_regular(const std::string& path) {
   std::error_code ignored;
   return fs::is_regular_file(fs::symlink_status(path, ignored));
@@ -124,7 +124,7 @@ void LocalStorage::make_folder(const std::string& name) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) throw cannot_write(path, "make this directory", error.value());
-  // The root may be a link to another disk; a link below it was not made by this program.
+  // The root may be a link to another disk. A link below it was not made by this program.
   if (!name.empty() && fs::is_symlink(path, error))
     throw base::checkpoint_error(path + ": is a symbolic link, which is not written through; remove it");
 }
@@ -169,7 +169,7 @@ std::int64_t LocalStorage::copy(const std::string& name, const StoredFile& from,
         return same = std::equal(piece.begin(), piece.end(), other.begin());
       });
     if (same) {
-      // The process that wrote it may have been killed before its fsync: these bytes may be in memory alone.
+      // The process that wrote it may have been killed before its fsync, so the bytes may be in memory only.
       const base::UniqueFd fd(::open(path_of(name).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
       if (!fd || ::fsync(fd.get()) != 0) throw cannot_write(path_of(name), "flush to the disk", errno);
       return 0;
@@ -191,7 +191,7 @@ std::unique_ptr<StoredFile> LocalStorage::open(const std::string& name) const {
   base::UniqueFd fd;
   struct stat status {};
   const int error = with_retries([&] {
-    // O_NONBLOCK: opening a FIFO would wait for its writer.
+    // O_NONBLOCK: otherwise opening a FIFO would wait for its writer.
     fd = base::UniqueFd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     return fd && ::fstat(fd.get(), &status) == 0 ? 0 : errno;
   });

@@ -11,7 +11,7 @@
 
 namespace trainerd::io {
 
-/// A file whose bytes are in memory, which outlives it.
+/// A file over bytes in memory. The bytes must outlive it.
 class MemoryFile final : public StoredFile {
  public:
   explicit MemoryFile(std::span<const std::byte> content) : content_(content) {}

@@ -47,10 +47,10 @@ NewDirectory::NewDirectory(const std::string& path) : path_(absolute(path)) {
   fs::create_directories(fs::path(path_).parent_path(), error);
   if (error) cannot(path_, "make this directory", error.value());
   remove_leftovers();
-  // Another process may take a new one for a leftover, before it is locked.
+  // Before it is locked, another process may take a new directory for a leftover and remove it.
   for (int attempt = 0; !make(); ++attempt)
     if (attempt == kAttempts) cannot(partial_, "lock a file in this directory", EWOULDBLOCK);
-  // As other directories: mkdtemp's are this user's alone.
+  // Gives the usual access rights: mkdtemp restricts the directory to this user.
   const mode_t mask = ::umask(0);
   ::umask(mask);
   if (::chmod(partial_.c_str(), 0777 & ~mask) != 0) cannot(partial_, "give others access to", errno);
@@ -73,7 +73,7 @@ bool NewDirectory::make() {
          status.st_nlink > 0;
 }
 
-/// Those whose lock no process holds.
+/// Removes temporary directories whose lock is free.
 void NewDirectory::remove_leftovers() const {
   const fs::path path(path_);
   const std::string begin = path.filename().string() + kEnding;

@@ -6,21 +6,21 @@
 
 namespace trainerd::io {
 
-/// A directory that appears whole or not at all: it is filled under another name beside its own, which no
-/// other process uses, and renamed. What a kill leaves behind is removed by the next of the same name: a lock
-/// on a file in it says that a process works there still.
+/// Creates a directory atomically. It is filled under a unique temporary name beside its own and then
+/// renamed. After a kill, the next NewDirectory of the same name removes the leftovers. A lock on a file in
+/// the directory shows that a process still uses it.
 class NewDirectory {
  public:
-  /// Throws CheckpointError when `path` exists and is not an empty directory, or cannot be made.
+  /// Throws CheckpointError if `path` cannot be made, or exists and is not an empty directory.
   explicit NewDirectory(const std::string& path);
-  /// Removes what was made, unless it was completed.
+  /// Removes the directory unless it was completed.
   ~NewDirectory();
   NewDirectory(const NewDirectory&) = delete;
   NewDirectory& operator=(const NewDirectory&) = delete;
 
-  /// Where its files are written meanwhile.
+  /// Temporary directory to write the files into.
   const std::string& partial() const { return partial_; }
-  /// Gives it its name. Its files have been flushed.
+  /// Renames the directory to its final name. Its files must have been flushed.
   void complete();
 
  private:

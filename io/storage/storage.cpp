@@ -40,7 +40,7 @@ bool is_same_directory(const std::string& a, const std::string& b) {
     const fs::path absolute = fs::absolute(path, error);
     fs::path found = fs::weakly_canonical(absolute, error);
     if (error) found = absolute.lexically_normal();
-    return found.has_filename() ? found : found.parent_path();  // without a slash at its end
+    return found.has_filename() ? found : found.parent_path();  // drops a trailing slash
   };
   const fs::path here = plain(a), there = plain(b);
   std::error_code absent;

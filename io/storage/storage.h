@@ -15,64 +15,64 @@ class StoredFile {
  public:
   virtual ~StoredFile() = default;
   virtual std::int64_t bytes() const = 0;
-  /// Fills `out` from `offset`; a short read is an error.
+  /// Fills `out` from `offset`. A short read is an error.
   virtual void read(std::int64_t offset, std::span<std::byte> out) const = 0;
-  /// Drops this machine's cached pages of the file where that is possible, so that later reads come from the
-  /// storage itself.
+  /// Drops this machine's cached pages of the file, if possible, so that later reads come from the storage
+  /// itself.
   virtual void forget_cached() const {}
 };
 
-/// Called before each piece of a copy with its bytes: it may wait, and throws to end the copy.
+/// Called before each piece of a copy with the piece's size. It may wait, or throw to end the copy.
 using Pace = std::function<void(std::int64_t bytes)>;
 
-/// A tree of files below one root; names are relative to it ("step-00000010/manifest.json", "" is the root
-/// itself). What a checkpoint store needs and no more: an object store has no rename. All throw
-/// CheckpointError with the full path and the reason: a StorageError (file_errors.h) where the operating
-/// system or the store failed the operation, after a look was tried again for about 2 s.
+/// A tree of files below one root. Names are relative to it ("step-00000010/manifest.json"; "" is the root
+/// itself). Has only what a checkpoint store needs; there is no rename, since an object store has none. All
+/// operations throw CheckpointError with the full path and the reason. It is a StorageError (file_errors.h)
+/// if the operating system or the store failed the operation; reads are retried for about 2 s first.
 class Storage {
  public:
   virtual ~Storage() = default;
-  /// Full path for people.
+  /// Full path for display.
   virtual std::string path_of(const std::string& name) const = 0;
-  /// Makes a folder and those above it; one that is there already is fine.
+  /// Makes a folder and its parents. Existing folders are no error.
   virtual void make_folder(const std::string& name) = 0;
-  /// Names in a folder, sorted; none if the folder is not there.
+  /// Names in a folder, sorted; empty if the folder does not exist.
   virtual std::vector<std::string> list(const std::string& name) const = 0;
-  /// False for what is not there alone: what cannot be looked at is an error.
+  /// False only if nothing has that name. A failed check is an error.
   virtual bool exists(const std::string& name) const = 0;
-  /// Writes a new file whole; its bytes are durable when this returns. A write that fails or is killed may
-  /// leave a part of them.
+  /// Writes a new file. Its bytes are durable when this returns. A write that fails or is killed may leave
+  /// part of them.
   virtual void write(const std::string& name, std::span<const std::byte> bytes) = 0;
-  /// The same of the bytes of another file, in pieces; a file in its place is replaced. What is there with
-  /// the same bytes, of this copy or of one that was interrupted, stays: the bytes that were written.
+  /// Copies another file in pieces and replaces an existing file. A file that already has the same bytes is
+  /// kept, also from an interrupted copy. Returns the number of bytes written.
   virtual std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) = 0;
-  /// A regular file, or a link to one.
+  /// Opens a regular file, or a link to one.
   virtual std::unique_ptr<StoredFile> open(const std::string& name) const = 0;
-  /// A file or a folder with all below it; one that is not there is fine.
+  /// Removes a file, or a folder with all below it. A missing name is no error.
   virtual void remove(const std::string& name) = 0;
   /// Makes creations and removals in a folder durable.
   virtual void sync_folder(const std::string& name) = 0;
-  /// From any thread: operations under way and later ones fail soon, where they wait for a network.
+  /// Makes operations that wait for a network fail soon, current and later ones. Thread-safe.
   virtual void stop() {}
 };
 
-/// Opens a storage that is no local disk, by its URI. A value that is passed along; an empty one opens none.
+/// Opens a remote storage by its URI. An empty function opens none.
 using OpenRemote = std::function<std::unique_ptr<Storage>(const std::string& uri)>;
-/// Whether a path is of such a storage: it has a scheme other than file://.
+/// Returns true if a path is of a remote storage: it has a scheme other than file://.
 bool is_remote(const std::string& uri);
-/// The storage behind a path or URI: a plain path or file:///path is a local disk, s3://bucket/prefix is
-/// opened by `remote`. Throws SpecError for a scheme that does not exist, naming those that do.
+/// Opens the storage of a path or URI: a plain path or file:///path is a local disk, s3://bucket/prefix is
+/// opened by `remote`. Throws SpecError for an unknown scheme, naming the known ones.
 std::unique_ptr<Storage> open_storage(const std::string& uri, const OpenRemote& remote = {});
 
-/// The path in a plain path or file:///path. Throws SpecError for another scheme, and for a file:// path that
-/// is not absolute.
+/// Returns the path in a plain path or file:///path. Throws SpecError for another scheme and for a file://
+/// path that is not absolute.
 std::string local_path(const std::string& uri);
 
-/// Whether two plain paths or file:/// URIs are of one directory, by name, through links, or by device and
-/// inode. Either need not be there.
+/// Returns true if two plain paths or file:/// URIs are the same directory: by name, through links, or by
+/// device and inode. They need not exist.
 bool is_same_directory(const std::string& a, const std::string& b);
 
-/// The whole of a small file.
+/// Reads a small file.
 std::string read_text(const Storage& storage, const std::string& name);
 
 }  // namespace trainerd::io

@@ -8,7 +8,7 @@
 
 namespace trainerd::io {
 
-/// A folder of a storage as a storage of its own.
+/// A folder of a storage, used as a storage.
 class Subfolder final : public Storage {
  public:
   Subfolder(std::shared_ptr<Storage> whole, std::string folder)

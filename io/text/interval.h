@@ -4,8 +4,8 @@
 
 namespace trainerd::io {
 
-/// How often something is done: every so many steps, after so much time, or as often as is worth it. At most
-/// one of the three is set; with none, never.
+/// How often an action is repeated: every `steps` steps, every `seconds` seconds, or at an automatically
+/// chosen interval. At most one of the three is set; with none, never.
 struct Interval {
   std::int64_t steps = 0;
   double seconds = 0;

@@ -29,9 +29,9 @@ nlohmann::json parse_json(
     std::string_view text,
     const std::function<void(const std::string& list, const nlohmann::json& item)>& take) {
   using Event = nlohmann::json::parse_event_t;
-  std::vector<std::set<std::string>> keys;  // of each open object
-  std::string outermost;                    // the outermost object's latest key
-  bool in_list = false;                     // of the outermost object
+  std::vector<std::set<std::string>> keys;  // per open object
+  std::string outermost;                    // latest key of the outermost object
+  bool in_list = false;                     // inside a list of the outermost object
   const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
     if (depth > kMaxDepth) throw JsonError("nested deeper than " + std::to_string(kMaxDepth) + " levels");
     if (event == Event::object_start) keys.emplace_back();
@@ -48,10 +48,10 @@ nlohmann::json parse_json(
   try {
     return nlohmann::json::parse(text.begin(), text.end(), watch);
   } catch (const nlohmann::json::exception& e) {
-    // Without the library's number: "[json.exception.parse_error.101] parse error at ...".
+    // Removes the library's prefix, as in "[json.exception.parse_error.101] parse error at ...".
     const std::string what = e.what();
     const std::size_t end = what.find("] ");
-    // It shows the bytes that were read last.
+    // The message contains the last bytes read, which may be invalid UTF-8.
     throw JsonError("not valid JSON: " +
                     with_replacements(end == std::string::npos ? what : what.substr(end + 2)));
   }

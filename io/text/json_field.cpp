@@ -16,7 +16,7 @@ constexpr const char* kChat =
     "field first (transformers: tokenizer.apply_chat_template(messages, tokenize=False)) and name it by "
     "--field";
 
-// Keeps one text of the outermost object and reads over all else, so that a line's other values cost little.
+// Keeps one text of the outermost object and skips everything else, so that other values cost little.
 class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
  public:
   explicit FieldReader(const std::string& field) : field_(field) {}
@@ -47,9 +47,10 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& error) override {
-    // "[json.exception...] parse error at line 1, column 9: ...": the line is another one in the file.
+    // The message is "[json.exception...] parse error at line 1, column 9: ..."; its line is not the file's
+    // line.
     std::string text = error.what();
-    text.resize(std::min(text.size(), invalid_utf8(text)));  // it shows the bytes that were read last
+    text.resize(std::min(text.size(), invalid_utf8(text)));  // it contains the last bytes read
     std::size_t begin = text.find("column ");
     if (begin == std::string::npos) begin = text.find("] ") == std::string::npos ? 0 : text.find("] ") + 2;
     throw JsonError("not valid JSON: " + text.substr(begin));
@@ -89,10 +90,10 @@ class FieldReader final : public nlohmann::json_sax<nlohmann::json> {
 
   const std::string& field_;
   int depth_ = 0;
-  bool here_ = false;  // the latest key of the outermost object is the field
+  bool here_ = false;  // the outermost object's latest key is the field
   bool chat_ = false;
   std::optional<std::string> text_;
-  std::vector<std::string> keys_;  // the first ones, for the message
+  std::vector<std::string> keys_;  // the first keys, for the error message
 };
 
 }  // namespace

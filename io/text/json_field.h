@@ -5,8 +5,8 @@
 
 namespace trainerd::io {
 
-/// The text of `field` in a JSON object. Throws JsonError saying what is wrong with the line, also for chat
-/// messages.
+/// Returns the text of `field` in a JSON object. Throws JsonError saying what is wrong with the line, also if
+/// the field holds chat messages.
 std::string json_field(std::string_view line, const std::string& field);
 
 }  // namespace trainerd::io

@@ -4,7 +4,7 @@
 
 namespace trainerd::io {
 
-/// A word that a shell reads back as `word`.
+/// Quotes `word` for a POSIX shell.
 std::string shell_word(const std::string& word);
 
 }  // namespace trainerd::io

@@ -10,7 +10,7 @@
 namespace trainerd::io {
 namespace {
 
-// Three significant digits, never an exponent below a thousand.
+// Formats three significant digits, never with an exponent below a thousand.
 std::string three_digits(double value) {
   const double size = std::abs(value);
   return fmt::format("{:.{}f}", value, size < 9.995 ? 2 : size < 99.95 ? 1 : 0);
@@ -75,9 +75,9 @@ std::string short_duration(double seconds) {
 std::optional<double> parse_duration(std::string_view text) {
   if (text.empty()) return std::nullopt;
   double seconds = 0;
-  std::size_t next_unit = 0;  // each unit once, in falling order
+  std::size_t next_unit = 0;  // each unit at most once, in descending order
   while (!text.empty()) {
-    // Digits and a point alone: from_chars would also take a sign, "inf" and "nan".
+    // Accepts only digits and a point: from_chars would also accept a sign, "inf" and "nan".
     const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
     double number = 0;
     const auto [end, error] =
@@ -94,7 +94,7 @@ std::optional<double> parse_duration(std::string_view text) {
 }
 
 std::string duration_pattern() {
-  std::string pattern = "^(?=.)";  // something
+  std::string pattern = "^(?=.)";  // not empty
   for (const TimeUnit& unit : kTimeUnits)
     pattern.append("(([0-9]+[.]?[0-9]*|[.][0-9]+)").append(unit.name).append(")?");
   return pattern + "$";
@@ -102,7 +102,7 @@ std::string duration_pattern() {
 
 namespace {
 
-/// The shortest digits without an exponent.
+/// Formats seconds with the fewest digits and without an exponent.
 std::string plain_seconds(double seconds) {
   std::string text = fmt::format("{}s", seconds);
   for (int digits = 0; parse_duration(text) != seconds && digits < 340; ++digits)

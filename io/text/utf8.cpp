@@ -5,7 +5,7 @@
 namespace trainerd::io {
 namespace {
 
-// Bytes of the sequence that starts at `at`; 0: it is not valid. Table 3-7 of the Unicode standard.
+// Returns the length of the sequence at `at`; 0 if it is invalid. Table 3-7 of the Unicode standard.
 std::size_t sequence_bytes(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) {
     return i < text.size() ? static_cast<unsigned>(static_cast<unsigned char>(text[i])) : 0u;

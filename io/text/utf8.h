@@ -7,11 +7,12 @@
 
 namespace trainerd::io {
 
-/// The position of the first byte that is not valid UTF-8 (RFC 3629: no surrogates, no overlong forms,
-/// nothing above U+10FFFF, no sequence cut short); npos: all of it is valid.
+/// Returns the position of the first byte that is not valid UTF-8 (RFC 3629: no surrogates, no overlong
+/// forms, nothing above U+10FFFF, no truncated sequence); npos if all of it is valid.
 std::size_t invalid_utf8(std::string_view text);
 
-/// The code point at `at`, which is then moved behind it. The text is valid UTF-8 and longer than `at`.
+/// Returns the code point at `at` and moves `at` behind it. The text must be valid UTF-8 and longer than
+/// `at`.
 inline std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
   const auto byte = [&](std::size_t i) {
     return static_cast<std::uint32_t>(static_cast<unsigned char>(text[i]));
@@ -26,13 +27,13 @@ inline std::uint32_t next_code_point(std::string_view text, std::size_t& at) {
   return (first & 7u) << 18 | middle << 6 | (byte(begin + 3) & 0x3fu);
 }
 
-/// With U+FFFD in place of each byte that is not of valid UTF-8.
+/// Replaces each byte that is not valid UTF-8 by U+FFFD.
 std::string with_replacements(std::string_view text);
 
-/// Unicode's White_Space.
+/// True for characters with Unicode's White_Space property.
 bool is_white_space(std::uint32_t code_point);
 
-/// Adds a code point.
+/// Appends a code point.
 void append_utf8(std::string& text, std::uint32_t code_point);
 
 }  // namespace trainerd::io

@@ -11,32 +11,34 @@
 
 namespace trainerd::io {
 
-/// A token that is found in the text before anything else is done with it.
+/// A token that is searched in the text before any other step.
 struct AddedToken {
   std::int32_t id = 0;
   std::string content;
   bool special = false;
-  bool normalized = false;  ///< found in the normalized text; others in the text as it is
-  bool lstrip = false;      ///< takes the white space before it
-  bool rstrip = false;      ///< takes the white space behind it
+  bool normalized = false;  ///< searched in the normalized text; others in the original text
+  bool lstrip = false;      ///< absorbs the white space before it
+  bool rstrip = false;      ///< absorbs the white space behind it
 };
 
-/// Finds the longest of a set of texts at the leftmost place.
+/// Finds the leftmost occurrence of a set of texts; at the same position the longest.
 class AddedTokenFinder {
  public:
   explicit AddedTokenFinder(std::vector<AddedToken> tokens);
   bool empty() const { return tokens_.empty(); }
 
   struct Match {
-    std::size_t begin = 0, end = 0;  ///< with the white space that the token takes; may be empty: no token
-    std::size_t behind = 0;          ///< the token's own end
+    std::size_t begin = 0, end = 0;  ///< includes the absorbed white space; an empty range is no token
+    std::size_t behind = 0;          ///< end of the token's own text
     std::int32_t id = 0;
   };
-  /// The first match that begins at `from` or later; white space before `taken` is not taken. White space
-  /// that an earlier token took can be a token's own text too: `from` is its `behind`, `taken` its `end`.
+  /// Returns the first match that begins at `from` or later. It absorbs no white space before `taken`. White
+  /// space that an earlier token absorbed can itself be a token, so `from` is that token's `behind` and
+  /// `taken` its `end`.
   std::optional<Match> next(std::string_view text, std::size_t from, std::size_t taken) const;
 
-  /// All of `text` in order: `token(match)` for each token, `rest(begin, end)` for what is between them.
+  /// Visits all of `text` in order: `token(match)` for each token, `rest(begin, end)` for the text between
+  /// tokens.
   template <class Token, class Rest>
   void cut(std::string_view text, const Token& token, const Rest& rest) const {
     std::size_t done = 0, from = 0;
@@ -63,10 +65,10 @@ class AddedTokenFinder {
   std::array<bool, 256> begins_{};
 };
 
-/// The added tokens of a `tokenizer.json`: those found in the text as it is, and those found in the
-/// normalized text; each also without the special ones.
+/// The added tokens of a `tokenizer.json`: those searched in the original text, those searched in the
+/// normalized text, and the non-special ones of each.
 struct AddedTokens {
-  /// `normal` is what the file's normalizer makes of a text.
+  /// `normal` is the file's normalizer.
   AddedTokens(const std::vector<AddedToken>& tokens,
               const std::function<std::string(std::string_view)>& normal);
 

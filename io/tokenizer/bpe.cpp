@@ -9,7 +9,7 @@
 namespace trainerd::io {
 namespace {
 
-// Up to here a search through all pairs for each merge takes less time than a heap.
+// Up to this length a linear search per merge is faster than a heap.
 constexpr std::size_t kShort = 48;
 
 }  // namespace
@@ -46,7 +46,7 @@ void BpeMerger::merge_symbols(std::span<const std::int32_t> symbols, std::vector
 void BpeMerger::merge_short(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids) {
   constexpr std::int32_t kNever = std::numeric_limits<std::int32_t>::max();
   std::array<std::int32_t, kShort> id;
-  std::array<MergeTable::Merge, kShort> merge;  // of a symbol and the next one
+  std::array<MergeTable::Merge, kShort> merge;  // of symbols i and i + 1
   std::size_t count = symbols.size();
   const auto look = [&](std::size_t i) {
     merge[i] = merges_.find(id[i], id[i + 1]);
@@ -71,8 +71,8 @@ void BpeMerger::merge_short(std::span<const std::int32_t> symbols, std::vector<s
   ids.insert(ids.end(), id.begin(), id.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-// A candidate whose left symbol has merged since has another rank. Where the new pair has the same, it would
-// be merged next anyway.
+// The heap may hold outdated candidates: a symbol that has merged since gives a pair of another rank. If the
+// new pair has the same rank, merging it now is right.
 void BpeMerger::merge_long(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids) {
   const auto count = static_cast<std::int32_t>(symbols.size());
   symbols_.resize(symbols.size());

@@ -9,15 +9,15 @@
 
 namespace trainerd::io {
 
-/// Which two tokens merge, in which order, and into what. A hash map with open addressing.
+/// Maps a pair of tokens to its merge: rank and result. A hash map with open addressing.
 class MergeTable {
  public:
   explicit MergeTable(std::size_t merges);
   struct Merge {
-    std::int32_t rank = -1;  ///< the lowest is merged first; -1: the pair does not merge
-    std::int32_t id = -1;    ///< of the token it becomes
+    std::int32_t rank = -1;  ///< lowest is merged first; -1: the pair does not merge
+    std::int32_t id = -1;    ///< the resulting token
   };
-  /// A pair that is there already gets the new merge.
+  /// Overwrites the merge of a pair that is already there.
   void set(std::int32_t left, std::int32_t right, Merge merge);
   Merge find(std::int32_t left, std::int32_t right) const {
     const std::uint64_t key = key_of(left, right);
@@ -44,16 +44,16 @@ class MergeTable {
   unsigned shift_;
 };
 
-/// Byte pair encoding of one piece at a time: of all pairs of neighbours the one of the lowest rank merges,
-/// the leftmost of equal ones, until none is left (Sennrich et al., arXiv:1508.07909). For one thread.
+/// Byte pair encoding of one piece at a time (Sennrich et al., arXiv:1508.07909). Repeatedly merges the
+/// adjacent pair of the lowest rank, the leftmost of equal ones, until no pair merges. For one thread.
 class BpeMerger {
  public:
-  /// `ids`: of each byte; those of bytes that are in no piece are not used.
+  /// `byte_ids`: id per byte; ids of bytes that occur in no piece are unused.
   BpeMerger(const std::array<std::int32_t, 256>& byte_ids, const MergeTable& merges)
       : byte_ids_(byte_ids), merges_(merges) {}
   /// Appends the ids of a piece.
   void merge(std::string_view piece, std::vector<std::int32_t>& ids);
-  /// The same of a piece whose first symbols are other than its bytes.
+  /// The same for a piece that starts from `symbols` instead of its bytes.
   void merge_symbols(std::span<const std::int32_t> symbols, std::vector<std::int32_t>& ids);
 
  private:
@@ -65,7 +65,7 @@ class BpeMerger {
 
   struct Symbol {
     std::int32_t id;
-    std::int32_t before, after;  // indices of its neighbours; -1: none
+    std::int32_t before, after;  // indices of the neighbours; -1: none
   };
   struct Candidate {
     std::int32_t rank, left;
@@ -73,30 +73,29 @@ class BpeMerger {
       return rank != other.rank ? rank > other.rank : left > other.left;
     }
   };
-  std::vector<std::int32_t> bytes_;  // ids of a long piece's
+  std::vector<std::int32_t> bytes_;  // ids of the bytes of a long piece
   std::vector<Symbol> symbols_;
   std::vector<Candidate> heap_;
 };
 
-/// The ids of pieces that were encoded before: most pieces of a text are a few thousand words. It is emptied
-/// when it is full.
+/// Caches the ids of encoded pieces. Most pieces of a text are a few thousand words. Cleared when full.
 class PieceCache {
  public:
   PieceCache();
-  static constexpr std::size_t kLongest = 48;  ///< bytes of a piece that is kept
+  static constexpr std::size_t kLongest = 48;  ///< most bytes of a cached piece
 
   static std::uint64_t hash(std::string_view piece);
-  /// Appends the ids of a piece that is there.
+  /// Appends the ids of a cached piece. Returns false if it is not cached.
   bool find(std::string_view piece, std::uint64_t hash, std::vector<std::int32_t>& ids) const;
-  /// The piece is not there.
+  /// The piece must not be cached yet.
   void add(std::string_view piece, std::uint64_t hash, const std::int32_t* ids, std::size_t count);
 
  private:
   static constexpr std::size_t kSlots = 1 << 16;
   struct Slot {
     std::uint64_t hash = 0;
-    std::uint32_t text = 0, ids = 0;    // where they begin
-    std::uint8_t bytes = 0, count = 0;  // no bytes: a free slot
+    std::uint32_t text = 0, ids = 0;    // offsets of their beginnings
+    std::uint8_t bytes = 0, count = 0;  // bytes 0: a free slot
   };
   void clear();
   std::vector<Slot> slots_;

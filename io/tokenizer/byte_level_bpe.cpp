@@ -26,7 +26,7 @@ std::string nfc_of(const std::optional<NfcNormalizer>& nfc, const std::string& t
   return nfc && nfc->normalize(text, changed) ? changed : text;
 }
 
-// Bytes that valid UTF-8 has.
+// Returns true for bytes that occur in valid UTF-8.
 bool is_utf8_byte(std::size_t byte) { return byte < 0xc0 || (byte > 0xc1 && byte < 0xf5); }
 
 class BpeEncoder final : public Encoder {
@@ -52,7 +52,7 @@ class BpeEncoder final : public Encoder {
     });
   }
 
-  // By the bytes of the tokens, which are those of the text unless it is changed.
+  // Token ends follow from the tokens' bytes, which are those of the text unless normalization changes it.
   void encode_placed(std::string_view text, std::vector<std::int32_t>& ids,
                      std::vector<std::size_t>& ends) override {
     const std::size_t first = ids.size();
@@ -88,7 +88,7 @@ class BpeEncoder final : public Encoder {
     cut(*byte_level_, text, [&](std::string_view piece, bool) { encode_piece(piece, ids); });
   }
 
-  // All of the text in order, matches and what is between them.
+  // Visits the whole text in order: the matches and the text between them.
   template <class Take>
   static void cut(PatternMatcher& matcher, std::string_view text, const Take& take) {
     std::size_t done = 0;

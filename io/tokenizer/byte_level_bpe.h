@@ -16,11 +16,11 @@
 
 namespace trainerd::io {
 
-/// Byte-level BPE by a `tokenizer.json`: added tokens are cut out, the text between them is normalized, cut
-/// by regular expressions into pieces, and each piece is encoded by merges of its bytes.
+/// Byte-level BPE from a `tokenizer.json`. Added tokens are cut out. The text between them is normalized,
+/// split into pieces by regular expressions, and each piece is encoded by merging its bytes.
 class ByteLevelBpe final : public Tokenizer {
  public:
-  /// What an encoder needs of it.
+  /// Tables that an encoder uses.
   struct Parts {
     MergeTable merges{0};
     std::array<std::int32_t, 256> byte_ids{};
@@ -32,14 +32,13 @@ class ByteLevelBpe final : public Tokenizer {
     std::optional<Pattern> byte_level_split;
     bool prefix_space = false;
     bool ignore_merges = false;
-    std::unordered_map<std::string, std::int32_t> pieces;  ///< tokens by their bytes; with ignore_merges
+    std::unordered_map<std::string, std::int32_t> pieces;  ///< token per byte string; only with ignore_merges
     std::optional<NfcNormalizer> nfc;
     std::optional<AddedTokens> added;
     std::vector<std::optional<std::string>> bytes_of_id;
   };
 
-  /// Throws JsonError: a token that a merge names is missing, two tokens have one id, the vocabulary lacks a
-  /// byte.
+  /// Throws JsonError if a token of a merge is missing, if two tokens have one id, or if a byte has no token.
   ByteLevelBpe(TokenizerInfo info, TokenizerJson json);
 
   std::unique_ptr<Encoder> encoder(SpecialText specials) const override;
@@ -51,7 +50,7 @@ class ByteLevelBpe final : public Tokenizer {
  private:
   Parts parts_;
   std::vector<std::int32_t> special_;
-  std::unordered_map<std::string, std::int32_t> ids_;  // by the tokens' texts
+  std::unordered_map<std::string, std::int32_t> ids_;  // by token text
 };
 
 }  // namespace trainerd::io

@@ -6,7 +6,7 @@ namespace trainerd::io {
 
 ByteTrie::ByteTrie(std::vector<std::pair<std::string, std::int32_t>> entries) : nodes_(1) {
   std::sort(entries.begin(), entries.end());
-  // Entries [begin, end) share the `depth` bytes that lead to the node.
+  // Entries [begin, end) share the first `depth` bytes, which lead to `node`.
   struct Range {
     std::size_t begin, end, depth;
     std::int32_t node;

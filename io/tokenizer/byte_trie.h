@@ -8,22 +8,22 @@
 
 namespace trainerd::io {
 
-/// Strings with values, found as prefixes of a text, shortest first. A node's children lie in a table from
-/// its lowest byte to its highest.
+/// Maps strings to values and finds them as prefixes of a text, shortest first. A node stores its children
+/// from its lowest to its highest byte.
 class ByteTrie {
  public:
   ByteTrie() : nodes_(1) {}
-  /// The strings are not empty and differ; values are not negative.
+  /// The strings must be non-empty and distinct, the values not negative.
   explicit ByteTrie(std::vector<std::pair<std::string, std::int32_t>> entries);
 
   static constexpr std::int32_t kRoot = 0;
-  /// The node behind `byte`; -1: no string goes on so.
+  /// Returns the child for `byte`; -1 if no string continues this way.
   std::int32_t step(std::int32_t node, char byte) const {
     const Node& at = nodes_[static_cast<std::size_t>(node)];
     const unsigned place = static_cast<unsigned char>(byte) - unsigned{at.lowest};
     return place < at.count ? children_[at.first + place] : -1;
   }
-  /// Of the string that ends at the node; -1: none.
+  /// Returns the value of the string that ends at the node; -1 if none does.
   std::int32_t value(std::int32_t node) const { return nodes_[static_cast<std::size_t>(node)].value; }
   bool empty() const { return nodes_.size() == 1; }
 
@@ -44,7 +44,7 @@ class ByteTrie {
 
  private:
   struct Node {
-    std::uint32_t first = 0;  // in children_
+    std::uint32_t first = 0;  // index into children_
     std::int32_t value = -1;
     std::uint16_t count = 0;
     std::uint8_t lowest = 0;

@@ -4,7 +4,7 @@
 
 namespace trainerd::io {
 
-/// Why a tokenizer cannot encode a text. Who knows the text's place adds it.
+/// Reason why a tokenizer cannot encode a text. The caller adds the position of the text.
 struct EncodeError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };

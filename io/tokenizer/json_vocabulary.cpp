@@ -6,7 +6,7 @@
 namespace trainerd::io {
 namespace {
 
-// An id far above the others would make a table of nothing.
+// Larger ids are refused: the tables have an entry per id.
 constexpr std::int64_t kMaxVocab = 1 << 22;
 
 }  // namespace

@@ -12,11 +12,11 @@
 namespace trainerd::io {
 namespace {
 
-// All that decomposes, composes or is reordered lies in between.
+// All code points that decompose, compose or are reordered lie in [kFirst, kEnd).
 constexpr std::uint32_t kFirst = 0xa0, kEnd = 0x30000;
 
-// Combining marks of Unicode 10 to 15 (of 13.0 also the second half of U+11938): tests/io/tokenizers/make.py
-// compares them with the reference.
+// Combining marks added in Unicode 10 to 15, and the second half of U+11938 (Unicode 13.0).
+// tests/io/tokenizers/make.py compares them with the reference.
 struct MarkRange {
   std::uint32_t first, last;
 };
@@ -51,8 +51,8 @@ void append_normal_form(std::string_view text, std::string& out) {
 
 }  // namespace
 
-// `check`: what is not its own normal form, what is reordered, and all that is found behind the first place
-// of some decomposition, so that it may compose with what is before it. That is more than it must be.
+// `check` marks code points that differ from their normal form, that are reordered, or that occur in a
+// decomposition after its first code point and so may compose with preceding text. This is a superset.
 NfcNormalizer::NfcNormalizer() : quick_(kEnd, Quick::starter) {
   for (std::uint32_t c = kFirst; c < kEnd; ++c) {
     if (c >= 0xd800 && c < 0xe000) continue;
@@ -80,11 +80,11 @@ NfcNormalizer::Quick NfcNormalizer::quick(std::uint32_t code_point) const {
   return code_point < kEnd ? quick_[code_point] : Quick::starter;
 }
 
-// Cuts the text before starters, which nothing before them changes, and around opaque marks. Only pieces with
-// a character to check are normalized.
+// Splits the text before starters, which preceding text does not change, and around opaque marks. Normalizes
+// only pieces that contain a `check` code point.
 bool NfcNormalizer::normalize(std::string_view text, std::string& out) const {
-  std::size_t copied = 0;  // bytes of the text that `out` has
-  std::size_t piece = 0;   // begins here
+  std::size_t copied = 0;  // bytes of the text already copied to `out`
+  std::size_t piece = 0;   // start of the current piece
   bool suspicious = false, changed = false;
   const auto end_piece = [&](std::size_t end) {
     if (!suspicious) return;

@@ -7,19 +7,19 @@
 
 namespace trainerd::io {
 
-/// Unicode's normalization form C (UAX #15), as Hugging Face's tokenizers compute it: their tables are of
-/// Unicode 9, so a combining mark that was assigned later stays where it stands and composes with nothing.
+/// Unicode normalization form C (UAX #15), compatible with Hugging Face's tokenizers. Their tables are of
+/// Unicode 9, so combining marks of later versions are neither reordered nor composed.
 class NfcNormalizer {
  public:
   NfcNormalizer();
-  /// Puts the normal form of `text`, which is valid UTF-8, into `out`. False, and `out` is not changed: the
-  /// text is in that form as it is.
+  /// Writes the normal form of `text` (valid UTF-8) to `out`. Returns false and leaves `out` unchanged if the
+  /// text is already in normal form.
   bool normalize(std::string_view text, std::string& out) const;
 
  private:
   enum class Quick : std::uint8_t { starter, check, opaque };
   Quick quick(std::uint32_t code_point) const;
-  std::vector<Quick> quick_;  // by code point; those behind its end are starters
+  std::vector<Quick> quick_;  // per code point; larger ones are starters
 };
 
 }  // namespace trainerd::io

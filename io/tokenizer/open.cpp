@@ -14,7 +14,7 @@
 namespace trainerd::io {
 namespace {
 
-// Larger files are no tokenizer's: those of 260,000 tokens have some 20 MB.
+// Larger files are refused. A tokenizer of 260,000 tokens has about 20 MB.
 constexpr std::int64_t kMaxTokenizerBytes = 256 << 20;
 
 std::string whole_file(const std::string& path) {
@@ -60,7 +60,7 @@ class ByteTokenizer final : public Tokenizer {
   std::optional<std::int32_t> id_of(std::string_view) const override { return std::nullopt; }
 };
 
-// The text of a special token in tokenizer_config.json: as it is, or as an object.
+// Returns the text of a special token in tokenizer_config.json, where it is a string or an object.
 std::optional<std::string> special_text(const nlohmann::json& config, const char* key) {
   const auto found = config.find(key);
   if (found == config.end() || found->is_null()) return std::nullopt;
@@ -78,7 +78,7 @@ std::string config_beside(const std::string& tokenizer_file) {
   return (std::filesystem::path(tokenizer_file).parent_path() / "tokenizer_config.json").string();
 }
 
-// None where there is no such file.
+// Returns none if there is no such file.
 std::optional<SentencePieceConfig> read_config(const std::string& file) {
   if (std::error_code error; !std::filesystem::exists(file, error)) return std::nullopt;
   try {

@@ -11,7 +11,7 @@
 namespace trainerd::io {
 namespace {
 
-// A run of a million spaces takes none of it; only groups that repeat would.
+// Only repeated groups use the stack. A run of a million spaces uses none of it.
 constexpr std::size_t kStackStart = 32 << 10, kStackLimit = 8 << 20;
 
 std::string error_of(int code) {

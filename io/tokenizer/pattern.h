@@ -8,13 +8,12 @@
 
 namespace trainerd::io {
 
-/// A regular expression that cuts text into pieces, as tokenizer files have it: written for Oniguruma,
-/// matched by PCRE2. Only what both understand alike is taken: alternatives, groups, `(?i:)`, `(?=)`, `(?!)`,
-/// repeats, sets of characters, `\s`, `\d`, `\p{L}` and the other general categories. Not changed after
-/// construction.
+/// A regular expression from a tokenizer file that splits text into pieces. It is written for Oniguruma and
+/// matched by PCRE2, so only syntax with the same meaning in both is accepted: alternatives, groups, `(?i:)`,
+/// `(?=)`, `(?!)`, repeats, character sets, `\s`, `\d`, `\p{L}` and the other general categories. Immutable.
 class Pattern {
  public:
-  /// Throws std::invalid_argument saying which part is not taken.
+  /// Throws std::invalid_argument naming the unsupported part, or if the pattern matches the empty text.
   explicit Pattern(const std::string& expression);
   ~Pattern();
   Pattern(Pattern&&) noexcept;
@@ -36,8 +35,8 @@ class PatternMatcher {
   struct Match {
     std::size_t begin = 0, end = 0;
   };
-  /// The first match at `from` or later; never an empty one. `text` is valid UTF-8 and `from` the beginning
-  /// of a character. Throws EncodeError when the library gives up.
+  /// Returns the first match at `from` or later; it is never empty. `text` is valid UTF-8 and `from` a
+  /// character boundary. Throws EncodeError if PCRE2 exceeds its limits.
   std::optional<Match> next(std::string_view text, std::size_t from);
 
  private:
@@ -45,11 +44,10 @@ class PatternMatcher {
   std::unique_ptr<State> state_;
 };
 
-/// The expression in PCRE2's syntax, to be compiled for UTF-8 with Unicode properties. Throws
-/// std::invalid_argument.
+/// Returns the expression in PCRE2 syntax, for UTF-8 with Unicode properties. Throws std::invalid_argument.
 std::string pcre2_expression(const std::string& expression);
 
-/// An expression that matches `text` as it is.
+/// Returns an expression that matches `text` literally.
 std::string literal_expression(std::string_view text);
 
 }  // namespace trainerd::io

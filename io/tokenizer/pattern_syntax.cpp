@@ -15,7 +15,7 @@ constexpr std::array<std::string_view, 37> kCategories{
 
 bool is_letter_or_digit(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0; }
 
-// Reads the expression from left to right and writes PCRE2's.
+// Translates an expression to PCRE2's syntax, from left to right.
 class Translation {
  public:
   explicit Translation(std::string_view expression) : rest_(expression) {}
@@ -54,7 +54,7 @@ class Translation {
     copy(1);
   }
 
-  // PCRE2's \s has U+180E too, which is no white space since Unicode 6.3.
+  // PCRE2's \s also matches U+180E, which is not white space since Unicode 6.3.
   void escape() {
     const char c = rest_.size() > 1 ? rest_[1] : '\0';
     const auto put = [&](std::string_view text) {
@@ -81,7 +81,7 @@ class Translation {
     copy(end + 1);
   }
 
-  // Behind "[". Oniguruma has sets inside sets and their intersection; PCRE2 takes them for characters.
+  // Called after "[". Oniguruma has nested sets and intersections, which PCRE2 reads as plain characters.
   void set() {
     take("^");
     if (rest_.starts_with("]")) refuse("[]");
@@ -109,7 +109,7 @@ class Translation {
       }
       if (!lower || at >= rest_.size() || rest_[at] != '}') refuse(rest_.substr(0, at + 1));
       copy(at + 1);
-      // They mean another thing there.
+      // Both have another meaning in Oniguruma.
       if (rest_.starts_with("?") || rest_.starts_with("+")) refuse("}" + std::string(rest_.substr(0, 1)));
       return;
     }

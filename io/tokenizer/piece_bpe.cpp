@@ -19,7 +19,7 @@ std::size_t bytes_of_character(char first) {
   return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
 }
 
-// Puts the text with U+2581 for each space behind `out`.
+// Appends the text to `out` with U+2581 for each space.
 void append_pieces(std::string_view text, std::string& out) {
   for (std::size_t at = 0;;) {
     const std::size_t space = text.find(' ', at);
@@ -30,7 +30,7 @@ void append_pieces(std::string_view text, std::string& out) {
   }
 }
 
-// Whether U+2581 stands behind another character.
+// Returns true if U+2581 occurs after another character.
 bool has_space_inside(std::string_view text) {
   while (text.starts_with(kPieceSpace)) text.remove_prefix(kPieceSpace.size());
   return text.find(kPieceSpace) != std::string_view::npos;
@@ -64,7 +64,7 @@ class PieceBpeEncoder final : public Encoder {
     });
   }
 
-  // Spaces are replaced, then added tokens are looked for.
+  // Replaces spaces first, then searches added tokens.
   void encode_normalized(std::string_view text, std::size_t place, std::vector<std::int32_t>& ids,
                          std::vector<std::size_t>* ends) {
     normal_.clear();
@@ -85,7 +85,7 @@ class PieceBpeEncoder final : public Encoder {
         });
   }
 
-  // Added tokens are looked for in the text as it is.
+  // Searches added tokens in the original text.
   void encode_as_is(std::string_view text, std::size_t place, std::vector<std::int32_t>& ids,
                     std::vector<std::size_t>* ends) {
     normalized_.cut(
@@ -110,7 +110,7 @@ class PieceBpeEncoder final : public Encoder {
         });
   }
 
-  // Of ids from `first` on, whose text begins at `made` of the normalized one.
+  // Appends the ends of the ids from `first` on. Their text begins at byte `made` of the converted text.
   void add_ends(const std::vector<std::int32_t>& ids, std::size_t first, std::size_t made, std::size_t place,
                 SpacePlaces& places, std::vector<std::size_t>& ends) const {
     for (std::size_t i = first; i < ids.size(); ++i) {

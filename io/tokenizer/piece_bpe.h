@@ -15,28 +15,27 @@
 
 namespace trainerd::io {
 
-/// BPE of characters by a `tokenizer.json` that was made of a SentencePiece model (Llama 2, Mistral, Gemma):
-/// spaces become U+2581, a character that no token has becomes the tokens of its bytes.
+/// Character BPE from a `tokenizer.json` that was converted from a SentencePiece model (Llama 2, Mistral,
+/// Gemma). Spaces become U+2581. A character without a token becomes byte tokens.
 class PieceBpe final : public Tokenizer {
  public:
-  /// What an encoder needs of it.
+  /// Tables that an encoder uses.
   struct Parts {
     MergeTable merges{0};
     std::array<std::int32_t, 256> byte_ids{};
-    ByteTrie characters;        ///< ids of tokens of one character
+    ByteTrie characters;        ///< ids of single-character tokens
     std::vector<bool> is_byte;  ///< [id]: one of byte_ids
     SpaceRule spaces;
     bool ignore_merges = false;
-    std::unordered_map<std::string, std::int32_t> ids;  ///< by the tokens' texts
+    std::unordered_map<std::string, std::int32_t> ids;  ///< by token text
     std::vector<std::optional<std::string>> texts;      ///< [id]
-    /// No merge puts a space behind another character: then tokens are those of words, each with the spaces
-    /// before it.
+    /// True if no merge puts a space after another character. Words can then be encoded one by one, each with
+    /// the spaces before it.
     bool by_words = true;
     std::optional<AddedTokens> added;
   };
 
-  /// Throws JsonError: a token that a merge names is missing, two tokens have one id, the vocabulary lacks
-  /// the token of a byte.
+  /// Throws JsonError if a token of a merge is missing, if two tokens have one id, or if a byte has no token.
   PieceBpe(TokenizerInfo info, TokenizerJson json);
 
   std::unique_ptr<Encoder> encoder(SpecialText specials) const override;

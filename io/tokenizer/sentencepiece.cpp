@@ -22,7 +22,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       : Tokenizer(std::move(info)), model_(std::move(model)), tables_(model_) {
     for (std::size_t id = 0; id < model_.pieces.size(); ++id)
       ids_.emplace(model_.pieces[id].text, static_cast<std::int32_t>(id));
-    // Read once: what is left of it is the pieces.
+    // The tables are built from it, and afterwards only the pieces are needed.
     model_.charsmap.clear();
   }
 
@@ -32,7 +32,7 @@ class SentencePieceTokenizer final : public Tokenizer {
     return sentencepiece_template_encoder(tables_);
   }
 
-  // As SentencePieceProcessor::Decode, but bytes that are no characters stay as they are.
+  // As SentencePieceProcessor::Decode, except that bytes that form no character are kept.
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;
     bool at_begin = true, space_taken = false;
@@ -55,7 +55,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       if (at_begin && (model_.dummy_prefix || model_.remove_extra_whitespaces) &&
           rest.starts_with(kPieceSpace)) {
         rest.remove_prefix(kPieceSpace.size());
-        // Where extra white space is removed, all that begins the text is.
+        // With remove_extra_whitespaces all spaces at the beginning are removed.
         space_taken = !model_.remove_extra_whitespaces;
       }
       text += with_spaces(rest);
@@ -88,7 +88,7 @@ class SentencePieceTokenizer final : public Tokenizer {
  private:
   SentencePieceModel model_;
   SentencePieceTables tables_;
-  std::unordered_map<std::string_view, std::int32_t> ids_;  // texts lie in the model's pieces
+  std::unordered_map<std::string_view, std::int32_t> ids_;  // keys point into the model's pieces
 };
 
 std::optional<std::int32_t> control_id(const SentencePieceModel& model, const std::string& text) {
@@ -109,7 +109,7 @@ std::optional<std::int32_t> configured_id(const SentencePieceModel& model,
                            "without that file");
 }
 
-// These classes of transformers put it there unless add_bos_token says otherwise.
+// These transformers classes add bos unless add_bos_token says otherwise.
 bool class_adds_bos(const std::string& name) {
   constexpr std::array<std::string_view, 3> kClasses{"LlamaTokenizer", "CodeLlamaTokenizer",
                                                      "GemmaTokenizer"};

@@ -19,7 +19,7 @@ using Entries = std::vector<std::pair<std::string, std::int32_t>>;
 
 bool matches_text(Type type) { return type == Type::normal || type == Type::user_defined; }
 
-// A piece's text with ' ' for U+2581; none where it has a ' ' of its own, which no normalized text has.
+// Returns a piece's text with ' ' for U+2581; none if it contains a ' ', which no normalized text does.
 std::optional<std::string> text_inside(std::string_view piece) {
   if (piece.find(' ') != std::string_view::npos) return std::nullopt;
   return with_spaces(piece);
@@ -35,7 +35,7 @@ std::size_t character_bytes(char first) {
   return byte < 0x80 ? 1 : byte < 0xe0 ? 2 : byte < 0xf0 ? 3 : 4;
 }
 
-// Scores are those of EncodeOptimized in unigram_model.cc.
+// Computes scores as EncodeOptimized in unigram_model.cc does.
 void make_unigram(const SentencePieceModel& model, SentencePieceTables& tables) {
   float lowest = std::numeric_limits<float>::max(), highest = 0.1f;
   for (const SentencePieceModel::Piece& piece : model.pieces) {
@@ -51,7 +51,7 @@ void make_unigram(const SentencePieceModel& model, SentencePieceTables& tables) 
     float& score = tables.scores[id];
     if (piece.type == Type::normal) score = piece.score;
     if (piece.type == Type::user_defined)
-      // So large that the symbol is taken.
+      // Large enough that the symbol is always chosen.
       score = static_cast<float>(double{static_cast<float>(piece.text.size()) * highest} - 0.1);
     tables.largest_score = std::max(tables.largest_score, std::abs(score));
     if (!matches_text(piece.type)) continue;
@@ -61,11 +61,11 @@ void make_unigram(const SentencePieceModel& model, SentencePieceTables& tables) 
     }
   }
   tables.pieces = ByteTrie(std::move(entries));
-  // Sums of larger ones would be rounded too much for words by themselves.
+  // With larger scores the rounding of sums is too coarse to encode words one by one.
   tables.by_words &= tables.largest_score < 1000;
 }
 
-// A pair of symbols merges where their texts together are a piece, that of the highest score first.
+// A pair of symbols merges if its joined text is a piece. The highest score merges first.
 void make_bpe(const SentencePieceModel& model, SentencePieceTables& tables) {
   std::unordered_map<std::string, std::int32_t> ids;
   std::map<float, std::int32_t, std::greater<>> ranks;
@@ -103,9 +103,10 @@ void make_bpe(const SentencePieceModel& model, SentencePieceTables& tables) {
   for (const Pair& pair : pairs) tables.merges->set(pair.left, pair.right, pair.merge);
 }
 
-// Where a sum of scores falls below this, the reference makes it zero and raises those of all longer texts.
+// When a sum of scores falls below this, the reference resets it to zero and raises the sums of longer texts
+// alike.
 constexpr float kLowestSum = -100000;
-// Rounding of one sum between that and zero, at most.
+// Upper bound of the rounding error of a sum between kLowestSum and zero.
 constexpr double kRounding = 1.0 / 256;
 
 class PieceEncoder final : public Encoder {
@@ -158,7 +159,7 @@ class PieceEncoder final : public Encoder {
     if (tables_.algorithm == SentencePieceModel::Algorithm::bpe) {
       encode_cached(word, ids, [&] { encode_bpe(word, word_ids_); });
     } else {
-      // Near the lowest sum a part of the word may be summed from zero.
+      // Near kLowestSum the reference may reset the sum inside this word.
       const float room = static_cast<float>(PieceCache::kLongest + 1) * tables_.largest_score;
       if (sum_ - room < kLowestSum ||
           !encode_cached(word, ids, [&] { encode_clear_word(word, word_ids_); })) {
@@ -167,13 +168,14 @@ class PieceEncoder final : public Encoder {
         for (std::size_t i = before; i < ids.size(); ++i) sum_ += score(ids[i]);
       }
     }
-    // Unknown characters in a row are one token.
+    // Consecutive unknown characters become one token.
     if (before > begin_ && before < ids.size() && ids[before] == tables_.unknown_id &&
         ids[before - 1] == tables_.unknown_id && tables_.byte_ids.empty())
       ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(before));
   }
 
-  // `encode` writes to word_ids_. False: it wrote nothing, or the word is too long to be kept and unigram.
+  // `encode` writes to word_ids_. Returns false if it wrote nothing, or if a unigram word is too long for the
+  // cache.
   template <typename Encode>
   bool encode_cached(std::string_view word, std::vector<std::int32_t>& ids, const Encode& encode) {
     word_ids_.clear();
@@ -187,7 +189,7 @@ class PieceEncoder final : public Encoder {
     const std::size_t before = ids.size();
     if (cache_.find(word, hash, ids)) return ids.size() > before;
     encode();
-    // Up to 144 ids of a word of 48 spaces, each of three bytes.
+    // At most 144 ids: a word of 48 spaces with three byte tokens each.
     cache_.add(word, hash, word_ids_.data(), word_ids_.size());
     ids.insert(ids.end(), word_ids_.begin(), word_ids_.end());
     return !word_ids_.empty();
@@ -204,9 +206,9 @@ class PieceEncoder final : public Encoder {
 
   float score(std::int32_t id) const { return tables_.scores[static_cast<std::size_t>(id)]; }
 
-  // Viterbi: of all ways to cut the text into pieces the one with the largest sum of scores; of equal sums
-  // the one whose last piece is the longest. Sums are rounded to floats, and continue those of the text
-  // before, as in the reference: where sums are nearly equal the choice depends on it.
+  // Viterbi: finds the segmentation with the largest sum of scores; among equal sums the one with the longest
+  // last piece. As in the reference, sums are rounded to float and continue those of the preceding text,
+  // because nearly equal sums depend on it.
   template <typename Offer>
   void offer_pieces(std::string_view text, std::size_t begin, const Offer& offer) const {
     const std::size_t next = begin + character_bytes(text[begin]);
@@ -244,8 +246,8 @@ class PieceEncoder final : public Encoder {
     add_path(text, ends_, ids);
   }
 
-  // The same for a word of known characters whose pieces no rounding can change, whatever the text before it;
-  // none of another.
+  // The same for a word of known characters whose segmentation no rounding can change, whatever text precedes
+  // it. Appends nothing for other words.
   void encode_clear_word(std::string_view word, std::vector<std::int32_t>& ids) {
     clear_ends_.assign(word.size() + 1, {});
     for (std::size_t begin = 0; begin < word.size(); begin += character_bytes(word[begin])) {
@@ -320,13 +322,13 @@ class PieceEncoder final : public Encoder {
   const SentencePieceTables& tables_;
   BpeMerger merger_;
   PieceCache cache_;
-  std::size_t begin_ = 0;  // of the text's ids
+  std::size_t begin_ = 0;  // start of the text's ids
   std::string normalized_, character_;
   std::vector<std::int32_t> word_ids_, symbols_, merged_;
-  float sum_ = 0;  // of the text's scores so far
-  struct End {     // the best way to cut the text up to here
+  float sum_ = 0;  // sum of the text's scores so far
+  struct End {     // best segmentation of the text up to here
     float sum = 0;
-    std::int32_t id = -1;  // of the last piece
+    std::int32_t id = -1;  // last piece
     std::int64_t begin = -1;
   };
   std::vector<End> ends_;
@@ -334,7 +336,7 @@ class PieceEncoder final : public Encoder {
     double sum = 0;
     std::int32_t id = -1;
     std::int64_t begin = -1;
-    double margin = 0;  // to the second-best
+    double margin = 0;  // distance to the second-best sum
   };
   std::vector<ClearEnd> clear_ends_;
   std::vector<std::size_t> path_;

@@ -15,7 +15,7 @@
 
 namespace trainerd::io {
 
-/// What encoders of one model share. Texts are normalized ones, with ' ' for U+2581.
+/// Tables shared by the encoders of one model. Texts are normalized and have ' ' for U+2581.
 struct SentencePieceTables {
   /// Throws SentencePieceError.
   explicit SentencePieceTables(const SentencePieceModel& model);
@@ -23,32 +23,32 @@ struct SentencePieceTables {
   SentencePieceNormalizer normalizer;
   SentencePieceModel::Algorithm algorithm;
   std::int32_t unknown_id;
-  std::vector<std::int32_t> byte_ids;  ///< [256]; empty: unknown characters become unknown_id
-  /// No piece has a space behind another character: then a text's tokens are those of its words, each with
+  std::vector<std::int32_t> byte_ids;  ///< [256]; empty: an unknown character becomes unknown_id
+  /// True if no piece has a space after another character. Words can then be encoded one by one, each with
   /// the spaces before it.
   bool by_words = true;
   ByteTrie user_defined;  ///< ids of user-defined symbols
-  /// A text's characters stay as they are, but for spaces, and no token stands for several unknown ones.
+  /// True if normalization changes only spaces and no token stands for several unknown characters.
   bool keeps_text = false;
-  std::vector<std::int32_t> piece_bytes;  ///< [id] of a normalized text
-  AddedTokenFinder template_tokens{{}};   ///< control and user-defined pieces and the unknown one
+  std::vector<std::int32_t> piece_bytes;  ///< [id] bytes of normalized text
+  AddedTokenFinder template_tokens{{}};   ///< control, user-defined and unknown pieces
 
-  // Unigram.
-  ByteTrie pieces;            ///< ids, without control, unknown, byte and unused pieces
-  std::vector<float> scores;  ///< [id]; that of unknown_id is of each unknown character
-  float largest_score = 0;    ///< by magnitude
+  // For unigram models.
+  ByteTrie pieces;            ///< without control, unknown, byte and unused pieces
+  std::vector<float> scores;  ///< [id]; that of unknown_id applies to each unknown character
+  float largest_score = 0;    ///< largest absolute score
   std::size_t longest_piece = 0;
 
-  // BPE. A symbol is a piece's id, or kCharacter + a code point, or kFrozen + the id of a user-defined
-  // symbol, which does not merge.
+  // For BPE models. A symbol is a piece's id, or kCharacter + a code point, or kFrozen + the id of a
+  // user-defined symbol, which does not merge.
   static constexpr std::int32_t kCharacter = 1 << 29, kFrozen = 1 << 28;
-  ByteTrie characters;  ///< ids of pieces of one character
+  ByteTrie characters;  ///< ids of single-character pieces
   std::optional<MergeTable> merges;
 };
 
 std::unique_ptr<Encoder> sentencepiece_encoder(const SentencePieceTables& tables);
-/// Finds control and user-defined pieces in the text, as transformers does. Of the parts between them only
-/// one that begins the text gets the model's space.
+/// Finds control and user-defined pieces in the text, as transformers does. Only the part at the beginning of
+/// the text gets the model's space prefix.
 std::unique_ptr<Encoder> sentencepiece_template_encoder(const SentencePieceTables& tables);
 
 }  // namespace trainerd::io

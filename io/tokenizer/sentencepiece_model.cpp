@@ -17,13 +17,13 @@ namespace {
       "; this program reads BPE and unigram models as the library's trainer writes them");
 }
 
-// The bytes are no protobuf message of this kind.
+// Thrown when the bytes are not a protobuf message of this kind.
 struct NoMessage {};
 
 struct Field {
   std::uint32_t number = 0;
   enum class Wire : std::uint8_t { varint, fixed64, bytes, fixed32 = 5 } wire = Wire::varint;
-  std::uint64_t value = 0;  // of varint, fixed64, fixed32
+  std::uint64_t value = 0;  // for varint, fixed64, fixed32
   std::string_view bytes;
 
   std::string_view text() const {
@@ -41,7 +41,7 @@ struct Field {
   }
 };
 
-// The fields of one message, in order (protobuf.dev/programming-guides/encoding).
+// Reads the fields of one message in order (protobuf.dev/programming-guides/encoding).
 class Message {
  public:
   explicit Message(std::string_view rest) : rest_(rest) {}
@@ -110,7 +110,7 @@ SentencePieceModel::Piece read_piece(std::string_view bytes) {
 }
 
 void read_trainer_spec(std::string_view bytes, SentencePieceModel& model) {
-  // The other fields up to here say how the model was trained.
+  // Other fields up to this number only describe the training.
   constexpr std::uint32_t kLastKnown = 54;
   Message message(bytes);
   for (Field field; message.next(field);) {
@@ -144,7 +144,7 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   for (Field field; message.next(field);) {
     switch (field.number) {
       case 1:  // name
-      case 6:  // normalization_rule_tsv: what the charsmap was made of
+      case 6:  // normalization_rule_tsv: source of the charsmap
         break;
       case 2: model.charsmap = field.text(); break;
       case 3: model.dummy_prefix = field.flag(); break;
@@ -157,7 +157,7 @@ void read_normalizer_spec(std::string_view bytes, SentencePieceModel& model) {
   }
 }
 
-// A denormalizer that changes nothing is written by the trainer.
+// The trainer always writes a denormalizer. One without rules changes nothing and is accepted.
 void check_denormalizer(std::string_view bytes) {
   Message message(bytes);
   for (Field field; message.next(field);)

@@ -23,7 +23,7 @@ std::string with_spaces(std::string_view piece) {
   }
 }
 
-// The number of bytes of the array, the array, the replacements (normalizer.cc, DecodePrecompiledCharsMap).
+// Layout: size of the array in bytes, the array, the replacements (normalizer.cc, DecodePrecompiledCharsMap).
 Charsmap::Charsmap(std::string_view bytes) {
   const auto word = [&](std::size_t at) {
     std::uint32_t value = 0;
@@ -82,7 +82,8 @@ SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model
   user_defined_ = ByteTrie(std::move(symbols));
 }
 
-// What the text begins with becomes: a user-defined symbol stays, else by the longest rule, else a character.
+// Converts the beginning of the text: a user-defined symbol is kept, else the longest rule applies, else one
+// character is kept.
 SentencePieceNormalizer::Part SentencePieceNormalizer::first_part(std::string_view text) const {
   if (!user_defined_.empty())
     if (const auto symbol = user_defined_.longest(text); symbol.bytes > 0)
@@ -116,7 +117,7 @@ void SentencePieceNormalizer::normalize(std::string_view text, std::string& out,
   if (text.empty()) return;
   out.reserve(text.size() + text.size() / 8 + 16);
   if (dummy_prefix_ && prefix == DummyPrefix::as_model) out += ' ';
-  bool after_space = remove_extra_whitespaces_;  // and further spaces are left out
+  bool after_space = remove_extra_whitespaces_;  // if set, further spaces are dropped
   while (!text.empty()) {
     std::size_t plain = 0;
     while (plain + 1 < text.size() && plain_[static_cast<unsigned char>(text[plain])] &&

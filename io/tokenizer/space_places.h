@@ -7,14 +7,15 @@
 
 namespace trainerd::io {
 
-/// Goes through a text and through what it became beside each other: a prefix was put before it, and each
-/// space and each U+2581 of it became `space`.
+/// Maps positions in a converted text to positions in the original. The conversion adds a prefix and replaces
+/// each space and each U+2581 by `space`.
 class SpacePlaces {
  public:
   SpacePlaces(std::string_view text, std::size_t prefix_bytes, std::string_view space)
       : text_(text), made_(0), prefix_(prefix_bytes), space_(space) {}
 
-  /// The byte of the text at which what `made` first bytes of the other stand for ends.
+  /// Returns the end in the original text of what the first `made` converted bytes stand for. `made` must not
+  /// decrease between calls.
   std::size_t at(std::size_t made) {
     if (made <= prefix_) return 0;
     while (made_ < made - prefix_ && place_ < text_.size()) {

@@ -12,7 +12,7 @@ namespace {
 
 using nlohmann::json;
 
-// The expression of GPT-2's encoder.py, which ByteLevel has built in.
+// The expression from GPT-2's encoder.py, which is built into ByteLevel.
 constexpr const char* kGpt2Split =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -41,7 +41,7 @@ const json& list(const json& object, const char* key) {
   return value;
 }
 
-// A key that is not known may change what the tokens are.
+// An unknown key may change the tokens, so it is refused.
 void only_keys(const json& object, const std::string& what, std::initializer_list<const char*> keys) {
   if (!object.is_object()) throw JsonError(what + " is not an object");
   for (const auto& [key, value] : object.items())
@@ -79,14 +79,14 @@ void read_split(const json& part, TokenizerJson& out) {
                                               : literal_expression(string_member(pattern, "String"));
   const std::string behavior = string_member(part, "behavior");
   const bool invert = flag(part, "invert", false);
-  // Inverted or not, both matches and gaps are pieces.
+  // With Isolated both matches and gaps are pieces, whether inverted or not.
   if (behavior == "Isolated") step.kind = SplitStep::Kind::isolated;
   else if (behavior == "Removed" && invert) step.kind = SplitStep::Kind::kept;
   else refuse("its pre-tokenizer Split has the behavior " + behavior + (invert ? ", inverted" : ""));
   out.splits.push_back(std::move(step));
 }
 
-// Whether a ByteLevel step was read, behind which there is none.
+// Reads one step. Sets `byte_level` when it is ByteLevel, which must be the last step.
 void read_pre_tokenizer(const json& part, TokenizerJson& out, bool& byte_level) {
   const std::string type = string_member(part, "type");
   if (byte_level) refuse("its pre-tokenizer has a step behind ByteLevel: " + type);
@@ -134,7 +134,7 @@ void read_post_processor(const json& part, TokenizerJson& out) {
   } else if (type == "TemplateProcessing") {
     if (!out.before.empty() || !out.after.empty()) refuse("it has two templates");
     read_template(part, out);
-  } else if (type == "ByteLevel") {  // it moves offsets, which are not used here
+  } else if (type == "ByteLevel") {  // it changes only offsets, which are not used here
     only_keys(part, "the post-processor ByteLevel",
               {"type", "add_prefix_space", "trim_offsets", "use_regex"});
   } else {
@@ -142,7 +142,7 @@ void read_post_processor(const json& part, TokenizerJson& out) {
   }
 }
 
-// Ids become text by the bytes of their tokens, which is what ByteLevel does.
+// ByteLevel decodes ids to the bytes of their tokens; other decoders are refused.
 void check_decoder(const json& part) {
   const std::string type = string_member(part, "type");
   if (type == "Sequence") {
@@ -152,7 +152,7 @@ void check_decoder(const json& part) {
   }
 }
 
-// The steps of a normalizer or a decoder, one after the other.
+// Returns the steps of a normalizer or a decoder, in order.
 std::vector<json> steps_of(const json& file, const char* key, const char* list_key) {
   if (is_null(file, key)) return {};
   const json& part = file[key];
@@ -164,7 +164,7 @@ std::vector<json> steps_of(const json& file, const char* key, const char* list_k
 
 bool is_piece_space(const std::string& text) { return text == "\xe2\x96\x81"; }
 
-// Replace of `from` by `to`, both texts.
+// Returns true if the step is a Replace of the text `from` by the text `to`.
 bool replaces(const json& step, const std::string& from, const std::string& to) {
   if (string_member(step, "type") != "Replace") return false;
   only_keys(step, "Replace", {"type", "pattern", "content"});
@@ -174,7 +174,7 @@ bool replaces(const json& step, const std::string& from, const std::string& to) 
          string_member(step, "content") == to;
 }
 
-// The normalizers of Llama 2 (Prepend, Replace) and Gemma (Replace).
+// Accepts the normalizers of Llama 2 (Prepend, Replace) and Gemma (Replace).
 void read_space_normalizer(const json& file, SpaceRule& rule) {
   const std::vector<json> steps = steps_of(file, "normalizer", "normalizers");
   for (std::size_t i = 0; i < steps.size(); ++i) {
@@ -191,8 +191,8 @@ void read_space_normalizer(const json& file, SpaceRule& rule) {
   }
 }
 
-// Metaspace as transformers writes it for Llama and Mistral; Gemma's Split finds no space behind its
-// normalizer.
+// Accepts Metaspace as transformers writes it for Llama and Mistral, and Gemma's Split, which finds no space
+// after its normalizer.
 void read_space_pre_tokenizer(const json& file, SpaceRule& rule) {
   if (is_null(file, "pre_tokenizer")) {
     if (!rule.normalizer) refuse("neither its normalizer nor its pre-tokenizer puts U+2581 for a space");
@@ -273,7 +273,7 @@ void read_merge(const json& item, TokenizerJson& out) {
 }
 
 void read_model(const json& model, TokenizerJson& out) {
-  // Files of older versions, GPT-2's among them, do not say that they are BPE.
+  // Files of older versions (such as GPT-2's) have no type.
   if (is_null(model, "type") && (is_null(model, "merges") || is_null(model, "vocab")))
     refuse("its model has no type");
   if (!is_null(model, "type") && string_member(model, "type") != "BPE")

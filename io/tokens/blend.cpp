@@ -14,8 +14,8 @@ namespace {
 constexpr int kShareBits = 62;
 __extension__ using Wide = unsigned __int128;
 
-// Of the first `positions` samples of a node, those of its left side: rounded to nearest, and so 0 or 1 more
-// at the next position.
+// Returns how many of a node's first `positions` samples go left: the exact share, rounded to nearest. So it
+// grows by 0 or 1 per position.
 std::int64_t left_of(std::int64_t positions, std::uint64_t share) {
   const auto product = static_cast<Wide>(positions) * share;
   return static_cast<std::int64_t>((product + (std::uint64_t{1} << (kShareBits - 1))) >> kShareBits);
@@ -27,14 +27,14 @@ std::vector<Blend::Node> Blend::make_tree(const std::vector<BlendShare>& shares,
                                           const std::vector<std::size_t>& active) {
   struct Root {
     double weight;
-    std::int64_t number;  // the least of its sources
+    std::int64_t number;  // lowest number of its sources
     std::size_t node;
     bool operator>(const Root& other) const {
       return weight != other.weight ? weight > other.weight : number > other.number;
     }
   };
   std::vector<Node> nodes;
-  std::vector<Root> roots;  // a heap, the lightest first
+  std::vector<Root> roots;  // min-heap by weight
   for (const std::size_t share : active) {
     roots.push_back({shares[share].weight, shares[share].number, nodes.size()});
     nodes.push_back({.left = share, .right = share, .left_share = 0, .leaf = true});
@@ -63,7 +63,7 @@ Blend::Blend(std::vector<BlendShare> shares) : sources_(shares.size()) {
   base::check(!shares.empty(), "a blend has a source");
   for (const BlendShare& share : shares)
     base::check(share.weight > 0 && std::isfinite(share.weight), "a source's weight is more than 0");
-  // Sums of weights stay finite.
+  // Divides by the largest weight so that sums stay finite.
   double heaviest = 0;
   for (const BlendShare& share : shares) heaviest = std::max(heaviest, share.weight);
   for (BlendShare& share : shares) share.weight /= heaviest;
@@ -84,7 +84,7 @@ Blend::Blend(std::vector<BlendShare> shares) : sources_(shares.size()) {
       return std::any_of(active.begin(), active.end(),
                          [&](std::size_t i) { return shares[i].limit >= 0 && taken[i] >= shares[i].limit; });
     };
-    // The first position at which a source has given all that it may.
+    // Finds the first position at which a source reaches its limit.
     std::int64_t low = 0, high = kEndless - length_;
     if (!reaches_limit(taken_in(high))) {
       length_ = kEndless;

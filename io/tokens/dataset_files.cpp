@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::string_view kDataset = "/dataset.json";
 
-// The names of its pairs of files; none where it is not of `trainerd data prepare`.
+// Returns the names of its .bin/.idx pairs; empty if the file was not written by `trainerd data prepare`.
 std::vector<std::string> names_in_dataset(const std::string& path, const DataFiles& from) {
   const DataFile file = from.open(path);
   if (!file) return {};

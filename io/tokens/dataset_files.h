@@ -7,9 +7,9 @@
 
 namespace trainerd::io {
 
-/// A directory that `trainerd data prepare` wrote is whole: `files`, what directories and patterns stand for,
-/// has all that a dataset.json among them names. Throws DataError: a file is missing, the dataset.json is
-/// broken.
+/// Checks that each directory written by `trainerd data prepare` is complete. `files` is the expanded list of
+/// directories and patterns; it must contain every file that a dataset.json in it names. Throws DataError for
+/// a missing file or an invalid dataset.json.
 void check_datasets_are_whole(std::span<const ListedFile> files, const DataFiles& from);
 
 }  // namespace trainerd::io

@@ -14,7 +14,7 @@ std::string dataset_path(const std::string& folder) {
   return (std::filesystem::path(folder) / "dataset.json").string();
 }
 
-// What `take` finds in the file's JSON; none where there is no such file.
+// Returns `take(JSON of the file)`; none if there is no such file.
 template <class Take>
 auto read_dataset(const std::string& path, const DataFiles& from, const Take& take)
     -> std::optional<decltype(take(nlohmann::json()))> {
@@ -132,7 +132,7 @@ std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std
   auto train = dataset_tokenizer(open_source_files(paths, data, vocab, from));
   if (!validates) return train;
   for (const ValidationSet& set : validation_sets(data)) {
-    if (set.path.empty()) continue;  // of the training data's documents
+    if (set.path.empty()) continue;  // made from the training documents
     const auto valid = dataset_tokenizer(open_source_files(set.path, data, vocab, from));
     if (train && valid) check_same(*train, *valid);
   }

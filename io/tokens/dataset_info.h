@@ -10,38 +10,39 @@
 
 namespace trainerd::io {
 
-/// The tokenizer that token files were made by, as the `dataset.json` beside them says (`trainerd data
-/// prepare` writes it).
+/// The tokenizer that made the token files, as recorded in the `dataset.json` beside them (written by
+/// `trainerd data prepare`).
 struct DatasetTokenizer {
-  std::string path;  ///< of the dataset.json
+  std::string path;  ///< path of the dataset.json
   std::string hash;
   std::int64_t vocab = 0;
-  std::string file = {};  ///< as `prepare` was given it: a path or "bytes"; empty: it does not say
+  std::string file = {};                 ///< as passed to `prepare`: a path or "bytes"; empty if not recorded
   std::optional<std::int32_t> end = {};  ///< the token that ends each document
 };
 
-/// Of `files`. None: no dataset.json lies beside any of them. Throws DataError: one is broken, two name
-/// different tokenizers.
+/// Returns the tokenizer of `files`; none if no dataset.json lies beside any of them. Throws DataError if a
+/// dataset.json is invalid or if two name different tokenizers.
 std::optional<DatasetTokenizer> dataset_tokenizer(std::span<const SourceFile> files);
 
-/// Whether the `dataset.json` in `folder` says that each of its token files has a loss mask; none where it
-/// says neither, or there is no such file. Throws DataError: it is broken.
+/// Returns whether the `dataset.json` in `folder` declares loss masks for its token files; none if it does
+/// not say or if there is no such file. Throws DataError if it is invalid.
 std::optional<bool> dataset_has_masks(const std::string& folder, const DataFiles& from = {});
 
-/// Whether it says that the documents are pairs of answers, a chosen one and then the rejected one; false
-/// where there is no such file. Throws DataError: it is broken.
+/// Returns true if the `dataset.json` in `folder` declares that the documents are pairs of answers (chosen,
+/// then rejected); false if there is no such file. Throws DataError if it is invalid.
 bool dataset_has_pairs(const std::string& folder, const DataFiles& from = {});
 
-/// Pairs of answers are trained on as such and in no other way. Throws DataError: files of pairs are read
-/// otherwise, or others as pairs; pairs without loss masks.
+/// Checks that pairs of answers are used only with Packing::pairs. Throws DataError if files of pairs are
+/// read with another packing, if other files are read as pairs, or if pairs have no loss masks.
 void check_pairs(std::span<const SourceFile> files, Packing packing);
 
-/// The checksum (128-bit XXH3, in hex) that the `dataset.json` beside a file of tokens, its index or its mask
-/// has of it; none: it has none, or there is no such file. Throws DataError: it is broken.
+/// Returns the checksum (128-bit XXH3, in hex) that the `dataset.json` beside `path` records for it. `path`
+/// is a token file, its index or its mask. None if nothing is recorded. Throws DataError if dataset.json is
+/// invalid.
 std::optional<std::string> dataset_checksum(const std::string& path, const DataFiles& from = {});
 
-/// That of the training data. Throws DataError when its sources, or with `validates` these and the validation
-/// data, were made by different tokenizers.
+/// Returns the tokenizer of the training data. Throws DataError if its sources were made by different
+/// tokenizers. `validates`: the validation data is checked too.
 std::optional<DatasetTokenizer> check_one_tokenizer(const DataOptions& data, std::int64_t vocab,
                                                     bool validates, const DataFiles& from = {});
 

@@ -10,7 +10,7 @@
 namespace trainerd::io {
 namespace {
 
-/// Of the documents of one file.
+/// Chooses the validation documents of one file.
 class DocumentSplit {
  public:
   DocumentSplit(const std::string& path, double fraction)
@@ -31,7 +31,7 @@ class DocumentSplit {
 
 namespace {
 
-/// Calls `visit(document)` for those of a file that are of `part`.
+/// Calls `visit(document)` for the file's documents that belong to `part`.
 template <class Visit>
 void each_chosen(const SourceFile& file, DataPart part, double fraction, const Visit& visit) {
   const DocumentSplit split(file.path, fraction);

@@ -11,32 +11,32 @@
 
 namespace trainerd::io {
 
-/// Which documents of the files a stream of tokens is made of.
+/// The documents that belong to a stream of tokens.
 enum class DataPart : unsigned char { all, training, validation };
 
-/// Tokens that follow each other in a file and in the stream.
+/// A run of tokens that is contiguous in a file and in the stream.
 struct Stretch {
-  std::int64_t first = 0;  ///< the stream's position
+  std::int64_t first = 0;  ///< position in the stream
   std::size_t file = 0;
-  std::int64_t begin = 0;  ///< the file's position
+  std::int64_t begin = 0;  ///< position in the file
   std::int64_t tokens = 0;
 
   bool operator==(const Stretch&) const = default;
 };
 
-/// Whether a document is for validation: a fraction of all are, by a hash of the document's number in its
-/// file and the file's name without its folder. So it does not depend on the other documents or files, nor on
-/// the job's seed.
+/// Returns whether a document belongs to the validation set, to which `fraction` of all documents belong. The
+/// choice is a hash of the document's number in its file and the file's name without its folder. It does not
+/// depend on other documents, other files or the job's seed.
 bool is_validation_document(const std::string& path, std::int64_t document, double fraction);
 
-/// Calls `visit` for every document of the same stream, in order, with its place there. Throws DataError for
-/// a file that does not say where its documents begin, which says that `key` needs it.
+/// Calls `visit` for every document of the stream, in order, with its position in the stream. Throws
+/// DataError for a file without an index; the message names `key` as the reason.
 void each_document_of(std::span<const SourceFile> files, DataPart part, double fraction, const char* key,
                       const std::function<void(std::int64_t position, std::int64_t tokens)>& visit);
 
-/// The stream that the files make, one after the other: of all tokens, or of the documents of one part. A
-/// split has about 2 x fraction x documents stretches of 32 bytes. Throws DataError for a file that does not
-/// say where its documents begin, where `part` is not all.
+/// Returns the stream of `files`, in order: all tokens, or the documents of one part. A split has about 2 x
+/// fraction x documents stretches of 32 bytes each. Throws DataError for a file without an index, unless
+/// `part` is all.
 std::vector<Stretch> stretches_of(std::span<const SourceFile> files, DataPart part, double fraction);
 
 }  // namespace trainerd::io

@@ -9,15 +9,15 @@
 
 namespace trainerd::io {
 
-/// Open descriptors of many files, the least recently used closed beyond a limit, or earlier when the process
-/// has no more. Allocates at construction only. For one thread.
+/// Open descriptors of many files. Closes the least recently used one beyond `limit`, or earlier when the
+/// process runs out of descriptors. Allocates at construction only. For one thread.
 class FdCache {
  public:
   static constexpr std::size_t kOpenFiles = 64;
   explicit FdCache(std::size_t files, std::size_t limit = kOpenFiles);
 
-  /// The descriptor of file number `file`, good until the next call. Opens it when it is closed. Throws
-  /// DataError when it vanished or no longer has `bytes` bytes.
+  /// Returns the descriptor of file number `file`, valid until the next call. Opens the file if it is closed.
+  /// Throws DataError if the file is gone or no longer has `bytes` bytes.
   int get(std::size_t file, const std::string& path, std::int64_t bytes);
 
  private:

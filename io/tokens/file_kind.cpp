@@ -22,7 +22,7 @@ struct Magic {
   const char* remedy;
 };
 
-// With enough bytes of what follows a number of printable letters, that a text does not start so.
+// Each is long enough, or has enough non-printable bytes, that text does not start with it.
 constexpr std::array kMagics{
     Magic{"\x28\xb5\x2f\xfd"sv, 0, "a zstd-compressed file", kUnpack},
     Magic{"\xfd"
@@ -66,30 +66,30 @@ T number_at(std::span<const std::byte> head, std::size_t offset) {
   return value;
 }
 
-// Two bytes of magic may be a token id: the method, flags and operating system must be valid too (RFC 1952,
+// Two magic bytes may also be a token id, so method, flags and operating system must be valid too (RFC 1952,
 // section 2.3).
 bool is_gzip(std::span<const std::byte> head) {
   return starts_with(head, 0, "\x1f\x8b\x08"sv) && head.size() >= 10 && (byte_at(head, 3) & 0xe0u) == 0 &&
          (byte_at(head, 9) <= 13 || byte_at(head, 9) == 255);
 }
 
-// No magic number: the length of a JSON object, and its first bytes.
+// safetensors has no magic number: checks the length of its JSON header and the first bytes of it.
 bool is_safetensors(std::span<const std::byte> head, std::int64_t file_bytes) {
   const auto length = number_at<std::uint64_t>(head, 0);
   return starts_with(head, 8, "{\""sv) && length >= 2 && length <= static_cast<std::uint64_t>(file_bytes) - 8;
 }
 
-// Arrow's stream format, which Hugging Face data sets are kept in: a marker, then the length of a schema
-// message.
+// Arrow's stream format (used by Hugging Face data sets) has a marker, then the length of a schema message.
 bool is_arrow_stream(std::span<const std::byte> head) {
   const auto length = number_at<std::int32_t>(head, 4);
   return starts_with(head, 0, "\xff\xff\xff\xff"sv) && length > 0 && length < (1 << 24) && length % 8 == 0;
 }
 
-// Shorter ones may be numbers by chance.
+// Shorter data may be numbers that look like text by chance.
 constexpr std::size_t kMinText = 64;
 
-// Length of the UTF-8 sequence at the start; 0 for none. A sequence that the end cuts short counts as one.
+// Returns the length of the UTF-8 sequence at the start; 0 if invalid. A sequence that is cut off by the end
+// of `bytes` is valid.
 std::size_t utf8_length(std::span<const std::byte> bytes) {
   const unsigned first = byte_at(bytes, 0);
   if (first < 0x80) return 1;

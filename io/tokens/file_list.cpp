@@ -21,7 +21,7 @@ fs::file_status status_of(const fs::path& path) {
   return fs::status(path, error);  // follows links; "not found" on any error
 }
 
-// Names in a directory, sorted by bytes.
+// Returns the names in a directory, sorted by bytes.
 std::vector<std::string> names_in(const fs::path& directory) {
   std::error_code error;
   std::vector<std::string> names;
@@ -47,7 +47,7 @@ void collect_below(const fs::path& directory, std::vector<std::string>& files) {
 
 bool is_pattern(const std::string& name) { return name.find_first_of("*?[") != std::string::npos; }
 
-// Adds what the names from `at` on match below `base`.
+// Appends the files below `base` that match the names of the pattern from index `at` on.
 void match(const fs::path& base, const std::vector<std::string>& names, std::size_t at,
            std::vector<std::string>& files) {
   if (at == names.size()) {
@@ -63,7 +63,7 @@ void match(const fs::path& base, const std::vector<std::string>& names, std::siz
   }
   const fs::path directory = base.empty() ? fs::path(".") : base;
   if (status_of(directory).type() != fs::file_type::directory) return;
-  if (name == "**") match(base, names, at + 1, files);  // no directory at all
+  if (name == "**") match(base, names, at + 1, files);  // `**` may match no directory
   for (const std::string& entry : names_in(directory)) {
     const fs::path path = base / entry;
     if (name == "**") {
@@ -94,8 +94,8 @@ std::vector<std::string> names_of_key(const std::string& key) {
   return names;
 }
 
-// Whether names from `of` on match those of the pattern from `at` on; those that are left are of files below
-// a directory that matches.
+// Returns true if names[of...] match pattern[at...]. When the pattern ends first, it has matched a directory
+// and the remaining names are below it.
 bool matches(const std::vector<std::string>& pattern, std::size_t at, const std::vector<std::string>& names,
              std::size_t of) {
   if (at == pattern.size()) return true;
@@ -109,7 +109,7 @@ bool matches(const std::vector<std::string>& pattern, std::size_t at, const std:
   return here && matches(pattern, at + 1, names, of + 1);
 }
 
-/// Objects that an s3:// path stands for, and whether it is the name of one.
+/// Returns the objects that an s3:// path stands for, and whether the path is the key of a single object.
 std::pair<std::vector<std::string>, bool> objects_of(const std::string& path, const DataFiles& from) {
   if (!path.ends_with('/') && from.exists(path)) return {{path}, true};
   const std::size_t special = path.find_first_of("*?[");
@@ -120,7 +120,7 @@ std::pair<std::vector<std::string>, bool> objects_of(const std::string& path, co
                              parse_s3(path).key + "/\": check bucket and key");
     return {std::move(below), false};
   }
-  // Of all that begins as the pattern does before its first special name.
+  // Lists all keys with the pattern's prefix up to its first name with a special character, and filters them.
   const std::vector<std::string> pattern = names_of_key(parse_s3(path).key);
   std::vector<std::string> found;
   for (std::string& uri : from.list_objects(path.substr(0, path.rfind('/', special) + 1)))
@@ -128,7 +128,7 @@ std::pair<std::vector<std::string>, bool> objects_of(const std::string& path, co
   return {std::move(found), false};
 }
 
-// One file by two names is one file.
+// Two names of one file have the same identity.
 std::string identity_of(const std::string& path) {
   if (is_s3(path)) return path;
   std::error_code error;

@@ -9,17 +9,16 @@ namespace trainerd::io {
 
 struct ListedFile {
   std::string path;
-  bool named =
-      false;  ///< given by its own name, so that it must hold something; others may be empty and are skipped
+  bool named = false;  ///< given by its own name: it must not be empty; other empty files are skipped
 };
 
-/// The files that `paths` stand for, each once (two names of one file too), in the order of `paths` and
-/// sorted by bytes within one of them. A path is a file, a directory (every regular file at any depth below
-/// it) or, if nothing of that name exists, a pattern: `*`, `?` and `[]` match within one name and, as in a
-/// shell, no leading dot; a name `**` matches any number of directories. A directory that a pattern matches
-/// stands for its files. Links to directories are not followed downwards, so there are no loops. At s3://
-/// what lies between slashes of a key is a name, and what keys have before a slash a directory. Throws
-/// DataError: no such file, a pattern without a match, a device or pipe; what the store says.
+/// Expands `paths` to files. Each file appears once, also if it has two names. Files keep the order of
+/// `paths` and are sorted by bytes within one path. A path is a file, a directory (all regular files below
+/// it) or, if nothing has that name, a pattern. In a pattern `*`, `?` and `[]` match within one name and no
+/// leading dot, as in a shell; a name `**` matches any number of directories. A matched directory stands for
+/// its files. Links to directories are not followed during the descent, so there are no loops. In s3:// keys
+/// the parts between slashes are names and a prefix that ends at a slash is a directory. Throws DataError: no
+/// such file, a pattern without a match, a device or pipe, an error of the store.
 std::vector<ListedFile> list_files(const std::vector<std::string>& paths, const DataFiles& from = {});
 
 }  // namespace trainerd::io

@@ -31,10 +31,11 @@ struct Description {
   IdScan ids;
   MaskScan mask;
   std::string first_line;
-  std::vector<std::int64_t> document_tokens;  ///< of each document, where an index says them
+  std::vector<std::int64_t> document_tokens;  ///< per document, if there is an index
 };
 
-// Printable: control characters and bytes beyond ASCII that a terminal may not like are shown as \x..
+// Returns the start of the first line. Control characters and non-ASCII bytes are shown as \x.. for
+// terminals.
 std::string printable(std::span<const std::byte> bytes) {
   std::string text;
   for (const std::byte byte : bytes) {
@@ -65,7 +66,7 @@ Description describe_file(const std::string& path, const InspectOptions& options
   return d;
 }
 
-// Adds each file's ids, read whole or in samples.
+// Scans the ids and masks of each file, whole or in samples.
 void scan_files(std::vector<Description>& described, const InspectOptions& options) {
   std::vector<SourceFile> files;
   std::vector<std::int64_t> sizes;
@@ -91,7 +92,7 @@ std::string largest_text(const IdScan& ids, std::int64_t tokens) {
   return text;
 }
 
-// "37.5% of tokens count".
+// Text like "37.5% of tokens count"; empty if no file has a mask.
 std::string masked_text(const std::vector<Description>& files) {
   MaskScan sum;
   std::int64_t tokens = 0, masked = 0;
@@ -109,7 +110,7 @@ std::string masked_text(const std::vector<Description>& files) {
   return text;
 }
 
-/// By nearest rank.
+/// Percentiles by nearest rank.
 struct Lengths {
   std::int64_t min, median, p99, max;
 };
@@ -123,7 +124,7 @@ Lengths lengths_of(std::vector<std::int64_t> lengths) {
   return {at(0), at(0.5), at(0.99), at(1)};
 }
 
-// "98.7% of 1,234 samples of 2,048 predict a token; 12 documents are cut".
+// Text like "98.70% of the places of 1234 samples count, 12 documents are cut".
 std::string fullness_text(std::int64_t predicted, std::int64_t samples, std::int64_t seq_len,
                           std::int64_t cut) {
   const double places = static_cast<double>(samples) * static_cast<double>(seq_len);
@@ -131,7 +132,7 @@ std::string fullness_text(std::int64_t predicted, std::int64_t samples, std::int
                      places > 0 ? 100 * static_cast<double>(predicted) / places : 0.0, samples, cut);
 }
 
-// Documents one behind the other, whose first tokens do not count where attention stays inside them.
+// For concatenated documents. With attention inside documents the first token of each does not count.
 std::string concatenated_text(const std::vector<std::int64_t>& lengths, std::int64_t seq_len) {
   const std::int64_t tokens = std::accumulate(lengths.begin(), lengths.end(), std::int64_t{0});
   const std::int64_t samples = std::max<std::int64_t>(0, tokens - 1) / seq_len;
@@ -155,7 +156,7 @@ std::string packed_text(const std::vector<std::int64_t>& lengths, std::int64_t s
   return fullness_text(packed.predicted(), packed.count(), seq_len, packed.cut_documents());
 }
 
-// The first tokens of the first document that has any.
+// Returns the first tokens of the first non-empty document.
 std::vector<std::int32_t> first_tokens(const std::vector<Description>& files) {
   for (const Description& d : files) {
     if (d.file.layout.tokens == 0) continue;
@@ -170,7 +171,7 @@ std::vector<std::int32_t> first_tokens(const std::vector<Description>& files) {
   return {};
 }
 
-/// Lines for people, and the same as a JSON object.
+/// Output lines, and the same facts as a JSON object.
 class Report {
  public:
   explicit Report(const std::string& path) : text_(path + "\n") { json_["path"] = path; }
@@ -279,7 +280,7 @@ Inspection inspect_data(const std::string& path, const InspectOptions& options) 
   base::check(options.format != DataFormat::synthetic, "synthetic data has no files to look at");
   Inspection inspection;
   std::vector<Description> described;
-  // A Megatron index beside its data is looked at with it, whatever the other files are.
+  // A Megatron index is read together with its data, whatever format the other files have.
   const DataFiles& from = options.files;
   for (const ListedFile& listed :
        list_data({megatron_data_path(path, from)}, options.format.value_or(DataFormat::tokens), from)) {

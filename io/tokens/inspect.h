@@ -14,44 +14,44 @@
 
 namespace trainerd::io {
 
-/// A line about the data: its name, its key in JSON, and its value.
+/// One line of output: its label, its JSON key and its value.
 struct ShownLine {
   std::string name, key, value;
 };
 
 struct InspectOptions {
-  /// None: of each file by its header or name (`*.bin` is tokens), or tokens with `dtype`.
+  /// None: the format of each file follows from its header, `dtype` (tokens) or name (`*.bin` is tokens).
   std::optional<DataFormat> format;
   TokenType dtype = TokenType::automatic;
-  std::int64_t vocab = 0;  ///< ids must be less; 0: any
-  bool all = false;        ///< read the files whole, not samples of them
+  std::int64_t vocab = 0;  ///< ids must be smaller; 0: no limit
+  bool all = false;        ///< read whole files instead of samples
   int threads = 1;
-  std::int64_t seq_len = 0;  ///< say how full samples of it are by DataOptions::packing; 0: do not
-  DataFiles files = {};      ///< what opens them
-  /// Given what dataset.json says of the tokenizer and the first tokens of the first document: lines to
-  /// print.
+  std::int64_t seq_len = 0;  ///< sequence length to report packing for; 0: none
+  DataFiles files = {};      ///< opens the files
+  /// Makes additional lines from the tokenizer that dataset.json records and the first tokens of the first
+  /// document.
   using Show = std::function<std::vector<ShownLine>(const std::optional<DatasetTokenizer>&,
                                                     std::span<const std::int32_t>)>;
   Show show = {};
 };
 
 struct Inspection {
-  std::string text;                   ///< for people
-  std::string json;                   ///< one object
-  std::vector<std::string> problems;  ///< one for each file that a run would refuse, naming it
+  std::string text;                   ///< human-readable
+  std::string json;                   ///< one JSON object
+  std::vector<std::string> problems;  ///< one per file that a run would refuse, with its name
 };
 
-/// What `trainerd data inspect PATH` prints about a file, a directory or a pattern: format, tokens, bytes per
-/// token, documents, their lengths and how full samples of them are where an index says them, largest id,
-/// sizes, and for text its first line. Megatron's `c.bin` goes by the names `c` and `c.idx` too. Throws
-/// DataError: no such file, or all of them are refused.
+/// Describes a file, a directory or a pattern, for `trainerd data inspect PATH`: format, tokens, bytes per
+/// token, largest id, sizes, and the first line of text. With an index it adds documents, their lengths and
+/// how full packed samples are. `c` and `c.idx` also name Megatron's `c.bin`. Throws DataError if there is no
+/// such file or if every file is refused.
 Inspection inspect_data(const std::string& path, const InspectOptions& options);
 
-/// The format of a file that starts with `head`: by its magic number, then as the options say, then by its
-/// name.
+/// Returns the format of a file that starts with `head`: by its magic number, else by the options, else by
+/// its name.
 DataFormat format_by_head(const std::string& path, std::span<const std::byte> head,
                           const InspectOptions& options);
-/// The first kLayoutHeadBytes of a file. Throws DataError.
+/// Returns the first kLayoutHeadBytes of a file. Throws DataError.
 std::vector<std::byte> head_of_file(const std::string& path, const DataFiles& from = {});
 
 }  // namespace trainerd::io

@@ -28,7 +28,7 @@ void set_mask(SourceFile& file, const std::string& path) {
   file.mask = path;
 }
 
-// The masks of those files that have one, as files to read.
+// Returns the masks of the files that have one, as files to read.
 std::vector<SourceFile> mask_files(std::span<const SourceFile> files) {
   std::vector<SourceFile> masks;
   for (const SourceFile& file : files)
@@ -153,7 +153,7 @@ std::string check_and_hash_masks(std::span<const SourceFile> files, int threads)
   });
   Xxh3 hash;
   const auto update = [&hash](const std::string& text) { hash.update(std::as_bytes(std::span(text))); };
-  // Which of the files have one is a part of the data.
+  // The hash includes which files have a mask.
   for (const SourceFile& file : files) update(file.mask.empty() ? "none\n" : "mask\n");
   for (std::size_t i = 0; i < blocks.size(); ++i) {
     if (const std::string problem = mask_problem(masks[blocks[i].file].path, scans[i]); !problem.empty())

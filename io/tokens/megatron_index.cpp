@@ -20,7 +20,7 @@ constexpr std::uint64_t kMaxSequences = std::uint64_t{1} << 48;
 
 struct TypeCode {
   const char* name;
-  TokenType type;  ///< automatic: not read
+  TokenType type;  ///< automatic: not supported
 };
 constexpr std::array<TypeCode, 9> kTypes{{{"", TokenType::automatic},
                                           {"uint8", TokenType::uint8},
@@ -42,7 +42,7 @@ class Index {
     if (std::cmp_less(got, bytes.size()))
       throw base::data_error(path_ + ": this Megatron index was cut short; make it again");
   }
-  /// False at the end of the file.
+  /// Returns false at the end of the file.
   template <class T>
   bool read(std::int64_t offset, T& value) const {
     const std::int64_t got = file_.read(offset, std::as_writable_bytes(std::span(&value, 1)));
@@ -61,7 +61,7 @@ class Index {
   DataFile file_;
 };
 
-/// One array of an index, read in blocks.
+/// One array of an index, read block by block.
 template <class T>
 class Column {
  public:
@@ -93,7 +93,7 @@ std::string megatron_data_path(const std::string& path, const DataFiles& from) {
     std::string data = path.substr(0, path.size() - kIndexEnding.size()) + ".bin";
     return from.exists(path) ? data : path;
   }
-  // Keys that end with a slash, or have special letters, name several files.
+  // A key that ends with a slash or contains pattern characters stands for several files.
   if (is_s3(path) && (path.ends_with('/') || path.find_first_of("*?[") != std::string::npos)) return path;
   return !from.exists(path) && from.exists(path + ".idx") ? path + ".bin" : path;
 }

@@ -10,21 +10,21 @@
 
 namespace trainerd::io {
 
-/// What Megatron's index (`name.idx`) says of the tokens in `name.bin`, which have no header of their own.
+/// Contents of a Megatron index (`name.idx`). It describes the tokens in `name.bin`, which has no header.
 struct MegatronIndex {
   std::string path;
   TokenType type = TokenType::automatic;
-  std::int64_t data_bytes = 0;  ///< of `name.bin`
+  std::int64_t data_bytes = 0;  ///< size of `name.bin`
   std::int64_t sequences = 0;
   std::int64_t documents = 0;
-  DataFiles from = {};  ///< what opens it
+  DataFiles from = {};  ///< opens the index
 };
 
-/// Where the index of a token file lies: `name.idx` beside `name.bin`; empty for another name.
+/// Returns the path of a token file's index: `name.idx` for `name.bin`; empty for another name.
 std::string megatron_index_path(const std::string& data_path);
 
-/// `c.bin` for `c`, `c.bin` or `c.idx`, by which Megatron names one data set; `path` itself where there is no
-/// index of that name.
+/// Returns `c.bin` for `c`, `c.bin` or `c.idx`, the names that Megatron accepts for one data set. Returns
+/// `path` unchanged if there is no such index.
 std::string megatron_data_path(const std::string& path, const DataFiles& from = {});
 
 /// Reads an index, all integers little-endian:
@@ -36,18 +36,18 @@ std::string megatron_data_path(const std::string& path, const DataFiles& from = 
 ///  34  int32    length of each sequence in tokens
 ///      int64    offset of each sequence in bytes
 ///      int64    first sequence of each document, and S
-/// Empty when there is no such file or it has another magic number. Throws DataError naming it: a type that
-/// is no integer, another version, the older format TNTIDX, modes of sequences (S bytes more), a file that
-/// does not have 34 + 12 S + 8 D bytes.
+/// Returns none if there is no such file or if it has another magic number. Throws DataError naming it: a
+/// non-integer type, another version, the older format TNTIDX, sequence modes (S more bytes), or a file size
+/// other than 34 + 12 S + 8 D bytes.
 std::optional<MegatronIndex> read_megatron_index(const std::string& path, const DataFiles& from = {});
 
 /// A document of a data set: tokens [first, first + tokens) of its file.
 struct Document {
   std::int64_t first = 0, tokens = 0;
 };
-/// Calls `visit` for every document, in order. Reads the whole index in blocks: 12 bytes for each sequence
-/// and 8 for each document. Throws DataError naming it: sequences that do not follow each other, documents
-/// out of order, what does not end where the file of tokens ends.
+/// Calls `visit` for every document, in order. Reads the whole index in blocks: 12 bytes per sequence and 8
+/// per document. Throws DataError naming it: sequences that are not contiguous, documents that are out of
+/// order, or documents that do not cover all sequences.
 void each_document(const MegatronIndex& index, const std::function<void(const Document&)>& visit);
 
 }  // namespace trainerd::io

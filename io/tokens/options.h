@@ -7,10 +7,10 @@
 namespace trainerd::io {
 
 enum class DataFormat : std::uint8_t { text, tokens, synthetic };
-/// Type of the ids in a token file. automatic: as the file's header or the index beside it says. The last
-/// three are an index's alone.
+/// Type of the ids in a token file. automatic: taken from the file's header or its index. int8 and int16
+/// occur only with an index.
 enum class TokenType : std::uint8_t { automatic, uint8, uint16, int32, uint32, int8, int16, int64 };
-/// Bytes of an id; not of `automatic`.
+/// Bytes per id; not defined for `automatic`.
 constexpr std::int64_t width_of(TokenType type) {
   switch (type) {
     case TokenType::uint8:
@@ -22,33 +22,33 @@ constexpr std::int64_t width_of(TokenType type) {
   }
 }
 
-/// What a resumed run does when its training data is not the checkpoint's.
+/// What a resumed run does when its training data differs from the checkpoint's.
 enum class DataChange : std::uint8_t { refuse, go_on };
 
-/// What a run does whose data was made by another tokenizer file than its model's.
+/// What a run does when its data was made with another tokenizer file than its model's.
 enum class OtherTokenizer : std::uint8_t { refuse, allow };
 
 /// One source of a blend.
 struct DataSource {
   std::vector<std::string> path;       ///< as DataOptions::train
   double weight = 0;                   ///< more than 0, in any unit
-  double epochs = 0;                   ///< passes over it at most; 0: any number
-  std::int64_t tokens = 0;             ///< of it at most; 0: any number
+  double epochs = 0;                   ///< most passes over it; 0: no limit
+  std::int64_t tokens = 0;             ///< most tokens taken from it; 0: no limit
   std::vector<std::string> mask = {};  ///< as DataOptions::mask
 
   bool operator==(const DataSource&) const = default;
 };
 
-/// How documents become samples: as they follow each other, each sample as full of whole documents as they
-/// allow, or each a pair of them (see packing.h).
+/// How documents become samples: concatenated and cut, packed so that few documents are cut, or one pair of
+/// documents per sample (see packing.h).
 enum class Packing : std::uint8_t { concatenate, best_fit, pairs };
 
-/// Validation data with a loss of its own.
+/// Validation data with its own loss.
 struct ValidationSet {
-  std::string name;               ///< of its loss, wherever it is shown
+  std::string name;               ///< names its loss in all output
   std::vector<std::string> path;  ///< as DataOptions::train
   std::vector<std::string> mask = {};
-  std::int64_t batches = 0;  ///< global batches of an evaluation; 0: evaluate.batches
+  std::int64_t batches = 0;  ///< global batches per evaluation; 0: evaluate.batches
 
   bool operator==(const ValidationSet&) const = default;
 };
@@ -56,38 +56,38 @@ struct ValidationSet {
 struct DataOptions {
   /// Files, directories (every regular file below, in sorted order) or glob patterns.
   std::vector<std::string> train;
-  std::vector<DataSource> sources = {};        ///< in place of `train`: a blend
-  std::vector<std::string> valid;              ///< the short form of one set without a name
-  std::vector<ValidationSet> valid_sets = {};  ///< beside it, or alone
-  /// Loss masks of `train` and of `valid`, one for each file of tokens, in their order (see mask_files.h).
-  /// Without: of token files what their dataset.json says.
+  std::vector<DataSource> sources = {};        ///< a blend, used instead of `train`
+  std::vector<std::string> valid;              ///< short form of one set without a name
+  std::vector<ValidationSet> valid_sets = {};  ///< in addition to `valid`, or instead of it
+  /// Loss masks of `train` and `valid`: one per token file, in their order (see mask_files.h). If empty, the
+  /// dataset.json of token files decides.
   std::vector<std::string> mask = {}, valid_mask = {};
   Packing packing = Packing::concatenate;
-  /// Attention stays inside documents, of which a sample has at most `max_documents`.
+  /// Attention stays inside documents. A sample then has at most `max_documents` documents.
   bool document_mask = false;
-  std::int64_t max_documents = 0;  ///< the job's default is made of seq_len
-  bool reset_positions = false;    ///< positions begin anew with each document
-  /// Token that ends a document, for files without an index; kNoToken: they do not say.
+  std::int64_t max_documents = 0;  ///< the job's default depends on seq_len
+  bool reset_positions = false;    ///< positions restart at 0 in each document
+  /// Token that ends a document, for files without an index; kNoToken: none.
   std::int64_t end_token = kNoToken;
   static constexpr std::int64_t kNoToken = -1;
-  double valid_fraction = 0;  ///< in place of `valid`: of the training data's documents
+  double valid_fraction = 0;  ///< instead of `valid`: fraction of the training documents
   DataFormat format = DataFormat::text;
-  std::string tokenizer = "bytes";  ///< for `text`: one token a byte
+  std::string tokenizer = "bytes";  ///< for `text`: one token per byte
   TokenType dtype = TokenType::automatic;
   DataChange on_change = DataChange::refuse;
   OtherTokenizer other_tokenizer = OtherTokenizer::refuse;
-  std::int64_t prefetch = 16;  ///< microbatches that each rank reads ahead; 0: none
-  /// Where blocks of objects at s3:// are kept on this node; empty: default_cache_directory().
+  std::int64_t prefetch = 16;  ///< microbatches that each rank reads ahead; 0: no prefetch
+  /// Directory on this node that caches blocks of s3:// objects; empty: default_cache_directory().
   std::string cache_directory = {};
-  std::int64_t cache_bytes = std::int64_t{8} << 30;  ///< of them at most; 0: none are kept
+  std::int64_t cache_bytes = std::int64_t{8} << 30;  ///< most bytes in the cache; 0: no cache
 
   bool operator==(const DataOptions&) const = default;
 };
 
-/// Name of the set that `valid`, `valid_fraction` or synthetic tokens are, beside others.
+/// Name of the set made by `valid`, `valid_fraction` or synthetic tokens, if there are other sets too.
 inline constexpr const char* kUnnamedSet = "valid";
-/// All validation sets of a job: first the one without a name, where there is one, which has no `path` where
-/// it is not of `valid`; then the others. Each has a name where there are several or it was given one.
+/// Returns all validation sets of a job, the unnamed set first. Its `path` is empty unless it comes from
+/// `valid`. If there are named sets, it gets the name kUnnamedSet.
 std::vector<ValidationSet> validation_sets(const DataOptions& data);
 
 }  // namespace trainerd::io

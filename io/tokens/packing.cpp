@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::uint32_t kNone = std::numeric_limits<std::uint32_t>::max();
 
-/// A set of small numbers that finds its least one not below another: a tree of 64-bit words.
+/// A set of small numbers, stored as a tree of 64-bit words, with fast lookup of the next larger element.
 class OrderedSet {
  public:
   explicit OrderedSet(std::size_t numbers) {
@@ -37,7 +37,7 @@ class OrderedSet {
       number /= 64;
     }
   }
-  /// kNone where there is none.
+  /// Returns the smallest element that is at least `number`; kNone if there is none.
   std::size_t at_least(std::size_t number) const {
     for (std::size_t l = 0; l < levels_.size(); ++l, number = number / 64 + 1) {
       if (number / 64 >= levels_[l].size()) return kNone;
@@ -55,7 +55,7 @@ class OrderedSet {
   std::vector<std::vector<std::uint64_t>> levels_;
 };
 
-/// Sequences that have room, by how much: the last that came to an amount is the first to be taken.
+/// Sequences with free room, grouped by room. Within a group the last one added is taken first.
 class OpenBins {
  public:
   explicit OpenBins(std::size_t most_room) : rooms_(most_room + 1), last_(most_room + 1, kNone) {}
@@ -67,7 +67,7 @@ class OpenBins {
     next_[bin] = std::exchange(last_[room], bin);
     rooms_.insert(room);
   }
-  /// Takes out a sequence of the least room that is enough, and says how much that is; kNone: there is none.
+  /// Removes a sequence with the least room that is enough; returns it and its room. kNone if there is none.
   std::pair<std::uint32_t, std::size_t> take(std::size_t enough) {
     const std::size_t room = rooms_.at_least(enough);
     if (room == kNone) return {kNone, 0};
@@ -78,7 +78,7 @@ class OpenBins {
 
  private:
   OrderedSet rooms_;
-  std::vector<std::uint32_t> last_, next_;  ///< by room, by sequence
+  std::vector<std::uint32_t> last_, next_;  ///< per room, per sequence
 };
 
 }  // namespace
@@ -150,10 +150,10 @@ void PackedSequences::add_document(std::int64_t position, std::int64_t tokens, s
   }
 }
 
-/// Pieces by falling length; those of the same length in an order of the key.
+/// Returns the pieces by descending length. Pieces of equal length are shuffled by the key.
 std::vector<std::uint32_t> PackedSequences::longest_first(const Options& options) const {
   const auto longest = static_cast<std::size_t>(options.seq_len) + 1;
-  std::vector<std::uint32_t> end(longest + 2, 0);  // by length, in `order`
+  std::vector<std::uint32_t> end(longest + 2, 0);  // per length, its end in `order`
   for (const std::uint32_t tokens : tokens_) ++end[tokens];
   for (std::size_t length = longest; length-- > 0;) end[length] += end[length + 1];
   std::vector<std::uint32_t> order(tokens_.size()), seen(longest + 1, 0);
@@ -166,12 +166,12 @@ std::vector<std::uint32_t> PackedSequences::longest_first(const Options& options
   return order;
 }
 
-/// The number of the sequence that each piece is in.
+/// Returns the number of the sequence that holds each piece.
 std::vector<std::uint32_t> PackedSequences::pack(const Options& options) {
   const auto most_room = static_cast<std::size_t>(options.seq_len) + 1;
   OpenBins open(most_room);
   std::vector<std::uint32_t> bin_of(tokens_.size());
-  std::vector<std::uint32_t> pieces_in;  // by sequence, where their number is limited
+  std::vector<std::uint32_t> pieces_in;  // per sequence, if their number is limited
   for (const std::uint32_t piece : longest_first(options)) {
     const std::size_t tokens = tokens_[piece];
     auto [bin, room] = open.take(tokens);
@@ -183,7 +183,7 @@ std::vector<std::uint32_t> PackedSequences::pack(const Options& options) {
     bin_of[piece] = bin;
     room -= tokens;
     const bool closed = options.most_pieces > 0 && ++pieces_in[bin] == options.most_pieces;
-    // No piece has fewer than two tokens.
+    // Every piece has at least two tokens, so less room is useless.
     if (room < 2) continue;
     if (closed) ++limited_;
     else open.put(bin, room);
@@ -192,7 +192,7 @@ std::vector<std::uint32_t> PackedSequences::pack(const Options& options) {
 }
 
 void PackedSequences::number_sequences(std::vector<std::uint32_t> bin_of) {
-  std::vector<std::uint32_t> number;  // by bin, in the order of their first pieces
+  std::vector<std::uint32_t> number;  // per bin, in the order of first pieces
   for (std::uint32_t& bin : bin_of) {
     if (bin >= number.size()) number.resize(std::size_t{bin} + 1, kNone);
     if (number[bin] == kNone) {

@@ -14,42 +14,42 @@ struct PackedPiece {
   bool operator==(const PackedPiece&) const = default;
 };
 
-/// Documents packed into sequences of seq_len + 1 tokens (seq_len are predicted), so that no document
-/// is cut without need: best-fit decreasing, after Ding et al., "Fewer Truncations Improve Language Modeling"
-/// (2024), section 3. A longer document gives whole sequences, of which each begins with the last token of
-/// the one before it, so that every token but a document's first is predicted once; what is left of it is
-/// packed as a short document is: longest first, into the fullest sequence that has room for it.
+/// Packs documents into sequences of seq_len + 1 tokens (seq_len predictions) and cuts as few as possible:
+/// best-fit decreasing, after Ding et al., "Fewer Truncations Improve Language Modeling" (2024), section 3. A
+/// longer document fills whole sequences. Each of these begins with the last token of the one before it, so
+/// every token except a document's first is predicted once. The rest is packed like a short document. Pieces
+/// are placed longest first, each into the fullest sequence that has room for it.
 ///
-/// A function of the documents' lengths and the options alone. Sequences are numbered by the first document
-/// that they hold; their pieces are in the order of the stream. Keeps 16 bytes for each piece and 8 for each
-/// sequence, and takes 24 for each piece at construction.
+/// The result depends only on the documents' lengths and the options. Sequences are numbered by the first
+/// document that they hold; their pieces are in stream order. Keeps 16 bytes per piece and 8 per sequence,
+/// and takes 24 bytes per piece during construction.
 class PackedSequences {
  public:
   struct Options {
     std::int64_t seq_len = 0;
-    std::int64_t most_pieces = 0;  ///< of a sequence; 0: any number
-    std::uint64_t key = 0;         ///< shuffles documents of the same length
+    std::int64_t most_pieces = 0;  ///< most pieces per sequence; 0: no limit
+    std::uint64_t key = 0;         ///< shuffles documents of equal length
   };
   using Visit = std::function<void(std::int64_t position, std::int64_t tokens)>;
-  /// `each_document` calls what it is given for every document of the stream, in order. Documents of fewer
-  /// than two tokens have nothing to predict and are left out. Throws DataError for more pieces than 32 bits
-  /// count.
+  /// `each_document` must call its argument for every document of the stream, in order. Documents of fewer
+  /// than two tokens have no prediction and are skipped. Throws DataError if the number of pieces exceeds 32
+  /// bits.
   PackedSequences(const std::function<void(const Visit&)>& each_document, const Options& options);
-  /// Each sequence is two documents that follow each other, in the order of the stream. Throws DataError: an
-  /// odd number of documents, one of fewer than two tokens, two that have more than seq_len + 1 together.
+  /// Makes one sequence of each pair of consecutive documents, in stream order. Throws DataError for an odd
+  /// number of documents, a document of fewer than two tokens, or a pair of more than seq_len + 1 tokens.
   static PackedSequences of_pairs(const std::function<void(const Visit&)>& each_document,
                                   std::int64_t seq_len);
 
   std::int64_t count() const { return static_cast<std::int64_t>(first_.size()) - 1; }
-  /// Of sequence `number`, less than count().
+  /// Returns the pieces of sequence `number`, in [0, count()).
   void pieces_of(std::int64_t number, std::vector<PackedPiece>& pieces) const;
-  /// Of all sequences.
+  /// Number of pieces in all sequences.
   std::int64_t pieces() const { return static_cast<std::int64_t>(position_.size()); }
-  /// Tokens that are predicted, of count() x seq_len.
+  /// Number of predicted tokens, at most count() x seq_len.
   std::int64_t predicted() const { return predicted_; }
-  /// Documents that are in more than one piece.
+  /// Number of documents that are split into several pieces.
   std::int64_t cut_documents() const { return cut_documents_; }
-  /// Sequences that have `most_pieces` and room for another.
+  /// Number of sequences with `most_pieces` pieces and room for another piece.
   std::int64_t limited() const { return limited_; }
 
  private:
@@ -59,11 +59,11 @@ class PackedSequences {
   std::vector<std::uint32_t> pack(const Options& options);
   void number_sequences(std::vector<std::uint32_t> bin_of);
 
-  // By piece, in the order of the stream.
+  // One entry per piece, in stream order.
   std::vector<std::int64_t> position_;
   std::vector<std::uint32_t> tokens_;
-  std::vector<std::uint32_t> pieces_;  ///< by sequence
-  std::vector<std::int64_t> first_;    ///< of each sequence in `pieces_`, and their number
+  std::vector<std::uint32_t> pieces_;  ///< piece numbers, grouped by sequence
+  std::vector<std::int64_t> first_;    ///< per sequence, its first entry in `pieces_`; then their number
   std::int64_t predicted_ = 0, cut_documents_ = 0, limited_ = 0;
 };
 

@@ -13,7 +13,7 @@ constexpr std::uint64_t mix(std::uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// Luby and Rackoff need four rounds; small halves mix less in each, so there are eight.
+// Luby and Rackoff need four rounds. Small halves mix less per round, so eight are used.
 constexpr int kRounds = 8;
 
 }  // namespace
@@ -21,10 +21,10 @@ constexpr int kRounds = 8;
 std::uint64_t permute_index(std::uint64_t p, std::uint64_t n, std::uint64_t key) {
   base::check(p < n, "permute_index: the place lies outside the permutation");
   if (n == 1) return 0;
-  const int half =
-      (static_cast<int>(std::bit_width(n - 1)) + 1) / 2;  // the network permutes [0, 4^half), less than 4 n
+  const int half = (static_cast<int>(std::bit_width(n - 1)) + 1) /
+                   2;  // the network permutes [0, 4^half), and 4^half < 4 n
   const std::uint64_t mask = (std::uint64_t{1} << half) - 1;
-  // Cycle walking: following the cycle of a permutation of the larger set until it re-enters [0, n) is a
+  // Cycle walking: repeats a permutation of the larger set until the value falls into [0, n). The result is a
   // permutation of [0, n).
   do {
     std::uint64_t left = p >> half, right = p & mask;

@@ -20,19 +20,19 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::int64_t kMaxBlockBytes = 64 << 10, kMinBlockBytes = 4 << 10;
-constexpr std::int64_t kSampleBytes = 256 << 20;  // in all
+constexpr std::int64_t kSampleBytes = 256 << 20;  // of all files
 constexpr std::int64_t kMaxPerFile = 64 << 20;
-constexpr std::int64_t kMinBlocks = 3;  // of a file: first, middle, last
+constexpr std::int64_t kMinBlocks = 3;  // per file: first, middle, last
 constexpr std::int64_t kAlignment = 4;  // the widest token
 constexpr std::int64_t kWholeBlockBytes = 4 << 20;
 constexpr std::size_t kBlocksPerTask = 16;                // of one file, read through one descriptor
-constexpr std::int64_t kIdLimit = std::int64_t{1} << 31;  // of every vocabulary
-// Fewer numbers may be 0 by chance.
+constexpr std::int64_t kIdLimit = std::int64_t{1} << 31;  // of any vocabulary
+// With fewer numbers every second one may be 0 by chance.
 constexpr std::int64_t kMinForHalves = 64;
 
 std::int64_t aligned(std::int64_t offset) { return offset / kAlignment * kAlignment; }
 
-/// Blocks of one file that one thread reads, [begin, end).
+/// A range of blocks of one file that one thread reads, [begin, end).
 struct Task {
   std::size_t begin, end;
 };
@@ -47,7 +47,7 @@ std::vector<Task> tasks_of(std::span<const DataBlock> blocks) {
   return tasks;
 }
 
-// An id that is negative, or too large for 32 bits, is larger than any vocabulary.
+// A negative id, or one too large for 31 bits, becomes larger than any vocabulary.
 template <class T>
 std::uint32_t id_of(const std::byte* at) {
   T token;
@@ -66,7 +66,7 @@ void scan(std::span<const std::byte> bytes, std::int64_t first, std::int64_t voc
   result.tokens = static_cast<std::int64_t>(count);
   result.largest = largest;
   if constexpr (std::is_same_v<T, std::uint16_t> || std::is_same_v<T, std::uint32_t>) {
-    std::array<std::uint32_t, 2> seen{};  // by the position's parity
+    std::array<std::uint32_t, 2> seen{};  // by parity of the position
     for (std::size_t i = 0; i + 1 < count; i += 2) seen[0] |= id(i), seen[1] |= id(i + 1);
     if (first % 2 != 0) std::swap(seen[0], seen[1]);
     result.lower_halves_zero = seen[0] == 0;
@@ -101,7 +101,7 @@ std::vector<DataBlock> sample_blocks(std::span<const std::int64_t> file_bytes) {
       continue;
     }
     const std::int64_t last = aligned(bytes - block);
-    // As a double, so that no product overflows; the last block is placed exactly.
+    // A double, so that no product overflows. The last block is placed exactly.
     const double stride = static_cast<double>(last) / static_cast<double>(count - 1);
     for (std::int64_t i = 0; i + 1 < count; ++i)
       blocks.push_back({file, aligned(static_cast<std::int64_t>(stride * static_cast<double>(i))), block});
@@ -147,7 +147,7 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
         buffer.resize(std::max(buffer.size(), static_cast<std::size_t>(blocks[at].bytes)));
         const std::span<std::byte> bytes =
             std::span(buffer).first(static_cast<std::size_t>(blocks[at].bytes));
-        // Blocks of samples lie far from each other, but where they cover the file.
+        // Sample blocks lie far from each other, unless they cover the file.
         const bool once = task.end - task.begin > 1 && blocks[task.begin].offset + blocks[task.begin].bytes !=
                                                            blocks[task.begin + 1].offset;
         const std::int64_t got =
@@ -165,7 +165,7 @@ void read_blocks(std::span<const SourceFile> files, std::span<const DataBlock> b
 IdScan scan_ids(const SourceFile& file, std::int64_t offset, std::span<const std::byte> bytes,
                 std::int64_t vocab) {
   const std::int64_t width = file.layout.token_bytes;
-  // To the first whole token of the block.
+  // Number of bytes before the block's first whole token.
   const std::int64_t skip = std::min<std::int64_t>(
       offset < file.layout.data_offset ? file.layout.data_offset - offset
                                        : (width - (offset - file.layout.data_offset) % width) % width,

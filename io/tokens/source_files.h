@@ -10,32 +10,31 @@
 
 namespace trainerd::io {
 
-/// One file of the data.
+/// One data file.
 struct SourceFile {
   std::string path;
   std::int64_t bytes = 0;
   TokenLayout layout;
-  std::string mask = {};  ///< the file of its loss mask; empty: every token counts
-  DataFiles from = {};    ///< what opens all of them
+  std::string mask = {};  ///< path of its loss mask; empty: every token counts
+  DataFiles from = {};    ///< opens the file, its index and its mask
 };
 
-/// Whether any path of the data is of an object store.
+/// Returns true if any data path is in an object store.
 bool reads_objects(const DataOptions& options);
 
-/// What `paths` list for `format`: for tokens `c.bin` for `c.idx`, and for `c` where only `c.bin` and `c.idx`
-/// exist, and without the indices (`name.idx`) that were not named themselves and whose `name.bin` is listed,
-/// and without the `dataset.json` and the loss masks (`name.mask`) of `trainerd data prepare`. Throws
-/// DataError as `list_files` does.
+/// Lists the data files of `paths`. For tokens, `c.idx` is replaced by `c.bin`, and so is `c` if only `c.bin`
+/// and `c.idx` exist. Indices beside a listed `name.bin`, loss masks (`name.mask`) and `dataset.json` are
+/// left out, unless named themselves. Throws DataError as `list_files` and `check_datasets_are_whole` do.
 std::vector<ListedFile> list_data(const std::vector<std::string>& paths, DataFormat format,
                                   const DataFiles& from = {});
 
-/// Opens a file, finds its layout, closes it. Throws DataError naming it. `options.format` is not synthetic.
-/// An empty file has no tokens, and without an index no layout.
+/// Opens a file, detects its layout and closes it. `options.format` must not be synthetic. An empty file has
+/// no tokens, and no layout unless it has an index. Throws DataError naming the file.
 SourceFile open_source_file(const std::string& path, const DataOptions& options, std::int64_t vocab,
                             const DataFiles& from = {});
 
-/// All files of `paths` that hold tokens, one after the other. Throws DataError naming the file, also one
-/// that is empty and was named itself.
+/// Opens all files of `paths` that hold tokens, in order. Throws DataError naming the file, also for an empty
+/// file that was named itself.
 std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
                                           std::int64_t vocab, const DataFiles& from = {});
 

@@ -21,7 +21,7 @@ std::string name_of_paths(const std::vector<std::string>& paths) {
   return name;
 }
 
-// Samples that a run may take of a source.
+// Returns the most samples that a run may take from a source.
 std::int64_t limit_of(const DataSource& source, std::int64_t samples, std::int64_t seq_len) {
   std::int64_t limit = BlendShare::kUnlimited;
   const auto at_most = [&limit](std::int64_t more) { limit = limit < 0 ? more : std::min(limit, more); };
@@ -84,7 +84,7 @@ std::string all_content(std::span<const SourceFacts> sources) {
 struct TokenBlend::State {
   std::vector<TokenSource> sources;
   std::vector<SourceFacts> facts;
-  std::vector<std::int64_t> taken;  ///< before the order
+  std::vector<std::int64_t> taken;  ///< at the start of the order
   std::int64_t order_start = 0;
   std::optional<Blend> blend;
 };
@@ -198,7 +198,7 @@ void TokenBlend::start_order(const DataOrder& order) {
 
 struct TokenBlend::Place {
   TokenSource& source;
-  std::int64_t cursor = 0;  ///< of the source
+  std::int64_t cursor = 0;  ///< within the source
 };
 
 TokenBlend::Place TokenBlend::place_of(std::int64_t cursor) const {

@@ -145,7 +145,7 @@ TokenLayout indexed_layout(const MegatronIndex& index, std::int64_t file_bytes, 
           .index = index};
 }
 
-// What the first numbers suggest. Ids below 65,536 leave the upper half of each 32-bit number 0.
+// Guesses the type from the first numbers. Ids below 65,536 leave the upper half of each 32-bit number 0.
 std::string guess_of(std::span<const std::byte> head) {
   const std::size_t pairs = head.size() / 4;
   bool upper_zero = pairs >= 8, lower_zero = true;
@@ -153,7 +153,7 @@ std::string guess_of(std::span<const std::byte> head) {
     upper_zero &= field<std::uint16_t>(head, 4 * i + 2) == 0;
     lower_zero &= field<std::uint16_t>(head, 4 * i) == 0;
   }
-  bool long_zero = pairs >= 16, short_zero = true;  // by 32-bit numbers
+  bool long_zero = pairs >= 16, short_zero = true;  // pairs of 32-bit numbers
   for (std::size_t i = 0; i + 1 < pairs; i += 2) {
     short_zero &= field<std::uint32_t>(head, 4 * i) == 0;
     long_zero &= field<std::uint32_t>(head, 4 * i + 4) == 0;

@@ -28,15 +28,14 @@ namespace {
 
 constexpr std::int64_t kSyntheticTokens = std::int64_t{1} << 31;
 
-// Widens `out.size()` little-endian tokens; returns the largest, so that the range check costs no second
-// pass.
+// Widens `out.size()` little-endian tokens. Returns the largest, so the range check needs no second pass.
 template <class T>
 std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   std::uint32_t largest = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
     T token;
     std::memcpy(&token, in + i * sizeof(T), sizeof(T));
-    // Negative or beyond 31 bits: larger than any vocabulary.
+    // A negative id, or one beyond 31 bits, becomes larger than any vocabulary.
     if constexpr (sizeof(T) == 8)
       if (!std::in_range<std::int32_t>(token)) token = -1;
     largest = std::max(largest, static_cast<std::uint32_t>(token));
@@ -45,10 +44,10 @@ std::uint32_t widen(const std::byte* in, std::span<std::int32_t> out) {
   return largest;
 }
 
-/// Local files are opened again and again, since they may be many; remote ones once.
+/// Local files may be many, so their descriptors are cached and reopened. Remote files stay open.
 struct OpenFiles {
   FdCache descriptors{0};
-  std::vector<DataFile> remote;  ///< by file; none: it is local
+  std::vector<DataFile> remote;  ///< per file; empty for a local file
 };
 
 void read_bytes(OpenFiles& files, std::size_t file, const std::string& path, std::int64_t file_bytes,
@@ -66,8 +65,8 @@ void read_bytes(OpenFiles& files, std::size_t file, const std::string& path, std
                     path, bytes.size(), offset, got));
 }
 
-// Its hash; empty where the files do not say it. The model needs a place for every id, also for those that no
-// document has.
+// Returns the tokenizer's hash; empty if no dataset.json records it. Throws if the model's vocabulary is
+// smaller than the tokenizer's, even if no document has the larger ids.
 std::string tokenizer_of(const std::vector<SourceFile>& files, std::int64_t vocab) {
   const auto tokenizer = dataset_tokenizer(files);
   if (!tokenizer) return "";
@@ -85,11 +84,11 @@ struct TokenSource::State {
   std::vector<SourceFile> files;
   std::vector<Stretch> stretches;
   OpenFiles opened, opened_masks;
-  std::optional<DocumentBoundaries> boundaries;  // where documents matter
-  std::optional<PackedSequences> packed;         // its pieces are the documents then
-  bool pairs = false;                            // of documents are the sequences
+  std::optional<DocumentBoundaries> boundaries;  // set if document starts are needed
+  std::optional<PackedSequences> packed;         // if set, its pieces are the documents
+  bool pairs = false;                            // each sequence is a pair of documents
   std::int64_t most_pieces = 0;
-  std::vector<PackedPiece> pieces;  // of the sample that is read
+  std::vector<PackedPiece> pieces;  // pieces of the sample being read
   std::int64_t max_documents = 0;
   std::vector<std::byte> staging;
   DataFormat format = DataFormat::text;
@@ -98,7 +97,7 @@ struct TokenSource::State {
   std::int64_t order_start = 0;
   std::uint64_t order_stream = 0;
   SampleOrder order = SampleOrder::shuffled;
-  std::string tokenizer;  // its hash, where the files say it
+  std::string tokenizer;  // hash from dataset.json, or empty
   DataPart part = DataPart::all;
   double valid_fraction = 0;
 
@@ -196,7 +195,7 @@ std::string TokenSource::fingerprint() const {
   const State& s = *state_;
   if (s.format == DataFormat::synthetic)
     return fmt::format("synthetic, vocab {}, seq_len {}", s.vocab, s.seq_len);
-  Xxh3 hash;  // of names and sizes, not of folders: data may move between a stop and a resume
+  Xxh3 hash;  // of names and sizes without folders: data may move between a stop and a resume
   for (const SourceFile& file : s.files) {
     const std::string entry =
         fmt::format("{}\n{}\n{}\n", std::filesystem::path(file.path).filename().string(), file.bytes,
@@ -258,7 +257,7 @@ void TokenSource::State::pack(std::uint64_t seed) {
 
 std::int64_t TokenSource::sample_at(std::int64_t cursor) const { return state_->sample_at(cursor); }
 
-/// The number of the sample at `cursor`, in the order of the stream.
+/// Returns the number of the sample at `cursor`, in stream order.
 std::int64_t TokenSource::State::sample_at(std::int64_t cursor) const {
   base::check(cursor >= order_start, "a cursor is not before its order's start");
   const auto n = static_cast<std::uint64_t>(samples),
@@ -323,7 +322,7 @@ void TokenSource::read_loss_weights(std::int64_t cursor, std::span<float> weight
                 });
   };
   if (!s.packed) return read_run(s.position_of(cursor) + 1, weights_S);
-  // A piece's first token is predicted by nothing of its document, or by the sequence before.
+  // The first token of a piece starts a document, or was already predicted in the sequence before.
   std::fill(weights_S.begin(), weights_S.end(), 0.0f);
   s.packed->pieces_of(s.sample_at(cursor), s.pieces);
   std::size_t first = 0;
@@ -343,7 +342,7 @@ void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std:
     std::int64_t end = 0;
     for (const PackedPiece& piece : s.pieces) {
       end += piece.tokens;
-      // Padding is a document too, where one more may be.
+      // Padding is a document too, if the limit allows one more.
       const bool more = &piece != &s.pieces.back() || std::cmp_less(s.pieces.size(), s.max_documents);
       if (more && end < s.seq_len) starts.push_back(static_cast<std::int32_t>(end));
     }
@@ -355,7 +354,7 @@ void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std:
                 s.boundaries->starts_in(file, at, tokens_S1.subspan(first, count),
                                         static_cast<std::int32_t>(first), starts);
               });
-  // What begins the sample separates nothing, nor does what comes behind it.
+  // A start at the sample's first token separates nothing; nor does one behind the sample.
   std::erase_if(starts, [&](std::int32_t start) { return start == 0 || start > s.seq_len; });
   const auto documents =
       1 + std::count_if(starts.begin(), starts.end(), [&](std::int32_t start) { return start < s.seq_len; });
@@ -368,8 +367,7 @@ void TokenSource::read_document_starts(std::int64_t cursor, std::span<const std:
   });
 }
 
-// Every token is a function of its position alone, so that neighbouring samples agree on the token they
-// share.
+// Every token depends only on its position, so neighbouring samples agree on the token they share.
 void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::int32_t> out) const {
   std::array<std::uint32_t, 4> bits{};
   for (std::size_t i = 0; i < out.size(); ++i) {
@@ -380,8 +378,8 @@ void TokenSource::State::make_synthetic(std::int64_t position, std::span<std::in
   }
 }
 
-/// Calls `visit(file, position in it, number of the first, count)` for what each file has of `count` tokens
-/// of the stream, counted from 0.
+/// Splits `count` tokens of the stream from `position` on by file. Calls `visit(file, position in the file,
+/// number of its first token within the range, count)` for each part.
 template <class Visit>
 void TokenSource::State::each_part(std::int64_t position, std::size_t count, const Visit& visit) const {
   auto stretch = std::prev(

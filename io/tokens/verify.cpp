@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t kVerifyBlockBytes = 4 << 20;
 constexpr std::size_t kHexDigits = 32;
 
-/// One file, read whole.
+/// A file that is read whole.
 struct VerifiedFile {
   std::string path, checksum, mask_checksum;
   SourceFile file;
@@ -33,8 +33,8 @@ struct VerifiedFile {
   std::vector<std::string> problems;
 };
 
-// The checksum that `path` had when `xxhsum -H2 PATH >PATH.xxh128` wrote it down; none: it is not written
-// down.
+// Returns the checksum in PATH.xxh128, as written by `xxhsum -H2 PATH >PATH.xxh128`; none if there is no such
+// file.
 std::optional<std::string> noted_checksum(const std::string& path, const DataFiles& from) {
   const std::string note = path + ".xxh128";
   const DataFile file = from.open(note);
@@ -49,7 +49,7 @@ std::optional<std::string> noted_checksum(const std::string& path, const DataFil
   return text;
 }
 
-// Reads a file in order, and gives its checksum.
+// Reads a file in order and returns its checksum.
 template <class Visit>
 std::string read_whole(const std::string& path, const DataFiles& from, std::int64_t size,
                        const Visit& visit) {
@@ -83,7 +83,7 @@ void check_noted(const std::string& path, const DataFiles& from, const std::stri
         "the data anew");
 }
 
-// That of a token file, where it has one.
+// Checks the mask of a token file, if it has one.
 void verify_mask(VerifiedFile& verified) {
   if (verified.file.layout.kind == TokenLayout::Kind::text) return;
   find_mask(verified.file);
@@ -112,7 +112,7 @@ void verify_file(VerifiedFile& verified, const InspectOptions& options) {
     data.dtype = options.dtype;
     verified.file = open_source_file(verified.path, data, options.vocab, options.files);
   });
-  // What cannot be read as data has no ids, and no checksum that is worth a note.
+  // Without a valid layout there are no ids to check, and a checksum is of no use.
   if (!verified.problems.empty()) return;
   attempt([&] {
     const SourceFile& file = verified.file;
@@ -188,7 +188,7 @@ Verification verify_data(const std::vector<std::string>& paths, const InspectOpt
   std::vector<std::string> named = paths;
   for (std::string& path : named) path = megatron_data_path(path, options.files);
   std::vector<VerifiedFile> files;
-  // Notes of checksums lie beside what they are of.
+  // A checksum file lies beside the file that it describes and is not data.
   for (const ListedFile& listed :
        list_data(named, options.format.value_or(DataFormat::tokens), options.files))
     if (listed.named || !listed.path.ends_with(".xxh128"))

@@ -49,7 +49,7 @@ Tone tone_of(RankState state) {
   return Tone::warn;
 }
 
-// A rank's cell in the grid: states differ without colours too.
+// Returns a rank's cell in the grid. States differ even without colours.
 const char* cell_of(RankState state) {
   switch (state) {
     case RankState::training: return "■";
@@ -74,7 +74,7 @@ std::string words_of(const char* name) {
   return text;
 }
 
-// Also of less than a millisecond.
+// Also handles less than a millisecond.
 std::string seconds_text(double seconds) {
   if (seconds == 0) return "0";
   return seconds < 0.0995 ? fmt::format("{:.3g} ms", 1e3 * seconds) : short_duration(seconds);
@@ -82,7 +82,7 @@ std::string seconds_text(double seconds) {
 
 std::string percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
-/// One section after the other, of one width.
+/// Draws the sections one after the other with a common width.
 class Frame {
  public:
   Frame(const RunStatus& status, const FrameOptions& options)
@@ -94,7 +94,7 @@ class Frame {
     const bool high = rows >= 30;
     const std::size_t least = high ? 6 : 4;
     compose(rows, high, least);
-    // What is left over goes to the curve.
+    // The curve gets the rows that are left over.
     if (!unlimited && lines_.size() < rows && least < kMaxCurveRows) {
       const std::size_t more = std::min(kMaxCurveRows - least, rows - lines_.size());
       lines_.clear();
@@ -124,7 +124,7 @@ class Frame {
   Line& next() { return lines_.emplace_back(line(width_)); }
   void append(Lines lines) { std::move(lines.begin(), lines.end(), std::back_inserter(lines_)); }
 
-  // "── title ───────── figure ──"
+  // Draws "── title ───────── figure ──".
   Line title(std::size_t width, const std::string& text, const std::string& figure = "") const {
     Line out = line(width);
     out.add("── ", Tone::dim).add(text, Tone::strong).add(" ", Tone::dim);
@@ -143,7 +143,7 @@ class Frame {
     for (std::size_t i = 0; i < count; ++i) lines_.push_back(join(left[i], right[i], left_width + kGap));
   }
 
-  // Two lines that are made already: their colours are in them.
+  // Joins two finished lines, which contain their colours.
   Line join(const Line& left, const Line& right, std::size_t column) const {
     Line out = line(width_);
     out.append_made(left).pad_to(column).append_made(right);
@@ -197,7 +197,7 @@ class Frame {
     out.add(eta);
   }
 
-  // Figures of the latest step, as many on a line as there is room for.
+  // Shows figures of the latest step, as many per line as fit.
   void figures() {
     if (!s_.last) return;
     const StepRecord& r = *s_.last;
@@ -242,7 +242,7 @@ class Frame {
     }
   }
 
-  // The largest parts, in the ledger's order; the others are one line.
+  // Shows the largest parts in the ledger's order; one line sums up the others.
   Lines ledger(std::size_t width, std::size_t rows) const {
     const auto& time = s_.recent_time;
     const double all = std::accumulate(time.begin(), time.end(), 0.0);
@@ -261,7 +261,7 @@ class Frame {
         parts.empty() ? all : time[*std::max_element(parts.begin(), parts.end(), [&](auto a, auto b) {
           return time[a] < time[b];
         })];
-    // Bars of all rows begin in the same column.
+    // Aligns the bars of all rows.
     std::size_t digits = std::max<std::size_t>(8, seconds_text(others).size());
     for (const std::size_t part : parts) digits = std::max(digits, seconds_text(time[part]).size());
     const auto row = [&](const std::string& name, double seconds, std::size_t color) {
@@ -292,7 +292,7 @@ class Frame {
       sum.add(cell_of(state), tone_of(state))
           .add(fmt::format(" {} {}", with_commas(counts.at(static_cast<std::size_t>(i))), name_of(state)));
     }
-    // The line above shows a single rank's state.
+    // The line above already shows the state of a single rank.
     if (s_.ranks.size() > 1) grid(out, width, rows);
     doing(out, width, rows);
     return out;
@@ -339,7 +339,7 @@ class Frame {
     if (row.room() > 4) row.add(bar(share, row.room() - 1), share > 1 ? Tone::bad : Tone::run);
   }
 
-  // Eight ranks together, each line beginning with its first rank's number.
+  // Draws ranks in groups of eight. Each line begins with the number of its first rank.
   void grid(Lines& out, std::size_t width, std::size_t rows) const {
     const std::size_t margin = std::to_string(s_.ranks.size()).size() + 2;
     if (width < margin + 8) return;
@@ -361,7 +361,7 @@ class Frame {
                Tone::dim);
   }
 
-  // The latest, newest first, in the rows that are left.
+  // Shows the latest events, newest first, in the remaining rows.
   void events(std::size_t rows) {
     if (s_.events.empty() || lines_.size() + 2 > rows) return;
     lines_.push_back(title(width_, "events"));

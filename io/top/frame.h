@@ -10,17 +10,17 @@ namespace trainerd::io {
 
 struct FrameOptions {
   std::size_t columns = 80;
-  std::size_t rows = 24;  ///< 0: as many as are of use
+  std::size_t rows = 24;  ///< 0: as many as are useful
   Line::Colors colors = Line::Colors::none;
-  /// A line below the title, in the tone of a warning: why the figures are old; empty: they are not.
+  /// A line below the title in the warning tone, saying why the figures are old; empty: none.
   std::string warning = {};
-  /// Where there is nothing to say of ranks: why; empty: they are not known.
+  /// Why the ranks are unknown, if they are.
   std::string no_ranks = {};
 };
 
-/// A run's status as lines, none wider than the columns, at most as many as the rows; the curve of the loss
-/// grows into rows that are left. Two columns of sections from 110 on. Fewer than 40 columns or 10 rows get
-/// the most important of it.
+/// Draws a run's status as lines that fit into `columns` and `rows`. The loss curve uses the rows that are
+/// left. From 110 columns on sections are side by side. Below 40 columns or 10 rows only the most important
+/// facts are shown.
 std::vector<std::string> top_frame(const RunStatus& status, const FrameOptions& options);
 
 }  // namespace trainerd::io

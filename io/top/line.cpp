@@ -6,7 +6,7 @@
 namespace trainerd::io {
 namespace {
 
-// SGR of each tone; of the ledger's parts, in its order.
+// SGR code of each tone, and of each ledger part in the ledger's order.
 constexpr std::array<const char*, 7> kTones{"", "1", "2", "32", "33", "31", "36"};
 constexpr std::array<const char*, 10> kParts{"34", "33", "35", "36", "95", "32", "96", "91", "37", "90"};
 
@@ -29,7 +29,7 @@ std::string cut_to(std::string_view text, std::size_t columns) {
 
 Line& Line::put(std::string_view text, const char* sequence) {
   std::string shown = cut_to(text, room());
-  // A log may hold anything; nothing of it steers the terminal.
+  // A log may contain anything: control characters must not reach the terminal.
   std::replace_if(
       shown.begin(), shown.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; },
       ' ');

@@ -8,25 +8,25 @@ namespace trainerd::io {
 
 enum class Tone : std::uint8_t { plain, strong, dim, good, warn, bad, run };
 
-/// Columns that UTF-8 text takes, one for each character: what is drawn here has no wide ones.
+/// Returns the columns of UTF-8 text, one per character; no wide characters are used here.
 std::size_t columns_of(std::string_view text);
-/// Its first `columns` columns, with "…" for what is cut.
+/// Returns the first `columns` columns, with "…" in place of the rest.
 std::string cut_to(std::string_view text, std::size_t columns);
 
-/// One line of a terminal. What goes beyond its width is cut.
+/// One line of a terminal. Text beyond its width is cut.
 class Line {
  public:
   enum class Colors : std::uint8_t { none, ansi };
   Line(std::size_t width, Colors colors) : width_(width), colors_(colors) {}
 
   Line& add(std::string_view text, Tone tone = Tone::plain);
-  /// In the colour of a part of the time ledger.
+  /// Adds text in the colour of a ledger part.
   Line& add_part(std::string_view text, std::size_t part);
-  /// Spaces up to a column.
+  /// Adds spaces up to a column.
   Line& pad_to(std::size_t column);
-  /// At the right end; nothing where it does not fit.
+  /// Adds text at the right end; nothing if it does not fit.
   Line& add_right(std::string_view text, Tone tone = Tone::plain);
-  /// Another line, as it is. It fits.
+  /// Appends a finished line, which must fit.
   Line& append_made(const Line& other) {
     text_ += other.text_;
     used_ += other.used_;
@@ -34,7 +34,7 @@ class Line {
   }
   std::size_t used() const { return used_; }
   std::size_t room() const { return width_ - used_; }
-  /// With control sequences, where it has colours.
+  /// Includes control sequences if the line has colours.
   const std::string& text() const { return text_; }
 
  private:

@@ -25,7 +25,7 @@ std::vector<std::string> braille_plot(const std::vector<double>& values, double 
   const auto dots_high = static_cast<int>(4 * rows);
   const std::size_t dots_wide = 2 * columns;
   const double range = high > low ? high - low : 1;
-  int before = -1;  // height of the dot to the left
+  int before = -1;  // height of the dot to the left; -1: none
   for (std::size_t x = 0; x < dots_wide && !values.empty(); ++x) {
     const double value = values[x * values.size() / dots_wide];
     if (!std::isfinite(value)) {
@@ -34,7 +34,7 @@ std::vector<std::string> braille_plot(const std::vector<double>& values, double 
     }
     const double share = high > low ? (value - low) / range : 0.5;
     const int y = std::clamp(static_cast<int>(std::lround((1 - share) * (dots_high - 1))), 0, dots_high - 1);
-    // The dots between two neighbours belong to the right one, so that the curve has no gaps.
+    // Dots between two neighbours belong to the right one, so the curve has no gaps.
     const int from = before < 0 ? y : before + (y > before ? 1 : y < before ? -1 : 0);
     const int top = std::min(y, from), bottom = std::max(y, from);
     for (int at = top; at <= bottom; ++at)

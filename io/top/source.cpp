@@ -13,8 +13,8 @@
 namespace trainerd::io {
 namespace {
 
-constexpr double kPageSeconds = 2;     // for an answer that is all there is
-constexpr double kRanksSeconds = 0.5;  // for one that adds to the logs
+constexpr double kPageSeconds = 2;     // timeout if this answer is the only source
+constexpr double kRanksSeconds = 0.5;  // timeout if the answer only adds to the logs
 
 RunStatus fetch_status(const HttpAddress& address, double seconds) {
   const std::string text = http_get(address, "/status.json", seconds);
@@ -57,7 +57,7 @@ std::string last_part(const std::string& path) {
   return clean.has_filename() ? clean.filename() : clean.parent_path().filename();
 }
 
-/// Ranks and memory are no matter of the logs: a run that goes on is asked for them.
+/// The logs do not contain ranks and memory, so a running run is asked for them over HTTP.
 class DirectorySource final : public StatusSource {
  public:
   explicit DirectorySource(const std::string& path) : directory_(path) {}

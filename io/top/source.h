@@ -7,24 +7,24 @@
 
 namespace trainerd::io {
 
-/// A status, and what a reader should know of where it comes from.
+/// A status, with remarks about its source.
 struct StatusReading {
   RunStatus status;
-  std::string warning = {};   ///< why it is old or not all of it; empty: it is neither
-  std::string no_ranks = {};  ///< why nothing is known of the ranks; empty where something is
+  std::string warning = {};   ///< why it is old or incomplete; empty: it is neither
+  std::string no_ranks = {};  ///< why the ranks are unknown; empty if they are known
 };
 
-/// Where the status of one run comes from.
+/// Source of the status of one run.
 class StatusSource {
  public:
   virtual ~StatusSource() = default;
-  /// The status now. The first call throws where there is none (CommError, SpecError, DataError); a later one
-  /// gives the last status with a warning.
+  /// Returns the current status. The first call throws if there is none (CommError, SpecError, DataError). A
+  /// later call then returns the last status with a warning.
   virtual StatusReading read() = 0;
 };
 
-/// Of a run's output directory, or of the address of its metrics ("http://127.0.0.1:9464"). Throws SpecError
-/// for what is neither.
+/// Opens a run's output directory, or the address of its metrics ("http://127.0.0.1:9464"). Throws SpecError
+/// for anything else.
 std::unique_ptr<StatusSource> open_status_source(const std::string& url_or_directory);
 
 }  // namespace trainerd::io

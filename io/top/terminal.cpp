@@ -15,17 +15,17 @@
 namespace trainerd::io {
 namespace {
 
-// The other screen, no cursor; lines longer than the terminal are not wrapped.
+// Alternate screen, no cursor, no wrapping of lines longer than the terminal.
 constexpr const char* kEnter = "\033[?1049h\033[?25l\033[?7l\033[2J";
 constexpr const char* kLeave = "\033[0m\033[?7h\033[?25h\033[?1049l";
 constexpr std::array kCrashes{SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT};
 
-// What a handler of a crash puts back.
+// State that the crash handler restores.
 volatile sig_atomic_t crash_fd = -1;
 termios crash_termios;
 
-// Also to a terminal that was stopped (Ctrl-S), or whose reader has a frame still to read. A handler of a
-// signal may call it.
+// Also writes to a terminal that was stopped (Ctrl-S) or whose reader still has a frame to read. Safe in a
+// signal handler.
 void write_at_once(int fd, const char* text) {
   std::size_t at = 0;
   const std::size_t size = std::strlen(text);
@@ -47,7 +47,7 @@ extern "C" void trainerd_put_terminal_back(int signal) {
     write_at_once(crash_fd, kLeave);
     ::tcsetattr(crash_fd, TCSANOW, &crash_termios);
   }
-  ::raise(signal);  // the handler is gone: SA_RESETHAND
+  ::raise(signal);  // SA_RESETHAND has removed the handler
 }
 
 void handle_crashes(bool on) {
@@ -60,8 +60,8 @@ void handle_crashes(bool on) {
 }  // namespace
 
 LiveTerminal::LiveTerminal(int fd) {
-  // Opened again: whether this waits is this one's affair. A terminal of another user (after su) cannot be
-  // opened: then a reader that stands still is waited for.
+  // Opens the terminal again to get its own O_NONBLOCK flag. Another user's terminal (after su) cannot be
+  // opened; then writes wait for a reader that stands still.
   fd_ = base::UniqueFd(
       ::open(("/proc/self/fd/" + std::to_string(fd)).c_str(), O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
   if (!fd_) fd_ = base::UniqueFd(::fcntl(fd, F_DUPFD_CLOEXEC, 3));
@@ -80,12 +80,12 @@ LiveTerminal::Size LiveTerminal::size() const {
 void LiveTerminal::enter() {
   if (entered_) return;
   entered_ = true;
-  ::tcgetattr(fd_.get(), &before_);  // as it is now: a shell may have changed it since
+  ::tcgetattr(fd_.get(), &before_);  // current settings, which a shell may have changed meanwhile
   crash_termios = before_;
   crash_fd = fd_.get();
   handle_crashes(true);
   termios keys = before_;
-  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // signals of keys stay
+  keys.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // keys still send signals
   keys.c_cc[VMIN] = 1;
   keys.c_cc[VTIME] = 0;
   ::tcsetattr(fd_.get(), TCSANOW, &keys);
@@ -116,7 +116,7 @@ bool LiveTerminal::flush() {
     const ssize_t n = ::write(fd_.get(), waiting_.data(), waiting_.size());
     if (n >= 0) waiting_.erase(0, static_cast<std::size_t>(n));
     else if (errno == EAGAIN) return false;
-    else if (errno != EINTR) waiting_.clear();  // poll reports that the terminal is gone
+    else if (errno != EINTR) waiting_.clear();  // poll reports the closed terminal
   }
   return true;
 }

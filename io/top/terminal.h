@@ -10,28 +10,29 @@
 
 namespace trainerd::io {
 
-/// A terminal's other screen, for a picture that is drawn again and again. It is left as it was found: by the
-/// destructor, and on a crash (SIGSEGV, SIGABRT, ...) by a handler. One at a time.
+/// A terminal's alternate screen, redrawn repeatedly. The destructor restores the terminal; on a crash
+/// (SIGSEGV, SIGABRT, ...) a handler does. Only one may exist at a time.
 class LiveTerminal {
  public:
-  /// `fd` is a terminal; its flags, which other processes share, stay as they are. Throws DeviceError.
+  /// `fd` must be a terminal. Its flags are shared with other processes and are not changed. Throws
+  /// DeviceError.
   explicit LiveTerminal(int fd);
   ~LiveTerminal();
   LiveTerminal(const LiveTerminal&) = delete;
   LiveTerminal& operator=(const LiveTerminal&) = delete;
 
-  /// To poll for keys, and for room to write.
+  /// To poll for input, and for room to write.
   int fd() const { return fd_.get(); }
   struct Size {
     std::size_t columns = 80, rows = 24;
   };
   Size size() const;
   void enter();
-  /// Puts everything back; `enter` may follow.
+  /// Restores the terminal; `enter` may follow.
   void leave();
-  /// What is drawn next; `flush` writes as much as the terminal takes.
+  /// Queues the next picture; `flush` writes as much as the terminal accepts.
   void draw(const std::vector<std::string>& lines);
-  /// False: more is to be written when there is room. A terminal that is gone takes all.
+  /// Returns false if more is to be written when there is room. Output to a closed terminal is discarded.
   bool flush();
 
  private:

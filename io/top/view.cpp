@@ -20,7 +20,7 @@ namespace {
 
 constexpr double kViewSeconds = 1;
 
-/// Signals as a descriptor, while it lives.
+/// Receives signals through a descriptor during its lifetime.
 class ViewSignals {
  public:
   ViewSignals() {
@@ -38,7 +38,7 @@ class ViewSignals {
   ViewSignals& operator=(const ViewSignals&) = delete;
 
   int fd() const { return fd_.get(); }
-  /// 0: none came.
+  /// Returns the next signal; 0 if there is none.
   int take() const {
     signalfd_siginfo info{};
     return ::read(fd_.get(), &info, sizeof(info)) == static_cast<ssize_t>(sizeof(info))
@@ -105,7 +105,7 @@ class View {
       case SIGTSTP:
         terminal_.leave();
         ::kill(::getpid(), SIGSTOP);
-        terminal_.enter();  // by SIGCONT
+        terminal_.enter();  // continued by SIGCONT
         redraw_ = true;
         return;
       default: end(signal);
@@ -122,7 +122,7 @@ class View {
 
   StatusSource& source_;
   Line::Colors colors_;
-  StatusReading reading_;  // first: an error is for the terminal as it was
+  StatusReading reading_;  // read first, so that an error is reported on the unchanged terminal
   ViewSignals signals_;
   LiveTerminal terminal_;
   bool ended_ = false, redraw_ = false;

@@ -5,10 +5,9 @@
 
 namespace trainerd::io {
 
-/// Shows a source's status on a terminal, again every second and at every change of the terminal's size,
-/// until q is pressed, a signal comes that ends a process, or the terminal is gone. Returns the signal's
-/// number; 0 for q. Ctrl-Z stops it as any program. Signals are blocked for the calling thread, and put back
-/// at the end.
+/// Shows a source's status on a terminal, redrawn every second and when the terminal's size changes. Returns
+/// when q is pressed (0), on a terminating signal (its number) or when the terminal is closed. Ctrl-Z
+/// suspends as usual. Signals are blocked for the calling thread and restored at the end.
 int show_live(StatusSource& source, int terminal_fd, Line::Colors colors);
 
 }  // namespace trainerd::io

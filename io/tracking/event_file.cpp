@@ -39,10 +39,10 @@ void add_little_endian(std::string& to, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) to += static_cast<char>((value >> (8 * i)) & 0xff);
 }
 
-// TFRecord's: checksums of data that holds checksums are weak.
+// TFRecord masks checksums, because a CRC of data that contains CRCs is weak.
 std::uint32_t masked_crc(std::string_view bytes) { return std::rotr(crc32c(bytes), 15) + 0xa282ead8U; }
 
-// Numbers of the fields.
+// Field numbers.
 constexpr unsigned kEventWallTime = 1, kEventStep = 2, kEventFileVersion = 3, kEventSummary = 5,
                    kEventSessionLog = 7;
 constexpr unsigned kSessionLogStatus = 1, kSummaryValue = 1, kValueTag = 1, kValueSimpleValue = 2;
@@ -61,7 +61,7 @@ std::string host_name() {
   return name.data();
 }
 
-/// Seconds in the name of the newest event file; 0: there is none.
+/// Returns the time (seconds) in the name of the newest event file; 0 if there is none.
 std::int64_t newest_time(const std::string& folder) {
   std::int64_t newest = 0;
   std::error_code error;
@@ -152,7 +152,7 @@ void EventFile::write_waiting() {
     }
     written += static_cast<std::size_t>(n);
   }
-  // A record that was written in part goes on where it was cut off.
+  // A partly written record continues where it was cut off.
   waiting_.erase(0, written);
   if (!waiting_.empty()) return;
   record_.waiting = 0;

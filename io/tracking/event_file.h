@@ -16,30 +16,30 @@ namespace trainerd::io {
 
 /// CRC-32C (RFC 3720, appendix B.4).
 std::uint32_t crc32c(std::string_view bytes);
-/// Length, its checksum, the bytes, their checksum.
+/// Returns a record: length, its checksum, the bytes, their checksum.
 std::string tf_record(std::string_view bytes);
 
 // Events; `wall_time` is Unix seconds.
 
-/// The first event of a file.
+/// First event of a file.
 std::string version_event(double wall_time);
-/// The writer starts (again) before `step`: readers drop what they have of that step and later ones.
+/// The writer (re)starts before `step`: readers discard their data of that step and later ones.
 std::string start_event(double wall_time, std::int64_t step);
-/// Values are kept as fp32.
+/// Values are stored as fp32.
 std::string scalars_event(double wall_time, std::int64_t step,
                           const std::vector<std::pair<std::string, double>>& scalars);
 
-/// A new event file, to which records are appended. A write that fails does not throw: its bytes wait, in
-/// order, and are tried again a second later at the earliest; events beyond 16 MiB of them are dropped and
-/// counted. Used by one thread.
+/// A new event file, to which records are appended. A failed write does not throw: its bytes are kept in
+/// order and retried after at least a second. Beyond 16 MiB of kept bytes, events are dropped and counted.
+/// For one thread.
 class EventFile {
  public:
-  /// Makes `folder`, and in it a file whose name sorts after those of earlier starts, as readers need it.
+  /// Makes `folder` and a file in it whose name sorts after those of earlier starts, as readers require.
   /// Throws SpecError.
   EventFile(const std::string& folder, double wall_time);
 
   void append(const std::string& event);
-  /// Tries for as long as `seconds` until nothing waits. False when events were lost.
+  /// Retries for up to `seconds` until all is written. Returns false if events were lost.
   bool finish(double seconds);
   const OutletRecord& record() const { return record_; }
   const std::string& path() const { return path_; }

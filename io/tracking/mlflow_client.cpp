@@ -17,14 +17,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The server's limits for one request (MLflow 2 and 3: mlflow/utils/validation.py); older servers have the
-// smaller ones for the lengths of values.
+// The server's limits per request (MLflow 2 and 3: mlflow/utils/validation.py). For the lengths of values
+// these are the smaller limits of older servers.
 constexpr std::size_t kMaxMetrics = 1000, kMaxParams = 100, kMaxKey = 250, kMaxParam = 500, kMaxTag = 5000;
 
 std::string cut(std::string text, std::size_t bytes) {
   if (text.size() <= bytes) return text;
   text.resize(bytes - 3);
-  // No part of a character.
+  // Removes a partial character at the end.
   while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0xc0) == 0x80) text.pop_back();
   if (!text.empty() && static_cast<unsigned char>(text.back()) >= 0xc0) text.pop_back();
   return text + "...";
@@ -36,7 +36,7 @@ Json tag(const std::string& key, const std::string& value) {
 
 std::int64_t milliseconds(double seconds) { return static_cast<std::int64_t>(1e3 * seconds); }
 
-/// As Protocol Buffers' JSON has numbers.
+/// Encodes numbers as Protocol Buffers' JSON does.
 Json number(double x) {
   if (std::isnan(x)) return "NaN";
   if (std::isinf(x)) return x > 0 ? "Infinity" : "-Infinity";
@@ -56,7 +56,7 @@ std::string base64(std::string_view bytes) {
   return text;
 }
 
-/// A list of {key, ...} in `object`, each of whose members goes to `take`.
+/// Calls `take` for each entry of the list `list` in `object`.
 template <class Take>
 void each_entry(const nlohmann::json& object, const char* list, const Take& take) {
   const auto entries = object.find(list);
@@ -64,7 +64,7 @@ void each_entry(const nlohmann::json& object, const char* list, const Take& take
   for (const auto& entry : *entries) take(entry);
 }
 
-/// The run's id in the file; empty: of no run on that server.
+/// Returns the run's id in the file; empty if it is not of a run on that server.
 std::string kept_run(const std::string& path, const MlflowOptions& server) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
@@ -84,11 +84,11 @@ struct MlflowClient::Answer {
   int status = 0;
   nlohmann::json body;
   std::string code;  ///< "RESOURCE_DOES_NOT_EXIST"
-  std::string what;  ///< in words, of one that is no success
+  std::string what;  ///< error message, if it failed
 
   bool succeeded() const { return status == 200; }
   bool absent() const { return status == 404 && code == "RESOURCE_DOES_NOT_EXIST"; }
-  /// Wrong credentials may be put right on the server.
+  /// Wrong credentials may be corrected on the server.
   bool may_pass() const {
     return status >= 500 || status == 401 || status == 403 || status == 408 || status == 429;
   }
@@ -103,7 +103,7 @@ MlflowClient::MlflowClient(const MlflowRun& run, double timeout_seconds)
     headers_.push_back("Authorization: Basic " + base64(credentials.user + ":" + credentials.password));
 }
 
-/// Without a body it asks for something.
+/// Without a body it sends a GET.
 MlflowClient::Answer MlflowClient::call(const std::string& path, std::optional<std::string> body) {
   const HttpRequest request{.url = server_.uri + "/api/2.0/mlflow/" + path,
                             .body = std::move(body),
@@ -118,7 +118,7 @@ MlflowClient::Answer MlflowClient::call(const std::string& path, std::optional<s
     if (!answer.succeeded()) answer.code = string_member(answer.body, "error_code");
     if (!answer.succeeded()) answer.what = string_member(answer.body, "message");
   } catch (const JsonError& error) {
-    // Something else answers there, perhaps for a while: a proxy, a login page.
+    // Something else answers there, perhaps temporarily: a proxy, a login page.
     if (answer.succeeded())
       throw MlflowError{server_.uri + " does not answer as MLflow does: " + error.what()};
   }
@@ -134,7 +134,7 @@ std::string MlflowClient::post(const std::string& path, const std::string& body)
   return text_of(answer.body);
 }
 
-/// None: it is not there.
+/// Returns none if it does not exist.
 std::optional<std::string> MlflowClient::find_experiment() {
   const Answer found =
       call("experiments/get-by-name?experiment_name=" + url_encoded(server_.experiment), std::nullopt);
@@ -147,13 +147,13 @@ std::string MlflowClient::experiment_id() {
   if (auto found = find_experiment()) return *std::move(found);
   const Answer made = call("experiments/create", to_text(Json{{"name", server_.experiment}}));
   if (made.succeeded()) return string_member(made.body, "experiment_id");
-  // Another run was faster.
+  // Another run created it in the meantime.
   if (made.code == "RESOURCE_ALREADY_EXISTS")
     if (auto found = find_experiment()) return *std::move(found);
   throw MlflowError{made.what};
 }
 
-/// False: the server does not have it any more.
+/// Returns false if the server no longer has it.
 bool MlflowClient::find_run(const std::string& id) {
   const Answer found = call("runs/get?run_id=" + url_encoded(id), std::nullopt);
   if (found.absent()) return false;
@@ -166,7 +166,7 @@ bool MlflowClient::find_run(const std::string& id) {
     params_[string_member(entry, "key")] = entry.contains("value") ? string_member(entry, "value") : "";
   });
   each_entry(data, "metrics", [&](const auto& entry) {
-    // Integers of 64 bits may come as texts, and zeros not at all.
+    // 64-bit integers may be sent as text, and zeros left out.
     const auto step = entry.find("step");
     std::int64_t last = 0;
     if (step != entry.end())
@@ -194,7 +194,7 @@ void MlflowClient::make_run(const MlflowRun& run) {
   run_id_ = id;
 }
 
-/// A parameter keeps its first value on the server: another one is a tag.
+/// A parameter keeps its first value on the server. A different value is logged as a tag.
 void MlflowClient::log_params(const MlflowRun& run) {
   Json params = Json::array(), tags = Json::array();
   for (const auto& [key, value] : run.tags) tags.push_back(tag(key, value));

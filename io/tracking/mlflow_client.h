@@ -12,10 +12,10 @@
 
 namespace trainerd::io {
 
-/// Why a call to the server did not succeed.
+/// Why a call to the server failed.
 struct MlflowError {
   std::string what;
-  bool may_pass = true;  ///< to be tried again; false: the server refuses it
+  bool may_pass = true;  ///< true: may succeed later; false: the server rejects it
 };
 
 /// Values of one step.
@@ -25,18 +25,18 @@ struct MlflowValues {
   std::vector<std::pair<std::string, double>> values;
 };
 
-/// Calls MLflow's REST API 2.0 (mlflow.org/docs/latest/rest-api.html) for one run. Used by one thread,
-/// `abort` aside. Functions throw MlflowError.
+/// Calls MLflow's REST API 2.0 (mlflow.org/docs/latest/rest-api.html) for one run. For one thread, except
+/// `abort`. Functions throw MlflowError.
 class MlflowClient {
  public:
   MlflowClient(const MlflowRun& run, double timeout_seconds);
 
-  /// Finds the run that `state_path` names, or makes one and writes its id there; then logs parameters and
-  /// tags. A run that the server has deleted is replaced.
+  /// Finds the run named in `state_path`, or creates one and writes its id there. Then logs parameters and
+  /// tags. A run that was deleted on the server is replaced.
   void attach(const MlflowRun& run);
-  /// Of a metric, the last that the run has; 0: none.
+  /// Returns the last step of a metric on the server; 0 if it has none.
   std::int64_t last_step(const std::string& metric) const;
-  /// Those that the run does not have yet.
+  /// Logs the values that the run does not have yet.
   void log(const std::vector<MlflowValues>& values);
   /// `status`: FINISHED, FAILED or KILLED.
   void end(const std::string& status);
@@ -57,8 +57,8 @@ class MlflowClient {
   std::vector<std::string> headers_;
   double timeout_seconds_;
   std::string run_id_;
-  std::map<std::string, std::string> params_;      ///< that the run has
-  std::map<std::string, std::int64_t> last_step_;  ///< of each metric, that the run has
+  std::map<std::string, std::string> params_;      ///< parameters on the server
+  std::map<std::string, std::int64_t> last_step_;  ///< per metric, last step on the server
 };
 
 }  // namespace trainerd::io

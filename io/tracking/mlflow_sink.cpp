@@ -18,10 +18,10 @@ namespace trainerd::io {
 namespace {
 
 constexpr double kFirstPauseSeconds = 1, kLastPauseSeconds = 60;
-constexpr double kKilledSeconds = 1;      ///< for the end of a run that was killed
-constexpr double kAbortedSeconds = 1.5;   ///< until a request that is aborted has ended
-constexpr std::size_t kMaxRecords = 500;  ///< taken from the queue at once
-constexpr int kMaxRejections = 20;        ///< one after the other, in search of the value that is refused
+constexpr double kKilledSeconds = 1;      ///< for the end of a killed run
+constexpr double kAbortedSeconds = 1.5;   ///< until an aborted request has ended
+constexpr std::size_t kMaxRecords = 500;  ///< most records taken from the queue at once
+constexpr int kMaxRejections = 20;        ///< in a row, while searching for the rejected value
 
 std::string status_of(NoticeKind end) {
   if (end == NoticeKind::finish) return "FINISHED";
@@ -34,7 +34,7 @@ struct MlflowSink::State {
   MlflowRun run;
   std::function<void(const std::string&)> warn;
   Limits limits;
-  MlflowClient client;  // the thread's alone, once it has begun
+  MlflowClient client;  // used only by the thread once it has started
   NoticeKind end_kind = NoticeKind::stop;
   bool begun = false;
   std::int64_t start_step = 0;
@@ -43,11 +43,11 @@ struct MlflowSink::State {
   std::condition_variable changed;
   std::deque<MlflowValues> queue;
   OutletRecord outlet{.name = "mlflow", .error = {}};
-  std::optional<std::string> end_status;  ///< what waits is to be sent at once, and then this
+  std::optional<std::string> end_status;  ///< set: send the queue at once, then this status
   bool aborted = false, ended = false, reached_end = false;
-  std::size_t most_records = kMaxRecords;  ///< in the next request
-  int rejections = 0;                      ///< since a request was taken
-  std::string rejection;                   ///< the last value's that the server does not take
+  std::size_t most_records = kMaxRecords;  ///< limit for the next request
+  int rejections = 0;                      ///< consecutive rejected requests
+  std::string rejection;                   ///< the server's message for the last rejected value
 
   State(MlflowRun r, std::function<void(const std::string&)> w, Limits l)
       : run(std::move(r)), warn(std::move(w)), limits(l), client(run, l.timeout_seconds) {}
@@ -62,7 +62,7 @@ struct MlflowSink::State {
     outlet.waiting = static_cast<std::int64_t>(queue.size());
   }
 
-  /// On the thread. One request or a few, without the lock; none: it succeeded.
+  /// Runs one or a few requests without the lock, on the thread. Returns none on success.
   template <class Calls>
   std::optional<MlflowError> attempt(std::unique_lock<std::mutex>& lock, const Calls& calls) {
     lock.unlock();
@@ -71,7 +71,7 @@ struct MlflowSink::State {
       calls();
     } catch (const MlflowError& e) {
       error = e;
-    } catch (const std::exception& e) {  // whatever a server answers, training goes on
+    } catch (const std::exception& e) {  // whatever the server answers, training continues
       error = MlflowError{run.server.uri + ": " + e.what()};
     }
     lock.lock();
@@ -80,7 +80,7 @@ struct MlflowSink::State {
     return error;
   }
 
-  /// What earlier attempts logged and the server does not have, as much of it as may wait.
+  /// Returns logged values of earlier attempts that the server does not have, up to the queue's limit.
   std::deque<MlflowValues> earlier_values() const {
     std::deque<MlflowValues> values;
     const auto keep = [&](const auto& record, const char* metric) {
@@ -102,7 +102,7 @@ struct MlflowSink::State {
       client.attach(run);
       earlier = earlier_values();
     });
-    // Before those of this process: what is older than the last that the server has is not sent.
+    // Inserted before this process's values, because values older than the server's last step are not sent.
     if (!error)
       queue.insert(queue.begin(), std::move_iterator(earlier.begin()), std::move_iterator(earlier.end()));
     limit_queue();
@@ -114,11 +114,11 @@ struct MlflowSink::State {
     for (; !queue.empty() && values.size() < most_records; queue.pop_front())
       values.push_back(std::move(queue.front()));
     auto error = attempt(lock, [&] { client.log(values); });
-    // One value can make the server refuse all that came with it: by halves it is found, and is left out
-    // alone.
+    // One value can make the server reject the whole request. Halving the request finds it, and only that
+    // value is dropped.
     const bool rejected = error && !error->may_pass;
     rejections = rejected ? rejections + 1 : 0;
-    // Where it takes none at all, a search is of no use.
+    // If the server rejects everything, searching is useless.
     const bool dropped = rejected && (values.size() == 1 || rejections > kMaxRejections);
     if (dropped) outlet.dropped += static_cast<std::int64_t>(values.size());
     if (dropped) rejection = error->what;
@@ -141,7 +141,7 @@ struct MlflowSink::State {
     while (!aborted) {
       if (!due()) {
         const double left = next - base::monotonic_seconds();
-        // Without anything to send, until there is.
+        // Waits until there is something to send.
         if (left <= 0) changed.wait_for(lock, std::chrono::duration<double>(limits.every_seconds), due);
         else changed.wait_for(lock, std::chrono::duration<double>(left), due);
         continue;
@@ -159,7 +159,8 @@ struct MlflowSink::State {
         if (reached_end || !error->may_pass) break;
       }
       const bool failed = error && (error->may_pass || !attached);
-      // The end of a run waits for no server that does not answer; but one may just have closed a connection.
+      // The end of a run does not wait for a server that does not answer. One failure is allowed, since the
+      // server may just have closed an idle connection.
       failures = failed ? failures + 1 : 0;
       if (failures > 1 && end_status) break;
       const bool halves = error && !failed && !queue.empty() && rejections <= kMaxRejections;
@@ -170,7 +171,7 @@ struct MlflowSink::State {
     changed.notify_all();
   }
 
-  /// Sends what waits and the status, for as long as `seconds`.
+  /// Sends the queue and the status within `seconds`.
   void end(const std::string& status, double seconds) {
     std::unique_lock lock(mutex);
     end_status = status;
@@ -206,7 +207,7 @@ void MlflowSink::on_start(const RunInfo& info) {
   add("trainerd.parameters", std::to_string(info.parameters));
   s.start_step = info.start_step;
   s.begun = true;
-  // It outlives this where a request does not end in time.
+  // The thread outlives this if a request does not end in time.
   std::thread([state = state_] { state->work(); }).detach();
 }
 

@@ -8,7 +8,7 @@
 
 namespace trainerd::io {
 
-/// What trackers show of a record: "loss", "learning_rate", "time/compute", ...; names as in steps.jsonl.
+/// Values of a record for trackers: "loss", "learning_rate", "time/compute", ...; names as in steps.jsonl.
 std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record);
 std::vector<std::pair<std::string, double>> scalars_of(const EvaluationRecord& record);
 

@@ -7,7 +7,7 @@
 namespace trainerd::io {
 namespace {
 
-constexpr double kLastSeconds = 5;  // as the logs have
+constexpr double kLastSeconds = 5;  // as for the logs
 
 }  // namespace
 

@@ -9,12 +9,12 @@
 #include "io/metrics/options.h"
 #include "io/metrics/sink.h"
 
-// Sinks of a run for experiment trackers.
+// Sinks for experiment trackers.
 
 namespace trainerd::io {
 
-/// Appends scalars to a TensorBoard event file of this process's own in `folder`. Steps that are done again
-/// replace the earlier ones in TensorBoard.
+/// Appends scalars to this process's own TensorBoard event file in `folder`. Repeated steps replace the
+/// earlier ones in TensorBoard.
 class TensorboardSink final : public MetricsSink {
  public:
   /// Makes folder and file. Throws SpecError.
@@ -23,7 +23,7 @@ class TensorboardSink final : public MetricsSink {
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_restart(const RestartRecord&) override;
-  /// Throws SpecError when events were lost.
+  /// Throws SpecError if events were lost.
   void on_finish(const RunSummary&) override;
   std::vector<OutletRecord> outlets() const override;
 
@@ -32,56 +32,58 @@ class TensorboardSink final : public MetricsSink {
   std::unique_ptr<State> state_;
 };
 
-/// Of this process's environment; never written anywhere.
+/// From this process's environment; never written anywhere.
 struct TrackerCredentials {
   std::string token;           ///< sent as "Authorization: Bearer"
-  std::string user, password;  ///< without a token: as "Authorization: Basic"
+  std::string user, password;  ///< used without a token, as "Authorization: Basic"
 };
 
-/// What an MLflow run is made of.
+/// Description of an MLflow run.
 struct MlflowRun {
   MlflowOptions server;
   TrackerCredentials credentials = {};
-  std::string state_path;  ///< keeps the run's id, so that a resumed run goes on with it
+  std::string state_path;  ///< file that keeps the run's id for a resumed run
   std::string name;
-  /// The run's logs: what earlier attempts could not send is sent from there.
+  /// The run's logs, from which values that earlier attempts could not send are sent.
   std::string steps_path = {}, events_path = {};
   std::vector<std::pair<std::string, std::string>> params = {};
   std::vector<std::pair<std::string, std::string>> tags = {};
-  /// Once it is false nothing is sent any more, the run's end neither: another process logs it. Any thread.
+  /// When it returns false, nothing more is sent, not even the run's end: another process now logs the run.
+  /// Thread-safe.
   std::function<bool()> allowed = [] { return true; };
 };
 
-/// Logs a run on an MLflow server by its REST API 2.0, on a thread of its own. Values wait while the server
-/// does not answer, the oldest are dropped beyond `max_waiting` records, and tries come 1, 2, 4 ... up to 60
-/// s after each other. A value of a step that the MLflow run has already is not sent again, since MLflow
-/// would show both: steps that are done again stay as they were done first.
+/// Logs a run on an MLflow server by its REST API 2.0, on its own thread. While the server does not answer,
+/// values are queued (at most `max_waiting` records, then the oldest is dropped) and retried after 1, 2, 4
+/// ... up to 60 s. A step that the MLflow run already has is not sent again, since MLflow would show both
+/// values. Repeated steps therefore keep their first values.
 class MlflowSink final : public MetricsSink {
  public:
   struct Limits {
-    double every_seconds = 2;     ///< between two requests, where nothing has gone wrong
-    double timeout_seconds = 10;  ///< of a request
-    double end_seconds = 5;       ///< for what waits at the end of the run
+    double every_seconds = 2;     ///< between two requests without errors
+    double timeout_seconds = 10;  ///< per request
+    double end_seconds = 5;       ///< for the remaining values at the end of the run
     std::size_t max_waiting = 50'000;
   };
-  /// `warn` gets a line when the end of the run did not reach the server. Throws SpecError without libcurl.
+  /// `warn` gets a line if the end of the run did not reach the server. Throws SpecError if libcurl is
+  /// missing.
   MlflowSink(MlflowRun run, std::function<void(const std::string&)> warn, Limits limits);
   MlflowSink(MlflowRun run, std::function<void(const std::string&)> warn)
       : MlflowSink(std::move(run), std::move(warn), Limits{}) {}
-  /// Without `on_finish` before: the MLflow run ends as killed where the server answers within a second.
+  /// Without `on_finish` the MLflow run ends as killed, if the server answers within a second.
   ~MlflowSink() override;
-  /// Adds to the tags what is known only now, and begins.
+  /// Adds tags that are known only now, and starts.
   void on_start(const RunInfo&) override;
   void on_step(const StepRecord&) override;
   void on_evaluation(const EvaluationRecord&) override;
   void on_notice(const NoticeRecord&) override;
   void on_finish(const RunSummary&) override;
-  /// Its lines are records.
+  /// State of the queue; its lines are records.
   std::vector<OutletRecord> outlets() const override;
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< the thread's too
+  std::shared_ptr<State> state_;  ///< shared with the thread
 };
 
 }  // namespace trainerd::io

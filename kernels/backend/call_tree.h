@@ -9,7 +9,7 @@
 
 namespace trainerd::kernels {
 
-/// One call of an operator, kept to be compared with later ones and to be made again.
+/// One call of an operator, stored to be compared with later calls and to be made again.
 class Call {
  public:
   Call(Operator op, Arena::Mark scratch) : op_(op), scratch_(scratch) {}
@@ -18,7 +18,7 @@ class Call {
   Call& operator=(const Call&) = delete;
 
   Operator op() const { return op_; }
-  /// Where the stream's scratch stood: the operator's own begins there.
+  /// Top of the stream's scratch at the call, where the operator's own scratch begins.
   Arena::Mark scratch() const { return scratch_; }
   virtual void make(Backend&, Stream&) const = 0;
 
@@ -27,8 +27,8 @@ class Call {
   Arena::Mark scratch_;
 };
 
-/// Arguments that are values throughout. Those with memory of the host, which may be another's or hold other
-/// values when the call is made again, have no equality.
+/// Arguments that are only values. Arguments that refer to host memory have no equality, because that memory
+/// may be reused or changed before the call is made again.
 template <class Args>
 concept Comparable = std::equality_comparable<Args>;
 
@@ -39,7 +39,7 @@ class CallOf final : public Call {
   CallOf(Operator op, Arena::Mark scratch, const Args& args, Run run)
       : Call(op, scratch), args_(args), run_(run) {}
   void make(Backend& backend, Stream& stream) const override { run_(backend, stream, args_); }
-  /// An operator has one kind of arguments.
+  /// Arguments have one type per operator, so equal operators make the cast valid.
   static bool same(const Call& call, Operator op, Arena::Mark scratch, const Args& args) {
     return call.op() == op && call.scratch() == scratch && static_cast<const CallOf&>(call).args_ == args;
   }
@@ -49,7 +49,7 @@ class CallOf final : public Call {
   Run run_;
 };
 
-// Movements of memory, as arguments.
+// Copies and fills, as arguments.
 struct CopyCall {
   Tensor from, to;
   bool operator==(const CopyCall&) const = default;
@@ -59,16 +59,16 @@ struct FillCall {
   bool operator==(const FillCall&) const = default;
 };
 
-/// A list of calls that has come at least once, and is a graph when it has come again.
+/// A list of calls that has come at least once. It becomes a graph when it comes again.
 struct CallList {
   std::int64_t times = 0;
   std::unique_ptr<DeviceGraph> graph;
-  BackendCounters counted;  ///< by one run of the graph's calls
+  BackendCounters counted;  ///< counters of one run of the graph's calls
 };
 
-/// Lists of calls by their beginnings: each way from the root to a node with a `list` is one.
+/// Prefix tree of lists of calls: the path from the root to a node with a `list` is one list.
 struct CallNode {
-  std::unique_ptr<const Call> call;  ///< none at the root
+  std::unique_ptr<const Call> call;  ///< null at the root
   std::vector<std::unique_ptr<CallNode>> next;
   std::optional<CallList> list;
 };

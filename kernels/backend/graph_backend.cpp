@@ -9,10 +9,10 @@
 namespace trainerd::kernels {
 namespace {
 
-/// The first step is cold; the second, by its report, is what is decided by.
+/// The first step is cold. The decision is made when the second one ends, and uses its times.
 constexpr int kDecidingSteps = 2;
 
-/// `a` and `factor` times `b`.
+/// `a` plus `factor` times `b`.
 BackendCounters sum(BackendCounters a, const BackendCounters& b, std::int64_t factor) {
   static_assert(sizeof(BackendCounters) == 5 * sizeof(std::int64_t), "every counter is summed");
   a.widened_gemms += factor * b.widened_gemms;
@@ -23,7 +23,7 @@ BackendCounters sum(BackendCounters a, const BackendCounters& b, std::int64_t fa
   return a;
 }
 
-/// A stream whose operators take their scratch from another arena.
+/// While it exists, a stream's operators take scratch from another arena.
 class ScratchAt {
  public:
   ScratchAt(Stream& stream, Arena& scratch) : stream_(stream), before_(stream.exchange_scratch(&scratch)) {}
@@ -93,7 +93,7 @@ void GraphBackend::put_on_device() {
   begin_list();
 }
 
-/// All calls of the path are held.
+/// Handles a list that has come before. All calls of the path are held back.
 void GraphBackend::came_again(CallList& list) {
   if (list.times == 2) --lists_->fresh, ++use_.lists;
   if (static_cast<std::int64_t>(path_.size()) < kMinGraphCalls) {
@@ -151,7 +151,7 @@ void GraphBackend::forget() {
 
 void GraphBackend::timed(Operator op, double seconds) {
   const auto i = static_cast<std::size_t>(op);
-  // A full queue delays some calls: the minimum is the time of a call alone.
+  // A full queue delays some calls, so the minimum is the time of a call alone.
   least_[i] = std::min(least_[i], seconds);
   calls_[i] += spot_.place.of_step;
 }

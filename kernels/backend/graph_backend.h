@@ -18,25 +18,25 @@
 
 namespace trainerd::kernels {
 
-/// Whether lists become graphs where that pays, by what the first steps take, or all at once.
+/// `measured`: lists become graphs if the times of the first steps show a gain. `always`: from the start.
 enum class GraphChoice : std::uint8_t { measured, always };
 
-/// A backend whose lists of calls (`open_list`) run as graphs of another's device.
+/// A backend that runs lists of calls (`open_list`) as graphs on the device of another backend.
 ///
-/// The caller's code runs as without graphs and calls every operator. What it calls is compared with the
-/// lists that came at the same place before: operators and all their arguments (pointers, shapes, numbers),
-/// and where their scratch lies. While it agrees with one it is held back. A list that comes for the second
-/// time is captured, from the calls that were kept, and from then on put on the device as one graph. At a
-/// call that no list has, what was held back is called on the device and all from there on at once: so a
-/// graph never runs anything but what was called, whatever has changed.
+/// The caller runs the same code as without graphs and calls every operator. Each call is compared with
+/// earlier lists of the same place: operator, all arguments (pointers, shapes, numbers), and position of its
+/// scratch. While the calls match a list they are held back. A list that comes a second time is captured from
+/// the stored calls, and from then on launched as one graph. At a call that matches no list, the held calls
+/// are made on the device, and all further ones directly. So a graph never runs anything but the calls that
+/// were made.
 ///
-/// A list ends, and the next one begins, at everything else on its stream: events, writes and reads of the
-/// host, communication (`Stream::flush`), and operators whose arguments have memory of the host (those of the
-/// optimizer: ranges). A place is given up, and its calls are made at once, when
-/// - its list has fewer than kMinGraphCalls calls;
-/// - kMaxFreshLists lists came that never came again: arguments that change from step to step (dropout);
+/// A list ends, and the next one begins, at every other use of the stream: events, host writes and reads,
+/// communication (`Stream::flush`), and operators whose arguments refer to host memory (the optimizer's
+/// ranges). A place is given up, and its calls are made at once, if
+/// - its list has fewer than kMinGraphCalls calls,
+/// - kMaxFreshLists lists came that never came again, because arguments change every step (dropout), or
 /// - the device refuses a capture.
-/// `graph_use` says so.
+/// `graph_use` reports it.
 class GraphBackend final : public Backend, private HeldCalls {
  public:
   static constexpr std::int64_t kMaxFreshLists = 256;
@@ -55,7 +55,7 @@ class GraphBackend final : public Backend, private HeldCalls {
          [](Backend& b, Stream& on, const FillCall& a) { b.fill_zero(on, a.x); });
   }
 
-  // What ends a list.
+  // Calls that end a list.
   void transfer(Stream& s, const Tensor& from, const Tensor& to) override {
     s.flush(), inner_.transfer(s, from, to);
   }
@@ -84,7 +84,7 @@ class GraphBackend final : public Backend, private HeldCalls {
   std::int64_t prepared_bytes(const PrepareWeight& a) const override { return inner_.prepared_bytes(a); }
   std::string time_gemms(std::span<const OpClass> gemms) override { return inner_.time_gemms(gemms); }
 
-  // What changes how operators run: graphs of before are forgotten.
+  // These change how operators run, so existing graphs are discarded.
   void tune(const Tuning& tuning) override { forget(), inner_.tune(tuning); }
   void limit_attention(std::int64_t bytes) override { forget(), inner_.limit_attention(bytes); }
   void use_gemms(const std::string& choices) override { forget(), inner_.use_gemms(choices); }
@@ -101,7 +101,7 @@ class GraphBackend final : public Backend, private HeldCalls {
 #include "kernels/ops/operators.def"
 
  private:
-  /// Lists that came in one place as the `number`th since it was opened.
+  /// The lists that were the `number`th in their place since it was opened.
   struct Spot {
     ListPlace place;
     std::int64_t number = 0;
@@ -109,8 +109,8 @@ class GraphBackend final : public Backend, private HeldCalls {
   };
   struct Lists {
     CallNode root;
-    std::int64_t fresh = 0;  ///< that came once
-    std::string given_up;    ///< why; empty: they are not
+    std::int64_t fresh = 0;  ///< lists that came once
+    std::string given_up;    ///< reason, if the place was given up; else empty
   };
 
   template <class Args, class Run>
@@ -131,7 +131,7 @@ class GraphBackend final : public Backend, private HeldCalls {
     run(inner_, s, args);
     timed(op, base::monotonic_seconds() - begin);
   }
-  /// Goes on in a list that has this call next, if there is one.
+  /// Advances to a node for this call, if there is one after the current node.
   template <class Args>
   bool find(Operator op, Arena::Mark scratch, const Args& args) {
     for (const std::unique_ptr<CallNode>& node : at_->next)
@@ -142,7 +142,7 @@ class GraphBackend final : public Backend, private HeldCalls {
     return false;
   }
 
-  /// While calls of ours reach the stream: they are no others', which would end the list.
+  /// Set while this backend itself issues calls to the stream, so that they do not end the list.
   class Issuing {
    public:
     explicit Issuing(GraphBackend& backend) : backend_(backend), before_(backend.issuing_) {
@@ -171,21 +171,21 @@ class GraphBackend final : public Backend, private HeldCalls {
 
   Backend& inner_;
   GraphUse use_;
-  // While the state is `deciding`: the least seconds of a call of each operator, and calls since the last
+  // Used while the state is `deciding`: minimum seconds per call of each operator, and calls since the last
   // step.
   std::array<double, kOperatorNames.size()> least_;
   std::array<std::int64_t, kOperatorNames.size()> calls_{};
   int decided_steps_ = 0;
 
   std::map<Spot, Lists> spots_;
-  BackendCounters counted_;  ///< by graphs, less what their captures counted
-  // Of the open list.
+  BackendCounters counted_;  ///< counters of graph launches, minus what their captures counted
+  // The open list:
   Stream* stream_ = nullptr;
   Spot spot_;
   Lists* lists_ = nullptr;
   CallNode* at_ = nullptr;
   std::vector<CallNode*> path_;
-  std::size_t put_ = 0;  ///< of the path's calls: on the device
+  std::size_t put_ = 0;  ///< number of the path's calls that are on the device
   bool issuing_ = false;
 };
 

@@ -13,7 +13,7 @@
 
 namespace trainerd::kernels {
 
-/// One operator as it ran: what it was, what it cost, and its seconds on the stream.
+/// One operator call: its kind, its cost, and its seconds on the stream.
 struct ObservedCall {
   Operator op = Operator::copy;
   Cost cost;
@@ -21,20 +21,20 @@ struct ObservedCall {
   OpClass what;
 };
 
-/// When the times of operators are read. `each`: after each operator, which the host waits for: an operator's
-/// time includes its launch. `settled`: when `settle` is called, so that a device runs behind the host as
-/// ever and no launch is timed.
+/// When the times of operators are read. `each`: after each operator, by waiting for it, so its time includes
+/// the launch. `settled`: when `settle` is called, so that the device runs behind the host as usual and no
+/// launch is timed.
 enum class Observation : std::uint8_t { each, settled };
 
-/// A backend that times each operator of another and calls an observer: for traces and benchmarks, not for
-/// training.
+/// A backend that times each operator of another one and calls an observer. For traces and benchmarks, not
+/// for training.
 class ObservedBackend : public Backend {
  public:
   ObservedBackend(Backend& inner, std::function<void(const ObservedCall&)> observe,
                   Observation when = Observation::each)
       : inner_(inner), observe_(std::move(observe)), when_(when) {}
 
-  /// Waits for what was called and is not observed yet, and observes it, in the order of calls.
+  /// Waits for the calls that were not observed yet, and observes them in order.
   void settle() {
     for (Timed& t : timed_) {
       inner_.wait_host(*t.to);
@@ -104,7 +104,7 @@ class ObservedBackend : public Backend {
     timed_.push_back(std::move(t));
     if (when_ == Observation::each) settle();
   }
-  /// Events are reused: making one may take a device longer than an operator.
+  /// Reuses events, because making one may take a device longer than an operator.
   std::unique_ptr<Event> event() {
     if (spare_.empty()) return inner_.make_event();
     std::unique_ptr<Event> event = std::move(spare_.back());

@@ -18,7 +18,8 @@ std::string directory_of(const std::string& path) {
 }
 
 int write_and_flush(const std::string& path, std::span<const std::byte> bytes, unsigned mode) {
-  // What a kill left goes first: a new file is made, so that a link planted under this name is not followed.
+  // Remove what a killed process left. The file must be new, so that a link planted under this name is not
+  // followed.
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return errno;
   const UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
   if (!fd) return errno;

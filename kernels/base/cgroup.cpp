@@ -18,7 +18,7 @@ std::string first_line(const std::string& path) {
   return line;
 }
 
-/// "max", "-1" and what is no number: none.
+/// None for "max", "-1" and anything that is not a number.
 std::optional<std::int64_t> positive_number(const std::string& text) {
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -26,9 +26,9 @@ std::optional<std::int64_t> positive_number(const std::string& text) {
   return value;
 }
 
-/// Calls `visit` with the directory of `group` below `root` and of every group above it, `root` included. In
-/// a container the group's path may be the host's, which is not there: the container's own group is then what
-/// is mounted at `root`.
+/// Calls `visit` with the directory of `group` below `root` and of every group above it, including `root`. In
+/// a container the path may be the host's, which does not exist there. The container's own group is then
+/// mounted at `root`.
 void each_ancestor(const std::string& root, std::string group,
                    const std::function<void(const std::string&)>& visit) {
   for (;;) {
@@ -61,7 +61,7 @@ bool names_controller(const std::string& list, const std::string& controller) {
 CgroupLimits read_cgroup_limits(const std::string& membership, const std::string& mount) {
   CgroupLimits limits;
   std::ifstream file(membership);
-  // One line a hierarchy: "number:controllers:path"; version 2 has number 0 and no controllers.
+  // One line per hierarchy: "number:controllers:path". Version 2 has number 0 and no controllers.
   for (std::string line; std::getline(file, line);) {
     const std::size_t first = line.find(':');
     const std::size_t second = first == std::string::npos ? first : line.find(':', first + 1);

@@ -7,15 +7,15 @@
 
 namespace trainerd::base {
 
-/// What the user must mend. Each kind has one exit code, given by `apps/` alone.
+/// Kinds of errors that the user must fix. Each kind has one exit code, which only `apps/` assigns.
 enum class ErrorKind : std::uint8_t { spec, capacity, data, checkpoint, comm, diverged, device };
 
-/// The kind's name on the wire between worker and agent ("spec", "capacity", ...).
+/// The kind's name in messages between worker and agent ("spec", "capacity", ...).
 const char* to_string(ErrorKind kind);
-/// Inverse of `to_string`. False, and `kind` unchanged, for an unknown name.
+/// Inverse of `to_string`. Returns false and leaves `kind` unchanged for an unknown name.
 bool parse_error_kind(const std::string& word, ErrorKind& kind);
 
-/// Base of every error this project throws: what happened, what to do, and where it was thrown.
+/// Base of every error that this project throws: what happened, how to fix it, and where it was thrown.
 class Error : public std::runtime_error {
  public:
   Error(ErrorKind kind, const std::string& message, std::source_location where)
@@ -28,11 +28,11 @@ class Error : public std::runtime_error {
   std::source_location where_;
 };
 
-/// The job, the command line or the environment is wrong: mend it. Carries every problem found, one per line.
+/// The job, the command line or the environment is wrong. Lists every problem found, one per line.
 struct SpecError : Error {
   using Error::Error;
 };
-/// The job does not fit: which rank, which term, what would fit.
+/// The job does not fit: which rank, which term, and what would fit.
 struct CapacityError : Error {
   using Error::Error;
 };
@@ -54,7 +54,7 @@ struct DeviceError : Error {
   using Error::Error;
 };
 
-// Builders, so that `throw data_error(...)` records its own location.
+// Builders, so that `throw data_error(...)` records the location of the throw.
 SpecError spec_error(std::string message, std::source_location where = std::source_location::current());
 CapacityError capacity_error(std::string message,
                              std::source_location where = std::source_location::current());
@@ -66,14 +66,14 @@ DivergedError diverged_error(std::string message,
                              std::source_location where = std::source_location::current());
 DeviceError device_error(std::string message, std::source_location where = std::source_location::current());
 
-/// Throws the error type that belongs to `kind`: how an error crosses a process boundary.
+/// Throws the error type that belongs to `kind`, for errors received from another process.
 [[noreturn]] void throw_error(ErrorKind kind, const std::string& message,
                               std::source_location where = std::source_location::current());
 
-/// "No space left on device"-style text for an errno value.
+/// Text for an errno value, such as "No space left on device".
 std::string errno_text(int error_number);
 
-/// A broken invariant of this program itself (never of its input): throws std::logic_error naming the place.
+/// Checks an invariant of this program (never of its input). Throws std::logic_error that names the location.
 void check(bool invariant, const char* what, std::source_location where = std::source_location::current());
 
 }  // namespace trainerd::base

@@ -8,7 +8,7 @@
 
 namespace trainerd::base {
 
-/// Owns one file descriptor; closes it. -1 is "none".
+/// Owns one file descriptor and closes it. -1 means none.
 class UniqueFd {
  public:
   UniqueFd() = default;
@@ -28,8 +28,8 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-// All of these retry EINTR and report failure by errno (0 is success), because the right error type
-// (data, checkpoint, spec) is the caller's to choose.
+// All of these retry on EINTR. They report failure by errno (0 is success), so that the caller chooses the
+// error type (data, checkpoint, spec).
 
 /// Opens for reading; an empty UniqueFd and errno set on failure.
 UniqueFd open_read(const std::string& path);
@@ -40,7 +40,7 @@ std::int64_t read_at(int fd, std::span<std::byte> out, std::int64_t offset);
 int write_all(int fd, std::span<const std::byte> bytes);
 /// Size in bytes, or -1 with errno set.
 std::int64_t file_bytes(int fd);
-/// Flushes a directory's entries to the disk; returns 0 or an errno value.
+/// Flushes a directory's entries to disk; returns 0 or an errno value.
 int sync_directory(const std::string& path);
 
 }  // namespace trainerd::base

@@ -1,7 +1,7 @@
 #pragma once
 
-// The time ledger (core/README.md, section 4): where a step's seconds go. This is the one list of its parts.
-// The clock of a step, its records and metrics, the plan and the replay all go by it.
+// The time ledger (core/README.md, section 4): how the seconds of a step are spent. This is the only list of
+// its parts. The step's clock, its records and metrics, the plan and the replay all use it.
 
 #include <array>
 #include <cstddef>
@@ -11,15 +11,15 @@
 
 namespace trainerd::base {
 
-/// Communication is exposed while the compute stream hands an operation over or awaits it; each stall is
-/// charged to the axis whose group it awaited.
+/// Communication is exposed while the compute stream issues an operation or waits for one. Each stall is
+/// charged to the axis of the group it waited for.
 enum class LedgerPart : std::uint8_t {
   compute,
   exposed_tp,     ///< tensor parallel, replicated key and value heads included
   exposed_dp,     ///< gradients and parameters
-  exposed_pp,     ///< handing flows to pipeline neighbours, and a tied embedding's gradient
+  exposed_pp,     ///< sending flows to pipeline neighbours, and a tied embedding's gradient
   exposed_world,  ///< gradient norm, loss and votes of all ranks
-  bubble,         ///< awaiting a pipeline neighbour's flow, its way here included
+  bubble,         ///< waiting for a pipeline neighbour's flow, including its transfer
   data_wait,
   optimizer,
   checkpoint,
@@ -29,7 +29,7 @@ enum class LedgerPart : std::uint8_t {
 struct LedgerPartInfo {
   LedgerPart part;
   const char* name;  ///< in steps.jsonl, traces and plans
-  const char* axis;  ///< of exposed communication; else empty
+  const char* axis;  ///< axis of exposed communication; else empty
 };
 inline constexpr std::array kLedgerParts{
     LedgerPartInfo{LedgerPart::compute, "compute", ""},

@@ -8,12 +8,12 @@
 namespace trainerd::base {
 namespace {
 
-// O_NONBLOCK: a FIFO without another end is an error, not a wait without end.
+// O_NONBLOCK: opening a FIFO without another end fails instead of blocking.
 UniqueFd open_checked(const std::string& path, int mode, bool devices) {
   int fd = -1;
   do fd = ::open(path.c_str(), mode | O_NONBLOCK | O_CLOEXEC, 0644);
   while (fd < 0 && errno == EINTR);
-  if (fd < 0 && errno == ENXIO) errno = EINVAL;  // a FIFO that nothing reads, or a socket
+  if (fd < 0 && errno == ENXIO) errno = EINVAL;  // a FIFO without a reader, or a socket
   UniqueFd file(fd);
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) return {};

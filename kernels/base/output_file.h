@@ -4,19 +4,19 @@
 
 #include "kernels/base/fd.h"
 
-// Files below an output directory. Others may be able to write there: no symbolic link is followed, so that a
-// planted one cannot lead a write to another file. Links in the path above the file are followed: an output
-// directory may be one.
+// Files below an output directory. Other users may be able to write there, so symbolic links are not
+// followed: a planted link could redirect a write to another file. Links in the path above the file are
+// followed, because the output directory may be one.
 
 namespace trainerd::base {
 
-/// Opens a log for appending, and makes it where it is not there. An empty UniqueFd and errno set on failure:
-/// ELOOP for a symbolic link, EINVAL for what is neither a regular file nor a character device.
+/// Opens a log for appending and creates it if needed. On failure returns an empty UniqueFd and sets errno:
+/// ELOOP for a symbolic link, EINVAL if it is neither a regular file nor a character device.
 UniqueFd open_append(const std::string& path);
-/// Opens a regular file for reading and writing, and makes it where it is not there. Failures as above.
+/// Opens a regular file for reading and writing and creates it if needed. Failures as above.
 UniqueFd open_shared(const std::string& path);
-/// Opens a regular file for reading; links are followed. EINVAL for what is none: a FIFO would be waited for
-/// without end.
+/// Opens a regular file for reading; follows links. EINVAL for other files: reading a FIFO could block
+/// forever.
 UniqueFd open_regular(const std::string& path);
 
 }  // namespace trainerd::base

@@ -4,7 +4,7 @@
 
 namespace trainerd::base {
 
-/// Host memory that this process has in use, shared memory included; 0 where the kernel does not say.
+/// Resident memory of this process, including shared memory; 0 if the kernel does not report it.
 std::int64_t resident_bytes();
 
 }  // namespace trainerd::base

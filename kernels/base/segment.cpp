@@ -24,7 +24,8 @@ std::byte* map_whole(int fd, std::size_t size, int flags = 0) {
 Segment Segment::create(const std::string& name, std::int64_t bytes) {
   UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC));
   if (!fd) throw device_error("cannot make the shared segment " + name + ": " + errno_text(errno));
-  // Allocated now, not at first touch: a shortage must show before step 0, not as a SIGBUS inside a step.
+  // Allocated now, not at first touch, so that missing memory is an error before step 0 and not a SIGBUS in a
+  // step.
   if (bytes > 0) {
     const int rc = ::posix_fallocate(fd.get(), 0, bytes);
     if (rc != 0)

@@ -9,16 +9,16 @@
 
 namespace trainerd::base {
 
-/// Memory shared between agent and worker: a memfd, allocated in full when made, mapped read-write.
-/// It has no name in the file system and goes with its last holder.
+/// Memory shared between agent and worker: a memfd, fully allocated when created, mapped read-write. It has
+/// no name in the file system and is freed with its last holder.
 class Segment {
  public:
-  /// Makes a segment of `bytes`. Throws CapacityError when the memory is not there.
+  /// Creates a segment of `bytes`. Throws CapacityError if the memory is not available.
   static Segment create(const std::string& name, std::int64_t bytes);
-  /// When a process gets the page table of a segment: page by page, or at once, for one that is written whole
-  /// while something waits.
+  /// When the page table of a segment is filled: page by page, or at once. `at_once` is for a segment that is
+  /// written as a whole while something waits.
   enum class Pages { at_first_touch, at_once };
-  /// Maps the whole of a segment whose descriptor was inherited. Throws DeviceError.
+  /// Maps a whole segment whose descriptor was inherited. Throws DeviceError.
   static Segment attach(UniqueFd fd, Pages pages = Pages::at_first_touch);
 
   Segment(Segment&& other) noexcept;

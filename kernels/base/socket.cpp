@@ -26,7 +26,7 @@ constexpr int kBacklog = 1024;
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
-/// Nothing, and `why`, when the name cannot be looked up just now.
+/// Null, with `why`, if the name cannot be looked up at present. Throws CommError if the name is unknown.
 Addresses look_up(const Endpoint& endpoint, std::string& why) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_family = AF_UNSPEC;
@@ -54,7 +54,7 @@ std::string address_of(int fd, const Ask& ask) {
   auto* address = reinterpret_cast<sockaddr*>(&storage);
   if (ask(fd, address, &bytes) != 0) return "?";
   const std::string text = numeric(address, bytes);
-  constexpr std::string_view kMapped = "::ffff:";  // IPv4 on a socket of both families
+  constexpr std::string_view kMapped = "::ffff:";  // IPv4 address on a socket of both families
   return text.starts_with(kMapped) ? text.substr(kMapped.size()) : text;
 }
 
@@ -87,7 +87,7 @@ Address v6(std::uint16_t port, const in6_addr& host) {
   return address;
 }
 
-/// A socket of that address; otherwise errno.
+/// A socket bound to that address. On failure an empty descriptor, and errno.
 UniqueFd bound_to(const sockaddr* address, socklen_t bytes) {
   UniqueFd fd(::socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd) return fd;
@@ -111,8 +111,8 @@ bool means_loopback(const sockaddr* address) {
          IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr);
 }
 
-/// A socket bound to this machine's address for the host. EADDRNOTAVAIL: the host has no address of this
-/// machine, or several, and other nodes may use any of them.
+/// A socket bound to this machine's address for the host. EADDRNOTAVAIL if the host has no address of this
+/// machine, or several, because other nodes may use any of them.
 UniqueFd bound_to_own(const Endpoint& at) {
   UniqueFd own;
   int error = EADDRNOTAVAIL;
@@ -134,13 +134,13 @@ UniqueFd bound_to_own(const Endpoint& at) {
       address = text;
       own = std::move(fd);
     }
-  } catch (const CommError&) {  // a name that others know
+  } catch (const CommError&) {  // a name that only other nodes know
   }
   errno = error;
   return own;
 }
 
-/// Whether the connection was made; otherwise errno.
+/// True if connected; otherwise sets errno.
 bool connect_within(int fd, const sockaddr* address, socklen_t bytes, double deadline) {
   if (::connect(fd, address, bytes) == 0) return true;
   if (errno != EINPROGRESS) return false;
@@ -194,7 +194,7 @@ UniqueFd listen_at(const Endpoint& at) {
   if (at.host == "127.0.0.1" || at.host == "localhost") fd = bound_to(v4(at.port, INADDR_LOOPBACK));
   else if (at.host == "::1") fd = bound_to(v6(at.port, in6addr_loopback));
   else fd = bound_to_own(at);
-  // A socket of IPv6 serves both families where the kernel has it.
+  // An IPv6 socket serves both families, if the kernel supports IPv6.
   if (!fd && errno == EADDRNOTAVAIL && at.host != "::1") {
     fd = bound_to(v6(at.port, in6addr_any));
     if (!fd && (errno == EADDRNOTAVAIL || errno == EAFNOSUPPORT)) fd = bound_to(v4(at.port, INADDR_ANY));
@@ -253,7 +253,7 @@ struct InterfaceAddress {
   std::string name, address;
 };
 
-/// Of this machine, those of IPv4 first. Errors name `asked`.
+/// The interfaces of this machine, IPv4 first. Errors mention `asked`.
 std::vector<InterfaceAddress> interface_addresses(const std::string& asked) {
   ifaddrs* found = nullptr;
   if (::getifaddrs(&found) != 0) throw no_interface(asked, errno_text(errno));

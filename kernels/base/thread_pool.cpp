@@ -11,9 +11,9 @@
 namespace trainerd::base {
 namespace {
 
-// A sleeping thread takes longer to wake (a virtual machine's halted core: a tenth of a millisecond and more)
-// than most operators take. So a waiting thread first polls, then polls and offers its core to others for
-// about as long as the unevenness of two threads' last blocks lasts, and sleeps only then.
+// Waking a sleeping thread takes longer than most operators (a tenth of a millisecond and more, if a virtual
+// machine's core is halted). So a waiting thread first polls, then polls and yields its core for about as
+// long as two threads' last blocks differ, and only then sleeps.
 constexpr int kPauses = 2000;
 constexpr int kYields = 2000;
 
@@ -30,7 +30,7 @@ inline void relax() {
 #endif
 }
 
-/// Polls for a while until `done`. False: it is time to sleep.
+/// Polls for a while until `done`. False means that it is time to sleep.
 template <class Done>
 bool poll_until(const Done& done) {
   for (int i = 0; i < kPauses; ++i) {
@@ -47,7 +47,7 @@ bool poll_until(const Done& done) {
 }  // namespace
 
 struct ThreadPool::State {
-  // A loop is published by raising `epoch`; `busy` counts the helpers that have not finished it.
+  // Incrementing `epoch` publishes a loop; `busy` counts the helpers that have not finished it.
   alignas(64) std::atomic<std::uint32_t> epoch{0};
   alignas(64) std::atomic<std::int64_t> next{0};
   alignas(64) std::atomic<std::uint32_t> busy{0};

@@ -10,11 +10,11 @@
 namespace trainerd::base {
 
 /// A fixed set of threads that run the blocks of one loop at a time. The caller is thread 0 and works too.
-/// Waits poll for a fraction of a millisecond, yielding to other processes, and then sleep (futex).
-/// Which thread runs a block is not fixed; what a block computes must not depend on it.
+/// Waiting threads poll for a fraction of a millisecond, yielding to other processes, and then sleep (futex).
+/// Any thread may run a block, so the result of a block must not depend on its thread.
 class ThreadPool {
  public:
-  /// `threads` >= 1, the caller included. `cpus`, when not empty, pins thread i to cpus[i % size].
+  /// `threads` >= 1 includes the caller. If `cpus` is not empty, thread i is pinned to cpus[i % size].
   explicit ThreadPool(int threads, std::vector<int> cpus = {});
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -22,9 +22,9 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  /// Calls `body(block, thread)` once for each block in [0, blocks), and returns when all are done. Blocks
-  /// are handed out one at a time in rising order. The first exception of a block is rethrown here. Not
-  /// reentrant, and for one calling thread at a time.
+  /// Calls `body(block, thread)` once per block in [0, blocks), and returns when all are done. Blocks are
+  /// assigned one at a time in rising order. Rethrows the first exception of a block. Not reentrant; for one
+  /// calling thread at a time.
   template <class Body>
   void run(std::int64_t blocks, const Body& body) {
     run_blocks(

@@ -14,7 +14,7 @@ double sum_bytes(std::initializer_list<const Tensor*> tensors) {
   return bytes;
 }
 
-/// Reads as well as writes when a result is added to.
+/// Bytes of writing a result. Accumulating also reads it.
 double written(const Tensor& t, WriteMode mode) {
   return (mode == WriteMode::accumulate ? 2.0 : 1.0) * static_cast<double>(t.bytes());
 }
@@ -23,13 +23,13 @@ double gemm_flops(std::int64_t m, std::int64_t n, std::int64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-/// Written or added to, without what lies between the heads.
+/// The same for heads, without gaps between them.
 double written(const HeadView& x, WriteMode mode) {
   return (mode == WriteMode::accumulate ? 2.0 : 1.0) * static_cast<double>(x.bytes());
 }
 
-/// Area under the diagonal that is `offset` to the left, over `queries` x `keys`: the integral of
-/// min(max(x + offset, 0), keys) over x from 0 to `queries`.
+/// Area below the diagonal shifted left by `offset`, within `queries` x `keys`: the integral of min(max(x +
+/// offset, 0), keys) over x from 0 to `queries`.
 double area_below(double queries, double keys, double offset) {
   const auto ramp = [&](double x) {
     return x <= 0 ? 0 : x <= keys ? x * x / 2 : keys * keys / 2 + keys * (x - keys);
@@ -37,10 +37,10 @@ double area_below(double queries, double keys, double offset) {
   return ramp(queries + offset) - ramp(offset);
 }
 
-/// Score entries per head that the mask leaves: its area, s^2 / 2 for a whole causal sequence of s, which is
-/// the convention of `flops_per_token`; so the entries of blocks add up to those of the whole. The rows count
-/// as sequences of the longest's length, which is more than shorter documents have. Positions that are known
-/// on the device alone (`first_B`) count as if all keys were before all queries: the most that can be.
+/// Unmasked score entries per head: the area of the mask, s^2 / 2 for a whole causal sequence of s, as in
+/// `flops_per_token`. Entries of blocks therefore sum to those of the whole. Rows count as sequences of the
+/// maximum length, which overestimates shorter documents. If positions are only known on the device
+/// (`first_B`), all keys count as before all queries, which is the upper bound.
 double score_entries(const AttentionBlock& b, std::int64_t rows) {
   const double queries = static_cast<double>(b.queries.max_seqlen),
                keys = static_cast<double>(b.keys.max_seqlen), window = static_cast<double>(b.window);
@@ -63,7 +63,7 @@ double attention_flops(const Args& a, double products) {
          static_cast<double>(heads.head_size);
 }
 
-/// What both passes read.
+/// Bytes that both passes read.
 template <class Args>
 double attention_bytes(const Args& a) {
   return static_cast<double>(a.q_THE.bytes() + a.k_TKE.bytes() + a.v_TKE.bytes());
@@ -132,7 +132,7 @@ Cost cost(const GeluBackward& a, const Target&) {
 
 Cost cost(const CheckIds& a, const Target&) { return {0, sum_bytes({&a.tokens_T, &a.targets_T})}; }
 Cost cost(const EmbeddingForward& a, const Target&) {
-  // Each token reads its own row, however large the table.
+  // Each token reads one row, however large the table is.
   const double tables = a.positions_table_SD.defined() ? 2.0 : 1.0;
   return {(tables - 1) * numel(a.out_TD), sum_bytes({&a.tokens_T, &a.positions_T, &a.out_TD}) * tables};
 }
@@ -155,7 +155,7 @@ Cost cost(const RopeTable& a, const Target&) {
   return {numel(a.table_SR), static_cast<double>(a.table_SR.bytes())};
 }
 
-/// Queries and keys are read, of the input and of the gradient; values are not.
+/// Reads queries and keys of the input and of the gradient, but not values.
 Cost cost(const QkNormSums& a, const Target&) {
   const HeadGeometry& h = a.heads;
   const double read =
@@ -176,14 +176,15 @@ Cost cost(const AttentionForward& a, const Target&) {
 }
 
 Cost cost(const AttentionBackward& a, const Target& target) {
-  // Five products against the forward's two: the scores are made again. Our own kernels on a CUDA device make
-  // them and the gradients of the weights twice, so that every sum has one owner.
+  // Five products, where the forward has two: the scores are recomputed. Our own kernels on a CUDA device
+  // compute the scores and the gradients of the weights twice, so that every sum has one owner.
   const AttentionKernel kernel = op_class_on(a, target).kernel;
   const double out = static_cast<double>(a.out_THE.bytes()), dout = static_cast<double>(a.dout_THE.bytes()),
                row = sum_bytes({&a.lse_HT}), inputs = attention_bytes(a) + dout + row,
                gradients = written(a.dq_THE, a.dq_mode) + written(a.dk_TKE, a.dkv_mode) +
                            written(a.dv_TKE, a.dkv_mode);
-  // A kernel makes the row sums of dO O; that of dK and dV and that of dQ each read them and all inputs.
+  // One kernel computes the row sums of dO O. The kernel for dK and dV and the one for dQ each read them and
+  // all inputs.
   if (kernel == AttentionKernel::tensor_cores || kernel == AttentionKernel::plain)
     return {attention_flops(a, kOwnBackwardProducts), out + dout + row + 2 * (inputs + row) + gradients};
   const double workspace =

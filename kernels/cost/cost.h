@@ -1,6 +1,6 @@
 #pragma once
 
-// Cost of every operator, by the host alone, with no device library: what the meta world records.
+// Cost of every operator, computed on the host without a device library. The meta backend records it.
 
 #include <cstdint>
 
@@ -9,22 +9,22 @@
 
 namespace trainerd::kernels {
 
-/// What one operator call does. FLOPs count multiply and add apart and, for attention, only what the mask
-/// leaves. Bytes are those that must cross the device's memory at least once: inputs read plus outputs
-/// written.
+/// Work of one operator call. FLOPs count multiply and add separately and, for attention, only unmasked
+/// scores. Bytes are those that must be read from or written to the device's memory at least once: inputs
+/// plus outputs.
 struct Cost {
   double flops = 0;
   double bytes = 0;
 };
 
-/// Products of attention's backward, each of 2 FLOPs for a score and an element of its head: of one that
-/// makes the scores once, and of our own kernels on a CUDA device.
+/// Number of matrix products in attention's backward, each of 2 FLOPs per score and element of a head. The
+/// first is for kernels that compute the scores once, the second for our own kernels on a CUDA device.
 constexpr double kBackwardProducts = 5, kOwnBackwardProducts = 7;
 
 #define TRAINERD_OPERATOR(name, Args, cuda) Cost cost(const Args&, const Target&);
 #include "kernels/ops/operators.def"
 
-/// What an operator call is on a target: for attention with the kernel that runs it there.
+/// The class of an operator call on a target; for attention it includes the kernel that runs there.
 #define TRAINERD_OPERATOR(name, Args, cuda) OpClass op_class_on(const Args&, const Target&);
 #include "kernels/ops/operators.def"
 

@@ -9,7 +9,7 @@
 namespace trainerd::kernels {
 namespace {
 
-/// One side's bounds and first positions, read here and now.
+/// Bounds and first positions of the queries or of the keys, read at the call.
 struct Sequences {
   const std::int32_t* bounds;
   const std::int32_t* first_B;
@@ -24,7 +24,7 @@ struct Sequences {
       base::check(length(b) >= 0 && length(b) <= x.max_seqlen,
                   "attention: a sequence is longer than max_seqlen, or its bounds decrease");
   }
-  /// Up to the last sequence that is not empty.
+  /// Number of sequences without the empty ones at the end.
   std::int64_t filled(std::int64_t sequences) const {
     while (sequences > 0 && length(sequences - 1) == 0) --sequences;
     return sequences;
@@ -33,7 +33,7 @@ struct Sequences {
   std::int64_t position(std::int64_t b) const { return first + (first_B != nullptr ? first_B[b] : 0); }
 };
 
-/// Runs `run(args, unit, scratch)` for every sequence and key/value head, each in one thread.
+/// Runs `run(args, unit, scratch)` for every sequence and key/value head, each on one thread.
 template <class Args>
 void for_each_unit(base::ThreadPool& pool, const Args& a, AttentionPass pass, std::byte* memory,
                    void (*run)(const Args&, const AttentionUnit&, const AttentionScratch&)) {

@@ -10,10 +10,10 @@
 namespace trainerd::kernels {
 namespace {
 
-/// Rows of a box that are transposed together: their elements of a column are a cache line of the matrix.
+/// Rows of a box that are transposed together: their elements of one column fill a cache line of the matrix.
 constexpr std::int64_t kTransposedRows = 16;
 
-/// Some rows of a box.
+/// A range of rows of a box.
 struct BoxRows {
   MatrixBox box;
   std::int64_t begin = 0, end = 0;

@@ -17,10 +17,10 @@ namespace trainerd::kernels {
 namespace {
 
 constexpr std::int64_t kHugePage = std::int64_t{2} << 20;
-// Bytes of one block of a copy or fill.
+// Bytes per block of a copy or fill.
 constexpr std::int64_t kCopyBlock = std::int64_t{256} << 10;
 
-/// Throws unless this build and this machine have the instruction set asked for.
+/// Throws unless this build and this machine support the target's instruction set.
 const Target& checked(const Target& target, const base::ThreadPool& pool) {
   base::check(target.kind == DeviceKind::cpu, "a CPU backend was asked for another kind of device");
   base::check(target.threads == pool.threads(), "the thread pool must have as many threads as the target");
@@ -62,9 +62,9 @@ BackendCounters CpuBackend::counters() const {
   return {.widened_gemms = widened_gemms_, .reference_gemms = reference_gemms_};
 }
 
-// [guard page | pages of the buffer | guard page]. The buffer ends at the rear guard to within its own
-// rounding to 64 bytes, so that a read or write past either end of it faults. The end of a large buffer lies
-// on a huge-page boundary: all of it but the first partial huge page can be huge.
+// [guard page | pages of the buffer | guard page]. The buffer ends at the rear guard, up to rounding to 64
+// bytes, so that accesses past either end of it fault. The end of a large buffer is aligned to a huge page,
+// so that all of it but a partial first page can use huge pages.
 Buffer CpuBackend::allocate(MemoryKind, std::int64_t bytes) {
   base::check(bytes >= 0, "a negative number of bytes was asked for");
   const std::int64_t page = ::sysconf(_SC_PAGESIZE);
@@ -85,7 +85,7 @@ Buffer CpuBackend::allocate(MemoryKind, std::int64_t bytes) {
     ::munmap(base, static_cast<std::size_t>(reserved));
     throw no_memory(bytes, error);
   }
-  // Only advice: without huge pages the buffer is slower to touch first and otherwise the same.
+  // Only advice: without huge pages the first touch is slower, nothing else.
   if (huge) ::madvise(end - pages, static_cast<std::size_t>(pages), MADV_HUGEPAGE);
   return {end - size, bytes, [base, reserved] { ::munmap(base, static_cast<std::size_t>(reserved)); }};
 }
@@ -101,7 +101,7 @@ void CpuBackend::fill_zero(Stream&, const Tensor& x) {
   });
 }
 
-// The pool is for the thread that made the backend: the calling one copies by itself.
+// The thread pool is only for the thread that made the backend, so the calling thread copies alone.
 void CpuBackend::transfer(Stream&, const Tensor& from, const Tensor& to) {
   base::check(from.dtype == to.dtype && from.numel() == to.numel(), "transfer: both of one dtype and size");
   std::memmove(to.data, from.data, static_cast<std::size_t>(from.bytes()));
@@ -132,7 +132,7 @@ void CpuBackend::record(Stream&, Event& event) {
   e.recorded = true;
 }
 
-// Work is done when the call that asks for it returns, so there is nothing to wait for.
+// Work is done when a call returns, so there is nothing to wait for.
 void CpuBackend::wait(Stream&, const Event&) {}
 void CpuBackend::wait_host(const Event&) {}
 

@@ -12,9 +12,9 @@ class GemmCache;          // oneDNN primitives by problem (gemm.h)
 struct VectorKernels;     // row kernels of one instruction set (simd/vector_kernels.h)
 struct AttentionKernels;  // attention tiles of one instruction set (simd/attention_kernels.h)
 
-/// The CPU world: GEMMs by oneDNN, and where it is slower by our own kernels; everything else by our own
-/// vector kernels on our own pool. Work is done in the calling thread's order, at once. Results depend on the
-/// target (instruction set, thread count), never on timing.
+/// The CPU backend. GEMMs use oneDNN, or our own kernels where oneDNN is slower. Everything else uses our own
+/// vector kernels on our own thread pool. Calls run immediately, in the calling thread's order. Results
+/// depend on the target (instruction set, thread count), never on timing.
 class CpuBackend final : public Backend {
  public:
   /// `pool` must outlive the backend and have `target.threads` threads.
@@ -40,7 +40,7 @@ class CpuBackend final : public Backend {
 
   std::int64_t prepared_bytes(const PrepareWeight&) const override;
 
-  // Each in the source of its subject: gemm.cpp, norm.cpp, ...
+  // Each is defined in the source of its subject: gemm.cpp, norm.cpp, ...
 #define TRAINERD_OPERATOR(name, Args, cuda) void name(Stream&, const Args&) override;
 #include "kernels/ops/operators.def"
 

@@ -12,7 +12,7 @@ namespace {
 
 bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
-/// The four values of `normal_at` that share one Philox call, bit for bit.
+/// The four values of `normal_at` that share one Philox call, with the same bits.
 void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
   const auto r = philox(key, quad, 0);
   for (std::size_t pair = 0; pair < 4; pair += 2) {
@@ -23,7 +23,7 @@ void four_normals(std::uint64_t key, std::uint64_t quad, float out[4]) {
   }
 }
 
-// Values drawn at a time where they are narrowed afterwards.
+// Values drawn at a time, before they are narrowed or used as factors.
 constexpr std::int64_t kDrawn = 1024;
 
 /// out[i] = mean + stddev * normal(index + i)

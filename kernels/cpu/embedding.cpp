@@ -11,7 +11,7 @@
 namespace trainerd::kernels {
 namespace {
 
-/// A negative id is larger than any vocabulary.
+/// Largest id, as unsigned: a negative id is larger than any vocabulary.
 std::uint32_t largest_id(const Tensor& ids) {
   std::uint32_t largest = 0;
   for (const std::int32_t id : std::span(ids.as<std::int32_t>(), static_cast<std::size_t>(ids.numel())))
@@ -46,7 +46,7 @@ void CpuBackend::embedding_backward(Stream& stream, const EmbeddingBackward& a) 
       stream.scratch().take_bytes(scratch_bytes(a, target_), MemoryTerm::workspace));
   std::int32_t* order = end_of + held;
 
-  // Counting sort of the tokens by table row, stable, so that each row's tokens stay in rising order.
+  // Counting sort of the tokens by table row. It is stable, so each row's tokens stay in rising order.
   const std::int32_t* ids = a.rows_T.as<std::int32_t>();
   const auto row_of = [&](std::int64_t t) {
     const std::int64_t row = ids[t] - a.first_row;
@@ -64,7 +64,7 @@ void CpuBackend::embedding_backward(Stream& stream, const EmbeddingBackward& a) 
   for (std::int64_t t = 0; t < tokens; ++t)
     if (const std::int64_t row = row_of(t); row >= 0) order[end_of[row]++] = static_cast<std::int32_t>(t);
 
-  // Many more blocks than threads, since tokens may crowd on few rows; no sum crosses a row.
+  // Many more blocks than threads, because tokens may concentrate on few rows. No sum crosses a row.
   const std::int64_t rows = std::max<std::int64_t>(1, held / 512);
   for_each_block(pool_, held, rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t row = begin; row < end; ++row) {

@@ -9,13 +9,13 @@ namespace trainerd::kernels {
 
 namespace {
 
-/// Which kernel computes a product that is not widened, from which form of the weight.
+/// The kernel and form of the weight for a product that is not widened.
 enum class Form : std::uint8_t { library_plain, library_prepared, own_prepared };
 
-/// out[T, n] = in[T, k] B (+ bias) (+ addend), B being the weight as its role reads it.
+/// out[T, n] = in[T, k] B (+ bias) (+ addend), where B is the weight as its role reads it.
 struct LinearCall {
   LinearShape shape;
-  GemmKey::Right right = GemmKey::Right::plain;  ///< how the plain weight is read
+  GemmKey::Right right = GemmKey::Right::plain;  ///< how to read the plain weight
   Tensor in, out;
   Weight weight;
   Tensor bias, addend;
@@ -77,7 +77,7 @@ std::byte* at(const Tensor& x, std::int64_t row) {
   return x.defined() ? x.data + row * x.size(1) * size_of(x.dtype) : nullptr;
 }
 
-/// As `run_blocks`, by our own kernel.
+/// Same as `run_blocks`, with our own kernel.
 template <class Place, class After>
 void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const LinearCall& c,
                     const Blocks& blocks, const Place& place, const After& after) {
@@ -100,9 +100,9 @@ void run_own_blocks(const GemmKernels& kernels, base::ThreadPool& pool, const Li
   });
 }
 
-/// Runs the GEMM in blocks of token rows. The result of rows [begin, begin + rows) goes to `place(begin,
-/// thread)`, and `after(begin, rows, thread)` follows while it is in cache. Returns whether oneDNN computed
-/// it by its reference implementation.
+/// Runs the GEMM in blocks of token rows. The result of rows [begin, begin + rows) is written to
+/// `place(begin, thread)`. Then `after(begin, rows, thread)` runs while the result is in cache. Returns true
+/// if oneDNN used its reference implementation.
 template <class Place, class After>
 bool run_blocks(GemmCache& cache, base::ThreadPool& pool, const Target& target, const LinearCall& c,
                 const Blocks& blocks, std::byte* scratch, const Place& place, const After& after) {
@@ -131,8 +131,8 @@ bool run_blocks(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
   return whole.is_reference() || last.is_reference();
 }
 
-/// bf16 operands on a machine without bf16 instructions: the input once, the weight by blocks of output
-/// features, in fp32; results rounded once. Returns what `run_blocks` does.
+/// bf16 operands on a machine without bf16 instructions. Converts the input to fp32 once, and the weight in
+/// blocks of output features. Results are rounded once. Returns the same as `run_blocks`.
 bool run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target, const VectorKernels& vector,
                  const LinearCall& c, std::byte* scratch) {
   const GemmKernels& kernels = gemm_kernels_of(target.isa);
@@ -154,7 +154,7 @@ bool run_widened(GemmCache& cache, base::ThreadPool& pool, const Target& target,
     key.ldb = c.right == GemmKey::Right::transposed ? s.k : features;
     return cache.get(key);
   };
-  // Every primitive that the loop meets is made here, not by its threads.
+  // Create all primitives of the loop here, not in its threads.
   bool reference = false;
   for (const std::int64_t features : {std::min(plan.features.size, s.n), (s.n - 1) % plan.features.size + 1})
     for (const std::int64_t rows : {token_rows, (s.tokens - 1) % token_rows + 1})

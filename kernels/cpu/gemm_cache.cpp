@@ -6,8 +6,8 @@
 #include "kernels/base/error.h"
 #include "kernels/cpu/gemm_cache.h"
 
-// oneDNN's Debian build runs on OpenMP. Our pool is the only source of threads, so each thread that makes or
-// runs a primitive limits its own OpenMP teams to one (a thread-local setting: no team is ever started).
+// Debian's oneDNN uses OpenMP. Our pool must be the only source of threads, so each thread that creates or
+// runs a primitive limits its own OpenMP teams to one thread (a thread-local setting; no team ever starts).
 extern "C" void omp_set_num_threads(int threads);
 
 namespace trainerd::kernels {
@@ -66,7 +66,7 @@ class LibraryGemm final : public Gemm {
     const auto desc =
         key.has_bias ? dnnl::matmul::desc(d.a, d.b, d.bias, d.c) : dnnl::matmul::desc(d.a, d.b, d.c);
     dnnl::matmul::primitive_desc made(desc, attr, engine);
-    // Implementations come fastest first.
+    // Implementations are sorted by speed, fastest first.
     while (scratch_of(made) > scratch_bytes)
       if (!made.next_impl())
         throw base::device_error("oneDNN's " + text_of(key) + " wants more than the fixed " +

@@ -12,8 +12,8 @@
 
 namespace trainerd::kernels {
 
-/// Which of oneDNN's matmuls: C[m, n] = A[m, k] B[k, n] with the ends named, all row-major with the strides
-/// given.
+/// Identifies a oneDNN matmul: C[m, n] = A[m, k] B[k, n] with the given post-operations. All row-major with
+/// the given strides.
 struct GemmKey {
   enum class Left : std::uint8_t { plain, transposed };
   enum class Right : std::uint8_t { plain, transposed, prepared };
@@ -29,7 +29,7 @@ struct GemmKey {
   auto operator<=>(const GemmKey&) const = default;
 };
 
-/// The memory of one call.
+/// Memory of one call.
 struct GemmData {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
@@ -39,17 +39,18 @@ struct GemmData {
   std::byte* scratch = nullptr;  ///< library_scratch() bytes
 };
 
-/// A oneDNN matmul made once for its shape, with its memory objects for each thread of the pool.
+/// A oneDNN matmul for one shape, with memory objects for each thread of the pool.
 class Gemm {
  public:
   virtual ~Gemm() = default;
-  /// Runs in the calling thread alone; `thread` is its index in the pool.
+  /// Runs in the calling thread only; `thread` is its index in the pool.
   virtual void run(int thread, const GemmData& data) const = 0;
-  /// Whether oneDNN has no kernel for this problem and computes it by its reference loops, many times slower.
+  /// True if oneDNN has no kernel for this problem and uses its reference loops, which are many times slower.
   virtual bool is_reference() const = 0;
 };
 
-/// oneDNN primitives by problem. Making one takes 0.1 to 0.4 ms: `get` all that a loop needs before it.
+/// oneDNN primitives by problem. Creating one takes 0.1 to 0.4 ms, so `get` all that a loop needs before the
+/// loop.
 class GemmCache {
  public:
   explicit GemmCache(const Target& target)

@@ -9,7 +9,7 @@
 namespace trainerd::kernels {
 namespace {
 
-/// What both ways share: the call, its plan, and one thread's scratch.
+/// Common to all variants: the call, its plan, and one thread's scratch.
 struct WgradCall {
   const LinearWgrad& args;
   const WgradScratch& plan;
@@ -43,7 +43,7 @@ struct WgradCall {
   }
 };
 
-/// x is packed once for all threads; then each block of dw's rows is one thread's, over all tokens in order,
+/// Packs x once for all threads. Then one thread computes each block of dw's rows, over all tokens in order,
 /// so that the sums do not depend on the number of threads.
 void run_own(const WgradCall& c) {
   const LinearWgrad& a = c.args;
@@ -84,8 +84,8 @@ void run_own(const WgradCall& c) {
   }
 }
 
-/// oneDNN's AMX matmul: it reads rows alone, so that a thread transposes its block of dy before. Returns
-/// whether oneDNN computed it by its reference implementation.
+/// Uses oneDNN's AMX matmul. It only reads rows, so each thread first transposes its block of dy. Returns
+/// true if oneDNN used its reference implementation.
 bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
   const LinearWgrad& a = c.args;
   const WgradScratch& p = c.plan;
@@ -105,7 +105,7 @@ bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
     key.addend = token_block > 0 ? GemmKey::Addend::in_place : GemmKey::Addend::none;
     return cache.get(key);
   };
-  // All there are, made before threads ask for them: the last block of rows and of tokens may be smaller.
+  // Create all primitives before threads use them. The last block of rows and of tokens may be smaller.
   bool reference = false;
   for (const std::int64_t row_block : {std::int64_t{0}, p.rows.count - 1})
     for (std::int64_t token_block = 0; token_block < p.token_blocks; ++token_block)
@@ -130,8 +130,8 @@ bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
   return reference;
 }
 
-/// oneDNN's matmul with dy read by columns, in fp32 when the machine has no bf16 GEMM. Returns whether oneDNN
-/// computed it by its reference implementation.
+/// Uses oneDNN's matmul with dy read by columns, in fp32 if the machine has no bf16 GEMM. Returns true if
+/// oneDNN used its reference implementation.
 bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
   const LinearWgrad& a = c.args;
   const WgradScratch& p = c.plan;

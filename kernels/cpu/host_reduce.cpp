@@ -21,7 +21,7 @@ T store(Acc x) {
   else return static_cast<T>(x);
 }
 
-// A block of accumulators stays in the first cache level while the inputs stream past it.
+// A block of accumulators stays in the first-level cache while the inputs are streamed.
 template <class T, class Acc, class Combine>
 void reduce(std::span<const std::byte* const> inputs, std::byte* out_bytes, std::int64_t count,
             Combine combine) {

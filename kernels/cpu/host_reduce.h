@@ -9,14 +9,14 @@
 
 namespace trainerd::kernels {
 
-// Host loops over CPU memory for the communicators: the only place where the data of a collective is read.
+// Host loops over CPU memory for the communicators. Only this code reads the data of a collective.
 
 enum class HostReduce : std::uint8_t { sum, max };
 
 /// out[i] = inputs[0][i] op inputs[1][i] op ..., in that order, accumulated in `accumulate` (f32 or f64; f64
-/// and i32 tensors in their own range) and rounded once: each element depends on its summands alone, not on
-/// `count` or on how the caller cuts the range. A NaN is the maximum. `out` may be one of the inputs. Throws
-/// std::logic_error for u8.
+/// tensors in f64, i32 tensors in 64 bits) and rounded once. Each element depends only on its summands, not
+/// on `count` or on how the caller divides the range. A NaN counts as the maximum. `out` may be one of the
+/// inputs. Throws std::logic_error for u8.
 void host_reduce(HostReduce op, DType dtype, DType accumulate, std::span<const std::byte* const> inputs,
                  std::byte* out, std::int64_t count);
 

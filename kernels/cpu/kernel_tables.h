@@ -7,8 +7,8 @@
 
 namespace trainerd::kernels {
 
-// The kernels of an instruction set that this build has. On other processors than x86-64 that is the portable
-// one.
+// The kernels of an instruction set in this build. On processors other than x86-64 only the portable ones
+// exist. Throws DeviceError for others.
 const VectorKernels& vector_kernels_of(Isa isa);
 const AttentionKernels& attention_kernels_of(Isa isa);
 const GemmKernels& gemm_kernels_of(Isa isa);

@@ -18,7 +18,7 @@ void CpuBackend::ce_stats(Stream&, const CeStats& a) {
 void CpuBackend::ce_rescale(Stream&, const CeRescale& a) {
   const float *local = a.max_local_T.as<float>(), *max = a.max_T.as<float>();
   float* sum = a.sum_exp_T.as<float>();
-  // A part without a column that counts has max -inf and sum 0, and stays 0.
+  // A part whose columns are all padding has max -inf and sum 0, and stays 0.
   for (std::int64_t t = 0; t < a.max_T.numel(); ++t)
     sum[t] = sum[t] > 0 ? sum[t] * std::exp(local[t] - max[t]) : 0.0f;
 }
@@ -58,7 +58,7 @@ void CpuBackend::preference_loss(Stream&, const PreferenceLoss& a) {
     const double beta = static_cast<double>(a.beta), smoothing = static_cast<double>(a.label_smoothing);
     const double reward = beta * (chosen - a.reference_P2.as<double>()[2 * p]),
                  x = reward - beta * (rejected - a.reference_P2.as<double>()[2 * p + 1]);
-    // -log sigmoid(x) and -log sigmoid(-x), and the sigmoids of -x and x.
+    // -log sigmoid(x) and -log sigmoid(-x), and the gradient's factor, which uses the sigmoids of -x and x.
     const double tail = std::log1p(std::exp(-std::abs(x)));
     const double right = std::max(-x, 0.0) + tail, wrong = std::max(x, 0.0) + tail;
     const double slope = beta * ((1 - smoothing) / (1 + std::exp(x)) - smoothing / (1 + std::exp(-x)));

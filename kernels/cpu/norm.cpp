@@ -6,7 +6,7 @@
 namespace trainerd::kernels {
 namespace {
 
-// Columns of one block when partial sums are added up.
+// Columns per block when partial sums are added.
 constexpr std::int64_t kColumns = 256;
 
 }  // namespace

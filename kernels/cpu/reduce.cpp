@@ -67,13 +67,13 @@ void CpuBackend::ordered_sum(Stream& stream, const OrderedSum& a) {
 }
 
 // The hash, the same on every backend. The bytes are read as little-endian 32-bit words w[i], the last one
-// filled up with zeros. All arithmetic is modulo 2^32, l and h are the low and high halves of i, and mix is
+// zero-padded. All arithmetic is modulo 2^32, l and h are the low and high halves of i, and mix is
 // MurmurHash3's finaliser:
 //   first  = sum over i of mix(w[i] ^ mix(l * 9e3779b1 + h * 7feb352d + 165667b1))
 //   second = sum over i of mix((w[i] * 2c1b3c6d) ^ (l * 85ebca77 + h * 846ca68b + 27d4eb2f))
 //   out    = (first ^ low half of the length in bytes, second ^ its high half)
-// Each word is mixed with its place before the sums, so equal words at different places hash differently; a
-// sum of words mixed apart can be taken in any order, by any number of lanes and threads.
+// Each word is mixed with its index before the sums, so equal words at different positions hash differently.
+// The sums can be taken in any order, by any number of lanes and threads.
 void CpuBackend::tensor_hash(Stream&, const TensorHash& a) {
   const std::int64_t bytes = a.x.bytes(), words = bytes / 4;
   std::atomic<std::uint32_t> first = 0, second = 0;
@@ -83,7 +83,7 @@ void CpuBackend::tensor_hash(Stream&, const TensorHash& a) {
     first.fetch_add(sums[0], std::memory_order_relaxed);
     second.fetch_add(sums[1], std::memory_order_relaxed);
   };
-  // A power of two: no block crosses a multiple of 2^32 words, as hash_words asks.
+  // A power of two: no block crosses a multiple of 2^32 words, as hash_words requires.
   constexpr std::int64_t kWords = 16384;
   for_each_block(pool_, words, kWords, [&](std::int64_t begin, std::int64_t end) {
     take(a.x.data + 4 * begin, begin, end - begin);

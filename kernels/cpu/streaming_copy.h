@@ -10,8 +10,8 @@
 
 namespace trainerd::kernels {
 
-/// Copies bytes that this processor does not read again soon, past its caches: the destination's lines are
-/// not read before they are written, and nothing of the step is pushed out of a cache.
+/// Copies bytes that this processor does not read again soon, bypassing its caches: destination lines are not
+/// read before they are written, and no useful data is evicted.
 inline void streaming_copy(std::byte* to, const std::byte* from, std::int64_t bytes) {
 #if defined(__x86_64__)
   constexpr std::int64_t kLine = 64, kStore = 16;

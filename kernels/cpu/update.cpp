@@ -11,18 +11,18 @@
 namespace trainerd::kernels {
 namespace {
 
-// Elements whose random bits lie on the stack at a time; a multiple of a vector.
+// Elements whose random bits are on the stack at a time; a multiple of a vector.
 constexpr std::int64_t kRandomElements = 1024;
 
-/// Calls `act(done, count, random)` on pieces of the elements [from, from + count) of a range: as many of
-/// them as are done, those of the piece, and `rounding_bits` of each.
+/// Calls `act(done, count, random)` for pieces of the elements [from, from + count) of a range: the number of
+/// elements before the piece, its size, and `rounding_bits` of its elements.
 template <class Act>
 void with_rounding_bits(const UpdateRange& range, std::int64_t from, std::int64_t count, std::int64_t step,
                         const Act& act) {
   std::array<std::uint32_t, kRandomElements> random;
   for (std::int64_t done = 0; done < count; done += kRandomElements) {
     const std::int64_t piece = std::min(kRandomElements, count - done);
-    // Four neighbours share a call.
+    // Four neighbours share one Philox call.
     std::array<std::uint32_t, 4> words{};
     std::uint64_t quad = ~std::uint64_t{0};
     for (std::int64_t i = 0; i < piece; ++i) {
@@ -40,7 +40,7 @@ Byte* advanced(Byte* p, std::int64_t elements, DType dtype) {
   return p == nullptr ? nullptr : p + elements * size_of(dtype);
 }
 
-/// `part` with the bits that round it. `from` is its first element, counted from its range's.
+/// Updates `part` with its random bits. `from` is its first element, relative to its range.
 void adamw_rounded(const VectorKernels& vector, const AdamwRun& part, const UpdateRange& range,
                    std::int64_t from, std::int64_t step) {
   with_rounding_bits(range, from, part.count, step,
@@ -119,7 +119,7 @@ void CpuBackend::adamw_update(Stream&, const AdamwUpdate& a) {
   run.master_dtype = a.master.dtype;
   run.moment_dtype = a.moment1.dtype;
   for_each_block(pool_, a.master.numel(), kBlockElements, [&](std::int64_t begin, std::int64_t end) {
-    // The first range that ends after `begin`: ranges rise, so their ends do too.
+    // The first range that ends after `begin`; the ends of ranges rise.
     auto range =
         std::upper_bound(a.ranges.begin(), a.ranges.end(), begin,
                          [](std::int64_t at, const UpdateRange& r) { return at < r.begin + r.count; });

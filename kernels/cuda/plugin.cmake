@@ -1,5 +1,5 @@
-# One plugin beside the executable, opened when a job asks for a CUDA device (kernels/backend/cuda_plugin.h). It holds its own copy of
-# what it needs of kernels/, hidden, and shows one function.
+# One plugin beside the executable, loaded when a job needs a CUDA device (kernels/backend/cuda_plugin.h). It
+# contains its own hidden copy of the parts of kernels/ that it needs, and exports only its entry points.
 if(NOT TRAINERD_BUILD_CUDA)
   return()
 endif()
@@ -8,8 +8,8 @@ trainerd_room(kernels/cuda/runtime TYPE OBJECT USES kernels/backend LIBRARIES CU
 trainerd_room(kernels/cuda/kernels TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
 trainerd_room(kernels/cuda/attention TYPE OBJECT USES kernels/cuda/kernels LIBRARIES CUDA::cudart_static)
 trainerd_room(kernels/cuda/gemm TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static CUDA::cublasLt)
-# cuDNN and its header-only front end (deploy/install-cuda-deps.sh): without either, attention is by our own kernels, which the plan
-# and a counter show.
+# cuDNN and its header-only front end (deploy/install-cuda-deps.sh). Without either, attention uses our own
+# kernels, which the plan and a counter show.
 find_path(CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
 find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9 HINTS ${CUDAToolkit_LIBRARY_DIR})
 find_path(CUDNN_FRONTEND_INCLUDE_DIR cudnn_frontend.h HINTS ${PROJECT_SOURCE_DIR}/build/cuda-deps/include)
@@ -25,8 +25,9 @@ endif()
 set(TRAINERD_CUDNN ${TRAINERD_CUDNN} PARENT_SCOPE)
 list(TRANSFORM cudnn_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/cudnn/)
 trainerd_room(kernels/cuda/cudnn TYPE OBJECT SOURCES ${cudnn_sources} USES kernels/target LIBRARIES CUDA::cudart_static)
-target_compile_options(trainerd_kernels_cuda_cudnn PRIVATE -O1)  # it describes work; half the time to compile
-# The front end's own texts of graphs, a third of what is left, are of no use here.
+# only host code that describes work; halves the compile time
+target_compile_options(trainerd_kernels_cuda_cudnn PRIVATE -O1)
+# The front end's own text forms of graphs, a third of the remaining compile time, are not used here.
 target_compile_definitions(trainerd_kernels_cuda_cudnn PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 if(TRAINERD_CUDNN)
   target_include_directories(trainerd_kernels_cuda_cudnn SYSTEM PRIVATE ${CUDNN_FRONTEND_INCLUDE_DIR} ${CUDNN_INCLUDE_DIR})
@@ -34,7 +35,8 @@ endif()
 trainerd_room(kernels/cuda/backend TYPE OBJECT USES kernels/cuda/attention kernels/cuda/cudnn kernels/cuda/gemm
               LIBRARIES CUDA::cudart_static CUDA::cublasLt)
 
-# tests/kernels/ptx_test.py reads the kernels' PTX in the plugin; to make it again takes as long as the kernels do.
+# tests/kernels/ptx_test.py reads the kernels' PTX in the plugin. Generating it again would take as long as
+# compiling the kernels.
 set(TRAINERD_PTX OFF)
 if(TRAINERD_TESTS AND "90a-real" IN_LIST CMAKE_CUDA_ARCHITECTURES)
   set(TRAINERD_PTX ON)
@@ -57,7 +59,7 @@ set_target_properties(trainerd_cuda PROPERTIES
   CUDA_RUNTIME_LIBRARY Static)
 set_source_files_properties(${PROJECT_SOURCE_DIR}/kernels/cuda/backend/plugin.cpp TARGET_DIRECTORY trainerd_kernels_cuda_backend
                             PROPERTIES COMPILE_DEFINITIONS TRAINERD_INTERFACE_HASH="${interface_hash}")
-# What describe_device() knows of the kernels' images.
+# The list of the kernels' images for describe_device().
 foreach(architecture ${CMAKE_CUDA_ARCHITECTURES})
   if(NOT architecture MATCHES "^[0-9]+[af]?(-real|-virtual)?$")
     message(FATAL_ERROR "CMAKE_CUDA_ARCHITECTURES: name GPUs by number (90a-real), not \"${architecture}\"")
@@ -71,5 +73,5 @@ target_link_libraries(trainerd_cuda PRIVATE trainerd_options trainerd_kernels_ba
 if(TRAINERD_CUDNN)
   target_link_libraries(trainerd_cuda PRIVATE ${CUDNN_LIBRARY})
 endif()
-# RPATH, not RUNPATH: what the CUDA libraries open in their turn is looked for in the same places.
+# RPATH, not RUNPATH, so that libraries which the CUDA libraries load are searched in the same places.
 target_link_options(trainerd_cuda PRIVATE -Wl,--exclude-libs,ALL -Wl,--disable-new-dtags -Wl,--no-undefined)

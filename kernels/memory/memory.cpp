@@ -7,12 +7,13 @@
 namespace trainerd::kernels {
 namespace {
 
-// The end of a dry arena: beyond any machine, and so far below 2^63 that sums over regions do not overflow.
+// Capacity of a dry arena: beyond any machine, and far enough below 2^63 that sums over regions do not
+// overflow.
 constexpr std::int64_t kDryBytes = std::int64_t{1} << 52;
 
 constexpr std::size_t index_of(MemoryTerm term) { return static_cast<std::size_t>(term); }
 
-/// Bytes of a tensor; none when they do not fit in 63 bits.
+/// Bytes of a tensor; none if they do not fit in 63 bits.
 std::optional<std::int64_t> checked_bytes(DType dtype, const Shape& shape) {
   std::int64_t bytes = shape.ndim == 0 ? 0 : size_of(dtype);
   for (int i = 0; i < shape.ndim; ++i)
@@ -59,7 +60,7 @@ Arena::Arena(std::string name, std::byte* base, std::int64_t capacity, std::int6
 }
 
 Arena Arena::dry(std::string name, std::int64_t alignment) {
-  // A non-null base, so that an address taken in a dry run is never mistaken for an absent tensor.
+  // Base is not null, so that an address of a dry run is never mistaken for an undefined tensor.
   return {std::move(name), reinterpret_cast<std::byte*>(std::uintptr_t{1} << 40), kDryBytes, alignment};
 }
 

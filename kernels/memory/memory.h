@@ -12,7 +12,7 @@
 
 namespace trainerd::kernels {
 
-/// Every offset is a multiple of this at least: a cache line, and a full vector register.
+/// Minimum alignment of all offsets: a cache line and a full vector register.
 constexpr std::int64_t kAlignment = 64;
 constexpr std::int64_t align_up(std::int64_t bytes, std::int64_t to = kAlignment) {
   return (bytes + to - 1) / to * to;
@@ -34,7 +34,7 @@ enum class MemoryTerm : std::uint8_t {
 };
 const char* to_string(MemoryTerm term);
 
-/// Owns a block of memory and frees it by `release`. Move-only.
+/// Owns a block of memory and frees it with `release`. Move-only.
 class Buffer {
  public:
   Buffer() = default;
@@ -53,8 +53,8 @@ class Buffer {
   std::function<void()> release_;
 };
 
-/// A LIFO stack over one span whose size the dry run fixed. Takes are aligned to `alignment` bytes.
-/// A dry arena has addresses but no memory, and its end is beyond any machine: it only measures.
+/// A LIFO stack over one span whose size the dry run determined. Allocations are aligned to `alignment`
+/// bytes. A dry arena has addresses but no memory, and a capacity beyond any machine: it only measures.
 class Arena {
  public:
   using Mark = std::int64_t;
@@ -64,12 +64,12 @@ class Arena {
   Arena(std::string name, std::byte* base, std::int64_t capacity, std::int64_t alignment = kAlignment);
   static Arena dry(std::string name, std::int64_t alignment = kAlignment);
 
-  /// Throws CapacityError when the plan did not foresee it (a broken plan, not the user's fault), and in a
-  /// dry arena when the job is larger than any machine.
+  /// Throws CapacityError if the plan has no room for it (an error of the plan, not of the user), and in a
+  /// dry arena if the job is larger than any machine.
   Tensor take(DType dtype, const Shape& shape, MemoryTerm term);
   std::byte* take_bytes(std::int64_t bytes, MemoryTerm term);
   Mark mark() const { return top_; }
-  /// Gives back all that was taken after `mark`.
+  /// Releases everything taken after `mark`.
   void release(Mark mark);
 
   const std::string& name() const { return name_; }
@@ -99,7 +99,7 @@ class Arena {
   std::array<std::int64_t, static_cast<std::size_t>(MemoryTerm::count_)> peak_terms_{};
 };
 
-/// Releases on scope exit what was taken from an arena inside the scope.
+/// On scope exit releases what was taken from an arena inside the scope.
 class ArenaScope {
  public:
   explicit ArenaScope(Arena& arena) : arena_(arena), mark_(arena.mark()) {}
@@ -112,10 +112,11 @@ class ArenaScope {
   Arena::Mark mark_;
 };
 
-/// Sizes of every region of one worker's device memory, fixed before step 0 by a dry run of the same step.
+/// Sizes of all regions of one worker's device memory, determined before step 0 by a dry run of the same
+/// step.
 struct MemoryBudget {
   enum class RegionKind : std::uint8_t {
-    persistent,  ///< as long as the run
+    persistent,  ///< for the whole run
     scratch,     ///< within an operator or a segment
     kept,        ///< from a forward to its backward or its weight gradients
     passed,      ///< between ranks, or from a backward to its weight gradients
@@ -128,7 +129,7 @@ struct MemoryBudget {
   };
   std::vector<Region> regions;
   std::int64_t total_bytes() const;
-  /// The bytes of a region; throws std::logic_error for an unknown name.
+  /// Bytes of a region. Throws std::logic_error for an unknown name.
   std::int64_t bytes_of(const std::string& name) const;
 };
 

@@ -31,7 +31,7 @@ void MetaBackend::write_made(Stream& s, std::span<const Tensor> to, std::vector<
   for (const Tensor& t : to) note(s, Operator::write, {0, static_cast<double>(t.bytes())}, 0);
 }
 
-// What comes up from a world without values is zero: finite, and nothing to stop for.
+// Values read back are zero: finite, so they stop nothing.
 void MetaBackend::read_back(Stream& s, const Tensor& from, std::span<std::byte> to) {
   base::check(static_cast<std::int64_t>(to.size()) == from.bytes(), "a read back takes the whole tensor");
   std::fill(to.begin(), to.end(), std::byte{0});

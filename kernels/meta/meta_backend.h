@@ -12,7 +12,7 @@
 
 namespace trainerd::kernels {
 
-/// One operator call as the meta world saw it.
+/// One operator call of the meta backend.
 struct MetaCall {
   Operator op = Operator::copy;
   std::string stream;
@@ -21,9 +21,8 @@ struct MetaCall {
   OpClass what;
 };
 
-/// A world that computes nothing: each call is costed as the target would run it, takes and gives back the
-/// scratch that the target would, and is passed to `observe`. Memory it allocates has addresses but nothing
-/// behind them.
+/// A backend that computes nothing. For each call it computes the cost on the target, takes and releases the
+/// scratch that the target would, and calls `observe`. Memory it allocates has addresses but no storage.
 class MetaBackend final : public Backend {
  public:
   explicit MetaBackend(const Target& target, std::function<void(const MetaCall&)> observe = {});

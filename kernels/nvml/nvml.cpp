@@ -10,7 +10,7 @@
 namespace trainerd::kernels {
 namespace {
 
-// As much of NVML's interface (API reference, R580) as is used here.
+// The part of NVML's interface (API reference, R580) used here.
 using Result = int;
 using Device = void*;
 struct Memory {
@@ -72,7 +72,7 @@ struct Nvml::Functions {
 };
 
 Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
-  // Never closed: it may have threads of its own.
+  // Never closed, because it may have threads of its own.
   void* handle = ::dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle == nullptr) throw base::device_error("no readings of devices: " + std::string(::dlerror()));
   const auto find = [&](auto& function, const char* symbol) {

@@ -9,9 +9,9 @@
 
 namespace trainerd::kernels {
 
-/// What a GPU's management library says of it at one moment; what it does not know is absent.
+/// One reading of a GPU by its management library; values that it cannot report are absent.
 struct DeviceReading {
-  std::string pci_bus_id;  ///< as it was asked for
+  std::string pci_bus_id;  ///< as passed to `read`
   std::string name, uuid;
   std::optional<double> memory_used_bytes, memory_total_bytes;  ///< by all processes
   std::optional<double> power_watts, sm_clock_hertz, temperature_celsius;
@@ -37,14 +37,14 @@ struct DeviceXid {
   int number = 0;
 };
 
-/// NVML, opened at run time: neither its header nor its library need be there. It makes no CUDA context. One
-/// thread at a time.
+/// NVML, loaded at run time: neither its header nor its library is needed to build. It creates no CUDA
+/// context. One thread at a time.
 class Nvml {
  public:
-  /// Throws DeviceError when the library is not there or does not start.
+  /// Throws DeviceError if the library is missing or does not initialise.
   explicit Nvml(const std::string& library = "libnvidia-ml.so.1");
   ~Nvml();
-  /// Of the device with this PCI bus id ("0000:65:00.0"). Throws DeviceError when there is none.
+  /// Reads the device with this PCI bus id ("0000:65:00.0"). Throws DeviceError if there is none.
   DeviceReading read(const std::string& pci_bus_id) const;
   /// From now on the XIDs of these devices are kept for `next_xid`. False: the library or all of the devices
   /// cannot.
@@ -60,8 +60,7 @@ class Nvml {
   std::map<std::string, std::string> watched_;  ///< by UUID: its PCI bus id
 };
 
-/// How many GPUs the machine has by its management library; 0 when the library is not there or does not
-/// start.
+/// Number of GPUs of the machine, according to NVML; 0 if the library is missing or does not initialise.
 int count_gpus(const std::string& library = "libnvidia-ml.so.1");
 
 }  // namespace trainerd::kernels

@@ -8,7 +8,7 @@
 
 namespace trainerd::kernels {
 
-/// out = a + b. Any may be the same tensor.
+/// out = a + b. They may be the same tensor.
 struct Add {
   Tensor a;
   Tensor b;
@@ -32,24 +32,24 @@ struct Cast {
   bool operator==(const Cast&) const = default;
 };
 
-/// out[i] = x[i] / (1 - rate), or 0 where the element is dropped (Srivastava et al., JMLR 15, 2014, in its
-/// inverted form): where `dropout_bits` (kernels/tensor/rng.h) of `key` and `first` + i are below
-/// `dropout_threshold(rate)`. `out` may be `x`. The same call on a gradient is its backward.
+/// out[i] = x[i] / (1 - rate), or 0 if the element is dropped (inverted dropout; Srivastava et al., JMLR 15,
+/// 2014). An element is dropped if `dropout_bits` (kernels/tensor/rng.h) of `key` and `first` + i are below
+/// `dropout_threshold(rate)`. `out` may be `x`. The same call on a gradient is the backward.
 struct Dropout {
   Tensor x;  ///< f32 or bf16
   Tensor out;
-  float rate = 0;  ///< below 1; counts in 1 / 65536
+  float rate = 0;  ///< below 1, in steps of 1 / 65536
   std::uint64_t key = 0;
-  std::uint64_t first = 0;  ///< place of element 0 among those that the key is for
+  std::uint64_t first = 0;  ///< index of element 0 among the elements of `key`
 
   bool operator==(const Dropout&) const = default;
 };
 
-/// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. What was in `out` is added last. `out`
-/// in bf16 is rounded once, to nearest even.
+/// out (+)= x[0] + x[1] + ..., in that order, each addition in fp32. The previous `out` is added last. A bf16
+/// `out` is rounded once, to nearest even.
 struct SumParts {
-  Tensor x;            ///< fp32 or bf16: parts of the size of `out`, one after the other
-  Tensor out;          ///< fp32 or bf16, apart from `x`
+  Tensor x;            ///< fp32 or bf16: parts of the size of `out`, concatenated
+  Tensor out;          ///< fp32 or bf16; must not overlap `x`
   std::int64_t parts;  ///< at least 1
   WriteMode mode = WriteMode::assign;
 

@@ -8,8 +8,8 @@
 
 namespace trainerd::kernels {
 
-/// out[t] = table[tokens[t] - first_row] (+ positions_table[positions[t]]); a token outside the held rows
-/// gives 0.
+/// out[t] = table[tokens[t] - first_row] (+ positions_table[positions[t]]). A token outside the held rows
+/// contributes 0.
 struct EmbeddingForward {
   Tensor tokens_T;  ///< i32
   Tensor table_VD;
@@ -31,7 +31,7 @@ struct EmbeddingBackward {
   bool operator==(const EmbeddingBackward&) const = default;
 };
 
-/// flag[0] becomes `flag_value` where a token or target is outside [0, vocab), and else stays as it is.
+/// Sets flag[0] to `flag_value` if a token or target is outside [0, vocab); otherwise leaves it unchanged.
 struct CheckIds {
   Tensor tokens_T;   ///< i32
   Tensor targets_T;  ///< i32

@@ -9,11 +9,11 @@
 
 namespace trainerd::kernels {
 
-/// Builds `out` (uint8, `Backend::prepared_bytes` long) from the plain weight.
+/// Writes the prepared form of a weight to `out` (uint8, `Backend::prepared_bytes` long).
 struct PrepareWeight {
   Tensor plain_NC;
   GemmRole role = GemmRole::fprop;
-  std::int64_t tokens = 0;  ///< rows of the activation it will most often meet
+  std::int64_t tokens = 0;  ///< typical number of rows of the activation it is used with
   Tensor out;
 
   bool operator==(const PrepareWeight&) const = default;
@@ -51,9 +51,9 @@ struct LinearWgrad {
   bool operator==(const LinearWgrad&) const = default;
 };
 
-/// gate_up = x w^T, act = silu(gate) * up, or with GELU in silu's place. Rows [0, F) of the weight are the
-/// gate, [F, 2F) the up projection; how gate and up lie in `gate_up_T2F` is the backend's own matter, the
-/// same in the three operators that touch it.
+/// gate_up = x w^T, act = silu(gate) * up, or with GELU instead of silu. Rows [0, F) of the weight are the
+/// gate, [F, 2F) the up projection. The layout of `gate_up_T2F` is up to the backend, and is the same in the
+/// three operators that use it.
 struct LinearSwiglu {
   Gate gate = Gate::silu;
   Operand x_TC;
@@ -64,7 +64,7 @@ struct LinearSwiglu {
   bool operator==(const LinearSwiglu&) const = default;
 };
 
-/// dact = dy w; dgate_up = gradient of act. `act_TF`, when given, is computed again.
+/// dact = dy w; dgate_up = gradient through act. Recomputes `act_TF` if it is defined.
 struct LinearDgradSwiglu {
   Gate gate = Gate::silu;
   Operand dy_TD;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Heads of queries, keys and values: how many, and where they lie.
+// Heads of queries, keys and values: their number and their layout.
 
 #include <cstdint>
 
@@ -8,22 +8,22 @@
 
 namespace trainerd::kernels {
 
-/// Heads that lie inside wider rows: element e of head h of row t is data[t * row_stride + h * head_size +
-/// e]. A copyable view like a tensor: a part of a merged projection, or a buffer of its own.
+/// Heads inside wider rows: element e of head h of row t is data[t * row_stride + h * head_size + e]. A
+/// copyable view like a tensor: a part of a merged projection, or a buffer of its own.
 struct HeadView {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0, heads = 0, head_size = 0;
-  std::int64_t row_stride = 0;  ///< elements from row to row
+  std::int64_t row_stride = 0;  ///< elements between starts of rows
 
   bool defined() const { return row_stride > 0; }
-  /// Of the heads alone, without what lies between them.
+  /// Bytes of the heads, without gaps between them.
   std::int64_t bytes() const { return rows * heads * head_size * size_of(dtype); }
 
   bool operator==(const HeadView&) const = default;
 };
 
-/// `heads` heads from head `first` on of the rows of `x_TC`, whose columns are heads of `head_size` elements.
+/// View of `heads` heads from head `first` of `x_TC`, whose columns are heads of `head_size` elements.
 inline HeadView heads_of(const Tensor& x_TC, std::int64_t first, std::int64_t heads, std::int64_t head_size) {
   base::check(x_TC.shape.ndim == 2 && (first + heads) * head_size <= x_TC.size(1),
               "heads: a row is as wide as its heads");
@@ -35,15 +35,15 @@ inline HeadView heads_of(const Tensor& x_TC, std::int64_t first, std::int64_t he
           .row_stride = x_TC.size(1)};
 }
 
-/// Heads of a merged projection: a row of `qkv` is H query heads, then K key heads, then K value heads, E
-/// each. H is a multiple of K; query head h uses key head h / (H / K).
+/// Heads of a merged projection: a row of `qkv` has H query heads, then K key heads, then K value heads, of E
+/// elements each. H is a multiple of K; query head h uses key head h / (H / K).
 struct HeadGeometry {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t head_size = 0;
   std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
 
-  // Parts of a merged projection `qkv` [T, columns]; and the heads of `out` [T, H * E].
+  // Views of the parts of a merged projection `qkv` [T, columns], and of the heads of `out` [T, H * E].
   HeadView queries_of(const Tensor& qkv) const { return heads_of(qkv, 0, heads, head_size); }
   HeadView keys_of(const Tensor& qkv) const { return heads_of(qkv, heads, kv_heads, head_size); }
   HeadView values_of(const Tensor& qkv) const { return heads_of(qkv, heads + kv_heads, kv_heads, head_size); }

@@ -8,14 +8,14 @@
 
 namespace trainerd::kernels {
 
-/// A logit x counts as softcap tanh(x / softcap) where `softcap` is not 0 (Gemma 2): in every statistic, and
-/// in the gradient, which is that of x.
+/// If `softcap` is not 0, every logit x is replaced by softcap tanh(x / softcap) (Gemma 2), in all statistics
+/// and in the gradient, which is with respect to x.
 ///
-/// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0
-/// when the target is held elsewhere). Columns at or after `vocab` - `first_row` are padding and do not
-/// count. With label smoothing s the target is a distribution, 1 - s on the target and s / vocab on every
-/// column (Szegedy et al., arXiv 1512.00567, section 7), and in place of the target's logit comes the mean
-/// logit under it, of the columns held: so parts of a vocabulary are summed as they are without it.
+/// Per token, over the vocabulary rows held here: max, sum of exp(logit - max), and the target's logit (0 if
+/// another rank holds the target). Columns at or after `vocab` - `first_row` are padding and are ignored.
+/// With label smoothing s the target is a distribution, 1 - s on the target plus s / vocab on every column
+/// (Szegedy et al., arXiv 1512.00567, section 7). `target_logit_T` is then the part of the mean logit under
+/// it that comes from the columns held, so parts of a vocabulary are summed as without smoothing.
 struct CeStats {
   Tensor logits_TV;
   Tensor targets_T;  ///< i32
@@ -29,8 +29,9 @@ struct CeStats {
 
   bool operator==(const CeStats&) const = default;
 };
-/// Statistics of one part of the vocabulary, brought to the max of all parts: sum_exp *= exp(max_local -
-/// max). Between the reductions of vocabulary parallelism: max over the ranks first, this, then the sums.
+/// Rescales statistics of one part of the vocabulary to the max of all parts: sum_exp *= exp(max_local -
+/// max). Used between the reductions of vocabulary parallelism: first the max over ranks, then this, then the
+/// sums.
 struct CeRescale {
   Tensor max_local_T;
   Tensor max_T;
@@ -39,22 +40,22 @@ struct CeRescale {
   bool operator==(const CeRescale&) const = default;
 };
 /// loss[t] = weight[t] (lse - target_logit), lse = max + log sum_exp. dlogits = weight[t] grad_scale (softmax
-/// - onehot), in place, times 1 - tanh^2 with a softcap; with label smoothing the target's distribution
-/// (CeStats) is in place of onehot. With z_loss, dlogits are those of loss[t] + z_loss[t], z_loss[t] =
-/// weight[t] z_loss lse^2 (Chowdhery et al., PaLM, arXiv 2204.02311, section 5): + weight[t] grad_scale 2
-/// z_loss lse softmax.
+/// - onehot), in place, times 1 - tanh^2 with a softcap. With label smoothing the target's distribution
+/// (CeStats) replaces onehot. With z_loss, dlogits are those of loss[t] + z_loss[t], where z_loss[t] =
+/// weight[t] z_loss lse^2 (Chowdhery et al., PaLM, arXiv 2204.02311, section 5): this adds weight[t]
+/// grad_scale 2 z_loss lse softmax.
 struct CeFinish {
   Tensor logits_TV;
   Tensor targets_T;
   Tensor loss_weight_T;  ///< f32
   std::int64_t first_row = 0;
   std::int64_t vocab = 0;
-  float softcap = 0.0f;  ///< as the statistics'
+  float softcap = 0.0f;  ///< same as in the statistics
   Tensor max_T;
   Tensor sum_exp_T;
   Tensor target_logit_T;
   float grad_scale = 0.0f;
-  float label_smoothing = 0.0f;  ///< that of the statistics
+  float label_smoothing = 0.0f;  ///< same as in the statistics
   float z_loss = 0.0f;
   Tensor loss_T;         ///< f32
   Tensor z_loss_T = {};  ///< f32; undefined without z_loss
@@ -63,8 +64,8 @@ struct CeFinish {
   bool operator==(const CeFinish&) const = default;
 };
 
-/// CeStats, and CeFinish with the gradient, of a vocabulary that is held whole: what reads a row once where
-/// it can. The statistics are assigned too.
+/// CeStats and CeFinish with the gradient, for a vocabulary that is not split. One operator, so that a row of
+/// logits can be read once. Also assigns the statistics.
 struct CeLoss {
   Tensor logits_TV;
   Tensor targets_T;
@@ -108,23 +109,23 @@ inline CeFinish finish_of(const CeLoss& a) {
           .z_loss_T = a.z_loss_T};
 }
 
-/// Direct preference optimisation of pairs of answers, each of S tokens (Rafailov et al., arXiv 2305.18290,
+/// Direct preference optimisation for pairs of answers of S tokens each (Rafailov et al., arXiv 2305.18290,
 /// equation 7; label smoothing as in cDPO, Mitchell 2023). With log p the sum of an answer's
 /// log-probabilities and x = beta ((log p chosen - reference chosen) - (log p rejected - reference
-/// rejected)), the loss of a pair is -(1 - s) log sigmoid(x) - s log sigmoid(-x). A token's own loss, weighed
-/// by `weight_T`, has the gradient of that with respect to its logits: CeFinish makes it. Sums are in double.
-/// A pair without a token that counts is padding and adds nothing.
+/// rejected)), the loss of a pair is -(1 - s) log sigmoid(x) - s log sigmoid(-x). Its gradient with respect
+/// to a token's logits is that of the token's own loss weighted by `weight_T`, which CeFinish computes. Sums
+/// are in double. A pair in which all weights are 0 is padding and adds nothing.
 struct PreferenceLoss {
-  Tensor loss_T;         ///< f32 [P S]: of each token its weight times -log probability (CeFinish)
-  Tensor loss_weight_T;  ///< f32 [P S]: 1 on tokens of the chosen answer, -1 of the rejected, 0 elsewhere
+  Tensor loss_T;         ///< f32 [P S]: weight times -log probability of each token (CeFinish)
+  Tensor loss_weight_T;  ///< f32 [P S]: 1 on tokens of the chosen answer, -1 on the rejected one, 0 elsewhere
   Tensor reference_P2;   ///< f64: log p chosen and rejected of the reference
   float beta = 0.0f;
   float label_smoothing = 0.0f;  ///< s
   Tensor weight_T = {};  ///< f32 [P S], optional: loss_weight beta ((1 - s) sigmoid(-x) - s sigmoid(x))
   Tensor logps_P2;       ///< f64: log p chosen and rejected
-  Tensor loss = {};      ///< f64 [1], optional: the losses of all pairs are added
-  /// f64 [3], optional: added are x, the number of pairs with x > 0, and beta (log p - reference) of the
-  /// chosen.
+  Tensor loss = {};      ///< f64 [1], optional: the losses of all pairs are added to it
+  /// f64 [3], optional, added to: x, the number of pairs with x > 0, and beta (log p - reference) of the
+  /// chosen answer.
   Tensor rewards = {};
 
   bool operator==(const PreferenceLoss&) const = default;

@@ -8,8 +8,7 @@
 
 namespace trainerd::kernels {
 
-/// What the gate goes through before it multiplies: SwiGLU's silu(x) = x sigmoid(x), or GeGLU's GELU, as
-/// below.
+/// Activation of the gate: SwiGLU's silu(x) = x sigmoid(x), or GeGLU's GELU, as below.
 enum class Gate : std::uint8_t { silu, gelu };
 
 struct GluForward {
@@ -24,7 +23,7 @@ struct GluBackward {
   Tensor dact_TF;
   Tensor gate_up_T2F;
   Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
-  Tensor act_TF;        ///< optional: computed again
+  Tensor act_TF;        ///< optional: recomputed
 
   bool operator==(const GluBackward&) const = default;
 };

@@ -10,9 +10,9 @@ namespace trainerd::kernels {
 
 enum class NormKind : std::uint8_t { rms, layer };
 
-/// sum = residual + delta; y = norm(sum) * (weight_offset + weight) (+ bias). The offset is 1 in models that
-/// keep the weight less 1 (Gemma), else 0; the two are added in fp32. The norm reads the sum as stored, in
-/// the activation dtype: made again from the sum alone, y and the statistics have the same bits.
+/// sum = residual + delta; y = norm(sum) * (weight_offset + weight) (+ bias). The offset is 1 for models that
+/// store the weight minus 1 (Gemma), else 0; the addition is in fp32. The norm reads the sum as stored, in
+/// the activation dtype. So recomputing y and the statistics from the stored sum gives the same bits.
 struct AddNormForward {
   NormKind kind = NormKind::rms;
   float eps = 1e-5f;
@@ -21,18 +21,18 @@ struct AddNormForward {
   Tensor weight_D;
   float weight_offset = 0.0f;
   Tensor bias_D;  ///< optional
-  Tensor sum_TD;  ///< written when `delta_TD` is given; may be `residual_TD`
+  Tensor sum_TD;  ///< written if `delta_TD` is defined; may be `residual_TD`
   Tensor y_TD;
-  Tensor mean_T;  ///< written for `layer` only
+  Tensor mean_T;  ///< written only for `layer`
   Tensor rstd_T;
 
   bool operator==(const AddNormForward&) const = default;
 };
-/// dx = dsum + gradient through the norm; the parameters' gradients are written by `mode`.
+/// dx = dsum + gradient through the norm; the parameters' gradients are written with `mode`.
 struct AddNormBackward {
   NormKind kind = NormKind::rms;
   Tensor dy_TD;
-  Tensor dsum_TD;  ///< optional: the gradient that reaches `sum` by other ways
+  Tensor dsum_TD;  ///< optional: the gradient that reaches `sum` on other paths
   Tensor sum_TD;
   Tensor weight_D;
   float weight_offset = 0.0f;

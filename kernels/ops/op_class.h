@@ -1,7 +1,7 @@
 #pragma once
 
-// What an operator call is to a cost model: a matrix product of some size, attention over some length, or
-// bytes to move. Each operator says it beside its arguments.
+// Class of an operator call for cost models: a matrix product of some size, attention over some length, or
+// bytes to move. Each operator defines it next to its arguments.
 
 #include <cstddef>
 #include <cstdint>
@@ -10,25 +10,25 @@
 
 namespace trainerd::kernels {
 
-/// What the time of a product or of attention is a sum over: see core/plan/cost/measured_cost.h.
+/// Number of terms in the time of a product or of attention: see core/plan/cost/measured_cost.h.
 constexpr std::size_t kShapeTerms = 6;
 
-/// What runs attention: a CPU's kernel (`host`), or on a CUDA device the library, our own kernels on tensor
+/// The kernel that runs attention: `host` on a CPU; on a CUDA device the library, our own kernels with tensor
 /// cores, or our own without.
 enum class AttentionKernel : std::uint8_t { host, library, tensor_cores, plain };
 
 struct OpClass {
   enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
-  DType dtype = DType::f32;          ///< of its operands, where those are activations, weights or parameters
-  std::int64_t m = 0, n = 0, k = 0;  ///< of a GEMM: output rows, output columns, summands
+  DType dtype = DType::f32;          ///< of its operands, if those are activations, weights or parameters
+  std::int64_t m = 0, n = 0, k = 0;  ///< GEMM: output rows, output columns, summands
   GemmRole role = GemmRole::fprop;
-  DType out = DType::f32;           ///< of a GEMM's output
-  bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; a bias
-  std::int64_t length = 0;          ///< of attention: queries of the longest sequence
-  std::int64_t key_length = 0;      ///< and its keys, or those of the mask's window
+  DType out = DType::f32;           ///< dtype of a GEMM's output
+  bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; it has a bias
+  std::int64_t length = 0;          ///< attention: queries of the longest sequence
+  std::int64_t key_length = 0;      ///< attention: keys of the longest sequence, or of the mask's window
   std::int64_t heads = 0, head_size = 0, sequences = 0;
   AttentionKernel kernel = AttentionKernel::host;
-  /// The limit of its workspace cuts the library's backward into pieces, or leaves it to our own kernels.
+  /// The workspace limit splits the library's backward into pieces, or makes our own kernels run it.
   bool limited = false;
 
   auto operator<=>(const OpClass&) const = default;

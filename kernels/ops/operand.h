@@ -1,6 +1,6 @@
 #pragma once
 
-// What the arguments of several operators share.
+// Types that the arguments of several operators share.
 
 #include <cstdint>
 
@@ -8,15 +8,15 @@
 
 namespace trainerd::kernels {
 
-/// Whether an output is overwritten or added to.
+/// Whether an output is overwritten or accumulated into.
 enum class WriteMode : std::uint8_t { assign, accumulate };
 
-/// Throws std::logic_error where the arguments of an operator do not fit each other. Worlds check more where
-/// they run it; the meta world does this much.
+/// Throws std::logic_error if the arguments of an operator do not match each other. Real backends check more
+/// when they run it; the meta backend only checks this.
 template <class Args>
 void check_args(const Args&) {}
 
-/// How a GEMM operand is scaled. Only `none` exists until a low-precision recipe does.
+/// How a GEMM operand is scaled. Only `none` exists, because there is no low-precision recipe yet.
 enum class ScaleMode : std::uint8_t { none };
 
 /// One GEMM input.
@@ -32,11 +32,11 @@ struct Operand {
   bool operator==(const Operand&) const = default;
 };
 
-/// The GEMM that a prepared form serves.
+/// The GEMM that a prepared form is for.
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 
-/// A linear layer's weight: its plain form, and for one GEMM role the backend's own form (opaque bytes, may
-/// be absent).
+/// A linear layer's weight: its plain form, and the backend's own form for one GEMM role (opaque bytes, may
+/// be undefined).
 struct Weight {
   Tensor plain_NC;
   Tensor prepared;

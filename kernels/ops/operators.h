@@ -6,8 +6,8 @@
 
 namespace trainerd::kernels {
 
-/// What observers are called for: the operators of operators.def, and movements of memory: the first two take
-/// a stream's time.
+/// What observers report: the operators of operators.def, and copies of memory. Of the latter only the first
+/// two take time on a stream.
 enum class Operator : std::uint8_t {
 #define TRAINERD_OPERATOR(name, Args, cuda) name,
 #include "kernels/ops/operators.def"

@@ -14,27 +14,28 @@ namespace trainerd::kernels {
 /// Momentum as a running mean, as in torch.optim.Muon and its author's code, in fp32 with
 /// g = grad * grad_factor:
 ///   m = mu m + (1 - mu) g; direction = mu m + (1 - mu) g (Nesterov), else m
-/// When `control.skip` is set, m stays and the direction is 0. A momentum in bf16 is rounded to nearest: it
-/// moves by a twentieth of itself; the direction is made from the one in fp32.
+/// If `control.skip` is set, m is unchanged and the direction is 0. A bf16 momentum is rounded to nearest,
+/// which suffices because it changes by a twentieth of itself per step. The direction is computed from the
+/// fp32 value.
 struct MomentumUpdate {
   Tensor grads;      ///< f32 or bf16
   Tensor momentum;   ///< f32 or bf16
   Tensor direction;  ///< f32
-  Tensor control;    ///< of `StepControl`
+  Tensor control;    ///< output of `StepControl`
   float mu = 0.95f;
   bool nesterov = true;
 
   bool operator==(const MomentumUpdate&) const = default;
 };
 
-/// Elements [begin, begin + rows * columns) of a packed array, a row-major box of a matrix.
+/// A row-major box of a matrix, stored at elements [begin, begin + rows * columns) of a packed array.
 struct MatrixBox {
   std::int64_t begin = 0;
   std::int64_t row = 0, column = 0;
   std::int64_t rows = 0, columns = 0;
 };
 
-/// Copies boxes between a packed array and the matrix that they are parts of, which lies plain or transposed.
+/// Copies boxes between a packed array and their matrix, which may be stored transposed.
 struct CopyBoxes {
   enum class To : std::uint8_t { matrix, packed } to = To::matrix;
   std::span<const MatrixBox> boxes;
@@ -53,7 +54,7 @@ inline void check_boxes(const CopyBoxes& a) {
                 "boxes: they lie in both");
 }
 
-/// x /= sqrt(sum of x^2) + eps. The sum is in double, by blocks of kNormBlock.
+/// x /= sqrt(sum of x^2) + eps. The sum is in double, in blocks of kNormBlock.
 struct Normalise {
   Tensor x;  ///< f32
   float eps = 0;
@@ -61,15 +62,15 @@ struct Normalise {
   bool operator==(const Normalise&) const = default;
 };
 
-/// w -= lr (scale * direction + decay w), in fp32 on flat arrays, on `ranges` alone. Does nothing when
-/// `control.skip` is set. `params` and `rounding` as of AdamwUpdate: a master weight in bf16 takes the low
-/// half of an element's 32 random bits.
+/// w -= lr (scale * direction + decay w), in fp32 on flat arrays, only in `ranges`. Does nothing if
+/// `control.skip` is set. `params` and `rounding` as in AdamwUpdate: a bf16 master weight uses the low half
+/// of an element's 32 random bits.
 struct DirectionUpdate {
   std::span<const UpdateRange> ranges;
   Tensor direction;  ///< f32, flat
   Tensor master;     ///< f32 or bf16
   Tensor params;     ///< optional
-  Tensor control;    ///< of `StepControl`
+  Tensor control;    ///< output of `StepControl`
   float lr = 0, scale = 1;
   std::int64_t step = 1;
   Rounding rounding = Rounding::nearest;

@@ -9,7 +9,7 @@
 
 namespace trainerd::kernels {
 
-/// Elements of one block of a norm: fixed, so that the order of the sum depends on nothing else.
+/// Elements per block of a norm. Fixed, so that the order of the sum depends on nothing else.
 constexpr std::int64_t kNormBlock = 16384;
 constexpr std::int64_t norm_blocks(std::int64_t numel) { return (numel + kNormBlock - 1) / kNormBlock; }
 
@@ -20,10 +20,10 @@ struct BlockSquareSums {
 
   bool operator==(const BlockSquareSums&) const = default;
 };
-/// The square sums of several runs of elements added in order: total[0], and nonfinite[0] the first run with
-/// a sum that is not finite, or -1. `first_block[i]` is where run i's blocks begin in `sums`, with one more
-/// entry for the end. `flag`, when given, is `flag_value` where a sum is not finite and 0 where all are:
-/// ranks exchange it by its maximum.
+/// Adds the square sums of several runs of elements in order. Writes total[0], and nonfinite[0]: the first
+/// run with a sum that is not finite, or -1. Run i's blocks begin at `first_block[i]` in `sums`; one more
+/// entry marks the end. `flag`, if defined, becomes `flag_value` if a sum is not finite and 0 otherwise:
+/// ranks reduce it by maximum.
 struct TotalSquareSum {
   Tensor sums;  ///< f64
   std::span<const std::int64_t> first_block;
@@ -32,12 +32,12 @@ struct TotalSquareSum {
   Tensor flag = {};  ///< f32 [1], optional
   float flag_value = 1;
 };
-/// Square sums by groups of the same runs: totals[g] = the sums of the blocks of g's runs. Leaves what
-/// TotalSquareSum makes as it is.
+/// Square sums by groups of the same runs: totals[g] = sum over the blocks of g's runs. Does not change the
+/// outputs of TotalSquareSum.
 struct GroupSquareSums {
   Tensor sums;  ///< f64
   std::span<const std::int64_t> first_block;
-  std::span<const std::int32_t> group_of_run;  ///< below the number of totals
+  std::span<const std::int32_t> group_of_run;  ///< less than the number of totals
   Tensor totals;                               ///< f64 [groups]
 };
 /// out[0] (+)= x[0] + x[1] + ... in double: blocks of 1024, then the blocks in order.
@@ -48,7 +48,7 @@ struct OrderedSum {
 
   bool operator==(const OrderedSum&) const = default;
 };
-/// out[i] = 64-bit hash of tensor i's bytes, seen as two i32. Equal bytes give equal hashes on every backend.
+/// out = 64-bit hash of the tensor's bytes, as two i32. Equal bytes give equal hashes on every backend.
 struct TensorHash {
   Tensor x;
   Tensor out;  ///< i32 [2]

@@ -10,45 +10,46 @@
 
 namespace trainerd::kernels {
 
-/// Device values that predicate the update, equal on every rank. Filled by `step_control`, read by
-/// `adamw_update`.
+/// Device values that control the update, equal on every rank. Written by `step_control`, read by the
+/// updates.
 struct StepControlValues {
   double grad_norm = 0;         ///< global, before clipping; may be inf or nan
-  float grad_factor = 0;        ///< what each gradient is multiplied by: brought to the mean, and clipped
-  std::int32_t skip = 0;        ///< not 0: nothing is updated; one of kSkip...
-  std::int32_t nonfinite = -1;  ///< of `TotalSquareSum`, on this rank
+  float grad_factor = 0;        ///< factor of each gradient: converts sums to the mean, and clips
+  std::int32_t skip = 0;        ///< not 0: no update; one of kSkip...
+  std::int32_t nonfinite = -1;  ///< from `TotalSquareSum`, on this rank
   std::int32_t pad = 0;
 
   static constexpr std::int32_t kSkipNonfinite = 1;  ///< a gradient or the loss is not finite
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
-  static constexpr std::int32_t kSkipJudged = 3;     ///< the host has decided so
+  static constexpr std::int32_t kSkipJudged = 3;     ///< decided by the host
   static constexpr std::int32_t kSkipOutside = 4;    ///< an id is outside the vocabulary
 };
 
-/// From the square sum of all gradients, the loss and the sum of the loss weights, all over all ranks: the
-/// norm, what brings the gradients to the mean over the weights and clips them, and whether to skip.
-/// Gradients hold sums of weight x gradient / nominal_weight; their mean is that times nominal_weight /
-/// weight, exactly 1 where every token counts. The clip factor is min(1, clip / norm).
+/// Input: the square sum of all gradients, the loss and the sum of the loss weights, each over all ranks.
+/// Output: the norm, the factor that converts gradients to the mean over the weights and clips them, and
+/// whether to skip. Gradients are sums of weight x gradient / nominal_weight. Their mean is that times
+/// nominal_weight / weight, a factor of exactly 1 if every token counts. The clip factor is min(1, clip /
+/// norm).
 struct StepControl {
-  Tensor square_sum;          ///< f64 [1], of the gradients as they are
+  Tensor square_sum;          ///< f64 [1], of the gradients before scaling
   Tensor loss;                ///< f64 [1]
   Tensor weight;              ///< f64 [1]
   double nominal_weight = 1;  ///< weight of a global batch in which every token counts
-  Tensor nonfinite;           ///< i32 [1]: handed on
-  Tensor outside = {};        ///< f32 [1], optional: not 0 where a rank has an id outside the vocabulary
+  Tensor nonfinite;           ///< i32 [1]: copied to the output
+  Tensor outside = {};        ///< f32 [1], optional: not 0 if a rank has an id outside the vocabulary
   double clip_norm = 0;       ///< 0: no clipping
   Tensor values;              ///< uint8 [sizeof(StepControlValues)]
 
   bool operator==(const StepControl&) const = default;
 };
 
-/// A run of elements of the flat state with one weight decay, which is a box of one logical tensor: element i
-/// of the run is element first + i / columns * stride + i % columns of it.
+/// A run of elements of the flat state with one weight decay. It is a box of one logical tensor: element i of
+/// the run is element first + i / columns * stride + i % columns of the tensor.
 struct UpdateRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
   float weight_decay = 0;
-  std::uint64_t key = 0;  ///< of the tensor's own randomness
+  std::uint64_t key = 0;  ///< key of the tensor's random numbers
   std::int64_t first = 0, columns = 1, stride = 1;
 
   std::int64_t logical_index(std::int64_t i) const {
@@ -56,30 +57,31 @@ struct UpdateRange {
   }
 };
 
-/// How a state in bf16 is rounded. Stochastic: up with the probability of its distance from the lower
-/// neighbour, so that updates smaller than half a unit in the last place are not lost on average.
+/// Rounding of a bf16 state. Stochastic rounding goes up with a probability equal to the distance from the
+/// lower neighbour, so that updates below half a unit in the last place are not lost on average.
 enum class Rounding : std::uint8_t { nearest, stochastic };
 
 /// AdamW (Loshchilov and Hutter, arXiv 1711.05101), in fp32 on flat arrays:
 ///   g = grad * grad_factor; m = b1 m + (1 - b1) g; v = b2 v + (1 - b2) g^2
 ///   w -= lr (m / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + eps) + decay w)
-/// Does nothing when `control.skip` is set. `params` gets w in its own dtype, rounded to nearest.
-/// `rounding` applies to w and v where they are kept in bf16. Its random bits are one 32-bit `rounding_bits`
-/// per element: the low half for w, the high half for v. m is rounded to nearest: it moves by a tenth of
-/// itself, v by less than bf16 can show when b2 is near 1.
+/// Does nothing if `control.skip` is set. `params` gets w in its own dtype, rounded to nearest. `rounding`
+/// applies to bf16 w and v. Its random bits are one 32-bit `rounding_bits` per element: the low half for w,
+/// the high half for v. m is rounded to nearest, because it changes by a tenth of itself per step. v changes
+/// by less than bf16 can represent if b2 is near 1.
 struct AdamwUpdate {
   std::span<const UpdateRange> ranges;
   Tensor grads;    ///< f32 or bf16, flat
   Tensor master;   ///< f32 or bf16, flat
   Tensor moment1;  ///< f32 or bf16
-  Tensor moment2;  ///< of moment1's dtype
-  Tensor params;  ///< optional: undefined when the master weights are the parameters, as they must be in bf16
-  Tensor control;  ///< of `StepControl`
+  Tensor moment2;  ///< same dtype as moment1
+  /// optional: undefined if the master weights are the parameters, as required for bf16 master weights
+  Tensor params;
+  Tensor control;  ///< output of `StepControl`
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
   Rounding rounding = Rounding::nearest;
 };
-/// Formats that go together, arrays of one length, and ranges that rise within it.
+/// Checks that dtypes are compatible, arrays have one length, and ranges rise within it.
 inline void check_ranges(const AdamwUpdate& a) {
   const auto is_float = [](const Tensor& t) { return t.dtype == DType::f32 || t.dtype == DType::bf16; };
   base::check(
@@ -102,12 +104,12 @@ inline void check_ranges(const AdamwUpdate& a) {
     base::check(range.columns >= 1 && range.first >= 0, "adamw: a range is a box of its tensor");
 }
 
-/// An exponential moving average of weights, in fp32: average = decay average + (1 - decay) weights. Does
-/// nothing when `control.skip` is set.
+/// Exponential moving average of weights, in fp32: average = decay average + (1 - decay) weights. Does
+/// nothing if `control.skip` is set.
 struct AverageUpdate {
   Tensor weights;  ///< f32 or bf16
   Tensor average;  ///< f32
-  Tensor control;  ///< of `StepControl`
+  Tensor control;  ///< output of `StepControl`
   float decay = 0;
 
   bool operator==(const AverageUpdate&) const = default;
@@ -117,13 +119,13 @@ struct AverageUpdate {
 enum class Draw : std::uint8_t { normal, uniform };
 
 /// x[i] = mean + stddev * draw(key, index of element i in the logical tensor). The shard held is `rows` x
-/// `columns` at (row, column) of a logical matrix with `logical_columns` columns; elements outside
-/// `logical_rows` are 0.
+/// `columns` at (row, column) of a logical matrix with `logical_columns` columns. Elements outside the
+/// logical matrix are 0.
 struct InitNormal {
   Tensor x;  ///< f32, or bf16: the same values rounded to nearest
   Draw draw = Draw::normal;
   std::uint64_t key = 0;
-  float stddev = 0;  ///< with uniform values half of their range
+  float stddev = 0;  ///< for uniform values: half of their range
   float mean = 0;
   std::int64_t row = 0, column = 0, rows = 0, columns = 0, logical_rows = 0, logical_columns = 0;
 

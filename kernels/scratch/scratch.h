@@ -1,7 +1,7 @@
 #pragma once
 
-// Scratch of every operator, by the host alone, with no device library: what the meta world counts and what a
-// real backend takes its scratch by. The two agree because they are the same functions.
+// Scratch of every operator, computed on the host without a device library. The meta backend and the real
+// backends use the same functions, so they agree.
 
 #include <cstdint>
 
@@ -10,10 +10,10 @@
 
 namespace trainerd::kernels {
 
-/// Bytes of the target's own form of a weight for a role; 0 when it has none.
+/// Bytes of the target's prepared form of a weight for a role; 0 if it has none.
 std::int64_t prepared_bytes(const PrepareWeight&, const Target&);
 
-/// Scratch of one call on the stream's stack. An operator without an overload here needs none.
+/// Scratch of one call, on the stream's stack. An operator without an overload needs none.
 template <class Args>
 std::int64_t scratch_bytes(const Args&, const Target&) {
   return 0;

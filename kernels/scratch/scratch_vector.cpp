@@ -7,7 +7,7 @@ namespace trainerd::kernels {
 
 std::int64_t scratch_bytes(const EmbeddingBackward& a, const Target& target) {
   if (target.kind == DeviceKind::cuda) return cuda::kernel_scratch_bytes(a, target);
-  // Where each table row's tokens end, and the tokens ordered by row: int32 each.
+  // The end of each table row's tokens, and the tokens ordered by row: int32 each.
   return (a.dtable_VD.size(0) + a.rows_T.numel()) * 4;
 }
 
@@ -25,7 +25,7 @@ std::int64_t scratch_bytes(const QkNormRopeBackward& a, const Target& target) {
                                              align_up(norm_elements(a.span, h.kv_heads, h.head_size) * 4));
 }
 
-// Sums of blocks, and what follows from them.
+// Sums of blocks, and one value computed from them.
 std::int64_t scratch_bytes(const Normalise& a, const Target&) { return (norm_blocks(a.x.numel()) + 1) * 8; }
 
 std::int64_t scratch_bytes(const OrderedSum& a, const Target& target) {

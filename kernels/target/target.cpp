@@ -21,8 +21,8 @@ int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (::sched_getaffinity(0, sizeof(set), &set) != 0) return 1;
-  // A thread more than the quota pays for would be stopped for a part of every period, and all others wait
-  // for it.
+  // With more threads than the quota, one would be stopped for part of every period, and all others would
+  // wait for it.
   const double quota = std::ceil(base::read_cgroup_limits().cores);
   const int n = CPU_COUNT(&set);
   return std::max(1, quota > 0 && quota < n ? static_cast<int>(quota) : n);
@@ -30,7 +30,8 @@ int usable_cores() {
 
 bool library_has(dnnl_cpu_isa_t isa) { return (dnnl_get_effective_cpu_isa() & isa) == isa; }
 
-/// Everything that a build of the kernels is compiled with must be there, and oneDNN's beside it.
+/// The CPU must support all instructions that a build of the kernels uses, and oneDNN must support its set
+/// too.
 Isa widest_isa() {
 #if defined(__x86_64__)
   const bool avx2 =

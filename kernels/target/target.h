@@ -12,67 +12,69 @@
 namespace trainerd::kernels {
 
 enum class DeviceKind : std::uint8_t { cpu, cuda };
-/// Instruction set that the CPU's kernels use; each has those before it. `portable` is what every x86-64 or
-/// other host runs, `avx2` has FMA, `avx512` is F, BW, DQ and VL, `avx512_bf16` also BF16 and VBMI.
+/// Instruction sets of the CPU kernels; each includes those before it. `portable` runs on every x86-64 or
+/// other host, `avx2` includes FMA, `avx512` is F, BW, DQ and VL, `avx512_bf16` adds BF16 and VBMI.
 enum class Isa : std::uint8_t { portable, avx2, avx512, avx512_bf16 };
 
 const char* to_string(DeviceKind kind);
 const char* to_string(Isa isa);
-/// The instruction set called `text`; false, and `isa` unchanged, when there is none.
+/// Parses the name of an instruction set. Returns false and leaves `isa` unchanged for an unknown name.
 bool parse_isa(std::string_view text, Isa& isa);
 
-/// One call of a library's attention on a CUDA device, as far as its plan depends on it: `sequences` of
-/// `tokens` tokens, each against itself. A forward is always deterministic.
+/// The parameters of a library attention call on a CUDA device that its plan depends on: `sequences` of
+/// `tokens` tokens, each attending to itself. A forward is always deterministic.
 struct AttentionCall {
   bool backward = false, causal = true, deterministic = true;
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
   auto operator<=>(const AttentionCall&) const = default;
 };
-/// In place of workspace bytes: the library has no plan for the call; plans cannot be made in this process.
+/// Values in place of workspace bytes: the library has no plan for the call; plans cannot be made in this
+/// process.
 constexpr std::int64_t kNoAttentionPlan = -1, kUnknownAttentionPlan = -2;
 
-/// What costs, scratch sizes and kernel choices depend on. A plain value: the meta world is given one and
-/// behaves (in memory and counts) as a backend on that device would.
+/// The properties of a device that costs, scratch sizes and kernel choices depend on. A plain value: the meta
+/// backend for a target behaves (in memory and counts) like a backend on that device.
 struct Target {
   DeviceKind kind = DeviceKind::cpu;
   std::string name = "cpu";
   Isa isa = Isa::portable;
-  /// Whether GEMMs on bf16 operands run on bf16 instructions. When not, a bf16 job computes in fp32 and
-  /// counts it.
+  /// True if GEMMs on bf16 operands use bf16 instructions. Otherwise a bf16 job computes in fp32 and counts
+  /// these GEMMs.
   bool bf16_gemm = false;
-  bool amx = false;  ///< those instructions are AMX's
+  bool amx = false;  ///< those instructions are AMX
   int threads = 1;
   Tuning tuning;
-  std::string gemm_library;  ///< name and version: part of what bit-for-bit continuation depends on
+  /// name and version; results are only bit-for-bit reproducible with the same library
+  std::string gemm_library;
 
-  /// Bytes: what is taken of an arena begins at a multiple of this, and parameters at one of as many
+  /// Bytes. Allocations of an arena start at a multiple of this. Parameters start at a multiple of this many
   /// elements.
   std::int64_t alignment = 64;
-  /// A rank's rows of the vocabulary are padded to a multiple of this, in the embedding and the head.
+  /// A rank's rows of the vocabulary are padded to a multiple of this, in the embedding and in the head.
   std::int64_t vocab_multiple = 1;
 
-  // CUDA devices alone.
-  int sm_version = 0;             ///< compute capability as in sm_90: 90
+  // CUDA devices only:
+  int sm_version = 0;             ///< compute capability; 90 for sm_90
   int sm_count = 0;               ///< streaming multiprocessors
   std::string pci_bus_id;         ///< "0000:65:00.0"
   std::string attention_library;  ///< name and version; empty: our own attention kernels
-  /// Workspace bytes of a call by the plans of the installed `attention_library` for this device, or one of
-  /// the two above. Null where the library is not at hand, as of a cluster's description: a formula stands
-  /// for it.
+  /// Workspace bytes of a call, according to the plans of the installed `attention_library` for this device,
+  /// or one of the two values above. Null if the library is not available, as for a cluster's description; a
+  /// formula is used then.
   std::int64_t (*attention_workspace)(const Target&, const AttentionCall&) = nullptr;
-  /// The most workspace that attention's backward may take. A rank's plan raises it where memory is left.
+  /// Maximum workspace of attention's backward. A rank's plan raises it if memory is left.
   std::int64_t attention_limit_bytes = std::int64_t{1} << 30;
-  std::int64_t memory_bytes = 0;  ///< of a rank's device, without a cluster's overhead; 0: not known
+  std::int64_t memory_bytes = 0;  ///< memory of a rank's device, minus a cluster's overhead; 0: unknown
 
-  /// Whether a product adds another tensor without a pass over memory of its own, so that a layer's
-  /// contribution is added to the residual stream by the product that makes it.
+  /// True if a product can add another tensor without a separate pass over memory. Then the product that
+  /// computes a layer's contribution adds it to the residual stream.
   bool adds_in_products = false;
 
-  /// Whether the host may run ahead of the device: work is put on a stream, not done at once.
+  /// True if the host may run ahead of the device: work is enqueued on a stream, not done at once.
   bool runs_behind_host() const { return kind == DeviceKind::cuda; }
 };
 
-/// What all CUDA devices have alike.
+/// The common properties of all CUDA devices.
 inline Target cuda_target() {
   Target target;
   target.kind = DeviceKind::cuda;
@@ -83,13 +85,13 @@ inline Target cuda_target() {
   return target;
 }
 
-/// The CPU this process runs on, with at most `most` of its instruction sets and of those that oneDNN may use
-/// (ONEDNN_MAX_CPU_ISA). `threads` 0 means one for each core the process may use, by its affinity and its
-/// control group's quota (rounded up).
+/// Describes the CPU of this process, limited to the instruction sets up to `most` and those that oneDNN may
+/// use (ONEDNN_MAX_CPU_ISA). `threads` 0 means one per core that the process may use, according to its
+/// affinity and its control group's quota (rounded up).
 Target detect_cpu(int threads = 0, Isa most = Isa::avx512_bf16);
 
-/// Limits oneDNN in this process to `most`. Before anything else here asks for a CPU: oneDNN looks once.
-/// Throws DeviceError after that.
+/// Limits oneDNN in this process to `most`. Must come before any other use of oneDNN, which detects the CPU
+/// once. Throws DeviceError after that.
 void limit_gemm_library(Isa most);
 
 }  // namespace trainerd::kernels

@@ -21,7 +21,7 @@ constexpr std::int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// "fp32", "bf16", "int32", "fp64", "uint8": the words of job specs, plans and manifests.
+/// "fp32", "bf16", "int32", "fp64", "uint8": the names in job specs, plans and manifests.
 constexpr const char* name_of(DType dtype) {
   switch (dtype) {
     case DType::f32: return "fp32";
@@ -53,7 +53,8 @@ constexpr Bf16 to_bf16(float x) {
   return Bf16{static_cast<std::uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
-/// Rounds up when the lower half of x and these 16 random bits carry; what is not finite to nearest.
+/// Rounds up if adding these 16 random bits to the lower half of x carries. Values that are not finite are
+/// rounded to nearest.
 constexpr Bf16 to_bf16(float x, std::uint32_t random16) {
   const std::uint32_t u = std::bit_cast<std::uint32_t>(x);
   if ((u & 0x7f800000u) == 0x7f800000u) return to_bf16(x);

@@ -8,7 +8,8 @@
 namespace trainerd::kernels {
 
 /// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC11): a pure function from a
-/// 64-bit key and a 128-bit counter to 128 random bits. No state, so a value depends on its place alone.
+/// 64-bit key and a 128-bit counter to 128 random bits. It has no state, so a value depends only on key and
+/// counter.
 constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t counter_low,
                                               std::uint64_t counter_high) {
   std::array<std::uint32_t, 4> c{
@@ -25,21 +26,21 @@ constexpr std::array<std::uint32_t, 4> philox(std::uint64_t key, std::uint64_t c
   return c;
 }
 
-/// FNV-1a of a name, folded into a key: what separates one parameter's randomness from another's.
+/// FNV-1a of a name, mixed with a seed into a key. It gives each parameter its own random numbers.
 constexpr std::uint64_t hash_name(std::string_view name, std::uint64_t seed) {
   std::uint64_t h = 0xcbf29ce484222325ull ^ (seed * 0x9E3779B97F4A7C15ull);
   for (const char ch : name) h = (h ^ static_cast<unsigned char>(ch)) * 0x100000001b3ull;
   return h ^ (h >> 29);
 }
 
-/// One key of two.
+/// Combines two keys into one.
 constexpr std::uint64_t mix_keys(std::uint64_t a, std::uint64_t b) {
   const auto bits = philox(a, b, 0);
   return std::uint64_t{bits[1]} << 32 | bits[0];
 }
 
-/// What rounds element `index` of a logical tensor in step `step` under the tensor's key: two halves of 16
-/// bits each.
+/// Random bits that round element `index` of a logical tensor in step `step`, under the tensor's key: two
+/// halves of 16 bits.
 constexpr std::uint32_t rounding_bits(std::uint64_t key, std::uint64_t index, std::int64_t step) {
   const auto bits = philox(key, index >> 2, static_cast<std::uint64_t>(step));
   return (index & 2u) != 0 ? ((index & 1u) != 0 ? bits[3] : bits[2])
@@ -55,8 +56,8 @@ constexpr std::uint32_t dropout_bits(const std::array<std::uint32_t, 4>& shared,
 constexpr std::array<std::uint32_t, 4> dropout_call(std::uint64_t key, std::uint64_t index) {
   return philox(key, index >> 3, 0);
 }
-/// Elements whose bits are below it are dropped, of a rate below 1: not all. What the others are multiplied
-/// by makes up for them.
+/// Elements whose bits are below the threshold are dropped. A rate below 1 never drops all. `dropout_scale`
+/// is the factor of the others.
 constexpr std::uint32_t dropout_threshold(float rate) {
   return rate < 65535.0f / 65536.0f ? static_cast<std::uint32_t>(rate * 65536.0f + 0.5f) : 65535u;
 }
@@ -77,7 +78,7 @@ inline float normal_at(std::uint64_t key, std::uint64_t index) {
   return radius * ((lane & 1u) != 0 ? std::sin(angle) : std::cos(angle));
 }
 
-/// A value of element `index` under `key`, uniform on (-1, 1]. Four values share one Philox call.
+/// Value of element `index` under `key`, uniform on (-1, 1]. Four values share one Philox call.
 constexpr float uniform_at(std::uint64_t key, std::uint64_t index) {
   const auto r = philox(key, index >> 2, 0);
   const std::uint32_t bits =

@@ -13,7 +13,7 @@ namespace trainerd::kernels {
 
 constexpr int kMaxDims = 4;
 
-/// Sizes of a row-major, contiguous tensor. `ndim` 0 is the empty shape (no tensor at all), not a scalar.
+/// Sizes of a row-major, contiguous tensor. `ndim` 0 is the empty shape (no tensor), not a scalar.
 struct Shape {
   std::array<std::int64_t, kMaxDims> sizes{};
   int ndim = 0;
@@ -43,8 +43,8 @@ struct Shape {
 std::string to_string(const Shape& shape);
 
 /// A view of device memory: pointer, dtype, shape. Trivially copyable; owns nothing. Row-major and
-/// contiguous. In the meta world the pointer is a position in an address space with no memory behind it: only
-/// `kernels/` implementations of a real backend read through it.
+/// contiguous. In the meta backend the pointer is a position in an address space without memory, so only the
+/// `kernels/` implementations of real backends read through it.
 struct Tensor {
   std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -63,7 +63,7 @@ struct Tensor {
 
   /// Elements [begin, begin + count) of dim 0.
   Tensor rows(std::int64_t begin, std::int64_t count) const;
-  /// The same elements under another shape of as many elements.
+  /// The same elements with another shape of the same number of elements.
   Tensor reshaped(const Shape& to) const;
 
   bool operator==(const Tensor&) const = default;

@@ -7,6 +7,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/communicator.h"
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/comm/op_record.h"
@@ -14,26 +15,26 @@
 
 namespace trainerd::parallel {
 
-/// What the host-side communicators have in common, over an engine that moves the data (shared memory or a
-/// network): argument checks, sequence numbers, the flight recorder, and collectives in the background.
+/// The common part of the host-side communicators: argument checks, sequence numbers, the flight recorder,
+/// and background collectives. An engine moves the data (through shared memory or a network).
 ///
-/// Collectives run in the calling thread, or in one of the communicator's own (CommOptions::progress). The
-/// sends of an exchange are copied and never block; its receives are filled by the time it has been waited
-/// for. The calls on one communicator come from one thread. A Work is not kept longer than its communicator;
-/// one that is destroyed unwaited gives up its receives (which, over a network, ends the world). Any error
-/// ends the world: there is no going on with half a collective.
+/// Collectives run in the calling thread or in a thread of the communicator (CommOptions::progress). The
+/// sends of an exchange are copied and never block; its receives are filled once it has been waited for.
+/// Calls on one communicator come from one thread. A Work must not outlive its communicator. A Work destroyed
+/// without a wait gives up its receives (which, over a network, ends the world). Any error ends the world,
+/// because a collective cannot continue halfway.
 ///
 /// Engine: rank(), size(), world_rank(), name(), deadline_seconds(), describe(record);
-///   run(operation): a collective to its end, one thread at a time; missing(): the ranks that the one under
-///   way waits for; send(to, x, label): false when push(interrupt) has to follow; wake() ends the sleep of a
-///   push; post_receive(from, x, label), wait(tickets, deadline_seconds), drop(ticket): by one thread;
-///   throw_if_ended(record), fail(text): ends the world and throws CommError; abort(why): ends it, from any
-///   thread.
+///   run(operation): runs a collective to its end, one thread at a time; missing(): the ranks it waits for;
+///   send(to, x, label): false if push(interrupt) must follow; wake(): ends the sleep of a push;
+///   post_receive(from, x, label), wait(tickets, deadline_seconds), drop(ticket): from one thread;
+///   throw_if_ended(record); fail(text): ends the world and throws CommError;
+///   abort(why): ends the world, from any thread.
 template <class Engine>
 class EngineCommunicator final : public Communicator {
   using Stream = kernels::Stream;
   using Tensor = kernels::Tensor;
-  /// How long a destructor lets messages and background operations come to their end.
+  /// How long a destructor waits for messages and background operations to finish.
   static constexpr double kFinishSeconds = 5;
 
  public:
@@ -150,7 +151,7 @@ class EngineCommunicator final : public Communicator {
     bool done_;
   };
 
-  /// Completes `record` and runs it.
+  /// Fills in `record` and runs the operation.
   std::unique_ptr<Work> collective(OpRecord record, const Tensor& x, const Tensor& out,
                                    const CommOptions& options) {
     record.sequence = ++sequence_;
@@ -161,7 +162,7 @@ class EngineCommunicator final : public Communicator {
     const Operation op{.record = record, .x = x, .out = out, .flight = note(record)};
     if (options.progress == Progress::background)
       return std::make_unique<BackgroundWork>(*this, record, progress().enqueue([this, op] { run(op); }));
-    // Operations keep their order: those under way come first.
+    // Operations keep their order: wait for those in progress first.
     if (progress_) wait_background(record, progress_->last_ticket(), engine_->deadline_seconds());
     run(op);
     return std::make_unique<DoneWork>();
@@ -176,12 +177,12 @@ class EngineCommunicator final : public Communicator {
   void wait_background(const OpRecord& record, std::uint64_t ticket, double deadline_seconds) {
     if (progress_->wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
     const std::string missing = engine_->missing();
-    engine_->fail(engine_->describe(record) + " was not done in " + std::to_string(deadline_seconds) + " s" +
+    engine_->fail(engine_->describe(record) + " was not done in " + base::seconds_text(deadline_seconds) +
                   (missing.empty() ? ": it is behind others, or slow"
                                    : ", waiting for " + missing + "; see what became of them there"));
   }
 
-  /// Made when first needed: most communicators never have anything to do in the background.
+  /// Made on first use, because most communicators never do anything in the background.
   ProgressThread& progress() {
     if (!progress_)
       progress_ = std::make_unique<ProgressThread>(
@@ -213,8 +214,8 @@ class EngineCommunicator final : public Communicator {
 
   std::unique_ptr<Engine> engine_;
   FlightRecorder* recorder_;
-  std::uint64_t sequence_ = 0;   ///< of collectives
-  std::uint64_t exchanges_ = 0;  ///< apart: the members of a group exchange unequally often
+  std::uint64_t sequence_ = 0;   ///< number of collectives
+  std::uint64_t exchanges_ = 0;  ///< counted separately, because members of a group exchange unequally often
   std::unique_ptr<ProgressThread> progress_;
 };
 

@@ -15,11 +15,11 @@ namespace trainerd::parallel {
 
 enum class FlightState : std::uint8_t { enqueued, started, done };
 
-/// One operation of a communicator: plain bytes, so that it may lie in a segment that the agent reads after a
-/// death. Times are base::monotonic_seconds(); 0 is "not yet".
+/// One operation of a communicator. Plain bytes, so that it can be in a segment that the agent reads after a
+/// rank's death. Times are base::monotonic_seconds(); 0 means not yet.
 struct FlightRecord {
-  std::uint64_t order = 0;     ///< rises by one with each operation of the rank, from 1; 0: never used
-  std::uint64_t sequence = 0;  ///< of the collective within its group, or of the exchange
+  std::uint64_t order = 0;     ///< number of the operation on this rank, from 1; 0: unused record
+  std::uint64_t sequence = 0;  ///< number of the collective in its group, or of the exchange
   std::int64_t bytes = 0;
   double enqueued_seconds = 0;
   double started_seconds = 0;
@@ -27,13 +27,13 @@ struct FlightRecord {
   std::int32_t group_size = 0;
   kernels::DType dtype = kernels::DType::f32;
   FlightState state = FlightState::enqueued;
-  std::array<char, 16> op{};  ///< these three are cut to fit and end with a zero
+  std::array<char, 16> op{};  ///< this and the next two are truncated to fit and end with a zero
   std::array<char, 24> group{};
   std::array<char, 40> label{};
 };
 static_assert(std::is_trivially_copyable_v<FlightRecord>);
 
-/// Copies as much of `text` as fits, and a final zero.
+/// Copies as much of `text` as fits, and a terminating zero.
 template <std::size_t N>
 void put_text(std::array<char, N>& to, std::string_view text) {
   to.fill('\0');
@@ -41,12 +41,12 @@ void put_text(std::array<char, N>& to, std::string_view text) {
 }
 
 /// The latest operations of one rank, in a ring that the caller provides and that outlives the recorder. Any
-/// thread. Nothing is allocated. A reader in another process may find the newest record half written.
+/// thread. Allocates nothing. A reader in another process may see a partly written newest record.
 class FlightRecorder {
  public:
   explicit FlightRecorder(std::span<FlightRecord> ring) : ring_(ring) {}
 
-  /// `record` without order, state and times. Returns the order it was given.
+  /// `record` has no order, state and times yet. Returns the order assigned to it.
   std::uint64_t enqueued(FlightRecord record) {
     const std::lock_guard lock(mutex_);
     record.order = ++last_;
@@ -71,7 +71,7 @@ class FlightRecorder {
   }
 
  private:
-  /// Null when the ring has gone round since.
+  /// Null if the ring has overwritten it since.
   FlightRecord* find(std::uint64_t order) {
     if (ring_.empty()) return nullptr;
     FlightRecord& record = ring_[(order - 1) % ring_.size()];

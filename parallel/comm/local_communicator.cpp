@@ -8,7 +8,7 @@ namespace {
 using kernels::Stream;
 using kernels::Tensor;
 
-/// Already ordered on the stream it was called with.
+/// The operation is ordered on the stream it was called with.
 class DoneWork final : public Work {
  public:
   void wait(Stream&) override {}

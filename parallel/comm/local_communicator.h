@@ -6,8 +6,8 @@
 
 namespace trainerd::parallel {
 
-/// The group of one: every collective is a copy or nothing. Throws std::logic_error for a peer that is not
-/// rank 0.
+/// A group of one rank: every collective is a copy or nothing. An exchange must be empty, and the root of a
+/// broadcast must be 0; throws std::logic_error otherwise.
 std::unique_ptr<Communicator> make_single_rank(kernels::Backend& backend);
 
 }  // namespace trainerd::parallel

@@ -19,7 +19,7 @@ const char* to_string(OpKind kind) {
 
 void OpRecord::set_label(std::string_view text) {
   put_text(label, text);
-  // FNV-1a, so that labels that differ beyond what is kept of them differ here.
+  // FNV-1a of the full label, so that labels that differ only after the truncated part have different hashes.
   label_hash = 0xcbf29ce484222325u;
   for (const char c : text) label_hash = (label_hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
 }

@@ -10,9 +10,9 @@
 
 namespace trainerd::parallel {
 
-/// What a rank says it is about to do; the members of a group must say the same.
+/// The operation that a rank announces. All members of a group must announce the same one.
 struct OpRecord {
-  /// Of the group's collectives, from 1; in a message, of those from its sender to its receiver.
+  /// Number of the collective in its group, from 1; for a message, of those from its sender to its receiver.
   std::uint64_t sequence = 0;
   std::int64_t bytes = 0;  ///< of the input tensor
   std::uint64_t label_hash = 0;
@@ -21,7 +21,7 @@ struct OpRecord {
   kernels::DType dtype = kernels::DType::f32;
   ReduceOp reduce = ReduceOp::sum;
   kernels::DType accumulate = kernels::DType::f32;
-  std::array<char, 40> label{};  ///< cut to fit, ends with a zero
+  std::array<char, 40> label{};  ///< truncated to fit, ends with a zero
 
   void set_label(std::string_view text);
   bool agrees_with(const OpRecord& other) const;
@@ -29,12 +29,12 @@ struct OpRecord {
 /// `all_reduce "gradients" of 4096 bytes fp32`
 std::string describe(const OpRecord& record);
 
-/// A collective on its way through an engine.
+/// A collective for an engine to run.
 struct Operation {
   OpRecord record;
   kernels::Tensor x;
   kernels::Tensor out;
-  std::uint64_t flight = 0;  ///< its order in the flight recorder
+  std::uint64_t flight = 0;  ///< its number in the flight recorder
 };
 
 /// One receive of an exchange.

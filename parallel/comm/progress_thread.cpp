@@ -69,8 +69,8 @@ void ProgressThread::loop() {
     if (stop_) return;
     interrupt_ = false;
     try {
-      // Both stay wanted while they run: `finish` waits for them. References into a deque stay valid while
-      // others are put at its end.
+      // An operation or push stays pending while it runs, so that `finish` waits for it. References to
+      // elements of a deque stay valid when others are appended.
       if (!queue_.empty()) {
         const std::function<void()>& operation = queue_.front();
         lock.unlock();
@@ -79,7 +79,8 @@ void ProgressThread::loop() {
         queue_.pop_front();
         ++finished_;
       } else {
-        const std::uint64_t wanted = pushes_wanted_;  // a later wish may be for what this push does not see
+        // a later request may be for data that this push does not see
+        const std::uint64_t wanted = pushes_wanted_;
         lock.unlock();
         const bool all = push_(interrupt_);
         lock.lock();

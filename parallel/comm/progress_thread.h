@@ -11,24 +11,24 @@
 
 namespace trainerd::parallel {
 
-/// Runs the background operations of one communicator in order, and pushes on messages that found no room.
-/// After something has failed the later operations are not run: waiting for them throws the same error.
+/// Runs the background operations of one communicator in order, and retries messages that found no room.
+/// After a failure later operations do not run; waiting for them throws the same error.
 class ProgressThread {
  public:
-  /// `push` moves messages on until none is left (true) or until its argument turns true; `wake` ends its
-  /// sleep.
+  /// `push` sends waiting messages until none is left (returns true) or its argument becomes true. `wake`
+  /// ends its sleep.
   ProgressThread(std::function<bool(const std::atomic<bool>&)> push, std::function<void()> wake);
-  /// What is not finished is given up: an abort that ends it, or `finish`, comes first.
+  /// Gives up unfinished operations. Call `finish`, or an abort that ends them, first.
   ~ProgressThread();
 
-  /// The operation's ticket: how many were enqueued.
+  /// Returns the operation's ticket: the number of operations enqueued so far.
   std::uint64_t enqueue(std::function<void()> operation);
   void push_soon();
-  /// False when operation `ticket` is not done by `deadline` (base::monotonic_seconds). Throws what ended it.
+  /// False if operation `ticket` is not done by `deadline` (base::monotonic_seconds). Throws the error that
+  /// ended it.
   bool wait(std::uint64_t ticket, double deadline);
   std::uint64_t last_ticket() const { return enqueued_; }
-  /// Waits until there is nothing left to do; false when there still is at `deadline`, or when something
-  /// failed.
+  /// Waits until there is nothing left to do. False at `deadline`, or after a failure.
   bool finish(double deadline);
 
  private:
@@ -41,12 +41,12 @@ class ProgressThread {
   std::condition_variable work_;
   std::condition_variable done_;
   std::deque<std::function<void()>> queue_;
-  std::uint64_t enqueued_ = 0;  ///< written by the enqueuing thread alone
+  std::uint64_t enqueued_ = 0;  ///< written only by the enqueuing thread
   std::uint64_t finished_ = 0;
   std::uint64_t pushes_wanted_ = 0;
   std::uint64_t pushes_done_ = 0;
   bool stop_ = false;
-  std::atomic<bool> interrupt_{false};  ///< there is something else to do than to push
+  std::atomic<bool> interrupt_{false};  ///< set when a push should return because there is other work
   std::exception_ptr error_;
   std::thread thread_;
 };

@@ -21,11 +21,11 @@ BucketLayout lay_out_buckets(std::span<const Section> sections, std::int64_t buc
     if (section.unit == plan.units.size()) plan.units.push_back({plan.elements, 0, plan.buckets.size(), 0});
     plan.section_begins.push_back(plan.elements);
     Unit& unit = plan.units.back();
-    // A piece is aligned in every dtype.
+    // Every piece is aligned in every dtype.
     const std::int64_t grain = parts * std::lcm(pieces * alignment, section.part_multiple);
     const std::int64_t size = kernels::align_up(section.elements, grain);
-    // As many buckets as are wished for, of one size: a small rest would pay a collective's latency for
-    // little.
+    // As many buckets as requested, all of about one size. A small last bucket would cost a collective's
+    // latency for little data.
     const std::int64_t count = (size + bucket_elements - 1) / bucket_elements;
     const std::int64_t each = count == 0 ? 0 : kernels::align_up((size + count - 1) / count, grain);
     for (std::int64_t at = 0; at < size; at += each)

@@ -7,47 +7,47 @@
 
 namespace trainerd::parallel {
 
-/// The data-parallel ranks in one level, or in two: `inner` groups of ranks that are near each other, and
-/// `outer` groups across them. With two levels a sum is made inside first, so that only one part of it
-/// crosses.
+/// Communicators of the data-parallel ranks, in one level or in two: `inner` joins neighbouring ranks,
+/// `outer` joins one rank of each inner group. With two levels a sum is made in `inner` first, so that only
+/// one part of it goes through `outer`.
 struct DataParallelGroups {
   Communicator* inner = nullptr;
   Communicator* outer = nullptr;  ///< null: one level
-  bool replicas = false;          ///< hybrid sharding: `inner` shards, and what `outer` joins are replicas
-  /// How gradients are reduced and parameters gathered while others are computed.
+  bool replicas = false;          ///< hybrid sharding: `inner` shards, and the ranks of `outer` are replicas
+  /// Which thread reduces gradients and gathers parameters (CommOptions::progress).
   Progress gradients = Progress::caller;
   Progress parameters = Progress::caller;
 
   bool shards_outside() const { return outer != nullptr && !replicas; }
-  /// Parts that a bucket is cut into, and which of them is this rank's.
+  /// Number of parts of a bucket, and the index of this rank's part.
   std::int64_t parts() const { return inner->size() * (shards_outside() ? outer->size() : 1); }
   std::int64_t part() const {
     return shards_outside() ? inner->rank() * outer->size() + outer->rank() : inner->rank();
   }
-  /// Pieces that replicas cut a part into, to sum one each.
+  /// Number of pieces that replicas divide a part into; each replica sums one.
   std::int64_t pieces() const { return replicas ? outer->size() : 1; }
-  /// Of the ranks that hold the same part, this one counts and saves it.
+  /// True for the one rank that counts and saves a part that several ranks hold.
   bool owner() const { return !replicas || outer->rank() == 0; }
-  /// The piece of a bucket that one inner rank holds of it, its outer ranks together.
+  /// This inner rank's piece of a bucket, which its outer ranks hold together.
   kernels::Tensor piece(const kernels::Tensor& whole) const {
     const std::int64_t size = whole.numel() / inner->size();
     return whole.rows(inner->rank() * size, size);
   }
 };
 
-/// An all_gather of one bucket on its way, in as many operations as there are levels.
+/// An all_gather of one bucket in progress, one operation per level.
 class BucketGather {
  public:
   BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
                const kernels::Tensor& whole, const CommOptions& options);
-  /// Issues what follows, if there is anything; awaits nothing that the last operation does.
+  /// Waits for the outer level and issues the inner one. No effect once the inner one is issued.
   void advance(const DataParallelGroups& groups, kernels::Stream& stream);
   void wait(const DataParallelGroups& groups, kernels::Stream& stream);
 
  private:
   kernels::Tensor whole_;
   CommOptions options_;
-  bool outside_;  ///< the operation under way
+  bool outside_;  ///< true while the outer level's operation is in progress
   std::unique_ptr<Work> work_;
 };
 

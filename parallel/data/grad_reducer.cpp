@@ -33,7 +33,8 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
 }
 
 void GradReducer::take_staging(Arena& persistent) {
-  // In the background a unit is on its way while the next one's gradients are made. Else a bucket is.
+  // In the background a whole unit is in progress while the next unit's gradients are computed. Otherwise one
+  // bucket is.
   std::int64_t most = 0;
   if (groups_.gradients == Progress::background)
     for (const Unit& unit : plan_.units) most = std::max(most, unit.size);
@@ -45,7 +46,7 @@ void GradReducer::take_staging(Arena& persistent) {
 }
 
 void GradReducer::take_rings(DType dtype, Arena& persistent) {
-  // While one unit is reduced in the background, the next one's gradients are made.
+  // One unit is reduced in the background while the next unit's gradients are computed.
   const std::size_t slots = groups_.gradients == Progress::background ? 2 : 1;
   const auto add_ring = [&](std::int64_t elements, std::size_t count, bool adds) {
     Ring& ring = rings_.emplace_back();
@@ -113,7 +114,7 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
   base::check(reduced_[unit] <= units_[unit].reductions, "a unit is reduced as often as was said");
   Slot* slot = std::exchange(slot_of_unit_[unit], nullptr);
   if (plan_.parts == 1) return;
-  // With two levels, what is done inside goes on outside while the next is done inside.
+  // With two levels, continue at the outer level what is done at the inner one, which then serves this unit.
   if (groups_.outer != nullptr)
     for_pending([&](std::vector<Pending>& pending) {
       for (Pending& p : pending)
@@ -166,7 +167,7 @@ void GradReducer::add_to_part(Stream& stream, const Pending& p) {
 
 void GradReducer::send_rounded(Stream& stream, const Tensor& x, Pending& p) {
   RoundedSum& rounded = *level(p.hop);
-  // Every rank waits for the same operation here: what there is room for depends on the order of calls alone.
+  // Every rank waits for the same operation here, because the free space depends only on the order of calls.
   while (!(p.staged = rounded.take(x.numel()))) {
     Pending* oldest = nullptr;
     for_pending([&](std::vector<Pending>& pending) {
@@ -191,7 +192,7 @@ void GradReducer::advance_rounded(Stream& stream, Pending& p) {
       rounded.sum(stream, run, p.out, p.mode);
       return add_to_part(stream, p);
     }
-    // Each replica makes the sum of its piece.
+    // Each replica sums its piece.
     const std::int64_t size = sum.numel() / groups_.outer->size();
     const Tensor mine = sum.rows(groups_.outer->rank() * size, size);
     rounded.sum(stream, run, mine, WriteMode::assign);

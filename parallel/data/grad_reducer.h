@@ -13,8 +13,8 @@
 
 namespace trainerd::parallel {
 
-/// A range of the flat gradients to sum over a group, whose ranks all lay it out alike:
-/// norms of a split sequence, heads that several ranks hold, a tied embedding.
+/// Range of the flat gradients to sum over a group. All ranks of the group have it at the same place. Used
+/// for norms under sequence parallelism, heads that several ranks hold, and a tied embedding.
 struct PartialSum {
   std::int64_t begin = 0;
   std::int64_t count = 0;
@@ -22,40 +22,39 @@ struct PartialSum {
   const char* label = "";
 };
 
-/// How the gradients of a unit live when they are sharded.
+/// How the gradients of a unit are stored when they are sharded.
 struct GradUnit {
-  /// Vectors, whose gradients accumulate while those of several matrix units come and go; or both uses of a
-  /// tied embedding.
+  /// `vectors`: their gradients accumulate while several units of matrices are opened and reduced. `own`: a
+  /// slot of its own, for a tied embedding, which has two uses.
   enum class Ring : std::uint8_t { matrices, vectors, own } ring = Ring::matrices;
-  std::int64_t reductions = 1;  ///< in a step
+  std::int64_t reductions = 1;  ///< per step
 };
 
-/// Sums gradients over the data-parallel ranks, unit by unit as backward completes them, each bucket by
-/// reduce-scatter. Every ZeRO stage makes its sums this way. Whole gradients stay in one flat array, where
-/// each sum takes the place of this rank's part, or
-/// (`sharded`) pass through a ring of unit sizes, and only this rank's parts are kept, to which the
-/// reductions of a step add up.
+/// Sums gradients over the data-parallel ranks by reduce-scatter, bucket by bucket, as backward completes
+/// each unit. Every ZeRO stage makes its sums this way. Unsharded gradients stay in one flat array, where
+/// each sum replaces this rank's part. Sharded gradients (`sharded`) pass through a ring of slots of one unit
+/// each; only this rank's parts are kept, and the reductions of a step add to them.
 ///
-/// Where fp32 gradients are rounded for the way, sums are not: what is gathered of them, for whole gradients
-/// or among replicas, is fp32. One rank rounds nothing.
+/// If fp32 gradients are sent as bf16, their sums remain fp32, and gathers of sums (for whole gradients, or
+/// among replicas) send fp32. With one rank nothing is rounded.
 class GradReducer {
  public:
   GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
               bool sharded, const GradDtypes& dtypes, kernels::Backend& backend, kernels::Arena& persistent);
 
   void begin_step();
-  /// Where the unit's gradients accumulate, a flat tensor of its size: the same until it is reduced.
+  /// Flat tensor that the unit's gradients accumulate in. It stays the same until the unit is reduced.
   kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
   /// The unit's gradients are complete: starts their reduction.
   void reduce(kernels::Stream& stream, std::size_t unit);
-  /// After the last reduction: what `stream` does next sees the sums in its parts, those of `partial_sums`
-  /// included.
+  /// Call after the last reduction. Operations on `stream` after it see the sums in this rank's parts,
+  /// including those of `partial_sums`.
   void finish(kernels::Stream& stream, std::span<const PartialSum> partial_sums);
-  /// Brings all parts together in `flat`: for a state that every rank holds whole.
+  /// Gathers all parts into `flat`, for an optimizer state that every rank holds whole.
   void gather(kernels::Stream& stream);
 
-  /// This rank's part of a bucket: where its sum is. Of whole gradients it lies among them, as each sum is
-  /// made in place.
+  /// This rank's part of a bucket, which holds its sum. If gradients are whole it is a view of `flat`,
+  /// because each sum is made in place.
   kernels::Tensor part(std::size_t bucket) const;
   /// The whole gradients; undefined when they are sharded.
   const kernels::Tensor& flat() const { return flat_; }
@@ -63,47 +62,48 @@ class GradReducer {
   const kernels::Tensor& parts() const { return parts_; }
 
  private:
-  /// Operations of a bucket's reduction: inside; then outside, or among replicas after the last one of the
-  /// step, which gather rounded sums by an operation of its own.
+  /// The operations of a bucket's reduction: `inside`, then `outside`. Among replicas `outside` runs only
+  /// after the last reduction of the step; rounded sums then need `gather`.
   enum class Hop : std::uint8_t { inside, outside, gather };
   struct Pending {
-    std::uint64_t serial = 0;  ///< in the order of starts
+    std::uint64_t serial = 0;  ///< order in which reductions start
     std::size_t bucket = 0;
     kernels::Tensor whole;  ///< the bucket's gradients
-    kernels::Tensor out;    ///< where the sum goes: the part itself, or what is then added to it
-    kernels::WriteMode mode = kernels::WriteMode::assign;  ///< of RoundedSum's, to `out`
+    /// destination of the sum: the part, or a buffer that is added to the part afterwards
+    kernels::Tensor out;
+    kernels::WriteMode mode = kernels::WriteMode::assign;  ///< how RoundedSum writes `out`
     bool last = true;
-    Hop hop = Hop::inside;  ///< the operation under way
+    Hop hop = Hop::inside;  ///< level of the operation in progress
     std::unique_ptr<Work> work;
-    std::optional<StagingRing::Run> staged;  ///< by the level of `hop`
+    std::optional<StagingRing::Run> staged;  ///< staging memory at the level of `hop`
   };
-  /// Holds one unit at a time, from its first gradient until its slot is needed again.
+  /// Holds one unit at a time, from its first gradient until the slot is reused.
   struct Slot {
     kernels::Tensor whole, sums;
     std::vector<Pending> pending;
   };
   struct Ring {
     std::vector<Slot> slots;
-    std::size_t next = 0;  ///< the oldest
+    std::size_t next = 0;  ///< index of the oldest slot
   };
   void take_rings(kernels::DType dtype, kernels::Arena& persistent);
   void take_staging(kernels::Arena& persistent);
-  /// Whether a sum is added to the part as it is made: in fp32 by RoundedSum. In bf16 it is rounded first, as
-  /// what the communicator sums is.
+  /// True if RoundedSum adds a sum to the part directly, in fp32. A bf16 sum is rounded first, as a
+  /// communicator's sum would be.
   bool adds_in_place() const { return rounded_inside_ && dtypes_.held == kernels::DType::f32; }
   CommOptions options() const { return {.label = "gradients", .progress = groups_.gradients}; }
   std::optional<RoundedSum>& level(Hop hop) {
     return hop == Hop::inside ? rounded_inside_ : rounded_outside_;
   }
-  /// Starts the pending's operation at the level of its hop, when there is room.
+  /// Starts the operation at the level of `hop`. First completes older ones if the staging ring is full.
   void send_rounded(kernels::Stream& stream, const kernels::Tensor& x, Pending& pending);
   void advance_rounded(kernels::Stream& stream, Pending& pending);
-  /// The sum in `out` is in the part.
+  /// Adds `out` to the part, unless the sum is there already.
   void add_to_part(kernels::Stream& stream, const Pending& pending);
-  /// Awaits what is under way and issues what follows it.
+  /// Waits for the operation in progress and issues the next one.
   void advance(kernels::Stream& stream, Pending& pending);
   void settle(kernels::Stream& stream, std::vector<Pending>& pending);
-  /// All that is pending, the oldest of each ring first.
+  /// Calls `act` for the pending reductions of each slot, the oldest of each ring first, then for `pending_`.
   template <class Do>
   void for_pending(const Do& act);
   void add_partial_sum(kernels::Stream& stream, const PartialSum& sum);
@@ -115,13 +115,13 @@ class GradReducer {
   GradDtypes dtypes_;
   kernels::Backend& backend_;
   kernels::Tensor flat_, parts_;
-  std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< where gradients cross in bf16
+  std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< defined if gradients are sent as bf16
   std::uint64_t started_ = 0;
   std::vector<Ring> rings_;
   std::vector<std::size_t> ring_of_unit_;
-  std::vector<Slot*> slot_of_unit_;    ///< null: not open
-  std::vector<std::int64_t> reduced_;  ///< times in this step, by unit
-  std::vector<Pending> pending_;       ///< of whole gradients
+  std::vector<Slot*> slot_of_unit_;    ///< null: the unit is not open
+  std::vector<std::int64_t> reduced_;  ///< reductions in this step, by unit
+  std::vector<Pending> pending_;       ///< only if gradients are whole
 };
 
 }  // namespace trainerd::parallel

@@ -100,7 +100,7 @@ GatheredUnit ParamGatherer::use(Stream& stream, std::size_t unit) {
                 "every pass uses its units in the same order");
     fetch(stream, ring, ring.entry);
     ring.between_walks = false;
-    // What is behind this one has been used: its place takes the next.
+    // The unit before this one is no longer in use, so the next one is gathered into its slot.
     if (learned && ring.slots.size() > 1 && ring.entry + 1 < static_cast<std::int64_t>(order.size()))
       fetch(stream, ring, ring.entry + 1);
   }

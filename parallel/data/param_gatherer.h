@@ -10,25 +10,24 @@
 
 namespace trainerd::parallel {
 
-/// A unit of parameters as its users see it.
+/// How a unit of parameters is used.
 struct ParamUnit {
-  bool vectors = false;          ///< small, and used beside a unit of matrices
-  std::int64_t extra_bytes = 0;  ///< what its user keeps beside each gathered copy
+  bool vectors = false;          ///< small; used at the same time as a unit of matrices
+  std::int64_t extra_bytes = 0;  ///< what its user stores with each gathered copy
 };
 
-/// The parameters of a unit, together.
+/// All parameters of a unit.
 struct GatheredUnit {
   kernels::Tensor whole;  ///< flat, of the unit's size
-  /// U8 [extra_bytes], as its last user left it; undefined when parameters stay whole.
+  /// U8 [extra_bytes], as its last user left it. Undefined when parameters stay whole.
   kernels::Tensor extra;
-  std::int64_t serial = 0;  ///< another one for each gathering; 0 when parameters stay whole
-  int* leases = nullptr;    ///< how many users there are: the place is not used anew while there is one
+  std::int64_t serial = 0;  ///< a new number for each gathering; 0 when parameters stay whole
+  int* leases = nullptr;    ///< number of users; the slot is not reused while it is above 0
 };
 
-/// Brings the data-parallel parts of parameters together for use: once after each update into one flat array,
-/// or (`sharded`, ZeRO 3) unit by unit as a walk over the model needs them, each time anew, into a ring. The
-/// order in which a pass uses units is learned in the first one; after that each is gathered while the one
-/// before it is used.
+/// Gathers the data-parallel parts of parameters: once per update into one flat array, or (`sharded`, ZeRO 3)
+/// unit by unit into a ring, each time the model needs them. The first pass records the order in which units
+/// are used. Later passes gather each unit while the one before it is used.
 class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
@@ -42,26 +41,26 @@ class ParamGatherer {
   kernels::Tensor part(std::size_t b) const;
 
   void begin_pass(Pass pass);
-  /// A walk over the units of one chunk and microbatch begins: it gathers what it uses.
+  /// Starts a walk over the units of one chunk and microbatch. The walk gathers every unit it uses.
   void begin_walk();
   GatheredUnit use(kernels::Stream& stream, std::size_t unit);
-  /// What is under way is done: the parts may change.
+  /// Waits for the gathers in progress. The parts may change after it.
   void finish(kernels::Stream& stream);
-  /// The parts changed.
+  /// The parts have changed: starts gathering them if parameters are whole.
   void updated(kernels::Stream& stream);
 
  private:
   struct Slot {
     kernels::Tensor whole, extra;
     std::vector<BucketGather> pending;
-    std::int64_t entry = -1;  ///< of the pass: what it holds or will
+    std::int64_t entry = -1;  ///< position in the order of the pass; -1: empty
     std::int64_t serial = 0;
     int leases = 0;
   };
   struct Ring {
     std::vector<Slot> slots;
     std::array<std::vector<std::size_t>, 2> order;  ///< by pass: the units in order of use
-    std::int64_t entry = -1;                        ///< in use
+    std::int64_t entry = -1;                        ///< position of the unit in use
     bool between_walks = true;
   };
   void start(kernels::Stream& stream, std::size_t unit, const kernels::Tensor& whole,
@@ -74,10 +73,10 @@ class ParamGatherer {
   std::vector<ParamUnit> units_;
   bool sharded_;
   kernels::Tensor flat_, parts_;
-  std::array<Ring, 2> rings_;  // of matrices, of vectors
+  std::array<Ring, 2> rings_;  // for matrices, for vectors
   Pass pass_ = Pass::train;
   std::array<bool, 2> learned_{};
-  std::vector<std::vector<BucketGather>> pending_;  // of whole parameters, by unit
+  std::vector<std::vector<BucketGather>> pending_;  // by unit; only if parameters are whole
   std::int64_t serial_ = 0;
   int leases_ = 0;
 };

@@ -22,7 +22,7 @@ RankLevels::RankLevels(const std::vector<Communicator*>& groups) {
 Tensor RankLevels::all_to_all(Stream& stream, Tensor x, Tensor other, const CommOptions& options) const {
   base::check(x.numel() % size_ == 0 && other.numel() == x.numel() && other.dtype == x.dtype,
               "one part for each rank");
-  // Behind a hop the parts are by source in its group and those before, by destination in those after.
+  // After a hop, parts are indexed by source in the groups so far and by destination in the remaining ones.
   std::int64_t blocks = 1;
   for (Communicator* group : groups_) {
     const std::int64_t block = x.numel() / blocks;

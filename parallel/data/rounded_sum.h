@@ -9,22 +9,22 @@
 
 namespace trainerd::parallel {
 
-/// Of gradients: as they are held, and as they cross to other ranks. With bf16 on the way each level's sums
-/// are made by RoundedSum; else gradients cross as they are held, and the communicator makes the sums.
+/// Dtypes of gradients: in memory, and in messages. With bf16 messages RoundedSum makes the sums of each
+/// level. Otherwise messages have the dtype in memory, and the communicator makes the sums.
 struct GradDtypes {
   kernels::DType held = kernels::DType::f32;
   kernels::DType wire = kernels::DType::f32;
   bool exchanged() const { return wire == kernels::DType::bf16; }
 };
 
-/// A reduce-scatter made of an all-to-all: each rank rounds its summands to nearest even where they are held
-/// wider than they cross, its own too, exchanges them, and adds those of its part in fp32, in rank order. So
-/// the sum is rounded nowhere but in its fp32 additions, and once more where it is held in bf16; it has the
-/// same bits over every communicator.
+/// A reduce-scatter made of an all-to-all. Each rank rounds its summands (its own part too) to nearest even
+/// if they are held in a wider dtype than is sent. It exchanges them, and adds those of its part in fp32, in
+/// rank order. The sum is therefore rounded only by its fp32 additions, and once more if it is held in bf16.
+/// Its bits are the same over every communicator.
 class RoundedSum {
  public:
-  /// `elements`: of summands that are under way at once, at most. Takes as much of the wire's dtype for those
-  /// that arrive, and again for those that are rounded.
+  /// `elements`: maximum number of summands in progress at once. Allocates that many elements of the wire
+  /// dtype for received summands, and the same again for rounded ones if dtypes differ.
   RoundedSum(Communicator& group, const GradDtypes& dtypes, std::int64_t elements, kernels::Backend& backend,
              kernels::Arena& persistent)
       : group_(group),
@@ -33,15 +33,15 @@ class RoundedSum {
               dtypes.held == dtypes.wire ? StagingRing::Staged::received : StagingRing::Staged::both,
               persistent) {}
 
-  /// Where summands are staged; nothing while there is no room.
+  /// Reserves staging memory for `elements` summands; none if there is no room.
   std::optional<StagingRing::Run> take(std::int64_t elements) { return ring_.take(elements); }
-  /// `x`, as gradients are held, holds one part for each rank; it may change once what is given was awaited.
+  /// `x` has the dtype `held` and one part per rank. It may change after the wait for the returned Work.
   std::unique_ptr<Work> send(kernels::Stream& stream, const kernels::Tensor& x, const StagingRing::Run& run,
                              const CommOptions& options) {
     if (run.sent.defined()) backend_.cast(stream, {x, run.sent});
     return group_.all_to_all(stream, run.sent.defined() ? run.sent : x, run.received, options);
   }
-  /// After the wait for what `send` gave: out (+)= this rank's part of the sum. The run is free again.
+  /// Call after the wait for the Work of `send`: out (+)= this rank's part of the sum. Releases the run.
   void sum(kernels::Stream& stream, const StagingRing::Run& run, const kernels::Tensor& out,
            kernels::WriteMode mode) {
     backend_.sum_parts(stream, {.x = run.received, .out = out, .parts = group_.size(), .mode = mode});

@@ -15,8 +15,8 @@ StagingRing::StagingRing(DType dtype, std::int64_t elements, Staged staged, Aren
 std::optional<StagingRing::Run> StagingRing::take(std::int64_t elements) {
   const std::int64_t size = received_.numel();
   base::check(elements <= size, "a run of a staging ring is no longer than the ring");
-  // Free is what lies behind the latest run, up to the end or to the oldest; or, where that is too short,
-  // what lies before the oldest.
+  // Free space starts behind the latest run and ends at the end of the ring or at the oldest run. If it is
+  // too short, use the space before the oldest run.
   std::int64_t begin = 0;
   if (!taken_.empty()) {
     const std::int64_t oldest = taken_.front().begin, latest = taken_.back().end;

@@ -9,19 +9,19 @@
 
 namespace trainerd::parallel {
 
-/// Two arrays of the same size, one for what is sent and one for what arrives, or that one alone. An
-/// operation takes the same run of both, and gives it back about in the order of taking. Which run it gets
-/// depends on the calls alone, not on time.
+/// Two arrays of the same size, one for sent and one for received data, or only the second. An operation
+/// takes the same range of both and returns it roughly in the order of taking. The range depends only on the
+/// sequence of calls, not on timing.
 class StagingRing {
  public:
   enum class Staged : std::uint8_t { both, received };
   struct Run {
-    kernels::Tensor sent,
-        received;  ///< flat, of the size asked for; `sent` is undefined where it is not staged
+    /// flat, of the size asked for; `sent` is undefined if only `received` is staged
+    kernels::Tensor sent, received;
   };
   StagingRing(kernels::DType dtype, std::int64_t elements, Staged staged, kernels::Arena& persistent);
 
-  /// Nothing while earlier runs are in its place.
+  /// Reserves a run; none while earlier runs occupy its place.
   std::optional<Run> take(std::int64_t elements);
   void give_back(const Run& run);
 

@@ -1,7 +1,7 @@
 #pragma once
 
-// The groups of ranks that communicate: the one table of them. A new axis of parallelism adds its groups
-// here, and to `groups_of`.
+// The table of the groups of ranks that communicate. A new axis of parallelism adds its groups here and in
+// `groups_of`.
 
 #include <array>
 #include <cstddef>
@@ -13,20 +13,20 @@ namespace trainerd::parallel {
 
 enum class Group : std::uint8_t {
   tp,        ///< tensor-parallel ranks
-  kv,        ///< those of them that hold the same key and value heads
-  dp,        ///< data-parallel ranks, where they communicate as one group
-  dp_inner,  ///< neighbouring data-parallel ranks, where they communicate in two levels
-  dp_outer,  ///< one of each inner group
+  kv,        ///< tensor-parallel ranks that hold the same key and value heads
+  dp,        ///< data-parallel ranks, if they communicate in one level
+  dp_inner,  ///< neighbouring data-parallel ranks, if they communicate in two levels
+  dp_outer,  ///< data-parallel ranks, one of each inner group
   pp,        ///< pipeline ranks
-  tied,      ///< both ends of the pipeline, which hold a tied embedding
+  tied,      ///< first and last rank of the pipeline, which both hold a tied embedding
   world,     ///< all ranks
 };
 
 struct GroupInfo {
   Group group;
-  const char* name;        ///< in traces, plans and messages; a communicator's own
-  base::LedgerPart issue;  ///< charged while the compute stream hands an operation over
-  base::LedgerPart wait;   ///< charged while it awaits one
+  const char* name;        ///< in traces, plans and messages; also the communicator's name
+  base::LedgerPart issue;  ///< charged while the compute stream issues an operation
+  base::LedgerPart wait;   ///< charged while the compute stream waits for one
   bool joins_stages;       ///< ranks of several pipeline stages take part in its collectives
 };
 inline constexpr std::array kGroups{
@@ -35,7 +35,7 @@ inline constexpr std::array kGroups{
     GroupInfo{Group::dp, "dp", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_inner, "dp_inner", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_outer, "dp_outer", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
-    // It has messages alone, no collectives.
+    // Has messages only, no collectives.
     GroupInfo{Group::pp, "pp", base::LedgerPart::exposed_pp, base::LedgerPart::bubble, false},
     GroupInfo{Group::tied, "tied", base::LedgerPart::exposed_pp, base::LedgerPart::exposed_pp, true},
     GroupInfo{Group::world, "world", base::LedgerPart::exposed_world, base::LedgerPart::exposed_world, true},

@@ -9,8 +9,7 @@
 
 namespace trainerd::parallel {
 
-/// World ranks first, first + stride, ...: the members of every group lie so, as the process grid is an
-/// array.
+/// World ranks first, first + stride, ... All groups have this form, because the process grid is an array.
 struct RankRange {
   std::int64_t first = 0;
   std::int64_t count = 1;
@@ -18,7 +17,7 @@ struct RankRange {
 
   std::int64_t operator[](std::int64_t i) const { return first + i * stride; }
   std::int64_t last() const { return (*this)[count - 1]; }
-  /// A rank's place in the group; none for one that is no member.
+  /// Index of a rank in the group; none if it is not a member.
   std::optional<std::int64_t> place(std::int64_t rank) const {
     const std::int64_t distance = rank - first;
     if (distance < 0 || distance % stride != 0 || distance / stride >= count) return std::nullopt;
@@ -34,17 +33,16 @@ struct GroupMembers {
   bool operator==(const GroupMembers&) const = default;
 };
 
-/// What a model asks of the groups beyond the grid.
+/// Properties of the model that determine groups, in addition to the grid.
 struct GroupNeeds {
-  std::int64_t kv_heads = 1;  ///< key and value heads: tensor-parallel ranks beyond their number share them
+  std::int64_t kv_heads = 1;  ///< key and value heads; more tensor-parallel ranks than these share heads
   bool tied_embedding = false;
 };
 
-/// The groups that a rank is a member of, in closed form. `tied` only at the ends of a pipeline of several
-/// stages.
+/// The groups of a rank, in closed form. `tied` exists only at the two ends of a pipeline of several stages.
 std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, const GroupNeeds& needs);
 
-/// The groups that begin with one of the ranks `among`: for all ranks of the world, each of its groups once.
+/// The groups whose first rank is one of `among`. With `among` = all ranks this lists each group once.
 std::vector<GroupMembers> groups_begun(const Layout& layout, const RankRange& among, const GroupNeeds& needs);
 
 }  // namespace trainerd::parallel

@@ -12,7 +12,7 @@
 
 namespace trainerd::parallel {
 
-/// How one rank reaches the others, whatever carries the bytes.
+/// One rank's access to the other ranks, independent of the transport.
 class World {
  public:
   World() = default;
@@ -20,21 +20,21 @@ class World {
   World& operator=(const World&) = delete;
   virtual ~World() = default;
 
-  /// The communicator of a group that the rank is a member of. All members of a group make it at a time; all
-  /// ranks make those they share in one order.
+  /// Makes the communicator of a group that this rank belongs to. All members of a group call it at the same
+  /// time; all ranks make their common groups in the same order.
   virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
                                                      const GroupMembers& group) = 0;
-  /// Throws CommError when the world has ended where no operation says so by itself.
+  /// Throws CommError if the world has ended. For worlds whose operations do not report it.
   virtual void require_alive() const {}
 };
 
-/// Of a rank that is alone. Throws where it would not be.
+/// The world of a single rank. Throws std::logic_error for a group of several.
 class SingleRankWorld final : public World {
  public:
   std::unique_ptr<Communicator> communicator(kernels::Backend& backend, const GroupMembers& group) override;
 };
 
-/// Moves nothing; reports every call.
+/// Moves no data; reports every call.
 class MetaWorld final : public World {
  public:
   using OnCollective = std::function<void(Group group, const MetaCollective& collective)>;

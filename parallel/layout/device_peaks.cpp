@@ -4,12 +4,12 @@ namespace trainerd::parallel {
 namespace {
 
 struct Entry {
-  const char* part;                   // of the driver's name
+  const char* part;                   // substring of the driver's name
   double fp32, tf32, bf16, fp8, fp4;  // TFLOP/s
 };
 
-// Data sheets, dense, fp32 accumulation. The first match counts: variants come before the part they are named
-// after.
+// From data sheets: dense, fp32 accumulation. The first match is used, so variants come before the base
+// model.
 constexpr Entry kPeaks[] = {
     {"H100 PCIe", 51, 378, 756, 1513, 0},
     {"H100 NVL", 60, 417.5, 835.5, 1671, 0},

@@ -20,7 +20,7 @@ std::optional<Axis> axis_named(const std::string& name) {
 
 bool names(const std::string& order, Axis axis) { return order.find(to_string(axis)) != std::string::npos; }
 
-/// Ranks of one pipeline stage: tp, cp and dp. 0 when there are too many with pp.
+/// Ranks of one pipeline stage: tp x cp x dp. 0 if there are more than kMaxRanks with pp.
 std::int64_t stage_ranks(const ParallelOptions& o) {
   std::int64_t ranks = 1;
   for (const std::int64_t size : {o.tp, o.cp, o.dp, o.pp})
@@ -141,7 +141,7 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
   const std::int64_t stage = stage_ranks(o);
   if (stage == 0)
     return "tp x cp x dp x pp is more than " + to_string(kMaxRanks) + " ranks: make an axis smaller";
-  if (o.ep == 1 && expert_tp == 0) return {};  // no experts, no second view to agree with
+  if (o.ep == 1 && expert_tp == 0) return {};  // no experts: no second grid to check
   const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
   std::int64_t unit = 0;
   if (tp_e < 1 || __builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0)
@@ -149,7 +149,7 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
            to_string(stage) + " ranks of a pipeline stage (tp x cp x dp)";
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
   const ProcessGrid expert({tp_e, 1, o.ep, stage / unit, o.pp}, order);
-  // With equal strides (and sizes) the groups are the same lists of ranks.
+  // With equal strides (and sizes) the groups contain the same ranks.
   if (o.pp > 1 && dense.stride(Axis::pp) != expert.stride(Axis::pp))
     return "with the order '" + o.order + "' dense layers' pipeline neighbours are " +
            to_string(dense.stride(Axis::pp)) + " ranks apart and expert layers' " +
@@ -161,7 +161,7 @@ GridViews make_grids(const ParallelOptions& o, std::int64_t expert_tp) {
   const std::string problem = grid_problem(o, expert_tp);
   if (!problem.empty()) throw base::spec_error("parallel: " + problem);
   AxisOrder order = kDefaultOrder;
-  std::string ignored;  // grid_problem has parsed it
+  std::string ignored;  // already parsed by grid_problem
   parse_order(o.order, order, ignored);
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
   if (o.ep == 1 && expert_tp == 0) return {dense, dense};

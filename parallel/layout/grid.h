@@ -14,18 +14,18 @@ enum class Axis : std::uint8_t { tp, cp, ep, dp, pp };
 constexpr int kAxes = 5;
 const char* to_string(Axis axis);
 
-/// The order in which the axes change with the rank, fastest first. The default is that of Megatron-LM's rank
-/// generator, so that the groups it publishes are ours.
+/// Order of the axes, the one that changes fastest with the rank first. The default is that of Megatron-LM's
+/// rank generator, so that groups equal those it publishes.
 using AxisOrder = std::array<Axis, kAxes>;
 inline constexpr AxisOrder kDefaultOrder = {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp};
 
 /// "tp-cp-ep-dp-pp".
 std::string to_string(const AxisOrder& order);
-/// Inverse of `to_string`. Axes that `text` leaves out come last, in the default order. False, `order`
-/// unchanged and `problem` saying what is wrong, when the text is no such list.
+/// Inverse of `to_string`. Axes that `text` leaves out come last, in the default order. If `text` is invalid:
+/// returns false, explains in `problem` and leaves `order` unchanged.
 bool parse_order(const std::string& text, AxisOrder& order, std::string& problem);
 
-/// Pure arithmetic between a rank and its coordinate. Holds no state but the sizes and the order.
+/// Maps between ranks and coordinates. Its only state is the sizes and the order.
 class ProcessGrid {
  public:
   using Sizes = std::array<std::int64_t, kAxes>;
@@ -38,14 +38,14 @@ class ProcessGrid {
   std::int64_t size(Axis axis) const { return sizes_[static_cast<std::size_t>(axis)]; }
   const AxisOrder& order() const { return order_; }
   std::int64_t ranks() const;
-  /// How far apart neighbours on `axis` are in rank.
+  /// Difference in rank between neighbours on `axis`.
   std::int64_t stride(Axis axis) const;
   Coordinate coordinate(std::int64_t rank) const;
   std::int64_t rank(const Coordinate& coordinate) const;
-  /// The ranks that differ from `rank` only on `axis`, in rising coordinate: the group it communicates with
-  /// there.
+  /// The communication group of `rank` on `axis`: the ranks that differ from it only on that axis, in rising
+  /// coordinate.
   std::vector<std::int64_t> group(std::int64_t rank, Axis axis) const;
-  /// Every group of `axis`, by rising first rank: together they hold each rank once.
+  /// Every group of `axis`, by rising first rank. Together they contain each rank once.
   std::vector<std::vector<std::int64_t>> groups(Axis axis) const;
 
  private:
@@ -53,20 +53,21 @@ class ProcessGrid {
   AxisOrder order_ = kDefaultOrder;
 };
 
-/// The same ranks seen twice. Dense layers lie on tp, cp, dp, pp (ep is 1). Expert layers carve tp_e, ep and
-/// dp_e out of the ranks of one pipeline stage (cp is 1). Both have the same pipeline groups. Without experts
-/// (ep 1, no expert tp given) both are the dense one.
+/// Two grids over the same ranks. Dense layers use tp, cp, dp, pp (ep is 1). Expert layers divide the ranks
+/// of one pipeline stage into tp_e, ep and dp_e (cp is 1). Both grids have the same pipeline groups. Without
+/// experts (ep 1 and no expert tp) both are the dense grid.
 struct GridViews {
   ProcessGrid dense;
   ProcessGrid expert;
 };
 
-/// What is wrong with the sizes and the order; empty when nothing is. `expert_tp` 0: as the dense layers'.
+/// Explains what is wrong with the sizes or the order; empty if they are valid. `expert_tp` 0: the same tp as
+/// dense layers.
 std::string grid_problem(const ParallelOptions& options, std::int64_t expert_tp = 0);
 /// Throws SpecError with `grid_problem`.
 GridViews make_grids(const ParallelOptions& options, std::int64_t expert_tp = 0);
 
-/// Most ranks of a job: far beyond any machine, and no product of sizes overflows below it.
+/// Maximum ranks of a job: far beyond any machine. No product of axis sizes below it overflows.
 inline constexpr std::int64_t kMaxRanks = 1 << 17;
 
 }  // namespace trainerd::parallel

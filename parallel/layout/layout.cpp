@@ -20,8 +20,8 @@ const char* to_string(ScheduleKind kind) {
 
 namespace {
 
-/// With hybrid sharding the ranks that share parts; else those of one node, if every node has as many
-/// neighbours.
+/// With hybrid sharding `inner` is the ranks that share parts. Otherwise it is the ranks on one node, if that
+/// number is the same on every node.
 DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& grid,
                              const Topology& topology) {
   const std::int64_t dp = options.dp;

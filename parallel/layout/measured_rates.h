@@ -7,21 +7,21 @@
 
 namespace trainerd::parallel {
 
-/// What `trainerd calibrate` measured of a machine, in seconds.
+/// Times in seconds that `trainerd calibrate` measured on a machine.
 struct MeasuredRates {
-  /// By operator and dtype, "linear_fprop.fp32". Matrix products and attention: coefficients, see
-  /// core/plan/cost/measured_cost.h. Others: bytes and seconds in turn, rising. "other.fp32" is all of those
-  /// together, for operators that were not met.
+  /// Key: operator and dtype, "linear_fprop.fp32". Value for matrix products and attention: coefficients, see
+  /// core/plan/cost/measured_cost.h. For others: pairs of bytes and seconds, rising. "other.fp32" is fitted
+  /// to all of those together and used for operators that were not measured.
   using Operators = std::map<std::string, std::vector<double>>;
 
-  Operators alone;              ///< with one device of the node at work
-  Operators crowded;            ///< with all of them: they share memory and caches
-  double operator_seconds = 0;  ///< of the host between two operators, which the device waits for
-  /// Among all devices of a node over shared memory, by operation: bytes and seconds in turn. "message": from
-  /// one to another.
+  Operators alone;              ///< one device of the node active
+  Operators crowded;            ///< all devices active: they share memory and caches
+  double operator_seconds = 0;  ///< host time between two operators, while the device is idle
+  /// Collectives among all devices of a node over shared memory, by operation: pairs of bytes and seconds.
+  /// "message": from one device to another.
   Operators collectives;
-  std::int64_t devices = 1;  ///< of a node, when all work
-  std::int64_t busy = 1;     ///< of a node, in the job at hand
+  std::int64_t devices = 1;  ///< active devices per node in `crowded`
+  std::int64_t busy = 1;     ///< active devices per node in the job
 
   bool known() const { return !alone.empty(); }
 };

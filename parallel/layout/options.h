@@ -5,7 +5,7 @@
 
 namespace trainerd::parallel {
 
-/// An axis whose size follows from the machine; a checked job has none.
+/// Size of an axis that is derived from the machine. A checked job does not have it.
 inline constexpr std::int64_t kAutomatic = 0;
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
@@ -20,34 +20,34 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;
-  std::int64_t zero_group = 0;    ///< ranks that what ZeRO shards is cut over; 0: all data-parallel ranks
-  std::int64_t bucket_bytes = 0;  ///< of gradients that are reduced at once, at most; 0: default_bucket_bytes
+  std::int64_t zero_group = 0;       ///< number of ranks that ZeRO shards over; 0: all data-parallel ranks
+  std::int64_t bucket_bytes = 0;     ///< maximum bytes of gradients per reduction; 0: default_bucket_bytes
   bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
-  bool overlap_grad_reduce = true;   ///< while backward goes on
-  bool overlap_param_gather = true;  ///< while the layers before are computed
-  bool overlap_p2p = true;  ///< pipeline messages are awaited where they are used, not where they are posted
+  bool overlap_grad_reduce = true;   ///< reduce gradients while backward continues
+  bool overlap_param_gather = true;  ///< gather parameters while earlier layers are computed
+  bool overlap_p2p = true;  ///< wait for pipeline messages where they are used, not where they are posted
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;
-  std::string order = "tp-cp-ep-dp-pp";  ///< of the axes, fastest with the rank first
+  std::string order = "tp-cp-ep-dp-pp";  ///< order of the axes, fastest with the rank first
   bool allow_tp_across_nodes = false;  ///< a tensor-parallel group may leave the NVLink domain (or the node)
 
-  /// The one product of the axes. Experts are shared out over ranks that are there already.
+  /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
   bool operator==(const ParallelOptions&) const = default;
 };
 
-/// How ranks on CUDA devices reach each other; automatic is nccl.
+/// How ranks on CUDA devices communicate; automatic means nccl.
 enum class Communication : std::uint8_t { automatic, nccl, staged };
 
 struct ClusterOptions {
   std::string preset = "local";  ///< local, a built-in cluster, or the path of a cluster's YAML file
   std::int64_t nodes = 1;
-  std::int64_t spares = 0;        ///< nodes beside those, which take the places of lost ones
-  bool elastic = false;           ///< go on with fewer replicas where a lost node has no spare
-  bool replan = false;            ///< with another tp and pp then, which the planner chooses
+  std::int64_t spares = 0;        ///< further nodes, which replace lost ones
+  bool elastic = false;           ///< continue with fewer replicas if a lost node has no spare
+  bool replan = false;            ///< if it does, let the planner choose new tp and pp
   std::int64_t min_replicas = 1;  ///< dp below which an elastic job waits
   Communication communication = Communication::automatic;
-  double timeout_seconds = 300;  ///< longest time that a communication of the ranks takes
+  double timeout_seconds = 300;  ///< longest time for one communication
 
   bool operator==(const ClusterOptions&) const = default;
 };

@@ -11,8 +11,8 @@ namespace {
 
 using std::to_string;
 
-/// Whether every other node of a pipeline is to be filled from its far end: stages must tile nodes, and
-/// pipelines too.
+/// True if every second node of a pipeline is filled in reverse: only if stages divide a node evenly, and
+/// nodes divide a pipeline evenly.
 bool alternates(const ProcessGrid& grid, const Topology& topology) {
   const std::int64_t per_node = topology.devices_per_node;
   const std::int64_t stride = grid.stride(Axis::pp);
@@ -69,7 +69,7 @@ Placement::Placement(const ProcessGrid& grid, const Topology& topology) {
     DeviceLocation location{rank / per_node, rank % per_node};
     const std::int64_t stages_per_node = alternate ? per_node / stride : 1;
     const std::int64_t node_of_pipeline = (rank / stride) % grid.size(Axis::pp) / stages_per_node;
-    // Whole stages change places: the ranks of one stage keep their order.
+    // Whole stages are swapped; the ranks of a stage keep their order.
     if (alternate && node_of_pipeline % 2 == 1)
       location.device = (stages_per_node - 1 - location.device / stride) * stride + location.device % stride;
     locations_.push_back(location);
@@ -95,14 +95,14 @@ Link PlacedGrid::hop(const DeviceLocation& a, const DeviceLocation& b) const {
   return topology.rails > 0 && rail_of(a) == rail_of(b) ? Link::rail : Link::network;
 }
 
-// Rings and trees choose where they leave a node (or an NVLink domain of several): they keep to rails if each
-// holds members on the same ones.
+// Rings and trees choose where they leave a node (or an NVLink domain of several nodes). They stay on rails
+// if all of these hold members on the same rails.
 Link PlacedGrid::all_pairs(std::span<const std::int64_t> group) const {
   Link worst = Link::none;
   const DeviceLocation& first = placement[group.front()];
   const bool wide = topology.nvlink_domain >= topology.devices_per_node;
   std::map<std::int64_t, std::set<std::int64_t>> rails_of_place;
-  auto last = rails_of_place.end();  // ranks that follow each other are mostly in one place
+  auto last = rails_of_place.end();  // consecutive ranks are mostly in the same place
   for (const std::int64_t rank : group) {
     const DeviceLocation& location = placement[rank];
     worst = std::max(worst, hop(first, location));

@@ -21,16 +21,16 @@ struct DeviceLocation {
 /// What carries a group's messages, fastest first.
 enum class Link : std::uint8_t {
   none,           ///< a group of one
-  nvlink,         ///< inside one NVLink domain
+  nvlink,         ///< inside one node, without NVLink
   shared_memory,  ///< inside one node without NVLink between them
-  rail,           ///< between nodes, each message between network cards of the same number
+  rail,           ///< between nodes, always between network cards of the same number
   network,        ///< between nodes, across card numbers
 };
 const char* to_string(Link link);
 
-/// Where every rank runs. Ranks fill node after node. Within a node they fill the devices in order, except
-/// that every other node of a pipeline with several stages in a node is filled from its far end: then the
-/// stages on both sides of a node boundary have the same device number, that is the same rail.
+/// The device of every rank. Ranks fill node after node, and the devices of a node in order. Exception: if
+/// several stages share a node, every second node of a pipeline is filled in reverse order of stages. Then
+/// the stages on both sides of a node boundary have the same device number, and so the same rail.
 class Placement {
  public:
   /// Throws CapacityError when the grid has more ranks than the topology has devices.
@@ -45,21 +45,21 @@ class Placement {
   std::vector<DeviceLocation> locations_;  // by rank
 };
 
-/// A placed grid, so that what belongs together travels together.
+/// A process grid, placed on a topology.
 struct PlacedGrid {
   ProcessGrid grid;
   Topology topology;
   Placement placement;
 
-  std::int64_t virtual_stages = 1;  ///< with more than one, the last stage talks to the first too
+  std::int64_t virtual_stages = 1;  ///< above 1, the last stage also sends to the first
 
   PlacedGrid(const ProcessGrid& of, const Topology& on) : grid(of), topology(on), placement(of, on) {}
 
-  /// The slowest link of a group on `axis`. Pipeline stages talk to their neighbours; on other axes everyone
-  /// talks to everyone.
+  /// The slowest link of a group on `axis`. On the pp axis only neighbouring stages communicate; on the
+  /// others all pairs do.
   Link link(std::span<const std::int64_t> group, Axis axis) const;
-  /// What is wrong: tensor-parallel groups that leave their NVLink domain (or node, where there is none),
-  /// which ranks, and what to do. Empty when nothing is.
+  /// Reports tensor-parallel groups that span several NVLink domains (or nodes, without NVLink): which ranks,
+  /// and how to fix it. Empty if there are none.
   std::string tp_problem() const;
 
  private:

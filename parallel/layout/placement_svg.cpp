@@ -34,15 +34,14 @@ std::string text(std::int64_t x, std::int64_t y, const std::string& kind, const 
          escaped(words) + "</text>\n";
 }
 
-/// Light enough that the dark labels can be read on every hue; neighbours in the pipeline are neighbours in
-/// hue.
+/// Light enough for dark labels on every hue. Neighbouring stages get neighbouring hues.
 std::string stage_fill(std::int64_t stage, std::int64_t stages) {
   const auto hue = static_cast<std::int64_t>(std::lround(
       210.0 + 300.0 * static_cast<double>(stage) / static_cast<double>(std::max<std::int64_t>(stages, 1))));
   return "fill=\"hsl(" + to_string(hue % 360) + ",65%,78%)\"";
 }
 
-/// "tp1 dp0": the axes with more than one rank, but for the pipeline, which is the colour.
+/// "tp1 dp0": the axes with more than one rank, except pp, which is shown by colour.
 std::string coordinates(const ProcessGrid& grid, std::int64_t rank) {
   const ProcessGrid::Coordinate c = grid.coordinate(rank);
   std::string words;

@@ -6,9 +6,9 @@
 
 namespace trainerd::parallel {
 
-/// A picture of a placed grid: a box for each node, in it a cell for each device, coloured by pipeline stage
-/// and labelled with the rank and its coordinates on the axes that have more than one rank. Stands alone;
-/// readable on a light and on a dark page.
+/// Draws a placed grid as a complete SVG file: one box per node and in it one cell per device, coloured by
+/// pipeline stage and labelled with the rank and its coordinates on axes of more than one rank. Readable on
+/// light and dark pages.
 std::string placement_svg(const PlacedGrid& placed);
 
 }  // namespace trainerd::parallel

@@ -13,29 +13,29 @@ enum class Pass : std::uint8_t { train, evaluate };
 struct ScheduleShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int stages = 1;          ///< pipeline ranks
-  int virtual_stages = 1;  ///< chunks on each rank; more than one with `interleaved` alone
+  int virtual_stages = 1;  ///< chunks per rank; above 1 only with `interleaved`
   int microbatches = 1;
   Pass pass = Pass::train;
-  /// Receives are posted before other computations, which then run beside them; else right before their use,
-  /// for ranks that await each transfer where it is posted.
+  /// True: receives are posted before other computations, which then overlap them. False: they are posted
+  /// right before use, for ranks that wait for each transfer where it is posted.
   bool early_receives = true;
 
   int chunks() const { return stages * virtual_stages; }
-  /// The last rank hands on to the first.
+  /// True if the last rank also sends to the first.
   bool ring() const { return stages > 1 && virtual_stages > 1; }
 };
 
-/// Of a job that runs by `options`.
+/// Shape of the schedule of a job with these options.
 ScheduleShape schedule_shape(const ParallelOptions& options, std::int64_t microbatches,
                              Pass pass = Pass::train);
 
-/// Empty when there is such a schedule; otherwise what is wrong and the nearest value that is right.
+/// Empty if the schedule exists. Otherwise explains what is wrong and names the nearest valid value.
 std::string schedule_problem(const ScheduleShape& shape);
 
-/// The chunks of a rank take turns on groups of microbatches. This is the size of each group: at least
-/// `stages`, so that a microbatch is back from its trip around the ranks when its next chunk is due (all
-/// microbatches, if there are fewer), as even as possible and larger ones first. A later group that is larger
-/// than the first would have too few forwards in the warm-up, and ranks would deadlock.
+/// Sizes of the groups of microbatches that the chunks of a rank alternate on. A group has at least `stages`
+/// microbatches (all, if there are fewer), so that a microbatch has passed through all ranks when its next
+/// chunk is due. Sizes are as even as possible, larger groups first: a later group larger than the first
+/// would have too few warm-up forwards, and ranks would deadlock.
 std::vector<int> microbatch_groups(const ScheduleShape& shape);
 
 }  // namespace trainerd::parallel

@@ -4,8 +4,8 @@
 
 namespace trainerd::parallel {
 
-/// Layers [first_layer, first_layer + layers) of one pipeline chunk, and whether it holds the embedding and
-/// the head.
+/// Contents of one pipeline chunk: layers [first_layer, first_layer + layers), and whether it has the
+/// embedding and the head.
 struct ChunkSpan {
   std::int64_t first_layer = 0;
   std::int64_t layers = 0;

@@ -25,12 +25,13 @@ std::vector<ChunkSpan> split_layers(std::int64_t layers, std::int64_t chunks, do
   std::vector<ChunkSpan> spans(static_cast<std::size_t>(chunks));
   spans.front().embedding = spans.back().head = true;
 
-  // One layer at a time to the chunk that is cheapest with it. As every chunk's cost only grows, no other
-  // choice makes a smaller maximum.
+  // Gives layers one at a time to the chunk that is cheapest with one more. Costs of chunks only grow, so no
+  // other choice has a smaller maximum.
   struct Offer {
     double cost;
     std::size_t chunk;
-    bool operator<(const Offer& other) const {  // the top of the queue is the cheapest, then the latest
+    // the top of the queue is the cheapest, the latest chunk among equals
+    bool operator<(const Offer& other) const {
       return cost != other.cost ? cost > other.cost : chunk < other.chunk;
     }
   };

@@ -12,8 +12,8 @@ struct Item {
   int microbatch;
 };
 
-/// Every (chunk, microbatch) of a rank in the order of one direction. Chunks take turns on each group of
-/// microbatches (Narayanan et al., SC21, section 2.2.2, where a group is as many as there are stages).
+/// Every (chunk, microbatch) of a rank, in the order of one direction. Chunks take turns on each group of
+/// microbatches (Narayanan et al., SC21, section 2.2.2, where a group has as many as there are stages).
 std::vector<Item> items(const ScheduleShape& shape, int rank, Direction direction) {
   std::vector<Item> list;
   int first = 0;
@@ -27,17 +27,17 @@ std::vector<Item> items(const ScheduleShape& shape, int rank, Direction directio
   return list;
 }
 
-/// Forwards before the first pair of one forward and one backward.
+/// Number of forwards before the first pair of one forward and one backward.
 int warmup(const ScheduleShape& shape, int rank) {
   const int all = shape.microbatches * shape.virtual_stages, behind = shape.stages - rank - 1;
   if (shape.kind == ScheduleKind::gpipe) return all;
-  // Narayanan et al., SC21: two for each rank behind, as both directions of the trip are under way, and all
-  // turns of the first group but the last.
+  // Narayanan et al., SC21: two per rank behind, because messages travel in both directions, plus all turns
+  // of the first group but the last.
   if (shape.virtual_stages > 1)
     return std::min(all, 2 * behind + (shape.virtual_stages - 1) * microbatch_groups(shape).front());
-  // All microbatches fit in the memory of ZB-H1: two for each rank behind hide messages that take up to half
-  // of a forward, and delay no backward. The paper's scheduler (Qi et al., 2024, section 3) does all forwards
-  // first if messages take long.
+  // With this few microbatches all fit in the memory of ZB-H1. Two forwards per rank behind hide messages
+  // that take up to half a forward, and delay no backward. The paper's scheduler (Qi et al., 2024, section 3)
+  // does all forwards first if messages take long.
   if (shape.kind == ScheduleKind::zb_h1 && shape.microbatches <= shape.stages)
     return std::min(all, 2 * behind);
   return std::min(all, behind);  // PipeDream-flush
@@ -68,10 +68,10 @@ std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank)
     }
     return list;
   }
-  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): 1F1B's warm-up (or a longer one where memory
-  // is no limit), and rank r does its weight gradients r microbatches late. So every rank holds what 1F1B's
-  // first rank holds, `stages` microbatches, and no more; the ranks that wait longest at the end have most
-  // weight gradients left to fill that time with.
+  // ZB-H1 (Qi et al., Zero Bubble Pipeline Parallelism, 2024): the warm-up of 1F1B (or a longer one if memory
+  // permits), and rank r delays weight gradients by r microbatches. So every rank holds as many microbatches
+  // as the first rank of 1F1B, `stages`, and no more. Ranks that wait longest at the end have the most weight
+  // gradients left to fill that time.
   const std::size_t late = std::min(all, static_cast<std::size_t>(pipeline_rank));
   for (std::size_t i = 0; i < all; ++i) {
     add_forward_of_pair(i);

@@ -15,15 +15,15 @@ bool finishes_gradients(ActionKind kind) {
 
 bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
 
-/// Neighbouring transfers of a chain of ranks go out together: what a rank sends meets what its neighbour
-/// sends it. In a ring each goes out alone, or it would wait for a whole turn.
+/// Joins neighbouring transfers in a chain of ranks: a rank's send then pairs with its neighbour's send. In a
+/// ring transfers are not joined, because each would wait for a whole round.
 void join_neighbours(std::vector<Action>& list) {
   for (std::size_t i = 1; i < list.size(); ++i)
     list[i].joins = is_transfer(list[i - 1]) && is_transfer(list[i]);
 }
 
-/// A chunk's reduction goes behind its last microbatch, and behind the send of that backward: the rank before
-/// waits for it.
+/// Puts a chunk's reduction after its last microbatch and after the send of that backward, because the
+/// previous rank waits for the send.
 std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vector<Action>& actions) {
   std::vector<Action> list;
   for (auto next = actions.begin(); next != actions.end();) {
@@ -41,7 +41,7 @@ std::vector<Action> with_reductions(const ScheduleShape& shape, const std::vecto
   return list;
 }
 
-/// Orders of computations with all else that the ranks do.
+/// Adds everything else that ranks do to their orders of computations.
 std::vector<std::vector<Action>> completed(const ScheduleShape& shape,
                                            std::vector<std::vector<Action>> lists) {
   lists = with_transfers(shape, lists);
@@ -103,7 +103,8 @@ std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank)
   require_possible(shape);
   base::check(pipeline_rank >= 0 && pipeline_rank < shape.stages,
               "a pipeline rank is below the number of stages");
-  // Along a chain a rank's transfers are in the order of its own computations; in a ring they depend on all.
+  // In a chain a rank's transfers follow the order of its own computations. In a ring they depend on all
+  // ranks.
   if (!shape.ring()) return completed(shape, {compute_order(shape, pipeline_rank)}).front();
   return make_schedules(shape)[static_cast<std::size_t>(pipeline_rank)];
 }

@@ -20,7 +20,7 @@ bool makes_weight_grad(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_weight;
 }
 
-/// Numbered places, the lowest free one first.
+/// Numbered slots; gives out the lowest free one.
 class Slots {
  public:
   int take() {
@@ -37,8 +37,8 @@ class Slots {
   int count_ = 0;
 };
 
-/// `begins` and `ends` map an action's kind to whether it is the first or the last of a lifetime; one action
-/// may be both.
+/// `begins` and `ends` return whether an action of this kind is the first or the last of a lifetime. One
+/// action may be both.
 template <class Begins, class Ends>
 SlotTable color(std::span<const Action> actions, const ScheduleShape& shape,
                 std::span<const int> pool_of_chunk, const Begins& begins, const Ends& ends) {
@@ -61,7 +61,8 @@ SlotTable color(std::span<const Action> actions, const ScheduleShape& shape,
   return table;
 }
 
-/// Most microbatches between forward and weight gradient at once, over the chunks of the rank that `counts`.
+/// Maximum number of microbatches between forward and weight gradient at once, over the rank's chunks for
+/// which `counts` is true.
 template <class Counts>
 int most_alive(std::span<const Action> computations, const ScheduleShape& shape, const Counts& counts) {
   int alive = 0, most = 0;
@@ -113,7 +114,7 @@ std::vector<int> slot_pools(const ScheduleShape& shape, int pipeline_rank,
   if (distinct.size() == 1) return pool_of_chunk;
   const std::vector<Action> computations = compute_order(shape, pipeline_rank);
   int pool = -1, slots = 0;
-  std::int64_t largest = 0;  // of the pool
+  std::int64_t largest = 0;  // size of the pool's largest chunk
   for (const std::int64_t size : distinct) {
     const auto alone = [&](std::size_t chunk) { return sizes[chunk] == size; };
     const auto joined = [&](std::size_t chunk) {

@@ -14,7 +14,7 @@ constexpr double kMinUnit = 4, kMaxUnit = 40;
 
 using Rgb = std::array<int, 3>;
 
-/// One look of a cell: what it stands for and its colour, light enough for dark numbers on every background.
+/// Appearance of a cell: its meaning and its colour, light enough for dark digits on every background.
 struct Look {
   const char* name;
   Rgb color;
@@ -60,7 +60,7 @@ std::string rect(const Box& b, const std::string& paint) {
          "\" height=\"" + number(b.height) + "\" " + paint + "/>";
 }
 
-/// The colour of virtual stage `turn` of `turns`: the first in full, later ones mixed with white.
+/// Colour of virtual stage `turn` of `turns`: full for the first, mixed with white for later ones.
 std::string fill(const Look& look, int turn, int turns) {
   const double white = 0.75 * turn / turns;
   std::string paint = "fill=\"rgb(";
@@ -80,7 +80,7 @@ std::vector<const Look*> looks_of(ActionKind kind) {
   }
 }
 
-/// A computation; a fused backward in the colours of both its gradients. What it is shows on hover.
+/// Draws a computation; a fused backward gets the colours of both gradients. Hovering shows the action.
 std::string cell(const TimedAction& timed, const Box& box, int turn, int turns) {
   const std::vector<const Look*> looks = looks_of(timed.action.kind);
   std::string out = "<g><title>" + describe(timed.action) + ", " + number(timed.start) + " to " +
@@ -95,7 +95,7 @@ std::string cell(const TimedAction& timed, const Box& box, int turn, int turns) 
   return out + "</g>\n";
 }
 
-/// A message on its way, as a line below its sender.
+/// Draws a message in transfer, as a line below its sender.
 std::string message(const TimedAction& sent, double transfer, double y, double scale) {
   return "<g><title>" + describe(sent.action) + ", " + number(sent.end) + " to " +
          number(sent.end + transfer) + "</title>" +
@@ -139,7 +139,7 @@ std::string schedule_svg(const Timeline& timeline, const std::string& title) {
       turns = std::max(turns, timed.action.chunk / std::max(stages, 1) + 1);
       if (!looks_of(timed.action.kind).empty()) shortest = std::min(shortest, timed.end - timed.start);
     }
-  // Wide enough for the shortest computation to be seen, narrow enough for a page where that can be.
+  // Wide enough to show the shortest computation, and no wider than a page if possible.
   const double scale = std::clamp((kWidth - kLeft - kMargin) / std::max(timeline.makespan, 1e-30),
                                   kMinUnit / std::max(shortest, 1e-30), kMaxUnit / std::max(shortest, 1e-30));
   const double chart = scale * timeline.makespan;

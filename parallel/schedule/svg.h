@@ -6,9 +6,9 @@
 
 namespace trainerd::parallel {
 
-/// The picture of a schedule as a complete SVG file: a row for each rank, a cell for each computation with
-/// its microbatch, later virtual stages paler, messages that take time as lines below their sender, and what
-/// is not covered is bubble. Light or dark as the reader's page is; no scripts.
+/// Draws a schedule as a complete SVG file: a row per rank, a cell per computation with its microbatch, later
+/// virtual stages paler, and messages that take time as lines below their sender. Uncovered time is bubble.
+/// Follows the page's light or dark mode; no scripts.
 std::string schedule_svg(const Timeline& timeline, const std::string& title);
 
 }  // namespace trainerd::parallel

@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kNever = -1;
 
-/// What an action leaves behind for others, of one chunk and microbatch.
+/// What an action produces for other actions, per chunk and microbatch.
 enum class Product : unsigned char {
   output,
   input_grad,
@@ -26,7 +26,7 @@ struct Need {
   int chunk;
 };
 
-/// When each product was there.
+/// When each product became available.
 class Board {
  public:
   explicit Board(std::span<const std::vector<Action>> ranks) {
@@ -64,7 +64,7 @@ std::optional<Product> product_of(ActionKind kind) {
   }
 }
 
-/// What a computation takes from a receive of its rank, if there was one.
+/// The receive product that a computation uses, if its rank has that receive.
 std::optional<Product> received_for(ActionKind kind) {
   switch (kind) {
     case ActionKind::forward:
@@ -75,7 +75,7 @@ std::optional<Product> received_for(ActionKind kind) {
   }
 }
 
-/// The up to two things that must have been made, on whichever rank, before an action.
+/// The up to two products, of any rank, that must exist before an action.
 std::array<std::optional<Need>, 2> needs_of(const Action& action, int chunks) {
   const int chunk = action.chunk;
   const bool first = chunk == 0, last = chunk + 1 == chunks;
@@ -98,7 +98,7 @@ std::array<std::optional<Need>, 2> needs_of(const Action& action, int chunks) {
   return {};
 }
 
-/// The action that makes what is missing, and its rank.
+/// Finds the action that makes a missing product, and its rank.
 void find_maker(std::span<const std::vector<Action>> ranks, const Need& need, StuckRank& stuck) {
   stuck.waits_for = {ActionKind::forward, need.chunk, stuck.action.microbatch};
   for (const ActionKind kind :
@@ -150,12 +150,12 @@ class Run {
     return std::nullopt;
   }
 
-  /// What a product of another rank takes to come when no action of the lists carries it.
+  /// Transfer time of a product of another rank, if the lists have no transfers.
   double implied_transfer(int chunk, std::size_t rank) const {
     return has_transfers_ || static_cast<std::size_t>(chunk) % lists_.size() == rank ? 0 : costs_.transfer;
   }
 
-  /// Does the rank's next action if what it needs is on the board.
+  /// Runs the rank's next action if the products it needs exist.
   bool advance(std::size_t rank) {
     const Action* action = next(rank);
     if (action == nullptr || missing(*action)) return false;
@@ -166,7 +166,7 @@ class Run {
                                     implied_transfer(need->chunk, rank));
     double start = ready, end = ready;
     if (is_receive(action->kind)) {
-      start = now_[rank];  // posted: the rank goes on
+      start = now_[rank];  // posted: the rank continues
     } else {
       if (const auto input = received_for(action->kind))
         start = std::max(start, board_.at(*input, action->chunk, action->microbatch));

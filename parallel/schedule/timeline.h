@@ -8,8 +8,8 @@
 
 namespace trainerd::parallel {
 
-/// Time of each action in units of the caller's choice. A fused backward costs both gradients; reductions,
-/// which run beside the schedule, nothing.
+/// Time of each action, in any unit. A fused backward costs both gradients. Reductions cost nothing, because
+/// they overlap the schedule.
 struct ActionCosts {
   double forward = 1;
   double backward_input = 1;
@@ -20,29 +20,29 @@ struct ActionCosts {
 
 struct TimedAction {
   Action action;
-  double start = 0, end = 0;  ///< of a receive: from when it is posted until its message is there
+  double start = 0, end = 0;  ///< of a receive: from its post to the arrival of its message
 };
 
-/// A rank that cannot go on.
+/// A rank that cannot continue.
 struct StuckRank {
   int rank = 0;
-  Action action{};          ///< what it would do next
-  Action waits_for{};       ///< what has not happened
-  int waits_for_rank = -1;  ///< whose list should have done it; -1: it is in no list
+  Action action{};          ///< its next action
+  Action waits_for{};       ///< the action it waits for
+  int waits_for_rank = -1;  ///< rank whose list contains that action; -1: no list does
 };
 
 struct Timeline {
   std::vector<std::vector<TimedAction>> ranks;  ///< in list order
   double makespan = 0;
-  double transfer = 0;           ///< of every message, from its send on
-  double bubble_fraction = 0;    ///< time in which a rank computes nothing, of ranks x makespan
-  std::vector<StuckRank> stuck;  ///< empty unless the lists deadlock; times then cover what could run
+  double transfer = 0;           ///< time of every message, from the end of its send
+  double bubble_fraction = 0;    ///< fraction of ranks x makespan in which ranks compute nothing
+  std::vector<StuckRank> stuck;  ///< empty unless the lists deadlock; times then cover the actions that ran
 };
 
-/// Runs the lists of all ranks, each in its order. Sends are buffered. A receive is posted when its turn
-/// comes and waited for by the computation that uses it; yet lists count as deadlocked unless they also run
-/// when receives block. Lists without transfers wait for the computations that theirs depend on, and as long
-/// as a transfer takes beyond those of other ranks.
+/// Simulates the lists of all ranks, each in its order. Sends are buffered. A receive is posted at its place
+/// in the list, and the computation that uses it waits for it. Lists still count as deadlocked unless they
+/// also run with blocking receives. In lists without transfers, computations wait for the computations they
+/// depend on, plus the transfer time if those are on another rank.
 Timeline timeline(std::span<const std::vector<Action>> ranks, const ActionCosts& costs);
 
 /// One line for each stuck rank: "rank 1 is at recv_forward of chunk 1, microbatch 0 and waits for ... of

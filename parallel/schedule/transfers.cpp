@@ -20,7 +20,7 @@ bool goes_backward(const Action& compute) {
   return compute.kind == ActionKind::backward || compute.kind == ActionKind::backward_input;
 }
 
-/// What must have arrived before a computation, if it comes from another rank.
+/// The receive that must come before a computation; none if its input is from this rank.
 std::optional<Action> receive_before(const ScheduleShape& shape, const Action& a) {
   if (shape.stages == 1) return std::nullopt;
   if (goes_forward(a) && a.chunk > 0)
@@ -30,7 +30,7 @@ std::optional<Action> receive_before(const ScheduleShape& shape, const Action& a
   return std::nullopt;
 }
 
-/// What a computation makes for another rank.
+/// The send of a computation's result; none if no other rank needs it.
 std::optional<Action> send_after(const ScheduleShape& shape, const Action& a) {
   if (shape.stages == 1) return std::nullopt;
   if (goes_forward(a) && a.chunk + 1 < shape.chunks())
@@ -40,16 +40,17 @@ std::optional<Action> send_after(const ScheduleShape& shape, const Action& a) {
   return std::nullopt;
 }
 
-/// The receive that takes what `send` sends.
+/// The receive that matches `send`.
 Action receive_of(const Action& send, int sender) {
   if (send.kind == ActionKind::send_forward)
     return {ActionKind::recv_forward, send.chunk + 1, send.microbatch, sender};
   return {ActionKind::recv_backward, send.chunk - 1, send.microbatch, sender};
 }
 
-/// Receives behind the computation that used the last message, where they may be early in front of the weight
-/// gradients that come before their own use: with one chunk per rank, 1F1B's pairs (send forward and receive
-/// backward, send backward and receive forward) then meet in one group on both sides, and those of ZB-H1 too.
+/// Posts each receive right after the computation that used the last message, so before weight gradients that
+/// precede its own use, if early receives are allowed. With one chunk per rank, 1F1B's pairs (send forward
+/// and receive backward, send backward and receive forward) then meet in one group on both sides. ZB-H1's do
+/// too.
 std::vector<Action> received_in_pairs(const ScheduleShape& shape, const std::vector<Action>& order) {
   std::vector<Action> list;
   for (const Action& action : order) {
@@ -71,13 +72,13 @@ struct Message {
   Action action;  ///< its send or its receive
 };
 
-/// Forwards and backwards.
+/// Buffers, by direction: forward and backward.
 using Places = std::array<int, 2>;
 std::size_t direction(bool forward) { return forward ? 0 : 1; }
 
-/// Merges a rank's messages, in order, into what it computes: each before the first computation that begins
-/// when it is ready, and receives before that while one of `places` is free. `most` is how many were taken at
-/// once.
+/// Merges a rank's messages, in order, into its computations: each one before the first computation that
+/// starts when it is ready. Receives go earlier while one of `places` is free. `most` is the maximum number
+/// of places in use.
 std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAction>& computed,
                            const std::vector<Message>& messages, const Places& places, Places& most) {
   std::vector<Action> list;
@@ -103,13 +104,13 @@ std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAc
   return list;
 }
 
-/// Several chunks per rank make a ring, where a rank that sends and waits may wait for itself. Here the
-/// transfers of every rank are in the order (ready_at, sender), which is one order of all messages: the first
-/// message that is not yet through has both its ends free to carry it, so none is ever stuck, even if every
-/// send waits for its receiver and every rank for each transfer. Times are those of computations of unit
-/// costs and messages of half a unit. Any that takes some time, but less than a computation, gives the order
-/// in which ranks need them when messages do take time: one after the other, they cost table 5 of the
-/// zero-bubble paper 0.007 of a step at most (1/8 to 1/2 of a unit), but 0.07 at 0 and 0.08 at 1.
+/// With several chunks per rank the ranks form a ring, in which a rank that sends and waits could wait for
+/// itself. Here the transfers of every rank are in the order (ready_at, sender), which orders all messages.
+/// Both ends of the first unfinished message are free to transfer it, so none ever blocks, even if every send
+/// waits for its receiver and every rank for each transfer. Times assume computations of unit cost and
+/// messages of half a unit. Any message time above 0 and below a computation gives the order in which ranks
+/// need them when messages do take time. One after the other, they cost at most 0.007 of a step in table 5 of
+/// the zero-bubble paper (1/8 to 1/2 of a unit), but 0.07 at 0 and 0.08 at 1.
 std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
                                                    const std::vector<std::vector<Action>>& orders) {
   const Timeline unit = timeline(orders, {.transfer = 0.5});
@@ -133,7 +134,7 @@ std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
       lists.push_back(std::move(list));
       continue;
     }
-    // Two at most, and no more than one for each chunk that receives.
+    // At most two, and at most one per receiving chunk.
     const int first = rank == 0 ? 1 : 0, last = rank + 1 == orders.size() ? 1 : 0;
     places[direction(true)] = std::max(most[direction(true)], std::min(2, shape.virtual_stages - first));
     places[direction(false)] = std::max(most[direction(false)], std::min(2, shape.virtual_stages - last));

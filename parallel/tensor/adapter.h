@@ -1,12 +1,12 @@
 #pragma once
 
-// Low-rank adapters of linear layers (Hu et al., LoRA, arXiv 2106.09685, section 4.1): the weight W [N, C]
-// stays as it is, and y = x (W + scale B A)^T with A [R, C] and B [N, R] trained in its place.
+// Low-rank adapters of linear layers (Hu et al., LoRA, arXiv 2106.09685, section 4.1): the weight W [N, C] is
+// frozen, and y = x (W + scale B A)^T, where A [R, C] and B [N, R] are trained instead.
 //
-// Under tensor parallelism everything is linear, so no collective is added to those of the layer itself. A
-// column-parallel layer has all of A and the rows of B that are those of its weight: the input gradient, and
-// A's gradient, are summands over tp. A row-parallel one has the columns of A and all of B: the output, and
-// B's gradient, are summands.
+// Under tensor parallelism adapters need no collectives beyond those of the layer, because all terms are
+// linear. A column-parallel layer holds all of A and the rows of B that match its weight: the input gradient
+// and A's gradient are partial sums over tp. A row-parallel layer holds the columns of A that match its
+// weight and all of B: the output and B's gradient are partial sums.
 
 #include "kernels/backend/backend.h"
 
@@ -18,7 +18,7 @@ struct Adapter {
   float scale = 1;
 };
 
-/// The gradients of an adapter, of the same dy and x as its layer's weight gradient would be.
+/// The gradients of an adapter, from the dy and x that its layer's weight gradient would use.
 struct AdapterWgrad {
   kernels::Operand dy_TN;
   kernels::Operand x_TC;
@@ -35,7 +35,7 @@ void add_adapter(kernels::Backend&, kernels::Stream&, const Adapter&, const kern
 /// dx += scale (dy B) A.
 void add_adapter_dgrad(kernels::Backend&, kernels::Stream&, const Adapter&, const kernels::Tensor& dy_TN,
                        const kernels::Tensor& dx_TC);
-/// dA = scale (dy B)^T x, dB = scale dy^T (x A^T): both products of R columns are made again.
+/// dA = scale (dy B)^T x, dB = scale dy^T (x A^T). Recomputes both products of R columns.
 void adapter_wgrad(kernels::Backend&, kernels::Stream&, const AdapterWgrad&);
 
 }  // namespace trainerd::parallel

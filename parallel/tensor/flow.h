@@ -1,6 +1,6 @@
 #pragma once
 
-// Flows (linear.h) as the communicating operators need them: with all their rows, or summed over tp.
+// Helpers that bring flows (linear.h) to the form an operator needs: all rows, or summed over tp.
 
 #include "parallel/tensor/linear.h"
 
@@ -21,7 +21,7 @@ inline kernels::Tensor whole_shape(const TensorParallel& tp, kernels::Stream& s,
   return s.scratch().take(flow.dtype, shape, kernels::MemoryTerm::activations);
 }
 
-/// All rows of a flow: itself, or gathered in scratch.
+/// All rows of a flow: the flow itself, or gathered in scratch.
 inline kernels::Tensor gathered(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& flow,
                                 const char* label) {
   if (!cut(tp)) return flow;
@@ -30,7 +30,7 @@ inline kernels::Tensor gathered(const TensorParallel& tp, kernels::Stream& s, co
   return whole;
 }
 
-/// Calls `make(whole)` for a tensor whose sum over tp is wanted in `flow`, and sums it there.
+/// Calls `make(whole)`, which computes a partial sum, and writes its sum over tp to `flow`.
 template <class Make>
 void summed(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& flow, const char* label,
             const Make& make) {

@@ -9,7 +9,7 @@ namespace {
 
 using namespace kernels;
 
-/// Statistics of a part of the vocabulary become those of all of it.
+/// Converts statistics of a part of the vocabulary into those of the whole vocabulary.
 void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const Tensor& sum_exp,
                   const Tensor& target) {
   if (tp.group.size() == 1) return;
@@ -22,7 +22,7 @@ void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const 
   sum_over(tp, s, target, "target_logit");
 }
 
-/// Of each token.
+/// Per token.
 struct SoftmaxStats {
   Tensor max, sum_exp, target;
   SoftmaxStats rows(std::int64_t begin, std::int64_t count) const {
@@ -41,7 +41,7 @@ SoftmaxStats take_stats(Stream& s, std::int64_t count) {
   return stats;
 }
 
-/// Tokens from `begin` on, as many as `logits` has rows.
+/// Computes the logits of tokens from `begin`, as many as `logits` has rows.
 void make_logits(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
                  const Tensor& logits) {
   const Tensor y = a.y_TD.rows(begin, logits.size(0));
@@ -62,7 +62,7 @@ void make_stats(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   reduce_stats(tp, s, stats.max, stats.sum_exp, stats.target);
 }
 
-/// The losses, by `weight_T`, and where they are wanted the logits' gradients in their place.
+/// Computes losses, weighted by `weight_T`, and if wanted replaces the logits by their gradients.
 void finish(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin, const Tensor& logits,
             const SoftmaxStats& stats, const Tensor& weight_T, CeFinish::Want want) {
   const std::int64_t count = logits.size(0);
@@ -94,8 +94,8 @@ void head_gradients(const TensorParallel& tp, Stream& s, const HeadLoss& a, std:
       s, {.dy_TN = dlogits, .x_TC = y, .dweight_NC = a.dweight_VD, .dbias_N = {}, .mode = mode});
 }
 
-/// As `make_stats` and `finish` with the gradients, in one operator: on a GPU that holds all of the
-/// vocabulary the logits are read once.
+/// Same as `make_stats` and `finish` with gradients, in one operator. A GPU that holds the whole vocabulary
+/// then reads the logits once.
 void whole_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int64_t begin,
                 const Tensor& logits, const SoftmaxStats& stats) {
   const std::int64_t count = logits.size(0);
@@ -142,7 +142,7 @@ void pairs_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   const SoftmaxStats stats = take_stats(s, count);
   const Tensor weight_T = train ? s.scratch().take(DType::f32, {count}, MemoryTerm::logits) : Tensor{};
   const std::int64_t chunks = (count + chunk - 1) / chunk;
-  // Of chunk i: its first token behind `begin`, and its rows.
+  // For chunk i: its first token relative to `begin`, and its rows.
   const auto first = [&](std::int64_t i) { return i * chunk; };
   const auto rows = [&](std::int64_t i) { return std::min(chunk, count - first(i)); };
   for (std::int64_t i = 0; i < chunks; ++i) {
@@ -172,18 +172,19 @@ void pairs_loss(const TensorParallel& tp, Stream& s, const HeadLoss& a, std::int
   }
 }
 
-/// Chunks are whole multiples of this, but for the last.
+/// Chunk sizes are multiples of this, except the last.
 constexpr std::int64_t kChunkStep = 128;
 
-/// Waves in which the multiprocessors make a rows x columns output in tiles of 128 x 256, or 256 x 128.
+/// Number of waves in which the multiprocessors compute a rows x columns output in tiles of 128 x 256 or 256
+/// x 128.
 std::int64_t waves_of(std::int64_t rows, std::int64_t columns, std::int64_t processors) {
   const auto up = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   const std::int64_t tiles = std::min(up(rows, 128) * up(columns, 256), up(rows, 256) * up(columns, 128));
   return up(tiles, processors);
 }
 
-/// Of chunks of at most `most` tokens, and more than half of that, the size with the fewest waves for all
-/// tokens; the largest of those.
+/// The chunk size that needs the fewest waves for all tokens, among sizes up to `most` and above half of it.
+/// The largest such size.
 std::int64_t of_fewest_waves(std::int64_t tokens, std::int64_t most, std::int64_t hidden,
                              std::int64_t processors) {
   std::int64_t best = most, fewest = 0;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace kernels;
 
-// What computes with given arguments: an operator, and where the weight has an adapter that beside it.
+// Functions that run an operator with given arguments, followed by the adapter if the weight has one.
 auto fprop_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
   return [&tp, &s, adapter](const LinearFprop& a) {
     tp.backend.linear_fprop(s, a);
@@ -27,7 +27,7 @@ void make_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
   adapter_wgrad(tp.backend, s, a);
 }
 
-/// Computes on all rows of the operand that is a flow.
+/// Runs an operator on all rows of its flow operand.
 template <class Args, class Run>
 void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
                   const Run& run) {
@@ -43,7 +43,7 @@ void run_wgrad(const TensorParallel& tp, Stream& s, const Wgrad& a, Operand Wgra
 
 // ---- Overlap: an operator in chunks of rows, with their collectives in the background
 
-/// Rows of a chunk are whole multiples of this, but for the last: GEMMs run in blocks of such.
+/// Rows of a chunk are a multiple of this, except in the last: GEMMs run in blocks of this many rows.
 constexpr std::int64_t kChunkRows = 16;
 
 std::int64_t chunk_rows(const TensorParallel& tp, std::int64_t rows) {
@@ -66,7 +66,7 @@ Operand rows_of(const Operand& x, std::int64_t begin, std::int64_t count) {
   return x.data.rows(begin, count);
 }
 
-// An operator on the rows from `begin` on that its flow operand, `flow`, holds.
+// The operator on the rows that start at `begin` and whose flow operand is `flow`.
 LinearFprop on_rows(LinearFprop a, const Tensor& flow, std::int64_t begin) {
   a.x_TC = flow;
   a.addend_TN = rows_of(a.addend_TN, begin, flow.size(0));
@@ -92,7 +92,7 @@ LinearDgradSwiglu on_rows(LinearDgradSwiglu a, const Tensor& flow, std::int64_t 
   return a;
 }
 
-// An operator that makes rows [begin, begin + rows of `out`) of its result, in `out`.
+// The operator that computes rows [begin, begin + rows of `out`) of its result into `out`.
 LinearFprop into_rows(LinearFprop a, const Tensor& out, std::int64_t begin) {
   a.x_TC = rows_of(a.x_TC, begin, out.size(0));
   a.addend_TN = rows_of(a.addend_TN, begin, out.size(0));
@@ -105,8 +105,8 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
   return a;
 }
 
-/// This rank's rows need no other rank's: their GEMM runs while the first chunk of the others' comes, and
-/// each chunk's while the next comes.
+/// This rank's rows need no communication: their GEMM runs while the first chunk of the other ranks' rows
+/// arrives. Each chunk's GEMM runs while the next chunk arrives.
 template <class Args, class Run>
 void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
                             const char* label, const Run& run) {
@@ -115,7 +115,7 @@ void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& arg
                      rank = tp.group.rank();
   struct Chunk {
     std::int64_t begin, rows;
-    Tensor all;  ///< of every rank, one after the other
+    Tensor all;  ///< rows of every rank, concatenated
     std::unique_ptr<Work> work;
   };
   std::vector<Chunk> chunks;
@@ -155,7 +155,7 @@ void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args,
   for (const auto& sum : sums) sum->wait(s);
 }
 
-/// Computes what does not mix rows on all rows of the operand that is a flow.
+/// Runs an operator that treats rows independently on all rows of its flow operand.
 template <class Args, class Run>
 void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow,
                  const char* label, const Run& run) {
@@ -164,7 +164,8 @@ void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand 
   else run_gathered(tp, s, args, flow, label, run);
 }
 
-/// The input gradient of a row-parallel linear, and its weight's or its adapter's where that is wanted.
+/// Computes the input gradient of a row-parallel linear and, if wanted, the gradient of its weight or
+/// adapter.
 template <class Args, class Run, class Wgrad>
 void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
                       const Run& run, std::optional<Wgrad> wgrad) {
@@ -180,7 +181,7 @@ void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Ar
   make_wgrad(tp, s, *wgrad);
 }
 
-/// Computes a result, a flow, that is a summand of what is wanted.
+/// Runs an operator whose result, a flow, must be summed over tp.
 template <class Args, class Run>
 void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
                 const Run& run) {
@@ -192,7 +193,7 @@ void run_summed(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*fl
   });
 }
 
-/// The input gradient of a column-parallel linear, then its weight's or its adapter's.
+/// Computes the input gradient of a column-parallel linear, then the gradient of its weight or adapter.
 template <class Wgrad>
 void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const Wgrad& w,
                          const Adapter* adapter) {
@@ -285,7 +286,7 @@ void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const Embeddi
   summed(tp, s, a.out_TD, "embedding", [&](const Tensor& out) {
     EmbeddingForward part = a;
     part.out_TD = out;
-    // Positions are whole on every rank: the first adds them.
+    // Every rank has whole positions; only the first adds them.
     if (tp.group.rank() != 0) part.positions_T = part.positions_table_SD = {};
     tp.backend.embedding_forward(s, part);
   });

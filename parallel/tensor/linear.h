@@ -1,7 +1,7 @@
 #pragma once
 
-// The communicating operators of tensor parallelism: what a layer calls in place of a GEMM, so that no layer
-// names a communicator. (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3: column- then row-parallel
+// The communicating operators of tensor parallelism. Layers call them instead of a GEMM, and so do not name a
+// communicator. (Shoeybi et al., Megatron-LM, arXiv 1909.08053, section 3: column- then row-parallel
 // linears.) A column-parallel linear holds rows of the weight [N/tp, C]; its input gradient is a sum over tp.
 // A row-parallel linear holds columns [N, C/tp]; its output is a sum over tp.
 
@@ -13,22 +13,22 @@
 
 namespace trainerd::parallel {
 
-/// Where tensor-parallel work runs: the device and the tp group. With `sequence_parallel` (Korthikanti et
-/// al., Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198, section 4.2) what
-/// flows between layers is cut along the tokens: rank r of n holds rows [r T / n, (r + 1) T / n). Below,
-/// "flow" is a tensor of those rows, or of all T rows without it; the sums over tp become reduce-scatters,
-/// and all-gathers bring the rows together before a GEMM.
+/// The device and the tp group of tensor-parallel work. With `sequence_parallel` (Korthikanti et al.,
+/// Reducing Activation Recomputation in Large Transformer Models, arXiv 2205.05198, section 4.2) tensors
+/// between layers are divided along the tokens: rank r of n holds rows [r T / n, (r + 1) T / n). Below,
+/// "flow" is a tensor of those rows, or of all T rows without it. Sums over tp then become reduce-scatters,
+/// and an all-gather collects all rows before a GEMM.
 struct TensorParallel {
   kernels::Backend& backend;
   Communicator& group;
   bool sequence_parallel = false;
-  /// Pieces of about as many rows that a gather before a GEMM, or a sum after one, is made of. From two on
-  /// they are in the background of the GEMM, which goes piece by piece; the results are the same bit for bit,
-  /// because a row of a GEMM's result does not depend on the rows beside it. Weight gradients, sums over all
-  /// rows, stay whole.
+  /// Number of pieces, of about equal rows, of a gather before a GEMM or a sum after one. From two on they
+  /// overlap the GEMM, which runs piece by piece. Results are bitwise the same, because a row of a GEMM's
+  /// result does not depend on other rows. Weight gradients are sums over all rows and stay whole.
   std::int64_t overlap_chunks = 1;
-  /// A column-parallel linear's backward gathers its input behind the input gradient's GEMM, and sums that
-  /// behind the weight gradient's (Korthikanti et al., section 4.2.2), or with chunks behind its own.
+  /// A column-parallel linear's backward overlaps the gather of its input with the input gradient's GEMM, and
+  /// the sum of that with the weight gradient's (Korthikanti et al., section 4.2.2). With chunks the sum
+  /// overlaps its own GEMM.
   bool overlap_backward = false;
 
   /// Rows of a flow of `tokens` tokens on one rank.
@@ -37,8 +37,8 @@ struct TensorParallel {
   }
 };
 
-// With an adapter (adapter.h) of a weight that stays as it is: `adapter` adds its part to an output or an
-// input gradient, and its gradients take the place of the weight's.
+// With an adapter (adapter.h) the weight is frozen: `adapter` adds its part to an output or an input
+// gradient, and its gradients replace the weight's.
 
 /// x is a flow.
 void column_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
@@ -50,16 +50,17 @@ void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels:
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
-/// Both, the input's gradient first.
+/// Input gradient, then weight gradient.
 void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                             const kernels::LinearWgrad&);
 void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                             const AdapterWgrad&);
-/// y is a flow. A bias or addend is whole on every rank; the first adds it, so that the sum has it once.
+/// y is a flow. Every rank has a whole bias and addend; only the first rank adds them, so that the sum has
+/// them once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
                 const Adapter* adapter = nullptr);
-/// dy is a flow. With `wgrad`, of the same dy, the weight's gradient is made next: dy is gathered once,
-/// unless it comes in chunks.
+/// dy is a flow. With `wgrad`, which has the same dy, it computes the weight's gradient too: dy is gathered
+/// once, unless it comes in chunks.
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                       const std::optional<kernels::LinearWgrad>& wgrad = {});
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&, const Adapter&,
@@ -68,7 +69,7 @@ void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kern
                              const std::optional<kernels::LinearWgrad>& wgrad = {});
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
-/// Each rank holds rows [first_row, first_row + V/tp) of the table; the sum over tp completes every token.
+/// Each rank holds rows [first_row, first_row + V/tp) of the table; a sum over tp completes every token.
 /// `out` is a flow.
 void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingForward&);
 /// dout is a flow.

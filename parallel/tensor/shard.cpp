@@ -8,7 +8,7 @@
 namespace trainerd::parallel {
 namespace {
 
-/// Of one segment: what each rank holds, and on how many ranks each part lies.
+/// One segment divided over ranks: the size on each rank, and how many ranks hold each part.
 struct Cut {
   std::int64_t local = 0;
   std::int64_t holders = 1;
@@ -26,7 +26,7 @@ Cut cut(const SplitSegment& segment, std::int64_t tp, std::int64_t pad_to) {
   return {0, 1, false};
 }
 
-/// "" or where the tp ranks' parts of a tensor do not end at whole blocks.
+/// Empty, or where the parts of a tensor on the tp ranks do not end at whole blocks.
 std::string block_problem(const ShardSpec& spec, std::int64_t tp) {
   if (spec.granularity != Granularity::block || tp == 1) return "";
   const std::int64_t size = spec.dim == 0 ? spec.block.rows : spec.block.columns;
@@ -74,7 +74,7 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
     const std::int64_t begin = tp_rank / c.holders * c.local;
     const std::int64_t size = std::clamp<std::int64_t>(segment.size - begin, 0, c.local);
     const ShardPiece piece{logical + begin, local, size, tp_rank % c.holders == 0, c.holders};
-    // Segments that follow each other on the rank as they do in the tensor (tp 1) are one piece.
+    // Segments that follow each other both on the rank and in the tensor (tp 1) become one piece.
     ShardPiece* before = pieces.empty() ? nullptr : &pieces.back();
     if (before != nullptr && before->logical_begin + before->size == piece.logical_begin &&
         before->local_begin + before->size == piece.local_begin && before->owned == piece.owned &&
@@ -121,7 +121,7 @@ std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::in
   const std::int64_t first_column = by_columns ? pieces[0].logical_begin : 0;
   std::vector<LocalRun> runs;
 
-  // Elements [from, to) of whole or partial rows that lie in one piece.
+  // Adds elements [from, to), which are whole rows or a part of one row, in one piece.
   const auto add = [&](std::int64_t from, std::int64_t to, std::int64_t logical_row, bool owned) {
     if (from >= to) return;
     const std::int64_t row = from / columns, column = from % columns;
@@ -145,7 +145,7 @@ std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::in
       return element / columns - first_row + (by_columns ? 0 : piece.logical_begin);
     };
     if (from >= to) continue;
-    if (from % columns != 0) {  // the rest of a row that began before
+    if (from % columns != 0) {  // the rest of a row whose start is outside the range
       const std::int64_t end = std::min(to, (from / columns + 1) * columns);
       add(from, end, logical_row(from), piece.owned);
       from = end;

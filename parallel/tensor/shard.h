@@ -8,78 +8,79 @@
 
 namespace trainerd::parallel {
 
-/// What tensor parallelism does to a tensor.
+/// How tensor parallelism distributes a tensor.
 enum class TensorPlacement : std::uint8_t {
-  replicate,  ///< every rank holds all of it, and gets its whole gradient
-  shard,      ///< cut along `dim`
-  partial,    ///< every rank holds all of it, but its gradient is a summand: it needs a sum over tp
+  replicate,  ///< every rank holds all of it, and gets its full gradient
+  shard,      ///< divided along `dim`
+  partial,    ///< every rank holds all of it, but its gradient is a partial sum, to be summed over tp
 };
 
-/// A run along the split dim that is cut evenly by itself (queries, keys, values; gate, up). `unit` is what
-/// cannot be cut (the rows of one head). Fewer units than ranks: each is held by several ranks, and its
-/// gradient needs a sum over them.
+/// Range of the split dim that is divided evenly on its own (queries, keys, values; gate, up). `unit` is
+/// indivisible (the rows of one head). With fewer units than ranks, several ranks hold each unit, and its
+/// gradient is summed over them.
 struct SplitSegment {
   std::int64_t size = 0;
   std::int64_t unit = 1;
 };
 
-/// The smallest part of a tensor that can be updated by itself. A cut over tp or over data-parallel ranks
-/// ends at whole blocks, but between any two elements of a matrix: an optimizer that needs a whole matrix
-/// collects it at an owner.
+/// The smallest part of a tensor that can be updated independently. Cuts over tp and over data-parallel ranks
+/// lie between whole blocks, but anywhere in a matrix: an optimizer that needs a whole matrix collects it on
+/// one rank.
 enum class Granularity : std::uint8_t {
   element,
-  block,   ///< boxes of ShardSpec::block from the tensor's first element on; the last ones may be smaller
-  matrix,  ///< each segment of a tensor that is cut by rows (queries, keys, values; gate, up), else all of it
+  block,  ///< boxes of ShardSpec::block from the tensor's first element; the last ones may be smaller
+  /// each segment of a tensor split by rows (queries, keys, values; gate, up), else the whole tensor
+  matrix,
 };
 
-/// Rows and columns of a block; of a tensor with one dim the rows alone.
+/// Rows and columns of a block; rows only, for a tensor of one dim.
 struct BlockShape {
   std::int64_t rows = 1;
   std::int64_t columns = 1;
 };
 
-/// How a logical tensor (at most two dims) lies on the ranks of a tp group. The one source for
-/// initialisation, checkpoints, resharding and the norm's de-duplication. Files hold logical tensors.
+/// How a logical tensor (at most two dims) is distributed over the ranks of a tp group. Initialisation,
+/// checkpoints, resharding and the de-duplication of norms all use it. Files hold logical tensors.
 struct ShardSpec {
   kernels::Shape logical;
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
-  std::vector<SplitSegment> segments;  ///< with `shard`; their sizes add up to the logical size of `dim`
-  /// Each rank's part is padded to a multiple of this many units (the vocabulary); 0: a size that does not
-  /// divide is an error.
+  std::vector<SplitSegment> segments;  ///< with `shard`; their sizes sum to the logical size of `dim`
+  /// Each rank's part is padded to a multiple of this many units (vocabulary). 0: no padding, and a size that
+  /// tp does not divide is an error.
   std::int64_t pad_to = 0;
   Granularity granularity = Granularity::element;
   BlockShape block = {};  ///< with granularity `block`
-  bool owner = true;      ///< false: another pipeline stage holds it too, saves it and counts it in the norm
+  bool owner = true;      ///< false: another pipeline stage also holds it, saves it and counts it in the norm
 };
 
-/// A run of the split dim that one rank holds.
+/// Range of the split dim that one rank holds.
 struct ShardPiece {
   std::int64_t logical_begin = 0;
   std::int64_t local_begin = 0;
-  std::int64_t size = 0;  ///< logical rows or columns; padding is not in it
-  bool owned = true;  ///< false: a rank before this one holds it too, and is the one that saves and counts it
-  std::int64_t holders = 1;  ///< ranks that hold it, consecutive in the tp group
+  std::int64_t size = 0;     ///< logical rows or columns, without padding
+  bool owned = true;         ///< false: a lower rank also holds it, saves it and counts it
+  std::int64_t holders = 1;  ///< number of ranks that hold it, consecutive in the tp group
 };
 
-/// "" or what is wrong: a segment that neither divides nor is divided by tp, or a cut through a block.
+/// Empty, or what is wrong: a segment that neither divides tp nor is divided by it, or a cut through a block.
 std::string shard_problem(const ShardSpec& spec, std::int64_t tp);
-/// The rank's tensor: the logical one with the split dim cut (and padded).
+/// The rank's tensor: the logical one with its split dim divided (and padded).
 kernels::Shape local_shape(const ShardSpec& spec, std::int64_t tp);
-/// In rising local order. For `replicate` and `partial` one piece: all of dim 0.
+/// In rising local order. `replicate` and `partial` have one piece: all of dim 0.
 std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank);
 
-/// A data-parallel part of the rank's tensor is a multiple of so many elements: a row of blocks, which lie
-/// next to each other in memory. 1 without blocks.
+/// Data-parallel parts of the rank's tensor are multiples of this many elements: a row of blocks, which is
+/// contiguous in memory. 1 without blocks.
 std::int64_t part_multiple(const ShardSpec& spec, std::int64_t tp);
 
-/// A matrix that a tensor of granularity `matrix` is made of: some of its logical rows. Each rank of the tp
-/// group holds a part of it, the same run of elements of its own tensor.
+/// One matrix of a tensor of granularity `matrix`: some of its logical rows. Each rank of the tp group holds
+/// a part of it, at the same range of elements of its local tensor.
 struct WholeMatrix {
   std::int64_t first_row = 0, rows = 0, columns = 0;
   std::int64_t local_begin = 0, local_count = 0;
 };
-/// In the order of the rows.
+/// In order of rows.
 std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp);
 
 /// A box of a logical tensor in global coordinates.
@@ -88,15 +89,15 @@ struct LogicalBox {
   std::vector<std::int64_t> shape;
 };
 
-/// A run of elements of the rank's row-major tensor that is one box of the logical tensor.
+/// Range of elements of the rank's row-major tensor that is one box of the logical tensor.
 struct LocalRun {
-  std::int64_t begin = 0;  ///< element of the local tensor
+  std::int64_t begin = 0;  ///< first element, in the local tensor
   std::int64_t count = 0;
   LogicalBox box;
   bool owned = true;
 };
 
-/// The local elements [begin, begin + count) as runs: whole rows where they are whole, padding left out.
+/// The local elements [begin, begin + count) as runs: whole rows where possible, without padding.
 std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::int64_t tp_rank,
                                  std::int64_t begin, std::int64_t count);
 

@@ -17,7 +17,7 @@ struct Outcome {
   std::string output;  // standard output and error together
 };
 
-// `before` is put before the command: a change of directory, a limit, variables.
+// Runs trainerd with `arguments`. `before` goes in front of the command: a cd, a ulimit, variables.
 Outcome trainerd(const std::string& arguments, const std::string& before = "") {
   const std::string command = before + std::string(TRAINERD_BINARY) + " " + arguments + " 2>&1";
   Outcome outcome;
@@ -31,7 +31,7 @@ Outcome trainerd(const std::string& arguments, const std::string& before = "") {
   return outcome;
 }
 
-// A directory of the test's own, removed with everything in it.
+// A temporary directory, removed with its contents.
 class Directory {
  public:
   Directory() {
@@ -91,7 +91,7 @@ TEST_CASE("plan needs none of the job's devices or data, and its status says whe
   CHECK(trainerd("plan " + job + " --cluster nowhere").status == 2);
 }
 
-TEST_CASE("validate says where the ranks are, as comments and as JSON, and draws them", "[cli]") {
+TEST_CASE("validate reports the placement of ranks as comments, as JSON and as a picture", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);
   const Outcome text = trainerd("validate " + job + " --set cluster.preset=dgx-h100");
@@ -127,14 +127,14 @@ TEST_CASE("a job for a CUDA device that is not here is refused in one line", "[c
   CHECK(outcome.status == 8);
   CHECK(outcome.output.find("device: cpu") != std::string::npos);
   CHECK(std::count(outcome.output.begin(), outcome.output.end(), '\n') == 1);
-  // It is right all the same.
+  // The job itself is valid.
   const Outcome valid = trainerd("validate " + job + set);
   CHECK(valid.status == 0);
   CHECK_THAT(valid.output,
              Catch::Contains("device: cuda\n") && Catch::Contains("of which this machine has none"));
 }
 
-// A first job, like configs/tiny.yaml.
+// A small job, like configs/tiny.yaml.
 const std::string kFirstJob =
     "name: tiny\n"
     "model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 64}\n"
@@ -145,8 +145,7 @@ const std::string kFirstJob =
     "checkpoint: {every: 50}\n";
 
 TEST_CASE(
-    "the first job is planned, searched and simulated on a machine without rates, by memory and with what to "
-    "do",
+    "the first job is planned, searched and simulated by memory on a machine without rates, with a remedy",
     "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kFirstJob);
@@ -199,17 +198,18 @@ TEST_CASE("an unknown subcommand is named, with the nearest", "[cli]") {
   says("--vresion", "trainerd has no option '--vresion' (nearest valid: --version)");
   says("checkpoint --json", "trainerd checkpoint has no option '--json': it has ");
   says("checkpoint lst dir", "trainerd checkpoint has no subcommand 'lst' (nearest valid: list)");
-  CHECK(trainerd("train").output.find("worker") == std::string::npos);  // the agent's alone
+  CHECK(trainerd("train").output.find("worker") == std::string::npos);  // the worker subcommand is internal
 }
 
-TEST_CASE("a file that takes no bytes is a full disk, not a missing file", "[cli]") {
+TEST_CASE("a write to a full device is reported as a full disk, not as a missing file", "[cli]") {
   const Directory directory;
   const Outcome outcome = trainerd("validate " + directory.write("job.yaml", kJob) + " --svg /dev/full");
   CHECK(outcome.status == 2);
   CHECK_THAT(outcome.output, Catch::Contains("--svg: cannot write /dev/full: No space left on device"));
 }
 
-TEST_CASE("too few descriptors are a limit with its name, its value and what is needed", "[cli]") {
+TEST_CASE("a limit of file descriptors that is too low is reported with its name, its value and the need",
+          "[cli]") {
   const Directory directory;
   const std::string job = directory.write(
       "job.yaml", kJob + "threads: 1\nparallel: {dp: 2}\nmetrics: {listen: \"127.0.0.1:0\"}\n");
@@ -222,7 +222,8 @@ TEST_CASE("too few descriptors are a limit with its name, its value and what is 
                  "the limit on open files is 40 (ulimit -n) and 2 ranks on this node need 100: raise it"));
 }
 
-TEST_CASE("a job's texts take variables of the environment, and its data its own directory", "[cli]") {
+TEST_CASE("texts of a job expand environment variables, and its data paths start at the job's directory",
+          "[cli]") {
   const Directory directory;
   directory.write("book.txt", "text");
   const std::string job = directory.write("job.yaml", kFirstJob + "output: ${RUNS:-~/runs}/${NAME}\n");
@@ -286,7 +287,7 @@ TEST_CASE("simulate replays the plan, with jitter and stragglers when asked", "[
   CHECK(trainerd("simulate " + job + " --straggler 2=1.5").status == 2);
   CHECK(trainerd("simulate " + job + " --straggler fast").status == 2);
   CHECK(trainerd("simulate " + job + " --jitter -1").status == 2);
-  // 131,072 ranks: refused once one step is replayed.
+  // 131,072 ranks: refused after the replay of one step.
   const std::string large =
       "simulate " +
       directory.write("large.yaml",
@@ -330,7 +331,7 @@ TEST_CASE("simulate --failures prints the goodput, or names the missing inputs",
   CHECK(text.output.find("\ngoodput 99.") != std::string::npos);
   CHECK(trainerd(with).output == text.output);
   CHECK(trainerd(with + " --json").output.find("\"goodput\":0.99") != std::string::npos);
-  CHECK(trainerd("simulate " + job + " --failures --weeks 1 --runs 5").status == 0);  // by its plan
+  CHECK(trainerd("simulate " + job + " --failures --weeks 1 --runs 5").status == 0);  // figures of its plan
   const Outcome missing = trainerd("simulate " + directory.write("local.yaml", kJob) +
                                    " --failures --set cluster.failures.host_per_1000_node_days=4");
   CHECK(missing.status == 2);
@@ -348,7 +349,7 @@ TEST_CASE("a job for machines that are not here is validated, not run", "[cli]")
   CHECK(outcome.output.find("dgx-h200 (8 x NVIDIA H200)") != std::string::npos);
 }
 
-TEST_CASE("--set takes one value, wherever it stands, lists too", "[cli]") {
+TEST_CASE("--set takes one value at any position, also a list", "[cli]") {
   const Directory directory;
   const std::string job = directory.write("job.yaml", kJob);
   const Outcome outcome = trainerd("validate --set steps=7 --set 'data.train=[x, z]' " + job);
@@ -398,7 +399,7 @@ TEST_CASE("a wrong command line has exit status 2 and help has 0", "[cli]") {
   CHECK(version.output.rfind("trainerd ", 0) == 0);
 }
 
-TEST_CASE("data inspect counts a text's tokens and refuses what is not there", "[cli]") {
+TEST_CASE("data inspect counts a text's tokens and refuses missing files", "[cli]") {
   const Directory directory;
   const Outcome outcome = trainerd("data inspect " + directory.write("a.txt", std::string(12345, 'x')));
   CHECK(outcome.status == 0);
@@ -421,7 +422,7 @@ TEST_CASE("data inspect refuses token files by type, vocabulary and kind with st
   CHECK(outside.status == 4);
   CHECK(outside.output.find("token 261 at position 2") != std::string::npos);
   CHECK(outside.output.find("261 (vocab of at least 262)") !=
-        std::string::npos);  // and the rest of what it found
+        std::string::npos);  // the report goes on after the error
   const Outcome lines = trainerd("data inspect " + directory.write("a.jsonl", "{}\n"));
   CHECK(lines.status == 4);
   CHECK(lines.output.find("JSON lines") != std::string::npos);
@@ -441,7 +442,7 @@ TEST_CASE("output that cannot be written is not success", "[cli]") {
 
 }  // namespace
 
-TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are what the program draws", "[cli]") {
+TEST_CASE("the pictures of a grid and a schedule in parallel/README.md are the program's", "[cli]") {
   const Directory directory;
   const std::string pictures = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/pictures/";
   const std::string grid = directory.write("grid.svg", ""), schedule = directory.write("schedule.svg", "");

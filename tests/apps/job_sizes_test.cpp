@@ -1,4 +1,4 @@
-// Jobs of absurd sizes: every command answers or refuses them soon and in little memory.
+// Jobs of absurd sizes: every command answers or refuses them within bounds of time and memory.
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 struct Used {
   int status = -1;  // exit status; -1 if a signal ended it
   double cpu_seconds = 0;
-  double gib = 0;  // of memory, at most
+  double gib = 0;  // peak resident memory, GiB
   std::string output;
 };
 
@@ -83,10 +83,11 @@ class Commands {
   fs::path folder_;
 };
 
-/// Sanitizers take several times as long, and memory of their own.
+/// Sanitizers are several times slower and need more memory: their bounds are wider.
 void check_bounds(const Used& used) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  // Processor time: other work on the machine does not count. Two threads search.
+  // The bound is processor time, so that other work on the machine does not count. The search uses two
+  // threads.
   CHECK(used.cpu_seconds < 2 * 5);
   CHECK(used.gib < 1);
 #else
@@ -115,7 +116,7 @@ TEST_CASE("jobs of absurd sizes are answered or refused within 5 s and 1 GiB", "
       {"model.layers=1024", "model.hidden=1048576", "model.heads=4096", "model.ffn=4194304",
        "model.vocab=2147483647", "model.seq_len=134217728", "batch.global=16777216", "batch.micro=16777216",
        "parallel.virtual_stages=1024"}};
-  // What `run` would train is not tried: it is for the sizes that are refused.
+  // `run` is not called here: it would train a job that is not refused.
   const std::string command =
       GENERATE("validate", "validate --json", "plan", "plan --cluster dgx-h100",
                "plan --cluster dgx-h100 --search", "simulate --costs 1,1,1,0", "simulate");
@@ -142,7 +143,7 @@ TEST_CASE("a run that cannot fit is refused as soon as a plan of it", "[cli][siz
   }
 }
 
-TEST_CASE("what is refused for its size names the key and what is valid", "[cli][sizes]") {
+TEST_CASE("a refusal for size names the key and the valid values", "[cli][sizes]") {
   const Commands commands;
   const auto says = [&](const std::vector<std::string>& sizes, const std::string& words) {
     const Used used = commands.run("validate", sizes);

@@ -20,7 +20,7 @@ Environment in(const std::map<std::string, std::string>& variables) {
   };
 }
 
-/// Of a scheduler that knows one node, whose name the network does not.
+/// Stands for a scheduler that knows the address of one node, gpu09, which DNS does not know.
 std::optional<std::string> scheduler_address(const std::string& node) {
   return node == "gpu09" ? std::optional<std::string>("10.0.0.9") : std::nullopt;
 }
@@ -60,7 +60,7 @@ TEST_CASE("host lists are expanded as Slurm does", "[nodes]") {
 
 TEST_CASE("a job of one node needs no option for it", "[nodes]") {
   CHECK_FALSE(membership_of({}, 1, in({})).has_value());
-  // A batch script and a shell of salloc have these, and are no step.
+  // Batch scripts and salloc shells have these variables too. They are not steps.
   CHECK_FALSE(
       membership_of({}, 1, in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "2"}, {"SLURM_NODEID", "0"}}))
           .has_value());
@@ -69,14 +69,15 @@ TEST_CASE("a job of one node needs no option for it", "[nodes]") {
   CHECK_THROWS_WITH(membership_of(idle, 1, in({})), Catch::Contains("--interface has no effect"));
 }
 
-TEST_CASE("a Slurm step says which node this is and where they meet", "[nodes]") {
+TEST_CASE("a Slurm step gives the node's number and the rendezvous address", "[nodes]") {
   const auto membership = membership_of({}, 3, in(kStep));
   REQUIRE(membership.has_value());
   CHECK(membership->nodes.nodes == 3);
   CHECK(membership->nodes.node == 1);
   CHECK(membership->nodes.hosts == Names{"gpu09", "gpu10", "login"});
   CHECK(membership->rendezvous.text() == "10.0.0.9:24711");
-  // A name that the network knows is taken as it is; one that nobody knows is left to the error.
+  // A name that DNS resolves is used as it is. A name that nothing resolves is used too: connecting to it
+  // fails later.
   const auto local = membership_of({}, 3, in(with(kStep, "SLURM_STEP_NODELIST", "localhost,b,c")));
   CHECK(local->rendezvous.host == "localhost");
   const auto unknown =
@@ -103,7 +104,7 @@ TEST_CASE("a Slurm step gives the number of nodes, and each job of an array has 
   CHECK_FALSE(slurm_step_nodes(in({{"SLURM_JOB_ID", "4711"}, {"SLURM_NNODES", "3"}})).has_value());
   CHECK_THROWS_WITH(slurm_step_nodes(in(with(kStep, "SLURM_STEP_NUM_TASKS", "6"))),
                     Catch::Contains("--ntasks-per-node=1"));
-  // Tasks of an array have job numbers of their own.
+  // Each task of an array has its own job number.
   const auto port = [](const char* job) {
     auto task = with(with(kStep, "SLURM_ARRAY_JOB_ID", "4711"), "SLURM_JOB_ID", job);
     return membership_of({}, 3, in(task))->rendezvous.port;
@@ -144,11 +145,11 @@ TEST_CASE("with a coordinator nodes need no address to meet at", "[nodes]") {
   CHECK(at(in(kStep)).host.empty());
 }
 
-TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") {
+TEST_CASE("options place a node without a scheduler and override one", "[nodes]") {
   NodeArgs args;
   args.node = 2;
   args.rendezvous = "[::1]:29500";
-  const auto membership = membership_of(args, 4, in(kStep));  // of which the step has 3
+  const auto membership = membership_of(args, 4, in(kStep));  // the Slurm step has 3 nodes
   CHECK(membership->nodes.node == 2);
   CHECK(membership->nodes.hosts.empty());
   CHECK(membership->rendezvous.host == "::1");
@@ -163,7 +164,7 @@ TEST_CASE("options place a node without a scheduler and go over it", "[nodes]") 
   CHECK_THROWS_WITH(membership_of(args, 4, in({})), Catch::Contains("expected host:port"));
 }
 
-TEST_CASE("nodes after the last are spares, and an agent may say that it is one", "[nodes]") {
+TEST_CASE("nodes after the last are spares, and an option makes an agent a spare", "[nodes]") {
   NodeArgs args;
   args.rendezvous = "10.0.0.1:29500";
   for (const std::int64_t node : {0, 1}) {
@@ -180,7 +181,7 @@ TEST_CASE("nodes after the last are spares, and an agent may say that it is one"
   args.spare = true;
   CHECK(membership_of(args, 2, in({}), 1)->spare);
   CHECK_THROWS_WITH(membership_of(args, 2, in({}), 0), Catch::Contains("set cluster.failures.spares"));
-  // Under Slurm the last nodes of the step.
+  // Under Slurm the last nodes of a step are the spares.
   const auto last = membership_of({}, 2, in(with(kStep, "SLURM_NODEID", "2")), 1);
   CHECK((last->spare && last->rendezvous.host == "10.0.0.9"));
   CHECK_FALSE(membership_of({}, 2, in(kStep), 1)->spare);

@@ -1,7 +1,7 @@
-"""The schema that `trainerd schema` prints and the parser judge alike: types, words, ranges, unknown and missing keys. Where they
-differ (conditions between keys), the parser is the stricter. By two drafts of JSON Schema, because editors read older ones.
+"""The schema that `trainerd schema` prints agrees with the parser on types, words, ranges, unknown and missing keys. Where they
+differ (conditions between keys), the parser is stricter. Two drafts of JSON Schema are tested, because editors read older ones.
 
-Jobs are read as YAML 1.2, which editors read, and mutants are written as JSON, which is YAML."""
+Jobs are read as YAML 1.2, as editors do. Mutants are written as JSON, which is valid YAML."""
 
 import json
 import os
@@ -16,7 +16,7 @@ try:
     import jsonschema
     import yaml
 except ImportError:
-    if sys.executable != "/usr/bin/python3":  # the packages are of Debian's own interpreter
+    if sys.executable != "/usr/bin/python3":  # Debian's packages are for its own interpreter
         os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
     raise SystemExit("python3-jsonschema or python3-yaml is missing: deploy/install-deps.sh --tests installs them")
 
@@ -25,16 +25,16 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads(subprocess.run([BINARY, "schema"], capture_output=True, check=True).stdout)
 VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
 
-# Known to the parser so that it can say what to do instead; not in the reference.
+# The parser knows these keys only to report a replacement; they are not in the reference.
 RESERVED = {"dropout.attention", "parallel.cp", "parallel.ep", "precision.loss_scale", "data.tokenizer"}
 NOT_YET = {"precision.gemm"}
-# Of keys that have two: a job has one of them.
+# Second names of keys: a job may use one of the two.
 OTHER_NAMES = ["supervise.restarts"]
 
-# What the parser says of one value by itself. Other messages are of several keys, or of a name's form.
+# The parser's messages about a single value. Other messages concern several keys or the form of a name.
 OF_THE_VALUE = re.compile(r"^expected |^has no value|^must be (at least|at most|greater than|less than|finite)|is out of the range"
                           r"|^is empty$|is not available yet|^must not have control|^unknown preset")
-# Refused where they have no effect, the default too: for synthetic data, and without a receiver or a partner.
+# Keys that are refused if they have no effect, even with their default: for synthetic data, or without a receiver or a partner.
 IDLE = {"data.dtype", "metrics.otlp.every", "metrics.mlflow.experiment", "checkpoint.partner.wait", "checkpoint.mtbf",
         "checkpoint.durable.every", "supervise.heartbeat", "supervise.dead_after", "cluster.failures.spares", "cluster.failures.elastic",
         "cluster.failures.min_replicas", "cluster.failures.elastic.replan", "supervise.coordinator"}
@@ -50,7 +50,7 @@ VALUES = [True, False, None, -1, 0, 1, 2, 3, 4, 7, *EDGES, *(edge + 1 for edge i
 
 
 class Yaml12(yaml.SafeLoader):
-    """Plain scalars by the core schema of YAML 1.2."""
+    """Resolves plain scalars by the core schema of YAML 1.2."""
 
 
 Yaml12.yaml_implicit_resolvers = {}
@@ -64,21 +64,21 @@ def from_yaml(text):
 
 
 def errors_of(error):
-    """A map that is no form of a key is wrong by its entries, where one form is a map."""
+    """Errors of a map that matches no form of its key are reported for its entries, if one form is a map."""
     entries = [inner for inner in error.context if isinstance(error.instance, dict) and inner.absolute_path != error.absolute_path]
     for inner in entries or [error]:
         yield ".".join(part for part in inner.absolute_path if isinstance(part, str)), inner.validator
 
 
 def schema_errors(job):
-    """(key, keyword) of each value that the schema refuses."""
+    """(key, keyword) of each value that violates the schema."""
     found = [{found for error in validator.iter_errors(job) for found in errors_of(error)} for validator in VALIDATORS]
     assert found[0] == found[1], (job, found)
     return found[0]
 
 
 def reference():
-    """Key: the words that it takes."""
+    """Key -> the words that it accepts."""
     page = (ROOT / "configs" / "README.md").read_text()
     keys, section = {}, ""
     for line in page[page.index("spec-reference:begin"):page.index("spec-reference:end")].splitlines():
@@ -105,7 +105,7 @@ def nested(keys, value):
 
 
 def properties(schema, prefix=""):
-    """(key, its schema) of each key, sections too."""
+    """(key, its schema) of each key, including sections."""
     for name, found in schema.get("properties", {}).items():
         yield prefix + name, found
         for form in [found, *found.get("anyOf", [])]:
@@ -113,11 +113,11 @@ def properties(schema, prefix=""):
 
 
 KEYS = reference()
-# A value stands for a map of one of their keys.
+# Keys with a short form: a single value stands for a map.
 SHORT = {"precision", "checkpoint.memory", "checkpoint.partner", "cluster.failures.elastic", "attention"}
 SECTIONS = sorted({key[:at] for key in KEYS for at in (m.start() for m in re.finditer(r"\.", key))} - SHORT)
 OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *sorted(SHORT)] if "." in s]
-# Sections of those.
+# Sections inside of those.
 INNERMOST = [s for s in INNER if any(s.startswith(outer + ".") for outer in INNER)]
 
 
@@ -132,7 +132,7 @@ class Schema(unittest.TestCase):
         return subprocess.run([BINARY, "validate", self.job], capture_output=True, text=True)
 
     def parser_errors(self, job):
-        """The keys whose values the parser refuses by themselves."""
+        """The keys whose single values the parser refuses."""
         done, keys = self.parse(job), set()
         self.said = done.stderr
         self.assertIn(done.returncode, (0, 2), done.stderr)
@@ -181,8 +181,8 @@ class Schema(unittest.TestCase):
                     refused += len(parser)
                     schema = {key for key, keyword in schema_errors(job) if keyword != "required"}
                     if isinstance(value, str) and re.search(r"[\x00-\x1f\x7f]", value):
-                        schema -= {"model.from"}  # of which the parser says that there is no such directory
-                    if isinstance(value, dict) and value:  # an unknown key in a section is the section's
+                        schema -= {"model.from"}  # the parser reports a missing directory here
+                    if isinstance(value, dict) and value:  # the schema reports an unknown key for its section
                         parser = {key for key in parser if key not in {*SECTIONS, *SHORT}}
                         schema = {key for key in schema if key not in {*SECTIONS, *SHORT}}
                     self.assertEqual(schema, parser, self.said)
@@ -208,14 +208,14 @@ class Schema(unittest.TestCase):
             if at.pop(last, None) is None:
                 continue
             with self.subTest(missing=key):
-                required = f"{key}: is required" in self.parse(job).stderr and key != "data.train"  # that depends on data.format
+                required = f"{key}: is required" in self.parse(job).stderr and key != "data.train"  # depends on data.format
                 self.assertEqual("required" in {keyword for _, keyword in schema_errors(job)}, required)
                 missing += required
         self.assertGreaterEqual(missing, 8)
         for section in ("model", "batch"):
             job = {key: value for key, value in whole.items() if key != section}
             self.assertEqual(schema_errors(job), {("", "required")})
-        # A preset gives the model's.
+        # A preset provides the model's keys.
         self.assertEqual(schema_errors({**whole, "model": {"preset": "gpt2-124m"}}), set())
 
     def test_a_job_that_says_every_default_is_the_job_without_them(self):

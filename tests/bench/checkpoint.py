@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What saving costs: the rate of a checkpoint's write against the disk's, and the wall time of training with saves over that without.
+"""Cost of saving: the write rate of a checkpoint against the disk's, and the wall time of training with saves over that without.
 
   checkpoint.py BINARY [--pairs N] [--directory DIR]
 
-The runs of a row and of what it is compared with take turns. Prints a Markdown table of medians.
+Runs of a row alternate with those of its reference. Prints a Markdown table of medians.
 """
 
 import argparse
@@ -46,10 +46,10 @@ def lines(path):
 
 
 def direct_seconds(directory, size):
-    """A sequential direct write of as many bytes, with its flush."""
+    """Seconds of a sequential direct write of `size` bytes, with flush."""
     file = directory / "direct"
     buffer = memoryview(bytearray(os.urandom(1 << 20) * 16))
-    page = mmap.mmap(-1, len(buffer))  # aligned, as O_DIRECT asks for
+    page = mmap.mmap(-1, len(buffer))  # aligned for O_DIRECT
     page.write(buffer)
     fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
     begin = time.monotonic()
@@ -63,7 +63,7 @@ def direct_seconds(directory, size):
 
 
 def bandwidth(args, directory):
-    """Seconds of a direct write over those of a save of the same bytes: 1 is the disk's rate."""
+    """Seconds of a direct write over those of a save of the same size: 1 is the disk's rate."""
     ratios, rates = [], []
     for pair in range(args.pairs):
         output = directory / f"state-{pair}"
@@ -80,14 +80,14 @@ def bandwidth(args, directory):
 
 
 def costs(args, directory):
-    """Of each way to save: (median of its wall time over that of no saves, share of the ledger)."""
+    """Per way of saving: (median of its wall time over that without saves, share of the ledger)."""
     ways = {"none": "checkpoint={every: 0}", "disk": "checkpoint={every: 50}", "memory": "checkpoint={every: 0, memory: 10}"}
     seconds, stalls = {way: [] for way in ways}, {way: [] for way in ways}
     for pair in range(args.pairs):
         for way, setting in ways.items():
             output = directory / f"{way}-{pair}"
             run(args.binary, ROOT / "configs" / "quickstart.yaml", setting, f"output={output}", f"steps={STEPS}", "evaluate.every=0")
-            steps = lines(output / "steps.jsonl")[WARMUP:-1]  # the last one is saved in any case
+            steps = lines(output / "steps.jsonl")[WARMUP:-1]  # the last step saves in any case
             seconds[way].append(sum(s["step_seconds"] for s in steps))
             stalls[way].append(sum(s["time"]["checkpoint"] for s in steps) / seconds[way][-1])
             shutil.rmtree(output)

@@ -68,7 +68,7 @@ void work(const std::string& world, std::int64_t rank, std::int64_t size, int ro
     std::array<std::vector<double>, kKinds.size()> seconds;
     const Tensor x{memory.data(), DType::f32, {bytes / 4}};
     const Tensor part = x.rows(rank * (bytes / 4 / size), bytes / 4 / size);
-    // Large tensors: some tens of rounds say enough.
+    // Large tensors have little noise: some tens of rounds are enough.
     const int now = bytes > 16 * kMiB ? std::max(5, rounds / 20) : rounds;
     for (int round = -3; round < now; ++round)
       for (std::size_t k = 0; k < kKinds.size(); ++k) {

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""The planner against real runs on this machine's processor: 20 jobs of one and two ranks, one pinned thread each.
+"""Compares plans with real runs on this machine's processor: 20 jobs of one and two ranks, one pinned thread each.
 
-  cpu_truth.py run BINARY CLUSTER STEPS OUT.jsonl [NAME ...]  trains and plans the jobs that begin so (all by default), appends lines
-  cpu_truth.py table OUT.jsonl                                errors, and for each model its layouts' order
+  cpu_truth.py run BINARY CLUSTER STEPS OUT.jsonl [NAME ...]  trains and plans the jobs whose names begin with NAME (default: all), appends lines
+  cpu_truth.py table OUT.jsonl                                errors, and the order of layouts per model
 
-CLUSTER is what `trainerd calibrate` wrote just before: see cpu_truth.sh.
+CLUSTER is a file that `trainerd calibrate` wrote just before: see cpu_truth.sh.
 """
 
 import collections
@@ -26,7 +26,7 @@ MODELS = {
 
 Job = collections.namedtuple("Job", "model precision batch micro parallel recompute compete", defaults=["", "none", True])
 JOBS = {
-    # One rank. Those that do not compete have another precision or batch than the model's other rows.
+    # One rank. Jobs with compete=False have another precision or batch than the model's other rows.
     "llama-fp32": Job("llama-10m", "fp32", 16, 8, compete=False),
     "llama-bf16": Job("llama-10m", "bf16", 16, 8),
     "llama-recompute": Job("llama-10m", "bf16", 16, 8, recompute="full"),
@@ -51,7 +51,7 @@ JOBS = {
 }
 
 
-DISTURBED = 0.1  # cores
+DISTURBED = 0.1  # cores used by other processes
 
 
 def ranks_of(job):
@@ -88,7 +88,7 @@ def plan(binary, job, cluster):
 
 
 def train(binary, job, steps):
-    """Again, twice at most, where others took part of the cores: the least disturbed time counts."""
+    """Trains up to three times if other processes used the cores. The least disturbed time counts."""
     best = None
     for _ in range(3):
         made = exposed.train(binary, lambda output: text_of(job, output), [], ranks_of(job), steps)
@@ -113,7 +113,7 @@ def run(binary, cluster, steps, out, beginnings):
 
 
 def table(path):
-    """Of each job the medians of its lines."""
+    """Per job the medians of its lines."""
     rounds = collections.defaultdict(list)
     for line in map(json.loads, pathlib.Path(path).read_text(encoding="utf-8").splitlines()):
         rounds[line["job"]].append(line)

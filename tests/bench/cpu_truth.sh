@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The planner's step times against real ones on this machine: calibrates, then trains and plans the jobs of a model, of one
-# and two ranks, one pinned thread each; so for each model, 20 jobs in all, and prints a Markdown table.
+# The planner's step times against real ones on this machine. For each model: calibrates, then trains and plans its jobs of
+# one and two ranks with one pinned thread each; 20 jobs in all. Prints a Markdown table.
 #
-#   tests/bench/cpu_truth.sh [--rounds N] [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]     a NAME is a job's, or begins it
+#   tests/bench/cpu_truth.sh [--rounds N] [--steps N] [--seconds N] [--raw FILE] [--jobs "NAME ..."]     NAME: a job's name or its beginning
 #
-# Needs build/release/trainerd. --seconds is calibrate's own. Lines are appended to FILE and the table has the medians of all
-# that it holds: a long measurement can be made in pieces.
+# Needs build/release/trainerd. --seconds is calibrate's option. Lines are appended to FILE, and the table has the medians of
+# all its lines: a long measurement can be made in pieces.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -42,7 +42,7 @@ measure() {
   python3 "$here/cpu_truth.py" run "$trainerd" "$work/cluster.yaml" "$steps" "$results" "$@"
 }
 for ((round = 0; round < rounds; ++round)); do
-  # shellcheck disable=SC2086  # names are words
+  # shellcheck disable=SC2086  # split into words
   if [[ -n $jobs ]]; then measure $jobs; else for model in llama gpt "wide tiny"; do measure $model; done; fi
 done
 python3 "$here/cpu_truth.py" table "$results"

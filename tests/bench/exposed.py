@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""One run of a layout, and the table of all runs: see exposed.sh.
+"""Runs one layout, or prints the table of all runs: see exposed.sh.
 
-  exposed.py rows BINARY                    the rows that this binary has, one a line
+  exposed.py rows BINARY                    the rows that this binary supports, one per line
   exposed.py run BINARY MODEL ROW STEPS     trains, prints one JSON line
   exposed.py table RESULTS.jsonl            Markdown
 """
@@ -38,15 +38,15 @@ TP2_SP = ["parallel.tp=2", "parallel.sequence_parallel=true"]
 Row = collections.namedtuple("Row", "label overlap ranks settings", defaults=["", 1, []])
 ROWS = {
     REFERENCE: Row("1 rank, 2 threads"),
-    "dp2": Row("dp 2", "", 2, DP2),  # of a binary that has no such keys
+    "dp2": Row("dp 2", "", 2, DP2),  # for a binary without these keys
     "dp2-off": Row("dp 2", "off", 2, [*DP2, GRADS_BEHIND + "=false", PARAMS_BEHIND + "=false"]),
     "dp2-on": Row("dp 2", "on", 2, [*DP2, GRADS_BEHIND + "=true", PARAMS_BEHIND + "=true"]),
-    "tp2": Row("tp 2, sequence parallel", "", 2, TP2_SP),  # of a binary that has no such key
+    "tp2": Row("tp 2, sequence parallel", "", 2, TP2_SP),  # for a binary without this key
     "tp2-off": Row("tp 2, sequence parallel", "off", 2, [*TP2_SP, BACKWARD_BEHIND + "=false"]),
     "tp2-backward": Row("tp 2, sequence parallel", "in backward", 2, [*TP2_SP, BACKWARD_BEHIND + "=true"]),
     "tp2-2": Row("tp 2, sequence parallel", "2 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=2"]),
     "tp2-4": Row("tp 2, sequence parallel", "4 chunks", 2, TP2_SP + ["parallel.tp_overlap_chunks=4"]),
-    "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # of a binary that has no such key
+    "pp2": Row("pp 2, 1f1b", "", 2, PP2),  # for a binary without this key
     "pp2-off": Row("pp 2, 1f1b", "off", 2, [*PP2, FLOWS_BEHIND + "=false"]),
     "pp2-on": Row("pp 2, 1f1b", "on", 2, [*PP2, FLOWS_BEHIND + "=true"]),
     "pp2-zb-off": Row("pp 2, zb-h1", "off", 2, [*PP2, "parallel.schedule=zb-h1", FLOWS_BEHIND + "=false"]),
@@ -100,7 +100,7 @@ def workers_of(agent):
 
 
 def pin(workers):
-    """Every thread of rank i on core i; a thread made later is where its maker is."""
+    """Pins every thread of rank i to core i. Later threads inherit the core of their creator."""
     cores = sorted(os.sched_getaffinity(0))
     for rank, worker in enumerate(workers):
         for thread in os.listdir(f"/proc/{worker}/task"):
@@ -108,17 +108,18 @@ def pin(workers):
 
 
 def processor_seconds(workers):
-    """(that the machine's processors were busy or taken away, that these workers used), both since some past moment."""
+    """(seconds that the machine's processors were busy or stolen, seconds that these workers used), both since some time in the
+    past."""
     busy = [int(v) for v in pathlib.Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
     ours = [pathlib.Path(f"/proc/{w}/stat").read_text().rsplit(")", 1)[1].split()[11:13] for w in workers]
     tick = os.sysconf("SC_CLK_TCK")
-    # Of user, nice, system, idle, iowait, irq, softirq and steal all but the fourth and fifth.
+    # The fields are user, nice, system, idle, iowait, irq, softirq and steal: all but idle and iowait count.
     return (sum(busy) - busy[3] - busy[4]) / tick, sum(int(v) for times in ours for v in times) / tick
 
 
 def train(binary, text, settings, ranks, steps):
-    """Trains the job that `text(output directory)` is, each rank on a core of its own; (records of steps after the warm-up, cores that
-    others took meanwhile, processor seconds of a rank's step)."""
+    """Trains the job `text(output directory)`, each rank on its own core. Returns (records of steps after the warm-up, cores that
+    other processes used, processor seconds per step and rank)."""
     if len(os.sched_getaffinity(0)) < ranks:
         sys.exit(f"{ranks} cores are needed")
     with tempfile.TemporaryDirectory() as directory:
@@ -149,7 +150,7 @@ def train(binary, text, settings, ranks, steps):
                 others = max(0.0, busy - ours) / (time.monotonic() - began)
                 processor = ours / ranks / max(1, len(records) - first)
             finally:
-                # At once: a stop would save a checkpoint first. The workers die with the agent.
+                # SIGKILL, because a stop would save a checkpoint first. The workers die with the agent.
                 agent.send_signal(signal.SIGKILL)
                 agent.wait()
     return records[WARMUP_STEPS:WARMUP_STEPS + steps], others, processor
@@ -183,7 +184,7 @@ def print_table(model_name, runs):
     by_row = collections.defaultdict(list)
     for r in runs:
         by_row[r["row"]].append(r)
-    # A round is one run of each row: rates are compared within it.
+    # A round is one run of each row. Rates are compared within a round.
     reference = [median(r["step_seconds"]) for r in by_row.get(REFERENCE, [])]
     for name in [*ROWS, *sorted(n for n in by_row if n not in ROWS)]:
         if name not in by_row:
@@ -196,7 +197,7 @@ def print_table(model_name, runs):
         for part in PARTS:
             values = [v for r in by_row[name] for v in r["time"].get(part, [])]
             cells.append(f"{1e3 * median(values):.1f}" if values else "")
-        # A figure of a machine that was not quiet is one of that machine: said, not hidden.
+        # Other processes distort the figures, so the table shows how many cores they used.
         others = [r["others"] for r in by_row[name] if "others" in r]
         cells.append(f"{max(others):.2f}" if others else "")
         print("| " + " | ".join(cells) + " |")

@@ -5,9 +5,9 @@
 #   tests/bench/exposed.sh [--models "quickstart larger"] [--rows "one dp2-on ..."] [--modes "eager compile"]
 #                          [--rounds N] [--steps N] [--raw FILE]
 #
-# Needs build/release/trainerd. $PYTHON (default python3) is the interpreter that has torch; without it PyTorch's
-# rows are left out, as with --modes "". Runs are appended to FILE and the tables are of all that it holds: a
-# long measurement can be made in pieces, each of whole rounds. Rows that the binary does not know are left out.
+# Needs build/release/trainerd. $PYTHON (default python3) is the interpreter with torch; without torch PyTorch's
+# rows are left out, as with --modes "". Runs are appended to FILE, and the tables cover all its runs: a long
+# measurement can be made in pieces of whole rounds. Rows that the binary does not support are left out.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -51,7 +51,7 @@ if [[ -n $modes ]] && ! "$python" -c 'import torch' 2>/dev/null; then
   modes=
 fi
 
-# As in step.sh: what makes PyTorch faster where it is installed.
+# As in step.sh: settings that make PyTorch faster, if installed.
 preload=
 if grep -q AuthenticAMD /proc/cpuinfo && command -v cc >/dev/null; then
   echo 'int mkl_serv_intel_cpu_true(void) { return 1; }' >"$work/shim.c"

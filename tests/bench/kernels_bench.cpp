@@ -5,7 +5,7 @@
 //
 //   kernels_bench [rounds [wall|cpu [ISA]]]
 //
-// With `cpu`, time is the process's processor time over its threads: what a busy machine can still measure.
+// With `cpu`, time is the process's processor time over its threads, which a busy machine can still measure.
 // ISA (portable, avx2, avx512, avx512_bf16) limits our kernels and oneDNN; without BF16 instructions the
 // tables of bf16 are left out.
 

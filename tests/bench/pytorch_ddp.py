@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """One rank of PyTorch's DistributedDataParallel on Gloo, training the benchmark model; see exposed.sh.
 
-Each rank takes its half of the global batch in one microbatch. Rank 0 prints one JSON line. What
-communication costs beside backward is the step's time beyond that of steps under no_sync, which alternate with it.
+Each rank takes its half of the global batch in one microbatch. Rank 0 prints one JSON line. The cost of communication that overlaps
+backward is the step's time minus that of steps under no_sync, which alternate with it.
 """
 
 import argparse
@@ -23,7 +23,7 @@ WARMUP_STEPS = 4
 
 
 class Model(torch.nn.Module):
-    """pytorch_step's functions over parameters that DistributedDataParallel can see."""
+    """A module over pytorch_step's functions, so that DistributedDataParallel sees the parameters."""
 
     def __init__(self, parameters, tables, loss_chunk):
         super().__init__()

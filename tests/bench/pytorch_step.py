@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Times a full training step of the benchmark model in PyTorch; the other side of step_bench.
+"""Times a full training step of the benchmark model in PyTorch, for comparison with step_bench.
 
-Forward, cross entropy, backward, clipping by the global norm, AdamW. Prints one JSON line. The defaults are
-what was fastest on an AVX-512 machine; the options exist so that this can be measured again.
+Forward, cross entropy, backward, clipping by the global norm, AdamW. Prints one JSON line. The defaults were the fastest on an
+AVX-512 machine; options allow measuring the others.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def hidden_states(p, tables, tokens_BS):
 
 
 def chunk_loss(logits, targets, scale):
-    """Summed loss of a chunk and the gradient of `scale` times it by the logits."""
+    """Summed loss of a chunk, and the gradient of `scale` x loss with respect to the logits."""
     wide = logits.float()
     log_sum = wide.logsumexp(-1, keepdim=True)
     loss = (log_sum - wide.gather(-1, targets[:, None])).sum()
@@ -99,7 +99,7 @@ def chunk_loss(logits, targets, scale):
 
 
 class ChunkedHead(torch.autograd.Function):
-    """Head and cross entropy, gradients computed in the forward pass, so that few logits exist at a time."""
+    """Head and cross entropy. Gradients are computed in the forward pass, so that few logits exist at a time."""
 
     @staticmethod
     def forward(ctx, x, weight, targets, chunk, loss_of):
@@ -118,7 +118,7 @@ class ChunkedHead(torch.autograd.Function):
         return loss / total
 
     @staticmethod
-    def backward(ctx, upstream):  # upstream is one: the loss is the root
+    def backward(ctx, upstream):  # upstream is 1, since the loss is the root
         return *ctx.saved_tensors, None, None, None
 
 
@@ -127,7 +127,7 @@ def full_loss(x, weight, targets):
 
 
 def compiled_update(master, moments1, moments2, step, gradients, storage):
-    """Clipping and AdamW in one graph; `storage` are the bf16 copies of the masters, or None."""
+    """Clipping and AdamW in one graph. `storage`: bf16 copies of the master weights, or None."""
     total = torch.stack([g.float().pow(2).sum() for g in gradients]).sum().sqrt()
     factor = (CLIP / (total + 1e-6)).clamp(max=1.0)
     step += 1

@@ -6,11 +6,10 @@
 # --quick: one round of three steps after two; with --modes compile it takes 6 minutes for --isa avx2 on two
 # cores of 2 GHz.
 #
-# With --isa avx2 both sides have AVX2 and FMA alone, in fp32: our kernels and oneDNN, PyTorch's kernels, MKL,
-# oneDNN and compiled code.
-# Needs build/release/step_bench. $PYTHON (default python3) is the interpreter that has torch; without torch
-# the PyTorch columns say so. Settings that make PyTorch faster are used where they are installed: jemalloc
-# with huge pages, and on AMD processors a shim without which MKL takes its slow path in fp32.
+# With --isa avx2 both sides use only AVX2 and FMA, in fp32: our kernels and oneDNN, PyTorch's kernels, MKL,
+# oneDNN and compiled code. Needs build/release/step_bench. $PYTHON (default python3) is the interpreter with
+# torch; without torch the PyTorch columns say so. Settings that make PyTorch faster are used if installed:
+# jemalloc with huge pages, and on AMD processors a shim without which MKL uses its slow path in fp32.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -52,7 +51,8 @@ results=$work/results.jsonl
 cores=$(nproc)
 
 preload=
-# What limits PyTorch: ATen's kernels, MKL, oneDNN, and the code that its compiler generates (pytorch_step.py).
+# Limits the instruction set of PyTorch: ATen's kernels, MKL and oneDNN; pytorch_step.py limits the compiler's
+# code.
 limits=()
 if [[ $isa == avx2 ]]; then
   limits=(ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2)
@@ -103,7 +103,7 @@ for threads in 1 2; do
   for precision in $precisions; do
     for vocab in 256 32000; do
       echo "step.sh: vocabulary $vocab, $precision, $threads thread(s)" >&2
-      # ours, theirs, ours, theirs, ours ...: each of theirs lies between two of ours.
+      # Order: ours, theirs, ours, theirs, ours, ... Each run of theirs is between two of ours.
       ours "$vocab" "$precision" "$threads"
       if [[ $torch == no ]]; then continue; fi
       for ((round = 0; round < rounds; ++round)); do

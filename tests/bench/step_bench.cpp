@@ -58,7 +58,7 @@ core::job::JobSpec bench_job(const Args& args) {
       "bench.yaml");
 }
 
-/// Which line of the table an operator belongs to.
+/// The table row of an operator.
 std::string part_of(const std::string& op) {
   if (op == "linear_swiglu" || op == "linear_dgrad_swiglu") return "gemm+swiglu";
   if (op.rfind("linear", 0) == 0) return "gemm";

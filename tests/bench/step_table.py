@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Turns the JSON lines of step_bench and pytorch_step.py, in the order they ran, into Markdown tables."""
+"""Turns the JSON lines of step_bench and pytorch_step.py, in the order of their runs, into Markdown tables."""
 
 import json
 import sys
@@ -27,7 +27,7 @@ class Row:
         self.ours = [r for r in runs if is_ours(r)]
         self.flops = flops_per_token(self.vocab) * runs[0]["tokens_per_step"]
         self.our_seconds = median(s for r in self.ours for s in r["step_seconds"])
-        # A share of the ceiling compares a run with the ceiling measured in that very process.
+        # A share of the ceiling compares a run with the ceiling measured in the same process.
         self.ceiling = median(r["ceiling_flops"] for r in self.ours)
         self.our_share = median(
             self.flops / median(r["step_seconds"]) / r["ceiling_flops"] for r in self.ours)
@@ -39,7 +39,7 @@ class Row:
         self.best_seconds = median(seconds[self.best]) if seconds else None
 
     def ratio(self):
-        """Median over the best mode's runs of its time over that of our runs just before and after it."""
+        """Median, over the best mode's runs, of the run's time divided by that of our runs just before and after it."""
         ratios = []
         for i, r in enumerate(self.runs):
             if r["impl"] == self.best:

@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
-"""What watching an undisturbed run costs: its step and its processor time with all of `supervise` that is on by default, and with hashes of
+"""Cost of supervising an undisturbed run: time per step and processor time with the defaults of `supervise`, and with hashes of
 replicas, over those without.
 
   supervision.py BINARY [--before BINARY] [--pairs N] [--job FILE] [--steps N] [--set KEY=VALUE ...]
   supervision.py BINARY --agent [--pairs N] [--seconds S] [--job FILE] [--set KEY=VALUE ...]
 
-The second form takes the processor time of the agent alone, per step, between two moments of runs with and without, by the kernel's
-counters in nanoseconds: what of supervision no rank waits for. What it adds to a step is supervision_bench's to tell.
+The second form measures the agent's processor time per step, with and without supervision, by the kernel's nanosecond counters. No
+rank waits for this part. supervision_bench measures the cost per step.
 
-Pages of ranks and rings of their operations are always written: what they cost too shows beside a binary from before them (--before), which
-runs the other side of each pair. Without one the other side is the same binary with the hang watch and the pre-flight off. The processor
-time contains the start, and so the pre-flight. Runs with and without take turns; the ratio of a pair is of its two runs. Prints a Markdown table of medians with the 95% interval of the
-median (by order statistics). On a machine that does other work the intervals say that nothing was measured.
+Pages of ranks and rings of operations are always written: to include their cost, compare with an older binary without them
+(--before), which then runs the other side of each pair. By default the other side is the same binary without hang watch and
+pre-flight. The processor time includes the start, and so the pre-flight. Runs with and without alternate; a ratio is that of the
+two runs of a pair. Prints a Markdown table of medians with the 95% interval of the median (by order statistics). On a busy machine
+the intervals are too wide for a result.
 """
 
 import argparse
@@ -31,7 +32,7 @@ KINDS = {"hang watch, pages, pre-flight": [], "the same with hash_every: 100": [
 
 
 def measure(binary, job, output, settings):
-    """(median seconds of a step, processor seconds of all processes)"""
+    """(median seconds per step, processor seconds of all processes)"""
     words = [word for setting in [f"output={output}", "checkpoint.every=0", "evaluate.every=0", "metrics.listen=off", *settings]
              for word in ("--set", setting)]
     process = subprocess.Popen([binary, "run", job, "--fresh", *words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

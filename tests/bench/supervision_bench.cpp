@@ -41,7 +41,7 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kSettle =
-    2;  // steps of a block that are not counted: other buffers come into the caches
+    2;  // first steps of a block, not counted: they warm the caches with other buffers
 
 struct Args {
   double seconds = 240;
@@ -76,7 +76,7 @@ core::job::JobSpec bench_job(const Args& args, bool hashes = false) {
       "bench.yaml", settings);
 }
 
-/// A communicator that records its operations while `on`, and one that does not else.
+/// Uses the recording communicator while `on` and the plain one otherwise.
 class Switched final : public parallel::Communicator {
  public:
   using Ptr = std::unique_ptr<parallel::Communicator>;
@@ -121,7 +121,7 @@ class Switched final : public parallel::Communicator {
  private:
   parallel::Communicator& now() const { return *inner_[is_on_ ? 1 : 0]; }
   std::array<Ptr, 2> inner_;
-  const bool& is_on_;  ///< of the rank's own thread
+  const bool& is_on_;  ///< written by the rank's own thread
 };
 
 class SwitchedWorld final : public parallel::World {
@@ -145,7 +145,7 @@ class SwitchedWorld final : public parallel::World {
   const bool& is_on_;
 };
 
-/// Which sides of a pair of blocks are watched, in the order that they run in.
+/// Which blocks of a pair are supervised, in the order of execution.
 struct Pair {
   bool first = false, second = false;
 };
@@ -171,7 +171,7 @@ void print_ratio(const char* what, const std::vector<double>& ratios) {
               100 * (io::median(ratios) - 1), 100 * (low - 1), 100 * (high - 1));
 }
 
-/// Looks at the ranks as an agent does, while they are watched.
+/// Reads the pages of the ranks as an agent does, while supervision is on.
 void look(const base::Segment& flights, std::int64_t ranks, const std::atomic<bool>& on,
           const std::atomic<bool>& over) {
   core::run::RankWatch watch(flights, {0, ranks}, 0);

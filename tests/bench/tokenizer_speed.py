@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""How fast `trainerd data prepare` encodes, beside the reference libraries, on one core.
+"""Speed of `trainerd data prepare` against the reference libraries, on one core.
 
   tokenizer_speed.py BINARY [--megabytes N] [--rounds N]        needs tokenizers and sentencepiece, as tests/io/tokenizers/make.py
 
-Two texts as JSON lines: the mixed scripts of make.py, and the sources and pages of this project, which have longer and more words. prepare's
-processor time is that of its whole process with one worker: it reads lines, parses JSON and writes token files too. A reference's is that of
-encode_batch or encode alone, from strings in memory, with one thread. Rounds take turns. Prints a Markdown table of medians.
+Two texts as JSON lines: the mixed scripts of make.py, and the sources and pages of this project, which have longer and more words.
+prepare's processor time is that of its whole process with one worker, including reading lines, parsing JSON and writing token
+files. A reference's is that of encode_batch or encode alone, from strings in memory, with one thread. Rounds alternate. Prints a
+Markdown table of medians.
 """
 
 import argparse
@@ -24,7 +25,7 @@ FILES = ROOT / "tests" / "io" / "tokenizers"
 sys.path.insert(0, str(FILES))
 import make  # noqa: E402
 
-LINE = 4000  # characters of a document
+LINE = 4000  # characters per document
 
 
 def documents(text, megabytes):
@@ -46,7 +47,7 @@ def texts(megabytes):
 
 
 def prepared(binary, path, tokenizer, out):
-    """Processor seconds of all of its process."""
+    """Processor seconds of the whole process."""
     words = ["data", "prepare", path, "--out", out, "--tokenizer", tokenizer, "--workers", "1", "--no-append-eos"]
     process = subprocess.Popen([binary, *map(str, words)], stdout=subprocess.DEVNULL)
     _, status, usage = os.wait4(process.pid, 0)

@@ -6,8 +6,8 @@
 
 namespace trainerd::test {
 
-/// Models by name whose layers are not plain: windows and scaled angles, Gemma 3's layers, Gemma 2's with
-/// caps that bite at these sizes, sinks with heads that are rotated in part, norms after alone, OLMo 2's
+/// Named variants of layers: windows and scaled rotary angles, Gemma 3's layers, Gemma 2's layers with
+/// softcaps that take effect at these sizes, sinks with partial rotary embeddings, post-norms alone, OLMo 2's
 /// layers, Granite's scales with biases on attention alone. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;

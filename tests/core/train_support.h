@@ -1,6 +1,6 @@
 #pragma once
 
-// Small jobs run on the CPU world in the test's own process.
+// Small jobs that run on the CPU world in the test's process.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ inline core::job::JobSpec small_job(const std::string& precision = "fp32") {
       "small.yaml");
 }
 
-/// The machine's CPU seen as a device of `threads` threads.
+/// The machine's CPU as a device of `threads` threads.
 inline parallel::Topology cpu_topology(int threads) { return parallel::detect_topology(threads); }
 
 /// Tokens of one step that depend on (step, position) alone, with a skew that a model can learn.
@@ -68,7 +68,7 @@ inline core::train::StepReport step_on(core::train::Trainer& trainer, const core
   return trainer.step(step, *batches(trainer, samples), vote);
 }
 
-/// The bytes of all that a step updates.
+/// The bytes of all state that a step updates.
 inline std::vector<std::byte> state_of(core::train::Trainer& trainer) {
   std::vector<std::byte> bytes;
   const auto add = [&](const kernels::Tensor& t) { bytes.insert(bytes.end(), t.data, t.data + t.bytes()); };
@@ -89,7 +89,7 @@ inline std::vector<double> losses(core::train::Trainer& trainer, const core::job
   return out;
 }
 
-/// Throws unless every region of a rank's memory came to its planned size.
+/// Throws unless the peak of every region of a rank's memory equals its planned size.
 inline void require_as_planned(core::rank::DeviceRank& rank) {
   const kernels::MemoryBudget measured = rank.memory().budget();
   for (const auto& region : rank.plan().memory.regions)
@@ -99,10 +99,10 @@ inline void require_as_planned(core::rank::DeviceRank& rank) {
                              std::to_string(measured.bytes_of(region.name)));
 }
 
-/// How the ranks of one process reach each other.
+/// Transport between the ranks of one process.
 enum class Through { memory, staged };
 
-/// Every rank of a job's layout on a thread of its own, initialised: `body(rank, DeviceRank&)`.
+/// Calls `body(rank, DeviceRank&)` for every rank of a job's layout, each initialised on its own thread.
 template <class Body>
 void on_ranks_of(const parallel::Topology& topology, const core::job::JobSpec& job, const Body& body,
                  Through through = Through::memory) {
@@ -112,7 +112,7 @@ void on_ranks_of(const parallel::Topology& topology, const core::job::JobSpec& j
     FunctionWorld others(
         [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
           auto direct = world.communicator(rank, backend, members, name);
-          // Slots that parameters of a few kilobytes fill several times.
+          // Small slots: parameters of a few kilobytes need several.
           return through == Through::memory
                      ? std::move(direct)
                      : parallel::make_staged(std::move(direct), backend, {.slot_bytes = 4096});
@@ -123,7 +123,7 @@ void on_ranks_of(const parallel::Topology& topology, const core::job::JobSpec& j
   });
 }
 
-/// The same on this machine's CPU, a thread for each rank.
+/// The same on this machine's CPU with one thread per rank.
 template <class Body>
 void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t devices_per_node = 64,
                    Through through = Through::memory) {

@@ -1,7 +1,7 @@
 #!/bin/bash
-# Boots this host's systemd in namespaces of its own, over a root whose changes are lost, and runs a script there.
-#   unshare -m -p -u -i -C --fork --kill-child boot_systemd.sh FOLDER      FOLDER: has `inside.sh` and `files/`, which go to /files
-# What the script prints is FOLDER/log. Needs root and overlay file systems.
+# Boots this host's systemd in separate namespaces, over a root whose changes are discarded, and runs a script there.
+#   unshare -m -p -u -i -C --fork --kill-child boot_systemd.sh FOLDER      FOLDER: contains `inside.sh` and `files/`, which become /files
+# The script's output goes to FOLDER/log. Needs root and overlay file systems.
 set -euo pipefail
 folder=$1
 mount --make-rprivate /
@@ -21,7 +21,7 @@ mount -t devpts devpts "$root/dev/pts" -o newinstance,ptmxmode=0666
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 
-# Nothing that would reach beyond the namespaces.
+# Disables units that would affect the host outside of the namespaces.
 units=$root/etc/systemd/system
 mkdir -p "$units/inside.target.wants"
 for unit in systemd-{udevd,udev-trigger,timesyncd,sysctl,modules-load,binfmt,remount-fs,random-seed,resolved,networkd}.service \

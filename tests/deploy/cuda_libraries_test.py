@@ -1,4 +1,4 @@
-"""deploy/cuda-libraries.sh on folders made for it."""
+"""deploy/cuda-libraries.sh with generated folders."""
 
 import os
 import pathlib
@@ -21,7 +21,7 @@ class CudaLibraries(unittest.TestCase):
         self.root = pathlib.Path(folder.name)
         self.site = self.root / "site-packages"
         self.site.mkdir()
-        self.known = ""  # to the loader
+        self.known = ""  # libraries that the loader knows
         (self.root / "bin").mkdir()
 
     def put(self, folder, *libraries):

@@ -1,4 +1,4 @@
-"""Debian's package: what it depends on and holds, and that it starts where dpkg has unpacked it."""
+"""The Debian package: its dependencies and contents, and that the unpacked program starts."""
 
 import gzip
 import os
@@ -16,7 +16,7 @@ from documents import documented, documented_line
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
 
-# A root of this machine's files, whose changes are lost, in which a script runs.
+# Runs a script in a root with this machine's files, whose changes are discarded.
 OVERLAY = """set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
@@ -41,7 +41,7 @@ class Debian(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-debian-"))
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        # Speed, not size: the package is not passed on.
+        # Fast compression: the package is not distributed.
         words = documented("deploy/README.md", "cd build/release && cpack -G DEB", {"build/release": BUILD})
         run(*words[3:], "--config", BUILD / "CPackConfig.cmake", "-B", cls.folder, "-D", "CPACK_DEBIAN_COMPRESSION_TYPE=gzip", cwd=BUILD)
         cls.package = next(cls.folder.glob("trainerd_*.deb"))
@@ -60,7 +60,7 @@ class Debian(unittest.TestCase):
         self.assertGreater(len(direct), 8)
         for library in direct:
             owners = {line.split(":")[0] for line in run("dpkg-query", "--search", f"*/{library}").splitlines()}
-            # A package may be asked for by a name that it provides.
+            # A dependency may name a package by a name that it provides.
             owners |= set(re.findall(r"[\w.+-]+(?= \(|,|$)", run("dpkg-query", "--show", "--showformat=${Provides},", *owners)))
             self.assertTrue(owners & depends, (library, depends))
 
@@ -70,7 +70,7 @@ class Debian(unittest.TestCase):
                      "usr/share/doc/trainerd/changelog.gz", "usr/share/bash-completion/completions/trainerd",
                      "usr/share/zsh/vendor-completions/_trainerd", "usr/share/fish/vendor_completions.d/trainerd.fish"):
             self.assertTrue((self.root / path).is_file(), path)
-        # Debian's libraries, not copies of them; nothing of the tests.
+        # No copies of Debian's libraries, and no files of the tests.
         self.assertEqual([path.name for path in (self.root / "usr/lib").iterdir()], ["systemd"])
         self.assertEqual(sorted(path.name for path in (self.root / "usr").iterdir()), ["bin", "lib", "share"])
         self.assertEqual([path.name for path in self.root.iterdir()], ["usr"])
@@ -85,7 +85,7 @@ class Debian(unittest.TestCase):
         (root / "var/lib/dpkg").mkdir(parents=True)
         for name in ("status", "available"):
             (root / "var/lib/dpkg" / name).touch()
-        # The libraries are this machine's.
+        # The package uses this machine's libraries.
         dpkg = ["dpkg", f"--root={root}", "--force-depends", "--log=/dev/null"]
         run(*dpkg, "--install", self.package)
         binary = root / "usr/bin/trainerd"
@@ -102,7 +102,7 @@ class Debian(unittest.TestCase):
         shutil.copy(self.package, self.folder / "package")
         if subprocess.run(["unshare", "-m", "bash", "-c", OVERLAY, "bash", self.folder / "overlay", self.folder / "package", "true"], capture_output=True).returncode:
             self.skipTest("no overlay file system here")
-        # Its dependencies are here, so that apt needs no network.
+        # The dependencies are installed, so that apt needs no network.
         inside = documented_line("deploy/README.md", "apt install") + """ --yes
 dpkg-query --show --showformat='installed ${Status}\\n' trainerd
 hash -r; command -v trainerd; cd /; trainerd --version; trainerd plan /usr/share/trainerd/configs/tiny.yaml"""

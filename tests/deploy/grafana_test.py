@@ -1,5 +1,5 @@
-"""The dashboards of deploy/grafana/: their form, and every query of theirs against a real Prometheus with real runs. Grafana itself is not
-in Debian: that it draws them is not tested here."""
+"""The dashboards of deploy/grafana/: their form, and every query against a real Prometheus with real runs. Grafana is not in
+Debian, so drawing is not tested."""
 
 import http.server
 import math
@@ -21,9 +21,9 @@ from support import *
 
 GRAFANA = ROOT / "deploy" / "grafana"
 DASHBOARDS = {page.stem: json.loads(page.read_text()) for page in sorted((GRAFANA / "dashboards").glob("*.json"))}
-# Panels of Grafana 10 and 11 itself that are not deprecated.
+# Built-in panels of Grafana 10 and 11 that are not deprecated.
 PANELS = {"barchart", "bargauge", "heatmap", "piechart", "row", "stat", "state-timeline", "status-history", "table", "timeseries"}
-# As Grafana fills in what is no variable of a dashboard.
+# Grafana's built-in variables.
 BUILT_IN = {"__rate_interval": "5s"}
 WIDTH = 24
 
@@ -33,7 +33,7 @@ def panels_of(dashboard):
 
 
 def expressions(dashboard):
-    """(what it is of, expression) of each panel's queries and each annotation's."""
+    """(title, expression) of the queries of all panels and annotations."""
     for panel in panels_of(dashboard):
         for target in panel["targets"]:
             yield f"{dashboard['title']}: {panel['title']}", target["expr"]
@@ -108,7 +108,7 @@ class Form(unittest.TestCase):
         shown = set().union(*({*metrics_named(e), *records_named(e)} for d in DASHBOARDS.values() for _, e in expressions(d)))
         rules = (FOLDER / "rules" / "alerts.yml").read_text()
         alerts = set().union(*(metrics_named(e) | records_named(e) for e in re.findall(r"expr: \|\n(.*?)\n +(?:for|labels):", rules, re.S)))
-        # Shown as the increase of a longer or shorter time.
+        # Shown over a longer or shorter time.
         otherwise = {"trainerd:steps:increase10m", "trainerd:mfu_ratio:mean6h", "trainerd:loss:mean5m", "trainerd:loss:mean1h"}
         self.assertEqual(alerts - shown - otherwise, set())
 
@@ -121,7 +121,7 @@ class Form(unittest.TestCase):
         self.assertEqual((provider["type"], pathlib.Path(provider["options"]["path"]).name), ("file", "dashboards"))
 
 
-# A node whose ranks have GPUs: the metrics that this machine's runs cannot have, named as io/metrics names them.
+# A simulated node whose ranks have GPUs: metrics that runs on this machine do not have, with the names of io/metrics.
 GPU_NODE = "".join(f'{name}{{rank="{rank}",pci_bus_id="0000:6{rank}:00.0",UUID="GPU-{rank}",modelName="NVIDIA H200"}} {value}\n'
                    for rank in (2, 3) for name, value in {
                        "trainerd_device_memory_used_bytes": 120e9, "trainerd_device_memory_total_bytes": 150e9,
@@ -152,7 +152,7 @@ class Queries(PrometheusTest):
             [{"targets": [f"127.0.0.1:{server.server_address[1]}"], "labels": {"run": run, "node": "1"}}]))
 
     def rates(self):
-        """What `run --rates` takes: a machine whose rates are made up, which `trainerd calibrate` measures for longer than a test has."""
+        """A file for `run --rates` with invented rates: `trainerd calibrate` takes too long for a test."""
         curve, shape = "[1, 1.0e-6, 1.0e+6, 1.0e-4]", "[1.0e-6, 0, 0, 0, 0, 0]"
         operators = re.findall(r"^TRAINERD_OPERATOR\((\w+)", (ROOT / "kernels/ops/operators.def").read_text(), re.M)
         times = {name: shape if name.startswith(("linear", "attention")) else curve for name in [*operators, "other"]}
@@ -166,13 +166,13 @@ class Queries(PrometheusTest):
 
     @staticmethod
     def filled_in(expression, variables):
-        """As Grafana does before it sends a query; `$1` is no variable and stays."""
+        """Replaces variables as Grafana does before a query; `$1` is no variable and stays."""
         for name, value in {**BUILT_IN, **variables}.items():
             expression = re.sub(rf"\$\{{?{name}\b\}}?", value, expression)
         return expression
 
     def answer(self, target, variables):
-        """Series with a number in them: [labels]."""
+        """Labels of the series that have a number."""
         expression = self.filled_in(target["expr"], variables)
         if target.get("instant"):
             result = [(s["metric"], [s["value"]]) for s in self.api("query", query=expression)["result"]]
@@ -182,7 +182,7 @@ class Queries(PrometheusTest):
         return [labels for labels, values in result if any(not math.isnan(float(value)) for _, value in values)]
 
     def values_of(self, query, variables):
-        """What Grafana offers for a variable."""
+        """The values that Grafana offers for a variable."""
         metric, label = re.fullmatch(r"label_values\((.*), (\w+)\)", query).groups()
         return self.api(f"label/{label}/values", **{"match[]": self.filled_in(metric, variables)})
 
@@ -218,7 +218,7 @@ class Queries(PrometheusTest):
                     for label in re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", "")):
                         for labels in series:
                             self.assertIn(label, labels, what)
-        # What the panels of one run show at once must be one series each.
+        # Panels of single values must have one series per run.
         for panel in panels_of(DASHBOARDS["run"]):
             if panel["type"] == "stat":
                 self.assertEqual(len(self.answer(panel["targets"][0], {"run": "first", "node": ".*"})), 1, panel["title"])

@@ -1,4 +1,4 @@
-"""`cmake --install` of the build tree: what it puts where, and that it starts there."""
+"""`cmake --install` of the build tree: the installed files, and that the program starts from there."""
 
 import os
 import pathlib
@@ -84,7 +84,7 @@ class Install(unittest.TestCase):
             text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
             for target in re.findall(r"\]\(([^)\s]+)\)", text):
                 path = target.split("#")[0]
-                # What is not a page (a source, a workflow) stays in the source tree.
+                # Files other than pages (sources, workflows) are not installed.
                 if not re.match(r"[a-z]+://", target) and path.endswith(".md"):
                     seen += 1
                     if not (page.parent / path).exists():
@@ -100,7 +100,7 @@ class Install(unittest.TestCase):
         owned = subprocess.run(["dpkg-query", "--search", *(f"*/{name}" for name in libraries)], capture_output=True, text=True, check=True).stdout
         owners = {line.split("/")[-1]: line.split(":")[0] for line in owned.splitlines()}
         self.assertEqual({name for name in libraries if owners[name] not in there}, set())
-        # Headers that are compiled in.
+        # Header-only libraries that are compiled in.
         self.assertLessEqual({"libcli11-dev", "nlohmann-json3-dev", "libspdlog-dev", "libfmt-dev"}, there)
         for path in licences.iterdir():
             if path.is_file():

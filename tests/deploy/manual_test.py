@@ -1,5 +1,5 @@
-"""Man pages and shell completion: made by the binary from its own command line and the table of keys, so both are compared with what
-`--help` and the reference say. Completion is asked of real shells, which complete a real line."""
+"""Man pages and shell completion. The binary generates both from its command line and the table of keys, so they are compared with
+`--help` and the reference. Real shells complete real lines."""
 
 import os
 import pathlib
@@ -33,7 +33,7 @@ def names_in_help(*command):
 
 
 def commands(*command):
-    """Every command with what --help lists of it."""
+    """Every command with the subcommands and options in its --help."""
     subcommands, options = names_in_help(*command)
     yield command, subcommands, options
     for name in subcommands:
@@ -60,7 +60,7 @@ class Pages(unittest.TestCase):
         cls.pages = {page.name: page for page in cls.folder.rglob("*.[15]")}
 
     def shown(self, page):
-        """As a reader sees it, words in a line."""
+        """The page as displayed, in one line per paragraph."""
         text = subprocess.run(["mandoc", "-T", "ascii", "-O", "width=1000", page], capture_output=True, text=True, check=True).stdout
         return re.sub(r".\x08", "", text)
 
@@ -74,7 +74,7 @@ class Pages(unittest.TestCase):
 
     def test_they_are_accepted_without_a_warning(self):
         for page in self.pages.values():
-            # There is no date: a page says of which version it is.
+            # Pages have no date but a version.
             found = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], capture_output=True, text=True).stdout
             self.assertEqual([line for line in found.splitlines() if "missing date" not in line], [], page.name)
             if shutil.which("groff"):
@@ -119,7 +119,7 @@ class Pages(unittest.TestCase):
 
 
 def reference():
-    """Key: the words that it takes."""
+    """Key -> the words that it accepts."""
     page = (ROOT / "configs" / "README.md").read_text()
     keys, section = {}, ""
     for line in page[page.index("spec-reference:begin"):page.index("spec-reference:end")].splitlines():
@@ -132,19 +132,19 @@ def reference():
 
 
 def settable():
-    """A list of maps is set as a whole."""
+    """Keys that --set can set: a list of maps is set as a whole."""
     return {key: words for key, words in reference().items() if "[]" not in key}
 
 
 class Answers(unittest.TestCase):
-    """What the binary answers to the scripts."""
+    """The binary's answers to the completion scripts."""
 
     def test_every_subcommand_and_option_of_the_command_line_is_offered(self):
         for command, subcommands, options in COMMANDS:
             with self.subTest(command):
                 if subcommands:
                     self.assertEqual(complete(*command, "")[2], subcommands)
-                # A short name beside a long one is not worth a line.
+                # Short names of options with a long name are not listed.
                 self.assertEqual(set(complete(*command, "-")[2]), {name for name in options if name.startswith("--")})
 
     def test_keys_and_their_words_follow_set(self):
@@ -212,14 +212,14 @@ class Shell:
             self.type(line + "\n")
 
     def close(self, pid):
-        os.close(self.terminal)  # hangs up
+        os.close(self.terminal)  # closes the terminal
         os.waitpid(pid, 0)
 
     def type(self, text):
         os.write(self.terminal, text.encode())
 
     def until(self, pattern, seconds=30):
-        """The match in what the shell prints."""
+        """Waits for `pattern` in the shell's output. Returns the match."""
         end, text = time.monotonic() + seconds, ""
         while time.monotonic() < end:
             if select.select([self.terminal], [], [], 0.2)[0]:
@@ -236,7 +236,7 @@ class Bash(unittest.TestCase):
                             "source <(trainerd completion bash)", "shown() { printf '\\002'; printf '<%s>' \"$@\"; printf '\\003'; }"], {})
 
     def words(self, typed, key="\t"):
-        """The words of the line after the key, which completes."""
+        """The words of the line after `key` has completed it."""
         self.shell.type(f"{typed}{key}\x01shown \n")
         return re.findall(r"<(.*?)>", self.shell.until("\x02(.*?)\x03").group(1))[1:]
 

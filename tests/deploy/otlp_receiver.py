@@ -1,8 +1,9 @@
-"""A receiver of OTLP metrics over HTTP that decodes by the published schema. Run by the Python of deploy/install-deps.sh --tests.
+"""A receiver of OTLP metrics over HTTP, which decodes them by the published schema. Needs the Python environment of
+deploy/install-deps.sh --tests.
 
     otlp_receiver.py DIRECTORY [PORT]
 
-Writes its port to DIRECTORY/port, and for each post a line to DIRECTORY/posts.jsonl: its path, type, time, the request as JSON, and the
+Writes its port to DIRECTORY/port, and per post a line to DIRECTORY/posts.jsonl: path, type, time, the request as JSON, and the
 names of messages with fields that the schema does not have."""
 
 import http.server

@@ -1,4 +1,4 @@
-"""metrics.otlp: what real runs send, decoded by the published schema, and runs whose receiver is down."""
+"""metrics.otlp: metrics of real runs, decoded by the published schema, and runs whose receiver is down."""
 
 import collections
 import pathlib
@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "system"))
 from prometheus_support import free_port
 from support import *
 
-# Has what Debian does not: deploy/install-deps.sh --tests.
+# Has packages that Debian lacks, from deploy/install-deps.sh --tests.
 PYTHON = pathlib.Path.home() / ".cache/trainerd/tests-python/bin/python"
 WAIT_SECONDS = 120 if SANITIZED else 60
 
@@ -116,7 +116,7 @@ class Otlp(RunTest):
         for point in post.points().values():
             self.assertLess(int(point["startTimeUnixNano"]), int(point["timeUnixNano"]))
             self.assertLess(abs(int(point["timeUnixNano"]) / 1e9 - post.at), 60)
-        # A histogram's buckets are not cumulative, and the last has no bound.
+        # A histogram's buckets are not cumulative, and the last one is unbounded.
         [point] = post.metrics["trainerd_step_seconds"]["histogram"]["dataPoints"]
         counts, bounds = [int(c) for c in point["bucketCounts"]], point["explicitBounds"]
         self.assertEqual((sum(counts), int(point["count"])), (24, 24))
@@ -129,13 +129,13 @@ class Otlp(RunTest):
     def test_it_sends_what_a_scrape_shows(self):
         process = self.start(self.job_with(self.start_receiver(), steps=10_000_000))
         url = re.search(r"http://(\S+)/metrics", self.read_until(process, "metrics at ")).group(1)
-        self.wait_for_step(process, 30)  # evaluated, saved and compared with the plan
+        self.wait_for_step(process, 30)  # by now evaluated, saved and compared with the plan
         self.wait_until("a checkpoint is there", lambda: "trainerd_checkpoint_bytes " in scrape(url))
         text = scrape(url)
         end = time.time()
         post = self.wait_until("a post after the scrape", lambda: [p for p in self.posts() if p.at > end + 0.5])[0]
         scraped = collections.defaultdict(set)
-        everywhere = {("run", "system"), ("node", "0")}  # trainerd_run_info has them as labels of its own
+        everywhere = {("run", "system"), ("node", "0")}  # trainerd_run_info has them as its own labels
         for name, labels in re.findall(r"^(trainerd_\w+?)(?:\{(.*)\})? ", text, re.M):
             histogram = re.fullmatch(r"(trainerd_(?:step|checkpoint)_seconds)_(bucket|sum|count)", name)
             labels = {k: v for k, v in re.findall(r'(\w+)="([^"]*)"', labels) if k != "le"}
@@ -145,7 +145,7 @@ class Otlp(RunTest):
             self.assertLessEqual(everywhere, labels)
             sent[name].add(labels - everywhere)
         self.assertEqual(sent, scraped)
-        # Counters go on from post to post.
+        # Counters continue from post to post.
         steps = [p.value("trainerd_rank_steps_total", rank="0") for p in self.posts()[-5:]]
         self.assertEqual(steps, sorted(steps))
         starts = {q["startTimeUnixNano"] for p in self.posts()[-5:] for q in p.points().values()}

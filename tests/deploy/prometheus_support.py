@@ -1,4 +1,4 @@
-"""A Prometheus of a test's own, configured as deploy/prometheus/ says."""
+"""A Prometheus process for tests, with the configuration of deploy/prometheus/."""
 
 import http.client
 import pathlib
@@ -21,7 +21,7 @@ WAIT_SECONDS = 120 if SANITIZED else 60
 
 
 def metrics_named(text):
-    """Names of metrics in expressions, without what Prometheus adds to a histogram's."""
+    """Names of metrics in expressions, without the suffixes of a histogram's series."""
     names = re.findall(r"\btrainerd_[a-z_]+", text)
     return {re.sub(r"_(bucket|sum|count)$", "", n) if n.startswith(("trainerd_step_seconds", "trainerd_checkpoint_seconds")) else n
             for n in names}
@@ -32,7 +32,7 @@ def records_named(text):
 
 
 def documented_metrics():
-    """Those of the table in io/README.md."""
+    """The metrics in the table of io/README.md."""
     return metrics_named("\n".join(re.findall(r"^\| (`trainerd_.*?) \|", (ROOT / "io" / "README.md").read_text(), re.M)))
 
 
@@ -52,7 +52,7 @@ class PrometheusTest(RunTest):
         self.assertEqual(MISSING, [], "there is no Prometheus here: deploy/install-deps.sh --tests installs it")
         self.discovery = self.root / "discovery"
         self.burn_energy()
-        # As it is deployed but for its times and the directory of targets.
+        # The deployed configuration, except for its intervals and the directory of targets.
         config = (FOLDER / "prometheus.yml").read_text()
         config = re.sub(r"(scrape_interval|evaluation_interval): \w+", r"\1: 250ms", config)
         config = re.sub(r"refresh_interval: \w+", "refresh_interval: 1s", config)
@@ -72,7 +72,7 @@ class PrometheusTest(RunTest):
         self.wait_until("Prometheus is ready", self.is_ready)
 
     def burn_energy(self):
-        """The kernel's counter of a CPU that takes 50 W or so."""
+        """Simulates the kernel's energy counter of a CPU that uses about 50 W."""
         self.powercap = self.root / "powercap"
         zone = self.powercap / "intel-rapl:0"
         zone.mkdir(parents=True)
@@ -121,7 +121,7 @@ class PrometheusTest(RunTest):
         return reply["data"]
 
     def query(self, expression):
-        """[(labels, value)] of an instant query."""
+        """Result of an instant query: [(labels, value)]."""
         return [(sample["metric"], float(sample["value"][1])) for sample in self.api("query", query=expression)["result"]]
 
     def up(self, run):
@@ -131,7 +131,7 @@ class PrometheusTest(RunTest):
         return [rule for group in self.api("rules")["groups"] for rule in group["rules"]]
 
     def alert(self, name, run):
-        """(state, labels and annotations) of an alert of a run; none: it is inactive."""
+        """State, labels and annotations of an alert of a run; None if it is inactive."""
         for alert in self.api("alerts")["alerts"]:
             if alert["labels"]["alertname"] == name and alert["labels"]["run"] == run:
                 return alert

@@ -1,4 +1,4 @@
-"""deploy/prometheus/ by promtool, and by a real Prometheus that finds, scrapes and loses real runs."""
+"""deploy/prometheus/ checked by promtool and by a real Prometheus that finds, scrapes and loses real runs."""
 
 import pathlib
 import sys
@@ -9,9 +9,9 @@ from prometheus_support import *
 from support import *
 
 ALERTS = (FOLDER / "rules" / "alerts.yml").read_text()
-# A CPU run has no GPU.
+# Metrics that a CPU run does not have.
 OF_GPUS = "trainerd_device_"
-# Of ranks that differ and of nodes that are lost, which a sound run of one node has none of.
+# Metrics of differing ranks and lost nodes, which a healthy run on one node does not have.
 OF_FAILURES = ("trainerd_corruptions_", "trainerd_nodes_lost_", "trainerd_straggler")
 
 
@@ -88,7 +88,7 @@ class RealPrometheus(PrometheusTest):
         for name in sorted({*records, *(n for n in used if not n.startswith((OF_GPUS, *OF_FAILURES)))}):
             labels = self.wait_until(f"{name} has samples", lambda: self.query(f'{name}{{run="{run}"}}'))[0][0]
             self.assertEqual(labels["job"], "trainerd", name)
-            # Energy is summed over the nodes of a run.
+            # Energy is summed over a run's nodes.
             self.assertEqual(labels.get("node"), None if name.startswith("trainerd:energy") else "0", name)
         [(_, watts)] = self.query(f'trainerd:energy_joules:rate5m{{run="{run}"}}')
         self.assertGreater(watts, 0)
@@ -105,7 +105,7 @@ class RealPrometheus(PrometheusTest):
         self.assertEqual((group["labels"]["run"], group["labels"]["node"]), ("first", "0"))
         self.every_query_answers("first")
         self.assertIsNone(self.alert("TrainerdRunDown", "first"))
-        # A worker that is killed: the run goes on, and Prometheus says so.
+        # A worker is killed: the run continues, and an alert fires.
         os.kill(self.children(process.pid)[-1], signal.SIGKILL)
         self.assertEqual(self.fires("TrainerdWorkersRestarted", "first")["labels"]["severity"], "warning")
         self.assertEqual(self.up("first"), [1])
@@ -113,7 +113,7 @@ class RealPrometheus(PrometheusTest):
         process.kill()
         process.wait()
         self.assertEqual(self.targets(), [target], "a killed run leaves its target")
-        # Another run on the same port answers for itself alone.
+        # Another run on the same port reports only itself.
         second = self.start(self.long_job("second"), "--set", f"metrics.listen={group['targets'][0]}")
         self.wait_until("the second run answers", lambda: self.up("second") == [1])
         self.assertEqual({json.loads(t.read_text())[0]["targets"][0] for t in self.targets()}, {group["targets"][0]})
@@ -126,7 +126,7 @@ class RealPrometheus(PrometheusTest):
         self.assertEqual(second.returncode, 143)
         self.assertEqual(self.targets(), [target], "a run that was stopped has no target any more")
 
-        # The run goes on: its new process takes the old one's target away.
+        # The run continues: its new process removes the old one's target.
         process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1")
         self.wait_until("the run answers again", lambda: self.up("first") == [1])
         self.assertEqual(len(self.targets()), 1)

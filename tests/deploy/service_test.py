@@ -1,4 +1,5 @@
-"""The systemd unit and the container file: by systemd's own judge where it is installed, and held against what they speak of."""
+"""The systemd unit and the container file: checked by systemd-analyze if it is installed, and against the files and options that
+they name."""
 
 import os
 import pathlib
@@ -55,7 +56,7 @@ class Unit(unittest.TestCase):
         stays = {self.codes[kind] for kind in ("spec", "capacity", "data", "checkpoint", "diverged")}
         self.assertEqual({int(code) for code in self.values["RestartPreventExitStatus"].split()}, stays)
         self.assertEqual(self.values["Restart"], "on-failure")
-        # The remaining kinds are tried again.
+        # The remaining kinds of errors are retried.
         self.assertEqual(set(self.codes) - {"comm", "device"}, {"spec", "capacity", "data", "checkpoint", "diverged"})
         self.assertEqual(self.values["SuccessExitStatus"], "143 130")
         self.assertIn("| 143, 130 | stopped by a signal, after saving", (ROOT / "core/run/README.md").read_text())
@@ -66,7 +67,7 @@ class Unit(unittest.TestCase):
         self.assertEqual(self.values["LimitMEMLOCK"], "infinity")
 
 
-# What is done under systemd: the page's commands, and a kill. Each line of the log is a word and what it is about.
+# Runs under systemd: the page's commands, and a kill. Each line of the log is a name and its value.
 INSIDE = """
 cd /files
 cp trainerd /usr/local/bin/ && cp trainerd@.service /etc/systemd/system/
@@ -151,12 +152,12 @@ class Systemd(unittest.TestCase):
         self.assertEqual({key: said[key] for key in ("user", "restarts", "stopped", "wrong")},
                          {"user": "trainerd", "restarts": "1", "stopped": "success inactive 1", "wrong": "2 0"}, text)
         self.assertGreater(int(said["followed"]), 0)
-        # Two nodes have trained, a spare has waited, and all were stopped.
+        # Two nodes trained, a spare waited, and all were stopped.
         self.assertEqual({name: said[name] for name in ("node0", "node1", "spare")}, dict.fromkeys(("node0", "node1", "spare"), "success inactive 0"), text)
 
 
 class Container(unittest.TestCase):
-    """No engine of containers is asked: the image is not built here."""
+    """Checks the text of the file: the image is not built here."""
 
     def setUp(self):
         self.steps = []

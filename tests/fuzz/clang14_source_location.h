@@ -1,6 +1,6 @@
-// Included before everything else in fuzz builds by clang 14: libstdc++ 12 leaves std::source_location out
-// there, for want of __builtin_source_location. The parts that this project uses, from the builtins that
-// clang 14 has.
+// Included before everything else in fuzz builds by clang 14, which lacks __builtin_source_location:
+// libstdc++ 12 then omits std::source_location. Defines the parts that this project uses with clang 14's
+// builtins.
 #pragma once
 
 #include <version>

@@ -6,8 +6,8 @@
 #include "core/model/identity.h"
 #include "kernels/base/error.h"
 
-// A config.json of any bytes: only a CheckpointError may come out; what is accepted is written in its family
-// and reads back as the same model.
+// A config.json of any bytes: only a CheckpointError may be thrown. An accepted model is written in its
+// family's form and reads back as the same model.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -5,8 +5,8 @@
 #include "io/checkpoint/checkpoint.h"
 #include "kernels/base/error.h"
 
-// A manifest of any bytes: only a CheckpointError may come out; what is accepted is written and read back to
-// the same text, and every slice lies inside its tensor and in a shard that exists.
+// A manifest of any bytes: only a CheckpointError may be thrown. An accepted manifest survives a round trip,
+// and every slice lies inside its tensor and in an existing shard.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   try {

@@ -5,8 +5,8 @@
 #include "kernels/base/socket.h"
 #include "parallel/comm/rendezvous/store_frames.h"
 
-// A message to the rendezvous of any bytes, and an endpoint of any text: what is read of them lies inside
-// them, and says the same when it is written again.
+// A rendezvous message of any bytes, and an endpoint of any text: parsed parts lie inside the input, and
+// parsed values survive a round trip.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   const std::string bytes(reinterpret_cast<const char*>(data), size);

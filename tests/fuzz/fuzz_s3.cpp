@@ -8,8 +8,8 @@
 #include "io/s3/xml.h"
 #include "kernels/base/error.h"
 
-// A reply of a store, or a file of profiles, of any bytes: what is read of it lies in it, and only a
-// SpecError may come out.
+// An S3 reply or a profile file of any bytes: parsed parts lie inside the input, and only a SpecError may be
+// thrown.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   const std::string text(reinterpret_cast<const char*>(data), size);

@@ -5,8 +5,8 @@
 #include "io/checkpoint/safetensors.h"
 #include "kernels/base/error.h"
 
-// A safetensors file of any bytes: only a CheckpointError may come out, and every tensor that is read lies
-// inside the file and has the bytes of its shape.
+// A safetensors file of any bytes: only a CheckpointError may be thrown, and every tensor lies inside the
+// file and has the bytes of its shape.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   try {

@@ -1,4 +1,4 @@
-// Any bytes at all are a job or a SpecError, and a job's resolved form reads back to the same job.
+// Any bytes give a job or a SpecError, and a job's resolved form reads back as the same job.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const base::SpecError&) {
     return 0;
   }
-  // What follows must not throw: an escaping exception is a finding.
+  // The code below must not throw: an escaping exception is a finding.
   if (!(core::spec::parse_job(core::spec::to_yaml(job), "resolved.yaml") == job)) std::abort();
   if (core::job::count_parameters(job.model).total <= 0 || job.microbatches() <= 0 ||
       job.tokens_per_step() <= 0)

@@ -14,7 +14,7 @@ namespace {
 
 using namespace trainerd;
 
-// What is taken encodes a text, and the ids lie in the vocabulary and become a text again.
+// An accepted tokenizer encodes a text to ids in the vocabulary and decodes them.
 void use(const io::Tokenizer& tokenizer, const std::string& file) {
   const std::string text =
       io::invalid_utf8(file) == std::string::npos ? file : "It's 12345  \n <|end|> x\xc3\xa9";
@@ -30,8 +30,8 @@ void use(const io::Tokenizer& tokenizer, const std::string& file) {
 
 }  // namespace
 
-// A tokenizer.json or a SentencePiece model of any bytes: only a JsonError or a SentencePieceError may come
-// out.
+// A tokenizer.json or a SentencePiece model of any bytes: only a JsonError or a SentencePieceError may be
+// thrown.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string file(reinterpret_cast<const char*>(data), size);
   try {

@@ -12,9 +12,8 @@
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
-// A token file of any bytes, which is also taken for a Megatron index: only a DataError may come out, and
-// every token that is read lies in the vocabulary. The first byte chooses format, vocabulary, sequence length
-// and the type that is stated.
+// A token file of any bytes, also read as a Megatron index: only a DataError may be thrown, and every token
+// lies in the vocabulary. The first byte chooses format, vocabulary, sequence length and the declared type.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace trainerd;
   if (size == 0) return 0;

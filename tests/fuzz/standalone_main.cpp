@@ -1,5 +1,5 @@
-// Runs a fuzz target without libFuzzer, so that every build tries it for a few seconds: each seed as it is,
-// then mutants. Every iteration depends on its own number only, so a failure is repeated by `--only N`.
+// Runs a fuzz target without libFuzzer, so that every build tests it for a few seconds: each seed unchanged,
+// then mutants. An iteration depends only on its number, so `--only N` repeats a failure.
 //
 //   fuzz_x ITERATIONS SEED_FILE_OR_DIRECTORY... [--only N] [--trace]
 #include <algorithm>
@@ -64,11 +64,11 @@ void mutate(Bytes& bytes, const std::vector<Bytes>& seeds, Random& random) {
     case 1:  // any byte
       bytes[first] = static_cast<std::uint8_t>(random.next());
       break;
-    case 2:  // a letter that some grammar cares about
+    case 2:  // a character of some grammar
       bytes[first] =
           static_cast<std::uint8_t>("{}[]:,\"'\\#&*!|>%@-?<~0123456789.eE+ \n\t\r"[random.below(39)]);
       break;
-    case 3:  // an integer at an edge, little end first
+    case 3:  // an integer at the limit of a type, little-endian
     {
       static constexpr std::array<std::uint64_t, 10> kEdges = {
           0, 1, 0x7f, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0xffffffff, 0x7fffffffffffffff, 0xffffffffffffffff};
@@ -78,10 +78,10 @@ void mutate(Bytes& bytes, const std::vector<Bytes>& seeds, Random& random) {
       for (std::size_t i = 0; i < width; ++i) bytes[first + i] = static_cast<std::uint8_t>(edge >> (8 * i));
       break;
     }
-    case 4:  // cut out
+    case 4:  // delete a piece
       bytes.erase(at(bytes, first), at(bytes, first + length));
       break;
-    case 5:  // cut off
+    case 5:  // truncate
       bytes.resize(first);
       break;
     case 6:  // repeat, sometimes many times
@@ -134,7 +134,7 @@ Bytes input(std::uint64_t iteration, const std::vector<Bytes>& seeds) {
 }
 
 bool run(std::uint64_t iteration, const std::vector<Bytes>& seeds) {
-  // A copy of the exact size on the heap: reading past its end is what sanitizers see.
+  // A heap copy of the exact size, so that sanitizers detect reads past its end.
   const Bytes bytes = input(iteration, seeds);
   try {
     LLVMFuzzerTestOneInput(bytes.data(), bytes.size());

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the committed reference files against other code than the one that made them.
+"""Checks the committed reference files against code other than their generator.
 
 1. Gradients by central differences of the float64 loss, on some elements of every parameter.
 2. Where the `transformers` package is installed: all twelve steps of Hugging Face's own Llama, GPT-2, Qwen3
@@ -48,7 +48,7 @@ def build_gpt_oss(c, shape):
 
     class Dense(LlamaMLP):
         def forward(self, x):
-            return super().forward(x), None  # where experts give their router's scores
+            return super().forward(x), None  # in place of the router's scores
 
     factor, length, quick, slow, whole = c.yarn
     scaling = {"rope_type": "yarn", "rope_theta": c.rope_theta, "factor": factor, "original_max_position_embeddings": length,
@@ -64,7 +64,7 @@ def build_gpt_oss(c, shape):
 
 
 def build_hugging_face(c, p):
-    """The Hugging Face model holding the values `p`, and a function from its gradients to ours."""
+    """The Hugging Face model with the values `p`, and a function that maps its gradients to our names."""
     import transformers
 
     common = dict(vocab_size=c.vocab, tie_word_embeddings=c.tied, attn_implementation="eager")
@@ -175,9 +175,9 @@ def main():
         except ModuleNotFoundError as missing:
             print(f"{c.name}: not compared with Hugging Face: {missing}")
             continue
-        # Hugging Face computes rotary angles, RMS norms and softmax in float32 even in a float64 model: 64
-        # roundings (2^-24) of leeway. With those three in float64 the gradients agree to 5e-8, the rounding
-        # of what is stored. clip_grad_norm_ divides by norm + 1e-6 where the reference divides by norm.
+        # Hugging Face computes rotary angles, RMS norms and softmax in float32 even in a float64 model: 64 roundings (2^-24) of
+        # tolerance. With those three in float64 the gradients agree to 5e-8, the rounding of the stored values. clip_grad_norm_
+        # divides by norm + 1e-6 where the reference divides by norm.
         failed |= worst["gradient"] > 64 * 2**-24 or max(worst["loss"], worst["norm"], worst["final"]) > 1e-5
         listed = ", ".join(f"{k} {v:.1e}" for k, v in worst.items())
         print(f"{c.name}: Hugging Face and torch.optim: {listed}")

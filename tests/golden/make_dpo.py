@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes dpo_llama.safetensors and dpo_smooth.safetensors beside this file: direct preference optimisation of
-the llama of make_golden.py, from its initial values, which are the reference too.
+"""Writes dpo_llama.safetensors and dpo_smooth.safetensors beside this file: direct preference optimisation of make_golden.py's
+llama. The initial values are also the reference model.
 
-The loss is the sigmoid loss of TRL's DPOTrainer written out. With --trl it is compared with TRL's own on the
-fixture's log-probabilities; the files are left alone then.
+The loss is the sigmoid loss of TRL's DPOTrainer, written out. --trl compares it with TRL's own on the fixture's log-probabilities
+and does not write files.
 """
 
 import inspect
@@ -18,12 +18,12 @@ from safetensors.torch import save_file
 
 from make_golden import BETAS, CLIP, CONFIGS, DECAY, EPS, STEPS, forward, initial_parameters, learning_rate
 
-PAIRS = 4  # of a step
+PAIRS = 4  # per step
 CASES = {"dpo_llama": {"beta": 0.5, "label_smoothing": 0.0}, "dpo_smooth": {"beta": 0.3, "label_smoothing": 0.1}}
 
 
 def make_pairs(c, seed):
-    """Per step and pair: a prompt's length and two answers behind it, as tokens with the prompt."""
+    """Per step and pair: the prompt's length, and two token sequences of prompt and answer."""
     generator = torch.Generator().manual_seed(seed)
 
     def number(low, high):
@@ -47,18 +47,19 @@ def make_pairs(c, seed):
 
 
 def answer_logps(c, p, prompt, tokens):
-    """Sum of the log-probabilities of the tokens behind the prompt."""
+    """Sum of the log-probabilities of the tokens after the prompt."""
     logps = forward(c, p, tokens[None, :-1])[0].log_softmax(-1)
     return logps.gather(-1, tokens[1:, None])[prompt - 1 :, 0].sum()
 
 
 def pair_logps(c, p, pairs):
-    """[pairs, 2]: of the chosen and of the rejected answer."""
+    """[pairs, 2]: log-probabilities of the chosen and the rejected answer."""
     return torch.stack([torch.stack([answer_logps(c, p, prompt, a) for a in answers]) for prompt, *answers in pairs])
 
 
 def dpo_loss(policy, reference, beta, label_smoothing):
-    """Per pair: of trl.trainer.dpo_trainer loss_type "sigmoid", with label smoothing (Mitchell's conservative DPO) as TRL 0.x had it."""
+    """Loss per pair as in trl.trainer.dpo_trainer with loss_type "sigmoid", with the label smoothing (Mitchell's conservative DPO)
+    of TRL 0.x."""
     logits = (policy[:, 0] - policy[:, 1]) - (reference[:, 0] - reference[:, 1])
     return -F.logsigmoid(beta * logits) * (1 - label_smoothing) - F.logsigmoid(-beta * logits) * label_smoothing
 
@@ -97,7 +98,8 @@ def train(c, steps, options):
 
 
 def packed(c, steps):
-    """Pairs as samples hold them: `tokens` [steps, pairs, seq + 1], and per pair the prompt, the chosen answer's end and the rejected one's."""
+    """Pairs in the form of samples: `tokens` [steps, pairs, seq + 1], and per pair the prompt, the chosen answer's end and the
+    rejected one's."""
     tokens = torch.zeros(STEPS, PAIRS, c.seq + 1, dtype=torch.int32)
     ends = torch.zeros(STEPS, PAIRS, 3, dtype=torch.int32)
     for t, pairs in enumerate(steps):
@@ -109,8 +111,8 @@ def packed(c, steps):
 
 
 def trl_loss(policy, reference, beta, label_smoothing):
-    """TRL's own, per pair: what its DPOTrainer executes for "sigmoid". TRL 1.16 has no label smoothing there; its "aot", which
-    sorts over the batch, is the smoothed loss of a batch of one pair."""
+    """TRL's own loss per pair: the code of its DPOTrainer for "sigmoid". TRL 1.16 has no label smoothing there; for a batch of one
+    pair its "aot" (which sorts over the batch) is the smoothed loss."""
     import textwrap
 
     import trl

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes the reference runs (those of CONFIGS, or those that are named) beside this file.
+"""Writes the reference runs (all of CONFIGS, or the named ones) beside this file.
 
-Each is a tiny transformer written out in plain float64 PyTorch and trained for twelve steps; README.md lists
-what a file holds. Eight such runs with bfloat16 parameters and activations give `loss_bf16`, that of the run
-which strays farthest: how far PyTorch's own bfloat16 strays is the yardstick for ours.
+Each is a tiny transformer in plain float64 PyTorch, trained for twelve steps; README.md lists a file's contents. `loss_bf16` is the
+loss of the one of eight runs with bfloat16 parameters and activations that deviates most: PyTorch's own deviation in bfloat16
+bounds ours.
 """
 
 import json
@@ -43,23 +43,23 @@ class Config:
     seq: int = 24
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
-    yarn: tuple = ()  # factor, first length, turns of quick pairs, of slow ones, whether the pairs between are whole ones
+    yarn: tuple = ()  # factor, original length, beta_fast, beta_slow, whether the bounds are rounded to whole pairs
     window: int = 0
-    pattern: tuple = ("full",)  # over and over
+    pattern: tuple = ("full",)  # repeated over the layers
     sliding_theta: float = 0.0
-    placement: str = "pre"  # of norms: pre | post | sandwich
-    less_one: bool = False  # norms multiply by one and the weight
-    span: str = "head"  # of qk_norm: head | all
-    scaled: bool = False  # embeddings by sqrt(hidden)
+    placement: str = "pre"  # norm placement: pre | post | sandwich
+    less_one: bool = False  # norms multiply by 1 + weight
+    span: str = "head"  # span of qk_norm: head | all
+    scaled: bool = False  # embeddings are multiplied by sqrt(hidden)
     embedding_scale: float = 1.0
-    residual_scale: float = 1.0  # of what attention and MLP add
+    residual_scale: float = 1.0  # factor of the outputs of attention and MLP
     logit_divisor: float = 1.0
-    score_scale: float = 0.0  # of scores; 0: one over the root
-    query_scalar: float = 0.0  # scores are divided by its root; 0: the head's size
-    softcap: float = 0.0  # of scores: they become softcap tanh(score / softcap)
+    score_scale: float = 0.0  # scale of scores; 0: 1 / sqrt(head size)
+    query_scalar: float = 0.0  # scores are divided by its square root; 0: the head size
+    softcap: float = 0.0  # scores become softcap tanh(score / softcap)
     logit_softcap: float = 0.0
-    sinks: bool = False  # a logit of each head beside those of the keys
-    rotary_fraction: float = 1.0  # of each head, its first elements
+    sinks: bool = False  # one more logit per head beside the keys' scores
+    rotary_fraction: float = 1.0  # rotated fraction of each head, its first elements
 
 
 CONFIGS = [
@@ -74,7 +74,7 @@ CONFIGS = [
     Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
            placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
     Config("sinks", 18, "rms", "rope", "swiglu", kv_heads=2, ffn=48, window=7, pattern=("sliding", "full"), sinks=True, rotary_fraction=0.5),
-    # The attention of gpt-oss, whose experts are not here.
+    # The attention of gpt-oss, without its experts.
     Config("gpt_oss", 20, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, yarn=(4.0, 12, 2.0, 0.5, False), window=7,
            pattern=("sliding", "full"), sinks=True),
     Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
@@ -83,7 +83,7 @@ CONFIGS = [
 
 
 def parameter_shapes(c):
-    """Names and shapes in the order in which the values are drawn."""
+    """Names and shapes, in the order of drawing values."""
     d, h, k, e, f = c.hidden, c.heads, c.kv_heads, c.head_dim, c.ffn
     shapes = {"embed.weight": (c.vocab, d)}
     if c.positions == "learned":
@@ -128,7 +128,7 @@ def parameter_shapes(c):
 
 
 def initial_parameters(c):
-    """float32 values; nothing starts at exactly 0 or 1, so that no term of a gradient vanishes by chance."""
+    """float32 values; no value is exactly 0 or 1, so that no term of a gradient vanishes."""
     generator = torch.Generator().manual_seed(c.seed)
     values = {}
     for name, shape in parameter_shapes(c).items():
@@ -146,7 +146,7 @@ def initial_parameters(c):
 
 
 def make_tokens(c):
-    """int32 [STEPS, BATCH, seq + 1], Zipf-like with repeated pairs, so that there is something to learn."""
+    """int32 [STEPS, BATCH, seq + 1], Zipf-like with repeated pairs, so that the loss can fall."""
     generator = torch.Generator().manual_seed(1000 + c.seed)
     weights = 1.0 / (1.0 + torch.arange(c.vocab, dtype=torch.float64))
     shape = (STEPS, BATCH, c.seq + 1)
@@ -160,7 +160,7 @@ def make_tokens(c):
 
 
 def widen(x):
-    """The type of norms, softmax and the loss: at least float32, as in PyTorch's own kernels."""
+    """Converts to the dtype of norms, softmax and loss: at least float32, as in PyTorch's kernels."""
     return x.float() if x.dtype == torch.bfloat16 else x
 
 
@@ -177,7 +177,7 @@ def layer_norm(x, weight, bias, eps):
 
 
 def rope(x_BHSE, theta, yarn=()):
-    """Rotates the pairs (i, i + E/2) by position * theta^(-2i/E), which YaRN scales (Peng et al., arXiv 2309.00071)."""
+    """Rotates the pairs (i, i + E/2) by position * theta^(-2i/E), optionally scaled by YaRN (Peng et al., arXiv 2309.00071)."""
     s, e = x_BHSE.shape[-2:]
     frequency = theta ** (-torch.arange(0, e, 2, dtype=torch.float64) / e)
     scale = 1.0
@@ -279,14 +279,14 @@ def batch_loss(c, p, tokens):
 
 
 def learning_rate(t):
-    """For step t counted from 1."""
+    """Learning rate of step t, counted from 1."""
     if t <= WARMUP:
         return PEAK_LR * t / WARMUP
     return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP)))
 
 
 def train(c, initial, tokens, master_dtype, compute_dtype):
-    """AdamW on masters of `master_dtype`; parameters and activations are of `compute_dtype`."""
+    """AdamW on master weights in `master_dtype`, with parameters and activations in `compute_dtype`."""
     master = {n: v.to(master_dtype).clone().requires_grad_() for n, v in initial.items()}
     m = {n: torch.zeros_like(v) for n, v in master.items()}
     v = {n: torch.zeros_like(v) for n, v in master.items()}
@@ -313,13 +313,14 @@ def train(c, initial, tokens, master_dtype, compute_dtype):
 
 
 def near(initial, run):
-    """Weights that differ by less than bfloat16 can tell: another draw of its roundings. The first run has those of the file."""
+    """Weights that differ by less than bfloat16 resolves: another sample of its rounding. Run 0 has the weights of the file."""
     generator = torch.Generator().manual_seed(run)
     return {n: w * (1 + (1e-6 * torch.randn(w.shape, generator=generator) if run else 0)) for n, w in initial.items()}
 
 
 def farthest(losses, runs):
-    """How far one run strays is chance: by a factor of three between draws. The farthest of several says what bfloat16 does."""
+    """The run with the largest deviation. Deviations vary by a factor of three between samples, so the largest of several is
+    used."""
     return max(runs, key=lambda run: max(abs(a - b) for a, b in zip(losses, run)))
 
 
@@ -338,7 +339,7 @@ def main():
         series_of = {"loss": losses, "grad_norm": norms, "lr": rates, "loss_bf16": losses_bf16}
         for name, series in series_of.items():
             tensors[name] = torch.tensor(series, dtype=torch.float64)
-        # One metadata key: the writer does not keep the order of several, and the file is to be reproducible.
+        # One metadata key only: the writer does not keep the order of several, and the file must be reproducible.
         path = here / f"{c.name}.safetensors"
         save_file(tensors, path, metadata={"config": json.dumps(asdict(c) | {"torch": torch.__version__})})
         path.chmod(0o644)

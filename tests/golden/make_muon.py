@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes the reference runs muon_llama.safetensors and muon_qwen.safetensors beside this file.
 
-The transformers of make_golden.py from the same initial values, trained for twenty steps by Muon in float32:
-README.md lists what a file holds. torch.optim.Muon iterates in bfloat16; this one does so in float32.
+The transformers of make_golden.py from the same initial values, trained for twenty steps by Muon in float32: README.md lists a
+file's contents. torch.optim.Muon iterates in bfloat16, this code in float32.
 """
 
 import json
@@ -21,14 +21,14 @@ MATRICES = ("qkv.weight", "attn_out.weight", "gate_up.weight", "up.weight", "dow
 
 
 def learning_rate(t):
-    """Of the matrices, for step t counted from 1."""
+    """Learning rate of the matrices in step t, counted from 1."""
     if t <= WARMUP:
         return LR * t / WARMUP
     return MIN_LR + (LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP)))
 
 
 def orthogonalised(g):
-    """Near U V^T of g = U S V^T."""
+    """Approximates U V^T for g = U S V^T."""
     a, b, c = COEFFICIENTS
     x = g.T if g.shape[0] > g.shape[1] else g
     x = x / (x.norm() + EPS)
@@ -39,14 +39,14 @@ def orthogonalised(g):
 
 
 def whole_matrices(c, name):
-    """Rows of the matrices that a tensor is made of."""
+    """Rows of the matrices in a merged tensor."""
     if name.endswith("qkv.weight"):
         return [c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim]
     return [c.ffn, c.ffn] if name.endswith("gate_up.weight") else None
 
 
 def make_tokens(c):
-    """int32 [STEPS, BATCH, seq + 1], as make_golden's but for the number of steps."""
+    """int32 [STEPS, BATCH, seq + 1], as in make_golden, except for the number of steps."""
     before, golden.STEPS = golden.STEPS, STEPS
     tokens = golden.make_tokens(c)
     golden.STEPS = before
@@ -99,7 +99,7 @@ def main():
         path = here / f"muon_{c.name}.safetensors"
         save_file(tensors, path, metadata={"config": json.dumps(asdict(c) | {"torch": torch.__version__})})
         path.chmod(0o644)
-        # How far float64 goes from it in the same steps: what rounding alone makes of the iteration.
+        # Difference to float64 in the same steps: the effect of rounding on the iteration.
         exact = train(c, {n: w.double() for n, w in golden.initial_parameters(c).items()}, tokens)[1]
         strays = max(abs(a - b) / b for a, b in zip(losses, exact))
         print(f"{c.name}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, grad norm {min(norms):.3f}..{max(norms):.3f}, "

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes rope.txt beside this file: inverse frequencies and attention factors of transformers' modeling_rope_utils.
+"""Writes rope.txt beside this file: inverse frequencies and attention factors from transformers' modeling_rope_utils.
 
-A line is: kind, head size, theta, factor, original length, three or four numbers of the kind, `|`, the attention factor, the frequencies.
-transformers computes in float32; here its functions run with float64 in place of it, so that a difference of formulas is seen and not
+A line is: kind, head size, theta, factor, original length, three or four numbers of the kind, `|`, the attention factor, the
+frequencies. transformers computes in float32. Here its functions run in float64, so that differences show formulas and not
 rounding.
 """
 

@@ -1,4 +1,4 @@
-"""Where the programs are, and how one of them is run: with a time limit, watched, its results written as they come."""
+"""Paths of the programs, and how to run one: with a time limit, monitored, and with results written at once."""
 
 import json
 import os
@@ -15,14 +15,14 @@ import time
 
 HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parent
-# So that a phase ends by itself where a command may take ten minutes.
+# A phase must end by itself on machines that limit a command to ten minutes.
 PHASE_SECONDS = 570
-# A phase's last seconds are for stopping what runs and for the table.
+# Reserved at the end of a phase for stopping programs and for the table.
 RESERVE_SECONDS = 25
 
 
 class Places:
-    """Where the programs are: in a package, tests/ has its binaries beside it; in a source tree, the build folder has them."""
+    """Paths of the programs. In a package the binaries are beside tests/, in a source tree in the build folder."""
 
     def __init__(self, build=None):
         root = TESTS.parent
@@ -40,14 +40,14 @@ class Places:
         return self.binaries / name
 
     def libraries(self):
-        """LD_LIBRARY_PATH of our programs."""
+        """LD_LIBRARY_PATH for our programs."""
         found = subprocess.run([self.share / "deploy" / "cuda-libraries.sh"], capture_output=True, text=True)
         if found.returncode != 0:
             print(found.stderr, file=sys.stderr, end="")
         return ":".join(p for p in (found.stdout.strip(), os.environ.get("LD_LIBRARY_PATH", "")) if p)
 
     def build(self):
-        """Version, commit and architectures, as the package says or git does."""
+        """Version, commit and architectures, from the package or from git."""
         known = self.share / "BUILD"
         if known.exists():
             return dict(line.split(": ", 1) for line in known.read_text().splitlines())
@@ -57,7 +57,7 @@ class Places:
 
 
 class Watch(threading.Thread):
-    """Clocks, power, memory and temperature during a step, by nvidia-smi where it is there."""
+    """Clocks, power, memory and temperature during a step, from nvidia-smi if it exists."""
 
     QUERY = ("clocks.sm", "power.draw", "memory.used", "temperature.gpu")
 
@@ -74,7 +74,7 @@ class Watch(threading.Thread):
             try:
                 self.samples.append([float(x) for x in line.split(",")])
             except ValueError:
-                continue  # "[N/A]": this sample is not whole
+                continue  # "[N/A]": this sample is incomplete
 
     def summary(self):
         if self.process is None:
@@ -89,16 +89,16 @@ class Watch(threading.Thread):
 
 
 class Run:
-    """The results of all phases, and the clock of one."""
+    """The results of all phases, and the clock of the current one."""
 
     def __init__(self, out, places, only=None):
-        """`only`: a pattern; steps whose names it does not match are left out."""
+        """`only`: a pattern. Steps whose names do not match are left out."""
         self.out, self.places, self.only = out, places, only
         out.mkdir(parents=True, exist_ok=True)
         self.results = open(out / "results.jsonl", "a", encoding="utf-8")
         self.log = open(out / "log.txt", "a", encoding="utf-8")
         self.records, self.phase, self.end = [], "", 0.0
-        self.begun = time.monotonic()  # of the phase; what is done before the first one counts as its
+        self.begun = time.monotonic()  # start of the phase; time before the first phase counts for it
         self.libraries = places.libraries()
 
     def begin(self, phase, seconds=PHASE_SECONDS):
@@ -175,7 +175,7 @@ class Run:
 
 
 def json_lines(output):
-    """The whole ones: a program that was stopped may leave half of one."""
+    """Complete JSON lines: a stopped program may leave an incomplete one."""
     found = []
     for line in output.splitlines():
         if line.startswith("{"):
@@ -187,7 +187,7 @@ def json_lines(output):
 
 
 def run_limited(command, limit, env):
-    """Output (both streams) and outcome. What runs longer is ended with everything it started."""
+    """Output (both streams) and outcome. A command over its limit is killed with its child processes."""
     with tempfile.TemporaryFile("w+", errors="replace") as out:
         try:
             process = subprocess.Popen([str(c) for c in command], stdout=out, stderr=subprocess.STDOUT, env=env, start_new_session=True)

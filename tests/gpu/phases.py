@@ -1,4 +1,4 @@
-"""The phases of run.py: what is run, in which order, and how it is judged. Each ends within its time and leaves its records."""
+"""The phases of run.py: steps, their order, and how results are judged. Each phase ends within its time and leaves its records."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ steps: 1000
 data: {{format: synthetic}}
 """
 CURVE_STEPS = 20
-# Against PyTorch, on the same device.
+# Comparison with PyTorch on the same device.
 LONG_CURVE_STEPS = 100
 AUTOTUNE = "max-autotune-no-cudagraphs"
 MASTER = "precision={compute: bf16, grads: bf16}"
@@ -64,7 +64,7 @@ def train(run, job, *overrides, limit=150, steps=(), tuning=()):
 
 
 def pytorch(run, job, mode, *flags, overrides=(), limit=240):
-    """PyTorch's, of the same job."""
+    """PyTorch's training step of the same job, timed."""
     file = job_file(job)
     name = " ".join(["PyTorch", file.stem, mode, *flags, *overrides])
     if not run.wants(name):
@@ -83,7 +83,7 @@ def losses_of(record):
 
 
 def compare_losses(run, job, ours, theirs, whose="ours and PyTorch's"):
-    """The first losses come from the same weights and tokens: they differ by rounding alone, less than one rounding to bf16 would."""
+    """The first losses come from the same weights and tokens, so they differ by less than one rounding to bf16."""
     a, b = losses_of(ours), losses_of(theirs)
     if not a or not b:
         return
@@ -93,7 +93,7 @@ def compare_losses(run, job, ours, theirs, whose="ours and PyTorch's"):
 
 
 def check_path(run, record):
-    """A rate counts only when losses are finite and attention and GEMMs ran in the library's kernels on bf16."""
+    """A rate counts only if losses are finite and attention and GEMMs ran in the library's bf16 kernels."""
     result = record.get("result")
     if not result:
         return
@@ -103,7 +103,8 @@ def check_path(run, record):
 
 
 def against(run, job, smaller, limit, again=True):
-    """Ours, theirs, and ours `again`. `smaller`: overrides for a PyTorch whose memory is not enough. Returns those that it needed."""
+    """Runs ours, PyTorch's, and ours `again`. `smaller`: overrides to try if PyTorch runs out of memory. Returns the overrides that
+    it needed."""
     ours = train(run, job)
     check_path(run, ours)
     if not has_torch(python()):
@@ -120,7 +121,7 @@ def against(run, job, smaller, limit, again=True):
     return fits
 
 
-# ---- Contact: does it run at all, on which path, and what does each operator take ----
+# ---- Contact: does it run at all, on which path, and the time of each operator ----
 
 def contact(run):
     versions(run)
@@ -134,7 +135,7 @@ def contact(run):
 
 
 def versions(run):
-    """What is there; a library of the plugin's that the loader does not find ends in a failure that names it."""
+    """Installed versions. A library of the plugin that the loader does not find is a failure that names it."""
     run.step("trainerd --version", [run.places.trainerd, "--version"], 30)
     plugin = run.places.plugin
     if plugin.exists():
@@ -156,7 +157,7 @@ def tiny(run):
 
 
 def graphs(run):
-    """A job so small that its calls take longest, with graphs and call by call: the same losses to the bit, and how much faster."""
+    """A small job dominated by launch overhead, with graphs and call by call: same bits of losses, and the speed-up."""
     steps = ("--warmup", "10", "--steps", "50")
     on, off = (train(run, "tiny", "device=cuda", f"cuda_graphs={choice}", limit=60, steps=steps) for choice in ("auto", "off"))
     if not losses_of(on) or not losses_of(off):
@@ -172,7 +173,7 @@ def graphs(run):
 
 
 def ledger(run, job, *overrides, limit=120):
-    """Every operator of a step: calls, time, bytes, FLOPs and floor, by class."""
+    """Every operator of a step by class: calls, time, bytes, FLOPs and floor."""
     command = with_overrides([run.ours("train_bench"), job_file(job), "--ledger"], overrides)
     record, output = run.step(f"operator ledger of {job}", command, limit, watch=True, lines=True)
     if record["outcome"] == "passed" and '"ledger total"' not in output:
@@ -180,7 +181,8 @@ def ledger(run, job, *overrides, limit=120):
 
 
 def tests_by_tags(run, seconds):
-    """test_cuda, a run for each tag: what hangs or breaks the device takes no other's results along. Names are printed as tests end."""
+    """Runs test_cuda once per tag, so that a hang or a broken device does not lose other results. Names are printed as tests
+    end."""
     program = run.ours("test_cuda")
     env = dict(os.environ, LD_LIBRARY_PATH=run.libraries)
     listed = run_limited([program, "--list-tags"], 60, env)[0]
@@ -213,8 +215,9 @@ def apart(a, b):
 
 
 def judge_curves(cpu_fp32, others, cpu_bf16, cuda_fp32, cuda_bf16):
-    """(what, difference, bound) of each precision. In fp32 the bound is four times the most that other orders of sums (`others`) change on
-    the CPU, as layouts are held to (tests/core/train/layouts_test.cpp); in bf16 twice what bf16 itself changes there: both stray from fp32."""
+    """(what, difference, bound) of each precision. In fp32 the bound is four times the largest change by other orders of sums
+    (`others`) on the CPU, as for layouts (tests/core/train/layouts_test.cpp). In bf16 it is twice the change by bf16 on the CPU,
+    since both deviate from fp32."""
     return [("fp32", apart(cpu_fp32, cuda_fp32), 4 * max(apart(cpu_fp32, other) for other in others)),
             ("bf16", apart(cpu_bf16, cuda_bf16), 2 * apart(cpu_fp32, cpu_bf16))]
 
@@ -232,10 +235,10 @@ def curves(run):
                    last_loss=narrow[-1][-1])
 
 
-# ---- Tuning: benchmark A by the choices that a job has, beside PyTorch ----
+# ---- Tuning: benchmark A with each tuning option of a job, beside PyTorch ----
 
 WORKSPACE, CHUNK = ("--gemm-workspace", "256"), ("--head-chunk", "8192")
-# (options of train_bench, overrides of the job) beside the job as it is: one choice at a time, then all.
+# (options of train_bench, overrides of the job), compared with the unchanged job: one option at a time, then all.
 TUNING = (((), ("gemm_algorithms=timed",)), (WORKSPACE, ()), (CHUNK, ()), ((), ("attention=fast",)),
           ((*WORKSPACE, *CHUNK), ("gemm_algorithms=timed",)))
 
@@ -255,7 +258,7 @@ def tuning(run):
         run.step(f"rates of operators, {job}", [run.ours("operators_bench"), job_file(job)], 90, watch=True, lines=True)
 
 
-# ---- The record: what is reported ----
+# ---- The record: the reported figures ----
 
 def record(run):
     fits = against(run, "a", ("batch.micro=16",), 150)
@@ -270,7 +273,7 @@ def record(run):
 
 
 def variants(run):
-    """Beside the record: fast attention in both programs, and the optimizer's state in fp32."""
+    """In addition to the record: fast attention in both programs, and optimizer state in fp32."""
     torch = has_torch(python())
     train(run, "a", "attention=fast")
     if torch:
@@ -282,7 +285,8 @@ def variants(run):
 
 
 def curve_against_pytorch(run):
-    """As bench/gpu/parity_test.py on the CPU: bf16 takes both from fp32's losses, so they are no further apart than twice that."""
+    """Like bench/gpu/parity_test.py on the CPU: both deviate from fp32's losses by bf16 rounding, so they differ by at most twice
+    that."""
     if not has_torch(python()):
         return skip_torch(run, "losses beside PyTorch's")
     steps = ("--warmup", "0", "--steps", str(LONG_CURVE_STEPS))
@@ -301,7 +305,7 @@ def curve_against_pytorch(run):
 
 
 def quickstart(run):
-    """The quickstart job on the GPU, reading the standard library of this Python in place of C++'s."""
+    """The quickstart job on the GPU, with this Python's standard library as data in place of C++'s."""
     library = pathlib.Path(os.__file__).parent
     with tempfile.TemporaryDirectory() as folder:
         overrides = ("device=cuda", "parallel.dp=1", "threads=0", f"output={folder}/run", "steps=200", f"data.train=['{library}/*.py']",
@@ -315,13 +319,13 @@ def quickstart(run):
         if not steps:
             return run.record(step="quickstart on CUDA: what it learned", outcome="failed: it left no steps.jsonl")
         first, last = steps[0]["loss"], steps[-1]["loss"]
-        # Bytes of text at random cost ln 256 = 5.5; their frequencies alone bring that to about 3.2.
+        # Random bytes have a loss of ln 256 = 5.5; learning byte frequencies alone gives about 3.2.
         outcome = "passed" if len(steps) == 200 and last < 3.0 else f"failed: {len(steps)} steps, loss {first:.2f} to {last:.2f}"
         return run.record(step="quickstart on CUDA: what it learned", outcome=outcome, first_loss=first, last_loss=last,
                           tokens_per_second=steps[-1]["tokens_per_second"], mfu=steps[-1].get("mfu"))
 
 
-# Several ranks on one GPU: programs that are for a GPU as a whole, and those of which some tests carry a tag.
+# Several ranks on one GPU: programs that need a GPU for all tests, and programs with a tag for some.
 RANKS_TESTS = (("test_cuda_comm", ()), ("test_core", ("[gpu]",)))
 
 
@@ -350,7 +354,8 @@ def find_sanitizer():
 
 
 def sanitizer(run):
-    """What it finds is in the records and fails nothing: it does not work on every machine, and slows a kernel a hundredfold."""
+    """compute-sanitizer. Its findings are recorded but fail nothing: it does not work on every machine and slows kernels by a
+    factor of 100."""
     program = find_sanitizer()
     if program is None:
         return run.record(step="compute-sanitizer", outcome="skipped: it is not installed here")
@@ -360,6 +365,6 @@ def sanitizer(run):
     return None
 
 
-# In the order of a whole run; `variants` is run where it is asked for.
+# In the order of a full run; `variants` runs only on request.
 PHASES = {"contact": contact, "tuning": tuning, "record": record, "variants": variants}
 EVERY = ("contact", "tuning", "record")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The work of run.sh: phases of steps, each with a time limit, results written as they come."""
+"""Implements run.sh: phases of steps, each with a time limit; results are written at once."""
 
 import argparse
 import datetime
@@ -22,7 +22,7 @@ def chosen_phases(asked):
 
 
 def machine(run):
-    """What the results were measured on."""
+    """Records the machine of the results."""
     facts = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"), **run.places.build()}
     if shutil.which("nvidia-smi"):
         asked = subprocess.run(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,power.limit,clocks.max.sm", "--format=csv,noheader", "--id=0"],
@@ -51,14 +51,14 @@ def main():
         run.record(outcome="no GPU", detail=seen.strip(), machine=facts)
         run.note(seen.strip())
         return 0
-    # Catch's lists end with how many they are.
+    # Catch's lists end with their number of entries.
     if outcome.startswith("timed out") or not seen.strip():
         sys.exit(f"run.py: test_cuda cannot list its tests: {outcome}\n{seen}")
     run.record(machine=facts)
     for phase in phases:
         run.begin(phase)
         PHASES[phase](run)
-        # After each phase: what a limit of the caller's cuts off is the next one's.
+        # Written after each phase, since the caller's time limit may end a later one.
         text = table.markdown(run.records)
         (args.out / "table.md").write_text(text)
     print(text)

@@ -1,4 +1,4 @@
-"""run.py and its tables, by stand-ins for the programs it runs, and by the real ones where there is no GPU."""
+"""run.py and its tables, with stand-ins for the programs, and with the real ones on the CPU."""
 
 import json
 import os
@@ -90,7 +90,7 @@ class Limits(Folder):
         record, _ = one.step("cut", ["sleep", "60"], 60)
         self.assertTrue(record["outcome"].startswith("timed out"))
         self.assertEqual(len(one.failed()), 1)
-        # On the disk already.
+        # The records are already on the disk.
         self.assertEqual([json.loads(x)["step"] for x in (self.root / "results.jsonl").read_text().splitlines()], ["late", "cut"])
 
 
@@ -240,7 +240,7 @@ class Script(Folder):
 
 
 class Programs(Script):
-    """The whole script with programs that say what real ones have said."""
+    """The whole script with programs that repeat real outputs."""
 
     TEST_CUDA = """case "$*" in
   --list-tags) echo '    2  [.print]'; echo '    2  [gemm]'; echo '    1  [norm]' ;;
@@ -268,7 +268,7 @@ esac
                   "ours tiny device=cuda cuda_graphs=auto", "ours tiny device=cuda cuda_graphs=off", "tiny: CUDA graphs and call by call",
                   "ours a", "ours a: losses and kernels", "operator ledger of a", "test_cuda [gemm]: 2 tests"]
         self.assertEqual([step for step in steps if step in wanted], wanted)
-        # What the tags before have run is run once, and what has no tag is run.
+        # Tests of several tags run only once, and tests without a tag run too.
         self.assertEqual([step for step in steps if step.startswith("test_cuda")][1:], ["test_cuda without a tag: 1 tests"])
         self.assertEqual(steps["20 losses, CUDA and CPU, fp32"], "passed")
         [graphs] = [r for r in records if r.get("step") == "tiny: CUDA graphs and call by call"]
@@ -303,7 +303,7 @@ esac
         self.assertEqual(steps["test_core: several ranks on one GPU"], "found 1 tests")
         self.assertEqual(steps["test_core [gpu]"], "passed")
         self.assertTrue(steps["test_cuda_comm: several ranks on one GPU"].startswith("skipped"))
-        # The stand-in for trainerd leaves no steps behind: the one failure.
+        # The stand-in for trainerd writes no steps: the only failure.
         self.assertEqual([r["step"] for r in records if r.get("outcome", "").startswith("failed") and r.get("ours", True)],
                          ["quickstart on CUDA: what it learned"])
         self.assertEqual(done.returncode, 1)
@@ -382,16 +382,16 @@ esac
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
 class OnTheCpu(Script):
-    """The programs that measure, run for real in the CPU world."""
+    """The real measuring programs in the CPU world."""
 
     def test_contact_with_the_real_programs_on_the_cpu(self):
-        # What is asked of a GPU is asked of the CPU, of the tiny job in place of A, of the CPU's operator tests with two of their tags.
+        # The CPU replaces the GPU, the tiny job replaces A, and two tags of the CPU's operator tests replace test_cuda.
         real = pathlib.Path(BUILD)
         self.program("trainerd", f"exec {real}/trainerd \"$@\"\n")
         self.program("operators_bench", "exit 1\n")
         self.program("python", "exit 1\n")
         self.program("device_bench", f"exec {real}/device_bench --device cpu --seconds 0.2 --size 256\n")
-        # A CPU has no graphs: with `auto` one is said to be there.
+        # A CPU has no graphs: the stand-in reports one with `auto`.
         self.program("train_bench", f"""set -o pipefail
 graphs=0; case "$*" in *cuda_graphs=auto*) graphs=1 ;; esac
 {real}/train_bench "${{@/%\\/a.yaml//tiny.yaml}}" --set device=cpu | sed "s/\\"graphs\\":0,/\\"graphs\\":$graphs,/"
@@ -435,12 +435,12 @@ esac
         calls = {}
         for r in rows:
             calls[r["op"]] = calls.get(r["op"], 0) + r["calls"]
-        # Two layers, four microbatches; the head is one more product of each kind, the MLP's gate and up are a fused one.
+        # Two layers, four microbatches; the head is one more product of each kind; the MLP's gate and up are one fused product.
         self.assertEqual([calls[op] for op in ("attention_forward", "attention_backward", "embedding_forward")], [8, 8, 4])
         self.assertEqual(calls["linear_fprop"], 4 * (2 * 3 + 1))
         self.assertEqual(calls["linear_swiglu"], 8)
-        # Six FLOPs for each parameter of a product and token, and four for each pair of attention and channel, of which the causal mask leaves
-        # half: by the job's sizes alone.
+        # Computed from the job's sizes: six FLOPs per matmul parameter and token, and four per attention pair and channel, of which
+        # the causal mask leaves half.
         hidden, ffn, vocab, length, kv, layers = 64, 176, 512, 32, 32, 2
         products = layers * (hidden * (hidden + 2 * kv) + hidden * hidden + 3 * hidden * ffn) + vocab * hidden
         tokens = 8 * length

@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Tables of what run.py recorded. usage: table.py results.jsonl"""
+"""Tables of run.py's records. usage: table.py results.jsonl"""
 
 import json
 import sys
 from statistics import median
 
-# Tokens of the optimizer step that rates are reported for, whatever number of microbatches was run.
+# Rates are reported for an optimizer step of this many tokens, whatever number of microbatches was run.
 STEP_TOKENS = 524288
 
 
 def rows(header, lines):
-    """A Markdown table; numbers to the right."""
+    """A Markdown table with numbers aligned right."""
     marks = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in [header, marks, *lines]) + "\n"
 
 
 def equivalent(result):
-    """Tokens/s of a step of STEP_TOKENS: as many microbatches as that takes, and one update."""
+    """Tokens/s of a step of STEP_TOKENS tokens: the microbatches that it needs, and one update."""
     step, update = median(result["step_seconds"]), median(result["optimizer_seconds"])
     tokens = result["micro"] * result["seq_len"]
     microbatch = (step - update) / result["microbatches"]
@@ -24,7 +24,7 @@ def equivalent(result):
 
 
 def tuning_of(result):
-    """What a run of ours chose in place of what a job has by itself."""
+    """Options of our run that differ from a job's defaults."""
     text = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
     if (workspace := result.get("gemm_workspace_bytes", 2**25)) != 2**25:
         text += f", workspace {workspace // 2**20} MiB"
@@ -38,7 +38,7 @@ def trainings(records):
 
 
 def training_table(records):
-    facts = {}  # of a job: what only our program knows
+    facts = {}  # by job: facts that only our program reports
     for r in trainings(records):
         if r["result"].get("peak_flops"):
             facts[r["result"]["job"]] = (r["result"]["flops_per_token"], r["result"]["peak_flops"])
@@ -60,7 +60,7 @@ def training_table(records):
 
 
 def misnamed(records):
-    """Why rows of ours in bf16 are not what they say: they ran by our own attention, or widened GEMMs, and name a library."""
+    """Reasons why our bf16 rows are wrong: they name a library but ran our own attention or widened GEMMs."""
     found = []
     for r in trainings(records):
         result = r["result"]
@@ -73,7 +73,7 @@ def misnamed(records):
 
 
 def ratios(records):
-    """Ours over PyTorch's best, for each job, kind of attention and state."""
+    """Our rate over PyTorch's best, per job, kind of attention and state."""
     best = {}
     for r in trainings(records):
         result = r["result"]
@@ -81,7 +81,7 @@ def ratios(records):
         if tuning_of(result):
             continue  # opt-in: beside the ratio, not in it
         if r["phase"] == "contact":
-            continue  # its first steps are not warm
+            continue  # its first steps are not warmed up
         side = "ours" if result["impl"] == "trainerd" else "theirs"
         best.setdefault(key, {"ours": [], "theirs": []})[side].append((equivalent(result)[0], result["impl"]))
     lines = []
@@ -117,7 +117,7 @@ def operator_tables(records):
 
 
 def ledger_tables(records):
-    """Operators of one step by class, the longest first: what they took, what they reached, and what bytes and FLOPs take at least."""
+    """Operators of one step by class, longest first: time, rate reached, and lower bound by bytes and FLOPs."""
     text = ""
     totals = {r["job"]: r for r in records if r.get("kind") == "ledger total"}
     for job, total in totals.items():
@@ -125,7 +125,7 @@ def ledger_tables(records):
         for r in records:
             if r.get("kind") != "ledger" or r["job"] != job:
                 continue
-            seconds = max(r["seconds"], 1e-9)  # of a clock's tick
+            seconds = max(r["seconds"], 1e-9)  # at least a clock tick
             rate = f"{r['bytes'] / seconds / 1e9:,.0f} GB/s" if r["class"] == "memory" else f"{r['flops'] / seconds / 1e12:,.1f} TFLOP/s"
             lines.append([r["op"], r["shape"], r["calls"], f"{1e3 * seconds:.2f}", f"{100 * seconds / total['step_seconds']:.1f}%", rate,
                           f"{1e3 * r['floor_seconds']:.2f}", f"{100 * r['floor_seconds'] / seconds:.0f}%"])
@@ -137,7 +137,7 @@ def ledger_tables(records):
 
 
 def device_lines(records):
-    """What device_bench measured."""
+    """The results of device_bench."""
     text = ""
     for r in records:
         if r.get("kind") == "device":
@@ -156,7 +156,7 @@ def device_lines(records):
 
 
 def gemm_means(records):
-    """TFLOP/s over all GEMMs of a job by role, each counted once: by the library's first algorithm, and by the quickest."""
+    """TFLOP/s over all GEMMs of a job by role, each counted once: with the library's first algorithm and with the fastest."""
     sums = {}
     for r in records:
         if "floor_seconds" in r and r["kind"] in ("gemm", "timed gemm"):

@@ -9,7 +9,7 @@
 
 namespace trainerd::test {
 
-/// One shard's safetensors file in memory with the boxes it holds, filled with values that a function gives.
+/// One shard: its safetensors file in memory and the boxes in it, filled by a function.
 struct Shard {
   std::vector<std::byte> bytes;
   std::vector<io::TensorSlice> slices;
@@ -50,7 +50,7 @@ inline io::TensorSlice slice(const std::string& name, std::vector<std::int64_t> 
   return {name, kernels::DType::f32, std::move(logical), std::move(begin), std::move(shape)};
 }
 
-/// A small shard whose every element says which step it was saved at.
+/// A small shard whose elements all hold the step at which it was saved.
 inline Shard stamped_shard(std::int64_t step, std::int64_t rows = 6) {
   return make_shard({slice("w", {rows, 8}, {0, 0}, {rows, 8}), slice("b", {5}, {0}, {5})},
                     [step](const std::string&, std::int64_t) { return static_cast<float>(step); });

@@ -11,8 +11,8 @@
 
 namespace trainerd::test {
 
-/// A storage whose process is killed: after `left` changes every operation fails. The change at which it dies
-/// is done in half, as far as it has halves.
+/// A storage whose process is killed: after `left` changes every operation fails. The last change is only
+/// half done, if that is possible.
 class Mortal final : public io::Storage {
  public:
   Mortal(std::shared_ptr<io::Storage> whole, int left) : whole_(std::move(whole)), left_(left) {}
@@ -42,7 +42,7 @@ class Mortal final : public io::Storage {
   }
   std::unique_ptr<io::StoredFile> open(const std::string& name) const override { return look().open(name); }
   void remove(const std::string& name) override {
-    if (left_ == 1) {  // some of what is below it: the last by name, which a marker is not
+    if (left_ == 1) {  // removes only the names in the second half; a marker sorts first, so it stays
       const std::vector<std::string> names = whole_->list(name);
       for (std::size_t i = (names.size() + 1) / 2; i < names.size(); ++i)
         whole_->remove(name + "/" + names[i]);

@@ -46,7 +46,7 @@ inline std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// The bytes of a list of numbers, as this (little-endian) machine keeps them.
+/// Returns the bytes of a list of numbers, as stored on this (little-endian) machine.
 template <class T>
 std::string raw(const std::vector<T>& values) {
   std::string bytes(values.size() * sizeof(T), '\0');
@@ -54,7 +54,7 @@ std::string raw(const std::vector<T>& values) {
   return bytes;
 }
 
-/// What `call` throws as `Error`; empty when it throws nothing.
+/// Returns the message that `call` throws as `Error`; empty if it throws nothing.
 template <class Error, class Call>
 std::string message_of(Call call) {
   try {

@@ -1,6 +1,7 @@
 #pragma once
 
-// Attention in float64, written from its definition alone, with bounds for each element of an implementation.
+// Attention in float64, written from its definition, with an error bound for each element of an
+// implementation.
 
 #include "tests/kernels/machine.h"
 
@@ -9,7 +10,7 @@ namespace trainerd::test {
 using kernels::HeadGeometry;
 using kernels::MaskKind;
 
-/// Whole sequences side by side; a row of qkv is merged as HeadGeometry has it.
+/// Whole sequences, packed; a row of qkv is laid out by HeadGeometry.
 struct Problem {
   HeadGeometry heads;
   std::vector<std::int64_t> lengths;
@@ -34,17 +35,17 @@ struct Problem {
 inline double& at(Values& x, std::int64_t i) { return x[static_cast<std::size_t>(i)]; }
 inline double at(const Values& x, std::int64_t i) { return x[static_cast<std::size_t>(i)]; }
 
-/// A result and how far each element of an implementation in `dtype` may lie from it.
+/// A result, and per element the largest error of an implementation in `dtype`.
 struct Bounded {
   Values value, bound;
   explicit Bounded(std::int64_t n)
       : value(static_cast<std::size_t>(n), 0.0), bound(static_cast<std::size_t>(n), 0.0) {}
 };
 
-/// Errors come from: weights (probabilities, gradients of scores) rounded once to the dtype before they
-/// multiply; fp32 arithmetic on scores, sums and exponentials, whose relative size is u(fp32) (16 + 4
-/// sqrt(length)) of the sum of the terms' magnitudes (as in tolerance.h); the result's own rounding. Bounds
-/// are sums over each element's own terms.
+/// Sources of error: probabilities and gradients of scores are rounded once to the dtype before the product;
+/// fp32 arithmetic on scores, sums and exponentials has a relative error of u(fp32) (16 + 4 sqrt(length)) of
+/// the sum of the terms' magnitudes (as in tolerance.h); the result is rounded. Bounds are sums over each
+/// element's own terms.
 struct Rounding {
   double dtype, fp32;
   Rounding(DType d, std::int64_t length)
@@ -56,7 +57,7 @@ struct Forward {
   Bounded out, lse;
 };
 
-/// Calls `body(query token, key token, head, kv head)` for every pair that the mask leaves.
+/// Calls `body(query token, key token, head, kv head)` for every pair that the mask allows.
 template <class Body>
 void for_each_pair(const Problem& p, const Body& body) {
   const std::vector<std::int32_t> bounds = p.cu_seqlens();
@@ -77,7 +78,8 @@ inline std::int64_t v_column(const Problem& p, std::int64_t kv) {
   return (p.heads.heads + p.heads.kv_heads + kv) * p.heads.head_size;
 }
 
-/// Scaled score under the softcap, what its fp32 error is relative to, and its derivative by the plain one.
+/// Scaled score after the softcap, the magnitude that its fp32 error is relative to, and its derivative with
+/// respect to the score before the softcap.
 struct Score {
   double value, size, slope;
 };
@@ -92,7 +94,7 @@ inline Score score(const Problem& p, const Values& qkv, std::int64_t q, std::int
     size += std::abs(term);
   }
   if (p.softcap == 0) return {sum, size, 1};
-  // The hyperbolic tangent is right to some units of 1.
+  // tanh has an absolute error of a few units in the last place of 1.
   const double t = std::tanh(sum / p.softcap);
   return {p.softcap * t, size + p.softcap, 1 - t * t};
 }
@@ -175,7 +177,7 @@ inline void check_bounded(const char* name, const Tensor& actual, const Bounded&
   CHECK(worst <= 1.0);
 }
 
-/// A call over whole sequences.
+/// The block of a call over whole sequences.
 inline kernels::AttentionBlock block_of(const Problem& p, const Tensor& cu_seqlens) {
   kernels::AttentionBlock b =
       kernels::whole_sequences(p.heads, static_cast<float>(p.scale()), cu_seqlens, p.longest());

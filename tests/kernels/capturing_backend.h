@@ -12,8 +12,8 @@
 
 namespace trainerd::test {
 
-/// A device whose work is another backend's, and that captures: what is called on the stream of a capture is
-/// kept, and runs when its graph does.
+/// A backend with capture whose work is done by another backend: calls on a capturing stream are stored and
+/// run with their graph.
 class CapturingBackend final : public kernels::ObservedBackend {
  public:
   explicit CapturingBackend(kernels::Backend& inner)
@@ -21,17 +21,17 @@ class CapturingBackend final : public kernels::ObservedBackend {
         inner_(inner),
         captures_(inner.make_stream("captures", nullptr)) {}
 
-  /// What ran, in order: operators, and of a graph "graph", its operators, "end".
+  /// Names of the operators that ran, in order. A graph adds "graph", its operators, "end".
   std::vector<std::string> ran;
-  /// The same without what tells graphs apart.
+  /// The same without "graph" and "end".
   std::vector<std::string> operators() const {
     std::vector<std::string> names;
     for (const std::string& name : ran)
       if (name != "graph" && name != "end") names.push_back(name);
     return names;
   }
-  std::set<kernels::Operator> refused;  ///< by captures
-  int captured = 0;                     ///< graphs
+  std::set<kernels::Operator> refused;  ///< operators that captures refuse
+  int captured = 0;                     ///< number of captured graphs
 
   kernels::BackendCounters counters() const override { return counters_; }
   void copy(kernels::Stream& s, const kernels::Tensor& from, const kernels::Tensor& to) override {
@@ -79,7 +79,7 @@ class CapturingBackend final : public kernels::ObservedBackend {
   };
 
   void run(kernels::Stream& s, kernels::Operator op, Work work) {
-    // A count of calls, as a device's kernels are counted.
+    // Counts calls of one operator, as counters of a device's kernels do.
     if (op == kernels::Operator::scale) ++counters_.own_attention;
     if (&s != captures_.get()) {
       ran.push_back(name_of(op));

@@ -15,7 +15,7 @@ struct Size {
 };
 
 // One element, odd sizes, whole panels (which can be packed), several token blocks with a tail, and columns
-// of x and tokens beyond what a weight gradient takes up at a time.
+// of x and tokens beyond one block of a weight gradient.
 constexpr Size kSizes[] = {{1, 1, 1},      {7, 33, 65},   {65, 64, 128},
                            {300, 192, 64}, {65, 7, 2100}, {2083, 17, 9}};
 
@@ -39,7 +39,7 @@ inline auto transposed(const Values& x, std::int64_t columns) {
       [&x, columns](std::int64_t i, std::int64_t j) { return x[static_cast<std::size_t>(j * columns + i)]; };
 }
 
-/// A weight with its prepared form for `role` where the backend has one.
+/// A weight, with its prepared form for `role` if the backend has one.
 inline Weight weight_of(Machine& m, DType dtype, Size size, const Values& values, GemmRole role) {
   Weight w{m.tensor(dtype, {size.n, size.c}, values), {}};
   kernels::PrepareWeight prepare{.plain_NC = w.plain_NC, .role = role, .tokens = 2048, .out = {}};
@@ -50,7 +50,7 @@ inline Weight weight_of(Machine& m, DType dtype, Size size, const Values& values
   return w;
 }
 
-/// Scratch that reads as NaN, so that what an operator does not write itself shows.
+/// Fills the scratch with NaNs, so that reads of unwritten scratch become visible.
 inline void poison_scratch(Machine& m) { m.spoil_scratch(); }
 
 /// The inputs of all three roles and their products.
@@ -157,9 +157,9 @@ inline Values glu_gradient(const Values& gate_up, const Values& dact, std::int64
   return gradient;
 }
 
-/// The fused operators. What a row kernel reads was rounded when the GEMM stored it, so its reference is
-/// computed from the stored values, which are checked by themselves. (k.size.n is 2F in the first and F is
-/// k.size.c in the second.)
+/// The fused operators. A row kernel reads values that were rounded when the GEMM stored them, so its
+/// reference is computed from the stored values, which are checked separately. (k.size.n is 2F in the first
+/// and F is k.size.c in the second.)
 inline std::vector<Output> run_swiglu(Machine& m, const Case& k, bool prepared) {
   const Size s = k.size;
   const Tensor x = m.tensor(k.dtype, {s.tokens, s.c}, k.x);

@@ -1,7 +1,7 @@
 #pragma once
 
-// What operator tests share: a backend of the world that the test binary is built for (world.h), tensors with
-// values, and float64 references by finite differences.
+// Shared parts of operator tests: a backend of the test binary's world (world.h), tensors with values, and
+// float64 references by finite differences.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -48,7 +48,7 @@ inline Values normal_values(std::int64_t n, unsigned seed, DType dtype, double s
   return rounded(std::move(values), dtype);
 }
 
-/// A backend with its threads, its scratch and one stream. Memory of its tensors lives as long as it does.
+/// A backend with its threads, scratch and one stream. It owns the memory of its tensors.
 class Machine {
  public:
   using Maker = std::unique_ptr<kernels::Backend> (*)(const kernels::Target&, base::ThreadPool&);
@@ -58,7 +58,7 @@ class Machine {
       : pool_(threads),
         backend_holder_(make(target_of(isa, threads, bf16_gemm), pool_)),
         backend_(*backend_holder_) {
-    // A GEMM library's workspace is in it.
+    // The scratch includes a GEMM library's workspace.
     const bool cuda = backend_.target().kind == kernels::DeviceKind::cuda;
     const std::int64_t bytes = cuda ? 8 * kScratchBytes : kScratchBytes;
     scratch_memory_ = backend_.allocate(kernels::MemoryKind::device, bytes);
@@ -69,15 +69,15 @@ class Machine {
   kernels::Backend& backend() { return backend_; }
   kernels::Stream& stream() { return *stream_; }
   kernels::Arena& scratch() { return scratch_; }
-  /// Its bytes become NaNs: what an operator reads before it has written it shows.
+  /// Fills the scratch with NaNs, so that reads of unwritten scratch become visible.
   void spoil_scratch() {
     const std::int64_t bytes = scratch_memory_.bytes();
     write_bytes(std::vector<std::byte>(static_cast<std::size_t>(bytes), std::byte{0xff}),
                 {scratch_.base(), DType::u8, {bytes}});
   }
 
-  /// Memory of `shape`, which ends at a guard page; its bytes are set to a pattern that is a NaN in fp32 and
-  /// bf16, so that an output that is not written or is read shows.
+  /// Memory of `shape`, which ends at a guard page. All bytes are 0xff, a NaN in fp32 and bf16, so that
+  /// unwritten outputs and reads of them become visible.
   Tensor empty(DType dtype, const Shape& shape) {
     const std::int64_t bytes = shape.numel() * kernels::size_of(dtype);
     memory_.push_back(backend_.allocate(kernels::MemoryKind::device, bytes));
@@ -106,7 +106,7 @@ class Machine {
   }
 
  private:
-  static constexpr std::int64_t kScratchBytes = std::int64_t{8} << 20;
+  static constexpr std::int64_t kScratchBytes = std::int64_t{12} << 20;
 
   static kernels::Target target_of(kernels::Isa isa, int threads, bool bf16_gemm) {
     kernels::Target target;
@@ -147,7 +147,7 @@ class Machine {
   std::vector<kernels::Buffer> memory_;
 };
 
-/// One output of an operator: what it gave, what it should be, and the length of the sums in it.
+/// One output of an operator: its value, its reference, and the length of the sums in it.
 struct Output {
   std::string name;
   Tensor actual;
@@ -156,8 +156,8 @@ struct Output {
 };
 
 /// Runs `op` on every instruction set with 1, 2 and 3 threads and asserts that each output is within
-/// tolerance of its reference, that the bits do not depend on the number of threads, and that the scratch
-/// came back.
+/// tolerance of its reference, that the bits do not depend on the number of threads, and that the scratch is
+/// free again.
 inline void check_operator(const std::function<std::vector<Output>(Machine&)>& op) {
   for (const kernels::Isa isa : instruction_sets()) {
     std::vector<std::vector<std::byte>> first;
@@ -179,8 +179,8 @@ inline void check_operator(const std::function<std::vector<Output>(Machine&)>& o
   }
 }
 
-/// Gradient of `loss` at `x` by central differences in float64: with values and steps of about 1 and 1e-4 it
-/// is right to about 1e-8, far below any tolerance here.
+/// Gradient of `loss` at `x` by central differences in float64: with values of about 1 and steps of 1e-4 the
+/// error is about 1e-8, far below any tolerance here.
 inline Values numeric_gradient(const std::function<double(const Values&)>& loss, Values x) {
   constexpr double kStep = 1e-4;
   Values gradient(x.size());
@@ -210,13 +210,13 @@ inline Values sum(const Values& a, const Values& b) {
 
 constexpr DType kActivationDtypes[] = {DType::f32, DType::bf16};
 
-/// How many threads a case is computed with: 1, and in turn 2 or 3; both in full runs.
+/// Thread counts of a case: 1 and alternately 2 or 3; all three in full runs.
 inline std::vector<int> thread_counts(std::int64_t turn) {
   if (runs_full()) return {1, 2, 3};
   return {1, turn % 2 == 0 ? 2 : 3};
 }
 
-/// What a step's control decides, as an update reads it.
+/// A StepControlValues tensor, as an update reads it.
 inline Tensor control_tensor(Machine& m, float factor, int skip) {
   kernels::StepControlValues control;
   control.grad_factor = factor;

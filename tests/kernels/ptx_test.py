@@ -1,6 +1,7 @@
-"""What nvcc makes of our kernels: vectors of 16 bytes where a kernel is for them, tensor cores where one is for those, and no atomics, whose order could change a result.
+"""The PTX of our kernels has 16-byte vector accesses and tensor core instructions where expected, and no atomics, whose order could
+change a result.
 
-usage: ptx_test.py PLUGIN     a libtrainerd_cuda.so with PTX for sm_90a, as builds with tests have (kernels/cuda/plugin.cmake)
+usage: ptx_test.py PLUGIN     a libtrainerd_cuda.so with PTX for sm_90a, as in builds with tests (kernels/cuda/plugin.cmake)
 """
 
 import pathlib
@@ -9,9 +10,9 @@ import subprocess
 import sys
 import unittest
 
-# Kernels that read vectors and write a value or two for each block.
+# Kernels that read vectors and write one or two values per block.
 READERS = {"ce_stats_kernel", "block_square_sums_kernel", "hash_blocks_kernel"}
-# Kernels whose work is in 16-byte vectors, and the template arguments of those instances; empty: all of them.
+# Kernels that work on 16-byte vectors, with the template arguments of these instances; empty: all instances.
 WIDE = r"[<,] ?(8|4)[,>]"
 VECTORS = {
     "glu_forward_kernel": WIDE, "glu_backward_kernel": WIDE, "flat_kernel": WIDE, "add_norm_forward_kernel": "",
@@ -20,7 +21,7 @@ VECTORS = {
     "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
     "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
 }
-# Kernels on tensor cores, and how many instances of each there are: one for each width of a head, with a softcap and without.
+# Tensor core kernels, and their number of instances: one per head size, with and without softcap.
 MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
 
 
@@ -33,7 +34,7 @@ def entries(ptx):
 
 
 def ptx_of(plugin):
-    """The texts of PTX in a library, where they lie as they are, each ended by a zero byte."""
+    """The PTX texts in a library, which are stored uncompressed and end with a zero byte."""
     content = plugin.read_bytes()
     texts = [content[m.start():content.index(b"\0", m.start())] for m in re.finditer(rb"\.version \d+\.\d+\s+\.target sm_90a\s", content)]
     return [text.decode() for text in texts]

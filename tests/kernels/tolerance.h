@@ -1,6 +1,6 @@
 #pragma once
 
-// The one table of tolerances: how far an operator's result may lie from its float64 reference.
+// The only place for tolerances: the largest error of an operator's result against its float64 reference.
 
 #include <algorithm>
 #include <cmath>
@@ -22,20 +22,18 @@ constexpr double unit_roundoff(kernels::DType dtype) {
 /// (in fp64 for an fp64 result, with u(fp64) in place of u(fp32)):
 ///   u(dtype) + u(fp32) (16 + 4 sqrt(length)),   inputs being exact in their dtypes.
 /// - u(dtype): the result is rounded once when it is stored.
-/// - 16 u(fp32): the chain of about ten operations around the sum (exponential, division, root), each within
-/// 1 to 2
-///   units.
-/// - 4 sqrt(length) u(fp32): `length` additions, each wrong by up to u times the partial sum. Their errors
-/// have random
-///   signs, so they grow as sqrt(length), not as length (Higham and Mary, SIAM J. Sci. Comput. 41, 2019);
-///   four standard deviations.
+/// - 16 u(fp32): about ten operations around the sum (exponential, division, root) with errors of 1 to 2
+///   units each.
+/// - 4 sqrt(length) u(fp32): `length` additions, each with an error of up to u times the partial sum. The
+///   errors have random signs, so they grow as sqrt(length), not as length (Higham and Mary, SIAM J. Sci.
+///   Comput. 41, 2019). The bound is four standard deviations.
 inline double tolerance(kernels::DType dtype, std::int64_t length) {
   const double arithmetic = std::min(unit_roundoff(kernels::DType::f32), unit_roundoff(dtype));
   return unit_roundoff(dtype) + arithmetic * (16.0 + 4.0 * std::sqrt(static_cast<double>(length)));
 }
 
-/// Largest |actual - reference| / (|reference| + rms of the reference). The root mean square stands for the
-/// size of the terms of sums that happen to cancel. Infinite for a NaN or for lengths that differ.
+/// Largest |actual - reference| / (|reference| + rms of the reference). The root mean square represents the
+/// size of terms in sums that cancel. Infinite for a NaN or different lengths.
 inline double scaled_error(const std::vector<double>& actual, const std::vector<double>& reference) {
   if (actual.size() != reference.size()) return std::numeric_limits<double>::infinity();
   double squares = 0;

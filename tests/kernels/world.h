@@ -1,6 +1,6 @@
 #pragma once
 
-// The world whose operators a test binary runs: the same cases are compiled for each of them.
+// The world whose operators a test binary runs: the same cases are compiled for each world.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,20 +14,21 @@
 
 namespace trainerd::test {
 
-/// A backend of this world. `cpu` asks for an instruction set, where the world has any, and for `pool`'s
-/// threads: 1, 2 or 3, or in their place other ways to run that must give the same bits.
+/// A backend of this world. `cpu` selects an instruction set, if the world has any. `pool` has 1, 2 or 3
+/// threads; a world without threads maps the number to other orders of execution, which must give the same
+/// bits.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool);
 
-/// Copies out of a tensor of this world, or of host memory, and into one: the host has no other way to a
-/// device's memory. All work on it is done.
+/// Copy bytes from and to a tensor of this world or in host memory: the host cannot access device memory
+/// otherwise. All work on the tensor must be complete.
 std::vector<std::byte> read_bytes(const kernels::Tensor& x);
 void write_bytes(std::span<const std::byte> from, const kernels::Tensor& x);
 
-/// The instruction sets that can run here; one for a world without any.
+/// The instruction sets that can run on this machine; a single one for a world without instruction sets.
 std::vector<kernels::Isa> instruction_sets();
 
-/// What the world has counted of warp-wide matrix instructions since the process began: products, and reads
-/// of shared memory that met in a bank.
+/// Counts of warp-wide matrix instructions since the start of the process: products, and reads of shared
+/// memory with bank conflicts.
 struct MatrixWork {
   std::int64_t products = 0, conflicts = 0;
 };

@@ -1,6 +1,5 @@
-// What the step really asks of the machine, seen from outside our allocator: every allocation of the process
-// goes through the interposers below. An executable of its own, because sanitizers interpose the same
-// functions.
+// Memory that a step really allocates, seen from outside our allocator: every allocation of the process goes
+// through interposers. A separate executable, because sanitizers interpose the same functions.
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +16,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// Whether touching `address` ends a process.
+/// True if touching `address` ends the process.
 bool faults(const std::byte* address) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -71,7 +70,7 @@ TEST_CASE("after the first step and evaluation nothing over 64 KiB is allocated"
   CHECK(large_allocations == 0);
 }
 
-TEST_CASE("every region lies between guard pages and is as long as the plan says") {
+TEST_CASE("every region lies between guard pages and has the planned size") {
   const core::job::JobSpec job = job_of_case();
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   core::train::StepMemory& memory = rank.memory();
@@ -90,14 +89,13 @@ TEST_CASE("every region lies between guard pages and is as long as the plan says
   }
 }
 
-TEST_CASE("the bytes that real steps touch are those the plan counted") {
+TEST_CASE("real steps touch the bytes that the plan counted") {
   const core::job::JobSpec job = job_of_case();
   core::rank::DeviceRank rank(job, test::cpu_topology(2));
   core::train::StepMemory& memory = rank.memory();
   rank.trainer().initialise();
-  // Not the scratch stack: what a GEMM library does with its own scratchpad, or a thread that came late with
-  // its share, is not ours to predict. Its stack is compared with the plan in
-  // tests/core/train/memory_test.cpp.
+  // Without the scratch stack: how much of their scratch a GEMM library or a late thread touches cannot be
+  // predicted. tests/core/train/memory_test.cpp compares the stack with the plan.
   std::vector<kernels::Arena*> arenas;
   for (int i = 0; i < parallel::kLifetimes; ++i)
     arenas.push_back(&memory.slot(0, static_cast<core::train::SlotClass>(i), 0));
@@ -111,7 +109,7 @@ TEST_CASE("the bytes that real steps touch are those the plan counted") {
     CAPTURE(arena->name());
     std::int64_t highest = arena->capacity();
     while (highest > 0 && arena->base()[highest - 1] == std::byte{0xA5}) --highest;
-    // The last tensor may leave its alignment padding, and the last element may hold the pattern's byte by
+    // The last tensor may not touch its alignment padding, and the last element may equal the pattern by
     // chance.
     CHECK(arena->capacity() - highest <= kernels::kAlignment + 4);
   }

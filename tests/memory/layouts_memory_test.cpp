@@ -1,5 +1,5 @@
-// The plan's memory against what real steps touch on every rank, seen from outside our allocator: by page
-// faults, so to the page.
+// The plan's memory against the pages that real steps touch on every rank, measured by page faults, outside
+// of our allocator.
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -22,9 +22,9 @@ namespace {
 
 const std::uintptr_t kPage = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
 
-/// Pages that no code has touched yet: the first touch of one is a fault, which opens it.
+/// Pages that no code has touched yet. The first touch of a page faults and opens it.
 struct Watched {
-  std::atomic<std::uintptr_t> begin{0}, end{0};  // of whole pages
+  std::atomic<std::uintptr_t> begin{0}, end{0};  // page-aligned
   std::atomic<std::uintptr_t> highest{0};        // end of the highest page touched
 };
 std::array<Watched, 512> watched;
@@ -33,7 +33,7 @@ std::atomic<std::size_t> watched_count{0};
 void on_fault(int, siginfo_t* info, void*) {
   const std::uintptr_t page = reinterpret_cast<std::uintptr_t>(info->si_addr) / kPage * kPage;
   bool ours = false;
-  // Slots of a class lie one behind the other: a page may be of two.
+  // Slots of a class are adjacent: a page may belong to two.
   for (std::size_t i = 0; i < watched_count.load(); ++i) {
     Watched& w = watched[i];
     if (page < w.begin.load() || page >= w.end.load()) continue;
@@ -42,7 +42,7 @@ void on_fault(int, siginfo_t* info, void*) {
     while (before < page + kPage && !w.highest.compare_exchange_weak(before, page + kPage)) {}
   }
   if (ours) ::mprotect(reinterpret_cast<void*>(page), kPage, PROT_READ | PROT_WRITE);
-  else  // a guard page, or no memory of ours: the default action ends the test
+  else  // a guard page or unrelated memory: the default action ends the test
     ::signal(SIGSEGV, SIG_DFL);
 }
 
@@ -61,7 +61,7 @@ class FaultHandler {
   struct sigaction before_ {};
 };
 
-/// Closes the region's pages until they are touched. It ends where a guard page or the next slot begins.
+/// Closes the region's pages until they are touched. A guard page or the next slot follows the region.
 Watched& watch(const kernels::Arena& region) {
   Watched& w = watched.at(watched_count);
   const auto base = reinterpret_cast<std::uintptr_t>(region.base());
@@ -145,12 +145,12 @@ TEST_CASE(
     std::barrier all_here(ranks);
     const FaultHandler handler;
     std::mutex mutex;
-    // Region of a rank: bytes planned, bytes touched.
+    // By region of a rank: planned bytes, touched bytes.
     std::map<std::string, std::pair<std::int64_t, std::int64_t>> short_of;
     int regions = 0;
     on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& device) {
       core::train::StepMemory& memory = device.memory();
-      // Parameters were written already: their pages are closed again.
+      // Parameters were already written: their pages are closed again.
       std::vector<std::pair<const kernels::Arena*, Watched*>> watching;
       const auto add = [&](const kernels::Arena& region) {
         if (region.capacity() == 0) return;
@@ -176,10 +176,10 @@ TEST_CASE(
       for (std::int64_t step = 2; step <= 3; ++step) step_on(device.trainer(), job, step);
       all_here.arrive_and_wait();
       if (rank == 0) armed = false;
-      require_as_planned(device);  // the scratch stack too: what a GEMM library leaves untouched of its share
-                                   // is not ours to predict
+      require_as_planned(device);  // includes the scratch stack, whose touched part depends on the GEMM
+                                   // library
       const std::lock_guard lock(mutex);
-      // Chunks of a pool may differ: then it is the largest that fills its slot.
+      // Chunks of a pool may differ in size: then only the largest fills its slot.
       const bool differ = counts.of_pool.size() < counts.pool_of_chunk.size();
       const auto filled_by_another = [&](const kernels::Arena& region) {
         return differ && std::any_of(watching.begin(), watching.end(), [&](const auto& other) {

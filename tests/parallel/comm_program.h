@@ -1,7 +1,7 @@
 #pragma once
 
-// A random program of collectives over several groups, which every rank works out alike from a seed and runs
-// its part of, checking every result: run by threads and by processes.
+// A random program of collectives over several groups. Every rank derives it from a seed, runs its part and
+// checks every result. Ranks are threads or processes.
 
 #include <algorithm>
 #include <map>
@@ -16,7 +16,7 @@ struct ProgramGroup {
   std::vector<std::int64_t> ranks;
 };
 
-/// All ranks; the even and the odd ones; pairs in falling order: every rank is in three groups.
+/// All ranks; the even and the odd ranks; pairs in descending order. Every rank is in three groups.
 inline std::vector<ProgramGroup> program_groups(std::int64_t ranks) {
   std::vector<ProgramGroup> groups{{"all", all_ranks(ranks)}};
   std::vector<std::int64_t> even, odd;
@@ -39,7 +39,7 @@ class ProgramRank {
         machine_(machine),
         stream_(*machine.stream) {}
 
-  /// Throws what an operation throws, and std::runtime_error for a wrong result.
+  /// Throws std::runtime_error for a wrong result, and exceptions of operations.
   void run(std::uint64_t seed, int steps) {
     std::mt19937_64 random(seed);
     for (int step = 0; step < steps; ++step) {
@@ -110,7 +110,7 @@ class ProgramRank {
           return value_of(dtype, data, ranks[static_cast<std::size_t>(root)], i);
         });
       }
-      default: {  // to the next, from the one before
+      default: {  // send to the next rank, receive from the previous one
         if (n == 1) return;
         const HostTensor x = values(part), out(dtype, part);
         const std::int64_t from = (me + n - 1) % n;

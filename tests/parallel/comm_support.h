@@ -1,8 +1,8 @@
 #pragma once
 
-// What communicator tests share: tensors in host memory, values that any rank can work out for any other, and
-// the results of collectives worked out from them one element at a time. What they run on is for each
-// executable to say (world.h).
+// Shared parts of communicator tests: tensors in host memory, values that any rank can compute for any other,
+// and expected results of collectives, one element at a time. Each executable chooses the transport
+// (world.h).
 
 #include <cmath>
 #include <cstddef>
@@ -71,8 +71,8 @@ inline std::uint64_t value_bits(std::uint64_t seed, std::int64_t rank, std::int6
   h = (h ^ (h >> 32)) * 0x94d049bb133111ebu;
   return h ^ (h >> 31);
 }
-/// Element i of what `rank` puts into operation `seed`: of many magnitudes, so that the order of summands
-/// shows.
+/// Element i of what `rank` passes to operation `seed`. Values have many magnitudes, so that the order of
+/// summands shows in the result.
 inline double value_in_rank_order(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   const std::uint64_t h = value_bits(seed, rank, i);
   const double unit = static_cast<double>(h >> 11) / 9007199254740992.0 - 0.5;
@@ -85,8 +85,7 @@ inline double value_in_rank_order(DType dtype, std::uint64_t seed, std::int64_t 
                               : static_cast<double>(f);
 }
 
-/// The same; where the order of summands is not ours to say, small whole numbers, whose sums are exact in
-/// any.
+/// The same. If the transport does not sum in rank order, small integers, whose sums are exact in any order.
 inline double value_of(DType dtype, std::uint64_t seed, std::int64_t rank, std::int64_t i) {
   if (!kSumsInRankOrder && dtype != DType::u8) return static_cast<double>(value_bits(seed, rank, i) % 17) - 8;
   return value_in_rank_order(dtype, seed, rank, i);
@@ -98,8 +97,8 @@ inline Values values_of(DType dtype, std::uint64_t seed, std::int64_t rank, std:
   return values;
 }
 
-/// Rank 0's value, plus rank 1's, plus ..., rounded after each addition as the accumulator is and at the end
-/// as the tensor.
+/// Rank 0's value, plus rank 1's, plus ..., rounded to the accumulator's dtype after each addition and to the
+/// tensor's dtype at the end.
 inline double sum_of(DType dtype, std::uint64_t seed, const std::vector<std::int64_t>& ranks,
                      std::int64_t i) {
   if (dtype == DType::f64 || dtype == DType::i32) {
@@ -120,7 +119,7 @@ inline double max_of(DType dtype, std::uint64_t seed, const std::vector<std::int
   return max;
 }
 
-/// For threads and processes where a Catch2 assertion may not be used: throws with `what`.
+/// Throws if `holds` is false. For threads and processes, where Catch2 assertions must not be used.
 inline void expect(bool holds, const std::string& what) {
   if (!holds) throw std::runtime_error("a collective gave a wrong result: " + what);
 }

@@ -10,7 +10,7 @@
 
 namespace trainerd::test {
 
-/// A world of the communicators that a function makes.
+/// A world whose communicators are made by a function.
 class FunctionWorld final : public parallel::World {
  public:
   using Make = std::function<std::unique_ptr<parallel::Communicator>(

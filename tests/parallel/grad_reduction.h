@@ -1,6 +1,6 @@
 #pragma once
 
-// Reductions of gradients against the same sums made by hand, one element at a time, on every rank.
+// Reductions of gradients against reference sums, one element at a time, on every rank.
 
 #include <cmath>
 #include <cstring>
@@ -16,9 +16,9 @@
 namespace trainerd::test {
 
 struct ReductionCase {
-  std::int64_t inner = 1, outer = 1;  ///< ranks of a group of each level
-  bool replicas = false;              ///< of what `inner` shards
-  bool sharded = false;               ///< gradients, not only what they update
+  std::int64_t inner = 1, outer = 1;  ///< ranks in a group of each level
+  bool replicas = false;              ///< the outer ranks are replicas of the inner groups' shards
+  bool sharded = false;               ///< gradients are sharded, not only the optimizer state
   parallel::Progress progress = parallel::Progress::background;
   parallel::GradDtypes dtypes{DType::f32, DType::bf16};
   std::int64_t microbatches = 1;
@@ -34,13 +34,13 @@ inline std::string text_of(const ReductionCase& c) {
          std::to_string(c.microbatches) + " microbatches, buckets of " + std::to_string(c.bucket_elements);
 }
 
-/// Units of one, several and unlike sections, whose sizes nothing divides.
+/// Units of one, several and unequal sections, with sizes that no group divides evenly.
 inline std::vector<parallel::Section> reduction_sections() {
   return {{0, 1003}, {1, 4001}, {2, 37}, {2, 1801}, {2, 129}, {3, 4001}, {4, 65}};
 }
 constexpr std::size_t kOwnUnit = 0, kVectorUnit = 4, kReductionUnits = 5;
 
-/// The nearest value of 8 binary digits; of two as near, the even one.
+/// Rounds to 8 significant bits (bf16), ties to even.
 inline float nearest_of_8_digits(float x) {
   if (x == 0) return x;
   const double unit = std::ldexp(1.0, std::ilogb(x) - 7);
@@ -53,7 +53,7 @@ inline float reduction_gradient(std::int64_t step, std::int64_t microbatch, std:
   return static_cast<float>(value_in_rank_order(DType::f32, seed, rank, i));
 }
 
-/// What element i of a unit comes to, by the definition.
+/// Element i of a unit after reduction, by the definition.
 inline float reduced_by_hand(const ReductionCase& c, std::int64_t step, std::size_t unit, std::int64_t i) {
   const std::int64_t reductions = c.sharded && unit != kOwnUnit ? c.microbatches : 1;
   const auto held = [&](float x) { return c.dtypes.held == DType::bf16 ? nearest_of_8_digits(x) : x; };
@@ -88,7 +88,8 @@ inline float reduced_by_hand(const ReductionCase& c, std::int64_t step, std::siz
       [&](std::int64_t r) { return outside([&](std::int64_t o) { return inside(r, o); }); });
 }
 
-/// Two steps of rank `rank`; throws where a bit differs, or where not all memory that was counted is taken.
+/// Runs two steps of rank `rank`. Throws if a bit differs, or if the used memory differs from the counted
+/// memory.
 inline void check_reductions(
     const ReductionCase& c, std::int64_t rank, RankMachine& machine,
     const std::function<std::unique_ptr<parallel::Communicator>(const std::vector<std::int64_t>& ranks,
@@ -143,7 +144,7 @@ inline void check_reductions(
       const auto reduce = [&](std::size_t unit) {
         if (units[unit].reductions > 1 || m == c.microbatches - 1) reducer.reduce(stream, unit);
       };
-      add_gradients(step, m, kVectorUnit);  // complete last, as norms are
+      add_gradients(step, m, kVectorUnit);  // complete last, like norms
       for (std::size_t unit = kVectorUnit; unit-- > 0;) {
         add_gradients(step, m, unit);
         reduce(unit);
@@ -156,7 +157,7 @@ inline void check_reductions(
     for (std::size_t unit = 0; unit < kReductionUnits; ++unit)
       for (std::size_t b = plan.units[unit].first_bucket;
            b < plan.units[unit].first_bucket + plan.units[unit].buckets; ++b) {
-        // Gathered, every rank holds all of it.
+        // After a gather every rank holds the whole bucket.
         const parallel::Bucket held = c.sharded ? plan.part(b, groups.part()) : plan.buckets[b];
         const Tensor x = c.sharded ? reducer.part(b) : reducer.flat().rows(held.begin, held.size);
         for (std::int64_t i = 0; i < held.size; ++i) {

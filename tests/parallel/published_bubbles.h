@@ -8,13 +8,13 @@ namespace trainerd::test {
 
 struct PublishedBubble {
   parallel::ScheduleShape shape;
-  parallel::ActionCosts costs;  ///< milliseconds, of a chunk
+  parallel::ActionCosts costs;  ///< milliseconds per chunk
   double bubble;
 };
 
 /// Table 5 of Qi et al., Zero Bubble Pipeline Parallelism (ICLR 2024, arXiv 2401.10241): bubble rates from
-/// profiled times (milliseconds: forward, input gradient, weight gradient, message), which are those of each
-/// model's fewest microbatches. Interleaved has a layer in each of its chunks.
+/// profiled times (milliseconds: forward, input gradient, weight gradient, message), measured with each
+/// model's fewest microbatches. Interleaved has one layer per chunk.
 inline std::vector<PublishedBubble> zero_bubble_table() {
   using parallel::ScheduleKind;
   struct Row {

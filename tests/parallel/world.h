@@ -18,14 +18,14 @@
 
 namespace trainerd::test {
 
-/// Whether sums are made in rank order, whichever rank makes them.
+/// True if sums are made in rank order on every rank.
 extern const bool kSumsInRankOrder;
 
 std::unique_ptr<kernels::Backend> make_machine(base::ThreadPool& pool);
-/// Zeroed memory that host and device both reach, aligned to 64 bytes.
+/// Zeroed memory, accessible to host and device, aligned to 64 bytes.
 kernels::Buffer make_memory(std::int64_t bytes);
 
-/// What a rank computes with; made on its own thread.
+/// A rank's backend and stream; made on the rank's own thread.
 struct RankMachine {
   base::ThreadPool pool{1};
   std::unique_ptr<kernels::Backend> owned = make_machine(pool);
@@ -33,14 +33,14 @@ struct RankMachine {
   std::unique_ptr<kernels::Stream> stream = backend.make_stream("comm", nullptr);
   std::unique_ptr<kernels::Event> mark = backend.make_event();
 
-  /// Until what is on the stream is done, and the host may look at it.
+  /// Waits until all work on the stream is complete and the host may read its results.
   void sync() {
     backend.record(*stream, *mark);
     backend.wait_host(*mark);
   }
 };
 
-/// LocalWorld's interface (and its options, as far as they mean something here).
+/// LocalWorld's interface, with its options as far as this world supports them.
 class World {
  public:
   explicit World(std::int64_t ranks, const parallel::LocalOptions& options = {});

@@ -1,4 +1,4 @@
-// Shared memory within the process, and CPUs.
+// The world of ranks on CPUs over memory of the process.
 
 #include "kernels/cpu/cpu_backend.h"
 #include "tests/parallel/world.h"

@@ -1,12 +1,11 @@
-// What this program computes of a job's model, for parity.py to hold against transformers: logits of the
-// first batch, gradients of the first step under the names of a Hugging Face model, and the loss of every
-// step.
+// Writes results of a job's model, which parity.py compares with transformers: logits of the first batch,
+// gradients of the first step under the names of a Hugging Face model, and the loss of every step.
 //
 //   parity_dump JOB.yaml TOKENS OUT.safetensors [CHECKPOINT]
 //
-// TOKENS: int32, [steps, global batch, seq_len + 1]. The job is for one rank and begins from model.from. Of a
-// job with adapters these are given under this program's names, as drawn ("adapter.") and with the gradients
-// of the first step. With the checkpoint of a run, the logits alone, of what that run has trained.
+// TOKENS: int32, [steps, global batch, seq_len + 1]. The job is for one rank and starts from model.from.
+// Adapters have this program's names: initial values ("adapter.") and gradients of the first step. With
+// CHECKPOINT only the logits of the trained model.
 
 #include <cmath>
 #include <cstring>
@@ -28,7 +27,7 @@ using namespace trainerd;
 
 namespace {
 
-/// Sees the logits between the head's GEMM and its softmax.
+/// Records the logits between the head's GEMM and its softmax.
 class LogitsTap final : public kernels::ObservedBackend {
  public:
   explicit LogitsTap(kernels::Backend& inner)
@@ -85,7 +84,7 @@ void add_gradients(Out& out, const core::hf::SourceConfig& config, core::model::
     }
 }
 
-/// Adapters, or their gradients, as they are here.
+/// Adds adapters or their gradients under this program's names.
 void add_adapters(Out& out, core::model::ParamStore& params, const std::string& prefix, bool gradients) {
   for (core::model::ParamId id = 0; id < params.count(); ++id) {
     const core::model::ParamInfo& info = params.info(id);
@@ -114,7 +113,7 @@ void dump(const std::string& job_file, const std::string& tokens_file, const std
   if (tokens.size() != per_step * static_cast<std::size_t>(job.steps))
     throw std::runtime_error("the tokens are not those of the job's steps");
 
-  // As core::rank::DeviceRank makes a rank, on a backend that is looked into.
+  // Builds a rank as core::rank::DeviceRank does, on the tap's backend.
   const parallel::Topology topology = parallel::detect_topology(1);
   const parallel::Layout layout = core::rank::layout_of(job, topology);
   const core::rank::DryRun plan = core::rank::dry_run(job, layout, 0, topology.device);

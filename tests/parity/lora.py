@@ -1,5 +1,5 @@
-"""Adapters (LoRA) against peft: training from the same drawn adapters, and what `trainerd export` writes of a trained run. Prints one
-table and fails when a figure is over its bound."""
+"""Adapters (LoRA) against peft: training from the same initial adapters, and the export of a trained run. Prints one table and
+fails if a figure exceeds its bound."""
 
 import pathlib
 import sys
@@ -24,7 +24,7 @@ LAYOUTS = {"one rank": [], "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"],
            "tp 2, dp 2, zero 3": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3"]}
 MERGED = {"qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "attn_out": ["self_attn.o_proj"],
           "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}
-# Adapted as the one module that they are.
+# Families whose merged projections are one module, with one adapter.
 WHOLE = {"phi3": {"qkv": ["self_attn.qkv_proj"], "gate_up": ["mlp.gate_up_proj"]},
          "gpt2": {"qkv": ["attn.c_attn"], "attn_out": ["attn.c_proj"], "up": ["mlp.c_fc"], "down": ["mlp.c_proj"]}}
 BOUNDS = {"losses": 1e-4, "gradients": 1e-4}
@@ -42,7 +42,7 @@ def load(path):
 
 
 def by_their_names(tensors, prefix, targets, model):
-    """Our stacked adapters as peft's: rows of A by projection, and of B by its outputs."""
+    """Splits our stacked adapters into peft's: rows of A by projection, rows of B by the projection's outputs."""
     out = {}
     modules = dict(model.named_modules())
     layers = "transformer.h" if model.config.model_type == "gpt2" else "model.layers"
@@ -98,7 +98,7 @@ def measure(family, targets, seed, root, trainerd, dump):
     gradients, losses = train(source, TARGETS[targets], ours, tokens)
     mine = by_their_names(ours, "grad.", TARGETS[targets], load(source))
     row = {"losses": ((ours["losses"] - losses).abs() / losses).max().item(),
-           # A's are 0 in the first step, as B is.
+           # Gradients of A are 0 in the first step, because B is 0.
            "gradients": max(parity.relative(mine[name], g) for name, g in gradients.items() if ".lora_B." in name)}
     assert all(not mine[name].any() and not g.any() for name, g in gradients.items() if ".lora_A." in name)
     for layout, flags in LAYOUTS.items():

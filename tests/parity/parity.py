@@ -1,5 +1,5 @@
 """Tiny random models of every family, made by transformers, trained and exported here: logits, gradients and 20 losses against
-transformers' own. Prints one table and fails when a figure is over its bound. run.sh makes the environment."""
+transformers' own. Prints one table and fails if a figure exceeds its bound. run.sh makes the environment."""
 
 import argparse
 import json
@@ -33,7 +33,7 @@ FAMILIES = {
     "qwen2, window, yarn": Qwen2Config(**ROPE, use_sliding_window=True, sliding_window=5, max_window_layers=1, rope_parameters=YARN),
     "qwen3": Qwen3Config(**ROPE, head_dim=32),
     "olmo2": Olmo2Config(**ROPE, pad_token_id=None, eos_token_id=None),
-    # Caps that bend every score and logit at these sizes.
+    # Caps that change every score and logit at these sizes.
     "gemma2": Gemma2Config(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
                            pad_token_id=None, attn_logit_softcapping=0.7, final_logit_softcapping=2.0),
     "gemma3_text": Gemma3TextConfig(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
@@ -84,7 +84,7 @@ def relative(ours, theirs):
 
 
 def make_model(config, seed):
-    """No weight is 0 or 1, so that no term vanishes by chance."""
+    """A model without weights of exactly 0 or 1, so that no term vanishes."""
     torch.manual_seed(seed)
     config._attn_implementation = "eager"
     model = AutoModelForCausalLM.from_config(config).float()
@@ -92,7 +92,7 @@ def make_model(config, seed):
         for name, weight in model.named_parameters():
             centre = 1.0 if weight.ndim == 1 and name.endswith("weight") else 0.0
             weight.copy_(centre + (0.1 if centre else 0.08) * torch.randn_like(weight))
-            weight[weight == 0] = 0.01  # which randn draws at times, and a step of any length moves
+            weight[weight == 0] = 0.01  # randn may draw 0, which any step would change
     return model
 
 
@@ -102,7 +102,7 @@ def logits_of(model, tokens):
 
 
 def same_words(model, source, trainerd):
-    """Whether `trainerd generate` says what transformers says, token for token."""
+    """True if `trainerd generate` gives the same tokens as transformers."""
     prompt = b"0123 is a prompt"
     said = model.eval().generate(torch.tensor([list(prompt)]), max_new_tokens=SEQ - len(prompt), do_sample=False, eos_token_id=None, pad_token_id=0,
                                  suppress_tokens=list(range(256, VOCAB)))[0, len(prompt):].tolist()
@@ -132,7 +132,7 @@ def train(model, tokens):
 
 
 def measure(name, config, seed, root, trainerd, dump):
-    """The family's row."""
+    """The table's row of a family."""
     source = root / "source"
     make_model(config, seed).save_pretrained(source)
     model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, attn_implementation="eager")
@@ -145,7 +145,7 @@ def measure(name, config, seed, root, trainerd, dump):
     row = {"logits": relative(ours["logits"], logits_of(model, tokens[0]))}
     for layout, flags in LAYOUTS.items():
         folder = root / layout.replace(", ", "-").replace(" ", "")
-        # A step of this length changes no weight that is not next to 0.
+        # A step this small changes only weights near 0.
         run(trainerd, "run", write_job(folder.with_suffix(".yaml"), source, 1, 1e-30, 1), *(w for f in flags for w in ("--set", f)))
         run(trainerd, "export", folder, "--out", folder.with_suffix(".out"))
         exported = AutoModelForCausalLM.from_pretrained(folder.with_suffix(".out"), dtype=torch.float32, attn_implementation="eager")

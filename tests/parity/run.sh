@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Parity with transformers and peft: builds, makes an environment of the pinned versions, prints the tables of README.md, and
-# runs the example of fine-tuning to its end.
+# Parity with transformers and peft: builds, creates an environment with the pinned versions, prints the tables of README.md, and
+# runs the complete example of fine-tuning.
 #   ./tests/parity/run.sh                    # build/parity, with a virtual environment in it
 #   BUILD=build/release ./tests/parity/run.sh
-#   EXTRA_INDEX=https://download.pytorch.org/whl/cpu ./tests/parity/run.sh    # torch for CPUs alone, which is smaller
-#   PYTHON=/path/to/python ./tests/parity/run.sh    # one that has the packages of requirements.txt
+#   EXTRA_INDEX=https://download.pytorch.org/whl/cpu ./tests/parity/run.sh    # torch for CPUs only, which is smaller
+#   PYTHON=/path/to/python ./tests/parity/run.sh    # an interpreter with the packages of requirements.txt
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 BUILD=${BUILD:-build/parity}
@@ -20,7 +20,7 @@ for table in parity lora; do
   "$PYTHON" tests/parity/$table.py --trainerd "$BUILD/trainerd" --dump "$BUILD/parity_dump" || status=$?
   echo
 done
-# The example of fine-tuning, at the end of which trainerd and transformers give the same answer.
+# The example of fine-tuning. At its end trainerd and transformers give the same answer.
 example=$(mktemp -d)
 trap 'rm -rf "$example"' EXIT
 PATH=$(cd "$BUILD" && pwd):$PATH PYTHON=$PYTHON configs/examples/finetune/run.sh "$example" > "$example/log" || { cat "$example/log" >&2; exit 1; }

@@ -1,4 +1,4 @@
-// What the plan makes of attention on GPUs: its kernels, its workspace, and what they cost.
+// Attention on GPUs in the plan: kernels, workspace, and their cost.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -33,7 +33,7 @@ core::job::JobSpec llama_8b(std::int64_t seq_len, const std::vector<std::string>
       "job.yaml", overrides);
 }
 
-/// A small model, whose attention is that of `model`.
+/// A small model with the attention keys in `model`.
 core::job::JobSpec small_attention(const std::string& model, const std::vector<std::string>& more = {}) {
   return core::spec::parse_job("model: {layers: 2, hidden: 512, ffn: 1024, vocab: 1024, " + model +
                                    "}\nsteps: 1\ndata: {format: synthetic}\nprecision: bf16\n"
@@ -57,7 +57,7 @@ const core::rank::RecordedOp& attention_of(const core::rank::RankRecord& record,
   return *found;
 }
 
-/// Of the backward, per FLOP that the library would do.
+/// Seconds of attention's backward pass, per FLOP of the library's algorithm.
 double backward_seconds(const core::job::JobSpec& job) {
   const parallel::Topology topology = core::spec::job_topology(job);
   const core::rank::RankRecord record = attention_record(job, topology);
@@ -66,7 +66,7 @@ double backward_seconds(const core::job::JobSpec& job) {
 
 }  // namespace
 
-TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan says what that costs",
+TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan reports the cost",
           "[plan][attention]") {
   const core::plan::Plan plan = attention_plan_of(llama_8b(131072)),
                          fast = attention_plan_of(llama_8b(131072, {"attention=fast"}));
@@ -74,7 +74,7 @@ TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan say
   CHECK(plan.topology.nodes * plan.topology.devices_per_node == 8);
   REQUIRE(fast.fits);
   REQUIRE(plan.fits);
-  // Row sums alone in place of 2 h s^2.
+  // Row sums only in place of 2 h s^2.
   CHECK(plan.peak_bytes <= fast.peak_bytes);
   CHECK(fast.attention.own_calls == 0);
   const core::plan::AttentionPlan& a = plan.attention;
@@ -83,7 +83,7 @@ TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan say
   CHECK(a.plain_calls == 0);
   CHECK(a.limited_tokens == 131072);
   CHECK(a.limited_seconds > a.fast_seconds);
-  // The plan with `fast` is quicker by what the plan says.
+  // The plan with `fast` is faster by the difference that the plan reports.
   CHECK(plan.time.step_seconds - fast.time.step_seconds ==
         Approx(a.limited_seconds - a.fast_seconds).epsilon(1e-3));
   const std::string text = core::plan::plan_text(plan, 0);
@@ -99,19 +99,20 @@ TEST_CASE("8B at 128k tokens fits one node in the default mode, and the plan say
 
 TEST_CASE("attention is planned at the rate of the kernels that run it", "[plan][attention]") {
   const std::string few = "heads: 8, seq_len: 4096, head_dim: ";
-  // A head of 68 is no multiple of 8: its kernels have no tensor cores.
+  // A head size of 68 is no multiple of 8: its kernels use no tensor cores.
   const double of_64 = backward_seconds(small_attention(few + "64")),
                of_68 = backward_seconds(small_attention(few + "68")),
                of_72 = backward_seconds(small_attention(few + "72"));
   CHECK(of_64 < of_72);
   CHECK(of_68 > 20 * of_72);
-  // Large heads are the library's on sm_90, and run without tensor cores elsewhere.
+  // Large heads run with the library on sm_90, and without tensor cores elsewhere.
   const double of_128 = backward_seconds(small_attention(few + "128")),
                of_256 = backward_seconds(small_attention(few + "256"));
   CHECK(of_256 == Approx(2 * of_128).epsilon(0.01));
   CHECK(backward_seconds(small_attention(few + "256", {"cluster.preset=dgx-a100"})) >
         10 * backward_seconds(small_attention(few + "128", {"cluster.preset=dgx-a100"})));
-  // A window is our own kernels' on tensor cores: 7 products of 5, at a part of the library's rate on sm_90.
+  // A window runs with our own kernels on tensor cores: 7 products in place of 5, at a fraction of the
+  // library's rate on sm_90.
   const core::job::JobSpec windowed = small_attention(few + "128, attention: {window: 4095}"),
                            whole = small_attention(few + "128");
   const parallel::Topology h100 = core::spec::job_topology(whole);
@@ -126,7 +127,8 @@ TEST_CASE("attention is planned at the rate of the kernels that run it", "[plan]
   CHECK(ratio(OpClass::Kind::attention_backward) == Approx(1.75 * 7 / 5).epsilon(0.01));
 }
 
-TEST_CASE("attention's workspace takes a part of the memory that the plan leaves", "[plan][attention]") {
+TEST_CASE("attention's workspace may use a part of the memory that the plan leaves free",
+          "[plan][attention]") {
   const core::job::JobSpec job = small_attention("heads: 32, kv_heads: 8, head_dim: 128, seq_len: 8192");
   parallel::Topology topology = core::spec::job_topology(job);
   const std::int64_t plenty = topology.device.memory_bytes;
@@ -134,7 +136,7 @@ TEST_CASE("attention's workspace takes a part of the memory that the plan leaves
   const core::rank::RankRecord roomy = attention_record(job, topology);
   CHECK(roomy.attention_limit_bytes > kGibibyte);
   CHECK_FALSE(core::rank::attention_is_limited(roomy));
-  // Without memory to spare, as when its size is not known, a gibibyte: and so it fits where it did.
+  // Without spare memory, or if its size is unknown, the limit is 1 GiB, so that jobs still fit.
   topology.device.memory_bytes = 0;
   const core::rank::RankRecord tight = attention_record(job, topology);
   CHECK(tight.attention_limit_bytes == kGibibyte);
@@ -148,13 +150,13 @@ TEST_CASE("attention's workspace takes a part of the memory that the plan leaves
        {std::int64_t{-1}, std::int64_t{0}, kGibibyte, 3 * kGibibyte, 8 * kGibibyte}) {
     topology.device.memory_bytes = tight.memory.total_bytes() + overhead + left;
     const core::rank::RankRecord record = attention_record(job, topology);
-    // Doubled while what that adds is no more than half of what is left.
+    // The limit doubles while the increase is at most half of the memory left.
     CHECK(record.attention_limit_bytes == kGibibyte * (left >= 6 * kGibibyte   ? 4
                                                        : left >= 2 * kGibibyte ? 2
                                                                                : 1));
     if (left >= 0) CHECK(record.memory.total_bytes() + overhead <= topology.device.memory_bytes);
   }
-  // The run is given what its plan chose.
+  // The run uses the limit of its plan.
   topology.device.memory_bytes = plenty;
   CHECK(core::rank::dry_run(job, layout, 0, topology.device).attention_limit_bytes ==
         roomy.attention_limit_bytes);
@@ -162,7 +164,7 @@ TEST_CASE("attention's workspace takes a part of the memory that the plan leaves
   CHECK(plan.stages.front().memory.total_bytes() == roomy.memory.total_bytes());
 }
 
-TEST_CASE("a job that requires the library is refused where our own kernels would run", "[plan][attention]") {
+TEST_CASE("a job that requires the library is refused if our own kernels would run", "[plan][attention]") {
   const std::string require = "attention={backward: deterministic, require: library}";
   const core::job::JobSpec job = llama_8b(131072, {require});
   CHECK_THROWS_WITH(attention_plan_of(job), Catch::Contains("attention.require is library") &&
@@ -180,7 +182,7 @@ TEST_CASE("a job that requires the library is refused where our own kernels woul
       small_attention("heads: 8, seq_len: 512, head_dim: 64", {"attention={require: library}"})));
 }
 
-TEST_CASE("the search's bound of a layout is not above its plan where attention is limited",
+TEST_CASE("the search's bound of a layout is not above its plan if attention is limited",
           "[plan][attention]") {
   core::job::JobSpec job = llama_8b(32768);
   const parallel::Topology topology = core::spec::job_topology(job);
@@ -191,14 +193,13 @@ TEST_CASE("the search's bound of a layout is not above its plan where attention 
   CHECK(found.best.front().step_seconds <= own.time.step_seconds * (1 + 1e-9));
 }
 
-TEST_CASE("the error for a job that only attention's workspace keeps from fitting names attention: fast",
-          "[plan][attention]") {
-  // One key head with its 16 query heads: 2 GiB, twice the limit, and with the library all the same.
+TEST_CASE("the error names attention: fast if only attention's workspace does not fit", "[plan][attention]") {
+  // One key head with its 16 query heads needs 2 GiB, twice the limit, and still uses the library.
   const core::job::JobSpec job = small_attention("heads: 16, kv_heads: 1, head_dim: 128, seq_len: 8192"),
                            quick = small_attention("heads: 16, kv_heads: 1, head_dim: 128, seq_len: 8192",
                                                    {"attention=fast"});
   parallel::Topology topology = core::spec::job_topology(job);
-  topology.device.memory_bytes = 0;  // so that the limit stays
+  topology.device.memory_bytes = 0;  // keeps the limit at its minimum
   const core::plan::Plan plan = core::plan::make_plan(job, topology),
                          fast = core::plan::make_plan(quick, topology);
   REQUIRE(plan.peak_bytes - fast.peak_bytes > kGibibyte);
@@ -211,7 +212,7 @@ TEST_CASE("the error for a job that only attention's workspace keeps from fittin
   CHECK(refused.near.front().change == "attention: fast");
   CHECK(refused.near.front().peak_bytes == fast.peak_bytes);
   CHECK_THAT(core::plan::plan_text(refused, 0), Catch::Contains("fits with attention: fast ("));
-  // Where it would not fit with that either, it is not named.
+  // If the job would not fit with `fast` either, the error does not name it.
   topology.device_memory_bytes = fast.peak_bytes - 1;
   for (const core::plan::NearLayout& near :
        core::plan::near_changes(job, topology, core::plan::NoneFits::nothing))

@@ -1,4 +1,4 @@
-// What calibrate makes of what it measured: curves, the cluster file, and plans by it. Nothing here is timed.
+// The results of calibrate: curves, the cluster file, and plans from it. No test here measures time.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -34,8 +34,8 @@ core::plan::OperatorSamples::Sample memory(kernels::Operator op, double bytes, d
   return {{op, {.dtype = DType::f32}, {0, bytes}}, seconds, 1};
 }
 
-/// A machine whose products run at 100 and 200 GFLOP/s and whose other operators at 10 GB/s; two at work take
-/// half as long again.
+/// A machine with products at 100 and 200 GFLOP/s and other operators at 10 GB/s. Two busy devices take 1.5
+/// times as long.
 core::plan::Calibration made_up() {
   core::plan::Calibration made;
   parallel::Topology& t = made.topology;
@@ -89,7 +89,7 @@ core::plan::Plan plan_on(const std::string& cluster, const std::string& more, st
 
 }  // namespace
 
-TEST_CASE("the curve of a product finds the terms that its samples were made of", "[calibrate]") {
+TEST_CASE("the fit of a product's curve recovers the terms of its samples", "[calibrate]") {
   std::vector<core::plan::OperatorSamples::Sample> samples;
   const auto seconds = [](double m, double n, double k) {
     const double out_of_cache = std::max(0.0, 4 * (m * k + n * k + m * n) - (1 << 20));
@@ -109,7 +109,7 @@ TEST_CASE("the curve of a product finds the terms that its samples were made of"
   for (const double term : rates.alone.at("linear_fprop.fp32")) CHECK(term >= 0);
 }
 
-TEST_CASE("other operators have a point for each doubling of their bytes", "[calibrate]") {
+TEST_CASE("other operators have one point per doubling of their bytes", "[calibrate]") {
   const core::plan::FittedCurves fitted = core::plan::fit_curves(
       {memory(kernels::Operator::scale, 1e4, 1e-6), memory(kernels::Operator::scale, 1.1e4, 1e-6),
        memory(kernels::Operator::scale, 1e6, 1e-4)});
@@ -140,10 +140,10 @@ TEST_CASE("a cluster file that calibrate writes is read back, and plans jobs of 
   const double step = one.time.step_seconds;
   CHECK(std::isfinite(step));
   CHECK(one.time.mean.sum() == Approx(step));
-  // Products alone take their FLOPs at 100 GFLOP/s.
+  // The products alone take their FLOPs / 100 GFLOP/s.
   CHECK(step > one.hardware_tflops_per_device * 1e12 * step / 1e11 * 0.99);
   const core::plan::Plan two = plan_on(file.path(), "parallel: {dp: 2}\n");
-  CHECK(two.time.step_seconds > 0.5 * step);  // they crowd each other
+  CHECK(two.time.step_seconds > 0.5 * step);  // the two devices slow each other
   CHECK(two.time.step_seconds < step);
   CHECK(two.time.mean.sum() == Approx(two.time.step_seconds));
   CHECK(plan_on(file.path(), "recompute: {kind: full}\n").time.step_seconds > step);
@@ -158,7 +158,7 @@ TEST_CASE("a curve of any operator and dtype is read back", "[calibrate]") {
     for (const DType dtype : {DType::f32, DType::bf16, DType::i32, DType::f64, DType::u8}) {
       const auto op = static_cast<kernels::Operator>(i);
       const kernels::OpClass what{.dtype = dtype};
-      // Products and attention have coefficients: made_up has them.
+      // made_up() has the coefficients of products and attention.
       const std::string name = name_of(op);
       if (!name.starts_with("linear") && !name.starts_with("attention"))
         rates.alone[core::plan::curve_of(op, what)] =
@@ -176,7 +176,7 @@ TEST_CASE("a curve of any operator and dtype is read back", "[calibrate]") {
   CHECK(topology->measured.crowded == rates.crowded);
 }
 
-TEST_CASE("a cluster file of a processor with what only GPUs have, or with a broken curve, is refused",
+TEST_CASE("a cluster file of a CPU with keys for GPUs only, or with a broken curve, is refused",
           "[calibrate]") {
   const std::string good = core::plan::cluster_yaml(made_up(), "made up");
   const auto refused = [](const std::string& text) {

@@ -1,4 +1,4 @@
-// When a plan has CUDA graphs, and what they take.
+// When a plan uses CUDA graphs, and their cost.
 
 #include <catch2/catch.hpp>
 #include <string>
@@ -32,8 +32,8 @@ TEST_CASE("a small model's step is planned with graphs, and faster than without"
   CHECK(g.used);
   CHECK_FALSE(without.graphs.used);
   CHECK(g.issue_seconds == Approx(static_cast<double>(g.calls) * 3e-6));
-  // Forward and backward of two microbatches, without collectives, are four graphs; beside them are written
-  // five tensors of each microbatch, and the sum of the loss weights.
+  // Forward and backward of two microbatches without collectives are four graphs. Outside of graphs five
+  // tensors per microbatch and the sum of the loss weights are written.
   CHECK(g.launches == 4 + 2 * 5 + 1);
   CHECK(g.graph_issue_seconds ==
         Approx(15 * 3e-6 + static_cast<double>(g.calls - 11) * core::plan::kComparedCallSeconds));

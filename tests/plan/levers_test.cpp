@@ -1,4 +1,4 @@
-// The GPU benchmarks A and B as they are planned, and what each lever of their step gains there.
+// The plans of the GPU benchmarks A and B, and the planned gain of each lever.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -29,8 +29,8 @@ core::job::JobSpec benchmark_job(const std::string& benchmark) {
                               {"cluster.preset=dgx-h200"});
 }
 
-/// Of one operator in a step: planned seconds, and those that its FLOPs take at the planned rate of products,
-/// or its bytes.
+/// One operator in a step: planned seconds, and its lower bound from FLOPs at the planned rate of products or
+/// from bytes.
 struct PlannedOperator {
   double seconds = 0, floor = 0;
 };
@@ -64,7 +64,7 @@ double planned_rate(const std::string& benchmark, const Levers& levers) {
   const core::job::JobSpec job = benchmark_job(benchmark);
   parallel::Topology topology = core::spec::job_topology(job);
   topology.device.adds_in_products = levers.adds_in_products;
-  // Whose blocks hold no row of this vocabulary; nothing else of these steps depends on it.
+  // Blocks of sm_80 cannot hold a row of this vocabulary; nothing else in these steps depends on the version.
   if (!levers.loss_at_once) topology.device.sm_version = 80;
   topology.device.tuning = levers.tuning;
   const core::plan::Plan plan = core::plan::make_plan(job, topology);
@@ -82,7 +82,7 @@ core::rank::RecordedOp wgrad_of(std::int64_t m, std::int64_t n, std::int64_t k) 
 
 }  // namespace
 
-TEST_CASE("the plan cuts a product's sums where the workspace holds the parts, and counts their sum",
+TEST_CASE("the plan splits a product's reduction if the workspace holds the parts, and counts their sum",
           "[plan][levers]") {
   parallel::Topology h200 = core::spec::job_topology(core::spec::parse_job(
       "model: {preset: qwen2.5-1.5b}\nsteps: 1\ndata: {format: synthetic}\nprecision: bf16\n"
@@ -92,7 +92,7 @@ TEST_CASE("the plan cuts a product's sums where the workspace holds the parts, a
     h200.device.tuning.gemm_workspace_bytes = workspace;
     return core::plan::op_seconds(op, h200);
   };
-  // A's up projection: 840 tiles of 256 x 128, which are 6.4 waves of 132. Cut in two 12.7.
+  // A's up projection has 840 tiles of 256 x 128: 6.4 waves of 132. Split in two it has 12.7 waves.
   const core::rank::RecordedOp up = wgrad_of(17920, 1536, 32768);
   const std::int64_t parts = std::int64_t{2} * 17920 * 1536 * 4;
   CHECK(seconds(up, parts) < seconds(up, parts - 1));
@@ -101,12 +101,12 @@ TEST_CASE("the plan cuts a product's sums where the workspace holds the parts, a
   CHECK(seconds(up, 1) == Approx(7 * tile * (32768 + 70)).epsilon(1e-6));
   const double added = (static_cast<double>(parts) + 17920.0 * 1536 * 2) / (4800e9 * 0.92);
   CHECK(seconds(up, parts) == Approx(13 * tile * (16384 + 70) + added).epsilon(1e-6));
-  // Many tiles gain nothing by it.
+  // A product with many tiles gains nothing from a split.
   const core::rank::RecordedOp wide = wgrad_of(37888, 3584, 16384);
   CHECK(seconds(wide, std::int64_t{4} << 30) == seconds(wide, 1));
 }
 
-TEST_CASE("each lever of the benchmarks' step gains in their plan", "[plan][levers]") {
+TEST_CASE("each lever speeds up the planned step of the benchmarks", "[plan][levers]") {
   struct LeverRow {
     const char* name;
     Levers levers;
@@ -127,7 +127,7 @@ TEST_CASE("each lever of the benchmarks' step gains in their plan", "[plan][leve
       CHECK(rate >= before);
       before = rate;
     }
-    // A chunk of 8192 tokens takes more memory for no more than a thousandth.
+    // A head chunk of 8192 tokens needs more memory and gains at most 0.1%.
     const double large = planned_rate(
         benchmark, {.tuning = {.gemm_workspace_bytes = kLargeWorkspace, .head_chunk_tokens = 8192}});
     std::printf("planned %s, %-24s %8.0f tokens/s\n", benchmark.c_str(), "8192 tokens of the head", large);
@@ -135,7 +135,7 @@ TEST_CASE("each lever of the benchmarks' step gains in their plan", "[plan][leve
   }
 }
 
-TEST_CASE("the planned step is its operators, of which each is above its floor", "[plan][levers]") {
+TEST_CASE("the planned step is the sum of its operators, each above its floor", "[plan][levers]") {
   for (const std::string benchmark : {"a", "b"}) {
     const core::job::JobSpec job = benchmark_job(benchmark);
     parallel::Topology topology = core::spec::job_topology(job);
@@ -150,7 +150,7 @@ TEST_CASE("the planned step is its operators, of which each is above its floor",
     }
     const core::plan::Plan plan = core::plan::make_plan(job, topology);
     std::printf("planned %s, all %.1f ms, floor %.1f ms\n", benchmark.c_str(), 1e3 * seconds, 1e3 * floor);
-    // Launches hide behind the device's work.
+    // Launches overlap with the device's work.
     CHECK(plan.time.step_seconds == Approx(seconds).epsilon(0.01));
   }
 }

@@ -1,4 +1,4 @@
-// Transfers that share links, by hand; and on the steps of real layouts, which sharing must not make shorter.
+// Transfers that share links: examples by hand, and steps of real layouts, which sharing must not shorten.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -30,10 +30,10 @@ constexpr core::plan::TransferCost of_network(double seconds, double latency = 0
 struct Start {
   double time;
   core::plan::TransferCost cost;
-  std::vector<core::plan::PortUse> uses = {};  ///< none: of rank 0, both ways
+  std::vector<core::plan::PortUse> uses = {};  ///< if empty: rank 0, both directions
 };
 
-/// When each ended.
+/// The end time of each transfer.
 std::vector<double> ends_of(const std::vector<Start>& starts) {
   core::plan::LinkSharing links(3);
   std::vector<double> ends(starts.size(), -1);
@@ -63,50 +63,51 @@ std::vector<core::plan::PortUse> message(int from, int to) {
 }  // namespace
 
 TEST_CASE("two transfers on a port go at half their speed while both are under way", "[links]") {
-  // One second alone, then both: the second's one takes two, and leaves two of the first.
+  // The first runs alone for 1 s. Both then share: the second takes 2 s for its 1 s of work, and the first
+  // has 2 s left.
   CHECK(ends_of({{0, of_nvlink(4)}, {1, of_nvlink(1)}}) == std::vector{5.0, 3.0});
-  // A third of the port each, from 2 to 5; then a half.
+  // From 2 to 5 each has a third of the port; then a half.
   CHECK(ends_of({{0, of_nvlink(4)}, {0, of_nvlink(3)}, {2, of_nvlink(1)}}) == std::vector{8.0, 7.0, 5.0});
   CHECK(ends_of({{0, of_nvlink(4)}, {4, of_nvlink(1)}}) == std::vector{4.0, 5.0});
 }
 
-TEST_CASE("transfers on different ports, ranks or ways have nothing to do with each other", "[links]") {
+TEST_CASE("transfers on different ports, ranks or directions are independent", "[links]") {
   CHECK(ends_of({{0, of_nvlink(4)}, {1, of_network(1)}}) == std::vector{4.0, 2.0});
   CHECK(ends_of({{0, of_nvlink(4)}, {1, of_nvlink(1), {{PortUse::Way::both, 1}}}}) == std::vector{4.0, 2.0});
   CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(1, 0)}}) ==
         std::vector{4.0, 2.0});
-  // Both into rank 1.
+  // Both go into rank 1.
   CHECK(ends_of({{0, of_network(4), message(0, 1)}, {1, of_network(1), message(2, 1)}}) ==
         std::vector{5.0, 3.0});
 }
 
 TEST_CASE("latency is not shared", "[links]") {
-  // The second moves from 2 on: the first has one second left.
+  // The second transfers data from 2 on, when the first has one second left.
   CHECK(ends_of({{0, of_nvlink(3)}, {0, of_nvlink(1, 2)}}) == std::vector{4.0, 4.0});
   CHECK(ends_of({{0, of_nvlink(3)}, {0, of_nvlink(0, 2)}}) == std::vector{3.0, 2.0});
   CHECK(ends_of({{0, of_nvlink(0, 3)}, {0, of_nvlink(0, 2)}}) == std::vector{3.0, 2.0});
 }
 
-TEST_CASE("transfers that leave room on a port are slower only by what is too much", "[links]") {
+TEST_CASE("transfers below a port's capacity slow down only by the excess load", "[links]") {
   const core::plan::TransferCost quarter{0, 4, {0.25, 0, 0}}, half{0, 4, {0.5, 0, 0}};
   CHECK(ends_of({{0, quarter}, {0, half}}) == std::vector{4.0, 4.0});
-  // 1.25 of the port: a fifth slower until the full one has ended at 2.5, by when two of the quarter's four
-  // are over.
+  // A load of 1.25 ports: both are slowed to 4/5 until the full one ends at 2.5, when two of the quarter's
+  // four seconds are done.
   CHECK(ends_of({{0, quarter}, {0, of_nvlink(2)}}) == std::vector{4.5, 2.5});
 }
 
-TEST_CASE("a transfer goes at the pace of its busiest port", "[links]") {
-  // Over NVLink and the network, which a message out of rank 0 and a transfer of rank 1 share with it.
+TEST_CASE("a transfer runs at the speed of its busiest port", "[links]") {
+  // Uses NVLink and the network, shared with a message from rank 0 and a transfer of rank 1.
   const core::plan::TransferCost both{0, 4, {0.5, 1, 0}};
-  // The message is met at both ends: of two at rank 0, of three (with one more) at rank 1.
+  // The message shares its port at both ends: two users at rank 0, three at rank 1.
   const std::vector<double> ends = ends_of({{0, both},
                                             {0, of_network(6), {{core::plan::PortUse::Way::both, 1}}},
                                             {0, of_network(6), {{core::plan::PortUse::Way::both, 1}}},
                                             {0, of_network(1), message(0, 1)},
                                             {0, of_nvlink(1)}});
-  CHECK(ends[3] == Approx(3));                  // a third
+  CHECK(ends[3] == Approx(3));                  // a third of the port
   CHECK(ends[4] == Approx(1.5));                // 1.5 of NVLink
-  CHECK(ends[0] == Approx(3 + (4 - 3 / 2.0)));  // a half while the message is there
+  CHECK(ends[0] == Approx(3 + (4 - 3 / 2.0)));  // half of it during the message
   CHECK(ends[1] == Approx(3 + 2 * (6 - 3 / 3.0)));
 }
 
@@ -128,7 +129,7 @@ TEST_CASE("sharing makes no step of real layouts shorter, and ledgers still sum 
   core::plan::LayoutParts parts(job, topology);
   std::size_t longer = 0, layouts = 0;
   double most = 1;
-  std::mt19937 draw(5);  // a third of the layouts, but in full runs
+  std::mt19937 draw(5);  // a random third of the layouts, all in full runs
   for (const core::plan::LayoutChoice& c : core::plan::all_layouts(job, topology, space)) {
     if (draw() % 3 != 0 && !test::runs_full()) continue;
     const core::job::JobSpec chosen = core::plan::with_choice(job, c);

@@ -12,16 +12,16 @@ namespace {
 using namespace core::plan;
 using parallel::OpKind;
 
-/// Of a layer's parameters gathered, or its gradients scattered.
+/// Cost of gathering a layer's parameters or scattering its gradients.
 TransferCost zero_cost(const core::rank::RecordedCollective& c, const GroupPlace& place,
                        const parallel::Topology& t, const OtherSoftware& other, bool recomputed) {
-  // A layer's two gathers, of forward and backward, are alike: each bears half of the third.
+  // A layer's gathers in forward and backward look alike: each carries half of the cost of the third.
   const double times = c.kind == OpKind::all_gather && recomputed ? 1 + other.gathered_again / 2 : 1;
   const double pieces = times * static_cast<double>(other.collectives_of_layer);
   TransferCost cost = collective_cost(c.kind, c.bytes / other.collectives_of_layer, place, t);
   cost.latency *= pieces, cost.bandwidth *= pieces;
   if (other.part_seconds > 0) {
-    // The copies read and write all of it; a gather's parts are filled with zeros before.
+    // The copies read and write all bytes; the parts of a gather are first filled with zeros.
     const double moved = times * static_cast<double>(c.bytes) * (c.kind == OpKind::all_gather ? 3 : 2);
     cost.latency += pieces * static_cast<double>(place.size) * other.part_seconds +
                     moved / (t.memory_bytes_per_second * t.rates.memory_efficiency);
@@ -35,7 +35,7 @@ bool moves_zero_state(const core::rank::RecordedCollective& c) {
          (label == "gradients" && c.kind == OpKind::reduce_scatter);
 }
 
-/// Each takes its ports for its part of the time, at both ends.
+/// Two transfers in sequence. Each uses its ports for its part of the time.
 TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
   TransferCost both{.latency = a.latency + b.latency, .bandwidth = a.bandwidth + b.bandwidth};
   for (std::size_t i = 0; i < kPorts && both.bandwidth > 0; ++i)

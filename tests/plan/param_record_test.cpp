@@ -1,4 +1,4 @@
-// Records of parameters by themselves against the records of whole steps.
+// Records of parameters alone against the records of whole steps.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -12,8 +12,7 @@
 
 using namespace trainerd;
 
-TEST_CASE("parameters by themselves take the memory and make the collectives that they do in a step",
-          "[plan]") {
+TEST_CASE("a record of parameters alone has the memory and collectives that they have in a step", "[plan]") {
   const std::string model =
       "layers: 4, hidden: 512, heads: 8, kv_heads: 4, ffn: 1024, vocab: 2000, seq_len: 128, positions: "
       "learned";

@@ -41,7 +41,7 @@ std::int64_t term(const core::plan::StagePlan& stage, const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a stage's memory is that of its own rank's dry run, whatever class recorded it", "[plan]") {
+TEST_CASE("a stage's memory equals its own rank's dry run, whichever class recorded it", "[plan]") {
   const std::vector<std::string> layouts = {
       "parallel: {pp: 4, dp: 2}",
       "parallel: {pp: 4, tp: 2, virtual_stages: 2, schedule: interleaved}",
@@ -84,7 +84,7 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
     const core::train::RankGroups groups(layout, rank, job.model, world, backend);
     core::train::StepMemory memory(core::train::count_slots(job, layout, rank), topology.device.alignment);
     core::train::Trainer trainer(job, layout, backend, groups, memory);
-    core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+    core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // the meta world reads no samples
     trainer.step(1, batches, {});
     counting = true;
     trainer.step(2, batches, {});
@@ -94,9 +94,9 @@ TEST_CASE("a record of few microbatches counts the FLOPs of all", "[plan]") {
   }
 }
 
-TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
-  // 16 bytes a parameter, cut over 64 or 1024 ranks by stage: 4 P + 12 P / N, 2 P + 14 P / N, 16 P / N. With
-  // bf16 gradients.
+TEST_CASE("model states match the ZeRO paper's table 1", "[plan]") {
+  // 16 bytes per parameter, sharded over 64 or 1024 ranks by stage: 4 P + 12 P / N, 2 P + 14 P / N, 16 P / N.
+  // Gradients are bf16.
   const std::string model =
       "layers: 48, hidden: 3584, heads: 28, ffn: 14336, vocab: 51200, seq_len: 1024, mlp: gelu";
   for (const std::int64_t n : {64, 1024})
@@ -119,15 +119,15 @@ TEST_CASE("model states are those of the ZeRO paper's table 1", "[plan]") {
       const double paper = zero == 1   ? 4 * p + 12 * p / parts
                            : zero == 2 ? 2 * p + 14 * p / parts
                                        : 16 * p / parts;
-      // Beside the table's: rings that hold a unit of parameters or gradients while it is used. Units are a
-      // layer's matrices, or a table of the vocabulary.
+      // In addition to the table: rings that hold a unit of parameters or gradients while in use. A unit is a
+      // layer's matrices or a vocabulary table.
       const double unit = 2.0 * std::max(51200.0 * 3584, 12.0 * 3584 * 3584);
       CHECK(states >= 0.999 * paper);
       CHECK(states <= 1.01 * paper + (zero == 1 ? 0 : static_cast<double>(zero) * unit + 40e6));
     }
 }
 
-TEST_CASE("adapters are planned beside weights without gradients, states and master weights", "[plan]") {
+TEST_CASE("with adapters the weights are planned without gradients, states and master weights", "[plan]") {
   const auto plan_with = [](const std::string& lora) {
     return plan_of(job_of("preset: llama-3-8b, from: base",
                           lora + "parallel: {dp: 8, zero: 1}\nbatch: {global: 64, micro: 1}\n"
@@ -135,7 +135,7 @@ TEST_CASE("adapters are planned beside weights without gradients, states and mas
   };
   const core::plan::Plan plan = plan_with("lora: {rank: 16}\n"), full = plan_with("");
   const core::job::ParameterCount count = core::job::count_parameters(plan.job.model);
-  // Inputs and outputs of q, k, v, o, gate, up, down of 32 layers.
+  // Rank x (inputs + outputs) of q, k, v, o, gate, up, down in 32 layers.
   CHECK(count.adapters == 32 * 16 * (8192 + 2 * 5120 + 8192 + 3 * 18432));
   CHECK(count.total == core::job::count_parameters(full.job.model).total);
   CHECK(plan.checkpoint.bytes == 12 * count.adapters);
@@ -146,7 +146,7 @@ TEST_CASE("adapters are planned beside weights without gradients, states and mas
   CHECK(close(term(stage, "parameters"), 2 * (count.total + count.adapters) + 4 * count.adapters / 8));
   CHECK(close(term(stage, "gradients"), 4 * count.adapters));
   CHECK(close(term(stage, "moments"), 8 * count.adapters / 8));
-  // 4 of 6 FLOPs: what operators compute is that, attention's second time, and the adapters' own inner
+  // 4 of 6 FLOPs per weight. Operators compute these, attention's recomputation and the adapters' inner
   // products.
   CHECK(core::job::flops_per_token(plan.job.model) ==
         Approx(core::job::flops_per_token(full.job.model) - 2.0 * static_cast<double>(count.matmul) +
@@ -168,8 +168,7 @@ TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "
     const core::plan::StagePlan stage = plan_of(job).stages.front();
     const double states = static_cast<double>(term(stage, "parameters") + term(stage, "gradients") +
                                               term(stage, "master_weights") + term(stage, "moments"));
-    // bf16 parameters, fp32 gradients, and master weights and moments in fp32, of a quarter of 6.74e9
-    // parameters.
+    // bf16 parameters, fp32 gradients, fp32 master weights and moments, for a quarter of 6.74e9 parameters.
     const double parameters = static_cast<double>(core::job::count_parameters(job.model).total) / 4;
     const double expected = parameters * (6 + 12.0 / (zero == 0 ? 1 : 2));
     if (zero == 1) CHECK(expected == Approx(20.22e9).epsilon(0.001));
@@ -177,7 +176,7 @@ TEST_CASE("with ZeRO 0 and 1 gradients are held once: sums are made in place", "
   }
 }
 
-TEST_CASE("gradients rounded for the way are planned with half of the bytes and of the time", "[plan]") {
+TEST_CASE("gradients rounded for transfer are planned with half of the bytes and time", "[plan]") {
   const auto plan_with = [](const std::string& precision, const std::string& parallel) {
     return plan_of(
         job_of("layers: 8, hidden: 4096, heads: 32, ffn: 11008, vocab: 32000, seq_len: 2048",
@@ -190,7 +189,7 @@ TEST_CASE("gradients rounded for the way are planned with half of the bytes and 
     FAIL("no group " << group);
     return core::plan::TrafficPlan{};
   };
-  // 8 reductions in a step of P fp32 gradients, 2 gathers of P bf16 parameters: 8 x 4 + 2 bytes against 8 x 2
+  // Per step 8 reductions of P fp32 gradients and gathers of P bf16 parameters: 8 x 4 + 2 bytes against 8 x 2
   // + 2.
   const std::string one = "dp: 8, zero: 2, overlap_grad_reduce: false, bucket_bytes: 1073741824";
   const core::plan::Plan wide = plan_with("bf16", one),
@@ -201,11 +200,12 @@ TEST_CASE("gradients rounded for the way are planned with half of the bytes and 
   const parallel::LinkSpeed& link = wide.topology.nvlink;
   CHECK(before.seconds - after.seconds ==
         Approx(7.0 / 8 * (before.bytes - after.bytes) / (link.bytes_per_second * link.efficiency)));
-  // Casts and sums take part of that: they pass over memory.
+  // Casts and sums cost a part of the gain: they read and write memory.
   CAPTURE(before.seconds, after.seconds, wide.time.step_seconds, rounded.time.step_seconds);
   CHECK(rounded.time.step_seconds < wide.time.step_seconds);
   CHECK(rounded.time.step_seconds > wide.time.step_seconds - (before.seconds - after.seconds));
-  // Among replicas an element crosses once in 2 bytes and once, as a sum, in 4; by all_reduce twice in 4.
+  // Between replicas an element crosses once with 2 bytes and once, as a sum, with 4; with all_reduce twice
+  // with 4.
   const std::string hybrid = "dp: 16, zero: 1, zero_group: 8, bucket_bytes: 1073741824";
   const core::plan::TrafficPlan across = traffic(plan_with("bf16", hybrid), "dp_outer"),
                                 less =
@@ -225,23 +225,23 @@ TEST_CASE("collectives take the time of their rings", "[plan]") {
         Approx(2 * 7.0 / 8 * 8e-3 + 14e-6));
   CHECK(collective_seconds(parallel::OpKind::all_gather, 800'000'000, {8, 8, Link::nvlink}, t) ==
         Approx(7.0 / 8 * 8e-3 + 7e-6));
-  // One member a node: by its own card. Eight a node: by eight cards, as fast as NVLink lets them.
+  // One member per node uses one network card. Eight per node use eight cards, as far as NVLink keeps up.
   CHECK(collective_seconds(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t) ==
         Approx(3.0 / 4 * 40e-3 + 30e-6));
   CHECK(collective_seconds(parallel::OpKind::reduce_scatter, 800'000'000, {16, 8, Link::rail}, t) ==
         Approx(15.0 / 16 * 10e-3 + 10e-6 + 14e-6));
-  // Exchanged, each of the eight sends its parts for the other node by its own card.
+  // In an exchange each of the eight sends its parts for the other node over its own card.
   CHECK(collective_seconds(parallel::OpKind::all_to_all, 800'000'000, {16, 8, Link::rail}, t) ==
         Approx(8.0 / 16 * 80e-3 + 10e-6 + 14e-6));
   CHECK(collective_seconds(parallel::OpKind::all_to_all, 400'000'000, {4, 1, Link::rail}, t) ==
         Approx(3.0 / 4 * 40e-3 + 30e-6));
-  // A small sum over many nodes takes a tree.
+  // A small sum over many nodes uses a tree.
   CHECK(collective_seconds(parallel::OpKind::all_reduce, 8, {1024, 1, Link::rail}, t) ==
         Approx(2 * 10 * 10e-6).epsilon(1e-3));
   CHECK(collective_seconds(parallel::OpKind::all_reduce, 8, {1, 1, Link::none}, t) == 0);
 }
 
-TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
+TEST_CASE("a transfer uses the ports that its bytes cross", "[plan]") {
   parallel::Topology t;
   t.devices_per_node = t.nvlink_domain = t.rails = 8;
   t.nvlink = {100e9, 1e-6, 1, 0};
@@ -253,10 +253,11 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   };
   CHECK(shares({8, 8, Link::nvlink}) == Shares{1, 0, 0});
   CHECK(shares({4, 1, Link::rail}) == Shares{0, 1, 0});
-  // Rings over eight cards, of 80 GB/s: each member passes seven eighths of that on by its NVLink of 100.
+  // Rings over eight cards run at 80 GB/s: each member forwards seven eighths of that over its NVLink of 100
+  // GB/s.
   CHECK(shares({16, 8, Link::rail})[0] == Approx(0.7));
   CHECK(shares({16, 8, Link::rail})[1] == Approx(1));
-  // An NVLink of 40 GB/s keeps the cards half idle.
+  // With an NVLink of 40 GB/s the cards are half idle.
   t.nvlink.bytes_per_second = 40e9;
   CHECK(shares({16, 8, Link::rail})[0] == Approx(7.0 / 8));
   CHECK(shares({16, 8, Link::rail})[1] == Approx(0.5));
@@ -266,7 +267,7 @@ TEST_CASE("a transfer takes the ports that its bytes cross", "[plan]") {
   CHECK(core::plan::collective_cost(parallel::OpKind::reduce_scatter, 400'000'000, {4, 1, Link::rail}, t)
             .latency == Approx(5e-6 + 3 * 10e-6));
   CHECK(core::plan::collective_cost(parallel::OpKind::barrier, 0, {4, 1, Link::rail}, t).bandwidth == 0);
-  // Where the host's memory joins ranks: as measured, less what no bytes take.
+  // Ranks connected by host memory: the measured time without the part for zero bytes.
   t.measured.devices = 2;
   t.measured.collectives["message"] = {1e3, 10e-6, 1e6, 200e-6};
   const core::plan::TransferCost by_host = core::plan::message_cost(1'000'000, Link::shared_memory, t);
@@ -289,7 +290,7 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
          {0, 0}},
         t);
   };
-  // 100 tiles of 256 x 128: one wave at the peak. One tile more: two.
+  // 100 tiles of 256 x 128 are one wave at peak rate. One tile more makes two waves.
   CHECK(seconds(2560, 1280, 4096) == Approx(2.0 * 2560 * 1280 * 4096 / 100e12));
   CHECK(seconds(2560 * 8, 1280 * 8, 4096) == Approx(64 * seconds(2560, 1280, 4096)));
   CHECK(seconds(2561, 1280, 4096) > 1.05 * seconds(2560, 1280, 4096));
@@ -344,7 +345,8 @@ TEST_CASE("a plan counts the padding of a batch that does not divide, and its ti
   CHECK(nlohmann::json::parse(core::plan::plan_json(padded, 0))["padding_sequences"] == 3);
 }
 
-TEST_CASE("a plan counts steps that are verified, all but their update, and no memory but hashes", "[plan]") {
+TEST_CASE("a plan counts the repeated part of verified steps, without update, and memory for hashes only",
+          "[plan]") {
   const std::string rest = "parallel: {dp: 2}\nbatch: {global: 8, micro: 2}\ncluster: {preset: dgx-h100}\n";
   const core::plan::Plan plain = plan_of(job_of(kSmall, rest));
   const core::plan::Plan verified = plan_of(job_of(kSmall, rest + "supervise: {verify: {every: 10}}\n"));

@@ -1,4 +1,4 @@
-// The planner against published measurements: every row of published.yaml, its error and that of its family.
+// The planner against published measurements: every row of published.yaml, with its error and its family's.
 
 #include <yaml-cpp/yaml.h>
 
@@ -31,7 +31,7 @@ parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
       core::spec::read_cluster(std::filesystem::exists(file) ? file : name, {source, 1, 1}, problems);
   problems.throw_if_any();
   topology->nodes = (devices + topology->devices_per_node - 1) / topology->devices_per_node;
-  // In their steps sums of the residual stream are passes over memory.
+  // The published systems compute sums of the residual stream as separate passes over memory.
   topology->device.adds_in_products = false;
   return *topology;
 }
@@ -65,10 +65,10 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
   p.virtual_stages = number(row, "vp");
   p.zero = number(row, "zero");
   p.sequence_parallel = row["sp"].as<bool>();
-  // The published systems reduce and gather by layers, or all at once.
+  // The published systems reduce and gather per layer or all at once.
   p.bucket_bytes = std::int64_t{1} << 40;
   p.overlap_grad_reduce = p.overlap_param_gather = row["overlap"].as<bool>();
-  // None of them asks a library for a deterministic backward.
+  // None of them uses a deterministic backward pass.
   job.attention.backward = kernels::Determinism::fast;
   job.cuda_graphs = core::job::CudaGraphs::off;
   p.overlap_tp_backward = software_node(file, row)["tp_backward_behind"].as<bool>(false);
@@ -76,8 +76,8 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
   p.schedule =
       p.virtual_stages > 1 ? parallel::ScheduleKind::interleaved : parallel::ScheduleKind::one_f_one_b;
   const std::string recompute = row["recompute"].as<std::string>();
-  // Of torchtitan's selective recomputation by operators: half of the products, and all but attention and
-  // collectives of the rest.
+  // torchtitan's selective recomputation by operators: half of the products, and of the rest all but
+  // attention and collectives.
   if (recompute == "half") job.recompute.every = 2;
   job.recompute.kind = recompute == "full" || recompute == "half" ? core::job::RecomputeKind::full
                        : recompute == "selective"                 ? core::job::RecomputeKind::selective
@@ -88,7 +88,7 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
   return job;
 }
 
-/// What the software of a row does otherwise than this one.
+/// Differences of a row's software from trainerd.
 test::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   test::OtherSoftware other;
   const YAML::Node s = software_node(file, row);
@@ -121,7 +121,7 @@ double mean_bias(const std::vector<Compared>& rows) {
   return rows.empty() ? 0 : sum / static_cast<double>(rows.size());
 }
 
-/// Kendall's tau-a of the two orders.
+/// Kendall's tau-a of the planned and the measured order.
 double kendall_tau(const std::vector<Compared>& rows) {
   double agree = 0, pairs = 0;
   for (std::size_t i = 0; i < rows.size(); ++i)
@@ -197,8 +197,7 @@ TEST_CASE("the planner predicts published step times", "[published]") {
   for (const YAML::Node& row : file["skipped"]) REQUIRE(!row["why"].as<std::string>().empty());
 }
 
-TEST_CASE("of the layouts that a sweep measured, the search chooses one within 5% of the best",
-          "[published][search]") {
+TEST_CASE("the search chooses a layout within 5% of the best in each measured sweep", "[published][search]") {
   const YAML::Node file = YAML::LoadFile(kFolder + "published.yaml");
   struct Sweep {
     core::job::JobSpec job;

@@ -1,5 +1,4 @@
-// The replay against closed forms of pipeline schedules, and against the timeline of the schedules
-// themselves.
+// The replay against closed forms of pipeline schedules and against the schedules' timelines.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -15,7 +14,7 @@ using parallel::ScheduleKind;
 
 namespace {
 
-/// A record whose actions are one operator each, with the FLOPs as its seconds.
+/// A record with one operator per action, whose FLOPs are its seconds.
 core::rank::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
   core::rank::RankRecord record;
   for (const ActionKind kind :
@@ -50,7 +49,7 @@ enum class Messages { in_order, copied };
 core::plan::Replay run(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs,
                        Messages messages = Messages::in_order) {
   core::rank::RankRecord record = record_of(shape, costs);
-  // Ranks end a step together, as the gradient norm's sum has them do.
+  // Ranks end a step together because of the sum of the gradient norm.
   record.groups = {parallel::Group::world};
   record.collectives = {{0, parallel::OpKind::all_reduce, "norm", 0, false}};
   record.after = {{core::rank::RecordedEvent::Kind::issue, 0, 0},
@@ -71,14 +70,14 @@ TEST_CASE("the bubble of 1F1B is (p - 1) / (m + p - 1), interleaved (p - 1) / (v
           run({ScheduleKind::one_f_one_b, p, 1, m, parallel::Pass::train}, {1, 1, 1, 0});
       CHECK(plain.bubble == Approx((p - 1.0) / (m + p - 1)));
       CHECK(plain.step_seconds == Approx(ideal + 3 * (p - 1)));
-      // Chunks of half the time each.
+      // Chunks take half the time each.
       const core::plan::Replay two =
           run({ScheduleKind::interleaved, p, 2, m, parallel::Pass::train}, {0.5, 0.5, 0.5, 0});
       CHECK(two.bubble == Approx((p - 1.0) / (2 * m + p - 1)));
     }
 }
 
-TEST_CASE("every schedule takes as long as its own timeline says, if messages are copied or take no time",
+TEST_CASE("every schedule takes as long as its timeline says if messages are copied or take no time",
           "[replay]") {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
@@ -96,7 +95,7 @@ TEST_CASE("every schedule takes as long as its own timeline says, if messages ar
           }
 }
 
-TEST_CASE("bubbles are those of the zero-bubble paper's table 5, however messages move", "[replay]") {
+TEST_CASE("bubbles match the zero-bubble paper's table 5 in every mode of messages", "[replay]") {
   for (const test::PublishedBubble& row : test::zero_bubble_table())
     for (const Messages messages : {Messages::in_order, Messages::copied}) {
       CAPTURE(static_cast<int>(row.shape.kind), row.shape.stages, row.shape.microbatches,
@@ -105,9 +104,9 @@ TEST_CASE("bubbles are those of the zero-bubble paper's table 5, however message
     }
 }
 
-TEST_CASE("a message in order moves when both ends have come to it, a copied one when it is sent",
+TEST_CASE("an ordered message starts when both ends have reached it, a copied one when it is sent",
           "[replay]") {
-  // GPipe on two ranks: the second asks for an input when it has used the last, and the first for a gradient.
+  // GPipe on two ranks: each posts its next receive when it has used the previous message.
   const int m = 8;
   const double message = 0.25;
   const parallel::ScheduleShape shape{ScheduleKind::gpipe, 2, 1, m, parallel::Pass::train};
@@ -116,7 +115,7 @@ TEST_CASE("a message in order moves when both ends have come to it, a copied one
         Approx(3 * (m + 1) + 2 * m * message));
 }
 
-TEST_CASE("messages awaited where they are posted stop a pipeline less where they are posted late",
+TEST_CASE("messages awaited where they are posted stall a pipeline less if they are posted late",
           "[replay]") {
   for (const auto& [kind, chunks] : {std::pair{ScheduleKind::interleaved, 2}, {ScheduleKind::zb_h1, 1}}) {
     parallel::ScheduleShape shape{kind, 4, chunks, 8, parallel::Pass::train};
@@ -135,14 +134,14 @@ TEST_CASE("messages awaited where they are posted stop a pipeline less where the
   }
 }
 
-TEST_CASE("a background collective is exposed by what is left of it when it is awaited", "[replay]") {
+TEST_CASE("a background collective is exposed by its remaining time when it is awaited", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, parallel::OpKind::reduce_scatter, "gradients", 5, true}};
   using Kind = core::rank::RecordedEvent::Kind;
   auto& backward = record.actions[{0, ActionKind::backward, core::rank::MicrobatchRole::last}];
-  backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, of which the backward's 2 hide some
+  backward.insert(backward.begin(), {Kind::issue, 0, 0});  // 5 seconds, 2 of which the backward hides
   record.after = {{Kind::wait, 0, 0}};
   const core::plan::Replay overlapped = core::plan::replay(input_of(shape, record, 0));
   CHECK(overlapped.step_seconds == Approx(1 + 5));
@@ -155,7 +154,7 @@ TEST_CASE("a background collective is exposed by what is left of it when it is a
   CHECK(stopped.mean[base::LedgerPart::exposed_dp] == Approx(5));
 }
 
-TEST_CASE("ranks of several stages meet in as many groups as there are", "[replay]") {
+TEST_CASE("ranks of several stages meet in all their groups", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 3, 1, 4, parallel::Pass::train};
   core::rank::RankRecord inner = record_of(shape, {1, 1, 1, 0});
   using Kind = core::rank::RecordedEvent::Kind;
@@ -172,19 +171,19 @@ TEST_CASE("ranks of several stages meet in as many groups as there are", "[repla
   CHECK(core::plan::replay(input).step_seconds == Approx(3.0 * (4 + 2) + 2 + 3 + 3));
 }
 
-TEST_CASE("what a step leaves under way is awaited in the next", "[replay]") {
+TEST_CASE("operations that a step leaves in flight are awaited in the next step", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp};
   record.collectives = {{0, parallel::OpKind::all_gather, "parameters", 4, true}};
   using Kind = core::rank::RecordedEvent::Kind;
   auto& forward = record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
-  forward.push_back({Kind::wait, 0, 0});  // a second into the step
+  forward.push_back({Kind::wait, 0, 0});  // one second after the start of the step
   record.after = {{Kind::issue, 0, 0}};
   CHECK(core::plan::replay(input_of(shape, record, 0)).step_seconds == Approx(3 + 3));
 }
 
-TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubble", "[replay]") {
+TEST_CASE("the ledger sums to the step, and exposed messages are bubble", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
   const core::plan::Replay slow = run(shape, {1, 1, 1, 0.25}), fast = run(shape, {1, 1, 1, 0});
   CHECK(slow.step_seconds > fast.step_seconds);
@@ -193,8 +192,7 @@ TEST_CASE("the ledger sums to the step, and messages that nothing hides are bubb
   CHECK(slow.mean[base::LedgerPart::compute] == Approx(3 * 8));
 }
 
-TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all of its second step",
-          "[replay]") {
+TEST_CASE("a slow rank delays its pipeline, and the observer sees the whole second step", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 4, 1, 8, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::world};
@@ -206,7 +204,7 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
   CHECK(even == core::plan::replay(input_of(shape, record, 0.25)).step_seconds);
   const core::plan::Replay slow =
       replays.run({.slowdown = [](int rank, const parallel::Action*) { return rank == 2 ? 2.0 : 1.0; }});
-  // The slow rank's own eight microbatches, behind the others' first and before their last.
+  // At least the slow rank's own eight microbatches.
   CHECK(slow.step_seconds >= 2 * 3 * 8);
   CHECK(slow.ranks[2][base::LedgerPart::compute] == Approx(2 * 3 * 8));
   CHECK(slow.ranks[1][base::LedgerPart::compute] == Approx(3 * 8));
@@ -222,10 +220,10 @@ TEST_CASE("a rank that is slow holds up its pipeline, and the observer sees all 
     CHECK(work[rank] == Approx(3 * 8));
     CHECK(work[rank] + stalls[rank] == Approx(even));
   }
-  CHECK(messages == 2 * 3 * 8);  // forwards and backwards over three links
+  CHECK(messages == 2 * 3 * 8);  // forward and backward messages over three links
 }
 
-TEST_CASE("a device waits for its host only where it has caught up", "[replay]") {
+TEST_CASE("a device waits for its host only if it has caught up", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   const auto step = [&](const std::vector<double>& seconds, double launch) {
     core::rank::RankRecord record;
@@ -241,12 +239,12 @@ TEST_CASE("a device waits for its host only where it has caught up", "[replay]")
     return core::plan::replay(input).step_seconds;
   };
   CHECK(step({2, 2, 2}, 1) == Approx(1 + 6));             // the device is slower
-  CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));     // the host is
-  CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5));  // what was issued meanwhile runs at once
+  CHECK(step({0.5, 0.5, 0.5}, 1) == Approx(3 + 0.5));     // the host is slower
+  CHECK(step({5, 0.5, 0.5, 0.5}, 1) == Approx(1 + 6.5));  // operators issued meanwhile run at once
   CHECK(step({0.5, 0.5, 5}, 1) == Approx(3 + 5));
 }
 
-TEST_CASE("with graphs a list of operators is one launch, which the device awaits whole", "[replay]") {
+TEST_CASE("with graphs a list of operators is one launch, and the device waits for all of it", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   const auto step = [&](std::int64_t operators, double seconds, double compared, bool graphs) {
     core::rank::RankRecord record;
@@ -264,12 +262,12 @@ TEST_CASE("with graphs a list of operators is one launch, which the device await
   CHECK(step(8, 0.5, 0.125, false) == Approx(8 + 0.5));
   CHECK(step(8, 0.5, 0.125, true) == Approx(1 + 8 * 0.125 + 8 * 0.5));
   CHECK(step(8, 0.5, 0, true) == Approx(1 + 8 * 0.5));
-  // Fewer than four are launched one by one.
+  // Fewer than four operators are launched one by one.
   CHECK(step(3, 0.5, 0.125, true) == Approx(3 + 0.5));
   CHECK(step(4, 0.5, 0.125, true) == Approx(1 + 4 * 0.125 + 4 * 0.5));
 }
 
-TEST_CASE("a collective in the background slows the one that stops the rank on the same port", "[replay]") {
+TEST_CASE("a background collective slows a blocking one on the same port", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
   record.groups = {parallel::Group::dp, parallel::Group::tp};
@@ -302,20 +300,19 @@ TEST_CASE("a collective in the background slows the one that stops the rank on t
   const auto equal = [](const std::array<double, 4>& a, const std::array<double, 4>& b) {
     for (std::size_t i = 0; i < a.size(); ++i) CHECK(a[i] == Approx(b[i]));
   };
-  // dp goes from 1 on. Backward's products end at 3, when it has 3 seconds left; tp's two then take 4, and
-  // dp's last goes from 7 to 8.
+  // dp starts at 1. At 3, when the backward's products end, dp has 3 seconds left. tp's two then take 4
+  // seconds, and dp's last second is from 7 to 8.
   equal(run({1, 0, 0}, {1, 0, 0}, 0), {8, 4, 1, 7});
   equal(run({0, 1, 0}, {1, 0, 0}, 0), {6, 2, 1, 5});
-  // One second of each is latency: tp's second moves from 4 on, when dp has two left, and takes 2; dp's last
-  // goes from 6 to 7.
+  // One second of each is latency. tp transfers from 4 on, when dp has two seconds left, and takes 2; dp's
+  // last second is from 6 to 7.
   equal(run({1, 0, 0}, {1, 0, 0}, 1), {7, 3, 1, 6});
-  // Half of the port beside all of it: tp takes 3, and dp has one second left at 6.
+  // Half of the port against all of it: tp takes 3 seconds, and dp has one second left at 6.
   equal(run({0.5, 1, 0}, {1, 0, 0}, 0), {7, 3, 1, 6});
 }
 
-TEST_CASE(
-    "a message and a collective in the background slow each other where their ports and ways are the same",
-    "[replay]") {
+TEST_CASE("a message and a background collective slow each other on the same port and direction",
+          "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 2, 1, 1, parallel::Pass::train};
   core::rank::RankRecord last = record_of(shape, {1, 1, 1, 0});
   using Kind = core::rank::RecordedEvent::Kind;
@@ -345,8 +342,8 @@ TEST_CASE(
     return std::array{result.step_seconds, result.ranks[0][base::LedgerPart::bubble],
                       result.ranks[0][base::LedgerPart::exposed_dp], messages};
   };
-  // The forward's flow takes from 1 to 3, the last rank's work to 6, the gradient's flow to 8 and its use to
-  // 10: two of dp's seconds are left.
+  // The forward message takes from 1 to 3, the last rank's work until 6, the gradient's message until 8 and
+  // its use until 10: dp then has two seconds left.
   CHECK(run({0, 1, 0}) == std::array{12.0, 7.0, 2.0, 4.0});
   CHECK(run({1, 0, 0}) == std::array{10.0, 5.0, 2.0, 2.0});
 }

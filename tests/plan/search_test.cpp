@@ -1,5 +1,5 @@
-// The search against planning every layout of small spaces, its bounds against the plans that they bound, and
-// limits of time and memory.
+// The search against plans of every layout in small spaces, its bounds against the plans, and limits of time
+// and memory.
 
 #include <sys/resource.h>
 
@@ -23,7 +23,7 @@ using parallel::ScheduleKind;
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kTimed = false;  // a sanitizer takes several times as long
+constexpr bool kTimed = false;  // sanitizers are several times slower
 #else
 constexpr bool kTimed = true;
 #endif
@@ -44,7 +44,7 @@ struct Case {
   std::string precision = "bf16";
 };
 
-/// Small enough to plan every layout; each kind of value is in one of them.
+/// Spaces small enough to plan every layout; each kind of value occurs in one of them.
 std::vector<Case> cases() {
   const std::string small =
       "layers: 6, hidden: 1024, heads: 8, kv_heads: 4, ffn: 4096, vocab: 32000, seq_len: 1024";
@@ -132,7 +132,7 @@ std::vector<Case> cases() {
 
 }  // namespace
 
-TEST_CASE("layouts with padding are searched where the job's own is one, or no other exists", "[search]") {
+TEST_CASE("layouts with padding are searched if the job's own has padding or no other exists", "[search]") {
   const std::string model = "layers: 6, hidden: 1024, heads: 8, ffn: 4096, vocab: 32000, seq_len: 1024";
   const auto padded = [&](const std::string& rest) {
     const core::job::JobSpec job = search_job(model, rest);
@@ -152,7 +152,7 @@ TEST_CASE("layouts with padding are searched where the job's own is one, or no o
   CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 13, micro: 1}\n") == std::pair{true, true});
 }
 
-TEST_CASE("the search finds what planning every layout finds, and no bound is above its plan", "[search]") {
+TEST_CASE("the search finds the best of all layouts, and no bound is above its plan", "[search]") {
   for (const Case& c : cases()) {
     CAPTURE(c.name);
     const core::job::JobSpec job = search_job(c.model, c.rest, c.precision);
@@ -186,7 +186,7 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
     }
     CHECK(above == 0);
     const double n = static_cast<double>(all.size());
-    // A device that half of them fit: memory decides.
+    // A device that half of the layouts fit, so that memory decides.
     std::vector<Planned> fitting = planned;
     const auto middle = fitting.begin() + static_cast<std::ptrdiff_t>(fitting.size() / 2);
     std::nth_element(fitting.begin(), middle, fitting.end(),
@@ -215,7 +215,7 @@ TEST_CASE("the search finds what planning every layout finds, and no bound is ab
   }
 }
 
-TEST_CASE("a search finds the same with any number of threads, and its job is one that the parser takes",
+TEST_CASE("a search gives the same result with any number of threads, and the parser accepts its job",
           "[search]") {
   const core::job::JobSpec job =
       search_job("preset: llama-3-8b", "parallel: {tp: 2, dp: 16}\nbatch: {global: 128, micro: 1}\n");
@@ -252,8 +252,8 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
     return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
            1e-6 * static_cast<double>(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec);
   };
-  // Less than 5 seconds on two cores of 2 GHz. It is 3 to 4 of the processor's; other processes on its cores
-  // may double it, so that the fastest of three is taken.
+  // Less than 5 seconds on two cores of 2 GHz. It takes 3 to 4 s of processor time. Other processes may
+  // double the time, so the fastest of three counts.
   constexpr double kMaxSeconds = 8;
   core::plan::SearchResult result;
   double seconds = kMaxSeconds;
@@ -269,7 +269,7 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
       static_cast<long long>(result.layouts), static_cast<long long>(result.too_large),
       static_cast<long long>(result.planned), result.seconds, seconds);
   if (kTimed) CHECK(seconds < kMaxSeconds);
-  CHECK(result.planned < 100);  // 69; what bounds do not exclude is most of the time
+  CHECK(result.planned < 100);  // 69; planning the layouts that bounds do not exclude takes most of the time
   REQUIRE(result.best.size() == 10);
   for (const core::plan::RankedLayout& l : result.best) CHECK(l.peak_bytes <= result.device_bytes);
   rusage usage{};
@@ -277,7 +277,7 @@ TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory",
   CHECK(usage.ru_maxrss < 1'000'000);  // kB
 }
 
-TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the error names what would fit",
+TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the error names layouts that fit",
           "[search]") {
   const core::job::JobSpec job = search_job(
       "preset: llama-3-405b", "parallel: {tp: 8, pp: 16, dp: 768}\nbatch: {global: 12288, micro: 1}\n");
@@ -295,7 +295,7 @@ TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the erro
   REQUIRE_FALSE(result.best.empty());
   for (const core::plan::RankedLayout& l : result.best)
     CHECK(l.choice.tp * l.choice.pp * l.choice.dp == 98304);
-  // Not fitting: pp 4.
+  // With pp 4 it is too large.
   const core::job::JobSpec large = search_job(
       "preset: llama-3-405b", "parallel: {tp: 8, pp: 4, dp: 3072}\nbatch: {global: 12288, micro: 1}\n");
   const auto near =
@@ -303,7 +303,7 @@ TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the erro
   CHECK_FALSE(near.empty());
 }
 
-TEST_CASE("a search that finds nothing says what came nearest", "[search]") {
+TEST_CASE("a search without a result reports the nearest layout", "[search]") {
   const core::job::JobSpec job =
       search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");
   const core::plan::SearchResult result = core::plan::search_layouts(job, core::spec::job_topology(job));

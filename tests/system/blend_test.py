@@ -1,4 +1,4 @@
-"""Blends of several sources: the same global batches at any dp, and after a change of the blend nothing of a source twice."""
+"""Blends of several sources: the same global batches at any dp, and no sample of a source twice after a change of the blend."""
 
 import array
 import re
@@ -52,7 +52,7 @@ class Blend(RunTest):
         return [json.loads(line) for line in (self.root / name / "samples.jsonl").read_text().splitlines()]
 
     def assert_once(self, name, steps, batch=12):
-        """Every place in the order of samples is in the ledger once, in steps that follow each other."""
+        """Every position in the order of samples is in the ledger once, in consecutive steps."""
         lines = self.ledger(name)
         self.assertEqual([line["step"] for line in lines], list(range(1, steps + 1)))
         places = [place for line in lines for place in range(line["first"], line["first"] + line["count"])]
@@ -66,10 +66,10 @@ class Blend(RunTest):
             self.assertAlmostEqual(x["loss"], y["loss"], delta=2e-5 * y["loss"], msg=f"{name} step {x['step']}")
 
     def test_a_blend_resumed_at_another_dp_has_the_same_global_batches(self):
-        """10 sequences: neither 3 nor 4 ranks divide them, so that both pad their last microbatches."""
+        """A batch of 10 sequences is divisible by neither 3 nor 4 ranks, so both pad their last microbatches."""
         shares = {"x": "weight: 0.5", "y": "weight: 0.3", "z": "weight: 0.2, epochs: 0.25"}
         self.run_job(self.blend("one", shares, batch=10))
-        # z ends after 15 of its samples; the others share what is left 5 to 3.
+        # z ends after 15 samples; the others share the rest 5 to 3.
         self.assertEqual(self.taken("one"), {"x": 41, "y": 24, "z": 15})
         for dp in (2, 3, 4):
             with self.subTest(dp=dp):
@@ -83,7 +83,7 @@ class Blend(RunTest):
                 self.assertEqual(self.assert_once(name, 8, batch=10), 4 * [1] + 4 * [2])
                 places = [[(x["step"], x["first"], x["count"], x["sources"]) for x in self.ledger(n)] for n in (name, "one")]
                 self.assertEqual(*places)
-                # The ledger of a blend adds up to what the checkpoint counts of each source.
+                # The sums of the ledger equal the checkpoint's counts per source.
                 sums = [sum(of_source) for of_source in zip(*(line["sources"] for line in self.ledger(name)))]
                 self.assertEqual(dict(zip("xyz", sums)), self.taken(name))
 
@@ -98,7 +98,7 @@ class Blend(RunTest):
         self.assertEqual(change["step"], 4)
         self.assertRegex(change["details"][0], r"z\.bin: added, weight 2$")
         self.assertIn("the blend of the training data changed", output)
-        # As in one go: the order after the change does not depend on how often the run stopped.
+        # Same as without stops: the order after the change does not depend on how often the run stopped.
         again = self.blend("b", {"x": "weight: 1", "y": "weight: 1"})
         self.run_job(again, "--set", "steps=4")
         again = self.blend("b", {"x": "weight: 1", "z": "weight: 2", "y": "weight: 1"})
@@ -107,7 +107,7 @@ class Blend(RunTest):
         self.assert_losses("b", "a")
 
     def test_every_sample_of_an_epoch_counts_once_also_after_a_kill_at_another_dp(self):
-        """200 samples in batches of 12: two epochs end inside step 17 and 34."""
+        """200 samples in batches of 12: the two epochs end in the middle of steps 17 and 34."""
         def job(name, steps):
             path = self.blend(name, {"x": "weight: 1"}, steps)
             text = path.read_text()
@@ -143,7 +143,7 @@ class Blend(RunTest):
             self.assertEqual(len(losses[dp]), 2)
         for x, y in zip(losses[1], losses[2]):
             self.assertAlmostEqual(x, y, delta=2e-5 * y)
-        # Another split is other training data.
+        # Another split changes the training data.
         job = self.blend("dp1", {"x": "weight: 1"}, steps=12)
         output = self.run_job(job, *split, "--set", "data.valid_fraction=0.3", status=5)
         self.assertIn("training of valid_fraction 0.2", output)
@@ -160,7 +160,7 @@ class Blend(RunTest):
                   "--set", "data.packing=best_fit", "--set", "data.document_mask=true", "--set", "data.valid=n"]
         whole = ["--set", "evaluate={every: 4, batches: 1000}", "--set", "batch.global=1"]
         losses = []
-        # Documents see themselves alone, so the mean over all of them does not depend on which share a sequence.
+        # Attention stays inside a document, so the mean over all documents does not depend on which ones share a sequence.
         for name, most in (("several", 16), ("alone", 1)):
             self.run_job(self.blend(name, {"x": "weight: 1"}, steps=4), *packed, *whole, "--set", f"data.max_documents={most}",
                          "--set", "optimizer.lr=1e-15")
@@ -168,7 +168,7 @@ class Blend(RunTest):
             self.assertEqual(most == 1, any("packed samples hold 1 documents" in e.get("message", "") for e in self.events(name)))
         self.assertLess(losses[0]["tokens"], 0.7 * losses[1]["tokens"])
         self.assertAlmostEqual(losses[0]["loss"], losses[1]["loss"], delta=1e-6 * losses[1]["loss"])
-        # The same global batches, in one go and resumed at another dp.
+        # The same global batches, without a stop and resumed at another dp.
         self.run_job(self.blend("one", {"x": "weight: 1"}, batch=10), *packed)
         counted = [line["counted_tokens"] for line in self.ledger("one")]
         self.assertTrue(all(100 < count < 160 for count in counted), counted)
@@ -215,7 +215,7 @@ class Blend(RunTest):
 
 
 class Verify(RunTest):
-    """`data inspect` and `data verify` of Megatron's data sets, as they are and torn."""
+    """`data inspect` and `data verify` of Megatron data sets, intact and truncated."""
 
     FIXTURE = ROOT / "tests/golden/megatron"
 

@@ -1,4 +1,4 @@
-"""A Chromium without a window, driven over a pipe by the DevTools protocol: no library is needed."""
+"""A headless Chromium, driven over a pipe by the DevTools protocol, without a library."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ NAMES = ["chromium", "chromium-browser", "google-chrome", "chrome"]
 
 
 class Browser:
-    """One page. `problems` has what the page's scripts threw, and what a content security policy kept from it."""
+    """One page. `problems` lists exceptions of the page's scripts and violations of the content security policy."""
 
     def __init__(self, timeout=60):
         found = [path for path in map(shutil.which, NAMES) if path]
@@ -93,8 +93,8 @@ class Browser:
             self._hear(message)
 
     def open(self, url, width=1280, height=900, dark=False):
-        """Loads a page with a window of that size."""
-        self.call("Page.navigate", url="about:blank")  # the page before may still ask for something
+        """Loads a page in a window of the given size."""
+        self.call("Page.navigate", url="about:blank")  # the page before may still send requests
         self.wait_for("document.readyState === 'complete' && location.href === 'about:blank'")
         self.problems.clear()
         self.requests.clear()
@@ -113,7 +113,7 @@ class Browser:
         return done["result"].get("value")
 
     def wait_for(self, condition, timeout=None):
-        """Until an expression in the page is true; its value."""
+        """Waits until an expression in the page is true. Returns its value."""
         end = time.monotonic() + (timeout or self.timeout)
         while True:
             value = self.run(condition)
@@ -124,7 +124,7 @@ class Browser:
             time.sleep(0.05)
 
     def drag(self, x0, x1, y):
-        """With the mouse's button down."""
+        """Drags the mouse with the left button down."""
         for kind, x, buttons in (("mousePressed", x0, 1), ("mouseMoved", (x0 + x1) / 2, 1), ("mouseMoved", x1, 1), ("mouseReleased", x1, 0)):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left" if kind != "mouseMoved" else "none", buttons=buttons, clickCount=1)
 

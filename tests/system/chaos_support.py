@@ -1,5 +1,5 @@
-"""Runs that random faults break: what a seed draws, the agents of one run and the faults from outside, and what the run's records say
-that each fault cost."""
+"""Runs with random faults: the plan drawn from a seed, the agents of one run and faults from outside, and the cost of each fault
+from the run's records."""
 
 import pathlib
 import re
@@ -9,7 +9,7 @@ import sys
 from support import *
 from support import seconds_without_core
 
-# The models' layouts by the nodes that they run on, each with the losses of one node bit for bit (nodes_test.py).
+# Layouts: ranks and settings. Each has bit for bit the losses of one node (nodes_test.py).
 LAYOUTS = {
     "one": (1, ["parallel.dp=1"]),
     "dp2-zero0": (2, ["parallel.dp=2", "parallel.zero=0"]),
@@ -22,20 +22,20 @@ LAYOUTS = {
     "tp2-dp2-zero3": (4, ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=3"]),
     "dp2-pp2": (4, ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"]),
 }
-# Those whose flips `hash_every` finds: every rank's state has a copy.
+# Layouts in which `hash_every` finds flipped bits: every rank's state has a replica.
 COPIED = ("dp2-zero0", "dp2-pp2")
-STEPS = 300  # of the undisturbed run of a layout; the others are not longer
+STEPS = 300  # steps of a layout's undisturbed run; other runs have at most as many
 DEAD, HANG = 2.0, 1.5
 BASE = [f"supervise={{hang_minimum: {HANG}s}}", "evaluate.every=0", "restarts=1000", "metrics.listen=off", "checkpoint.keep=4"]
 BEATS = [f"supervise={{hang_minimum: {HANG}s, heartbeat: 250ms, dead_after: {DEAD}s}}", *BASE[1:]]
 
-# Of `faults`, by how often they are drawn; and from outside.
+# Kinds of `faults` and faults from outside, with their weights in the draw.
 ANY = {"kill": 6, "crash": 3, "stop": 1, "hang": 1, "slow": 2, "flip_checkpoint": 1, "fill_disk": 1}
 OUTSIDE = {"SIGKILL worker": 6, "SIGKILL two workers": 2, "SIGSTOP worker": 1, "pause worker": 1}
 NODES = {"kill_agent": 2, "drop_link": 1, "SIGKILL agent": 3, "SIGSTOP agent": 1, "SIGKILL worker and agent": 1}
 LEADER = {"SIGKILL leader": 1}
 FLIPS = {"flip_parameter": 1, "flip_gradient": 1}
-# Kinds after which training goes on as it was.
+# Kinds after which training continues without a restart.
 HANGS = ("stop", "hang", "SIGSTOP worker")
 CALM = ("slow", "flip_checkpoint", "fill_disk", "fail_store", "pause worker")
 
@@ -45,7 +45,7 @@ def draw(rng, weights):
 
 
 class Plan:
-    """What a seed makes of a run."""
+    """The plan of a run, drawn from a seed."""
 
     def __init__(self, seed, count):
         rng = self.rng = random.Random(seed)
@@ -77,10 +77,10 @@ class Plan:
             if kind in ("kill_agent", "drop_link") and self.nodes == 2:  # node 0's agent is "SIGKILL leader"
                 rank = rng.randrange(self.ranks // 2, self.ranks)
             self.faults.append({"kind": kind, "step": step, "rank": rank})
-            if kind in ("drop_link", "SIGSTOP agent"):  # the ranks go on until it is noticed
+            if kind in ("drop_link", "SIGSTOP agent"):  # the ranks continue until the fault is detected
                 self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 30})
                 step += 31
-        # A message that is wrong alike for all ranks changes the losses from there on: it comes last.
+        # A message that is wrong in the same way for all ranks changes all later losses, so it comes last.
         self.wrong_from = None
         if self.ranks > 1 and rng.random() < 0.15:
             step += 5
@@ -126,16 +126,16 @@ class Plan:
 
 
 class Driver:
-    """Keeps the agents of one run going, as a person or a scheduler does, and breaks them from outside."""
+    """Starts and restarts the agents of one run, as a user or scheduler does, and injects faults from outside."""
 
     def __init__(self, test, plan, name, port):
         self.test, self.plan, self.name, self.port = test, plan, name, port
         self.agents = [None] * (plan.nodes + plan.spare)
-        self.old = []      # agents that were replaced and are stopped or on their way to an end
+        self.old = []      # replaced agents that are stopped or ending
         self.wake = []     # (when, pid)
-        self.pids = []     # of all agents: their sessions
-        self.done = []     # (fault, when) from outside
-        self.waited = []   # (when, for how long some process of the machine was without a core by then)
+        self.pids = []     # pids of all agents, which are their sessions' ids
+        self.done = []     # (fault, when) of faults from outside
+        self.waited = []   # (when, total time until then in which some process had no core)
         self.starts = 0
         self.todo = sorted(plan.outside(), key=lambda f: f["step"])
         self.log = (test.root / f"{name}.out").open("a+")
@@ -155,7 +155,7 @@ class Driver:
         return agent
 
     def run(self, seconds):
-        """Until the run is done."""
+        """Runs until the run is done."""
         end = time.monotonic() + seconds
         self.agents = [self.start(node) for node in range(len(self.agents))]
         while True:
@@ -169,13 +169,13 @@ class Driver:
             if first == 0:
                 self.end_all()
                 return
-            if first in (2, 3, 6):  # nothing that a fault does
+            if first in (2, 3, 6):  # statuses that no fault causes
                 raise AssertionError(f"the run has ended with status {first}")
             if first is not None:
                 self.end_all()
                 self.agents = [self.start(node) for node in range(len(self.agents))]
                 continue
-            for node, agent in enumerate(self.agents[1:], 1):  # without either, the leader ends too
+            for node, agent in enumerate(self.agents[1:], 1):  # without a partner or a spare, the leader ends too
                 if agent.poll() not in (None, 0) and (self.plan.partner or self.plan.spare):
                     self.agents[node] = self.start(node)
             if self.todo and self.test.last_step(self.name) >= self.todo[0]["step"]:
@@ -183,7 +183,8 @@ class Driver:
             time.sleep(0.01)
 
     def waited_between(self, begin, end):
-        """For how long some process was without a core then, the loop's turns around included; None where the kernel does not say."""
+        """Seconds in which some process had no core, including the loop's iterations around; None if the kernel does not report
+        it."""
         before = [waited for when, waited in self.waited if when <= begin] or [self.waited[0][1]]
         after = [waited for when, waited in self.waited if when >= end] or [seconds_without_core()]
         return None if before[-1] is None else after[0] - before[-1]
@@ -195,7 +196,8 @@ class Driver:
                 signal_quietly(pid, signal.SIGCONT)
 
     def end_all(self):
-        """The leader has ended: so do the others, but those that came too late to meet it and wait for another."""
+        """The leader has ended: waits for the other agents. Those that came too late to join wait for another leader and are
+        killed."""
         end = time.monotonic() + PATIENCE
         for agent in [*self.agents, *self.old]:
             if agent.begun > end - PATIENCE - 5:
@@ -208,7 +210,7 @@ class Driver:
         self.old = []
 
     def workers(self):
-        """By rank, as far as they are there."""
+        """The workers that exist, by rank."""
         found = []
         for agent in self.agents[:self.plan.nodes]:
             try:
@@ -220,7 +222,7 @@ class Driver:
     def act(self, fault):
         kind, workers = fault["kind"], self.workers()
         if "worker" in kind and not workers:
-            return self.todo.insert(0, fault)  # they start just now
+            return self.todo.insert(0, fault)  # the workers are just starting
         self.done.append((fault, time.time()))
         self.log.write(f"--- {time.time():.3f} {kind}\n")
         self.log.flush()
@@ -243,7 +245,7 @@ class Driver:
         elif kind == "SIGKILL agent":
             signal_quietly(self.agents[1].pid, signal.SIGKILL)
         elif kind == "SIGSTOP agent":
-            # Another one takes its place; it is woken later, and has to end by itself.
+            # Another agent takes its place. The stopped one is woken later and must end by itself.
             old = self.agents[1]
             signal_quietly(old.pid, signal.SIGSTOP)
             self.old.append(old)
@@ -274,7 +276,7 @@ def signal_quietly(pid, signum):
 
 
 def session(pid):
-    """The living processes of the session that the process began."""
+    """The live processes of the session that process `pid` started."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -287,7 +289,7 @@ def session(pid):
 
 
 def costs(plan, driver, events):
-    """Per fault that happened: (kind, its cost). What a fault brought about is what comes before the next fault."""
+    """Per fault that happened: (kind, its cost). Effects of a fault are the events before the next fault."""
     happened = [(fault["kind"], when) for fault, when in driver.done]
     for e in events:
         if e["event"] == "injected":
@@ -330,7 +332,7 @@ def kind_of(plan, message):
 
 
 def print_table(found, file=sys.stderr):
-    """One line per kind: how many, and what each cost."""
+    """Prints one line per kind: the number of faults and their costs."""
     def numbers(costs, key):
         values = [c[key] for c in costs if key in c]
         return f"{statistics.median(values):7.2f} {max(values):7.2f}" if values else f"{'-':>7} {'-':>7}"

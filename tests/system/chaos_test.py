@@ -1,5 +1,5 @@
-"""Random faults by a seed, many in each run, from `faults` and from outside: every run comes to its end with the losses of the undisturbed
-one, each sample counted once, and nothing left behind. Prints what each kind of fault cost.
+"""Random faults by a seed, several per run, from `faults` and from outside: every run finishes with the losses of the undisturbed
+run, each sample counted once, and nothing left behind. Prints the cost of each kind of fault.
 
     TRAINERD_CHAOS_SEED=7 python3 tests/system/chaos_test.py        # that run again
     TRAINERD_CHAOS_FAULTS=100 python3 tests/system/chaos_test.py    # so many faults in all
@@ -18,7 +18,7 @@ from support import *
 FIRST = int(os.environ.get("TRAINERD_CHAOS_FIRST", 32))  # seed
 PER_RUN = 14 if FULL else 6
 FAULTS = int(os.environ.get("TRAINERD_CHAOS_FAULTS", 1000 if FULL else 12))
-AT_ONCE = int(os.environ.get("TRAINERD_CHAOS_AT_ONCE", 2))  # runs: most of a recovery is waiting
+AT_ONCE = int(os.environ.get("TRAINERD_CHAOS_AT_ONCE", 2))  # concurrent runs: most of a recovery is waiting
 
 
 class Chaos(RestartTest):
@@ -43,7 +43,7 @@ class Chaos(RestartTest):
         return [(s["step"], repr(s["loss"]), repr(s["grad_norm"])) for s in self.steps(name)]
 
     def one(self, seed):
-        """The run of a seed; what its faults cost."""
+        """Runs the plan of a seed. Returns the costs of its faults."""
         plan = Plan(seed, PER_RUN)
         name = f"seed-{seed}"
         self.job(name, schedule=CONSTANT)
@@ -109,7 +109,8 @@ class Chaos(RestartTest):
             self.check_costs(found)
 
     def check_deadlines(self, found):
-        """A hang has its verdict at most 1 s after its deadline, later by the time for which some process waited for a core (see promptly)."""
+        """A hang is reported at most 1 s after its deadline, plus the time in which some process waited for a core (see
+        promptly)."""
         late = []
         for kind, cost in found:
             if "over" in cost:
@@ -120,13 +121,13 @@ class Chaos(RestartTest):
         self.assertEqual(late, [])
 
     def check_costs(self, found):
-        """Medians where two runs at once share two cores, else the longest."""
+        """Bounds medians if two runs share two cores, else the longest times."""
         def of(kinds, key):
             values = [cost[key] for kind, cost in found if kind in kinds and key in cost]
             return max(values) if AT_ONCE == 1 else statistics.median(values)
 
         dead = ("kill", "crash", "SIGKILL worker", "SIGKILL two workers")
-        stopped = ("stop", "SIGSTOP worker")  # one that spins is judged by its CPU time, of which there is little
+        stopped = ("stop", "SIGSTOP worker")  # a spinning one is judged by its CPU time, which is scarce here
         self.assertLess(of(dead, "detect"), 1)
         self.assertLess(of(stopped, "detect"), HANG + 1)
         self.assertLess(of(dead, "recover"), 3)

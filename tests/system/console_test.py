@@ -1,4 +1,4 @@
-"""What `trainerd run` shows and keeps of itself, and that nobody needs to look at it."""
+"""The output and log of `trainerd run`. A run does not depend on a reader."""
 
 import fcntl
 import pathlib
@@ -11,9 +11,9 @@ from support import *
 
 
 class Unread(RunTest):
-    """Output that nobody reads."""
+    """Runs whose output is not read."""
 
-    # Hundreds of bytes a step, from an evaluation and a checkpoint each.
+    # Hundreds of bytes per step, with an evaluation and a checkpoint in each.
     TALKATIVE = ("--set", "steps=100000", "--set", "evaluate.every=1", "--set", "checkpoint.every=1")
 
     def start_into(self, descriptor, job, *args):
@@ -68,7 +68,7 @@ class Records(RunTest):
         return [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]
 
     def notices(self, name="a"):
-        """Without those of a busy machine: a peak that was measured too low is raised later, with a warning."""
+        """Events without warnings of a busy machine: a peak that was measured too low is raised later, with a warning."""
         return [e for e in self.events(name) if e["event"] in ("start", "resume", "warning", "stop", "failure", "finish")
                 and "GEMM peak that MFU is of" not in e["message"]]
 
@@ -84,7 +84,7 @@ class Records(RunTest):
         self.assertEqual([line for line in log if not re.match(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}[+-]\d{4} (info|warning|error) ", line)], [])
         self.assertTrue(log[0].endswith(output[0].split("] ")[-1]), log[0])
         self.assertTrue(any("checkpoint at step 20" in line for line in log))
-        # A later process adds to it, and an error is in it too.
+        # A later process appends to the log, and an error is in it, too.
         self.run_job(self.job(), "--set", "model.ffn=192", status=5)
         later = (self.root / "a" / "run.log").read_text().splitlines()
         self.assertEqual(later[:len(log)], log)
@@ -163,7 +163,7 @@ class Records(RunTest):
     def test_a_log_that_cannot_be_written_for_a_while_is_complete_in_the_end(self):
         process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=0")
         self.wait_for_step(process, 20)
-        # No file of the agent may grow beyond what the log has now.
+        # No file of the agent may grow beyond the log's current size.
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
         size = (self.root / "a" / "steps.jsonl").stat().st_size
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, hard))
@@ -194,7 +194,7 @@ class Progress(RunTest):
         os.close(slave)
         shown = b""
         while b"%  operators, round 1, model 1 of " not in shown:
-            shown += os.read(master, 4096)  # an error when it ends before
+            shown += os.read(master, 4096)  # an error if the process ends before
         self.assertIn(b"for about 1m00s", shown)
 
 

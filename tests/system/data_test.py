@@ -1,4 +1,4 @@
-"""Data that is not what a run takes it for, and what changed between a checkpoint and the run that goes on from it."""
+"""Data of another kind than the run expects, and changes between a checkpoint and the run that resumes from it."""
 
 import array
 import socket
@@ -26,7 +26,7 @@ class Data(RunTest):
         return path
 
     def replace_data(self, first_word):
-        """Other text of the same length in the same file."""
+        """Writes other text of the same length into the same file."""
         size = self.data.stat().st_size
         self.data.write_text((first_word + make_text(60_000))[:size])
         self.assertEqual(self.data.stat().st_size, size)
@@ -42,12 +42,12 @@ class TokenFiles(Data):
         self.assertIn("set data.dtype: int32", output)
         self.assertEqual(self.steps(), [])
         self.run_job(self.job(), *self.token_job(path, "data.dtype=int32", "steps=5"))
-        # Megatron's index says the type.
+        # Megatron's index has the type.
         header = b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, 4, 1, 2)
         path.with_suffix(".idx").write_bytes(header + struct.pack("<iqqq", len(ids), 0, 0, 1))
         self.run_job(self.job("b"), *self.token_job(path, "steps=5"))
         self.assertEqual(self.losses("b"), self.losses("a"))
-        # The same tokens by another type are the same samples.
+        # The same tokens in another type give the same samples.
         narrow = self.write_ids("narrow.bin", "H", ids)
         self.run_job(self.job("c"), *self.token_job(narrow, "data.dtype=uint16", "steps=5"))
         self.assertEqual(self.losses("c"), self.losses("a"))
@@ -59,7 +59,7 @@ class TokenFiles(Data):
         output = self.run_job(self.job(), *self.token_job(path, "data.dtype=uint16"), status=4)
         self.assertRegex(output, r"ids\.bin: token 256 at position 12345 .*vocabulary of 256")
         self.assertEqual(self.steps(), [])
-        # Validation data too.
+        # Validation data is checked, too.
         good = self.write_ids("good.bin", "H", [i % 256 for i in range(20_000)])
         self.run_job(self.job(), *self.token_job(good, f"data.valid=[{path}]", "data.dtype=uint16"), status=4)
 
@@ -87,7 +87,7 @@ class ChangedData(Data):
             self.assertEqual([e["step"] for e in changed], [10])
             self.assertIn("data: the checkpoint has content", changed[0]["details"][0])
         self.assertEqual(self.losses("parts"), self.losses("whole"))
-        # Data that did not change goes on in its own order, whatever the key says.
+        # Unchanged data continues in its order, whatever the key says.
         self.data.write_bytes(first)
         job = self.job("same", schedule=CONSTANT)
         self.run_job(job, *sets("steps=10"))
@@ -97,7 +97,7 @@ class ChangedData(Data):
         self.assertNotEqual(self.losses("same")[10:], self.losses("whole")[10:])
 
     def nodes_with_own_files(self, *keys):
-        """Two agents, each in a folder of its own; what they say."""
+        """Runs two agents, each in its own folder. Returns their outputs."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             port = s.getsockname()[1]

@@ -1,4 +1,4 @@
-"""What a run makes of a file system that fails, and of an output directory that is not as it left it."""
+"""Runs with failing file systems, and with output directories that were changed."""
 
 import errno
 import re
@@ -8,7 +8,7 @@ from support import *
 
 
 class Looking(RunTest):
-    """What cannot be looked at is not absent."""
+    """A path that cannot be examined does not count as absent."""
 
     def trained(self, steps=12):
         job = self.job(schedule=CONSTANT)
@@ -16,12 +16,12 @@ class Looking(RunTest):
         return job
 
     def kept(self):
-        """What a refused run must leave as it is."""
+        """The files that a refused run must not change."""
         folder = self.root / "a"
         return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file() and p.name not in (".lock", "run.log")}
 
     def assert_kept(self, before):
-        """Nothing was touched; a refused attempt may have added its own lines to the events."""
+        """No file was changed, except that a refused attempt may have appended to the events."""
         now = self.kept()
         events = now.pop("events.jsonl", b"")
         self.assertTrue(events.startswith(before["events.jsonl"]), "the events of the run before were touched")
@@ -67,7 +67,7 @@ class Looking(RunTest):
         rules, environment = self.failing_disk()
         rules.write_text(f"look {errno.EIO} COMPLETE\n")
         process = self.start(job, env=environment)
-        self.wait_for(process, rules.with_name("rules.failed").exists, "it has looked")  # it looks again for about 2 s
+        self.wait_for(process, rules.with_name("rules.failed").exists, "it has looked")  # it retries for about 2 s
         rules.unlink()
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 0, output)
@@ -77,13 +77,13 @@ class Looking(RunTest):
     def test_records_without_a_checkpoint_are_refused_until_fresh_moves_them_aside(self):
         job = self.trained()
         away = self.root / "away"
-        (self.root / "a" / "checkpoints").rename(away)  # as a file system that is not mounted
+        (self.root / "a" / "checkpoints").rename(away)  # like a file system that is not mounted
         before = self.kept()
         output = self.run_job(job, "--set", "steps=6", status=5)
         self.assertRegex(output, r"/a holds the records of a run up to step 12, but \S+/a/checkpoints holds no complete checkpoint: bring it back")
         self.assertIn(f"trainerd run {job} --fresh --set steps=6", output)
         self.assert_kept(before)
-        # Mounted again, it goes on.
+        # When it is mounted again, the run resumes.
         (self.root / "a" / "checkpoints").rmdir()
         away.rename(self.root / "a" / "checkpoints")
         self.run_job(job, "--set", "steps=14")
@@ -185,13 +185,13 @@ class Looking(RunTest):
             os.mkfifo(fifo)
             self.assertIn(f"/{name} is not a regular file; remove it", self.run_job(self.job(), status=2))
             fifo.unlink()
-        os.mkfifo(self.root / "a" / "report.html")  # replaced, like a link
+        os.mkfifo(self.root / "a" / "report.html")  # a FIFO is replaced, like a link
         self.run_job(self.job(), "--set", "steps=5")
         self.run_job(self.job(), "--set", "steps=5")
         self.assertTrue((self.root / "a" / "report.html").is_file())
         (self.root / "a" / "report.html").unlink()
         (self.root / "a" / "job.yaml").unlink()
-        os.mkfifo(self.root / "a" / "job.yaml")  # read at a resume
+        os.mkfifo(self.root / "a" / "job.yaml")  # job.yaml is read at a resume
         self.assertIn("/job.yaml is not a regular file; remove it", self.run_job(self.job(), "--set", "steps=6", status=2))
         (self.root / "a" / "job.yaml").unlink()
         for name in ("job.yaml", "job.yaml.partial", "report.html", "report.html.partial"):
@@ -202,7 +202,7 @@ class Looking(RunTest):
 
 
 class Saving(RunTest):
-    """What cannot be written is tried again while training goes on."""
+    """Failed writes are retried while training continues."""
 
     def warnings(self, part, name="a"):
         return [e for e in self.events(name) if e["event"] == "warning" and part in e["message"]]
@@ -224,7 +224,7 @@ class Saving(RunTest):
                 self.wait_for_checkpoint(process, name)
                 rules.write_text(f"write {errno.ENOSPC} shard-\n")
                 self.wait_for(process, lambda: self.warnings("could not be written", name), "the failure is an event")
-                # More snapshots than there is memory for: training waits for none of them.
+                # More snapshots than fit into memory: training waits for none of them.
                 self.wait_for_step(process, self.steps(name)[-1]["step"] + 40, name)
                 warning = self.warnings("could not be written", name)[0]["message"]
                 self.assertRegex(warning, "No space left.*the disk is full: free some space.*training goes on for up to 1h")
@@ -258,7 +258,7 @@ class Saving(RunTest):
                 rules.write_text(rule + "\n")
                 self.wait_for(process, lambda: self.warnings("older checkpoints could not be removed, which is tried again after the next one", name), "the failure is an event")
                 self.assertRegex(scrape(address), r'trainerd_checkpoint_failures_total\{part="clean_up"\} [1-9]')
-                # What cannot be seen is not taken for unfinished and removed.
+                # A checkpoint that cannot be examined is not removed as unfinished.
                 self.assertGreaterEqual(len(self.checkpoints(name)), 2)
                 rules.unlink()
                 step = self.steps(name)[-1]["step"]
@@ -378,7 +378,7 @@ class Commands(RunTest):
             self.assertEqual((shown["step"], shown["seed"], shown["tokens"]), (12, 7, 12 * 4 * 64))
             self.assertEqual([s["file"] for s in shown["shards"]], ["shard-00000.safetensors"])
             self.assertEqual({t["name"]: t["shape"] for t in shown["tensors"]}["embed.weight"], [256, 64])
-        # Nothing is written by a look.
+        # The commands write nothing.
         self.assertEqual(sorted(p.name for p in (run / "checkpoints").iterdir()), [f"step-{n:08d}" for n in reversed(all_steps)])
 
     def test_damaged_and_unfinished_checkpoints_are_listed_beside_complete_ones(self):

@@ -1,4 +1,4 @@
-"""The commands of the pages' `console` blocks about nodes and Slurm, as a user types them."""
+"""Runs the commands of the pages' `console` blocks about nodes and Slurm, as a user types them."""
 
 import pathlib
 import pty
@@ -18,7 +18,7 @@ STEPS = 3
 
 
 class Commands(RunTest):
-    """A directory in which `trainerd`, `job.yaml`, `configs/` and `deploy/` are what the pages call so."""
+    """A directory with `trainerd`, `job.yaml`, `configs/` and `deploy/` as the pages expect them."""
 
     def setUp(self):
         super().setUp()
@@ -28,7 +28,7 @@ class Commands(RunTest):
             (self.root / folder).symlink_to(ROOT / folder)
 
     def write_job(self, name, ranks, more=""):
-        """job.yaml of that many ranks, whose output is `name`, with the task's number where it is one of an array."""
+        """Writes job.yaml for `ranks` ranks with output `name`, plus the task's number in an array."""
         text = self.job("job").read_text()
         text = re.sub(r"(?m)^output: .*$", f"output: {self.root}/{name}${{SLURM_ARRAY_TASK_ID:-}}", text)
         text = re.sub(r"(?m)^steps: .*$", f"steps: {STEPS}", text)
@@ -101,10 +101,10 @@ class Plans(Commands):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             return done.stdout
 
-        plan("trainerd calibrate --out", "--seconds", "0.01")  # as written it takes 45 s; the first round has every operator
+        plan("trainerd calibrate --out", "--seconds", "0.01")  # as written it takes 45 s; one round has every operator
         self.assertIn("time of a step: ", plan("trainerd plan job.yaml --cluster here.yaml"))
         self.assertIn("time of a step: ", plan("trainerd plan job.yaml --calibrate"))
-        # The file serves a run as well.
+        # A run accepts the file, too.
         self.run_job(self.root / "job.yaml", "--rates", self.root / "here.yaml", cwd=self.root)
         self.assert_trained("planned")
 
@@ -132,7 +132,7 @@ class Views(Commands):
 
     @unittest.skipUnless(Hosts.possible(), "network namespaces need CAP_NET_ADMIN")
     def test_a_run_is_followed_by_its_default_address(self):
-        hosts = Hosts(1)  # whose ports are its own
+        hosts = Hosts(1)  # a host with its own ports
         self.addCleanup(hosts.close)
         self.write_job("alone", 1)
         job = self.root / "job.yaml"
@@ -143,7 +143,7 @@ class Views(Commands):
         self.follow(hosts.command(0, *documented("io/README.md", "trainerd top      ")), "training")
 
     def follow(self, words, text):
-        """Types `q` at what it shows on a terminal, once `text` is there."""
+        """Runs a command on a terminal and types `q` once it shows `text`."""
         master, slave = pty.openpty()
         process = subprocess.Popen(words, env={**self.environment(), "TERM": "xterm"}, cwd=self.root, stdin=slave, stdout=slave, stderr=slave)
         os.close(slave)
@@ -157,18 +157,18 @@ class Views(Commands):
         try:
             while os.read(master, 1 << 16):
                 pass
-        except OSError:  # nobody has the other end
+        except OSError:  # the other end is closed
             pass
         os.close(master)
         self.assertEqual(process.wait(), 0)
 
 
 class Slurm(Commands, SlurmTest):
-    """On 16 nodes of 8 declared GPUs."""
+    """Slurm with 16 nodes of 8 declared GPUs each."""
     node_count, gpus, features = 16, 8, "h100"
 
     def type(self, page, beginning, name=None, ranks=1, more=""):
-        """What one of a page's commands prints."""
+        """Runs one of a page's commands. Returns its output."""
         if name:
             self.write_job(name, ranks, more)
         words = documented(page, beginning)

@@ -66,7 +66,7 @@ class Dpo(NodesTest):
         return self.command("data", "prepare", path, "--pairs", "--out", out, *args, status=status)
 
     def documents(self, folder):
-        """Text and what counts of each."""
+        """(text, counted part) of each document."""
         tokens, mask = (folder / "tokens-00000.bin").read_bytes(), (folder / "tokens-00000.mask").read_bytes()
         index = (folder / "tokens-00000.idx").read_bytes()
         count, = struct.unpack("<Q", index[18:26])
@@ -102,11 +102,11 @@ class Dpo(NodesTest):
                  {"prompt": begin, "chosen": [turn("assistant", "Moo")], "rejected": [turn("assistant", "Woof")]}]
         self.prepare(chats, self.root / "chats", "--chat", "chatml")
         found = self.documents(self.root / "chats")
-        # The answer alone counts, not what the assistant said before; with or without a prompt of its own it is the same.
+        # Only the answer counts, not earlier turns of the assistant. A separate prompt makes no difference.
         self.assertEqual([counts for _, counts in found], ["Moo<|im_end|>", "Woof<|im_end|>"] * 2)
         self.assertEqual(found[:2], found[2:])
         self.assertIn("<|im_start|>assistant\nHello<|im_end|>", found[0][0])
-        # Pairs that are too long go whole.
+        # Pairs that are too long are dropped as a whole.
         longest = max(len(a[0]) + len(b[0]) for a, b in zip(texts[::2], texts[1::2]))
         said = self.prepare(self.lines, self.root / "short", "--pair-tokens", longest - 1)
         left = sum(len(a[0]) + len(b[0]) == longest for a, b in zip(texts[::2], texts[1::2]))
@@ -127,7 +127,7 @@ class Dpo(NodesTest):
         self.assertIn("message 2 of \"chosen\" and \"rejected\" differs and is not the assistant's", chat({"chosen": [system, *turn], "rejected": [system, *other]}))
         self.assertIn("give them once", chat({"prompt": turn[:1], "chosen": turn, "rejected": [*turn[:1], other[1]]}))
         self.assertIn("--field: --pairs reads", self.prepare(self.lines, self.root / "wrong", "--field", "x", status=2))
-        # Data of pairs is for this alone, and other data is not.
+        # Data of pairs is valid for DPO only, and DPO accepts no other data.
         short = self.run_job(self.job("short"), "--set", "model.seq_len=16", status=4)
         self.assertIn("have more tokens than a sample of seq_len 16 holds", short)
         plain = self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", status=4)
@@ -141,7 +141,7 @@ class Dpo(NodesTest):
     def test_a_run_learns_by_a_reference_that_it_keeps(self):
         self.run_job(self.job("whole", steps=10))
         steps = self.steps("whole")
-        # The reference is the model itself: at first a pair is a tie.
+        # The reference is the model itself: before training every pair is a tie.
         self.assertEqual(steps[0]["loss"], math.log(2))
         self.assertEqual(steps[0]["rewards"], {"margin": 0, "accuracy": 0, "chosen": 0, "rejected": 0})
         self.assertLess(steps[-1]["loss"], 0.6)
@@ -156,7 +156,7 @@ class Dpo(NodesTest):
             self.assertEqual(manifest["identity"]["reference"], metadata["xxh3"])
         self.assertIn("the reference's log-probabilities of 20 pairs were computed", " ".join(e.get("message", "") for e in self.events("whole")))
 
-        # A run of so few steps asks for the pairs that it reads alone, and the one that goes on for the others.
+        # A run of a few steps computes the reference of the pairs that it reads, and the resumed run that of the others.
         curve = self.curve("whole")
         self.run_job(self.job("parts", steps=2))
         some, _ = logps(self.root / "parts" / "reference.safetensors")
@@ -179,7 +179,7 @@ class Dpo(NodesTest):
                 said = self.run_job(self.job(f"{kind}-killed", steps=8, lora=lora))
                 self.assertNotIn("were computed", said)
                 self.assertEqual(self.curve(f"{kind}-killed"), curve)
-                # Gone, or damaged: by the first weights, not those of the checkpoint.
+                # A missing or damaged reference is recomputed with the initial weights, not with those of the checkpoint.
                 for name, act in (("gone", lambda p: p.unlink()), ("damaged", lambda p: p.write_bytes(p.read_bytes()[:-9] + b"123456789"))):
                     name = f"{kind}-{name}"
                     self.run_job(self.job(name, steps=4, lora=lora))
@@ -188,30 +188,30 @@ class Dpo(NodesTest):
                     said = self.run_job(self.job(name, steps=8, lora=lora))
                     self.assertIn("the reference's log-probabilities are computed again", said)
                     after, _ = logps(self.root / name / "reference.safetensors")
-                    # Those of the pairs that the rest of the run reads.
+                    # The pairs that the rest of the run reads.
                     known = [(was, now) for was, now in zip(before, after) if not math.isnan(now[0])]
                     self.assertGreater(len(known), 10)
                     self.assertTrue(all(was == now for was, now in known), known)
                     self.assertEqual(self.curve(name), curve)
-        # Without them there is none, and none is made up.
+        # Without the initial weights there is no reference: an error.
         resolved = (self.root / "full" / "job.yaml").read_text()
         without = self.root / "without.yaml"
         without.write_text(re.sub(r"(?m)^ +from: .*\n", "", resolved))
         self.assertNotEqual(without.read_text(), resolved)
         self.assertIn("set model.from to where they are", self.run_job(without, "--set", "steps=9", status=5))
-        # Nor of a run that was no such run when it began.
+        # Likewise for a run that did not start as a DPO run.
         text = self.root / "plain.txt"
         text.write_text("cow? moo " * 500)
         self.run_job(self.job("plain"), "--set", "loss.dpo.beta=0", "--set", "data={format: text, tokenizer: bytes, other_tokenizer: allow}", "--set", f"data.train=[{text}]")
         later = self.run_job(self.job("plain", steps=9), "--set", "data.on_change=continue", status=5)
         self.assertIn("was trained without it, and its reference would be the weights from before that: give the job another `output`", later)
-        # Other weights are another reference.
+        # Other weights give another reference.
         config = CONFIGS["llama"]
         self.base = make_directory(self.root / "others", config, make_tensors(config, seed=2))
         self.assertIn("were trained beside the weights of", self.run_job(self.job("full", steps=9, lora=None), status=5))
 
     def test_evaluations_are_of_pairs_by_the_same_reference(self):
-        """With all pairs in each step, and as validation data: an evaluation is what the next step finds."""
+        """All pairs are in each step and in the validation data, so an evaluation equals the next step's loss."""
         all_pairs = ["--set", "batch.global=20", "--set", f"data.valid={self.pairs}", "--set", "evaluate={every: 1, batches: 1}"]
         for name, layout in (("one", "{}"), ("cut", "{dp: 3, zero: 2}"), ("tp", "{tp: 2}")):
             with self.subTest(name):
@@ -226,7 +226,7 @@ class Dpo(NodesTest):
                 self.assertLess(evaluations[-1]["loss"], evaluations[0]["loss"])
                 self.assertRegex(said, rf"evaluation at step 4: validation loss {evaluations[-1]['loss']:.4f}, [\d.]+ % of the chosen answers preferred")
                 self.assertIn("the reference's log-probabilities of 40 pairs were computed", said)
-        # A run that goes on has them too; of averages it says so.
+        # A resumed run evaluates pairs, too, and says which evaluations use averaged weights.
         others = [{"prompt": f"{a}?", "chosen": f" {s}", "rejected": " no"} for a, s in ANIMALS.items()] * 2
         self.prepare(others, self.root / "others")
         sets = ["--set", f"data.valid_sets=[{{name: same, path: {self.pairs}}}, {{name: other, path: {self.root / 'others'}}}]",
@@ -242,7 +242,8 @@ class Dpo(NodesTest):
         self.assertIn("evaluate.choices", self.run_job(self.job("quiz"), *all_pairs, "--set", "evaluate.choices=[{name: q, path: q.jsonl}]", status=2))
 
     def test_a_reference_that_was_interrupted_goes_on_where_it_was(self):
-        # A part is kept after a second. A machine may have computed all pairs by then, or while the kill was on its way. The run takes all of them.
+        # Parts are saved every second. A fast machine may have computed all pairs by then, so the number of pairs grows until it
+        # has not. The run takes all of them.
         for pairs in (6000, 24000, 96000):
             lines = [{"prompt": f"{n}?", "chosen": f" {n * n % 97}", "rejected": f" {n % 89} no"} for n in range(pairs)]
             self.prepare(lines, self.root / f"many{pairs}")
@@ -262,7 +263,7 @@ class Dpo(NodesTest):
         whole = logps(path)[0]
         self.assertEqual(sum(not math.isnan(pair[0]) for pair in whole), pairs)
         self.assertTrue(set(kept) <= set(whole))
-        # Not by other weights.
+        # Saved parts do not count for other weights.
         many = many[:2]
         process = self.start(self.job("other", steps=1000), *many)
         path = self.root / "other" / "reference.safetensors"

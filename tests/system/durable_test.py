@@ -1,5 +1,5 @@
-"""Copies of checkpoints in a durable tier, a directory or an object store that fails: training never waits for it, and a run whose output
-is gone goes on from it."""
+"""Copies of checkpoints in a durable tier (a directory or a failing object store): training never waits for it, and a run whose
+output is lost resumes from it."""
 
 import errno
 import re
@@ -35,7 +35,7 @@ class Durable(RunTest):
 
     def test_a_run_whose_output_is_lost_goes_on_bit_for_bit_from_a_store_that_fails(self):
         self.run_job(self.job("whole"))
-        # Credentials that expire and must be fetched anew, and every kind of failure.
+        # Credentials expire and must be fetched again, and all kinds of failures occur.
         self.store.lifetime = 1
         del self.environment["AWS_ACCESS_KEY_ID"], self.environment["AWS_SECRET_ACCESS_KEY"]
         self.environment |= {"AWS_CONTAINER_CREDENTIALS_FULL_URI": f"{self.store.url}/container", "AWS_CONTAINER_AUTHORIZATION_TOKEN": self.store.token}
@@ -55,9 +55,9 @@ class Durable(RunTest):
         stored = self.stored()
         self.assertTrue(stored and len(stored) <= 2 and stored[-1] >= "step-00000012", stored)
         self.assertTrue(self.notices("durable"), self.events())
-        self.assertIn("s3://safe/runs/a/" + stored[-1], self.notices("durable")[-1])
+        self.assertIn("the newest of the run's directory and its durable tier is s3://safe/runs/a/" + stored[-1], self.notices("durable")[-1])
         self.assertEqual(self.store.uploads, {})
-        # From outside.
+        # The store is read from outside of the run.
         self.assertIn(stored[-1], self.checkpoint("list", "s3://safe/runs/a"))
         self.assertIn("checksums OK", self.checkpoint("verify", "s3://safe/runs/a"))
         self.assertIn("shard-00000.safetensors", self.checkpoint("show", f"s3://safe/runs/a/{stored[-1]}"))
@@ -70,7 +70,7 @@ class Durable(RunTest):
         self.assertIn("holds none", self.notices("durable")[0])
         self.assertEqual(self.losses(), self.losses("whole")[last:])
         self.assertEqual(self.stored()[-1], "step-00000024")
-        # Nothing is left to do, and nothing is sent again.
+        # The run is complete: nothing is sent again.
         self.store.requests.clear()
         self.assertIn("all 24 steps are done already", self.run_job(self.job(), *self.durable(keep=2), env=self.environment))
         self.assertEqual([r for r in self.store.requests if r[0] in ("PUT", "POST", "DELETE")], [])
@@ -87,17 +87,17 @@ class Durable(RunTest):
         output = self.run_job(job, "--stop-after", "14", *self.durable(place))
         self.assertRegex(output, rf"{newest} is damaged and will not be used")
         self.assertIn(f"resuming from {place}/{newest.name}", output)
-        # With both whole it is the run's own.
+        # If both are intact, the run's own checkpoint is used.
         self.assertIn(f"resuming from {self.root}/a/", self.run_job(job, "--stop-after", "16", *self.durable(place)))
         self.assertIn("holds checkpoints of an earlier run", self.run_job(job, "--fresh", *self.durable(place), status=2))
-        # Another run does not take it for its own.
+        # Another run refuses to use the tier.
         output = self.run_job(self.job("b"), *self.durable(place), status=2)
         self.assertIn(f'OWNER names job "system", output "{self.root}/a"', output)
         self.assertEqual(self.steps("b"), [])
         link = self.root / "link"
         link.symlink_to(self.root / "a" / "checkpoints")
         self.assertIn("is the run's own directory", self.run_job(job, *self.durable(link), status=2))
-        # What the tier lacks when the run begins is copied to it.
+        # Checkpoints that the tier lacks at the start are copied to it.
         shutil.rmtree(place)
         self.run_job(job, *self.durable(place))
         again = [p.name for p in place.iterdir() if (p / "COMPLETE").exists()]
@@ -110,7 +110,7 @@ class Durable(RunTest):
         job = self.job()
         process = self.start(job, *self.durable(), "--set=steps=100000", env=self.environment)
         self.wait_for(process, self.stored, "a first copy")
-        # What is denied fails at once, what is unavailable is tried again for seconds in each request.
+        # A denied request fails at once, an unavailable store is retried for seconds per request.
         status = 503 if FULL else 403
         self.store.fault = lambda handler: status
         self.wait_for(process, lambda: [m for m in self.notices("warning") if "could not be copied" in m], "the failure is an event", 2 * PATIENCE)
@@ -121,7 +121,7 @@ class Durable(RunTest):
         metrics = scrape(address)
         self.assertRegex(metrics, r"(?m)^trainerd_durable_checkpoint_failures_total [1-9]")
         self.assertRegex(metrics, r"(?m)^trainerd_durable_checkpoints_total [1-9]")
-        # The store is back before the run ends.
+        # The store recovers before the run ends.
         before = self.stored()
         self.store.fault = lambda handler: None
         self.wait_for(process, lambda: self.stored() != before, "another copy", 2 * PATIENCE)
@@ -164,7 +164,7 @@ class Durable(RunTest):
         self.assertRegex(output, "the checkpoint of step 500 in the durable tier " + no_space)
         self.assertTrue((self.root / "after" / "checkpoints" / "step-00000500" / "GOOD").exists())
 
-        # The copy becomes complete when the run's own checkpoint has its tag already.
+        # The copy is complete only after the run's own checkpoint has its tag.
         def fault(handler):
             end = time.monotonic() + PATIENCE
             while "shard-" in handler.path and time.monotonic() < end and not any((c / "GOOD").exists() for c in self.checkpoints("before")):
@@ -183,7 +183,7 @@ class Durable(RunTest):
         process = self.start(job, *self.durable(), "--set=checkpoint.every=0", "--stop-after=7",
                              env={**environment, **self.environment, "LD_PRELOAD": environment["LD_PRELOAD"]})
         self.wait_for(process, self.stored, "a copy of the snapshot")
-        if FULL:  # the disk stays full, and the end waits for it
+        if FULL:  # the disk stays full, and the run waits for it at the end
             output, _ = process.communicate(timeout=2 * PATIENCE)
             self.assertEqual(process.returncode, 0, output)
         else:
@@ -213,7 +213,7 @@ class Durable(RunTest):
         self.assertEqual(self.losses(), self.losses("whole")[last:])
 
     def test_objects_are_files_of_a_storage_through_failures(self):
-        """By the storage alone (`test_io [.s3-storage]`)."""
+        """Uses the storage class alone (`test_io [.s3-storage]`)."""
         for failing in (False, True) if FULL else (True,):
             turns = []
 

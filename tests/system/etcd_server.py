@@ -1,4 +1,4 @@
-"""An etcd of the test's own, on one of its hosts (netns.py)."""
+"""An etcd process for tests, on one of the test's hosts (netns.py)."""
 
 import os
 import pathlib
@@ -11,19 +11,19 @@ import time
 
 from nodes_test import free_port
 
-# It listens before it has elected itself.
+# etcd listens before its own election is complete.
 HEALTHY = "import sys, urllib.request; sys.exit(b'true' not in urllib.request.urlopen(sys.argv[1] + '/health', timeout=5).read())"
 
 
 class Etcd:
     def __init__(self, hosts, host):
-        """Started, and answering. Without etcd the test fails."""
+        """Starts the server and waits until it answers. Without etcd the test fails."""
         if shutil.which("etcd") is None:
             raise RuntimeError("there is no etcd here: deploy/install-deps.sh --tests installs it")
         self.hosts, self.host, self.process = hosts, host, None
         self.address = hosts.address(host)
         self.client, self.peer = free_port(), free_port()
-        # In memory where that is: it flushes its files at each change.
+        # In memory (/dev/shm) if available: etcd flushes its files at each change.
         self.data = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-etcd-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
         self.start()
 

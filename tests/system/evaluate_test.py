@@ -1,4 +1,4 @@
-"""Evaluations: validation sets with names, bits per byte, questions with several choices."""
+"""Evaluations: named validation sets, bits per byte, multiple-choice questions."""
 
 import array
 import math
@@ -29,7 +29,7 @@ metrics: {{listen: "off"}}
 
 
 def bytes_of_tokens(tokenizer):
-    """What each id of a byte-level BPE stands for, by GPT-2's map of bytes to characters; special tokens stand for nothing."""
+    """The bytes of each id of a byte-level BPE, by GPT-2's map of bytes to characters; none for special tokens."""
     kept = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     byte_of = {chr(b): b for b in kept}
     byte_of.update({chr(256 + n): b for n, b in enumerate(b for b in range(256) if b not in kept)})
@@ -66,7 +66,7 @@ class Evaluate(RunTest):
             alone = self.evaluation(name)
             self.assertNotIn("sets", alone)
             self.assertEqual((got["loss"], got["tokens"]), (alone["loss"], alone["tokens"]))
-            # Of a text a token is a byte.
+            # Tokens of a text are its bytes.
             self.assertAlmostEqual(got["bits_per_byte"], got["loss"] / math.log(2), delta=1e-12)
             self.assertAlmostEqual(got["perplexity"], math.exp(got["loss"]), delta=1e-9)
             self.assertRegex(output, rf"  {got['set']}: validation loss {got['loss']:.4f}, perplexity .*, {got['bits_per_byte']:.4f} bits per byte")
@@ -101,7 +101,7 @@ class Evaluate(RunTest):
         table = bytes_of_tokens(tokenizer)
         expected = got["loss"] * len(ids) / math.log(2) / sum(len(table[id]) for id in ids)
         self.assertAlmostEqual(got["bits_per_byte"], expected, delta=1e-9)
-        # A tokenizer that is not the data's, and one that is not there: no figure rather than a guess.
+        # With a tokenizer of other data, or without one, there is no figure.
         output = self.run_job(self.job("b", data, vocab), "--set", f"evaluate.tokenizer={TOKENIZERS / 'qwen2.json'}", status=4)
         self.assertIn("evaluate.tokenizer", output)
         tokenizer.rename(self.root / "moved.json")
@@ -111,7 +111,7 @@ class Evaluate(RunTest):
         self.assertEqual(self.evaluation("d")["bits_per_byte"], got["bits_per_byte"])
 
     def test_questions_are_answered_by_the_likelihood_of_their_choices_on_every_layout(self):
-        """Each choice is also a validation set of one sequence whose mask counts the choice alone: its loss gives the likelihood."""
+        """Each choice is also a validation set of one sequence whose mask counts only the choice: its loss gives the likelihood."""
         rng = random.Random(4)
         word = lambda: "".join(rng.choice("abcdefgh") for _ in range(rng.randrange(1, 6)))
         questions, sets = [], []
@@ -142,7 +142,7 @@ class Evaluate(RunTest):
         [got] = evaluation["choices"]
         self.assertEqual(got, {"set": "quiz", "questions": 6, "accuracy": right / 6, "accuracy_norm": by_character / 6})
         self.assertGreater(right + by_character, 0)
-        # 18 texts in global batches of 4: the last has padding, as have ranks.
+        # 18 texts in global batches of 4: the last batch and ranks have padding.
         plain = self.job("plain", "{train: train.txt, valid: web.txt}")
         self.run_job(plain, *quiz)
         expected = self.evaluation("plain")["choices"]

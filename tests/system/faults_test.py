@@ -1,4 +1,4 @@
-"""Runs that break themselves as their jobs say: each kind does what it says, is recorded, and happens once."""
+"""Runs that inject the faults of their jobs: each kind has its effect, is recorded, and happens once."""
 
 import errno
 import re
@@ -15,7 +15,7 @@ DP2 = ["--set", "parallel.dp=2", "--set", "parallel.zero=0", "--set", "precision
 
 
 def faults(*entries, **more):
-    """The argument of a job with these faults."""
+    """The arguments for a job with these faults."""
     return ["--set", "faults=" + json.dumps({"allow": True, "inject": entries, **more})]
 
 
@@ -43,7 +43,7 @@ class Faults(FaultsTest):
         self.assertRegex(output, r"restarted: rank [23] \(pid \d+\) ended by signal 9 .* after step 11")
         self.assertRegex(output, r"restarted: rank 0 \(pid \d+\) ended by signal 9 .* after step 22")
         self.assert_as_whole("killed", *TWO)
-        # The two of one step happen at once: what the agent heard last of a rank that it ended counts too.
+        # The two faults of one step happen together: the last message of a rank that the agent ended counts, too.
         self.assertEqual(len(self.injected("killed")), len(set(self.injected("killed"))))
         self.assertIn("injected in step 23: rank 0 is killed", self.injected("killed"))
         self.assertEqual(sorted(self.done("killed")), ["kill step 12 rank 2", "kill step 12 rank 3", "kill step 23 rank 0"])
@@ -64,11 +64,11 @@ class Faults(FaultsTest):
         output = self.broken("crash", *PAIR, *faults(crash, crash, elsewhere), "--set", "restarts=100", status=8)
         self.assertRegex(output, r"rank 1 by signal 11 \(Segmentation fault\) in step 12 is what ended the attempt before too, so the workers do not start again: "
                                  "it is a bug, or hardware that computes wrongly; try the step on other hardware")
-        # At another step it is another crash.
+        # A crash at another step is a different failure.
         kill = {"kind": "kill", "step": 12, "rank": 1}
         self.broken("elsewhere", *PAIR, *faults(crash, kill, kill, elsewhere), "--set", "restarts=100")
         self.assert_as_whole("elsewhere", *PAIR)
-        # Nor is a third death from outside at one place worth another start.
+        # A third death from outside at the same place also ends the run.
         output = self.broken("outside", *PAIR, *faults(kill, kill, kill), "--set", "restarts=100", status=8)
         self.assertRegex(output, r"rank 1 by signal 9 \(Killed\) in step 12 has ended 3 attempts without a new step in between, so the workers do not start again")
         self.assertEqual([e["details"] for e in self.restarts("outside")],
@@ -84,7 +84,7 @@ class Faults(FaultsTest):
         self.assertEqual([e["step"] for e in self.events("hang") if e["event"] == "hang"], [11, 11])
         self.assertEqual(self.injected("hang"), 2 * ["injected in step 12: rank 1 computes for ever"])
         if FULL:
-            # At another step it is another hang; a process that something stops twice is none of its own.
+            # A hang at another step is a different failure; a process that is stopped twice from outside is not its own failure.
             stop = {"kind": "stop", "step": 22, "rank": 1}
             self.broken("elsewhere", *quick, *faults(hang, elsewhere, stop, stop))
             self.assert_as_whole("elsewhere", "--set", "parallel.dp=2")
@@ -118,7 +118,7 @@ class Faults(FaultsTest):
                                  r"shorter than the step's longest communication")
         self.assertEqual(len(self.restarts("twice")), 1)
         self.assertNotIn("earlier runs", output)
-        # A requeued job goes on counting: no scheduler is to start it a third time.
+        # A requeued job continues the count, so that no scheduler starts it a third time.
         output = self.broken("twice", *PAIR, *faults(reset, reset, reset), "--set", "restarts=100", status=8)
         self.assertRegex(output, r"a failed communication in step 12 is what ended the attempt before too, .*; 2 of these failures were in earlier runs of the job, "
                                  r"as \S+/twice/failures\.json says: remove this file when the cause is gone")
@@ -162,8 +162,8 @@ class Faults(FaultsTest):
         self.assert_as_whole(name, *PAIR)
 
     def test_the_last_action_of_a_stopped_and_of_a_hanging_rank_is_reported(self):
-        for kind, state in (("stop", "is stopped"), ("hang", "computes for ever"))[:2 if FULL else 1]:  # of the second the next test tells
-            if kind == "stop":  # a folder that cannot be made
+        for kind, state in (("stop", "is stopped"), ("hang", "computes for ever"))[:2 if FULL else 1]:  # the second: next test
+            if kind == "stop":  # a folder that cannot be created
                 (self.root / kind).mkdir()
                 (self.root / kind / "hangs").touch()
                 (self.root / kind / "report.html").mkdir()
@@ -178,7 +178,7 @@ class Faults(FaultsTest):
     def test_a_slow_rank_holds_up_its_steps_and_changes_no_number(self):
         self.broken("slow", "--set", "parallel.dp=2", *faults({"kind": "slow", "step": 20, "steps": 5, "rank": 1, "factor": 200}))
         self.assertEqual(self.injected("slow"), ["injected in step 20: rank 1 takes 200 times as long, for 5 steps"])
-        # Most of such a small step is communication, which the fault leaves as it is.
+        # Most of such a small step is communication, which the fault does not slow.
         seconds = {s["step"]: s["step_seconds"] for s in self.steps("slow")}
         usual = statistics.median(s for step, s in seconds.items() if not 20 <= step < 25)
         self.assertGreater(min(seconds[step] for step in range(20, 25)), 4 * usual)
@@ -187,12 +187,12 @@ class Faults(FaultsTest):
     def test_a_flipped_bit_changes_later_losses_and_its_place_is_reported(self):
         whole = self.whole(*DP2)
         tensor = {"tensor": "layers.1.down.weight"}
-        for kind, first, more, what in (("flip_parameter", 12, tensor, "layers.1.down.weight at rank 1"),
-                                        ("flip_gradient", 13, tensor, "the gradient of layers.1.down.weight at rank 1"),
-                                        ("flip_message", 13, {}, r"what rank 1 sends in \w+ 'gradients' of group dp")):
+        for kind, first, more, what in (("flip_parameter", 12, tensor, "of layers.1.down.weight at rank 1"),
+                                        ("flip_gradient", 13, tensor, "of the gradient of layers.1.down.weight at rank 1"),
+                                        ("flip_message", 13, {}, r"of what rank 1 sends in \w+ 'gradients' of group dp")):
             self.broken(kind, *DP2, *faults({"kind": kind, "step": 12, "rank": 1, "bit": 26, **more}))
             [message] = self.injected(kind)
-            self.assertRegex(message, rf"^injected in step 12: bit 26 of element \d+ of {what}: \S+ becomes \S+$")
+            self.assertRegex(message, rf"^injected in step 12: bit 26 of element \d+ {what}: \S+ becomes \S+$")
             losses = self.losses(kind)
             self.assertEqual(losses[:first - 1], whole[:first - 1])
             self.assertNotEqual(losses[first - 1:], whole[first - 1:])
@@ -241,7 +241,7 @@ class Faults(FaultsTest):
         name, port = "link", free_port()
         arguments = [*KILLED, *PAIR, "--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true",
                      "--set", "supervise={heartbeat: 250ms, dead_after: 1500ms}", *faults({"kind": "drop_link", "step": 13, "rank": 1, "seconds": 600},
-                             # The ranks' own connections stay: without this the run is over before it is noticed.
+                             # The ranks' own connections stay: without this the run would end before the loss is detected.
                              {"kind": "slow", "step": 14, "steps": 27, "rank": 0, "factor": 100})]
 
         def begin(node):
@@ -315,8 +315,8 @@ class Faults(FaultsTest):
         event, *withdrawn = [e for e in self.events("corrupt") if e["event"] == "corruption"]
         self.assertIn("rank 2 differs from its replicas", event["message"])
         self.assertTrue(any(detail.startswith("layers.1.down.weight") for detail in event["details"]), event)
-        # What was saved before is not of the flipped bit: the run goes on from there, and is as undisturbed.
-        # The snapshot of step 15 was compared by the step after it, and its checkpoint counts no more if it was complete.
+        # Earlier checkpoints do not contain the flipped bit: the run resumes from one and matches the undisturbed run. The step
+        # after step 15 compared its snapshot, so a complete checkpoint of step 15 does not count either.
         kept = [c.name for c in self.checkpoints("corrupt")]  # the first may not have been written in time
         self.assertIn(kept, (["step-00000005", "step-00000010"], ["step-00000010"]))
         for e in withdrawn:

@@ -1,4 +1,4 @@
-"""The example of configs/examples/finetune, as a newcomer runs it."""
+"""Runs the example of configs/examples/finetune as a new user does."""
 
 import pathlib
 import sys
@@ -20,7 +20,7 @@ class FineTune(RunTest):
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
             self.assertEqual(done.stdout.splitlines()[-1], "The cow says moo.", done.stdout)
             self.assertEqual("tokens: complete already" in done.stdout, again, done.stdout)
-        # The base was trained from nothing, and has the tokenizer of its data.
+        # The base was trained from scratch, and has the tokenizer of its data.
         config = json.loads((out / "base" / "config.json").read_text())
         self.assertEqual((out / "base" / "tokenizer.json").read_bytes(), (ROOT / "configs/examples/finetune/tokenizer/tokenizer.json").read_bytes())
         self.assertIsInstance(config["eos_token_id"], int)
@@ -31,7 +31,7 @@ class FineTune(RunTest):
         self.assertLessEqual({"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}, names)
         steps = [json.loads(line) for line in (out / "run" / "steps.jsonl").read_text().splitlines()]
         self.assertLess(steps[-1]["loss"], 0.1)
-        # Adapters alone are in the run's checkpoints.
+        # The run's checkpoints contain only adapters.
         shards = list((out / "run" / "checkpoints").glob("step-*/*.safetensors"))
         self.assertTrue(shards)
         for shard in shards:
@@ -39,7 +39,7 @@ class FineTune(RunTest):
             header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
             header.pop("__metadata__", None)
             self.assertEqual([name for name in header if "lora_" not in name], [])
-        # And on from there, by preferences.
+        # Training continues from there with preferences.
         script, = documented("configs/examples/finetune/README.md", "configs/examples/finetune/preferences.sh")
         done = subprocess.run([ROOT / script], cwd=self.root, env=environment, capture_output=True, text=True, timeout=600 if SANITIZED else 240)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)

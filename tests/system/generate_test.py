@@ -1,4 +1,4 @@
-"""`trainerd generate`: what a model learned, from a run, a checkpoint and a Hugging Face directory."""
+"""`trainerd generate` of a trained model, from a run, a checkpoint and a Hugging Face directory."""
 
 import pathlib
 import sys
@@ -53,7 +53,7 @@ class Generate(RunTest):
         self.assertEqual(answer["prompt_ids"], list(b"the cat sat on"))
         self.assertEqual(len(answer["ids"]), 40)
         self.assertEqual(answer["end"], "length")
-        # What is drawn depends on the seed alone.
+        # Sampled text depends only on the seed.
         drawn = [self.generate(run, "--prompt", "q", "--temperature", 2, "--top-p", 0.95, "--seed", seed, "--max-tokens", 20) for seed in (1, 1, 2)]
         self.assertEqual(drawn[0], drawn[1])
         self.assertNotEqual(drawn[0], drawn[2])

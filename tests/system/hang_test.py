@@ -1,5 +1,5 @@
-"""Ranks that make no progress are named within their deadline, and the run goes on from memory; what is slow, stopped as a whole, or
-waits for a disk is not taken for them."""
+"""Ranks without progress are named within their deadline, and the run continues from memory. Ranks that are slow, stopped together,
+or waiting for a disk are not named."""
 
 import re
 import unittest
@@ -8,12 +8,12 @@ import urllib.request
 from restart_test import KILLED, RestartTest
 from support import *
 
-# The smallest of these is far below what a loaded machine may delay a process by: what is judged is sleep and stops, not delay.
+# A loaded machine may delay a process by more than this minimum: sleep and stops are judged, not delay.
 QUICK = ["--set", "supervise.hang_minimum=1s"]
 LONG = ["--set", "steps=100000", "--set", "evaluate.every=0", "--set", "checkpoint.every=0", "--set", "checkpoint.memory=2"]
 
-# A rank that comes to no end: while the file that the environment names has "NAME spin" or "NAME sleep", the main thread of the process
-# called NAME does that where it next waits for another rank or wakes it (by a futex in shared memory), and never returns.
+# A rank that hangs: while the file named by the environment contains "NAME spin" or "NAME sleep", the main thread of process NAME
+# does that at its next futex call in shared memory (to wait for or wake another rank) and never returns.
 ENDLESS = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -157,7 +157,7 @@ class OneNode(HangTest):
         self.wait_for_step(process, 4, "off")
         self.kill_worker(process, 1, signal.SIGSTOP)
         last = self.settled("off")
-        time.sleep(7)  # more than the default's deadline
+        time.sleep(7)  # longer than the default deadline
         self.assertEqual(self.last_step("off"), last)
         self.assert_calm("off")
         self.kill_worker(process, 1, signal.SIGCONT)
@@ -173,10 +173,10 @@ class OneNode(HangTest):
             for pid in every:
                 os.kill(pid, signal.SIGSTOP)
             time.sleep(3 if FULL else 1.5)  # more than the deadline
-            for pid in reversed(every):  # the agent first: it sees its ranks stopped
+            for pid in reversed(every):  # the agent first, so that it sees its ranks stopped
                 os.kill(pid, signal.SIGCONT)
             self.wait_for_step(process, self.last_step("whole-stop") + 3, "whole-stop")
-        # The agent alone, as a terminal's Ctrl-Z does.
+        # Only the agent is stopped, as by Ctrl-Z on a terminal.
         process.send_signal(signal.SIGSTOP)
         time.sleep(3 if FULL else 1.5)  # more than the deadline
         process.send_signal(signal.SIGCONT)
@@ -191,7 +191,7 @@ class OneNode(HangTest):
         process = self.start(self.job("busy"), "--set", "steps=100000", "--set", "checkpoint.every=5", "--set", "checkpoint.async=false",
                              "--set", "evaluate.every=4", "--set", "evaluate.batches=2", "--set", "supervise.hang_minimum=1s",
                              "--set", "parallel.dp=2", env=environment)
-        # The ranks wait for the agent, which waits for the disk.
+        # The ranks wait for the agent, and the agent waits for the disk.
         self.wait_for_step(process, 5, "busy")
         time.sleep(4 if FULL else 2)
         self.assert_calm("busy")

@@ -1,4 +1,4 @@
-"""Tiny Hugging Face directories, written without any of its packages."""
+"""Tiny Hugging Face directories, written without Hugging Face's packages."""
 
 import json
 import math
@@ -12,7 +12,7 @@ LLAMA = {"vocab_size": 259, "hidden_size": 32, "intermediate_size": 48, "num_hid
 CONFIGS = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "attention_bias": False, "mlp_bias": False, "pretraining_tp": 1,
               **LLAMA},
-    # As transformers 5 writes it.
+    # In the form of transformers 5.
     "mistral": {"architectures": ["MistralForCausalLM"], "model_type": "mistral", "sliding_window": None, "head_dim": 16, "dtype": "float32",
                 **{k: v for k, v in LLAMA.items() if k not in ("rope_theta", "rope_scaling", "torch_dtype")},
                 "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
@@ -21,12 +21,12 @@ CONFIGS = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, "sliding_window": None,
               "max_window_layers": 2, "attention_bias": False, "head_dim": 16, **LLAMA},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": False, **LLAMA},
-    # As Gemma 3's own files are, with fewer layers between full ones.
+    # Like Gemma 3's own files, with fewer layers between full ones.
     "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
                     "query_pre_attn_scalar": 20, "sliding_window": 8, "sliding_window_pattern": 2, "rope_local_base_freq": 10000,
                     "attention_bias": False, "attn_logit_softcapping": None, "final_logit_softcapping": None, "cache_implementation": "hybrid",
                     **{k: v for k, v in LLAMA.items() if k not in ("hidden_act", "tie_word_embeddings")}},
-    # Every second layer slides, as is said nowhere in the older files.
+    # Every second layer slides, which older files do not say.
     "gemma2": {"architectures": ["Gemma2ForCausalLM"], "model_type": "gemma2", "head_dim": 16, "hidden_act": "gelu_pytorch_tanh",
                "hidden_activation": "gelu_pytorch_tanh", "query_pre_attn_scalar": 20, "sliding_window": 8, "attention_bias": False, "attn_logit_softcapping": 0.5,
                "final_logit_softcapping": 2.0, "cache_implementation": "hybrid",
@@ -36,7 +36,7 @@ CONFIGS = {
                  **{k: v for k, v in LLAMA.items() if k != "rms_norm_eps"}},
     "granite": {"architectures": ["GraniteForCausalLM"], "model_type": "granite", "attention_bias": True, "mlp_bias": False,
                 "embedding_multiplier": 12.0, "residual_multiplier": 0.22, "logits_scaling": 8.0, "attention_multiplier": 0.0078125, **LLAMA},
-    # As Phi-4's own file is, with a part of each head that is not rotated, as Phi-4-mini's.
+    # Like Phi-4's own file, with partial rotary embeddings as in Phi-4-mini.
     "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
              "original_max_position_embeddings": 32, "sliding_window": None, "partial_rotary_factor": 0.75, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -96,7 +96,7 @@ def shapes(config):
 
 
 def packed(values, dtype):
-    """The bytes of a tensor, and its values as that dtype has them."""
+    """The bytes of a tensor, and its values rounded to the dtype."""
     if dtype == "F16":
         return struct.pack(f"<{len(values)}e", *values)
     raw = struct.pack(f"<{len(values)}f", *values)
@@ -113,7 +113,7 @@ def widened(raw, dtype):
 
 
 def make_tensors(config, dtype="F32", seed=1):
-    """Name -> (dtype, shape, bytes). No value is 0, so that a step of next to no length changes none."""
+    """Name -> (dtype, shape, bytes). No value is 0, so that a tiny step changes none."""
     rng = random.Random(seed)
     tensors = {}
     for name, shape in shapes(config).items():
@@ -143,7 +143,7 @@ def read_safetensors(path):
 
 
 def read_directory(path):
-    """All tensors of a Hugging Face directory, by its index where it has one."""
+    """All tensors of a Hugging Face directory, by its index if it has one."""
     index = path / "model.safetensors.index.json"
     if not index.exists():
         return read_safetensors(path / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Hugging Face directories in and out: `import`, `model.from` and `export`. Against transformers itself: tests/parity."""
+"""Hugging Face directories in and out: `import`, `model.from` and `export`. tests/parity compares with transformers itself."""
 
 import json
 import math
@@ -27,7 +27,7 @@ data: {{train: [{data}], format: text, tokenizer: bytes, other_tokenizer: allow}
 checkpoint: {{every: 2}}
 metrics: {{listen: "off"}}
 """
-# A step of this length changes no fp32 number that is not next to 0.
+# A learning rate this small changes no fp32 number except near 0.
 STILL = 1e-30
 LAYOUTS = {
     "one": [],
@@ -46,7 +46,7 @@ class HuggingFace(NodesTest):
         return make_directory(self.root / name, config, tensors, shards, tokenizer), tensors
 
     def command(self, *args, status=0):
-        """Standard output, or of a refusal what it said."""
+        """Standard output, or the error text of a refusal."""
         run = subprocess.run([BINARY, *map(str, args)], capture_output=True, text=True, timeout=120)
         self.assertEqual(run.returncode, status, run.stdout + run.stderr)
         return run.stdout if status == 0 else run.stderr
@@ -82,7 +82,7 @@ class HuggingFace(NodesTest):
                     self.assert_same(out, tensors, "F32" if dtype == "F16" else None)
                     self.assertEqual((out / "tokenizer.json").read_text(), (directory / "tokenizer.json").read_text())
                     self.assertEqual((out / "generation_config.json").read_text(), (directory / "generation_config.json").read_text())
-                    # What it says of itself is what it was.
+                    # The config is unchanged.
                     was, now = json.loads((directory / "config.json").read_text()), json.loads((out / "config.json").read_text())
                     self.assertEqual(now["architectures"], was["architectures"])
                     self.assertEqual(now["torch_dtype"], "bfloat16" if dtype == "BF16" else "float32")
@@ -106,7 +106,7 @@ class HuggingFace(NodesTest):
             self.command("import", directory, "--out", checkpoint)
             few = ("tp2-pp2", "dp2-zero3")
             for layout in LAYOUTS if family in ("llama", "gpt2") else few:
-                # A directory on one layout, a checkpoint on the next.
+                # Layouts alternate between the directory and the checkpoint as source.
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
                     name = f"{family}-{layout}"
@@ -127,11 +127,11 @@ class HuggingFace(NodesTest):
         losses = lambda name: [s["loss"] for s in self.steps(name)]
         for one, two in zip(losses("one"), losses("two"), strict=True):
             self.assertAlmostEqual(one, two, delta=1e-5 * one)
-        # Each node reads the slices of its ranks: no bit is another.
+        # Each node reads its ranks' slices: all bits are the same.
         self.finish(self.start_nodes(self.from_job(source, "still"), *layout))
         self.command("export", self.root / "still", "--out", self.root / "out")
         self.assert_same(self.root / "out", tensors)
-        # Of adapters the base is read again, by every node.
+        # With adapters every node reads the base again.
         lora = ["--set", "lora={rank: 4, alpha: 8}", *layout]
         self.run_job(self.from_job(source, "lora", lr=1e-2, steps=4), *lora)
         for stop in (["--stop-after", "2"], []):
@@ -145,7 +145,7 @@ class HuggingFace(NodesTest):
         self.run_job(self.from_job(directory, "a", lr=1e-3, steps=4))
         self.run_job(self.from_job(self.root / "ckpt", "b", lr=1e-3, steps=4))
         self.assertEqual(self.losses("a"), self.losses("b"))
-        # Other weights than those of the seed.
+        # The weights differ from those of the seed.
         keys = ", layers: 2, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 259, seq_len: 32, rope_theta: 5.0e+5"
         seeded = self.from_job("x", "c", keys, lr=1e-3, steps=1)
         seeded.write_text(seeded.read_text().replace("from: x, ", ""))
@@ -153,12 +153,12 @@ class HuggingFace(NodesTest):
         self.assertNotEqual(self.losses("c")[0], self.losses("a")[0])
         start = next(e for e in self.events("a") if e["event"] == "start")
         self.assertRegex(start["message"], rf"from the weights of {directory} \(xxh3 [0-9a-f]{{32}}\)")
-        # In two parts it is the same run; the second begins with the checkpoint.
+        # Two parts give the same run; the second starts from the checkpoint.
         self.run_job(self.from_job(directory, "d", lr=1e-3, steps=4), "--set", "steps=2")
         self.run_job(self.from_job(directory, "d", lr=1e-3, steps=4))
         self.assertEqual(self.losses("d"), self.losses("a"))
         self.assertTrue(any(e["event"] == "resume" for e in self.events("d")))
-        # From a run's output: its newest checkpoint's weights, and no more of it.
+        # From a run's output only the newest checkpoint's weights are taken.
         self.run_job(self.from_job(self.root / "a", "e", lr=1e-3, steps=1))
         self.assertEqual([s["step"] for s in self.steps("e")], [1])
         self.assertNotEqual(self.losses("e")[0][1], self.losses("a")[0][1])
@@ -171,7 +171,7 @@ class HuggingFace(NodesTest):
         self.run_job(self.from_job(directory, "plain", lr=1e-2, steps=4), *ema[2:])
         self.run_job(self.from_job(directory, "whole", lr=1e-2, steps=4), *ema)
         self.assertEqual(self.losses("whole"), self.losses("plain"))
-        # Of the weights after each step, from those that it began with.
+        # The average of the weights after each step, from the initial ones.
         average = {name: struct.unpack(f"<{len(raw) // 4}f", raw) for name, (_, _, raw) in tensors.items()}
         for i, checkpoint in enumerate(self.checkpoints("whole")):
             out = self.root / f"step{i}"
@@ -186,7 +186,7 @@ class HuggingFace(NodesTest):
             self.assertEqual((dtype, shape), ("F32", tensors[name][1]))
             for a, b in zip(struct.unpack(f"<{len(raw) // 4}f", raw), average[name]):
                 self.assertAlmostEqual(a, b, delta=1e-6)
-        # In two parts it is the same, bit for bit; on another layout, to rounding.
+        # Two parts give the same bits; another layout differs by rounding.
         for name, flags in (("parts", ()), ("moved", ("--set", "parallel.dp=1", "--set", "parallel.tp=2"))):
             self.run_job(self.from_job(directory, name, lr=1e-2, steps=4), *ema, "--set", "steps=2")
             self.run_job(self.from_job(directory, name, lr=1e-2, steps=4), *ema, *flags)
@@ -230,7 +230,7 @@ class HuggingFace(NodesTest):
         self.assertFalse((self.root / "other-run" / "tokenizer").exists())
         self.run_job(*on_data(other, self.root / "other", other_tokenizer="allow"))
         self.assertIn("was not compared", subprocess.run([BINARY, "validate", *on_data(other, self.root / "nowhere")], capture_output=True, text=True).stderr)
-        # Bytes of text would be ids of other texts; the command that is named makes the data.
+        # Bytes of text are not this tokenizer's ids: the error names the command that prepares the data.
         text = self.data
         bytes_too = [self.from_job(directory, "text-run"), "--set", f"data={{train: [{text}], format: text}}"]
         for said in (self.command("validate", *bytes_too, status=4), self.run_job(*bytes_too, status=4)):
@@ -239,7 +239,7 @@ class HuggingFace(NodesTest):
         self.assertEqual(command, ["data", "prepare", str(text), "--out", "tokens", "--tokenizer", str(directory / "tokenizer.json")])
         subprocess.run([BINARY, *command], cwd=self.root, check=True, capture_output=True)
         self.command("validate", *on_data(same, self.root / "tokens"))
-        # After a resume too, whatever data it may go on with.
+        # The check also applies to a resumed run with other data.
         on = ["--set", "steps=2"]
         self.assertIn("the data was prepared by the tokenizer",
                       self.run_job(*on_data(same, self.root / "other", on_change="continue"), *on, status=4))
@@ -298,7 +298,7 @@ class HuggingFace(NodesTest):
         ):
             self.assertIn(said, self.command("validate", self.from_job(directory, model=model), status=2))
         self.assertIn("seq_len: 16", self.command("validate", self.from_job(directory, model=", seq_len: 16")))
-        # What a key's absence means may be said: here it is the size of a head.
+        # A key may be given with the value of its absence: here the head size.
         gemma, _ = self.source("gemma3_text", "gemma", query_pre_attn_scalar=16)
         scores = ", attention: {{query_pre_attn_scalar: {}}}"
         self.command("validate", self.from_job(gemma, model=scores.format(16)))
@@ -356,7 +356,7 @@ class HuggingFace(NodesTest):
             ("qwen3", {"attention_bias": True}, ("attention_bias: true",)),
             ("olmo2", {"attention_bias": True}, ("attention_bias: true",)),
             ("gemma3_text", {"attention_bias": True}, ("attention_bias: true",)),
-            # What some programs leave in a file, and nothing reads.
+            # Keys that some programs write and nothing reads.
             ("llama", {"unsloth_version": "2025.1", "num_logits_to_keep": 0}, ("attention_bias: false",)),
         )):
             with self.subTest(family=family, changes=changes):
@@ -369,7 +369,7 @@ class HuggingFace(NodesTest):
                 self.assert_same(self.root / f"b{number}-out", tensors)
 
     def test_sliding_windows_and_scaled_angles_come_in_and_go_out(self):
-        """In the spellings of transformers 4 and 5; trained on a layout and at sequences longer than the window."""
+        """In the spellings of transformers 4 and 5. Training uses a layout and sequences longer than the window."""
         llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e4}
         two = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
@@ -450,7 +450,7 @@ class HuggingFace(NodesTest):
                 self.assertNotIn("json.exception", output)
                 self.assertFalse((self.root / "ckpt").exists())
                 self.assertFalse(list(self.root.glob("*.partial*")))
-        # A value that is not finite is found where it is read, by the run too.
+        # A value that is not finite is detected on reading, also by a run.
         directory, tensors = self.source("llama", "nan")
         tensors[q] = ("F32", (32, 32), nan + tensors[q][2][4:])
         write_safetensors(directory / "model.safetensors", tensors)
@@ -458,7 +458,7 @@ class HuggingFace(NodesTest):
         self.assertIn(f"{directory}/model.safetensors: {q} has a value that is not finite (NaN or infinite), element 0", output)
         self.assertNotIn("they were checked", output)
         self.assertFalse((self.root / "a" / "job.yaml").exists())
-        # An old file's constant tables, and a head that is the embedding, are no damage; another head is.
+        # Constant tables of old files and a head equal to the embedding are accepted; another head is not.
         directory, tensors = self.source("qwen2", "tied")
         tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", (4,), b"\0" * 16)
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
@@ -471,7 +471,7 @@ class HuggingFace(NodesTest):
     def test_an_interrupted_import_leaves_nothing(self):
         directory = self.root / "large"
         directory.mkdir()
-        config = {**CONFIGS["gpt2"], "vocab_size": 8_000_000}  # 1 GB of zeros, which take no place on the disk
+        config = {**CONFIGS["gpt2"], "vocab_size": 8_000_000}  # 1 GB of zeros, sparse: takes no space on the disk
         (directory / "config.json").write_text(json.dumps(config))
         header, at = {}, 0
         for name, shape in shapes(config).items():
@@ -512,7 +512,7 @@ class HuggingFace(NodesTest):
         self.run_job(self.from_job(self.root / "ckpt"))
         self.command("export", self.root / "a", "--out", self.root / "bf16", "--dtype", "bf16")
         self.assert_same(self.root / "bf16", tensors)
-        # The tokenizer that the checkpoint knows of is missed, or left out on demand.
+        # A missing tokenizer of the checkpoint is an error, unless it is left out explicitly.
         shutil.rmtree(self.root / "a" / "tokenizer")
         self.assertIn("--no-tokenizer", self.command("export", self.root / "a", "--out", self.root / "x", status=5))
         self.assertIn("left out", self.command("export", self.root / "a", "--out", self.root / "x", "--no-tokenizer"))
@@ -531,7 +531,7 @@ class HuggingFace(NodesTest):
 
 
 def safetensors_places(data):
-    """Where each tensor ends."""
+    """Tensor -> offset of its end."""
     header = json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]])
     return {name: entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"}
 

@@ -1,4 +1,4 @@
-"""Hosts of a job that are cut off, stopped, killed and replaced: each of several network namespaces has an agent of the real binary."""
+"""Hosts of a job are cut off, stopped, killed and replaced. Each host is a network namespace with an agent of the real binary."""
 
 import re
 import unittest
@@ -16,7 +16,7 @@ DISK = ["--set", "checkpoint.every=5"]
 LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
 WHOLE = ["--set", "steps=60", "--set", "evaluate.every=30"]
 DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
-# A loaded machine: between what takes `DEAD` and what would be a time limit of the kernel's or the run's.
+# Margin for a loaded machine: longer than `DEAD`, shorter than the time limits of the kernel and the run.
 SOON = DEAD + (60 if SANITIZED else 12)
 
 
@@ -24,7 +24,7 @@ class HostsTest(RestartTest):
     environments = {}
 
     def begin(self, name, *more, nodes=2, spares=0, environments=None):
-        """`environments`: by host."""
+        """Starts the agents. `environments`: by host."""
         self.name, self.nodes, self.spares, self.environments = name, nodes, spares, environments or {}
         self.hosts = Hosts(nodes + spares)
         self.addCleanup(self.hosts.close)
@@ -52,20 +52,20 @@ class HostsTest(RestartTest):
         return [e["message"] for e in self.events(self.name) if e["event"] == kind]
 
     def assert_gone(self, host):
-        """No process of the host is left."""
+        """Waits until no process of the host is left."""
         end = time.monotonic() + PATIENCE
         while left := [pid for pid in self.hosts.pids(host) if alive(pid)]:
             self.assertLess(time.monotonic(), end, left)
             time.sleep(0.02)
 
     def assert_lost(self, output, node=1):
-        """It says so, and how long it had waited."""
+        """The output reports the lost node and how long it was silent."""
         [seconds, *_] = re.findall(rf"node {node} .*was lost after step \d+: it has sent no heartbeat for (\d+\.\d) s", output)
         self.assertGreaterEqual(float(seconds), DEAD)
         self.assertLess(float(seconds), DEAD + SOON)
 
     def finish_spared(self, gone=(), whole=WHOLE):
-        """All agents but those of the hosts that are gone end well, with the losses of the undisturbed run."""
+        """All agents except those of the hosts `gone` succeed, with the losses of the undisturbed run."""
         outputs = self.finish([agent for host, agent in enumerate(self.agents) if host not in gone])
         self.assert_as_whole(self.name, *whole, *DP[self.nodes])
         return outputs
@@ -90,7 +90,7 @@ class Noticed(HostsTest):
         self.begin("moment", *WHOLE, "--set", "steps=60", "--set", "supervise.dead_after=30s")
         self.train_until(5)
         os.kill(self.agents[1].pid, signal.SIGSTOP)
-        time.sleep(2)  # several beats
+        time.sleep(2)  # longer than several beats
         os.kill(self.agents[1].pid, signal.SIGCONT)
         for output in self.finish(self.agents):
             self.assertNotIn("lost", output)
@@ -138,7 +138,7 @@ class Replaced(HostsTest):
         parts = {part: float(seconds) for part, seconds in re.findall(r'trainerd_wall_seconds\{part="(\w+)"\} (\S+)', metrics)}
         for part in ("useful", "detect", "restart", "start"):
             self.assertGreater(parts[part], 0, part)
-        # From the last step: the last beat may have come before it.
+        # Counted from the last step: the last beat may be older.
         self.assertGreater(parts["detect"], DEAD - BEAT if self.hosts.apart else 0)
         for sample in (r"trainerd_spares 0\n", r"trainerd_nodes_lost_total 1\n", r'trainerd_restores_total\{tier="partner"\} 1\n'):
             self.assertRegex(metrics, sample)
@@ -205,7 +205,7 @@ class Replaced(HostsTest):
 
     @unittest.skipUnless(FULL, "a minute of a larger model")
     def test_a_node_with_a_spare_is_replaced_within_10_s_on_the_quickstart(self):
-        # By a kill, which is seen at once, and by a cut, which takes supervise.dead_after.
+        # By a kill, which is detected at once, and by a cut, which takes supervise.dead_after.
         for way in ("kill", "cut")[:2 if Hosts.possible() else 1]:
             with self.subTest(way):
                 self.name, self.nodes, self.port = way, 2, free_port()
@@ -239,12 +239,12 @@ class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 
     def assert_close(self, *args):
-        """Every sample once, and the losses of the undisturbed run but for the order of sums."""
+        """Every sample once, and the losses of the undisturbed run up to the order of sums."""
         self.assert_samples_once(self.name)
         losses, whole = self.losses(self.name), self.whole("--set", "precision=fp32", *args)
         self.assertEqual([step for step, _ in losses], [step for step, _ in whole])
         for (step, a), (_, b) in zip(losses, whole):
-            # Another order of sums, which hundreds of steps amplify to 1.2e-4; a wrong sample changes a loss by percents.
+            # Hundreds of steps amplify another order of sums to 1.2e-4; a wrong sample changes a loss by several percent.
             self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
 
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
@@ -287,7 +287,7 @@ class Elastic(HostsTest):
         self.hosts.signal(1, signal.SIGKILL)
         self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
         self.train_until(self.last_step(self.name) + 12)
-        hold.write_text("step-")  # it grows when its last checkpoint is on the disk
+        hold.write_text("step-")  # the job grows when its last checkpoint is on the disk
         self.agents[1] = self.agent(1, 1)
         self.wait_for(self.agents[0], lambda: any("a node has come: the run goes on with 2 nodes" in m for m in self.events_of("node")), "it is to grow")
         self.agents[0].send_signal(signal.SIGTERM)
@@ -329,7 +329,7 @@ class Elastic(HostsTest):
         [output] = self.finish(self.agents[:1])
         self.assert_lost(output)
         self.assert_close(*steps, *DP[2])
-        # The host goes on when the run is over: its agent ends, and writes nothing.
+        # The host continues after the end of the run: its agent ends and writes nothing.
         folders = sorted(p.name for p in (self.root / self.name / "checkpoints").iterdir())
         self.hosts.signal(1, signal.SIGCONT)
         self.finish_one(self.agents[1], status=7)
@@ -367,7 +367,7 @@ class Elastic(HostsTest):
         self.finish_one(self.agents[1], status=3)
 
     def test_a_job_whose_smallest_size_does_not_fit_is_refused(self):
-        # What two nodes share in halves (zero 3) and one has no memory for: neither begins to train.
+        # A state that fits two nodes in halves (zero 3) but not one node: training does not begin.
         layers = lambda count: ["--set", "model.hidden=2048", "--set", "model.ffn=8192", "--set", f"model.layers={count}"]
         fits = lambda count: subprocess.run([BINARY, "plan", self.job("large"), "--set", "precision=fp32", *DISK, *layers(count)],
                                             capture_output=True, text=True, timeout=PATIENCE).returncode == 0

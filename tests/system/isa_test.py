@@ -1,4 +1,4 @@
-"""The instruction set of the CPU's kernels, by the real binary: what a job asks for, and what oneDNN is limited to."""
+"""The instruction set of the CPU's kernels with the real binary: the job's key, and a limit of oneDNN."""
 
 import socket
 import unittest
@@ -8,7 +8,7 @@ from support import *
 
 class Isa(RunTest):
     def train(self, name, *settings, limit=None):
-        """Runs a job; gives its steps, the environment that its last checkpoint records, and its output."""
+        """Runs a job. Returns its steps, the environment recorded in its last checkpoint, and its output."""
         arguments = [word for setting in ("steps=12", *settings) for word in ("--set", setting)]
         output = self.run_job(self.job(name), *arguments, env=self.limited(limit))
         return self.steps(name), self.environment(name), output
@@ -27,7 +27,7 @@ class Isa(RunTest):
         self.assertEqual(environment["isa"], "avx2")
         self.assertIn("avx2 kernels, oneDNN", output)
         self.assertEqual(self.losses("first"), self.losses("again"))
-        # fp32 sums in another order: the bound of layouts_test.py.
+        # Another order of fp32 sums: the bound of layouts_test.py.
         for (step, a), (_, b) in zip(self.losses("first"), self.losses("usual"), strict=True):
             self.assertAlmostEqual(float(a), float(b), delta=2e-5 * float(a), msg=f"step {step}")
 

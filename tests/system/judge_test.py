@@ -1,4 +1,4 @@
-"""Steps are judged before their update: verified by computing them again, and spikes by the job's policy."""
+"""Steps are judged before their update: verification computes them again, and spikes follow the job's policy."""
 
 import errno
 import unittest
@@ -90,7 +90,7 @@ class Spikes(JudgeTest):
         self.assertEqual(len(self.losses("told")), STEPS)
 
     def test_a_rollback_goes_back_to_a_checkpoint_and_does_the_steps_again(self):
-        # A durable tier that fails just then changes nothing where the directory has the checkpoint.
+        # A durable tier that fails at that moment does not matter, since the directory has the checkpoint.
         tier = ["--set", f"checkpoint={{every: 5, durable: {{to: {self.root / 'tier'}, every: 5}}}}"]
         output = self.broken("back", *ZERO1, *spikes("rollback"), *tier, *faults({"kind": "fail_store", "step": 27, "seconds": 1}, flip(28)))
         self.assertRegex(output, r"the durable tier cannot be looked at: .*Input/output error.*\(injected\)")
@@ -113,7 +113,7 @@ class Spikes(JudgeTest):
 
     @unittest.skipUnless(FULL, "a node lost in the moment of a rollback")
     def test_a_node_that_is_lost_while_the_run_goes_back_is_done_without(self):
-        # The checkpoint of step 25 is under way, and the rollback waits for it.
+        # The checkpoint of step 25 is in progress, and the rollback waits for it.
         name, port = "lost", free_port()
         hold, environment = self.slow_disk()
         hold.write_text("step-00000025")

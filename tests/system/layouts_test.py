@@ -1,4 +1,4 @@
-"""Real processes: any layout gives one rank's losses, resumes what any layout saved, and ends when any rank dies."""
+"""Layouts as real processes: each gives one rank's losses, resumes checkpoints of any layout, and ends if a rank dies."""
 
 import re
 import unittest
@@ -43,12 +43,12 @@ class LayoutTest(RunTest):
     def assert_same_curve(self, name, reference):
         a, b = self.curve(name), self.curve(reference)
         self.assertEqual([s for s, _ in a], [s for s, _ in b])
-        # Single precision, other orders of sums: see tests/core/train/layouts_test.cpp for the bound that is derived.
+        # Single precision with other orders of sums: tests/core/train/layouts_test.cpp derives the bound.
         for (step, x), (_, y) in zip(a, b):
             self.assertAlmostEqual(x, y, delta=2e-5 * y, msg=f"{name} step {step}")
 
     def assert_ledger(self, name):
-        """It sums to the step, and an axis of one rank costs nothing."""
+        """The ledger sums to the step, and an axis of one rank costs nothing."""
         sizes = {axis: 1 for axis in ("tp", "pp", "dp")}
         for flag in FLAGS[name]:
             axis, value = re.match(r"parallel\.(\w+)=(.*)", flag).groups() if flag.startswith("parallel.") else ("", "")
@@ -75,7 +75,7 @@ class Layouts(LayoutTest):
                     self.assert_ledger(name)
 
     def test_a_traced_step_is_one_file_whose_slices_add_up_to_the_ledger(self):
-        # Step 5 saves in the foreground, and 6 begins with the wait for that.
+        # Step 5 saves in the foreground, and step 6 begins with the wait for the save.
         output = self.run_job(self.job("traced"), *arguments("all", "trace.steps=[2, 5, 6]", "checkpoint.async=false"))
         self.assertIn("the trace of step 5 is", output)
         files = sorted((self.root / "traced" / "traces").iterdir())
@@ -102,9 +102,9 @@ class Layouts(LayoutTest):
 
     def test_what_one_layout_saved_another_resumes(self):
         self.run_job(self.job("whole"), *arguments("one", "precision=fp32"))
-        # The same output directory, another layout after every stop.
+        # One output directory, another layout after every stop.
         job = self.job("moved")
-        # A stop comes some steps late where a step takes milliseconds: the fastest layout is the last.
+        # A stop comes some steps late if steps take milliseconds, so the fastest layout is the last.
         for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("hybrid-zero3", 15), ("all", 18), ("one", 24)]:
             output = self.run_job(job, *arguments(name, "precision=fp32"), "--stop-after", str(stop))
             self.assertIn(self.last_step("moved"), range(stop, 24) if stop < 24 else [24], output)
@@ -118,7 +118,7 @@ class Layouts(LayoutTest):
         return done.stdout + done.stderr
 
     def reshard(self, source, name, out, status=0):
-        # A layout is set whole: what the saved one had goes back to its default.
+        # All keys of the layout are set: those of the saved layout go back to their defaults.
         default = ["parallel.tp=1", "parallel.pp=1", "parallel.dp=1", "parallel.zero=1", "parallel.zero_group=0", "parallel.schedule=1f1b",
                    "parallel.virtual_stages=1", "parallel.sequence_parallel=false", "batch.micro=2"]
         words = []
@@ -127,7 +127,7 @@ class Layouts(LayoutTest):
         return self.checkpoint("reshard", source, "--out", out, *words, status=status)
 
     def boxes(self, checkpoint):
-        """What lies in which shard."""
+        """The boxes of each shard."""
         manifest = json.loads((checkpoint / "manifest.json").read_text())
         return sorted((s["name"], s["shard"], s["begin"], s["shape"]) for s in manifest["slices"])
 
@@ -135,7 +135,7 @@ class Layouts(LayoutTest):
         self.run_job(self.job("whole"), *arguments("all", "precision=fp32", "steps=8"))
         whole = self.root / "whole"
         source = whole
-        # From one to the next and back; and each is what a run of that layout saves after a step of its own.
+        # From each layout to the next and back. Each equals what a run of that layout saves after one step.
         for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "tp2-dp2-zero3", "all"):
             with self.subTest(name):
                 out = self.root / name / "checkpoints" / "step-00000008"
@@ -150,14 +150,14 @@ class Layouts(LayoutTest):
         shutil.copytree(whole / "checkpoints", self.root / "direct" / "checkpoints")
         self.run_job(self.job("direct"), *arguments("all", "precision=fp32", "steps=9"))
         self.assertEqual(self.losses("all"), self.losses("direct")[-1:])
-        # What differs is named, by the first and the largest.
+        # Differences are reported with the first and the largest.
         text = self.checkpoint("diff", whole, self.root / "direct", status=1)
         self.assertRegex(text, r"\d+ of \d+ tensors differ\nfirst    \S+: \d+ of \d+ elements differ, by at most \S+ at \[[\d, ]+\], relative error \S+\n"
                                r"largest  \S+: ")
         self.assertIn("equal within", self.checkpoint("diff", whole, self.root / "direct", "--tolerance", "1e9"))
         found = json.loads(self.checkpoint("diff", whole, self.root / "direct", "--json", status=1))
         self.assertEqual(found["tensors"], len({box[0] for box in self.boxes(out)}))
-        # The mean of two lies between them; of one with itself it is that.
+        # The mean of two checkpoints lies between them; the mean of one with itself is the same.
         mean = self.root / "mean"
         self.checkpoint("merge", whole, self.root / "direct", "--out", mean)
         error = max(d["relative"] for d in json.loads(self.checkpoint("diff", whole, mean, "--json", status=1))["different"]
@@ -166,7 +166,7 @@ class Layouts(LayoutTest):
         self.assertAlmostEqual(error, whole_error / 2, delta=1e-6)
         self.checkpoint("merge", whole, whole, whole, "--out", self.root / "same")
         self.checkpoint("diff", whole, self.root / "same")
-        # What cannot be is refused, and leaves nothing.
+        # Invalid requests are refused and leave no files.
         refused = self.root / "refused"
         self.assertIn("another layout alone", self.checkpoint("reshard", whole, "--out", refused, "--set", "seed=8", status=2))
         self.assertIn("heads", self.checkpoint("reshard", whole, "--out", refused, "--set", "parallel.tp=3", status=2))
@@ -262,7 +262,7 @@ class Layouts(LayoutTest):
 
 
 class LayoutsOnCuda(LayoutTest):
-    """Ranks that share the machine's CUDA devices by `staged`, as processes. Skipped, with why, where there is none."""
+    """Ranks as processes that share the machine's CUDA devices with `staged`. Skipped with a reason if there is none."""
 
     NAMES = ["dp2", "tp2-sp", "pp2-zb", "dp4-zero3", "all"]
     ON_CUDA = ["device=cuda", "cluster.communication=staged", "precision=fp32"]

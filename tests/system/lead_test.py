@@ -1,4 +1,4 @@
-"""The agent that leads is lost, and another leads: by a real etcd, over several hosts (netns.py)."""
+"""The leading agent is lost and another takes over, with a real etcd and several hosts (netns.py)."""
 
 import re
 import unittest
@@ -9,13 +9,13 @@ from netns import Hosts
 from nodes_test import free_port
 from support import *
 
-LONGER = [*WHOLE, "--set", "steps=150"]  # not over before a leader that was frozen finds out
+LONGER = [*WHOLE, "--set", "steps=150"]  # long enough for a frozen leader to detect its loss
 CLOSE = ["--set", "precision=fp32"]
 
 
 class LeadTest(HostsTest):
     def begin(self, name, *more, nodes=2, spares=0, dead_after="3s"):
-        """The agents' hosts, and after them one of etcd."""
+        """Hosts for the agents, and a last one for etcd."""
         self.name, self.nodes, self.spares = name, nodes, spares
         self.hosts = Hosts(nodes + spares + 1)
         self.addCleanup(self.hosts.close)
@@ -56,7 +56,7 @@ class Moves(LeadTest):
 
     @unittest.skipUnless(FULL, SLICE)
     def test_etcd_may_be_gone_for_a_moment(self):
-        long = [*WHOLE, "--set", "steps=800"]  # not over before etcd is missed
+        long = [*WHOLE, "--set", "steps=800"]  # long enough to miss etcd
         self.begin("etcd", *long, dead_after="60s")
         self.train_until(12)
         self.etcd.kill()
@@ -72,7 +72,7 @@ class Moves(LeadTest):
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
         self.read_until(self.agents[1], "start the agent of node 0 again")
-        self.agents[0] = self.agent(0, 0, "--fresh")  # as its command was; the run goes on all the same
+        self.agents[0] = self.agent(0, 0, "--fresh")  # restarted by its old command; the run continues anyway
         self.read_until(self.agents[0], "--fresh is passed over")
         self.finish_spared()
         self.assert_lead_moved(0)
@@ -83,7 +83,7 @@ class Moves(LeadTest):
         frozen = time.monotonic()
         self.hosts.signal(0, signal.SIGSTOP)
         self.read_until(self.agents[2], "leads the run now")
-        if FULL:  # the lease, the others' notice of it and their way to the next leader
+        if FULL:  # the lease, its detection by the others, and joining the next leader
             self.assertLess(time.monotonic() - frozen, 25)
         self.train_until(self.last_step(self.name) + 6)
         self.hosts.signal(0, signal.SIGCONT)
@@ -107,7 +107,7 @@ class Moves(LeadTest):
         self.assert_close(*WHOLE, *DP[2])
 
     def assert_close(self, *args):
-        """As in hosts_test.py: the order of sums is another with another dp."""
+        """As in hosts_test.py: another dp has another order of sums."""
         self.assert_samples_once(self.name)
         losses, whole = self.losses(self.name), self.whole(*CLOSE, *args)
         self.assertEqual([step for step, _ in losses], [step for step, _ in whole])
@@ -131,7 +131,7 @@ class Moves(LeadTest):
         self.train_until(12)
         self.hosts.signal(0, signal.SIGKILL)
         self.read_until(self.agents[2], "leads the run now")
-        self.agents[0] = self.agent(0, 0)  # a spare from now on
+        self.agents[0] = self.agent(0, 0)  # it is a spare from now on
         self.read_until(self.agents[0], "a spare joins node 0")
         self.train_until(self.last_step(self.name) + 6, 2)
         self.hosts.signal(2, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Adapters (LoRA) beside a Hugging Face model: trained, stopped, gone on with, exported. Against peft itself: tests/parity."""
+"""Adapters (LoRA) for a Hugging Face model: trained, stopped, resumed, exported. tests/parity compares with peft itself."""
 
 import json
 import math
@@ -65,7 +65,7 @@ class Lora(RunTest):
         names = {name for shard in newest.glob("*.safetensors") for name in read_safetensors(shard)}
         self.assertEqual({n.split("#")[0].rsplit(".", 1)[-1] for n in names}, {"lora_a", "lora_b"})
         self.assertEqual(manifest["identity"]["lora.rank"], "4")
-        # Killed in mid-run, and gone on with from the last checkpoint.
+        # Killed in mid-run and resumed from the last checkpoint.
         process = self.start(self.job(base, "killed"))
         self.wait_for_checkpoint(process, "killed")
         process.kill()
@@ -73,7 +73,7 @@ class Lora(RunTest):
         self.run_job(self.job(base, "killed"))
         self.assertEqual(self.losses("killed"), losses)
         self.assertEqual(self.evaluation("killed"), self.evaluation("whole"))
-        # In two parts on other layouts: what is saved is of no layout.
+        # Two parts on different layouts: checkpoints are independent of the layout.
         self.run_job(self.job(base, "parts"), "--set", "steps=3", "--set", "evaluate.every=0")
         self.run_job(self.job(base, "parts"), "--set", "parallel.dp=1", "--set", "parallel.tp=2", "--set", "parallel.zero=0")
         for (step, one), (_, other) in zip(losses, self.losses("parts")):
@@ -101,7 +101,7 @@ class Lora(RunTest):
         full.write_text(full.read_text().replace("lora: {rank: 4, alpha: 8}\n", ""))
         self.assertIn("lora.rank: the checkpoint has 4, the job absent", self.command("run", full, status=5))
         self.assertIn("holds adapters (LoRA)", self.command("validate", self.job(self.root / "a", "b"), status=2))
-        # The base may lie elsewhere.
+        # The base may move to another path.
         moved = base.rename(self.root / "moved")
         self.assertIn("there is no directory", self.command("run", self.job(base, "a"), status=2))
         self.assertIn("bring them back there, or export with --merge and --base", self.command("export", self.root / "a", "--merge", "--out", self.root / "m", status=5))
@@ -123,7 +123,7 @@ class Lora(RunTest):
         for family, targets, wanted in (
             ("llama", "all-linear", PROJECTIONS),
             ("qwen3", "[q_proj, v_proj, down_proj]", {"self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"}),
-            # An adapter of all three is one with the same A of each.
+            # One adapter for all three projections equals three adapters with the same A.
             ("mistral", "[qkv_proj]", QKV),
             ("phi3", "[qkv_proj, gate_up_proj]", {"self_attn.qkv_proj", "mlp.gate_up_proj"}),
             ("gpt2", "all-linear", {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"}),
@@ -166,7 +166,7 @@ class Lora(RunTest):
                 said = [json.loads(self.command("generate", which, "--prompt", "while return", "--tokenizer", "bytes", "--max-tokens", 8, "--json"))
                         for which in (self.root / family, merged)]
                 self.assertEqual(said[0]["ids"], said[1]["ids"])
-                # What was trained and the merged model are one: its loss where nothing moves any more.
+                # The merged model has the trained model's loss, measured with a learning rate of almost 0.
                 full = self.job(merged, f"{family}-full", steps=1)
                 full.write_text(re.sub(r"lora: .*\n", "", full.read_text()).replace("lr: 1.0e-2", "lr: 1.0e-30"))
                 self.run_job(full)

@@ -1,4 +1,4 @@
-"""Loss masks and document masks: the mean over the tokens that count, evaluations too, and what a run says of masks that are wrong."""
+"""Loss masks and document masks: means over counted tokens, also in evaluations, and errors for wrong masks."""
 
 import array
 import json
@@ -90,7 +90,7 @@ class Masks(RunTest):
         self.assertIn("x.mask: a loss mask has a byte for each token", self.run_job(self.job("b"), status=4))
 
     def test_documents_of_a_text_on_every_layout(self):
-        """Lines are documents: attention and positions begin anew with each."""
+        """Lines are documents: attention and positions restart with each."""
         rng = random.Random(2)
         lines = ["".join(rng.choice("abcdefgh ") for _ in range(rng.randrange(2, 25))) for _ in range(120)]
         (self.data / "lines.txt").write_text("\n".join(lines))

@@ -1,14 +1,14 @@
-"""moto's S3 with authentication on, behind a proxy that delays, cuts, answers 500 and 503, and lets credentials expire.
+"""moto's S3 with authentication, behind a proxy that delays, truncates, answers 500 and 503, and expires credentials.
 
   moto_store.py LIFETIME
 
-Prints one JSON line {url, key, secret, token} and serves until its standard input ends. Below the proxy's own path `/-/`:
+Prints one JSON line {url, key, secret, token} and serves until its standard input ends. Paths of the proxy below `/-/`:
   container   temporary credentials by AssumeRole, good for LIFETIME seconds, for the bearer of `token`
   keys        {object: {size, sha256, parts}} of the bucket `safe`, read by boto3 past the proxy
   object/KEY  its bytes, read by boto3
   counts      {fault: how often}
   faults/on, faults/off
-Run by the tests' own Python, which has moto and boto3."""
+Needs the tests' Python environment, which has moto and boto3."""
 
 import datetime
 import hashlib
@@ -22,12 +22,12 @@ import threading
 import time
 import urllib.parse
 
-os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"  # the calls that make the user and the role
+os.environ["INITIAL_NO_AUTH_ACTION_COUNT"] = "5"  # the calls that create the user and the role
 import boto3  # noqa: E402
 from moto.server import ThreadedMotoServer  # noqa: E402
 
 REGION, BUCKET = "us-east-1", "safe"
-EVERY = 17  # requests between two faults of a kind
+EVERY = 17  # requests between two faults of one kind
 TURNS = {1: 503, 4: "cut", 7: 500, 9: "delay", 11: "drop", 14: "expire"}
 
 
@@ -51,7 +51,7 @@ class Proxy(socketserver.ThreadingMixIn, http.server.HTTPServer):
             fault = TURNS.get(self.turn % EVERY) if self.faulty else None
             if access in self.issued and time.time() > self.issued[access]:
                 return "expired"
-            if fault == "expire":  # these credentials are good no more
+            if fault == "expire":  # these credentials are now invalid
                 self.issued[access] = 0
                 return "expired" if access.startswith("ASIA") else None
             return fault

@@ -1,5 +1,5 @@
-"""A durable tier in moto's S3 server, which checks signatures and rights as AWS does, behind a proxy that delays, cuts, answers 500 and 503,
-and lets credentials expire: training never stops for it, and what is restored is what was saved."""
+"""A durable tier in moto's S3 server, which checks signatures and permissions as AWS does, behind a proxy that delays, truncates,
+answers 500 and 503, and expires credentials. Training never waits for it, and a restore gives the saved state."""
 
 import hashlib
 import pathlib
@@ -16,7 +16,7 @@ WIDE = "model={layers: 2, hidden: 320, heads: 4, kv_heads: 2, ffn: 880, vocab: 2
 
 
 class Moto(RunTest):
-    LIFETIME = 3  # seconds of credentials
+    LIFETIME = 3  # lifetime of credentials in seconds
 
     def setUp(self):
         super().setUp()
@@ -50,12 +50,12 @@ class Moto(RunTest):
         output = self.run_job(self.job(), *settings, "--stop-after", "12", f"--set=checkpoint.durable.to={PREFIX}", "--set=checkpoint.durable.keep=2",
                               env=self.environment)
         self.assertNotIn(self.store["secret"], output)
-        # Training stood still for its snapshots alone.
+        # Training stopped only for its snapshots.
         self.assertEqual(self.losses(), self.losses("whole")[: self.last_step()])
         counts = self.ask("counts")
         for fault in ("503", "500", "cut", "delay", "drop", "expired", "issued"):
             self.assertGreater(counts.get(fault, 0), 0, counts)
-        # What another client finds there is what lies on the disk, in parts.
+        # Another client finds the files of the disk, uploaded in parts.
         stored = self.ask("keys")
         [newest] = [k for k in stored if k.endswith("/COMPLETE")][-1:]
         folder = newest.split("/")[-2]
@@ -71,7 +71,7 @@ class Moto(RunTest):
         self.assertGreater(shards, 0)
         self.assertEqual(self.ask("uploads"), [])
         self.assertIn("checksums OK", self.checkpoint("verify", PREFIX).stdout)
-        # Whoever has no right is told so.
+        # A client without permission gets an error.
         wrong = {k: v for k, v in self.environment.items() if "CONTAINER" not in k} | {"AWS_ACCESS_KEY_ID": self.store["key"], "AWS_SECRET_ACCESS_KEY": "wrong"}
         refused = self.checkpoint("list", PREFIX, environment=wrong)
         self.assertEqual(refused.returncode, 5, refused.stdout + refused.stderr)

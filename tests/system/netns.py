@@ -1,7 +1,7 @@
-"""Several hosts on one machine: network namespaces, each joined to a switch by a cable that a test can cut.
+"""Several hosts on one machine: network namespaces, each connected to a switch by a virtual cable that a test can cut.
 
-Needs CAP_NET_ADMIN and CAP_SYS_ADMIN, and `ip` (deploy/install-deps.sh --tests). A process without the first cannot have them:
-there `Hosts.possible()` is False, all hosts are this one, and links cannot be cut. Whatever else is missing fails the test."""
+Needs CAP_NET_ADMIN and CAP_SYS_ADMIN, and `ip` (deploy/install-deps.sh --tests). Without CAP_NET_ADMIN `Hosts.possible()` is False,
+all hosts are this one, and links cannot be cut. Anything else that is missing fails the test."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import sys
 
 CAP_NET_ADMIN, CAP_SYS_ADMIN = 12, 21
 FETCH = "import sys, urllib.request; sys.stdout.write(urllib.request.urlopen(sys.argv[1], timeout=5).read().decode())"
-SPAN = 0  # of hosts that this process has made
+SPAN = 0  # number of Hosts objects made by this process
 
 
 def capable():
@@ -58,7 +58,7 @@ class Hosts:
         return f"10.77.0.{host + 1}" if self.apart else "127.0.0.1"
 
     def command(self, host, *words):
-        """Runs `words` on the host; the process that begins it is the program's own."""
+        """The command that runs `words` on the host; the started process becomes the program's own."""
         if not self.apart:
             return list(words)
         return ["ip", "netns", "exec", self._space(host), "unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.names[host],
@@ -68,14 +68,14 @@ class Hosts:
         self.processes[host].append(process)
 
     def cut(self, host):
-        """The cable is pulled at the switch: what is sent either way is lost, and neither side is told."""
+        """Disconnects the host at the switch: packets in both directions are lost, and neither side is notified."""
         self._in(self._switch(), "link", "set", f"port{host}", "nomaster")
 
     def restore(self, host):
         self._in(self._switch(), "link", "set", f"port{host}", "master", "switch")
 
     def pids(self, host):
-        """Of all processes of the host."""
+        """Pids of all processes of the host."""
         if self.apart:
             return [int(pid) for pid in self._ip("netns", "pids", self._space(host)).split()]
         found = []
@@ -85,7 +85,7 @@ class Hosts:
         return found
 
     def signal(self, host, signum):
-        """To all processes of the host, twice: those that the first made meanwhile."""
+        """Sends a signal to all processes of the host, twice, to include processes that were started meanwhile."""
         for _ in range(2):
             for pid in self.pids(host):
                 try:

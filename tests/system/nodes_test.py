@@ -1,4 +1,4 @@
-"""Several agents on one host as the nodes of a job: they train as one node does, meet or name who is missing, and end together."""
+"""Several agents on one host as the nodes of a job: they train like one node, join or name missing nodes, and end together."""
 
 import errno
 import re
@@ -20,10 +20,10 @@ LAYOUTS = {
     "tp2-pp2": ["parallel.tp=2", "parallel.pp=2", "batch.micro=1"],
     "dp2-pp2": ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"],
     "hybrid": ["parallel.dp=4", "batch.micro=1", "parallel.zero_group=2", "parallel.zero=2"],
-    # Gradients cross in bf16, over TCP as through memory.
+    # Gradients are sent in bf16, over TCP as in memory.
     "tp2-dp2-rounded": ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=2", "precision={compute: bf16, reduce: bf16}"],
     "hybrid-rounded": ["parallel.dp=4", "batch.micro=1", "parallel.zero_group=2", "parallel.zero=3", "precision={reduce: bf16}"],
-    # Gradients are summed inside a node first, where there are several.
+    # With several nodes gradients are first summed inside a node.
     "dp4": ["parallel.dp=4", "batch.micro=1"],
     "dp4-zero3": ["parallel.dp=4", "batch.micro=1", "parallel.zero=3"],
 }
@@ -46,7 +46,7 @@ class NodesTest(RunTest):
         return [self.start_node(job, node, port, *args, nodes=nodes, env=env) for node in range(nodes)]
 
     def finish(self, processes, status=0, timeout=PATIENCE):
-        """Waits for every agent, checks their statuses, gives their outputs."""
+        """Waits for all agents and checks their statuses. Returns their outputs."""
         outputs = [p.communicate(timeout=timeout)[0] for p in processes]
         for process, output in zip(processes, outputs):
             self.assertEqual(process.returncode, status, "\n----\n".join(outputs))
@@ -68,7 +68,7 @@ int clock_gettime(clockid_t clock, struct timespec* now) {
 """
 
 
-# While the file that the environment names exists, the main thread of an agent stands still where it looks at its ranks: behind its timer.
+# While the file named by the environment exists, the main thread of an agent blocks where it looks at its ranks, after its timer.
 BUSY = r"""
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -170,7 +170,7 @@ class Training(NodesTest):
             self.assertIn("host no-such-card0 is not known here", output)
 
     def test_a_stop_of_any_agent_stops_all_after_saving(self):
-        # One, or all as a scheduler does: a large batch, so that both signals come within a step.
+        # One agent, or all as a scheduler does. The batch is large, so that both signals come within a step.
         for signalled in ([0], [1], [1, 0], [0, 1]):
             name = "stopped" + "".join(map(str, signalled))
             agents = self.start_nodes(self.job(name), *self.arguments("dp4", "steps=100000", "checkpoint.every=0", "batch.global=128"))
@@ -217,7 +217,7 @@ class Training(NodesTest):
                 args = self.arguments("dp4", "steps=1000000", "checkpoint.every=2", f"checkpoint.async={waits}")
                 agents = [self.start_node(job, node, port, *args, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
                 self.wait_for_checkpoint(agents[0], name)
-                rules.write_text("write 28 shard-00003\n")  # of node 1's second rank
+                rules.write_text("write 28 shard-00003\n")  # the shard of node 1's second rank
                 failed = self.wait_for(agents[0], lambda: [e for e in self.events(name) if "could not be written by node 1" in e.get("message", "")],
                                        "the failure is an event")
                 self.assertIn("No space left", failed[0]["message"])
@@ -309,7 +309,7 @@ class Meeting(NodesTest):
         agents = [self.start_node(job, node, port, *args) for node in (0, 1)]
         self.wait_for_step(agents[0], 2, "late")
         self.assertIn("runs already", self.finish([self.start_node(job, 1, port, *args)], status=7)[0])
-        with socket.create_connection(("127.0.0.1", port)) as s:  # whatever else comes
+        with socket.create_connection(("127.0.0.1", port)) as s:  # a foreign connection
             s.sendall(b"GET / HTTP/1.1\r\n\r\n")
             self.assertEqual(s.recv(100), b"")
         self.wait_for_step(agents[0], self.steps("late")[-1]["step"] + 2, "late")
@@ -366,7 +366,7 @@ class Meeting(NodesTest):
         self.read_until(second, "node 1 of 3 joins")
         token = self.root / "left" / ".token"
         self.wait_for(first, token.exists, "it serves")
-        time.sleep(0.5)  # it joins, which nothing tells of
+        time.sleep(0.5)  # it joins, which no output shows
         second.kill()
         self.assertRegex(self.read_until(first, "rendezvous: its agent"), r"node 1 \(.+\) left the rendezvous: its agent has ended or its host is out of reach")
         first.send_signal(signal.SIGTERM)

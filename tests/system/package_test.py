@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The package in a bare root of a distribution: unpacked, started, a short job run. By hand, as root:
+"""Unpacks the package in a minimal root of a distribution, starts it and runs a short job. Run by hand, as root:
 
     cmake --build build/release --target package
     debootstrap --variant=minbase trixie /tmp/bare http://deb.debian.org/debian
@@ -68,7 +68,7 @@ class Package(unittest.TestCase):
         self.assertIn("H200", self.works("bin/trainerd plan /opt/job.yaml --cluster dgx-h200"))
         self.works("rm -rf /tmp/bare && bin/trainerd run /opt/job.yaml")
         self.assertIn("ok", self.works("bin/trainerd checkpoint verify /tmp/bare/checkpoints/step-00000003 && echo ok"))
-        # Started from elsewhere, through a link.
+        # Started from another directory, through a link.
         self.works("ln -sf $PWD/bin/trainerd /usr/local/bin/trainerd && cd / && trainerd validate /opt/job.yaml")
 
     def test_a_gpu_that_is_not_there_is_refused_in_one_line(self):

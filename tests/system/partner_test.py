@@ -1,4 +1,4 @@
-"""An agent that is lost comes back: its node's snapshots were in the memory of another, and all go on from there."""
+"""A lost agent comes back: another node has its snapshots in memory, and all nodes continue from them."""
 
 import re
 import unittest
@@ -14,7 +14,7 @@ TWO = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro
 THREE = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]
 
 
-# While the file that the environment names exists, an agent's connections to all ports but one are refused.
+# While the file named by the environment exists, an agent's connections to all ports but one are refused.
 REFUSED = r"""
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -38,7 +38,7 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 
 class PartnerTest(RestartTest):
     def begin(self, name, layout, *more, nodes=2, port=None, environments=None):
-        """`environments`: by node."""
+        """Starts the agents. `environments`: by node."""
         self.name, self.port, self.nodes, self.environments = name, port or free_port(), nodes, environments or {}
         self.arguments = [*LOST, *layout, *MEMORY, *more]
         self.agents = [self.again(node) for node in range(nodes)]
@@ -48,12 +48,12 @@ class PartnerTest(RestartTest):
         return self.start_node(job, node, self.port, *self.arguments, *more, nodes=self.nodes, env=self.environments.get(node))
 
     def lose(self, node):
-        """kill -9: its workers die with it."""
+        """Kills the agent with SIGKILL: its workers die with it."""
         self.agents[node].kill()
         self.agents[node].communicate(timeout=PATIENCE)
 
     def wait_for_copies(self, step):
-        """Until every node's partner has a step after this one."""
+        """Waits until every node's partner has a step after this one."""
         pattern = r'trainerd_partner_copies_total\{result="kept"\} (\d+)\n'
         self.wait_for_step(self.agents[0], step, self.name)
         self.wait_for(self.agents[0], lambda: int((re.search(pattern, scrape(self.address)) or [0, 0])[1]) > 2, "copies")
@@ -123,13 +123,14 @@ class PartnerTest(RestartTest):
         self.lose(1)
         self.agents[1] = self.again(1)
         self.read_until(self.agents[0], "restarted: ")
-        self.lose(1)  # its workers have not begun, or just so
+        self.lose(1)  # its workers have not started, or only just
         self.agents[1] = self.again(1)
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
         self.finish_all(TWO)
 
     def begin_with_a_disk_that_stands_still(self, name, *more):
-        """Node 1 is lost and back, and node 0 waits for its disk with its part of a checkpoint before the ranks begin again."""
+        """Node 1 is lost and comes back, and node 0 waits for its hanging disk with its part of a checkpoint before the ranks
+        restart."""
         hold, environment = self.slow_disk()
         hold.write_text("step-00000050")
         self.begin(name, TWO, "--set", "checkpoint.every=50", *more, environments={0: environment})
@@ -184,7 +185,7 @@ class PartnerTest(RestartTest):
         self.assertEqual(self.restarts("gone"), [])
 
     def test_two_that_are_lost_at_once_both_come_back(self):
-        # The copy that node 2 kept of node 1 is gone with it: they begin from the start, or a checkpoint.
+        # Node 2's copy of node 1 is lost with node 2: they start from the beginning or from a checkpoint.
         self.begin("both", THREE, nodes=3)
         self.wait_for_step(self.agents[0], 12, "both")
         for node in (1, 2):

@@ -1,4 +1,4 @@
-"""`trainerd data prepare`: token files that train at once, in spite of kills and bad input."""
+"""`trainerd data prepare`: token files that are ready for training, despite kills and bad input."""
 
 import array
 import pathlib
@@ -48,7 +48,7 @@ class TokenFiles(Prepare):
         dataset = json.loads((self.root / "tokens" / "dataset.json").read_text())
         self.assertEqual((dataset["documents"], dataset["empty_documents"], dataset["dtype"]), (3000, 1, "uint16"))
         self.assertEqual(sorted(p.name for p in self.root.iterdir()), ["a.jsonl", "data.txt", "tokens"])
-        # The index, by Megatron's own description of it.
+        # The index, read by Megatron's description of the format.
         index = (self.root / "tokens" / "tokens-00000.idx").read_bytes()
         magic, version, code, sequences, documents = struct.unpack_from("<9sQBQQ", index)
         self.assertEqual((magic, version, code, sequences, documents), (b"MMIDIDX\0\0", 1, 8, 3000, 3001))
@@ -64,7 +64,7 @@ class TokenFiles(Prepare):
         self.assertEqual(list(tokens).count(end), 3000)
         vocab = dataset["tokenizer"]["vocab"]
         data = ["--set", "data.format=tokens", "--set", f"data.train=[{self.root}/tokens]", "--set", f"data.valid=[{self.root}/tokens]"]
-        # Its beginning is decoded by the tokenizer that made it, or not by another.
+        # The beginning of the data is decoded with its own tokenizer, but not with another.
         inspect = [BINARY, "data", "inspect", self.root / "tokens"]
         shown = json.loads(subprocess.run([*inspect, "--json"], capture_output=True, check=True, text=True).stdout)
         self.assertEqual((shown["documents"], shown["tokens"], shown["tokenizer"]), (3000, len(tokens), str(tokenizer)))
@@ -78,12 +78,12 @@ class TokenFiles(Prepare):
         other = subprocess.run([*inspect, "--tokenizer", TOKENIZERS / "gpt2.json"], capture_output=True, text=True)
         self.assertEqual(other.returncode, 4)
         self.assertIn("name the one that made the data by --tokenizer", other.stderr)
-        # Every id has a place in the model, or the run does not begin.
+        # If an id does not fit the model's vocabulary, the run does not start.
         output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab - 1}", status=4)
         self.assertIn(f"vocabulary of {vocab}, but model.vocab is {vocab - 1}", output)
         self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2", "--set", "optimizer.schedule.warmup=1")
         self.assertEqual(len(self.steps()), 2)
-        # The model's tokenizer is that of its data from here on.
+        # From now on the model's tokenizer is that of its data.
         self.assertEqual((self.root / "a" / "tokenizer" / "tokenizer.json").read_bytes(), tokenizer.read_bytes())
         exported = subprocess.run([BINARY, "export", self.root / "a", "--out", self.root / "hf"], capture_output=True, text=True)
         self.assertEqual(exported.returncode, 0, exported.stderr)
@@ -92,19 +92,19 @@ class TokenFiles(Prepare):
         self.assertEqual(json.loads((self.root / "hf" / "generation_config.json").read_text())["eos_token_id"], end)
         said = subprocess.run([BINARY, "generate", self.root / "a", "--prompt", "train", "--max-tokens", "2"], capture_output=True, text=True)
         self.assertEqual(said.returncode, 0, said.stderr)
-        # The same data by another tokenizer is other data.
+        # The same text with another tokenizer is different data.
         shutil.rmtree(self.root / "tokens")
         other = self.root / "other.json"
         other.write_bytes(tokenizer.read_bytes() + b"\n")
         self.prepare("a.jsonl", "--out", "tokens", "--tokenizer", other, "--eos", "<|endoftext|>")
         output = self.run_job(self.job(), *data, "--set", f"model.vocab={vocab}", "--set", "steps=4", "--set", "optimizer.schedule.warmup=1", status=5)
         self.assertRegex(output, "the checkpoint has tokens.* tokenizer [0-9a-f]{32}, the job tokens.* tokenizer [0-9a-f]{32}")
-        # A tokenizer that is not there any more is missed.
+        # A missing tokenizer is reported.
         other.unlink()
         output = self.run_job(self.job("c"), *data, "--set", f"model.vocab={vocab}", "--set", "steps=2", "--set", "optimizer.schedule.warmup=1")
         self.assertIn("checkpoints and exported models will have no tokenizer; name its file by evaluate.tokenizer", output)
         self.assertFalse((self.root / "c" / "tokenizer").exists())
-        # Training and validation data are of one tokenizer.
+        # Training and validation data must have the same tokenizer.
         self.prepare("a.jsonl", "--out", "valid", "--tokenizer", tokenizer)
         output = self.run_job(self.job("b"), *data, "--set", f"data.valid=[{self.root}/valid]", "--set", f"model.vocab={vocab}", status=4)
         self.assertIn("name different tokenizers", output)
@@ -179,7 +179,7 @@ class Chat(Prepare):
                 system = messages[0]["role"] == "system"
                 if row is None:  # the template refuses it, too
                     self.assertRegex(prepare("none", [messages], 4), "has no place for a system message|take turns, and the user begins")
-                elif name == "mistral" and system:  # the template leaves a part out without a word
+                elif name == "mistral" and system:  # the template omits a part silently
                     self.assertIn("leaves the system message out where the last message is an answer", prepare("none", [messages], 4))
                 else:
                     rows.append((messages, row))
@@ -203,7 +203,7 @@ class Chat(Prepare):
         (ids, mask), = self.documents("out")
         chosen, rejected = self.documents("pairs")
         self.assertEqual((ids, mask), chosen)
-        # " four" is "▁four" behind other text, and "▁▁four" where a text begins.
+        # " four" is "▁four" after other text, and "▁▁four" at the start of a text.
         learned = [id for id, m in zip(ids, mask) if m]
         self.assertEqual(bytes(mask), bytes(sorted(mask)))
         plain = list(array.array("H", (self.root / "plain" / "tokens-00000.bin").read_bytes()))
@@ -234,7 +234,7 @@ class Chat(Prepare):
         for line, (ids, mask), (text, bytes_mask) in zip(lines, self.documents("out"), self.documents("bytes", "B")):
             self.assertEqual(bytes(text).decode(), line["prompt"] + line["completion"])
             self.assertEqual(bytes(t for t, m in zip(text, bytes_mask) if m).decode(), line["completion"])
-            self.assertEqual(mask[-1], 1)  # its end
+            self.assertEqual(mask[-1], 1)  # the end token
             self.assertEqual(sum(mask) > 1, line["completion"] != "")
             if line["prompt"]:
                 self.assertEqual(mask[0], 0)
@@ -269,7 +269,7 @@ class Chat(Prepare):
         self.assertIn("has no token <|im_start|>", refused(good, chat="chatml", status=2))
         self.assertIn("there is no template \"llama\"; there are chatml", refused(good, chat="llama", status=2))
         self.assertIn("is written in special tokens", refused(good, "--specials-as-text", status=2))
-        # A model that changes the text: NFKC, white space.
+        # A model that changes the text (NFKC, white space) is refused.
         self.assertIn("this SentencePiece model changes the text", refused(good, chat="llama2", file=TOKENIZERS / "unigram.model", status=2))
         self.assertIn("has no token [INST]", refused(good, chat="mistral", file=TOKENIZERS / "bpe.model", status=2))
         self.assertIn("has a system message alone", refused({"messages": [{"role": "system", "content": "a"}]}, chat="llama2", file=TOKENIZERS / "bpe.model"))
@@ -290,7 +290,7 @@ class Verify(Prepare):
             return done.stdout + done.stderr
 
         self.assertIn("no problems", verify(0))
-        # One bit of each file, of which the reader alone would say nothing.
+        # One flipped bit per file, which the reader alone would not detect.
         for ending, at in (("bin", 700), ("mask", 900), ("idx", -8)):
             path = self.root / "out" / f"tokens-00000.{ending}"
             was = path.read_bytes()
@@ -298,7 +298,7 @@ class Verify(Prepare):
             changed[at] ^= 1
             path.write_bytes(changed)
             said = verify(4)
-            if ending != "idx":  # the index says itself that it ends elsewhere
+            if ending != "idx":  # a damaged index has a wrong length, which is reported first
                 self.assertIn(f"tokens-00000.{ending}: its checksum is ", said)
                 self.assertIn("dataset.json says", said)
             path.write_bytes(was)

@@ -1,4 +1,4 @@
-"""The workers start again after one of them has died: from memory, from the disk, from the start; and what ends the run."""
+"""The workers restart after a death: from memory, from the disk, from the start; and failures that end the run."""
 
 import atexit
 import errno
@@ -10,7 +10,7 @@ import unittest
 from nodes_test import NodesTest, free_port
 from support import *
 
-# Long enough to be killed at a chosen step; the same model as everywhere.
+# Long enough for a kill at a chosen step; same model as in other tests.
 STEPS = 40
 KILLED = ["--set", f"steps={STEPS}", "--set", "evaluate.every=20"]
 
@@ -20,7 +20,7 @@ def tensors(checkpoint):
     return {p.name: p.read_bytes() for p in sorted(checkpoint.glob("*.safetensors"))}
 
 
-# The first connection of a rank to another one fails once, if the file is there. The one before it is to the rendezvous.
+# A rank's first connection to another rank fails once if the file exists. The connection before it is to the rendezvous.
 BROKEN_MEETING = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -46,10 +46,10 @@ int connect(int fd, const struct sockaddr *to, socklen_t size) {
 
 
 class RestartTest(NodesTest):
-    made = {}  # undisturbed runs of this process, by their arguments
+    made = {}  # undisturbed runs of this test process, by arguments
 
     def whole(self, *args):
-        """An undisturbed run of the same job, and its losses. It is made once for all tests that compare with it."""
+        """The losses of an undisturbed run of the same job. The run is made once for all tests."""
         if not self.steps("whole"):
             if args not in self.made:
                 kept = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-whole-"))
@@ -66,7 +66,7 @@ class RestartTest(NodesTest):
         return [e for e in self.events(name) if e["event"] == "restart"]
 
     def assert_as_whole(self, name, *args):
-        """Every step once, with the loss and norm of the undisturbed run, and the same bytes at the end."""
+        """Checks that the run has every step once, with the loss and norm of the undisturbed run, and the same bytes at the end."""
         self.assert_samples_once(name)
         self.assertEqual(self.losses(name), self.whole(*args))
         norms = [[repr(s["grad_norm"]) for s in self.steps(n)] for n in (name, "whole")]
@@ -82,7 +82,7 @@ class RestartTest(NodesTest):
 
 class OneNode(RestartTest):
     def test_a_death_goes_on_from_the_snapshot_in_memory_and_reads_no_disk(self):
-        # Writes of checkpoints stand still until the end: what the workers begin from can only be in memory.
+        # Checkpoint writes block until the end, so the workers can only restart from memory.
         layout = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
         hold, environment = self.slow_disk()
         hold.write_text("step-")
@@ -103,7 +103,7 @@ class OneNode(RestartTest):
         self.assertRegex((self.root / "killed" / "run.log").read_text(), r"rank 2: .*; its process has ended")
 
     def test_snapshots_in_memory_need_no_disk_and_do_not_wait_for_it(self):
-        # No checkpoint before the end, or one that never gets written: whatever the workers begin from was in memory.
+        # No checkpoint before the end, or one that is never written: the workers can only restart from memory.
         for every in (0, 5):
             name = f"memory-{every}"
             hold, environment = self.slow_disk()
@@ -132,7 +132,7 @@ class OneNode(RestartTest):
         process = self.start(ROOT / "configs" / "quickstart.yaml", "--set", f"output={self.root / 'quick'}", "--set", "checkpoint.memory=2",
                              "--set", "checkpoint.every=0", "--set", "evaluate.every=0")
         seconds, kills = [], []
-        for at in (7, 12, 17):  # the least of three: a busy machine may hold up any
+        for at in (7, 12, 17):  # the minimum of three: a busy machine may delay any
             self.wait_for_step(process, at, "quick")
             killed, step = time.time(), self.last_step("quick")
             kills.append(killed)
@@ -205,7 +205,7 @@ class OneNode(RestartTest):
         port, arguments = free_port(), self.arguments("tp2-dp2", "steps=100000", "parallel.zero=0")
         agents = [self.start_node(self.job("held"), node, port, *arguments, env=environment) for node in (0, 1)]
         self.wait_for_step(agents[0], 8, "held")
-        self.kill_worker(agents[0])  # a replica's state is on the other node: memory is not enough
+        self.kill_worker(agents[0])  # a replica's state is on the other node, so memory is not enough
         self.read_until(agents[0], "the workers do not start again: snapshots that are under way do not reach the disk")
         hold.unlink()
         self.finish(agents, status=7)
@@ -246,14 +246,14 @@ class OneNode(RestartTest):
             process = self.start(self.job(name), "--set", "steps=100000")
             self.wait_for_step(process, 12, name)
             if moment == "before":
-                process.send_signal(signal.SIGSTOP)  # it sees the signal first, and then the death
+                process.send_signal(signal.SIGSTOP)  # so that it sees the signal first and then the death
             self.kill_worker(process)
             if moment == "after":
                 self.read_until(process, "restarted: ")
             process.send_signal(signal.SIGTERM)
             process.send_signal(signal.SIGCONT)
             output = self.finish_one(process, status=143)
-            # On a busy machine they may have begun by then.
+            # On a busy machine the workers may have started by then.
             self.assertRegex(output, {"before": r"rank 0 .*signal 9.*; the run is stopping, so the workers do not start again",
                                       "after": r"SIGTERM: (the workers have just started again: stopping after step \d+|finishing the step, saving, stopping)"}[moment])
             last = self.checkpoints(name)[-1].name
@@ -273,7 +273,7 @@ class OneNode(RestartTest):
 
 class TwoNodes(RestartTest):
     def test_a_death_on_any_node_restarts_the_workers_of_all(self):
-        # Each node holds what its own ranks need; with ZeRO 0 a replica's state is on the other node, which sends it.
+        # Each node holds the state of its own ranks. With ZeRO 0 a replica's state is on the other node, which sends it.
         layout = ["--set", "steps=60", "--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
         zero0 = [*layout, "--set", "parallel.zero=0"]
         for node, (source, arguments, more) in enumerate((("memory", layout, []), ("replicas", zero0, []), ("cadence", layout, ["--set", "checkpoint.memory=2"]))):
@@ -327,7 +327,7 @@ class TwoNodes(RestartTest):
     def test_a_node_that_is_lost_meanwhile_ends_the_run(self):
         agents = self.start_nodes(self.job("lost"), "--set", "steps=100000", *self.arguments("tp2-dp2"))
         self.wait_for_step(agents[0], 6, "lost")
-        # Node 1 stands still, so that nothing can start again, and is lost then.
+        # Node 1 is stopped, so that nothing can restart, and is then lost.
         agents[1].send_signal(signal.SIGSTOP)
         self.kill_worker(agents[1], 0)
         time.sleep(0.3)

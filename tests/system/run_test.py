@@ -1,4 +1,4 @@
-"""What `trainerd run` leaves, how it resumes, and how it ends."""
+"""Files of `trainerd run`, resuming, and ways to end."""
 
 import re
 import resource
@@ -27,7 +27,7 @@ class Run(RunTest):
         self.assertIn("24", output)
 
     def test_the_ledger_accounts_for_a_steps_time(self):
-        # `other` is what no part claimed: it makes the sum, so the sum alone would prove nothing.
+        # `other` is the time that no part claims. It completes the sum, so the sum alone proves nothing.
         job = self.job()
         self.run_job(job, "--set", "model.hidden=256", "--set", "model.ffn=704", "--set", "batch.global=16", "--set", "steps=12")
         steps = self.steps()[1:]
@@ -42,7 +42,7 @@ class Run(RunTest):
         self.run_job(self.job("b"))
         self.assertEqual(self.losses("a"), self.losses("b"))
         self.assertEqual([p.name for p in self.checkpoints()], [f"step-{n:08d}" for n in (15, 20, 24)])
-        # The wait is the next step's. Hashing, writing and flushing 1.5 MB takes longer than a tenth of a millisecond.
+        # The next step has the wait. Hashing, writing and flushing 1.5 MB takes more than 0.1 ms.
         def waited(name):
             return statistics.median(s["time"]["checkpoint"] for s in self.steps(name) if s["step"] in (6, 11, 16, 21))
         self.assertGreater(waited("a"), 1e-4)
@@ -84,13 +84,13 @@ class Run(RunTest):
     @unittest.skipIf(SANITIZED, "sanitizers slow the start down")
     def test_the_quickstart_begins_its_first_step_in_under_a_second(self):
         best = float("inf")
-        for attempt in range(8):  # as other processes may hold one up
+        for attempt in range(8):  # other processes may delay one
             name = f"start{attempt}"
             begin = time.monotonic()
-            # Small steps: their start does not depend on how long they take, and the test waits for the end of one.
+            # Small steps: the start does not depend on their length, and the test waits for the end of one.
             process = self.start(ROOT / "configs" / "quickstart.yaml", "--set", f"output={self.root / name}", "--set", "batch={global: 2, micro: 1}")
             self.wait_for_step(process, 1, name)
-            # The record comes at the step's end, and says how long the step took.
+            # The record comes at the step's end and has the step's duration.
             best = min(best, time.monotonic() - begin - self.steps(name)[0]["step_seconds"])
             process.kill()
             process.communicate()
@@ -185,7 +185,7 @@ class Run(RunTest):
 
 class Resume(RunTest):
     def wait_for_save(self, process):
-        """Until a checkpoint is being written."""
+        """Waits until a checkpoint is being written."""
         folder = self.root / "a" / "checkpoints"
         self.wait_for(process, lambda: [p for p in folder.glob("step-*/*.safetensors") if not (p.parent / "COMPLETE").exists()],
                       "a checkpoint is being written")
@@ -198,12 +198,12 @@ class Resume(RunTest):
         kills = late_kills = 0
 
         def anew():
-            """Before its first checkpoint there is nothing to go on from, and records of steps are not overwritten."""
+            """--fresh if the run has steps but no checkpoint to resume from: records of steps are not overwritten."""
             return ["--fresh"] if not self.checkpoints("killed") and self.steps("killed") else []
 
         for _ in range(40):
             process = self.start(job, *long, *anew())
-            # On a machine so slow that no run came as far as a checkpoint the next ones have longer.
+            # If no run reached a checkpoint on a slow machine, the next ones get more time.
             time.sleep(rng.uniform(0.02, 0.3) * (1 if late_kills else 1 + kills))
             worker = self.children(process.pid) if process.poll() is None else []
             if process.poll() is None:
@@ -260,7 +260,7 @@ class Resume(RunTest):
         self.assertEqual(self.losses("stopped"), self.losses("whole"))
 
     def test_two_sigterms_milliseconds_apart_are_one_request(self):
-        # As Slurm sends them at a preemption. The disk stands still, so that both come before the save is done.
+        # As Slurm sends them at a preemption. The disk hangs, so that both signals come before the save is done.
         hold, environment = self.slow_disk()
         process = self.start(self.job(), "--set", "steps=100000", "--set", "checkpoint.every=0", env=environment)
         self.wait_for_step(process, 3)
@@ -330,7 +330,7 @@ class Resume(RunTest):
         self.assertEqual(self.losses(), self.losses("whole"))
 
     def test_a_sigterm_to_every_process_is_a_stop_after_saving_too(self):
-        # As a scheduler sends it, to the whole job.
+        # Sent to the whole job, as a scheduler does.
         process = self.start(self.job(), "--set", "steps=100000")
         self.wait_for_step(process, 7)
         for pid in [*self.children(process.pid), process.pid]:
@@ -351,12 +351,12 @@ class Resume(RunTest):
         last = self.steps()[-1]["step"]
         # The stop came before the last evaluation, or in its only batch.
         self.assertIn(self.evaluations(), (list(range(1, last)), list(range(1, last + 1))))
-        # The next run makes up for one that was due.
+        # The next run does an evaluation that was due.
         self.run_job(self.job(), "--set", f"steps={last + 2}", "--set", "evaluate.every=1")
         self.assertEqual(self.evaluations(), list(range(1, last + 3)))
 
     def test_a_stop_leaves_an_evaluation_between_batches_and_the_next_run_makes_up_for_it(self):
-        # Hours of batches, on two ranks that must leave at the same one.
+        # Evaluations of hours, on two ranks that must leave at the same batch.
         endless = ["--set", "data={format: synthetic, train: [], valid: []}", "--set", "parallel.dp=2", "--set", "evaluate.every=3"]
         job = self.job("left", schedule=CONSTANT)
         process = self.start(job, *endless, "--set", "evaluate.batches=2000000", "--set", "checkpoint.every=0")
@@ -435,7 +435,7 @@ class Resume(RunTest):
 
     def test_a_signal_before_training_begins_ends_the_run_at_once(self):
         hold, environment = self.slow_disk()
-        hold.touch()  # holds the agent up where it tries the disk
+        hold.touch()  # blocks the agent in its check of the disk
         process = self.start(self.job(), env=environment)
         self.wait_for(process, (self.root / "a" / "checkpoints").exists, "it has its directory")
         process.send_signal(signal.SIGTERM)
@@ -450,14 +450,14 @@ class Resume(RunTest):
         process.send_signal(signal.SIGINT)
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 130, output)
-        # A step that takes long: the second signal does not wait for it.
+        # A long step: the second signal does not wait for it.
         slow = self.start(self.job("slow"), "--set", "steps=100000", "--set", "batch.global=40000", "--set", "evaluate.every=0")
         self.read_until(slow, "^  model ")
         slow.send_signal(signal.SIGINT)
         self.read_until(slow, "SIGINT: finishing the step")
         slow.send_signal(signal.SIGINT)
         self.read_until(slow, "SIGINT again: the run is stopping already")
-        time.sleep(1.1)  # what it takes to mean it
+        time.sleep(1.1)  # a second signal counts after 1 s
         self.assertIsNone(slow.poll())
         slow.send_signal(signal.SIGINT)
         output, _ = slow.communicate(timeout=PATIENCE)
@@ -535,7 +535,7 @@ class Refusals(RunTest):
         self.assertIn("192.0.2.1:9464", output)
         self.assertEqual(self.steps(), [])
         self.assertFalse((self.root / "a" / "job.yaml").exists(), "a refused run left its job")
-        # Nor does it touch what an earlier one left.
+        # Nor does it change the files of an earlier run.
         self.run_job(self.job(), "--set", "steps=5")
         left = {n: (self.root / "a" / n).read_bytes() for n in ("job.yaml", "steps.jsonl", "report.html")}
         self.run_job(self.job(), *elsewhere, status=2)
@@ -578,7 +578,7 @@ class Refusals(RunTest):
                              "--set", "checkpoint.give_up=300ms")
         self.wait_for_step(process, 60)
         self.wait_for_checkpoint(process)
-        # From here on no file of the agent may grow past this, which is less than one shard.
+        # From here on no file of the agent may grow beyond this size, which is less than one shard.
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (300_000, 300_000))
         output, _ = process.communicate(timeout=PATIENCE)
         self.assertEqual(process.returncode, 5, output)
@@ -591,14 +591,14 @@ class Refusals(RunTest):
     def test_a_disk_that_is_really_full_is_status_5_and_leaves_no_broken_checkpoint(self):
         disk = self.root / "disk"
         disk.mkdir()
-        # Room for two checkpoints of 1.5 MB and not for the third.
+        # Space for two checkpoints of 1.5 MB, but not for a third.
         mounted = shutil.which("mount") and subprocess.run(
             ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk], capture_output=True).returncode == 0
         if not mounted:
             self.skipTest("no file system can be mounted here; the file-size limit's test stands in")
         self.addCleanup(subprocess.run, ["umount", disk], check=True)
         job = self.job("disk")
-        # Not asynchronous, so that no step's record can meet the full disk first.
+        # Saves are synchronous, so that a checkpoint meets the full disk before any step's record does.
         give_up = ("--set", "checkpoint.give_up=0s")
         output = self.run_job(job, "--set", "steps=100000", "--set", "checkpoint.async=false", *give_up, status=5)
         self.assertIn("No space left", output)

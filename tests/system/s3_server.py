@@ -1,5 +1,5 @@
-"""An S3-compatible store in memory, for tests. It checks signatures by its own reading of AWS's Signature Version 4, so that
-client and server cannot be wrong together, and it fails on demand as a store behind a bad network does."""
+"""An S3-compatible store in memory, for tests. It checks signatures with an independent implementation of AWS Signature Version 4,
+so that client and server do not share errors, and it fails on demand like a store behind a bad network."""
 
 import contextlib
 import datetime
@@ -32,8 +32,8 @@ def signature(secret, date, region, service, to_sign):
 class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
     """`objects`: {"bucket/key": bytes}. `keys`: {access key: (secret, session token or "", Unix time when it expires or None)}.
 
-    `fault(handler)` is called with each signed request; it may sleep, and gives None, a status (500, 503), "cut" (half of the reply),
-    or "drop" (no reply)."""
+    `fault(handler)` is called with each signed request. It may sleep, and returns None, a status (500, 503), "cut" (half of the
+    reply), or "drop" (no reply)."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -41,16 +41,16 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects, self.keys, self.uploads = {}, {"AKTEST": ("secret/+key", "", None)}, {}
-        self.upload_paths = {}  # of all uploads that were begun, by number
-        self.part_etags = {}  # of objects that came in parts
+        self.upload_paths = {}  # paths of all started uploads, by number
+        self.part_etags = {}  # ETags of objects uploaded in parts
         self.fault = lambda handler: None
-        self.rewrite = lambda status, body, headers: (status, body, headers)  # of replies to ranged requests
+        self.rewrite = lambda status, body, headers: (status, body, headers)  # changes replies to ranged requests
         self.requests = []  # (method, path with query, status)
-        self.ranges = 0  # bytes of objects that were sent whole
-        self.token = "container-token"  # of the credentials' endpoint
-        self.lifetime = 3600  # seconds of the credentials that it gives
+        self.ranges = 0  # bytes of objects in complete replies
+        self.token = "container-token"  # token of the credentials endpoint
+        self.lifetime = 3600  # lifetime in seconds of issued credentials
         self.issued = 0
-        self.page = 1000  # keys of a listing
+        self.page = 1000  # keys per page of a listing
         self.lock = threading.Lock()
         threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
 
@@ -59,13 +59,13 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
     def environment(self, **more):
-        """Of a client with the store's own key; `None` takes a variable away."""
+        """Environment of a client with the store's key. `None` removes a variable."""
         values = {"AWS_ENDPOINT_URL": self.url, "AWS_REGION": REGION, "AWS_ACCESS_KEY_ID": "AKTEST", "AWS_SECRET_ACCESS_KEY": "secret/+key",
                   "AWS_EC2_METADATA_DISABLED": "true", "AWS_SHARED_CREDENTIALS_FILE": "/none", "AWS_CONFIG_FILE": "/none", **more}
         return {name: value for name, value in values.items() if value is not None}
 
     def etag_of(self, path):
-        """As S3 makes them: the MD5 of one part, or of the parts' MD5s with their number. An object of a test may bring its own."""
+        """ETag as in S3: the MD5 of one part, or of the parts' MD5s with their number. A test's object may have its own."""
         own = getattr(self.objects[path], "etag", None)
         return own or self.part_etags.get(path) or f"\"{hashlib.md5(self.objects[path]).hexdigest()}\""
 
@@ -75,7 +75,7 @@ class Store(socketserver.ThreadingMixIn, http.server.HTTPServer):
                 self.objects[f"{bucket}/{prefix}{path.relative_to(folder)}"] = path.read_bytes()
 
     def issue(self):
-        """New credentials of the container's endpoint."""
+        """Issues new credentials at the container's endpoint."""
         with self.lock:
             self.issued += 1
             access, secret, token = f"ASIA{self.issued}", f"temporary/{self.issued}", f"session=={self.issued}"
@@ -141,7 +141,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.headers["x-amz-content-sha256"] != payload:
             raise Denied(400, "XAmzContentSHA256Mismatch")
         path, _, query = self.path.partition("?")
-        # What was sent must be encoded as it is signed.
+        # The path must be sent in the encoding that was signed.
         if urllib.parse.quote(urllib.parse.unquote(path), safe="/-._~") != path:
             raise Denied(403, "SignatureDoesNotMatch", "the path is not encoded")
         pairs = [tuple(urllib.parse.unquote(part) for part in pair.partition("=")[::2]) for pair in query.split("&")] if query else []
@@ -177,7 +177,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_any
 
     def serve_credentials(self):
-        """The endpoint of a container, and EC2's metadata service, whose tokens are of version 2."""
+        """The credentials endpoint of a container, and EC2's metadata service version 2."""
         server = self.server
         if self.path == "/container":
             if self.headers.get("Authorization") != server.token:
@@ -301,7 +301,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             with self.server.lock:
                 self.server.ranges += last - first + 1
         status, body, headers = self.server.rewrite(206, data[first : last + 1], {**headers, "Content-Range": f"bytes {first}-{last}/{len(data)}"})
-        with contextlib.suppress(ConnectionError):  # the client may hang up on what it did not ask for
+        with contextlib.suppress(ConnectionError):  # the client may close the connection at unexpected data
             self.reply(status, body, headers, fault)
 
     def serve_list(self, bucket, query, fault):

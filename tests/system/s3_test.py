@@ -1,4 +1,4 @@
-"""Training data in an object store: the same bytes and losses as from local files, through failures, and what a user is told."""
+"""Training data in an object store: the same bytes and losses as from local files, despite failures, and error messages."""
 
 import array
 import re
@@ -53,7 +53,7 @@ class ObjectStore(RunTest):
         self.addCleanup(self.store.server_close)
         self.addCleanup(self.store.shutdown)
         self.store.put_tree("corpora", self.local, "v1/")
-        self.store.objects["corpora/v1/"] = b""  # a marker of a folder
+        self.store.objects["corpora/v1/"] = b""  # a folder marker
         self.cache = self.root / "cache"
 
     def environment(self, **more):
@@ -96,9 +96,9 @@ class ObjectStore(RunTest):
                          [e["loss"] for e in self.events("local2") if e["event"] == "evaluation"])
         for key in ("data", "data.content", "data.valid"):
             self.assertEqual(self.identity("remote")[key], self.identity("local")[key])
-        # Local files and objects are one source: a run goes on with the other.
+        # Local files and objects count as the same source: a run can resume with the other.
         self.run_job(self.write_job("local", steps=10), env=self.environment())
-        # Another run finds all in the cache, and a damaged block is fetched again.
+        # Another run finds all blocks in the cache and fetches a damaged one again.
         blocks = [p for p in self.cache.rglob("*") if p.is_file() and p.name != "usage"]
         self.assertGreater(len(blocks), 4)
         damaged = bytearray(blocks[0].read_bytes())
@@ -110,7 +110,7 @@ class ObjectStore(RunTest):
         self.assertEqual(len([p for p in blocks if p.read_bytes() == bytes(damaged)]), 0)
 
     def test_the_cache_keeps_its_bound_and_none_is_fine(self):
-        """Of 1 MiB, when the data is larger; and blocks of 256 KiB are not kept where they do not fit."""
+        """A bound of 1 MiB with more data than that. Blocks of 256 KiB are not kept if they do not fit."""
         for i in range(8):
             write_indexed(self.local / f"many/more{i}", 700, 30 + i)
         self.store.put_tree("corpora", self.local, "v1/")
@@ -122,8 +122,7 @@ class ObjectStore(RunTest):
         self.assertGreater(self.cached_bytes(), 256 << 10)
 
     def test_what_packed_samples_read_is_fetched_once(self):
-        """Samples of sixteen documents each, that lie anywhere in a file of 4 GiB: no more is asked for ahead of its read than the reader's
-        64 MiB hold."""
+        """Samples of sixteen documents each, anywhere in a file of 4 GiB. Read-ahead requests at most the reader's 64 MiB."""
         documents, length, block = 1 << 20, 512, 1 << 18
 
         class Large(bytes):
@@ -148,7 +147,7 @@ class ObjectStore(RunTest):
             wanted = handler.headers.get("Range")
             if wanted and handler.path.endswith("large.bin"):
                 first, last = map(int, wanted.removeprefix("bytes=").split("-"))
-                if (last + 1 - first) % block == 0:  # those of the check before the run are smaller
+                if (last + 1 - first) % block == 0:  # requests of the check before the run are smaller
                     with self.store.lock:
                         fetched.extend(range(first // block, (last + 1) // block))
 
@@ -163,8 +162,8 @@ class ObjectStore(RunTest):
         self.assertLess(len(fetched), 1.15 * len(set(fetched)), f"{len(fetched)} blocks, of which {len(set(fetched))} different ones")
 
     def test_a_run_outlives_its_credentials_and_a_slow_store_and_counts_what_it_did(self):
-        """Each twentieth request finds its credentials expired, whatever their time says. What lies behind the first block of a file is read
-        when training asks for it: those ranges come late, and several at once, since samples are asked for ahead of their reads."""
+        """Every twentieth request finds its credentials expired, whatever their lifetime. Training reads blocks after the first of
+        a file only when needed: these ranges are slow, and several are in flight at once because of read-ahead."""
         for i in range(6):
             write_indexed(self.local / f"many/more{i}", 1800, 10 + i)
         self.store.put_tree("corpora", self.local, "v1/")
@@ -231,7 +230,7 @@ class ObjectStore(RunTest):
             self.assertEqual(*(b"".join(p.read_bytes() for p in sorted((self.root / name).glob(f"*.{kind}"))) for name in ("local", "remote")))
         sources = json.loads((self.root / "remote" / "dataset.json").read_text())["sources"]
         self.assertEqual([s["path"] for s in sources], [f"s3://corpora/texts/{name}" for name in ("a.jsonl", "c.txt", "deep/b.jsonl")])
-        # Other content of the same size is other data, and what is wrong is told at its line.
+        # Other content of the same size is different data, and errors are reported with their line.
         self.store.fault = lambda handler: None
         self.store.objects["corpora/texts/c.txt"] = self.store.objects["corpora/texts/c.txt"].swapcase()
         self.assertIn("made of other inputs", self.data_command("prepare", "s3://corpora/texts", "--out", str(self.root / "remote"), "--split-documents", status=4))
@@ -241,7 +240,7 @@ class ObjectStore(RunTest):
 
     @unittest.skipUnless(FULL, "takes 20 s")
     def test_many_workers_fetch_each_byte_once(self):
-        """What one has fetched ahead does not push out what another has."""
+        """One worker's read-ahead does not evict another's."""
         class Named(bytes):
             etag = '"same"'
 
@@ -296,11 +295,11 @@ class ObjectStore(RunTest):
         error = lambda code: f"<Error><Code>{code}</Code></Error>".encode()
         good = inspect(lambda n, *reply: reply, status=0)
         half = lambda n, status, body, headers: (status, body[:len(body) // 2], headers)
-        # One reply that was cut, though it is complete by its own length, and one of a proxy's.
+        # A truncated reply whose own length is consistent, and one from a proxy.
         self.assertEqual(inspect(lambda n, *reply: half(n, *reply) if n == 1 else (200, b"<html>", {}) if n == 2 else reply, status=0), good)
         self.assertRegex(inspect(half), r"the store gave others 3 times \(status 206, [0-9]+ bytes\): it, or a proxy before it, does not serve ranges")
         self.assertEqual(len(asked), 3)
-        # All of the object, at once and not for minutes.
+        # A reply with the whole object fails at once, not after minutes.
         self.assertRegex(inspect(lambda n, *reply: (200, large, {})), "sent more than the [0-9]+ bytes that were asked for: it, or a proxy before it, does not")
         self.assertEqual(len(asked), 1)
         self.assertIn("the object became shorter since it was opened", inspect(lambda n, *reply: (416, error("InvalidRange"), {})))
@@ -310,7 +309,7 @@ class ObjectStore(RunTest):
         self.assertEqual(len(asked), 1)
 
     def test_objects_are_written_listed_and_removed_through_failures(self):
-        """By the client alone (`test_io [.s3-store]`): what writes checkpoints will use."""
+        """Uses the client alone (`test_io [.s3-store]`), which writes of checkpoints use."""
         self.store.page = 2
         for failing in (False, True):
             turns = []

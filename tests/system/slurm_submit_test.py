@@ -5,7 +5,7 @@ import unittest
 
 from slurm_support import *
 
-# The quickstart's job, made smaller: steps of a tenth of a second.
+# The quickstart's job, made smaller: steps of 0.1 s.
 STEPS = 40
 QUICKSTART = ["--set", "model.layers=2", "--set", "batch.global=4", "--set", "batch.micro=2", "--set", f"steps={STEPS}",
               "--set", "optimizer.schedule.warmup=4", "--set", "checkpoint.every=6"]
@@ -18,14 +18,14 @@ class Submitter(SlurmTest):
         return done.stdout if status == 0 else done.stderr
 
     def submitted(self, *args):
-        """The number of a job that `trainerd submit` submits."""
+        """Submits a job with `trainerd submit`. Returns its number."""
         output = self.trainerd("submit", *args)
         number = re.search(r"^submitted: job (\d+) on", output, re.M).group(1)
         self.addCleanup(self.slurm, "scancel", number, check=False)
         return number
 
     def endless(self, name, *options):
-        """A job without an end, once it trains."""
+        """Submits an endless job and waits until it trains. Returns its number."""
         number = self.submitted(self.job(name, schedule=CONSTANT), *LAYOUT, "--nodes", "2", "--set", "steps=10000000",
                                 "--set", "checkpoint.every=0", *options)
         self.wait_until("it trains", lambda: self.last_step(name) > 3)
@@ -48,7 +48,7 @@ class Submit(Submitter):
         self.assertEqual(sorted(p.name for p in left.iterdir()), [f"{number}.out", f"{number}.sbatch", f"job-{number}.yaml"])
         resolved = self.trainerd("validate", left / f"job-{number}.yaml")
         self.assertIn("nodes: 2\n", resolved)
-        # What is printed is what is submitted, and a script of its own.
+        # The printed script is the submitted one and can be submitted itself.
         printed = self.trainerd("submit", self.job("printed"), *LAYOUT, "--nodes", "2", "--dry")
         self.assertFalse((self.root / "printed").exists())
         (self.root / "printed" / "slurm").mkdir(parents=True)
@@ -57,7 +57,7 @@ class Submit(Submitter):
         number = self.slurm("sbatch", "--parsable", script).strip()
         self.assertEqual(self.ended(number), ("COMPLETED", "0"), self.output(number))
         self.assertEqual(self.losses("printed"), self.losses("whole"))
-        # Of a node the CPUs of two ranks.
+        # The job gets only the CPUs of two ranks of a node.
         number = self.submitted(self.job("shared"), *LAYOUT, "--share")
         self.assertEqual(self.ended(number), ("COMPLETED", "0"), self.output(number))
         fields = self.scontrol(number)
@@ -102,7 +102,7 @@ class Loss(Submitter):
     slurmd_timeout = 10
 
     def lose_a_node(self, node):
-        """Trains the quickstart on two nodes, one of which is lost in mid-run and comes back."""
+        """Trains the quickstart on two nodes. One is lost in mid-run and comes back."""
         quickstart = ROOT / "configs" / "quickstart.yaml"
         self.run_job(quickstart, *QUICKSTART, "--set", f"output={self.root}/whole")
         number = self.submitted(quickstart, *QUICKSTART, "--nodes", "2", "--set", f"output={self.root}/lost")
@@ -110,7 +110,7 @@ class Loss(Submitter):
         self.lose(node)
         step = self.steps("lost")[-1]["step"]
         self.assertLess(step, STEPS)
-        # All that is whole is of the steps before, and right.
+        # All complete checkpoints are of earlier steps and intact.
         self.requeued(number, 1, seconds=180)
         self.trainerd("checkpoint", "verify", self.root / "lost")
         kept = self.checkpoints("lost")[-1].name
@@ -135,7 +135,7 @@ class Loss(Submitter):
 
 
 class Dry(RunTest):
-    """Without a Slurm."""
+    """Tests without Slurm."""
 
     def submit(self, *args, status=0):
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM", "TRAINERD_MAX"))}
@@ -153,7 +153,7 @@ class Dry(RunTest):
         job.write_text(re.sub(r"(?m)^device: .*\n", "", job.read_text()))
         self.assertIn("#SBATCH --nodes=1\n", self.submit(job, "--dry"))
         self.assertIn("set device and parallel.dp, or let Slurm be asked: there is no sinfo on the PATH", self.submit(job, status=2))
-        # What is wrong with the job is said although Slurm does not answer.
+        # Errors of the job are reported even if Slurm does not answer.
         for words, status, text in ((["--set", "optimizer.lrr=1"], 2, "unknown key (nearest valid: lr)"),
                                     (["--set", "model.heads=5"], 2, "is not divisible by heads 5"),
                                     (["--set", "batch.global=4194304", "--set", "batch.micro=4194304"], 3, "the job is not submitted: ")):
@@ -217,7 +217,7 @@ class Gpus(SlurmTest):
         done = submit("--test-only", "--set", "parallel.dp=32")  # four nodes
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("sbatch would not take the job", done.stderr)
-        # device: auto is what Slurm's nodes have; there is nothing here to plan for them by.
+        # device: auto depends on Slurm's nodes, for which this machine cannot plan.
         done = submit("--test-only", "--set", "cluster.preset=local", "--set", "cluster.nodes=2")
         self.assertEqual(done.returncode, 2, done.stderr)
         self.assertIn("name the cluster that Slurm's nodes are", done.stderr)

@@ -1,4 +1,4 @@
-"""A real Slurm of two nodes, or of more, on this host, for a test's own use."""
+"""A real Slurm of two or more nodes on this host, for one test."""
 
 import pathlib
 import random
@@ -62,10 +62,10 @@ def free_ports(n):
 
 
 class SlurmTest(RunTest):
-    slurmd_timeout = 300  # seconds after which Slurm takes a node without a slurmd for down
+    slurmd_timeout = 300  # seconds after which Slurm considers a node without slurmd down
     node_count = 2
-    gpus = 0              # that each node is declared to have
-    features = "none"     # of each node, for --constraint
+    gpus = 0              # GPUs declared per node
+    features = "none"     # features of each node, for --constraint
 
     def setUp(self):
         super().setUp()
@@ -82,10 +82,10 @@ class SlurmTest(RunTest):
                           for node, own in zip(names, ports))
         config = self.root / "slurm.conf"
         config.write_text(CONFIG.format(host=host, root=self.root, port=port, slurmd_timeout=self.slurmd_timeout, nodes=nodes,
-                                        first_job=random.randrange(1000, 60_000_000),  # a job's port is by its number: tests run side by side
+                                        first_job=random.randrange(1000, 60_000_000),  # the job's port depends on it
                                         more="GresTypes=gpu\n" if self.gpus else ""))
         if self.gpus:
-            # Slurm counts files, which stand for devices.
+            # Files stand for devices: Slurm only counts them.
             for i in range(self.gpus):
                 (self.root / f"gpu{i}").touch()
             (self.root / "gres.conf").write_text(f"NodeName=node[1-{self.node_count}] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
@@ -102,8 +102,8 @@ class SlurmTest(RunTest):
         return process
 
     def start_munge(self):
-        """A munged of the test's own, with a key of its own: Slurm's programs prove by it that they are of this cluster."""
-        self.root.chmod(0o711)  # munged asks that everybody may reach its socket
+        """Starts a munged for the test with its own key, which authenticates Slurm's programs of this cluster."""
+        self.root.chmod(0o711)  # munged requires that everybody can reach its socket
         folder = self.root / "munge"
         folder.mkdir(mode=0o755)
         folder.chmod(0o755)
@@ -119,7 +119,7 @@ class SlurmTest(RunTest):
         self.wait_until("the nodes are idle", lambda: set(self.slurm("sinfo", "-h", "-o", "%t", check=False).split()) == {"idle"})
 
     def processes_of(self, node):
-        """(what Slurm started on a node, the slurmstepd processes over it)."""
+        """(processes that Slurm started on a node, their slurmstepd processes)."""
         marks = {f"SLURMD_NODENAME={node}".encode(), f"SLURM_CONF={self.env['SLURM_CONF']}".encode()}
         tasks, steps = set(), set()
         for process in pathlib.Path("/proc").glob("[0-9]*"):
@@ -166,7 +166,7 @@ class SlurmTest(RunTest):
             if time.monotonic() > end:
                 logs = "\n".join(f"== {p.name}\n{p.read_text()[-3000:]}" for p in sorted(self.root.glob("*.log")) + sorted(self.root.glob("out-*")) + sorted(self.root.glob("*/slurm/*.out")))
                 self.fail(f"not in {seconds} s: {what}\n{logs}")
-            time.sleep(0.2)  # most conditions ask Slurm, by a process
+            time.sleep(0.2)  # most conditions start a process to ask Slurm
 
     def submit(self, job, *args, options=()):
         text = self.slurm("sbatch", "--parsable", "--nodes=2", f"--output={self.root}/out-%j", *options, SCRIPT, job, *args)
@@ -175,18 +175,18 @@ class SlurmTest(RunTest):
         return number
 
     def ended(self, number):
-        """(state, exit status) of a job, once it has ended."""
+        """Waits for the end of a job. Returns (state, exit status)."""
         fields = {}
 
         def over():
             fields.update(self.scontrol(number))
             return fields["JobState"] not in ("PENDING", "RUNNING", "SIGNALING", "COMPLETING", "CONFIGURING")
 
-        self.wait_until(f"job {number} ended", over, seconds=240)  # a time limit is a minute or more
+        self.wait_until(f"job {number} ended", over, seconds=240)  # time limits are at least a minute
         return fields["JobState"], fields["ExitCode"].split(":")[0]
 
     def output(self, number):
-        """What the batch script printed."""
+        """The output of the batch script."""
         found = [self.root / f"out-{number}", *self.root.glob(f"*/slurm/{number}.out")]
         return next((path.read_text() for path in found if path.exists()), "")
 
@@ -196,7 +196,7 @@ class SlurmTest(RunTest):
         return dict(w.split("=", 1) for w in words if "=" in w)
 
     def train(self, name, *options):
-        """A batch job without an end, once it trains."""
+        """Submits an endless batch job and waits until it trains. Returns its number."""
         number = self.submit(self.job(name, schedule=CONSTANT), *LAYOUT, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=options)
         self.wait_until("it trains", lambda: self.last_step(name) > 3)
         return number
@@ -211,12 +211,12 @@ class SlurmTest(RunTest):
         self.assertEqual(self.scontrol(number)["Restarts"], str(restart), self.output(number))
 
     def hasten(self, number, what, condition, seconds=90):
-        """Waits for something that a job in the queue does, and starts it."""
-        # Started in the second in which it was requeued, the job has a credential that counts as revoked, and Slurm drops it.
+        """Waits for `condition` on a queued job, and makes Slurm start the job soon."""
+        # If the job starts in the second of its requeue, its credential counts as revoked, and Slurm drops it.
         later = time.monotonic() + 2
 
         def hastened():
-            # Slurm waits for two minutes, counted from the end of the requeue: it may set them after this was changed.
+            # Slurm delays the start by two minutes from the end of the requeue, possibly after this change.
             if self.scontrol(number)["JobState"] == "PENDING" and time.monotonic() > later:
                 self.slurm("scontrol", "update", f"JobId={number}", "StartTime=now", check=False)
             return condition()
@@ -224,7 +224,7 @@ class SlurmTest(RunTest):
         self.wait_until(what, hastened, seconds)
 
     def saved_and_requeued(self, name, number, restart):
-        """Checks that the job is in the queue again and lost no step, starts it, and waits until it has gone on."""
+        """Checks that the job is queued again and lost no step, starts it, and waits until it has continued."""
         self.requeued(number, restart)
         last = self.steps(name)[-1]["step"]
         self.assertEqual(self.checkpoints(name)[-1].name, f"step-{last:08d}", self.output(number))

@@ -16,14 +16,14 @@ class SlurmSweep(SlurmTest, SweepCase):
         self.wait_until("half of it is done", lambda: self.half_way("array", 4), seconds=120)
         process.kill()
         array = re.search(r"submitted to Slurm as job (\d+)", process.communicate(timeout=180)[0])[1]
-        # A sweep that is killed leaves its array to Slurm; the next one waits for it, and cancels it when it is stopped.
+        # A killed sweep leaves its array to Slurm. The next sweep waits for the array, and cancels it if the sweep is stopped.
         process = self.start_sweep(path, env=self.env)
         self.read_until(process, f"Slurm still runs job {array} of an earlier sweep")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=180)
         self.assertEqual(process.returncode, 143, output)
         self.assertLess(len(self.results("array")), 12)
-        # Killed when Slurm has the array and the sweep has not its number.
+        # Killed after Slurm has accepted the array and before the sweep has its number.
         (self.root / "killing").mkdir()
         sbatch = self.root / "killing" / "sbatch"
         sbatch.write_text(f"#!/bin/sh\n{shutil.which('sbatch', path=self.env['PATH'])} \"$@\" >{self.root}/number\nkill -KILL $PPID\n")

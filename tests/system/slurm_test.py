@@ -15,19 +15,19 @@ class Script(SlurmTest):
         self.assertIn("node 1 of 2 trains ranks 1 to 1", self.output(number))
 
     def srun(self, *args, status=0):
-        """What `srun trainerd run` prints on two nodes."""
+        """The output of `srun trainerd run` on two nodes."""
         done = subprocess.run(["srun", "--nodes=2", *args], env=self.env, capture_output=True, text=True, timeout=180)
         self.assertEqual(done.returncode, status, done.stderr)
         return done.stdout + done.stderr
 
     def test_srun_needs_nothing_but_the_job(self):
         self.run_job(self.job("whole"), *LAYOUT)
-        # The network does not know node1 and node2.
+        # node1 and node2 are not in DNS.
         output = self.srun(BINARY, "run", self.job("step"), *LAYOUT)
         self.assertIn("cluster.nodes is 2, the nodes that the scheduler gave the job", output)
         self.assertRegex(output, r"node 1 of 2 joins node 0 at 127\.0\.0\.1:\d+")
         self.assertEqual(self.losses("step"), self.losses("whole"))
-        # A job that is for another number, and several tasks on a node.
+        # A job for another number of nodes, and several tasks per node.
         self.assertIn("the Slurm step has 2 nodes and the job is for 1 node",
                       self.srun(BINARY, "run", self.job("one"), *LAYOUT, "--set", "cluster.nodes=1", status=2))
         self.assertIn("start with srun --ntasks-per-node=1", self.srun("--ntasks-per-node=2", BINARY, "run", self.job("two"), *LAYOUT, status=2))
@@ -39,7 +39,7 @@ class Script(SlurmTest):
                 self.preempt()
                 self.saved_and_requeued(partition, number, 1)
                 output = self.output(number)
-                if partition == "grace":  # nobody else requeues it
+                if partition == "grace":  # nothing else requeues it
                     self.assertIn("ended by preemption; requeued: restart 1 of at most 20", output)
                 else:
                     self.assertIn("Slurm requeues the job: restart 1", output)
@@ -49,7 +49,7 @@ class Script(SlurmTest):
 
     def test_a_job_at_its_time_limit_is_saved_and_goes_on_as_often_as_allowed(self):
         self.env["TRAINERD_MAX_REQUEUES"] = "1"
-        # Slurm looks every half minute.
+        # Slurm checks time limits every 30 s.
         number = self.train("limit", "--time=1", "--signal=B:TERM@45")
         self.saved_and_requeued("limit", number, 1)
         self.assertIn("ended by the time limit; requeued: restart 1 of at most 1", self.output(number))
@@ -71,7 +71,7 @@ class Script(SlurmTest):
         array = self.submit(job, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=("--array=0-1", "--nodes=1"))
         tasks = [f"{array}_{i}" for i in range(2)]
         self.wait_until("both train", lambda: all(self.last_step(str(i)) > 3 for i in range(2)))
-        # One of the two has the number of the array itself.
+        # One of the two tasks has the array's own number.
         self.assertIn(array, [self.scontrol(task)["JobId"] for task in tasks])
         for i, task in enumerate(tasks):
             other = tasks[1 - i]

@@ -1,5 +1,5 @@
-"""State is never lost: kills at random moments, damage of any file, states of a real size on other layouts. `tests/run.sh full` makes
-the counts, of which others make a seeded part."""
+"""State is never lost: kills at random moments, damage of any file, large states on other layouts. `tests/run.sh full` does the
+full counts; other runs do a part chosen by a seed."""
 
 import pathlib
 import re
@@ -18,7 +18,7 @@ def tensors(checkpoint):
 
 class StateTest(RunTest):
     def whole(self, *args):
-        """An undisturbed run of the same job."""
+        """The losses of an undisturbed run of the same job."""
         if not self.steps("whole"):
             self.run_job(self.job("whole", schedule=CONSTANT), *KILLED, *args)
         return self.losses("whole")
@@ -52,7 +52,7 @@ class Kills(StateTest):
                     if who == "worker" and workers:
                         os.kill(chance.choice(workers), signal.SIGKILL)
                     elif who == "worker":
-                        process.kill()  # before there were any
+                        process.kill()  # before there were workers
                     else:
                         process.kill()
                         for worker in workers if who == "all" else []:
@@ -61,7 +61,7 @@ class Kills(StateTest):
                     pass
                 else:
                     kills[who] += 1
-                if who == "worker":  # the run goes on by itself for a while
+                if who == "worker":  # the run continues for a while
                     time.sleep(chance.uniform(0, 0.5 * seconds))
                     process.kill()
                 process.communicate()
@@ -69,7 +69,7 @@ class Kills(StateTest):
             self.assert_as_whole(name, *layout)
             for checkpoint in self.checkpoints(name):
                 self.assertEqual(subprocess.run([BINARY, "checkpoint", "verify", checkpoint], capture_output=True).returncode, 0)
-            # A removal that a kill interrupted, behind the last checkpoint, waits for the next save: there is none any more.
+            # A removal that a kill interrupted after the last checkpoint would be completed by the next save, but there is none.
             left = [p for p in (self.root / name / "checkpoints").iterdir() if p not in self.checkpoints(name)]
             removals = [p for p in left if (p / "manifest.json").exists() and p < self.checkpoints(name)[-1]]
             self.assertEqual(left, removals if "steps are done already" in output else [], self.events(name)[-30:])
@@ -136,7 +136,7 @@ class Cadence(StateTest):
         self.assertEqual(process.returncode, 143)
 
 
-# Layouts that follow each other; sizes that do not divide are among them.
+# A chain of layouts, including sizes that do not divide.
 CHAIN = [
     ["parallel.tp=2"],
     ["parallel.dp=3", "parallel.zero=3"],
@@ -168,7 +168,7 @@ metrics: {{listen: "off"}}
 
 class Sizes(StateTest):
     def generated(self, name, steps=10, **sizes):
-        """The job of a model and the checkpoint of a run of it on one rank, of generated values."""
+        """The job of a model, and a checkpoint of it on one rank with generated values."""
         job = self.root / f"{name}.yaml"
         job.write_text(MODEL.format(output=self.root / name, data=self.data, steps=steps, **sizes))
         checkpoint = self.root / name / "checkpoints" / "step-00000010"
@@ -178,7 +178,7 @@ class Sizes(StateTest):
         return job, checkpoint
 
     def checkpoint(self, *words):
-        """Runs a command to its end: its output and the most memory that it took, in bytes."""
+        """Runs a `checkpoint` command. Returns its output and its peak memory in bytes."""
         process = subprocess.Popen([BINARY, "checkpoint", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         output = process.stdout.read()
         _, status, usage = os.wait4(process.pid, 0)
@@ -192,7 +192,7 @@ class Sizes(StateTest):
         _, first = self.generated("large", **sizes)
         state = sum(p.stat().st_size for p in first.glob("*.safetensors"))
         self.assertGreater(state, 12e9 if FULL else 300e6)
-        bound = 1.5e9 if FULL else 150e6  # less than the state; it does not grow with it
+        bound = 1.5e9 if FULL else 150e6  # less than the state: memory does not grow with the state
         source, most = first, 0
         for number, layout in enumerate(CHAIN if FULL else CHAIN[1:4]):
             out = self.root / f"chain-{number}"
@@ -231,7 +231,7 @@ class Sizes(StateTest):
                 process.communicate(timeout=600)
                 self.assertEqual(process.returncode, 0)
                 self.assertEqual(len(peaks), ranks)
-                # What a rank has mapped: its plan, its two snapshots' share of the state, and what a process takes with its libraries.
+                # Memory of a rank: its plan, its share of the state in two snapshots, and the process with its libraries.
                 share = state / ranks
                 bound = planned["memory"]["peak_bytes"] + 2 * share + largest + 150e6
                 print(f"{state / 1e6:.0f} MB of state on {layout}: {max(peaks) / 1e6:.0f} MB a rank, bound {bound / 1e6:.0f} MB", flush=True)

@@ -16,15 +16,16 @@ import urllib.request
 
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-# Sanitizers slow the program down several times and end it themselves when memory is short.
+# Sanitizers slow the program down several times and end it themselves if memory is short.
 SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
 
-# With `tests/run.sh full` long runs are made whole, of which others make a part.
+# With `tests/run.sh full` long runs are complete; other runs do a part of them.
 FULL = "TRAINERD_FULL_TESTS" in os.environ
-# How long a test waits for something that comes at once on a quiet machine.
+# Seconds that a test waits for something that is immediate on an idle machine.
 PATIENCE = 300 if SANITIZED else 180
 
-# A disk that stands still: while the file that the environment names exists, no fsync returns of a file whose path contains its text.
+# A hanging disk: while the file named by the environment exists, fsync does not return for files whose path contains the file's
+# text.
 SLOW_DISK = r'''
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -53,8 +54,9 @@ int fsync(int fd) {
 }
 '''
 
-# A disk that fails: the file that the environment names has lines "CALL ERRNO TEXT"; a call of that kind on a path that contains
-# TEXT fails with ERRNO, and makes the file "NAME.failed" beside it. Calls: look (stat, open to read, list), read, write (open to write, write, fsync, rename), remove.
+# A failing disk: the file named by the environment has lines "CALL ERRNO TEXT". A call of that kind on a path that contains TEXT
+# fails with ERRNO and creates the file "NAME.failed" beside the file. Calls: look (stat, open to read, list), read, write (open to
+# write, write, fsync, rename), remove.
 FAILING_DISK = r'''
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -141,7 +143,7 @@ CONSTANT = "{kind: constant, warmup: 5}"
 
 
 def make_text(size):
-    """Words of a small fixed vocabulary: something to learn, the same every time."""
+    """Words of a small fixed vocabulary, which a model can learn. Always the same text."""
     rng = random.Random(3)
     words = ["int", "float", "return", "while", "template", "class", "namespace", "{", "}", ";", "(", ")", "\n"]
     out = []
@@ -159,7 +161,7 @@ class RunTest(unittest.TestCase):
 
     def job(self, name="a", extra="", lr="1.0e-3", schedule="{kind: cosine, warmup: 5, min_lr: 1.0e-4}"):
         path = self.root / f"{name}.yaml"
-        # At once: a process that was started before may be about to read it.
+        # Replaced atomically: a process that was started before may be reading it.
         new = self.root / f".{name}.yaml"
         new.write_text(JOB.format(output=self.root / name, data=self.data, lr=lr, schedule=schedule) + extra)
         return new.replace(path)
@@ -178,7 +180,7 @@ class RunTest(unittest.TestCase):
         process.stdout.close()
 
     def run_job(self, job, *args, status=0, timeout=600 if SANITIZED else 120, **kwargs):
-        """Runs to the end, checks the exit status, gives the output."""
+        """Runs the job to its end and checks the exit status. Returns the output."""
         process = self.start(job, *args, **kwargs)
         output, _ = process.communicate(timeout=timeout)
         self.assertEqual(process.returncode, status, output)
@@ -192,24 +194,24 @@ class RunTest(unittest.TestCase):
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def last_step(self, name="a"):
-        """The newest logged step; 0: there is none."""
+        """The newest logged step; 0 if there is none."""
         path = self.root / name / "steps.jsonl"
         if not path.exists():
             return 0
-        with path.open("rb") as file:  # its end alone: tests ask for it often
+        with path.open("rb") as file:  # reads only its end, since tests call this often
             file.seek(max(0, path.stat().st_size - 16384))
             lines = file.read().split(b"\n")
         return json.loads(lines[-2])["step"] if len(lines) > 1 else 0
 
     def settled(self, name):
-        """The last step once no other comes."""
+        """Waits until no further step is logged. Returns the last one."""
         last = -1
         while last != (last := self.last_step(name)):
             time.sleep(0.5)
         return last
 
     def assert_samples_once(self, name="a", first=0):
-        """The ledger of the surviving history: every sample once and in order, whatever failed."""
+        """Checks that the ledger of the surviving history has every sample once and in order, despite failures."""
         lines = [json.loads(line) for line in (self.root / name / "samples.jsonl").read_text().splitlines()]
         self.assertEqual([line["step"] for line in lines], [s["step"] for s in self.steps(name)])
         self.assertEqual([line["step"] for line in lines], list(range(1, len(lines) + 1)))
@@ -250,7 +252,7 @@ class RunTest(unittest.TestCase):
         return [e["step"] for e in self.events(name) if e["event"] == "checkpoint"]
 
     def read_until(self, process, pattern):
-        """The first line of its output that matches; the lines before it are gone."""
+        """Reads the output up to the first line that matches. Returns this line; earlier lines are consumed."""
         seen = []
         for line in process.stdout:
             if re.search(pattern, line):
@@ -259,11 +261,11 @@ class RunTest(unittest.TestCase):
         self.fail(f"no line matches {pattern!r}:\n{''.join(seen)}")
 
     def wait_for(self, process, condition, what, timeout=PATIENCE):
-        """Until `condition()` is true, which it gives. Fails when that takes too long or the process ends before."""
+        """Waits until `condition()` is true and returns its value. Fails after `timeout` or if the process ends before."""
         end = time.monotonic() + timeout
         while not (value := condition()):
             if process.poll() is not None:
-                if value := condition():  # it came with the end
+                if value := condition():  # it became true at the end
                     return value
                 output = process.stdout.read() if process.stdout else ""
                 self.fail(f"ended with {process.returncode} before {what}\n{output}")
@@ -273,34 +275,34 @@ class RunTest(unittest.TestCase):
         return value
 
     def wait_for_step(self, process, step, name="a", timeout=PATIENCE):
-        """Until the log has `step`. A checkpoint of it may still be being written: wait_for_checkpoint."""
+        """Waits until the log has `step`. Its checkpoint may still be in progress: see wait_for_checkpoint."""
         self.wait_for(process, lambda: self.last_step(name) >= step, f"step {step} of {name}", timeout)
 
     def wait_for_checkpoint(self, process, name="a"):
-        """Until there is a complete checkpoint."""
+        """Waits until there is a complete checkpoint."""
         self.wait_for(process, lambda: self.checkpoints(name), f"a first checkpoint of {name}")
 
     @contextlib.contextmanager
     def promptly(self, seconds):
-        """What is inside takes at most `seconds`, longer by the time for which some process waited for a core, and never 4 times as long."""
+        """The body takes at most `seconds`, plus the time in which some process waited for a core, and at most 4 x `seconds`."""
         begin, waited = time.monotonic(), seconds_without_core()
         yield
         allowed = min(seconds + seconds_without_core() - waited, 4 * seconds) if waited is not None else 4 * seconds
         self.assertLess(time.monotonic() - begin, allowed, f"{seconds} s on an idle machine")
 
     def within_a_limit(self, attempt):
-        """Calls attempt(name, seconds) until one takes less than the seconds that it is given: a busy machine may hold up any."""
+        """Calls attempt(name, seconds) until one takes less than its seconds: a busy machine may delay any."""
         for seconds in (4, 8, 16, 32):
             name = f"limit-{seconds}"
             begin = time.monotonic()
             result = attempt(name, seconds)
             if time.monotonic() - begin < seconds and self.last_step(name) > 3:
                 return name, result
-            shutil.rmtree(self.root / name, ignore_errors=True)  # no later run is to go on from it
+            shutil.rmtree(self.root / name, ignore_errors=True)  # no later run may resume from it
         self.fail("no run kept its time limit")
 
     def preloaded(self, name, source):
-        """The environment of a process with a library of this C source in front of the others."""
+        """The environment of a process with a preloaded library, compiled from this C source."""
         compiler = shutil.which("cc") or shutil.which("gcc")
         if compiler is None or SANITIZED:
             self.skipTest("needs a C compiler, and a program that no sanitizer was built into")
@@ -310,12 +312,12 @@ class RunTest(unittest.TestCase):
         return {**os.environ, "LD_PRELOAD": str(library)}
 
     def slow_disk(self):
-        """(a file, the environment of a process whose disk stands still while that file exists): see SLOW_DISK."""
+        """(a file, the environment of a process whose disk hangs while that file exists): see SLOW_DISK."""
         hold = self.root / "hold"
         return hold, {**self.preloaded("slow", SLOW_DISK), "SLOW_DISK_HOLD": str(hold)}
 
     def failing_disk(self):
-        """(a file of rules, the environment of a process whose disk fails by them): see FAILING_DISK."""
+        """(a file of rules, the environment of a process whose disk fails by these rules): see FAILING_DISK."""
         rules = self.root / "rules"
         return rules, {**self.preloaded("failing", FAILING_DISK), "FAILING_DISK": str(rules)}
 
@@ -326,7 +328,8 @@ class RunTest(unittest.TestCase):
 
 
 def seconds_without_core():
-    """For how long, so far, some process of this machine was ready to run and had no core; None where the kernel does not say."""
+    """Total seconds in which some process of this machine was ready to run but had no core; None if the kernel does not report
+    it."""
     try:
         text = pathlib.Path("/proc/pressure/cpu").read_text()
     except OSError:

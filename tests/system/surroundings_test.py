@@ -1,4 +1,4 @@
-"""A run in its surroundings: the machine's devices, the job's directory, the environment."""
+"""Runs and their environment: the machine's devices, the job's directory, environment variables."""
 
 import pathlib
 import unittest
@@ -15,7 +15,7 @@ class Surroundings(RunTest):
     def test_an_automatic_dp_stays_that_of_the_checkpoint(self):
         job = self.job(schedule=CONSTANT)
         self.run_job(job, "--set", "parallel.dp=2", "--set", "steps=6")
-        # One core of this machine alone would give another.
+        # The cores of this machine alone would give another dp.
         resumed = self.run_job(job, "--set", "parallel.dp=auto", "--set", f"threads={os.cpu_count()}", "--set", "steps=7", status=0)
         self.assertIn("  dp: 2\n", (self.root / "a" / "job.yaml").read_text(), resumed)
         self.assertEqual([s["step"] for s in self.steps()], list(range(1, 8)))

@@ -1,8 +1,8 @@
-"""Small sweeps, and what they leave."""
+"""Small sweeps and their results."""
 
 from support import *
 
-# Some seconds of steps for twelve jobs: long enough to be killed in the middle.
+# Some seconds of steps for twelve jobs: long enough for a kill in the middle.
 BASE = """\
 name: base
 device: cpu
@@ -42,7 +42,7 @@ class SweepCase(RunTest):
         return [json.loads(line) for line in (self.root / name / "results.jsonl").read_text().splitlines()]
 
     def table(self, name="s"):
-        """The results but for what depends on the machine's speed and the sweep's name; losses by their exact text."""
+        """The results without values that depend on the machine's speed or the sweep's name; losses as exact text."""
         return [(r["job"].split("-")[1], r["set"], r["status"], r["step"], repr(r["loss"]), repr(r["validation_loss"]))
                 for r in self.results(name)]
 

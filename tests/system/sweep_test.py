@@ -1,4 +1,4 @@
-"""Sweeps by the real binary: whole, killed and resumed, with jobs that are refused or fail, and with halving."""
+"""Sweeps with the real binary: complete, killed and resumed, with refused and failing jobs, and with halving."""
 
 import unittest
 
@@ -23,14 +23,14 @@ class SweepTest(SweepCase):
             self.wait_for(process, lambda: self.half_way("killed", wanted), f"{wanted} jobs are done")
             jobs = self.children(process.pid)
             process.kill()
-            if killed == 0:  # its jobs too, at once: what they have not saved is done again
+            if killed == 0:  # its jobs too, with SIGKILL: unsaved steps are repeated
                 for job in jobs:
                     os.kill(job, signal.SIGKILL)
             process.wait()
             killed += 1
         output = self.run_sweep(path)
         self.assertEqual(self.table("killed"), whole, output)
-        # A third start finds nothing to do.
+        # A third start has nothing to do.
         self.assertNotIn("started", self.run_sweep(path))
         self.assertEqual(self.table("killed"), whole)
 
@@ -92,7 +92,7 @@ class SweepTest(SweepCase):
         self.run_sweep(self.sweep_file(grid, "all", steps=80))
         whole = self.table("all")
         self.assertEqual(self.table("h")[2], whole[2])
-        # What was stopped has the losses of its whole run until then, and is worse at its rung than what went on.
+        # A stopped job has the losses of its full run until then, and is worse at its rung than the promoted ones.
         for job in range(4):
             steps, full = (self.steps(f"{name}/jobs/{name}-{job + 1:03}") for name in ("h", "all"))
             self.assertEqual([s["loss"] for s in steps], [s["loss"] for s in full[:len(steps)]])

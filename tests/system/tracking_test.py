@@ -1,4 +1,4 @@
-"""What a run leaves for trackers: starts.jsonl, TensorBoard event files, and the runs of a real MLflow server, each read by its own reader."""
+"""Outputs for trackers: starts.jsonl, TensorBoard event files, and runs on a real MLflow server, each read by its own reader."""
 
 import http.server
 import pathlib
@@ -11,7 +11,7 @@ import urllib.request
 
 from support import *
 
-# Has what Debian does not: deploy/install-deps.sh --tests.
+# Has packages that Debian lacks, from deploy/install-deps.sh --tests.
 PYTHON = pathlib.Path.home() / ".cache/trainerd/tests-python/bin/python"
 WAIT_SECONDS = 240 if SANITIZED else 90
 NO_PROXY = {**os.environ, "NO_PROXY": "127.0.0.1"}
@@ -89,7 +89,7 @@ class Starts(RunTest):
         self.git("init", "-q", "-b", "trunk")
         self.git("add", "a.yaml")
         self.git("commit", "-q", "-m", "a job")
-        # As inside a hook of another repository.
+        # Like inside a hook of another repository.
         self.run_job(job, "--set", "steps=10", env={**environment, "GIT_DIR": str(ROOT / ".git"), "GIT_WORK_TREE": str(ROOT)})
         job.write_text(job.read_text() + "# changed\n")
         self.run_job(job, "--set", "steps=15", env={**environment, "PATH": "/nowhere"})
@@ -136,7 +136,7 @@ class Tensorboard(TrackingTest):
         files = sorted((self.root / "a" / "tensorboard").iterdir())
         self.assertEqual(len(files), 2)
         self.assertEqual(files[0], before)
-        # The first attempt has steps that the second did again.
+        # The first attempt has steps that the second repeated.
         [resume] = [e for e in self.events() if e["event"] == "resume"]
         self.assertLess(resume["step"], 23)
         scalars = self.read(READ_EVENTS, str(self.root / "a" / "tensorboard"))
@@ -155,7 +155,7 @@ class Tensorboard(TrackingTest):
 
 
 class Proxy:
-    """Between trainerd and the server: what it does not let through, the server does not get."""
+    """A proxy between trainerd and the server that can drop data."""
 
     def __init__(self, to):
         self.to, self.port, self.heads, self.listener = to, free_port(), b"", None
@@ -172,7 +172,7 @@ class Proxy:
             try:
                 connection.shutdown(socket.SHUT_RDWR)
             except OSError:
-                pass  # it has ended by itself
+                pass  # it has already ended
             connection.close()
 
     def accept(self, listener):
@@ -202,7 +202,7 @@ class Proxy:
 
 
 class RefusingServer(http.server.BaseHTTPRequestHandler):
-    """As much of MLflow's API as a run calls; takes no request that has a value of step 7."""
+    """The part of MLflow's API that a run calls. Refuses requests with a value of step 7."""
 
     def answer(self, status, body):
         text = json.dumps(body).encode()
@@ -246,7 +246,7 @@ class Refusals(TrackingTest):
 
 
 class Mlflow(TrackingTest):
-    """One server for all: it takes seconds to start."""
+    """One server for all tests, since its start takes seconds."""
 
     @classmethod
     def setUpClass(cls):
@@ -255,10 +255,10 @@ class Mlflow(TrackingTest):
         cls.port = free_port()
         cls.log = open(cls.folder / "log", "w")
         cls.addClassCleanup(cls.log.close)
-        # Without its own background jobs.
+        # Disables MLflow's background jobs and telemetry.
         environment = {**NO_PROXY, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
         if not PYTHON.exists():
-            return  # each test says so
+            return  # each test reports that
         cls.server = subprocess.Popen(
             [PYTHON, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{cls.folder}/mlflow.db", "--default-artifact-root",
              f"{cls.folder}/artifacts", "--host", "127.0.0.1", "--port", str(cls.port), "--workers", "1"],
@@ -357,7 +357,7 @@ class Mlflow(TrackingTest):
         lines = events.read_text().splitlines(keepends=True)
         self.assertEqual(json.loads(lines[-1])["event"], "finish")
         events.write_text("".join(lines[:-1]))
-        for _ in range(2):  # the second has nothing to add
+        for _ in range(2):  # the second run adds nothing
             self.assertIn("all 24 steps are done already", self.run_job(job, *self.options("unfinished")))
             now = events.read_text().splitlines()
             self.assertEqual((len(now), json.loads(now[-1])["message"]), (len(lines), json.loads(lines[-1])["message"]))
@@ -402,7 +402,7 @@ class Mlflow(TrackingTest):
                 self.assertEqual(output.count("does not have the end of the run"), 1, output)
                 self.assertFalse((self.root / name / "mlflow.json").exists())
 
-    # Last by its name: there is no server after it.
+    # Named to run last: it ends the server.
     def test_z_a_server_that_is_killed_in_mid_run_leaves_the_run_alone(self):
         self.run_job(self.job("plain"), "--set", "steps=300")
         job = self.job()

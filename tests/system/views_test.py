@@ -1,4 +1,4 @@
-"""`trainerd top`, `trainerd report` and the live page, of real runs: under way, resumed, failed, and none."""
+"""`trainerd top`, `trainerd report` and the live page of real runs: in progress, resumed, failed, and missing."""
 
 import codecs
 import fcntl
@@ -18,7 +18,7 @@ from browser import Browser
 from support import *
 from sweep_support import BASE
 
-# Where pictures of pages and of `trainerd top` are kept; without it none are.
+# Directory for pictures of pages and of `trainerd top`; none are kept if it is not set.
 PICTURES = os.environ.get("TRAINERD_PICTURES")
 
 
@@ -27,13 +27,13 @@ def trainerd(*args, **kwargs):
 
 
 class Screen:
-    """What a terminal shows, of the few control sequences that `trainerd top` uses."""
+    """A terminal's screen, for the few control sequences that `trainerd top` uses."""
 
     def __init__(self, columns, rows):
         self.columns, self.rows = columns, rows
         self.other, self.cursor = False, True
         self.lines, self.row, self.column = [""] * rows, 0, 0
-        self.style, self.styles = "0", {}  # as last set, and of each place that was written
+        self.style, self.styles = "0", {}  # the current style, and the style of each written cell
 
     def feed(self, text):
         for sequence, char in re.findall(r"\x1b\[([?0-9;]*[A-Za-z])|([\s\S])", text):
@@ -70,7 +70,7 @@ class Screen:
         return "\n".join(self.lines)
 
     def html(self):
-        """As a terminal with this machine's colours shows it, dark or light as the page is."""
+        """The screen as HTML with the colours of a terminal, dark or light like the page."""
         rules = "".join(f".s{code} {{ color: light-dark({light}, {dark}); }}" for code, light, dark in
                         ((31, "#c01c28", "#f66151"), (32, "#26803a", "#57e389"), (33, "#986a00", "#f8e45c"), (34, "#1a5fb4", "#99c1f1"),
                          (35, "#813d9c", "#dc8add"), (36, "#0b7a85", "#5bc8af"),
@@ -88,7 +88,7 @@ class Screen:
 
 
 class Top(RunTest):
-    """On a terminal."""
+    """`trainerd top` on a terminal."""
 
     def open_top(self, target, columns=80, rows=24, **environment):
         self.master, self.slave = pty.openpty()
@@ -97,7 +97,7 @@ class Top(RunTest):
         self.resize(columns, rows)
         self.before = termios.tcgetattr(self.slave)
         self.screen = Screen(columns, rows)
-        # A frame that a crash cut ends inside a character.
+        # A frame truncated by a crash may end inside a character.
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.top = subprocess.Popen([BINARY, "top", target], stdin=self.slave, stdout=self.slave, stderr=self.slave, start_new_session=True,
                                     env={**os.environ, "TERM": "xterm-256color", "NO_COLOR": "", **environment})
@@ -107,7 +107,7 @@ class Top(RunTest):
     def keep(self, name):
         if not PICTURES:
             return
-        while select.select([self.master], [], [], 0.05)[0]:  # the whole frame
+        while select.select([self.master], [], [], 0.05)[0]:  # reads the whole frame
             self.read(0)
         page = self.root / f"{name}.html"
         page.write_text(self.screen.html())
@@ -134,7 +134,7 @@ class Top(RunTest):
 
     def check_the_terminal_is_as_before(self):
         end = time.monotonic() + PATIENCE
-        # A top that is suspended writes first, then gives the settings back.
+        # A suspended `top` writes first and then restores the terminal's settings.
         while (self.screen.other or termios.tcgetattr(self.slave) != self.before) and time.monotonic() < end:
             self.read(0.1)
         self.assertFalse(self.screen.other)
@@ -169,7 +169,7 @@ class Top(RunTest):
         os.write(self.master, b"q")
         self.assertEqual(self.top.wait(timeout=PATIENCE), 0)
         self.check_the_terminal_is_as_before()
-        # Colours were shown, and each line fitted.
+        # Colours were shown, and all lines fit.
         self.assertIn("\x1b[36m", self.all)
 
     def test_signals_end_it_with_the_terminal_as_it_was(self):
@@ -190,7 +190,7 @@ class Top(RunTest):
         self.run_job(self.job())
         self.open_top(self.root / "a")
         self.wait_for_text("step 24/24")
-        # In the middle of a frame that nobody reads for a while.
+        # Crashes in the middle of a frame that is not read for a while.
         self.resize(200, 60)
         time.sleep(0.3)
         self.top.send_signal(signal.SIGSEGV)
@@ -244,7 +244,7 @@ class Top(RunTest):
         ranks = shown["metrics.json"]["ranks"]
         self.assertEqual([ranks["names"][s] for s in ranks["state"]], ["training"] * 4)
         self.assertEqual(ranks["node"], [0, 0, 1, 1])
-        # A node tells the memory of its own.
+        # A node reports the memory of its own ranks.
         self.assertTrue(all(ranks["planned_bytes"][:2]))
         self.assertTrue(all(shown["metrics-node-1.json"]["ranks"]["planned_bytes"][2:]))
         self.assertGreater(shown["metrics-node-1.json"]["step"], 0)
@@ -312,7 +312,7 @@ class Top(RunTest):
 
 
 class Pages(RunTest):
-    """In Chromium."""
+    """The pages in Chromium."""
 
     @classmethod
     def setUpClass(cls):
@@ -329,7 +329,7 @@ class Pages(RunTest):
     def check_it_is_well(self, requests):
         self.assertEqual(self.browser.problems, [])
         self.assertEqual(sorted(set(self.browser.requests)), sorted(requests))
-        # Nothing is cut off at the side, however narrow.
+        # Nothing is cut off at the side, even in a narrow window.
         self.assertLessEqual(self.browser.run("document.documentElement.scrollWidth - innerWidth"), 0)
 
     def write_report(self, *names):
@@ -357,7 +357,7 @@ class Pages(RunTest):
         step = "Number(document.querySelector('.card b').textContent.split(' / ')[0].replaceAll(',', ''))"
         first = self.browser.run(step)
         self.browser.wait_for(f"{step} > {first}")
-        # The page shows what the log has.
+        # The page shows the log's values.
         shown = self.browser.run("[...document.querySelectorAll('.card')].map(c => c.innerText.split('\\n'))")
         at, loss = int(shown[0][0].split(" / ")[0].replace(",", "")), float(shown[1][0])
         self.assertAlmostEqual(loss, next(s["loss"] for s in self.steps() if s["step"] == at), places=4)
@@ -414,18 +414,18 @@ class Pages(RunTest):
             self.keep(name)
         rows = self.browser.run("[...document.querySelectorAll('.jobs tr')].map(r => [...r.cells].map(c => c.textContent))")
         self.assertEqual(rows[0][:4], ["job", "optimizer.lr", "optimizer.weight_decay", "model.norm"])
-        # The base's value where a job has none of its own.
+        # A job without its own value shows the base's.
         self.assertEqual([row[1:4] for row in rows[1:5]], [["1e-05", "0.1", "rms"], ["1.1e-05", "0.1", "rms"], ["0.01", "0.3", "rms"], ["0.001", "0.1", "layer"]])
         self.assertEqual(self.browser.run("[...document.querySelectorAll('.jobs tr')[3].cells].slice(1, 4).map(c => c.className)"), ["", "", "dim"])
-        self.assertIn("not divisible by heads 5", rows[-1][0])  # a row of its own
-        # No axis is drawn over a label, and labels of one axis keep apart.
+        self.assertIn("not divisible by heads 5", rows[-1][0])  # a separate row
+        # No axis line covers a label, and labels of one axis do not overlap.
         last, first = self.browser.run("(e => [e.findLastIndex(n => n.matches('line.axis')), e.findIndex(n => n.matches('text.y'))])([...document.querySelectorAll('svg *')])")
         self.assertLess(last, first)
         ticks = self.browser.run("[...document.querySelectorAll('text.y')].map(t => [t.textContent, Number(t.getAttribute('x')), Number(t.getAttribute('y'))])")
         for x in {x for _, x, _ in ticks}:
             heights = sorted(y for _, at, y in ticks if at == x)
             self.assertTrue(all(b - a >= 14 for a, b in zip(heights, heights[1:])), ticks)
-        # Logarithmic: a factor of 100 is twice one of 10.
+        # Logarithmic: a factor of 100 takes twice the distance of a factor of 10.
         lr = {text: y for text, x, y in ticks if x == ticks[0][1]}
         self.assertAlmostEqual((lr["1e-05"] - lr["0.001"]) / (lr["0.001"] - lr["0.01"]), 2, places=1)
 
@@ -438,7 +438,7 @@ class Pages(RunTest):
         self.assertEqual(len(before), 2)
         self.browser.run("(s => { s.value = 0.8; s.dispatchEvent(new Event('input')); })(document.getElementById('smoothing'))")
         smooth = self.browser.run(curves)
-        self.assertEqual(len(smooth), 4)  # and what they were made of
+        self.assertEqual(len(smooth), 4)  # with the curves that they were smoothed from
         self.assertTrue(set(before).isdisjoint(smooth[1::2]))
         x, y, width, height = self.browser.run("(r => [r.x, r.y, r.width, r.height])(document.querySelector('figure svg').getBoundingClientRect())")
         self.browser.drag(x + width * 0.4, x + width * 0.7, y + height / 2)

@@ -20,8 +20,8 @@
 namespace trainerd::core::plan {
 namespace {
 
-/// The models of the steps that are timed: together they meet every operator over a range of sizes, in and
-/// out of caches. Small ones come first: the first kFewestModels have every operator.
+/// Models of the timed steps. Together they run every operator over a range of sizes, inside and outside the
+/// caches. Models are in order of size: the first kFewestModels have every operator.
 constexpr std::size_t kFewestModels = 3;
 constexpr std::array kModels = {
     "model: {layers: 2, hidden: 64, heads: 2, ffn: 192, seq_len: 64, vocab: 256}\nbatch: {global: 4, micro: "
@@ -57,14 +57,14 @@ job::JobSpec job_of(const char* model, const char* precision) {
                          "calibrate.yaml");
 }
 
-/// Of this thread's processor.
+/// CPU time of this thread.
 double processor_seconds() {
   timespec t{};
   ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
 }
 
-/// One rank's trainer for one model, whose operators are timed.
+/// Trainer of one rank and one model, with timed operators.
 class TimedModel {
  public:
   TimedModel(const job::JobSpec& job, const parallel::Topology& topology)
@@ -73,7 +73,7 @@ class TimedModel {
         rank_(job, topology, [this](const kernels::ObservedCall& call) { on_call(call); }) {
     rank_.trainer().initialise();
     OperatorSamples unused;
-    run(unused);  // learns the order of parameters, makes primitives, touches memory
+    run(unused);  // records the order of parameters, creates primitives, touches memory
   }
 
   void run(OperatorSamples& into) {
@@ -102,10 +102,10 @@ class TimedModel {
   kernels::Backend& backend() { return rank_.backend(); }
 
  private:
-  // What other processes take of the core is not the operator's: where one thread computes, an operator has
-  // taken no more than its processor time since the last one.
+  // Excludes time that other processes take from the core: with one compute thread, an operator's time is at
+  // most the thread's CPU time since the previous call.
   void on_call(kernels::ObservedCall call) {
-    if (into_ == nullptr) return;  // it is being made
+    if (into_ == nullptr) return;  // still in construction
     if (one_thread_) {
       const double now = processor_seconds();
       call.seconds = std::min(call.seconds, now - last_);
@@ -152,19 +152,18 @@ parallel::Topology topology_for(const CalibrateOptions& options) {
   return parallel::detect_topology(static_cast<int>(options.threads), ranks);
 }
 
-/// What all ranks' threads share while they measure.
+/// State that the threads of all ranks share during measurement.
 struct Shared {
   parallel::LocalWorld world;
-  std::vector<OperatorSamples> alone, crowded;  ///< rank 0's, by job
+  std::vector<OperatorSamples> alone, crowded;  ///< samples of rank 0, by job
   int rounds = 0;
-  std::size_t models = 0;  ///< that the first round came to
+  std::size_t models = 0;  ///< number of models that were measured
   double peak_fp32 = 0, peak_bf16 = 0;
 };
 
 constexpr int kStepsOfRound = 2;
 
-/// Times on base::monotonic_seconds(): no round begins after `until`, and the first is cut short after
-/// `late`.
+/// Times on base::monotonic_seconds(). No round begins after `until`, and a round is cut short after `late`.
 struct Limits {
   double until = 0, late = 0;
 };
@@ -182,7 +181,7 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
   const auto stream = backend.make_stream("calibrate", nullptr);
   const auto group = shared.world.communicator(rank, backend, all, "calibrate");
   const auto meet = [&] { group->barrier(*stream, {.label = "calibrate"})->wait(*stream); };
-  // Rank 0's clock decides for all.
+  // All ranks use the clock of rank 0.
   const auto passed = [&](double end) {
     std::int32_t over = base::monotonic_seconds() < end ? 0 : 1;
     const kernels::Tensor word{reinterpret_cast<std::byte*>(&over), kernels::DType::i32, {1}};
@@ -190,7 +189,7 @@ void measure_rank(Shared& shared, std::int64_t rank, const parallel::Topology& n
     return over != 0;
   };
   do {
-    // One model at a time: the memory of all would be gigabytes a rank.
+    // Only one model exists at a time: all of them together would take gigabytes per rank.
     for (std::size_t j = 0; j < all_jobs.size(); ++j) {
       const std::size_t model_index = j / kPrecisions.size();
       if (j % kPrecisions.size() == 0 && model_index >= kFewestModels && passed(limits.late)) break;
@@ -231,7 +230,7 @@ parallel::Topology calibrated_topology(const job::JobSpec& job, double seconds) 
   if (here.device.kind == kernels::DeviceKind::cuda) {
     options.device = job::DeviceChoice::cuda;
   } else {
-    // A job may have more ranks than there are cores: as many are measured as there is room for.
+    // A job may have more ranks than cores. Measure only as many as the cores allow.
     const std::int64_t cores = kernels::detect_cpu().threads;
     options.threads = std::min<std::int64_t>(here.device.threads, cores);
     options.ranks = std::min(here.devices_per_node, cores / options.threads);
@@ -255,7 +254,7 @@ Calibration calibrate(const CalibrateOptions& options) {
   double host_seconds = 0, step_seconds = 0;
   for (std::size_t j = 0; j < shared.alone.size(); ++j) {
     const OperatorSamples& mine = shared.alone[j];
-    if (mine.operators() == 0) continue;  // there was no time for it
+    if (mine.operators() == 0) continue;  // not measured in the time budget
     for (const auto& sample : mine.samples()) alone.push_back(sample);
     for (const auto& sample : shared.crowded[j].samples()) crowded.push_back(sample);
     host.push_back(mine.host_seconds() / mine.operators());

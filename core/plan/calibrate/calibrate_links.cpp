@@ -30,7 +30,7 @@ constexpr std::array kOperations = {"all_reduce", "all_gather", "reduce_scatter"
 constexpr std::array<std::int64_t, 7> kBytes{64, 4096, 65536, 1 << 18, 1 << 20, 1 << 22, 1 << 24};
 constexpr int kRounds = 25, kFewestRounds = 3;
 
-/// `x` is the whole tensor, `part` this rank's, `other` as large as `x`.
+/// `x` is the whole tensor, `part` is this rank's part, and `other` has the size of `x`.
 void once(const std::string& operation, Communicator& comm, kernels::Stream& stream, const Tensor& x,
           const Tensor& part, const Tensor& other) {
   const CommOptions options{.label = "calibrate"};
@@ -40,7 +40,7 @@ void once(const std::string& operation, Communicator& comm, kernels::Stream& str
   if (operation == "all_to_all") return comm.all_to_all(stream, x, other, options)->wait(stream);
   if (operation == "broadcast") return comm.broadcast(stream, x, 0, options)->wait(stream);
   if (operation == "barrier") return comm.barrier(stream, options)->wait(stream);
-  // From each rank to the next of an even and odd pair, and back.
+  // "message": even and odd neighbours form a pair, and each sends to the other in turn.
   const std::int64_t peer = comm.rank() ^ 1;
   if (peer >= comm.size()) return;
   const Transfer transfer{peer, x};
@@ -63,7 +63,7 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
   std::map<std::pair<std::string, std::int64_t>, std::vector<double>> seconds;
   const std::int64_t size = static_cast<std::int64_t>(ranks.size());
   for (int round = -2; round < kRounds; ++round) {
-    // Rank 0's clock decides for all.
+    // All ranks use the clock of rank 0.
     std::int32_t over = round >= kFewestRounds && base::monotonic_seconds() > late ? 1 : 0;
     const Tensor word{reinterpret_cast<std::byte*>(&over), DType::i32, {1}};
     comm->broadcast(*stream, word, 0, {.label = "calibrate"})->wait(*stream);
@@ -93,7 +93,7 @@ MeasuredRates::Operators measure_rank(const ShmWorld& world, const std::vector<s
 }  // namespace
 
 MeasuredRates::Operators measure_collectives(const Topology& node, double late) {
-  constexpr double kSpinSeconds = 100e-6;  // as workers with cores of their own
+  constexpr double kSpinSeconds = 100e-6;  // as for workers that have their own cores
   std::vector<std::int64_t> ranks;
   for (std::int64_t rank = 0; rank < node.devices_per_node; ++rank) ranks.push_back(rank);
   const ShmLayout layout{.ranks = node.devices_per_node,

@@ -5,9 +5,9 @@
 
 namespace trainerd::core::plan {
 
-/// Seconds of collectives among all devices of a node, and of messages, over its shared memory: see
-/// MeasuredRates::collectives. Medians of 25 rounds, or of the at least 3 that end before `late`, a time of
-/// base::monotonic_seconds().
+/// Seconds of collectives among all devices of a node, and of messages, over shared memory: see
+/// MeasuredRates::collectives. Values are medians of up to 25 rounds. Rounds stop after `late` (on the clock
+/// of base::monotonic_seconds()), but not before 3.
 parallel::MeasuredRates::Operators measure_collectives(const parallel::Topology& node, double late);
 
 }  // namespace trainerd::core::plan

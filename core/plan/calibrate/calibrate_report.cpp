@@ -15,7 +15,7 @@ std::string list_of(const std::vector<double>& numbers) {
   return "[" + text + "]";
 }
 
-/// "linear_fprop.fp32" and "linear_fprop.bf16" are one line.
+/// "linear_fprop.fp32" and "linear_fprop.bf16" share one line.
 std::string curves_text(const char* name, const Operators& curves) {
   std::map<std::string, std::string> lines;
   for (const auto& [key, numbers] : curves) {

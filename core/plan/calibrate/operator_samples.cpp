@@ -13,7 +13,7 @@ namespace {
 using Sample = OperatorSamples::Sample;
 using Terms = std::array<double, kShapeTerms>;
 
-/// Least squares of relative errors with coefficients of 0 or more, one coordinate after the other.
+/// Least squares on relative errors with non-negative coefficients, by coordinate descent.
 std::vector<double> fit_terms(const std::vector<const Sample*>& samples) {
   Terms scale{};
   std::vector<Terms> rows;
@@ -43,7 +43,7 @@ std::vector<double> fit_terms(const std::vector<const Sample*>& samples) {
   return terms;
 }
 
-/// One point for each doubling of the bytes: its samples' mean bytes and mean seconds, as powers.
+/// One point per power of two of the bytes: the geometric means of the bytes and seconds of its samples.
 std::vector<double> fit_points(const std::vector<const Sample*>& samples) {
   struct Bin {
     double bytes = 0, seconds = 0, count = 0;

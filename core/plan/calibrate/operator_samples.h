@@ -12,20 +12,20 @@
 
 namespace trainerd::core::plan {
 
-/// What operators took in one kind of step, over many steps. Of equal calls the mean of a step counts, since
-/// a step is their sum, and of that the median over the steps.
+/// Operator times of one kind of step, over many steps. Equal calls within a step count by their mean,
+/// because a step is their sum. The result is the median of these means over the steps.
 class OperatorSamples {
  public:
   void add(const kernels::ObservedCall& call);
-  /// Ends a step that took `seconds`; what was not spent in operators was the host's.
+  /// Ends a step that took `seconds`. Time not spent in operators counts as host time.
   void end_step(double seconds);
-  /// Forgets the step under way.
+  /// Discards the unfinished step.
   void drop_step();
 
   struct Sample {
     rank::RecordedOp op;
-    double seconds = 0;  ///< of a call: median over the steps of their means
-    double calls = 0;    ///< in a step
+    double seconds = 0;  ///< per call: median over the steps of the mean in a step
+    double calls = 0;    ///< per step
   };
   std::vector<Sample> samples() const;
   /// Medians over the steps.
@@ -40,8 +40,8 @@ class OperatorSamples {
     double flops = 0, bytes = 0;
     auto operator<=>(const Key&) const = default;
   };
-  std::map<Key, std::vector<double>> now_, means_;  ///< calls of the step under way; means of those before
-  std::map<Key, double> calls_;                     ///< of all steps
+  std::map<Key, std::vector<double>> now_, means_;  ///< calls of the unfinished step; means of finished steps
+  std::map<Key, double> calls_;                     ///< total over all steps
   double steps_done() const { return static_cast<double>(steps_.size()); }
   std::vector<double> host_, steps_;
   double operators_ = 0;
@@ -53,7 +53,7 @@ struct FittedCurves {
   parallel::MeasuredRates::Operators curves;
   double error = 0;  ///< mean over the samples, weighted by their time
 };
-/// Curves through the samples: see measured_cost.h.
+/// Fits curves to the samples: see measured_cost.h.
 FittedCurves fit_curves(const std::vector<OperatorSamples::Sample>& samples);
 
 }  // namespace trainerd::core::plan

@@ -1,17 +1,18 @@
 #pragma once
 
-// How often a job saves: what saving costs against what a failure does. The planner, the simulator of
-// failures and the run itself (`checkpoint.every: auto`) use these.
+// How often a job saves: the cost of saving against the cost of failures. The planner, the failure simulator
+// and the run itself (`checkpoint.every: auto`) use these functions.
 
 namespace trainerd::core::plan {
 
-/// Useful seconds between saves that waste least, given what a save costs and the mean time between failures.
-/// Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps" (2006), eq. 37; its
-/// first term alone is Young's (1974). From a cost of twice the mean time on, that mean time.
+/// Useful training seconds between saves that minimise waste, from the cost of a save and the mean time
+/// between failures. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps"
+/// (2006), eq. 37; its first term alone is Young's (1974). If a save costs twice the MTBF or more, the result
+/// is the MTBF.
 double daly_interval_seconds(double save_seconds, double mtbf_seconds);
 
-/// The same where a save is written behind training: no fewer than that takes, or saves would wait for each
-/// other. `save_seconds`: the checkpoint stall of a save.
+/// The same for saves that are written during training: at least `write_seconds`, or saves would queue.
+/// `save_seconds` is the checkpoint stall per save.
 double checkpoint_interval_seconds(double save_seconds, double write_seconds, double mtbf_seconds);
 
 }  // namespace trainerd::core::plan

@@ -19,7 +19,7 @@ using parallel::Link;
 using parallel::LinkSpeed;
 using parallel::Topology;
 
-/// Seconds of an m x n output over k summands, in tiles of rows x columns, the sums cut into `splits`.
+/// Seconds of an m x n output over k summands, in tiles of rows x columns, with k cut into `splits` parts.
 double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t,
                      double peak) {
   const double sms = real(std::max(1, t.device.sm_count));
@@ -28,8 +28,8 @@ double tiled_seconds(const OpClass& g, double rows, double columns, double split
   return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);
 }
 
-/// Of adding up the fp32 parts of a sum that was cut, by a kernel of its own behind the product: it reads
-/// them, and C where there is one, and writes the output. Infinite where the parts do not fit the workspace.
+/// Seconds of a separate kernel that adds up the fp32 partial sums of a split product: it reads them, and C
+/// if the product adds to it, and writes the output. Infinity if the partial sums exceed the workspace.
 double split_seconds(const OpClass& g, double splits, const Topology& t) {
   if (splits <= 1) return 0;
   const double elements = real(g.m) * real(g.n), parts = 4 * splits * elements;
@@ -38,12 +38,12 @@ double split_seconds(const OpClass& g, double splits, const Topology& t) {
   return bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
 }
 
-/// The fastest of the library's tiles: the large one, its transpose and half of it, each also with the sums
-/// cut where tiles are few and the workspace holds the parts.
+/// The fastest of the library's tiles: the large one, its transpose and half of it, each also with k split if
+/// tiles are few and the workspace holds the partial sums.
 double gemm_seconds(const OpClass& g, const Topology& t) {
   const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows,
                columns = t.rates.gemm.tile_columns;
-  // A smaller tile reads its operands more often for what it makes.
+  // A smaller tile reads its operands more often per output.
   constexpr double kHalfTileCost = 1.08;
   const double half = std::min(rows, columns);
   double best = std::numeric_limits<double>::infinity();
@@ -56,18 +56,18 @@ double gemm_seconds(const OpClass& g, const Topology& t) {
   return best;
 }
 
-/// What our own kernels on tensor cores reach of a library's rate. From Hopper on a library uses instructions
-/// (wgmma, tcgen05) that mma.sync is slower than: there FlashAttention-3 is 1.5 to 2.0 times as fast as
-/// FlashAttention-2 forward, 1.5 to 1.75 backward (arXiv 2407.08608, section 4.1), and the slower end of each
-/// is taken. On sm_80, sm_89 and sm_120 mma.sync is what a library uses, too.
+/// Rate of our own tensor-core kernels relative to a library's. From Hopper on a library uses wgmma or
+/// tcgen05 instructions, which are faster than our mma.sync: there FlashAttention-3 is 1.5 to 2.0 times as
+/// fast as FlashAttention-2 forward, 1.5 to 1.75 backward (arXiv 2407.08608, section 4.1). We use the slower
+/// end of each range. On sm_80, sm_89 and sm_120 libraries use mma.sync too.
 double own_rate(const Topology& t, bool forward) {
   const int sm = t.device.sm_version;
   if (sm < 90 || sm >= 120) return 1;
   return 1 / (forward ? 2.0 : 1.75);
 }
 
-/// FLOP/s of our own kernels without tensor cores, at most: a multiply-add reads two words of shared memory,
-/// of which a multiprocessor reads 32 per clock, where it has 128 multiply-adds (64 on sm_80).
+/// Upper bound on FLOP/s of our own kernels without tensor cores: a multiply-add reads two words of shared
+/// memory. A multiprocessor reads 32 words and has 128 multiply-adds (64 on sm_80) per clock.
 double plain_rate(const Topology& t) {
   const double fp32 = t.peak.fp32 > 0 ? t.peak.fp32 : t.peak.bf16 / 16;
   return fp32 / (t.device.sm_version == 80 ? 4 : 8);
@@ -84,7 +84,7 @@ rank::RecordedOp by_library(rank::RecordedOp op) {
 }
 
 double attention_seconds(const rank::RecordedOp& recorded, const Topology& t) {
-  // Attention that writes its scores is of other software, whatever we would run it by.
+  // Only other software writes its scores to memory, so this is always a library's attention.
   const rank::RecordedOp op = t.rates.attention.score_bytes > 0 ? by_library(recorded) : recorded;
   const OpClass& a = op.what;
   const bool forward = a.kind == OpClass::Kind::attention_forward;
@@ -116,7 +116,7 @@ std::array<double, kPorts> share(Port port, double part) {
   return shares;
 }
 
-/// As measured: what it takes with no bytes is latency.
+/// From measurements: the time with no bytes is the latency.
 TransferCost by_host(const char* op, std::int64_t bytes, std::int64_t size, const Topology& t) {
   const double all = measured_collective(op, bytes, size, t.measured),
                latency = std::min(all, measured_collective(op, 0, size, t.measured));
@@ -160,10 +160,10 @@ rank::RecordedOp unlimited(const rank::RecordedOp& op) { return op.what.limited 
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks) {
   GroupPlace place{static_cast<std::int64_t>(ranks.size()), 1, Link::none};
   if (place.size == 1) return place;
-  place.link = placed.link(ranks, parallel::Axis::dp);  // on every axis but pp all talk to all
+  place.link = placed.link(ranks, parallel::Axis::dp);  // on every axis but pp all ranks talk to all
   const Topology& t = placed.topology;
   std::map<std::int64_t, std::int64_t> members;
-  auto last = members.end();  // ranks that follow each other are mostly in one domain
+  auto last = members.end();  // consecutive ranks are mostly in one domain
   for (const std::int64_t rank : ranks) {
     const parallel::DeviceLocation& location = placed.placement[rank];
     const std::int64_t device = location.node * t.devices_per_node + location.device;
@@ -197,19 +197,19 @@ TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const Gr
     cost.shares = share(Port::nvlink, 1);
   } else {
     cost.shares = share(Port::network, joined ? out / (reached(link) * cards) : 1);
-    // Of the rings through a domain each member hands one to the network, and the others to its neighbours.
+    // Of the rings through a domain, each member passes one to the network and the others to its neighbours.
     if (joined)
       cost.shares[static_cast<std::size_t>(Port::nvlink)] =
           std::min(1.0, out * (1 - 1 / real(g.per_domain)) / reached(t.nvlink));
   }
   if (kind == parallel::OpKind::all_reduce) {
-    // A tree between domains, a chain inside; its bandwidth is the ring's.
+    // A tree between domains and a chain inside. Its bandwidth is that of the ring.
     const double depth = std::ceil(std::log2(std::max(domains, 1.0))) * link.latency_seconds +
                          (std::ceil(n / domains) - 1) * (inside ? link : t.nvlink).latency_seconds;
     cost.latency = link.start_seconds + 2 * (domains > 1 ? std::min(hops, depth) : hops);
     cost.bandwidth *= 2;
   } else if (kind == parallel::OpKind::all_to_all && !inside && g.per_domain > 1) {
-    // Each member sends its parts for other domains itself, where a ring carries one stream for all members.
+    // Each member sends its parts for other domains itself; in a ring one stream serves all members.
     const double members = real(g.per_domain);
     const double network = (n - members) / n * real(bytes) * members / (reached(link) * cards);
     const double neighbours = joined ? (members - 1) / n * real(bytes) / reached(t.nvlink) : 0;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Seconds of operators and collectives on the machines of a topology: one curve for each class of operator
-// and of link.
+// Predicted seconds of operators and collectives on the machines of a topology: one curve for each class of
+// operator and of link.
 
 #include <array>
 #include <cstdint>
@@ -16,51 +16,56 @@ namespace trainerd::core::plan {
 
 inline double real(std::int64_t n) { return static_cast<double>(n); }
 
-/// A dense product's peak FLOP/s for operands of a dtype; 0: unknown. fp32 operands use the tf32 units where
-/// there are any.
+/// Peak FLOP/s of a dense product for operands of a dtype; 0: unknown. fp32 operands use the tf32 units if
+/// the device has them.
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
-/// Whether the cluster has what seconds are made from; without it memory and communication alone are planned.
+/// True if the cluster's description has the rates needed to predict time. Without them the planner reports
+/// memory and communication volume only.
 bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
-/// What to do about a topology that has not, as the end of a sentence.
+/// How to get rates for a topology without them, as the end of a sentence.
 std::string how_to_get_rates(const parallel::Topology& topology);
 
-/// GEMM: whole waves of output tiles over the multiprocessors, each tile with the time of `start_depth` more
-/// summands; sums are cut for more tiles where the workspace holds the parts, at the time of adding them up.
-/// Attention by a library: the peak's part that grows with the sequence; by our own kernels on a
-/// CUDA device: a part of that, or what shared memory feeds. Everything else: its bytes. No operator is
-/// faster than its bytes. By measured curves instead, where the topology has them.
+/// Predicted seconds of an operator: by measured curves if the topology has them, else by this model. No
+/// operator takes less time than its memory traffic.
+/// - GEMM: whole waves of output tiles over the multiprocessors. Each tile takes the time of its k plus
+///   `start_depth` summands. k is split for more tiles if the workspace holds the partial sums; adding them
+///   up costs time.
+/// - Attention by a library: a fraction of the peak that grows with the sequence. By our own CUDA kernels: a
+///   fraction of the library's rate, or the rate of shared memory.
+/// - Everything else: its memory traffic.
 double op_seconds(const rank::RecordedOp& op, const parallel::Topology& topology);
 
 /// The call as it would run if attention's workspace had no limit.
 rank::RecordedOp unlimited(const rank::RecordedOp& op);
 
-/// How a group's members lie: `per_domain` of them in each NVLink domain (or node, where there is none).
+/// Location of a group's members: at least `per_domain` of them are in each NVLink domain (or node, without
+/// NVLink).
 struct GroupPlace {
   std::int64_t size = 1;
   std::int64_t per_domain = 1;
-  parallel::Link link = parallel::Link::none;  ///< the slowest on its way
+  parallel::Link link = parallel::Link::none;  ///< the slowest link that the group uses
 
   bool operator==(const GroupPlace&) const = default;
 };
 GroupPlace place_of(const parallel::PlacedGrid& placed, std::span<const std::int64_t> ranks);
 
-/// What carries a rank's transfers: its NVLink, its network card, and where neither joins two ranks of a
-/// node, the host's memory.
+/// The hardware that carries a rank's transfers: its NVLink, its network card, or host memory if neither
+/// joins two ranks of a node.
 enum class Port : std::uint8_t { nvlink, network, host };
 inline constexpr std::size_t kPorts = 3;
 
-/// A transfer of a rank that has its links to itself: latency first, then the bytes, which take a part of
-/// each of its ports.
+/// Cost of a transfer without contention: first the latency, then the bytes, which use a fraction of each
+/// port.
 struct TransferCost {
   double latency = 0, bandwidth = 0;    ///< seconds
-  std::array<double, kPorts> shares{};  ///< by port, of its capacity: 0 to 1
+  std::array<double, kPorts> shares{};  ///< by port: fraction of its capacity, 0 to 1
   double seconds() const { return latency + bandwidth; }
 };
 
-/// Rings: (n - 1) / n of the bytes cross every member's link for a gather or scatter, twice that for a sum,
-/// with a latency for each hop; sums take trees instead where those are faster (2 log2 of the domains in
-/// latency). Between domains each member has a network card of its own, so that a group with several in a
-/// domain goes out by all of them. `bytes` as recorded.
+/// Ring collectives: a gather or scatter moves (n - 1) / n of the bytes over each member's link, an
+/// all-reduce twice that, with one latency per hop. All-reduces use trees if those are faster (2 log2 of the
+/// domains in latency). Between domains each member has its own network card, so a group with several members
+/// in a domain uses all of their cards. `bytes` as recorded.
 TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                              const parallel::Topology& topology);
 /// One message between two devices.

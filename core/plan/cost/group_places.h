@@ -13,17 +13,17 @@
 
 namespace trainerd::core::plan {
 
-/// The first tensor- and data-parallel rank of a pipeline rank: it holds as much as any of them.
+/// The first tensor- and data-parallel rank of a pipeline rank. No other rank of the stage holds more.
 std::int64_t representative(const parallel::Layout& layout, std::int64_t pipeline_rank);
 
-/// Where the groups of the pipeline ranks' representatives lie. The same for all layouts of one grid and one
-/// grouping of its data-parallel ranks.
+/// Locations of the groups of each pipeline rank's representative. Layouts with the same grid and the same
+/// grouping of data-parallel ranks have the same locations.
 class GroupPlaces {
  public:
   GroupPlaces(const job::ModelOptions& model, const parallel::Layout& layout,
               const parallel::Topology& topology);
 
-  /// Of the groups that the rank is in; not of `pp`.
+  /// Locations of the groups that contain the rank, without `pp`.
   using ByGroup = std::array<std::optional<GroupPlace>, parallel::kGroups.size()>;
   const ByGroup& of(std::int64_t pipeline_rank) const {
     return places_[static_cast<std::size_t>(pipeline_rank)];
@@ -31,14 +31,14 @@ class GroupPlaces {
   const GroupPlace& at(std::int64_t pipeline_rank, parallel::Group group) const {
     return of(pipeline_rank)[static_cast<std::size_t>(group)].value();
   }
-  /// Between two pipeline ranks, one the next of the other (after the last comes the first).
+  /// Link between two neighbouring pipeline ranks. The first rank follows the last.
   parallel::Link link(std::int64_t from, std::int64_t to) const;
   /// PlacedGrid::tp_problem.
   std::string tp_problem() const { return placed_.tp_problem(); }
 
  private:
   parallel::PlacedGrid placed_;
-  std::vector<parallel::Link> next_;  // by pipeline rank: to the one after it
+  std::vector<parallel::Link> next_;  // by pipeline rank: link to the next one
   std::vector<ByGroup> places_;
 };
 

@@ -48,7 +48,7 @@ void LinkSharing::leave(std::size_t id, double now) {
   for (const Use& use : transfers_[id].uses) {
     Lane& lane = lanes_[use.lane];
     std::erase_if(lane.users, [id](const auto& user) { return user.first == id; });
-    // Added anew, so that no rounding is left behind.
+    // Summed from scratch, so that rounding errors do not accumulate.
     lane.load = std::accumulate(lane.users.begin(), lane.users.end(), 0.0,
                                 [](double sum, const auto& user) { return sum + user.second; });
   }

@@ -9,26 +9,27 @@
 
 namespace trainerd::core::plan {
 
-/// A part of a rank's ports that a transfer takes. Ports carry as much out as in at once.
+/// Use of one rank's ports by a transfer. Ports are full duplex.
 struct PortUse {
   enum class Way : std::uint8_t { out, in, both } way = Way::both;
   int rank = 0;
-  const TransferCost* cost = nullptr;  ///< its shares are taken
+  const TransferCost* cost = nullptr;  ///< the transfer takes its `shares`
 };
 
-/// Transfers under way on the ports of ranks, in the order of time. A transfer's latency passes whatever else
-/// there is; then its bytes go at the pace of the busiest of its ports: where the shares of all that move
-/// there are more than the port, all are slower in the same proportion, so that two that could fill it go at
-/// half their speed.
+/// Active transfers on the ports of ranks, in the order of time. Latency does not depend on other transfers.
+/// The bytes then move at the pace of the transfer's busiest port: if the shares of all transfers that move
+/// there add up to more than 1, all of them slow down in proportion. Two that could each fill a port run at
+/// half speed.
 class LinkSharing {
  public:
   explicit LinkSharing(std::size_t ranks) : lanes_(ranks * kPorts * 2) {}
 
-  /// No earlier than the last `start` or `step`. An id is another's after its transfer has ended.
+  /// Returns an id, which is reused after the transfer has ended. `now` must not be earlier than the last
+  /// `start` or `step`.
   std::size_t start(double now, double latency, double bandwidth, std::span<const PortUse> uses);
-  /// When the next transfer begins to move or ends; infinite when there is none.
+  /// Time at which the next transfer begins to move or ends; infinity if there is none.
   double next();
-  /// Goes on to `next()`. The transfer that ended then; kNone when one began to move.
+  /// Advances to `next()`. Returns the transfer that ended then, or kNone if one began to move.
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::size_t step();
 
@@ -38,15 +39,15 @@ class LinkSharing {
     double share;
   };
   struct Transfer {
-    double left = 0;  ///< seconds of its bytes at full speed, from `since` on
+    double left = 0;  ///< seconds that the remaining bytes take at full speed, counted at `since`
     double since = 0, speed = 0;
     bool moves = false;
-    unsigned changes = 0;  ///< of its speed: events of an earlier one are void
+    unsigned changes = 0;  ///< number of speed changes; events with an older number are void
     std::vector<Use> uses;
   };
   struct Lane {
     double load = 0;
-    std::vector<std::pair<std::size_t, double>> users;  ///< that move, with their shares
+    std::vector<std::pair<std::size_t, double>> users;  ///< moving transfers and their shares
   };
   struct Event {
     double time;

@@ -1,6 +1,6 @@
 #pragma once
 
-// Seconds of operators and collectives by curves that were measured on the machine itself.
+// Seconds of operators and collectives from curves measured on the machine itself.
 
 #include <array>
 #include <cstdint>
@@ -15,25 +15,25 @@ namespace trainerd::core::plan {
 
 /// "linear_fprop.bf16": the key of an operator's curve.
 std::string curve_of(kernels::Operator op, const kernels::OpClass& what);
-/// The curve for operators that have none, of a dtype.
+/// The fallback curve of a dtype, for operators that have none of their own.
 std::string other_curve(kernels::DType dtype);
 
-/// What a matrix product's or attention's coefficients multiply: 1, FLOPs, bytes, for a product the elements
-/// of its two operands (packing, reading again), for attention its scores (exponentials) and 0, and the bytes
-/// over what a core's own cache holds. Others have points over their bytes instead.
+/// Terms that the coefficients of matrix products and attention multiply: 1, FLOPs, bytes, then for products
+/// the elements of the two operands (packing, repeated reads), for attention its scores (exponentials) and 0,
+/// and last the bytes beyond a core's own cache. Other operators have points over their bytes instead.
 using kernels::kShapeTerms;
 bool has_shape(const kernels::OpClass& what);
 std::array<double, kShapeTerms> shape_terms(const kernels::OpClass& what, const kernels::Cost& cost);
 
-/// Between points by powers, beyond the last in proportion to x, before the first no less than half of its
-/// seconds.
+/// Interpolates between points as a power law. Beyond the last point it grows in proportion to x; before the
+/// first it shrinks in proportion, to half of the first point's seconds at least.
 double on_points(std::span<const double> points, double x);
 
-/// Device and host. Between one busy device and all by how many there are.
+/// Device and host time. Interpolates between one busy device and all of them by the number of busy devices.
 double measured_seconds(const rank::RecordedOp& op, const parallel::MeasuredRates& rates);
 
-/// Of a collective among `size` devices of a node, or a message; larger groups than were measured take longer
-/// in proportion.
+/// Seconds of a collective among `size` devices of a node, or of a message. For more devices than were
+/// measured the time grows in proportion.
 double measured_collective(const std::string& op, std::int64_t bytes, std::int64_t size,
                            const parallel::MeasuredRates& rates);
 

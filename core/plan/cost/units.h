@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-// Amounts in words for the planner's reports.
+// Formats amounts as text for the planner's reports.
 
 namespace trainerd::core::plan {
 

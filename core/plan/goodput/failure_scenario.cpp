@@ -10,7 +10,7 @@
 namespace trainerd::core::plan {
 namespace {
 
-/// Data-parallel replicas that the nodes left have devices for.
+/// Number of data-parallel replicas that fit on the remaining nodes.
 std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, std::int64_t ranks,
                       std::int64_t dp) {
   return std::min(dp, nodes * devices_per_node / (ranks / dp));
@@ -32,7 +32,7 @@ std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario&
   return table;
 }
 
-/// Collects what is missing, to say it all at once.
+/// Collects all missing inputs, to report them in one error.
 class Needs {
  public:
   double get(std::optional<double> value, const std::string& what) {
@@ -66,8 +66,8 @@ CheckpointTier memory_tier(const char* name, FailureScope survives, const spec::
           .every_steps = m.every_steps};
 }
 
-/// Steps between two saves to storage; 0: the optimum. A duration becomes the nearest whole multiple of the
-/// cadence that is given for copies in memory: a partner's is a multiple of the own node's.
+/// Steps between two saves to storage; 0: the optimum. A duration is rounded to the nearest multiple of the
+/// interval given for copies in memory. (The partner's interval is a multiple of the own node's.)
 std::int64_t storage_steps(const io::Interval& every, const spec::FailureSpec& spec,
                            const RunFigures& figures) {
   if (every.seconds == 0 || figures.step_seconds.value_or(0) <= 0) return every.steps;
@@ -116,7 +116,7 @@ spec::FailureSpec job_failures(const job::JobSpec& job, const std::vector<std::s
   const auto spec = spec::read_cluster_failures(job.cluster.preset, {source, 1, 1}, overrides, problems);
   problems.throw_if_any();
   base::check(spec.has_value(), "failures that cannot be read have a problem");
-  // What the run itself does, where nothing else is asked for.
+  // Without overrides the scenario does what the run itself does.
   const auto given = [&](const std::string& key) {
     return std::any_of(overrides.begin(), overrides.end(),
                        [&](const std::string& o) { return o.starts_with("cluster.failures." + key + "="); });

@@ -5,14 +5,15 @@
 
 #include "core/plan/cost/checkpoint_interval.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 
 namespace trainerd::core::plan {
 namespace {
 
-// Beyond these the tests see the closed form leave the simulation by more than a point.
-constexpr double kMaxDownPerFailure = 0.2;  // of the mean time between interruptions
-constexpr double kMaxWaiting = 0.25;        // of all time
-constexpr double kMinReplace = 10;          // of an elastic job's down time
+// Beyond these limits tests show the closed form more than a percentage point away from the simulation.
+constexpr double kMaxDownPerFailure = 0.2;  // fraction of the mean time between interruptions
+constexpr double kMaxWaiting = 0.25;        // fraction of all time
+constexpr double kMinReplace = 10;          // multiple of an elastic job's down time
 
 double sum(const GoodputShares& shares) {
   double all = 0;
@@ -31,13 +32,13 @@ double rate_of_kinds(const FailureScenario& s, bool (*counts)(FailureScope)) {
   return rate * static_cast<double>(s.nodes);
 }
 
-/// Mean time that phases of `seconds` take when a failure at `rate` starts them anew, over what they take
-/// without.
+/// Mean time of a phase of `seconds` that restarts from its beginning at each failure, with failures at
+/// `rate`.
 double retried_seconds(double rate, double seconds) {
   return rate > 0 ? std::expm1(rate * seconds) / rate : seconds;
 }
 
-/// Parts other than useful grow by `factor`; what useful grows by is work done again.
+/// Scales all parts but useful by `factor`. The increase of useful is repeated work and goes to lost.
 void repeat(GoodputShares& segment, double factor) {
   const double useful = segment.useful;
   scale(segment, factor);
@@ -45,7 +46,7 @@ void repeat(GoodputShares& segment, double factor) {
   segment.useful = useful;
 }
 
-/// Ends a segment of seconds with a save, and wraps it in the failures that restore from `level`, and their
+/// Ends a segment (parts in seconds) with a save. Adds the failures that restore from `level` and their
 /// repair.
 void end_segment(GoodputShares& segment, double save, const TierPlan& level, double rate_so_far,
                  const FailureScenario& s) {
@@ -54,14 +55,14 @@ void end_segment(GoodputShares& segment, double save, const TierPlan& level, dou
     segment.checkpoint += save;
     return;
   }
-  // Tries until one is whole: exp(rate length) - 1 of them fail, and exp(rate save) - 1 in the save.
+  // Tries until one succeeds: exp(rate length) - 1 of them fail, of which exp(rate save) - 1 in the save.
   const double all = retried_seconds(rate, length), saves = retried_seconds(rate, save);
   repeat(segment, (all - saves) / inside);
   segment.checkpoint += saves;
-  // A copy counts only `write_seconds` after its save: a failure before that goes back one more.
+  // A copy is usable only `write_seconds` after its save: a failure before that restores the previous one.
   const double late = std::exp(rate * level.tier.write_seconds);
   repeat(segment, late);
-  // Failures while it starts again start it again.
+  // A failure during a restart begins the restart again.
   const double failures = late * std::expm1(rate * length),
                phase = s.restart_seconds + level.tier.restore_seconds;
   segment.detection += failures * std::exp(rate_so_far * phase) * s.detection_seconds;
@@ -70,16 +71,15 @@ void end_segment(GoodputShares& segment, double save, const TierPlan& level, dou
 
 /// Missing nodes in the steady state.
 struct NodeChain {
-  double waiting = 0;           ///< share of time with more nodes missing than the job can go on without
-  double waits_per_second = 0;  ///< how often that begins
-  double speed = 1;             ///< mean of the rest
-  double present = 1;           ///< mean share of the nodes, of the rest
-  double grows_per_second = 0;  ///< returns of a node that make the job faster
+  double waiting = 0;           ///< fraction of time with more nodes missing than the job can run without
+  double waits_per_second = 0;  ///< rate at which such waits begin
+  double speed = 1;             ///< mean speed in the remaining time
+  double present = 1;           ///< mean fraction of nodes present in the remaining time
+  double grows_per_second = 0;  ///< rate of node returns that make the job faster
 };
 
-/// Lost nodes come back independently of each other, so their number is a birth-death chain whatever the
-/// distribution of their absence (the insensitivity of loss systems), with births by the nodes that are
-/// there.
+/// Lost nodes return independently of each other, so their number is a birth-death chain for any distribution
+/// of their absence (the insensitivity of loss systems). Births come from the nodes that are present.
 NodeChain node_chain(const FailureScenario& s) {
   NodeChain chain;
   const double per_node =
@@ -93,7 +93,7 @@ NodeChain node_chain(const FailureScenario& s) {
   const auto births = [&](std::int64_t lost) {
     return per_node * static_cast<double>(s.nodes - std::max<std::int64_t>(0, lost - s.spares));
   };
-  // Weights relative to the largest, so that none overflows.
+  // Relative to the largest weight, to avoid overflow.
   std::vector<double> log_weight{0};
   for (std::int64_t lost = 1; lost <= s.spares + s.nodes; ++lost)
     log_weight.push_back(log_weight.back() +
@@ -110,7 +110,7 @@ NodeChain node_chain(const FailureScenario& s) {
     present += weight * static_cast<double>(s.nodes - missing) / static_cast<double>(s.nodes);
     const double births_here = weight * births(static_cast<std::int64_t>(lost));
     const bool next_is_spared = static_cast<std::int64_t>(lost) < s.spares;
-    // As often up as down: a step to one more missing is matched by a return.
+    // In the steady state each transition to one more missing node is matched by a return.
     if (next_is_spared) continue;
     if (missing == allowed) chain.waits_per_second += births_here;
     else if (speed(missing + 1) < speed(missing)) chain.grows_per_second += births_here;
@@ -123,7 +123,7 @@ NodeChain node_chain(const FailureScenario& s) {
   return chain;
 }
 
-/// Fewer steps would have a copy saved before the one before is written.
+/// The least interval that lets one copy be written before the next save.
 std::int64_t least_steps(const CheckpointTier& tier, double step_seconds) {
   const double steps = std::ceil(tier.write_seconds / step_seconds);
   return static_cast<std::int64_t>(std::clamp(steps, 1.0, static_cast<double>(kMaxScenarioSteps)));
@@ -178,8 +178,8 @@ void check_scenario(const FailureScenario& s) {
             tier.name + ": every_steps must be 0 to 10^9");
     const double between = static_cast<double>(tier.every_steps) * s.step_seconds;
     require(tier.every_steps == 0 || between >= tier.write_seconds,
-            tier.name + ": a copy takes " + std::to_string(tier.write_seconds) +
-                " s to write, and the next is due after " + std::to_string(between) + " s: save every " +
+            tier.name + ": a copy takes " + base::seconds_text(tier.write_seconds) +
+                " to write, and the next is due after " + base::seconds_text(between) + ": save every " +
                 std::to_string(least_steps(tier, s.step_seconds)) + " steps or more");
     for (std::size_t j = 0; j < i; ++j) {
       const std::int64_t nearer = s.tiers[j].every_steps;
@@ -228,7 +228,8 @@ std::vector<TierPlan> plan_tiers(const FailureScenario& s) {
   }
   std::erase_if(plans,
                 [](const TierPlan& p) { return p.failures_per_second == 0 && p.tier.every_steps == 0; });
-  // A cadence that is given binds those of the nearer tiers; what stays free follows the nearer ones.
+  // A given interval constrains the nearer tiers to its divisors. The remaining free tiers take multiples of
+  // the nearer ones.
   std::int64_t bound = 0;
   for (auto plan = plans.rbegin(); plan != plans.rend(); ++plan) {
     std::int64_t& every = plan->tier.every_steps;
@@ -243,7 +244,7 @@ std::vector<TierPlan> plan_tiers(const FailureScenario& s) {
     }
     bound = every;
   }
-  // A safer tier's save serves the nearer ones too: these save as often, or oftener.
+  // A save of a safer tier also serves the nearer ones, so these save at least as often.
   std::vector<std::int64_t> wanted(plans.size(), kMaxScenarioSteps);
   for (std::size_t i = plans.size(); i-- > 0;) {
     if (plans[i].tier.every_steps > 0) continue;
@@ -281,7 +282,7 @@ GoodputEstimate closed_form_goodput(const FailureScenario& s) {
     scale(segment, static_cast<double>(level.tier.every_steps) / static_cast<double>(every));
     every = level.tier.every_steps;
     rate += level.failures_per_second;
-    // A save of a safer tier serves the nearer ones too: it takes their place.
+    // A save of a safer tier replaces the save of the nearer ones.
     end_segment(segment, std::max(0.0, level.tier.save_seconds - save), level, rate, s);
     save = std::max(save, level.tier.save_seconds);
   }

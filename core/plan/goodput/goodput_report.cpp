@@ -29,7 +29,7 @@ double per_day(const FailureScenario& s, const FailureKind& kind) {
   return kind.per_node_second * static_cast<double>(s.nodes) * kSecondsPerDay;
 }
 
-/// Where an interruption's work comes back from.
+/// Name of the tier that an interruption restores from.
 std::string survivor(const std::vector<TierPlan>& plans, FailureScope scope) {
   for (const TierPlan& plan : plans)
     if (plan.tier.survives >= scope) return plan.tier.name;

@@ -16,7 +16,7 @@ constexpr double kWeek = 7 * 24 * 3600;
 constexpr double kMaxWeeks = 10'000;
 constexpr std::int64_t kMaxRuns = 1'000'000;
 
-/// Numbers of one run: the draw is the counter.
+/// Random numbers of one run, by counter.
 class Draws {
  public:
   Draws(std::uint64_t seed, std::int64_t run)
@@ -33,7 +33,7 @@ class Draws {
   std::uint64_t key_, run_, draw_ = 0;
 };
 
-/// A tier's copies: the newest that counts, and one that is being written.
+/// A tier's copies: the newest usable one, and one that is being written.
 struct Copies {
   TierPlan plan;
   double work = 0;  // seconds of useful training in the copy
@@ -56,7 +56,7 @@ class Run {
     for (const auto& named : kNamedGoodputParts) seconds.*named.part /= horizon_;
   }
 
-  GoodputShares seconds;  // by part; of `run`, shares
+  GoodputShares seconds;  // by part; `run` turns them into fractions
   std::int64_t failures = 0, planned = 0;
 
  private:
@@ -72,7 +72,7 @@ class Run {
     while (!away_.empty() && away_.front() <= now_) away_.pop_front();
   }
 
-  /// Wall time goes on by `seconds`, or until a failure: then true. Its kind is left in `struck_`.
+  /// Advances wall time by `seconds_long`. On a failure it stops early, returns true and sets `struck_`.
   bool advance(double seconds_long, GoodputPart part, bool processes_run) {
     double left = std::min(seconds_long, horizon_ - now_);
     while (left > 0) {
@@ -109,7 +109,8 @@ class Run {
       away_.push_back(now_ + s_.replace_seconds);
   }
 
-  /// Back to the newest copy that outlives the scope; the seconds that reading it takes.
+  /// Rolls back to the newest copy that survives a failure of this scope. Returns the seconds needed to read
+  /// it.
   double roll_back(FailureScope scope) {
     double newest = 0, restore = s_.tiers.back().restore_seconds;
     for (auto tier = tiers_.rbegin(); tier != tiers_.rend(); ++tier) {
@@ -120,7 +121,7 @@ class Run {
     seconds.lost += work_ - newest;
     seconds.useful -= work_ - newest;
     work_ = newest;
-    // What is read passes through every nearer tier.
+    // A restored copy passes through every nearer tier.
     for (Copies& tier : tiers_) tier.work = std::min(tier.work, newest);
     for (Copies& tier : tiers_)
       if (tier.plan.tier.survives < scope) tier.work = newest;
@@ -133,15 +134,15 @@ class Run {
     tier.counts_at = kNever;
   }
 
-  /// From a failure until training goes on.
+  /// Runs from a failure until training continues.
   void recover() {
     for (Copies& tier : tiers_) {
       settle(tier);
-      tier.counts_at = kNever;  // what was being written ends with the job
+      tier.counts_at = kNever;  // an unfinished write is lost with the job
     }
     for (;;) {
       FailureScope scope = struck_;
-      // Failures meanwhile are found and mended with the first.
+      // Further failures in this time are detected and repaired together with the first.
       for (double left = s_.detection_seconds; left > 0 && now_ < horizon_;) {
         const double before = now_;
         const bool another = advance(left, &GoodputShares::detection, false);
@@ -178,11 +179,11 @@ class Run {
     return false;
   }
 
-  /// Saves and starts again, without work lost: a planned interruption, or to take nodes in.
+  /// Saves and restarts without lost work: for a planned interruption, or to take nodes back in.
   bool pause(double standstill, GoodputPart saving, GoodputPart down) {
     const CheckpointTier& safest = s_.tiers.back();
     if (advance(safest.save_seconds, saving, true)) return true;
-    for (Copies& tier : tiers_) {  // what was being written is overtaken: the state was handed over in whole
+    for (Copies& tier : tiers_) {  // this save supersedes an unfinished write
       tier.work = work_;
       tier.counts_at = kNever;
     }
@@ -195,7 +196,7 @@ class Run {
       if (pause(0, &GoodputShares::checkpoint, &GoodputShares::restart)) recover();
       return;
     }
-    // The safer tiers' saves are among those of the first.
+    // Saves of safer tiers coincide with saves of the first tier.
     const double every = first_every_seconds();
     const double until = tiers_.empty() ? kNever : (std::floor(work_ / every + kSlack) + 1) * every - work_;
     const double until_node = missing() > 0 ? away_.front() - now_ : kNever;
@@ -237,17 +238,17 @@ class Run {
     if (save(last, save_seconds, &GoodputShares::checkpoint)) recover();
   }
 
-  static constexpr double kSlack = 1e-9;  // of a save: rounding of sums of seconds
+  static constexpr double kSlack = 1e-9;  // fraction of a save interval, for rounding of summed seconds
 
   const FailureScenario& s_;
   double horizon_;
   Draws draws_;
   std::vector<Copies> tiers_;
-  double process_rate_ = 0, node_rate_ = 0;  // of one node
+  double process_rate_ = 0, node_rate_ = 0;  // per node
   double now_ = 0, work_ = 0, speed_ = 1;
-  double patience_ = 0;  // what is left of an exponential of mean 1 until the next failure
+  double patience_ = 0;  // what remains, until the next failure, of an exponential with mean 1
   double next_planned_ = kNever;
-  std::deque<double> away_;  // when each lost node is back, in order
+  std::deque<double> away_;  // return time of each lost node, in order
   FailureScope struck_ = FailureScope::process;
 };
 

@@ -11,17 +11,17 @@ struct SimulationOptions {
 };
 
 struct SimulatedGoodput {
-  GoodputShares shares;                ///< mean of the runs
+  GoodputShares shares;                ///< mean over the runs
   double mean_low = 0, mean_high = 0;  ///< 95% confidence interval of the mean goodput
-  double run_low = 0, run_high = 0;    ///< nine of ten runs are between: what one job may meet
-  double interruptions_per_run = 0;    ///< unexpected
+  double run_low = 0, run_high = 0;    ///< 5th and 95th percentile of the runs: the range for a single job
+  double interruptions_per_run = 0;    ///< unplanned ones
   double planned_per_run = 0;
 };
 
-/// Runs the scenario event by event: failures strike while the job trains, saves and starts again (processes
-/// fail only while they run, nodes always), and interrupt a restart as they interrupt training. Starts with
-/// every node there and a copy in every tier. Random numbers depend on (seed, run, draw) alone. Throws
-/// SpecError as `check_scenario`, and when `options` are out of range.
+/// Runs the scenario event by event. Failures strike during training, saves and restarts (process failures
+/// only while processes run, node failures always), and a restart can be interrupted like training. A run
+/// starts with all nodes present and a copy in every tier. Random numbers depend only on (seed, run, draw).
+/// Throws SpecError like `check_scenario`, and for options out of range.
 SimulatedGoodput simulate_goodput(const FailureScenario& scenario, const SimulationOptions& options);
 
 }  // namespace trainerd::core::plan

@@ -36,7 +36,7 @@ std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const 
   std::array<std::int64_t, kUses.size()> bytes{};
   for (const RankClass& c : classes)
     for (const kernels::MemoryBudget::Region& region : c.plan.memory.regions) {
-      std::int64_t left = region.bytes;  // what no term has is alignment
+      std::int64_t left = region.bytes;  // bytes without a term are alignment
       for (std::size_t t = 0; t < static_cast<std::size_t>(MemoryTerm::count_); ++t) {
         const auto term = static_cast<MemoryTerm>(t);
         const auto found = region.terms.find(kernels::to_string(term));

@@ -30,15 +30,15 @@ Plan plan_of(const job::JobSpec& job, const Topology& topology, const parallel::
   return plan;
 }
 
-/// Of the node whose ranks need most.
+/// Fit of the node whose ranks need most.
 rank::Fit fit_of(const parallel::Layout& layout, const Topology& t, std::span<const rank::RankNeeds> stages,
                  std::int64_t snapshots) {
   const std::int64_t ranks = layout.grid.ranks(), stride = layout.grid.stride(parallel::Axis::pp),
                      pp = layout.grid.size(parallel::Axis::pp);
   rank::Fit worst;
-  std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the node before
+  std::vector<std::int64_t> stages_of_node, before;  // most nodes hold the same stages as the previous one
   std::vector<rank::RankNeeds> node;
-  const bool one_stage = stride % t.devices_per_node == 0;  // on each node: one of its nodes is looked at
+  const bool one_stage = stride % t.devices_per_node == 0;  // look at one node per stage
   for (std::int64_t first = 0; first < ranks; first += one_stage ? stride : t.devices_per_node) {
     stages_of_node.clear();
     for (std::int64_t rank = first; rank < std::min(first + t.devices_per_node, ranks); ++rank)
@@ -72,7 +72,7 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
                        overhead = rank::device_overhead(t, reserve);
     if (own) stage.terms["device_overhead"] = overhead;
-    else stage.terms["snapshots"] = snapshots;  // where devices share the node's memory, snapshots do too
+    else stage.terms["snapshots"] = snapshots;  // they share the node's memory
     const std::int64_t logits = changes.more_logits ? changes.more_logits(stage) : 0;
     if (logits > 0) stage.terms["logits"] += logits;
     stage.bytes = stage.memory.total_bytes() + logits + (own ? overhead : snapshots);
@@ -120,7 +120,7 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
   parallel::Link slowest = parallel::Link::none;
   for (std::int64_t r = 0; r + 1 < shape.stages; ++r) slowest = std::max(slowest, groups.link(r, r + 1));
   pp.link = parallel::to_string(slowest);
-  // A rank within the pipeline receives and sends each chunk's flow, and its gradient.
+  // An inner rank receives and sends each chunk's activations and their gradients.
   pp.calls = 4 * layout.options.virtual_stages * shape.microbatches;
   pp.bytes = static_cast<double>(pp.calls * rank::flow_bytes(plan.job));
   if (plan.timed)

@@ -1,4 +1,4 @@
-// A plan in words and as JSON.
+// Formats a plan as text and as JSON.
 
 #include <fmt/format.h>
 
@@ -35,7 +35,7 @@ std::string layers_text(const StagePlan& stage) {
   return text;
 }
 
-/// Stages that differ in nothing but their layers are one line.
+/// Stages that differ only in their layers share one line.
 std::string memory_text(const Plan& plan) {
   std::string text = fmt::format("\nmemory of a device, of {:.1f} GiB\n", gib(plan.device_bytes));
   for (std::size_t i = 0; i < plan.stages.size();) {
@@ -71,7 +71,7 @@ std::string traffic_text(const Plan& plan) {
   return text;
 }
 
-/// What takes most time beside the operators of the model, and what makes that less.
+/// Names the largest loss of time besides the model's operators, and how to reduce it.
 std::string advice(const Plan& plan) {
   const base::TimeLedger& l = plan.time.mean;
   const parallel::ParallelOptions& p = plan.job.parallel;
@@ -106,7 +106,7 @@ std::string advice(const Plan& plan) {
   return fmt::format("  after the operators most goes to ({:.1f}%) {}\n", 100 * share, worst->text);
 }
 
-/// Of training on so many tokens, steps that are verified included.
+/// Seconds to train on `tokens`, including verified steps.
 double budget_seconds(const Plan& plan, double tokens) {
   return tokens / (plan.tokens_per_second_per_device * devices_of(plan)) *
          (1 + plan.verify_seconds / plan.time.step_seconds);
@@ -188,7 +188,7 @@ std::string near_text(const std::vector<NearLayout>& near) {
 
 namespace {
 
-/// Empty where every sequence is of the global batch.
+/// Empty if there are no padding sequences.
 std::string padding_text(const job::JobSpec& job) {
   const std::int64_t padding = job.padding_sequences();
   if (padding == 0) return "";
@@ -197,7 +197,7 @@ std::string padding_text(const job::JobSpec& job) {
       padding, job.batch.global + padding, job.batch.micro, job.parallel.dp, job.batch.global);
 }
 
-/// What it runs on, and whether it fits.
+/// The job's machines and layout, and whether it fits.
 std::string head_text(const Plan& plan) {
   std::string text = fmt::format("{} on {:.0f} x {} ({}): {}\n", plan.job.name, devices_of(plan),
                                  plan.topology.device.name, plan.topology.name, plan.layout);

@@ -12,13 +12,14 @@ namespace trainerd::core::plan {
 /// "1f1b, 4 stages of 1 chunks, 8 microbatches"
 std::string schedule_title(const parallel::ScheduleShape& shape);
 
-/// One line for people: how long the pipeline takes and how much of that is bubble.
+/// One human-readable line: the pipeline's duration and its bubble.
 std::string schedule_text(const parallel::ScheduleShape& shape, const parallel::Timeline& timeline);
 /// One JSON object on one line: `stages`, `virtual_stages`, `microbatches`, `pipeline_seconds`, `bubble`.
 std::string schedule_json(const std::string& job, const parallel::ScheduleShape& shape,
                           const parallel::Timeline& timeline);
 
-/// A step without rates: what fits, and the schedule where each computation takes one unit of time.
+/// Reports for a topology without rates: whether the job fits, and the schedule with one unit of time per
+/// computation.
 std::string untimed_text(const Plan& plan, const parallel::ScheduleShape& shape,
                          const parallel::Timeline& timeline);
 std::string untimed_json(const Plan& plan, const parallel::ScheduleShape& shape,

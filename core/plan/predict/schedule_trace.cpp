@@ -10,7 +10,7 @@ namespace {
 using parallel::ActionKind;
 using parallel::TimedAction;
 
-constexpr double kShortest = 0.5e-9;  // seconds: sums of costs in another order differ by less
+constexpr double kShortest = 0.5e-9;  // seconds: sums of costs in different orders differ by less
 
 struct Part {
   const char* name;
@@ -46,7 +46,7 @@ class Builder {
     trace_.processes.push_back({rank, "pipeline rank " + std::to_string(rank)});
     trace_.rows.push_back({rank, 0, "compute"});
     double end = 0;
-    std::vector<double> free_at;  // by row of messages
+    std::vector<double> free_at;  // end of the last message, by row
     for (const TimedAction& timed : timeline_.ranks[static_cast<std::size_t>(rank)]) {
       if (is_send(timed.action.kind) && timeline_.transfer > 0) add_message(rank, timed, free_at);
       double at = timed.start;
@@ -75,7 +75,7 @@ class Builder {
                              .seconds = to - from});
   }
 
-  /// On the first row that is free: messages may overtake.
+  /// Uses the first free row: messages may overlap.
   void add_message(std::int64_t rank, const TimedAction& sent, std::vector<double>& free_at) {
     std::size_t row = 0;
     while (row < free_at.size() && free_at[row] > sent.end) ++row;

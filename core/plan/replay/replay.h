@@ -11,67 +11,68 @@
 
 namespace trainerd::core::plan {
 
-/// What the replay of a step needs. Pipeline ranks stand for all ranks that do as they do.
+/// Input of a step's replay. Each pipeline rank stands for all ranks that do the same.
 struct ReplayInput {
   parallel::ScheduleShape schedule;
   std::vector<const rank::RankRecord*> records;  ///< by pipeline rank
-  bool overlap_p2p = true;                       ///< messages are awaited where they are used
-  /// A rank's messages move in the order of issue, each when the one before it is through and its other end
-  /// has come to it, and a send ends with its receive (NCCL). If not, a send is copied and over: the message
-  /// is on its way, whatever else is (between processors).
+  bool overlap_p2p = true;  ///< messages are awaited where they are used; if not, right after they are posted
+  /// True (NCCL): a rank's messages move in the order of issue. Each moves when the one before it is done and
+  /// both ends have reached it, and a send ends with its receive. False (between CPUs): a send is copied and
+  /// done at once, and the message moves independently of the others.
   bool messages_in_order = true;
-  bool own_progress = true;  ///< collectives in the background have a unit of their own; if not, they take
-                             ///< the compute stream's
+  bool own_progress = true;  ///< background collectives run on a unit of their own; if not, they take time of
+                             ///< the compute stream
   std::function<double(const rank::RecordedOp&)> op_seconds;
-  /// Of the host to issue an operator or collective. It runs ahead of the device, from the end of the last
-  /// step on, and the device waits where it has caught up.
+  /// Host seconds to issue an operator or collective. The host runs ahead of the device from the end of the
+  /// previous step on; the device waits when it has caught up.
   double launch_seconds = 0;
-  /// By pipeline rank, whether it puts the lists of operators between collectives on the device as graphs
-  /// (GraphIssue); empty: none does. One takes a launch, and for each operator the host `compared_seconds`.
+  /// By pipeline rank: true if it launches the lists of operators between collectives as graphs (GraphIssue);
+  /// empty: no rank does. A graph costs one launch, plus `compared_seconds` of the host per operator.
   std::vector<bool> graphs = {};
   double compared_seconds = 0;
-  bool messages_stop_host = false;  ///< it waits for the device before and after each message, and so runs
-                                    ///< ahead within an action alone
+  bool messages_stop_host = false;  ///< the host waits for the device before and after each message, so it
+                                    ///< runs ahead only within an action
   std::function<TransferCost(std::int64_t pipeline_rank, const rank::RecordedCollective&,
                              const rank::RankRecord&)>
       collective_cost;
-  /// Of one message from a pipeline rank to another.
+  /// Cost of one message between two pipeline ranks.
   std::function<TransferCost(int from, int to)> message_cost;
 };
 
-/// A stretch of the replayed step on one rank.
+/// A time interval of the replayed step on one rank.
 struct ReplaySlice {
   enum class Kind : std::uint8_t { work, stall, message, collective } kind = Kind::work;
   int rank = 0;
-  const char* name = "";  ///< of work and stalls the part of the ledger; of collectives the group
-  const parallel::Action* action = nullptr;  ///< that it is part of; a message's own
-  double start = 0, seconds = 0;             ///< the earliest is the beginning of the step
+  const char* name = "";  ///< for work and stalls: the ledger part; for collectives: the group
+  const parallel::Action* action = nullptr;  ///< enclosing action; for a message its own action
+  double start = 0, seconds = 0;             ///< the earliest slice starts the step
 };
 
 /// Options of a replay.
 struct ReplayOptions {
-  /// What a rank's work in an action (null: before and after all actions) takes, as a multiple of the plan;
-  /// none: 1. Asked more than once of an action.
+  /// Time of a rank's work in an action (null: before and after all actions), as a multiple of the plan's.
+  /// Empty: 1. It may be called more than once per action.
   std::function<double(int rank, const parallel::Action* action)> slowdown = {};
   std::function<void(const ReplaySlice&)> observe = {};
 };
 
 struct Replay {
   double step_seconds = 0;
-  base::TimeLedger mean;                ///< over the pipeline ranks; sums to the step's time
+  base::TimeLedger mean;                ///< mean over the pipeline ranks; sums to the step's time
   std::vector<base::TimeLedger> ranks;  ///< by pipeline rank
-  double bubble = 0;  ///< part of the pipeline's time, from the first action to the last, in which ranks
-                      ///< neither compute nor await their own groups
+  double bubble = 0;  ///< fraction of the pipeline's time, from the first to the last action, in which ranks
+                      ///< neither compute nor wait for their own groups
 };
 
-/// Runs the action lists of all pipeline ranks over their records: a compute stream for each rank, and for
-/// each of its groups a stream of collectives in the order of issue; those that are not in the background
-/// stop the compute stream. Messages that go out as a group are awaited as one, as the executor does; ranks
-/// also meet in the groups that span the pipeline. What is under way at once on a port of a rank shares it,
-/// see LinkSharing. The step is the second of two, so that what one leaves under way runs into the next.
+/// Runs the action lists of all pipeline ranks over their records. Each rank has a compute stream, and one
+/// stream per group with its collectives in the order of issue. Collectives that are not in the background
+/// stop the compute stream. Messages posted as a group are awaited together, like in the executor. Ranks also
+/// synchronise in groups that span the pipeline. Simultaneous transfers on a rank's port share it, see
+/// LinkSharing. The result is the second of two steps, so that work left over from one step runs into the
+/// next.
 Replay replay(const ReplayInput& input);
 
-/// The same again and again, over schedules and records that are looked at once.
+/// Replays the same schedules and records repeatedly; they are analysed once.
 class Replays {
  public:
   explicit Replays(ReplayInput input);

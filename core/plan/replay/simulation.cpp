@@ -108,7 +108,7 @@ bool ReplaySimulation::pass(Rank& rank, const TimedSegment& segment) {
 }
 
 void ReplaySimulation::start_step(Rank& rank) {
-  rank.began = rank.host = rank.now;  // the host has read the last step's report
+  rank.began = rank.host = rank.now;  // the host has read the previous step's report
   rank.pass_busy = 0;
   enter(rank, nullptr);
   rank.ledger = {};
@@ -202,7 +202,7 @@ void ReplaySimulation::go() {
     wakeups_.pop();
     for (bool alone = true; alone;) {
       while (rank.now <= clock_ && advance(rank)) {}
-      // It goes on at once where nothing comes before.
+      // The rank continues at once if no other event is earlier.
       alone = rank.now > clock_ && rank.now < links_.next() &&
               (wakeups_.empty() || rank.now < wakeups_.top().first);
       if (alone) clock_ = rank.now;

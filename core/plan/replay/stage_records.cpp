@@ -18,8 +18,8 @@ namespace {
 
 using parallel::OpKind;
 
-/// Pipeline ranks with the same key record the same step: their chunks declare the same parameters and
-/// recompute the same layers, whose windows are alike, and use the same pools and classes of slots.
+/// Pipeline ranks with the same key record the same step: their chunks declare the same parameters, recompute
+/// the same layers with the same windows, and use the same pools and classes of slots.
 std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
                      std::int64_t pipeline_rank, const train::SlotCounts& slots) {
   std::string key;
@@ -74,7 +74,7 @@ StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
     for (const std::size_t rank : ranks) alike.push_back(slots[rank]);
     const auto record = record_of(ranks.front(), least, alike);
     if (target.memory_bytes > 0 && rank::attention_is_limited(*record)) {
-      // What each has left for attention's workspace differs with its slots.
+      // Memory left for attention's workspace differs between ranks with their slots.
       std::map<std::int64_t, std::vector<std::size_t>> by_limit;
       for (std::size_t i = 0; i < ranks.size(); ++i) {
         const std::int64_t overhead =
@@ -114,8 +114,7 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   ReplayInput input;
   input.schedule = parallel::schedule_shape(job.parallel, job.microbatches());
   input.overlap_p2p = job.parallel.overlap_p2p;
-  // A processor's progress threads run on the cores that compute, and communicators through memory copy what
-  // they send.
+  // A CPU's progress threads run on the cores that compute. Shared-memory communicators copy what they send.
   input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
   input.messages_in_order = input.own_progress && !job::uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());

@@ -12,7 +12,7 @@ namespace {
 
 using Part = base::LedgerPart;
 
-/// Of a rank or a transfer, by port.
+/// Ports that a rank or a transfer uses.
 struct Ports {
   std::array<bool, kPorts> used{};
   void add(const TransferCost& cost) {
@@ -87,7 +87,7 @@ class Compiler {
       run.host += host;
       run.seconds += seconds;
     };
-    std::vector<double> list;  // of operators that come together
+    std::vector<double> list;  // seconds of consecutive operators
     const auto put_list = [&] {
       if (static_cast<std::int64_t>(list.size()) < kernels::kMinGraphCalls)
         for (const double seconds : list) pass(seconds, work, launch_seconds_);
@@ -138,7 +138,7 @@ class Compiler {
   std::vector<double> op_seconds_;
   std::vector<TransferCost> costs_;
   std::vector<bool> at_once_;  // by group: every collective is awaited by the next event
-  Ports messages_, others_;    // of messages; of those and all else that runs beside the compute stream
+  Ports messages_, others_;    // of messages; of all traffic beside compute
 };
 
 }  // namespace

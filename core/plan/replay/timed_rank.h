@@ -8,23 +8,23 @@
 
 namespace trainerd::core::plan {
 
-/// Ranks that a pipeline rank exchanges messages with: the last one with the first too where ranks hold
-/// several chunks.
+/// Peers of a pipeline rank's messages. With several chunks per rank the last and the first rank are
+/// neighbours too.
 std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank);
 
-/// An event with its seconds. Runs of operators, and collectives that the rank stops for on links that it has
-/// to itself, are one of kind `pass`; on links that others use too each is a `transfer`.
+/// An event with its seconds. A run of operators, and of collectives that stop the rank on links without
+/// other traffic, is one `pass`. A collective that stops the rank on shared links is a `transfer`.
 struct TimedEvent {
   enum class Kind : std::uint8_t { pass, transfer, issue, wait } kind = Kind::pass;
   int group = 0;
   std::int64_t behind = 0;
-  double seconds = 0;                                 ///< of a `pass`
-  base::LedgerPart part = base::LedgerPart::compute;  ///< of a `pass` or `transfer`
-  /// The host's own seconds, and of a `pass` from its start to the device's end when the device was waiting
-  /// for it.
+  double seconds = 0;                                 ///< for a `pass`
+  base::LedgerPart part = base::LedgerPart::compute;  ///< for a `pass` or `transfer`
+  /// Host seconds, and for a `pass` the time from its start to the device's end if the device was waiting for
+  /// the host.
   double host = 0, behind_host = 0;
-  int collective = -1;  ///< of a `transfer` or `issue`; none: over already
-  bool met = false;     ///< of a `transfer`: messages of other ranks may come upon it
+  int collective = -1;  ///< for a `transfer` or `issue`; negative: complete already
+  bool met = false;     ///< for a `transfer`: messages of other ranks may share its ports
 };
 using TimedSegment = std::vector<TimedEvent>;
 
@@ -32,7 +32,7 @@ using TimedSegment = std::vector<TimedEvent>;
 struct TimedRank {
   TimedSegment before, after;
   std::map<rank::ActionKey, TimedSegment> actions;
-  std::vector<TransferCost> costs;  ///< of the record's collectives
+  std::vector<TransferCost> costs;  ///< by index of the record's collectives
 };
 TimedRank timed_rank(const ReplayInput& input, int pipeline_rank);
 

@@ -80,7 +80,7 @@ bool ReplaySimulation::carry(Rank& rank, const TimedEvent& e) {
     const TransferCost& cost = rank.timed->costs[static_cast<std::size_t>(e.collective)];
     const double start = std::max(rank.now, rank.host + e.host);
     rank.host += e.host;
-    // It has its links to itself, and the rank, which stands still, starts nothing else on them.
+    // No other transfer uses these links, and the stopped rank starts none.
     if (rank.under_way == 0 && !e.met) {
       spend(rank, start + cost.seconds() - rank.now, e.part);
       return true;

@@ -60,7 +60,7 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
     for (const rank::ParamCollective& call :
          rank::param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
       const bool outer = call.group == Group::dp_outer;
-      // Replicas gather sums of gradients alone: part of the reduction.
+      // Replicas gather only reduced gradients, which is part of the reduction.
       const bool gather = call.kind == parallel::OpKind::all_gather && !(outer && parts_.levels(c).replicas);
       double& sum =
           gather ? (outer ? s.gather_outer : s.gather_inner) : (outer ? s.reduce_outer : s.reduce_inner);

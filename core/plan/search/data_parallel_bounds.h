@@ -19,24 +19,24 @@ struct DataParallelUnits {
   }
 };
 
-/// Seconds of a rank's data-parallel collectives, by level: `inner` is the only one where there is one.
+/// Seconds of a rank's data-parallel collectives, by level. With a single level all of it is `inner`.
 struct DataParallelSeconds {
-  double reduce_inner = 0, reduce_outer = 0;  ///< of gradients, with one microbatch per step
+  double reduce_inner = 0, reduce_outer = 0;  ///< gradient reduction with one microbatch per step
   double reduce_inner_again = 0,
-         reduce_outer_again = 0;              ///< what each further microbatch adds
-  double gather_inner = 0, gather_outer = 0;  ///< once: of parameters, with ZeRO 0 of gradients
+         reduce_outer_again = 0;              ///< additional time per further microbatch
+  double gather_inner = 0, gather_outer = 0;  ///< once per step: parameters, or gradients with ZeRO 0
   double gather_inner_walks = 0,
-         gather_outer_walks = 0;  ///< per microbatch, with ZeRO 3: layers twice, tables once
+         gather_outer_walks = 0;  ///< per microbatch with ZeRO 3: layers twice, tables once
 };
 
-/// What data parallelism takes at least, from the trainer's own parameters in the meta world
-/// (param_record.h): of chunks of one to three layers, as what each layer adds is the same. Seconds leave out
-/// norms and biases.
+/// Lower bounds on the cost of data parallelism, from the trainer's own parameters in the meta world
+/// (param_record.h). They come from chunks of one to three layers, because each further layer adds the same.
+/// Seconds leave out norms and biases.
 class DataParallelBounds {
  public:
   explicit DataParallelBounds(LayoutParts& parts) : parts_(parts) {}
 
-  /// Parameters, gradients and the optimizer's state.
+  /// Bytes of parameters, gradients and optimizer state.
   double state_bytes(const LayoutChoice& c, const DataParallelUnits& units);
   DataParallelSeconds seconds(const LayoutChoice& c, const DataParallelUnits& units,
                               const GroupPlaces::ByGroup& places);
@@ -54,7 +54,7 @@ class DataParallelBounds {
   }
   /// layers, embedding, head
   using Unit = std::tuple<std::int64_t, bool, bool>;
-  /// The inner and the outer group's members of a domain and links.
+  /// Members per domain and link, for the inner and the outer group.
   using Places = std::tuple<std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 
   double record_bytes(const LayoutChoice& c, const Unit& unit);
@@ -62,7 +62,7 @@ class DataParallelBounds {
                                      const GroupPlaces::ByGroup& places);
 
   LayoutParts& parts_;
-  SharedMemo<std::tuple<Ranks, Unit, bool>, double> bytes_;  // whether there are several microbatches
+  SharedMemo<std::tuple<Ranks, Unit, bool>, double> bytes_;  // the bool: several microbatches
   SharedMemo<std::tuple<Ranks, Unit, Places>, DataParallelSeconds> seconds_;
 };
 

@@ -31,7 +31,7 @@ constexpr std::array kSums = {&ChunkCosts::forward,        &ChunkCosts::backward
                               &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
                               &ChunkCosts::update,         &ChunkCosts::norm};
 
-/// a + k b, but for the scratch: that is a maximum.
+/// a + k b, except the scratch, which is a maximum.
 ChunkCosts plus(ChunkCosts a, double k, const ChunkCosts& b) {
   for (const auto field : kSums) a.*field += k * (b.*field);
   for (std::size_t i = 0; i < train::kSlotClasses; ++i) a.slot_bytes[i] += k * b.slot_bytes[i];
@@ -48,7 +48,7 @@ ChunkCosts least(ChunkCosts a, const ChunkCosts& b) {
 
 /// Seconds of a stage's data-parallel collectives.
 struct StageSeconds {
-  DataParallelSeconds all, first;  ///< of all its chunks, and of the first
+  DataParallelSeconds all, first;  ///< for all its chunks, and for the first
 };
 
 }  // namespace
@@ -56,21 +56,21 @@ struct StageSeconds {
 /// One pipeline rank.
 struct LayoutBounds::Stage {
   double fill = 0, work = 0,
-         drain = 0;  ///< seconds: before its first computation, all of its own, after its last
-  double tail = 0;   ///< of its own work, what may follow the start of a reduction of gradients
-  double late = 0;   ///< of its own work, what does not hold up the drain
+         drain = 0;  ///< seconds before its first computation, of its own computations, after its last one
+  double tail = 0;   ///< part of its work that may follow the start of a gradient reduction
+  double late = 0;   ///< part of its work that does not delay the drain
   double first_forward = 0;
-  double first_backward = 0;  ///< seconds before its first one: forwards of all chunks, backwards above it
+  double first_backward = 0;  ///< forwards of all chunks, backwards above it
   double update = 0, norm = 0;
-  double bytes = 0;                      ///< but for parameters, gradients and the optimizer's state
-  DataParallelUnits units, first_units;  ///< of all its chunks, and of the first
-  std::size_t like = 0;                  ///< the first stage with the same units
+  double bytes = 0;                      ///< memory without parameters, gradients and optimizer state
+  DataParallelUnits units, first_units;  ///< for all its chunks, and for the first
+  std::size_t like = 0;                  ///< index of the first stage with the same units
 };
 
 struct LayoutBounds::Chain {
   std::vector<Stage> stages;
-  double trip =
-      0;  ///< seconds of a microbatch through all chunks and back, and of the others on the last chunk
+  double trip = 0;  ///< seconds of a microbatch through all chunks and back, plus the other microbatches on
+                    ///< the last chunk
 };
 
 LayoutBounds::LayoutBounds(LayoutParts& parts)
@@ -82,7 +82,7 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
     orthogonal_seconds_ = orthogonal_seconds(parts.job().model, parts.topology());
 }
 
-/// Runs a small job: of a pipeline of three stages the one with these ends and layers, or a stage alone.
+/// Runs the small job of probe_job for these ends and layers.
 ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
@@ -90,14 +90,15 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   small.dp = 1, small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind, 1};
-  // A unit in one bucket, for the fewest operators: smaller ones read as much for the norm, in more.
+  // One bucket per unit gives the fewest operators. Smaller buckets read as much for the norm, in more
+  // operators.
   small.bucket_bytes = std::int64_t{1} << 50;
   constexpr std::int64_t kMicrobatches = 3;  // a first, a middle and a last one
   const auto& [job, layout, stage, rank] = probe_job(
       parts_.job(), small,
       {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
   const train::SlotCounts slots = train::count_slots(job, layout, stage);
-  // With as little memory for attention as there may be, and in `seconds_of` as if there were enough.
+  // Records with the least memory for attention. `seconds_of` assumes that there is enough.
   kernels::Target least = t.device;
   least.memory_bytes = 0;
   const rank::RankRecord record = rank::record_rank(job, layout, rank, least, slots);
@@ -123,7 +124,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
     }
     return seconds;
   };
-  std::map<ActionKind, double> fastest;  // the first microbatch assigns gradients, others add to them
+  std::map<ActionKind, double> fastest;  // the first microbatch assigns gradients, the others accumulate
   for (const auto& [key, segment] : record.actions) {
     const double seconds = seconds_of(segment, std::nullopt);
     const auto [at, fresh] = fastest.try_emplace(key.kind, seconds);
@@ -134,7 +135,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   costs.backward_input = fastest[ActionKind::backward_input];
   costs.backward_weight = fastest[ActionKind::backward_weight];
   costs.update = seconds_of(record.after, kernels::Operator::adamw_update);
-  // By a measured curve several small operators may be faster than a large one, where caches hold them.
+  // With measured curves several small operators may be faster than a large one, because of caches.
   if (!t.measured.known()) costs.norm = seconds_of(record.after, kernels::Operator::block_square_sums);
   return costs;
 }
@@ -179,7 +180,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const bool apart = makes_weights_apart(c);
   const double last_group =
       parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
-  // Stages whose tensor-parallel groups lie unlike each other are taken for the best that there is.
+  // If the stages' tensor-parallel groups are placed differently, the bound uses the best placement.
   GroupPlace tp = places.at(0, parallel::Group::tp);
   for (std::int64_t r = 1; r < c.pp; ++r) {
     const GroupPlace& other = places.at(r, parallel::Group::tp);
@@ -187,8 +188,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   }
   Chain chain;
   double filled = 0, drained = 0, forward_trip = 0;
-  std::vector<double> top_backwards;  // by rank: of a microbatch, on its last chunk
-  // Chunks follow each other over all ranks; the last rank sends to the first.
+  std::vector<double> top_backwards;  // by rank: seconds per microbatch on its last chunk
+  // Consecutive chunks are on consecutive ranks; the last rank sends to the first.
   for (std::int64_t chunk = 1; timed_ && c.pp > 1 && chunk < c.pp * c.virtual_stages; ++chunk) {
     const std::int64_t from = (chunk - 1) % c.pp, to = chunk % c.pp;
     const double forward = message_seconds(rank::flow_bytes(job), places.link(from, to), t);
@@ -204,7 +205,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     s.fill = filled, s.drain = drained;
     double scratch = 0, top_backward = 0, all_backward = 0, top_turned = 0;
     const train::SlotCounts& counts = slots[static_cast<std::size_t>(r)];
-    std::vector<std::array<double, train::kSlotClasses>> largest(counts.of_pool.size());  // slot of a pool
+    std::vector<std::array<double, train::kSlotClasses>> largest(counts.of_pool.size());  // by pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
       const ChunkCosts k = costs_of(c, tp, span);
@@ -231,14 +232,14 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       s.first_forward = k.forward;
       filled += k.forward;
       drained += turned;
-      // ZB-H1: rank r makes its weights' gradients r microbatches late.
+      // ZB-H1: rank r computes its weight gradients r microbatches late.
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
     for (std::size_t pool = 0; pool < largest.size(); ++pool)
       for (std::size_t i = 0; i < train::kSlotClasses; ++i)
         s.bytes += largest[pool][i] * counts.of_pool[pool][i];
-    // The last turns of the backwards: the last microbatch of the top chunk, then the last group of
-    // microbatches of each chunk below it.
+    // The last backwards: the last microbatch of the top chunk, then the last group of microbatches of each
+    // lower chunk.
     s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(rank::device_overhead(t));
     top_backwards.push_back(top_turned);
@@ -264,7 +265,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const double m = static_cast<double>(parts_.microbatches(c));
   const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
   LayoutBound bound;
-  // Ranks that share their node's memory make up for each other.
+  // Ranks that share their node's memory can compensate each other, so the smallest one bounds.
   const bool own = parts_.topology().device_memory_bytes > 0;
   std::vector<double> state_bytes(chain.stages.size());
   for (std::size_t r = 0; r < chain.stages.size(); ++r) {
@@ -273,13 +274,13 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
     const auto bytes = static_cast<std::int64_t>(s.bytes + state_bytes[r]);
     bound.bytes = own || r == 0 ? std::max(bound.bytes, bytes) : std::min(bound.bytes, bytes);
   }
-  // What is too large is not compared by time.
+  // Layouts that are too large are not compared by time.
   if (!timed_ || bound.bytes > device_bytes_) return bound;
   std::vector<StageSeconds> seconds(chain.stages.size());
   double end = chain.trip, stream = 0, least_after = -1;
   for (std::int64_t r = 0; r < c.pp; ++r) {
     const Stage& s = chain.stages[static_cast<std::size_t>(r)];
-    const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // the update
+    const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // for the update
     double work = s.work, stops = 0,
            after = s.update / sharing + s.norm / static_cast<double>(parts) +
                    static_cast<double>(s.units.layers) * orthogonal_seconds_ /
@@ -294,7 +295,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
       const auto& [all, first] = own_seconds;
       const double reduced = std::max(all.reduce_inner, all.reduce_outer);
       DataParallelSeconds streams;
-      // What is not in the background stops the rank.
+      // A reduction that is not in the background stops the rank.
       if (job.parallel.overlap_grad_reduce) {
         end = std::max(end, s.fill + work - s.tail + reduced);
         streams.reduce_inner = all.reduce_inner + (m - 1) * all.reduce_inner_again;

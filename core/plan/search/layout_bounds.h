@@ -12,46 +12,46 @@
 
 namespace trainerd::core::plan {
 
-/// What a layout takes at least.
+/// Lower bounds on a layout's step time and memory.
 struct LayoutBound {
   double seconds = 0;
   std::int64_t bytes = 0;
 };
 
-/// What a chunk of layers costs, embedding or head included.
+/// Costs of a chunk of layers, including its embedding or head.
 struct ChunkCosts {
   double forward = 0, backward = 0, backward_input = 0,
-         backward_weight = 0;   ///< seconds of a microbatch, tensor-parallel sums included
-  double update = 0, norm = 0;  ///< seconds for all elements
+         backward_weight = 0;   ///< seconds per microbatch, including tensor-parallel all-reduces
+  double update = 0, norm = 0;  ///< seconds per step for all of the chunk's elements
   std::array<double, train::kSlotClasses> slot_bytes{};
   double scratch_bytes = 0;
 };
 
-/// Bounds from below on `Plan`'s step time and peak. They are from records of chunks of one to three layers:
-/// what a chunk computes, keeps and sends to its tensor-parallel peers grows by the same with each layer, and
-/// depends on none of dp, zero, buckets and schedule but on whether the schedule makes weights' gradients
-/// apart. Seconds are the longest of the paths
-///   - all chunks' forwards, every microbatch on the last one, all chunks' backwards,
-///   - first stages' forwards, all that a rank computes, first stages' backwards (a pipeline fills and drains
-///   through them),
-///   - the same up to the last microbatch's backwards, then the reduction of this rank's gradients,
-///   - all chunks' forwards and the backwards of the stages after a rank, then all reductions of that rank:
-///   one, or with ZeRO 2 and 3 one per microbatch,
-///   - the gather of a first chunk's parameters, then what the rank computes,
-///   - a data-parallel stream's own collectives,
-/// with the update and the norm's collectives over all ranks. Of Muon's update its products alone are
-/// counted. A layout whose memory is bounded above the device's has no bound on its seconds: 0.
+/// Lower bounds on a `Plan`'s step time and peak memory. They come from records of chunks of one to three
+/// layers, because a chunk's computation, memory and tensor-parallel traffic grow by the same amount with
+/// each layer. These do not depend on dp, zero and buckets, and on the schedule only by whether it computes
+/// weight gradients separately. The bound on seconds is the longest of these paths:
+/// - all chunks' forwards, every microbatch on the last chunk, all chunks' backwards
+/// - forwards of the first stages, all computations of a rank, backwards of the first stages (a pipeline
+///   fills and drains through them)
+/// - the same up to the last microbatch's backwards, then the reduction of this rank's gradients
+/// - all chunks' forwards and the backwards of the stages after a rank, then all its reductions: one, or with
+///   ZeRO 2 and 3 one per microbatch
+/// - the gather of a first chunk's parameters, then the rank's computations
+/// - a data-parallel stream's own collectives
+/// All but the last also include the smallest time of update and gradient norm over the ranks. Of Muon's
+/// update only the products count. A layout whose memory bound exceeds the device has no time bound: 0.
 class LayoutBounds {
  public:
   explicit LayoutBounds(LayoutParts& parts);
-  /// Fast for layouts that follow each other as in `all_layouts`.
+  /// Fast for layouts in the order of `all_layouts`.
   std::vector<LayoutBound> of(std::span<const LayoutChoice> choices);
 
  private:
   struct Stage;
   struct Chain;
-  /// tp, sequence parallel, micro, kind, gradients apart, ends (1: embedding, 2: head), layers, where the tp
-  /// group is
+  /// tp, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2: head),
+  /// layers, place of the tp group
   using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int, std::int64_t,
                               std::int64_t, parallel::Link>;
 
@@ -66,8 +66,8 @@ class LayoutBounds {
   LayoutParts& parts_;
   DataParallelBounds data_parallel_;
   const bool timed_;
-  const std::int64_t device_bytes_;  ///< that a layout must fit
-  double orthogonal_seconds_ = 0;    ///< of a layer's matrices, with Muon
+  const std::int64_t device_bytes_;  ///< memory that a layout must fit
+  double orthogonal_seconds_ = 0;    ///< Newton-Schulz seconds of a layer's matrices, with Muon
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 

@@ -5,7 +5,7 @@
 
 namespace trainerd::core::plan {
 
-/// A layout of the same grid.
+/// A layout with the same grid.
 const parallel::Layout& LayoutParts::like(const LayoutChoice& c) {
   return layouts_.get(grid_of(c), [&] {
     return parallel::resolve_layout(with_choice(job_, c).parallel, topology_, rank::model_costs(job_.model),
@@ -35,7 +35,7 @@ const std::vector<parallel::ChunkSpan>& LayoutParts::chunks(const LayoutChoice& 
 
 const std::vector<train::SlotCounts>& LayoutParts::slots(const LayoutChoice& c) {
   const Shape shape{c.schedule, c.pp, c.virtual_stages, microbatches(c)};
-  // Pools of slots depend on which layers are made again.
+  // Pools of slots depend on which layers are recomputed.
   const std::int64_t every = c.recompute.kind == job::RecomputeKind::full ? c.recompute.every : 0;
   const train::Pools& pools =
       pools_.get({shape, every}, [&] { return train::all_pools(with_choice(job_, c), layout(c)); });

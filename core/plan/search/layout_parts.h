@@ -14,7 +14,7 @@
 
 namespace trainerd::core::plan {
 
-/// Values by key, each made once by whichever thread asks first.
+/// Values by key. Each is computed once, by the first thread that asks for it.
 template <class Key, class Value>
 class SharedMemo {
  public:
@@ -35,10 +35,10 @@ class SharedMemo {
     std::unique_ptr<const Value> value;
   };
   std::mutex mutex_;
-  std::map<Key, Entry> entries_;  // entries stay where they are
+  std::map<Key, Entry> entries_;  // a map's entries do not move
 };
 
-/// What layouts of one job have in common. Safe to use from several threads.
+/// Data that layouts of one job share. Thread-safe.
 class LayoutParts {
  public:
   LayoutParts(const job::JobSpec& job, const parallel::Topology& topology) : job_(job), topology_(topology) {}
@@ -49,7 +49,7 @@ class LayoutParts {
     const std::int64_t sequences = c.micro * c.dp;
     return (job_.batch.global + sequences - 1) / sequences;
   }
-  /// As parallel::resolve_layout makes it.
+  /// The same layout as from parallel::resolve_layout.
   parallel::Layout layout(const LayoutChoice& choice);
   const parallel::DataParallelLevels& levels(const LayoutChoice& choice) { return like(choice).dp_levels; }
   const GroupPlaces& places(const LayoutChoice& choice);
@@ -59,7 +59,7 @@ class LayoutParts {
  private:
   using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t>;  // tp, pp, hybrid group
   using Shape =
-      std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;  // with microbatches
+      std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;  // last: microbatches
   static Grid grid_of(const LayoutChoice& c) {
     return {c.tp, c.pp, c.zero > 0 && c.zero_group < c.dp ? c.zero_group : 0};
   }
@@ -70,9 +70,9 @@ class LayoutParts {
   const parallel::Topology& topology_;
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
-  // By stages, all chunks.
+  // By number of stages and number of chunks.
   SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>> chunks_;
-  SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by which layers are recomputed
+  SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by recomputed layers
   SharedMemo<std::pair<Shape, train::Pools>, std::vector<train::SlotCounts>> slots_;
 };
 

@@ -33,7 +33,7 @@ std::vector<T> or_given(const std::vector<T>& given, std::vector<T> otherwise) {
   return given.empty() ? std::move(otherwise) : given;
 }
 
-/// With the job's own value, each once.
+/// Adds the job's own value, without duplicates.
 template <class T>
 std::vector<T> with_own(std::vector<T> values, const T& own) {
   if (std::find(values.begin(), values.end(), own) == values.end()) values.push_back(own);
@@ -49,7 +49,7 @@ class Enumerator {
         own_(choice_of(job)),
         padded_(job.padding_sequences() > 0) {}
 
-  /// Layouts with padding where the job's own has some, or no other exists.
+  /// Includes layouts with padding if the job's own has some, or if no other layout exists.
   std::vector<LayoutChoice> all() {
     find();
     if (found_.empty() && !std::exchange(padded_, true)) find();
@@ -80,11 +80,11 @@ class Enumerator {
   }
 
   void micros() {
-    const std::int64_t sequences = (job_.batch.global + at_.dp - 1) / at_.dp;  // of the rank with most
+    const std::int64_t sequences = (job_.batch.global + at_.dp - 1) / at_.dp;  // for the rank with most
     std::vector<std::int64_t> micros;
     for (std::int64_t m = 1; m <= sequences; m *= 2) micros.push_back(m);
     for (const std::int64_t micro : or_given(space_.micro, with_own(micros, own_.micro))) {
-      // Each rank has a sequence of the global batch, and each microbatch.
+      // Each rank and each microbatch has a sequence of the global batch.
       if (padded_ ? micro * (at_.dp - 1) >= job_.batch.global || micro > job_.batch.global
                   : sequences % micro != 0)
         continue;
@@ -108,14 +108,15 @@ class Enumerator {
     return or_given(space_.recompute, with_own(kinds, own_.recompute));
   }
 
-  /// A number of chunks that leaves no chunk with fewer layers is the same but for more messages.
+  /// A larger number of chunks is useful only if the largest chunk gets smaller; otherwise it only adds
+  /// messages.
   std::vector<std::int64_t> virtual_stages() const {
     std::vector<std::int64_t> counts{1};
     for (std::int64_t layers = job_.model.layers; layers >= 1; --layers) {
       const std::int64_t v = (job_.model.layers + at_.pp * layers - 1) / (at_.pp * layers);
       if (v > counts.back()) counts.push_back(v);
     }
-    const std::int64_t most = (job_.model.layers + 2) / at_.pp;  // embedding and head alone
+    const std::int64_t most = (job_.model.layers + 2) / at_.pp;  // embedding and head in chunks of their own
     if (most > counts.back()) counts.push_back(most);
     return with_own(counts, own_.virtual_stages);
   }
@@ -124,8 +125,8 @@ class Enumerator {
     using enum ScheduleKind;
     for (const ScheduleKind kind : or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, interleaved})) {
       at_.schedule = kind;
-      // One stage has one order of computations, unless weights' gradients are made apart, which gains
-      // nothing there.
+      // With one stage all schedules are equal, except that zb_h1 splits the backward, which gains nothing
+      // there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
       if (microbatches > spec::kMaxComputations / at_.pp) continue;
       if (kind != interleaved) {
@@ -138,8 +139,8 @@ class Enumerator {
         if ((v == 1 && space_.schedule.empty()) || microbatches > spec::kMaxComputations / (at_.pp * v) ||
             (v > 1 && at_.pp == 1) || !parallel::split_problem(job_.model.layers, at_.pp * v).empty())
           continue;
-        // Uneven groups of microbatches only hold more, for a bubble that the nearest multiple of the stages
-        // has too.
+        // Uneven groups of microbatches only take more memory. The nearest multiple of the stages has the
+        // same bubble.
         const bool own = own_.schedule == interleaved && own_.pp == at_.pp && own_.virtual_stages == v;
         if (microbatches % at_.pp != 0 && !own && space_.schedule.empty()) continue;
         if (!parallel::schedule_problem({kind, static_cast<int>(at_.pp), static_cast<int>(v),
@@ -163,7 +164,7 @@ class Enumerator {
 
   void states() {
     for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
-      // A rank alone shards nothing: one value stands for all.
+      // A single rank shards nothing, so one value is enough.
       if (at_.dp == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
       at_.zero = zero;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
@@ -181,7 +182,7 @@ class Enumerator {
   const parallel::Topology& topology_;
   const LayoutSpace& space_;
   const LayoutChoice own_;
-  bool padded_;  ///< layouts with padding are taken too
+  bool padded_;  ///< include layouts with padding
   LayoutChoice at_;
   std::vector<LayoutChoice> found_;
 };
@@ -242,7 +243,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
     keys.push_back(std::string("parallel.schedule: ") + parallel::to_string(to.schedule));
   if (from.virtual_stages != to.virtual_stages) {
     const std::string chunks = "parallel.virtual_stages: " + std::to_string(to.virtual_stages);
-    // They go with the schedule.
+    // Listed with the schedule.
     if (from.schedule != to.schedule) keys.back() += ", " + chunks;
     else keys.push_back(chunks);
   }

@@ -33,7 +33,7 @@ double orthogonal_seconds(const job::ModelOptions& model, const parallel::Topolo
       matrices.emplace_back(train::newton_schulz_flops(whole.rows, whole.columns), seconds);
     }
   }
-  // A round lasts as long as its matrix of most FLOPs: none of the others may count for more.
+  // A round lasts as long as its matrix with most FLOPs, so no smaller matrix may count for more.
   std::sort(matrices.rbegin(), matrices.rend());
   double sum = 0, least = matrices.empty() ? 0 : matrices.front().second;
   for (const auto& [flops, taken] : matrices) sum += least = std::min(least, taken);

@@ -5,8 +5,8 @@
 
 namespace trainerd::core::plan {
 
-/// Seconds in which one rank orthogonalises the matrices of a layer at least. Ranks that share out the
-/// matrices of several layers take this divided by their number, or longer.
+/// Lower bound on the seconds in which one rank orthogonalises a layer's matrices. Ranks that share the
+/// matrices of several layers need at least this divided by their number.
 double orthogonal_seconds(const job::ModelOptions& model, const parallel::Topology& topology);
 
 }  // namespace trainerd::core::plan

@@ -15,7 +15,7 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.job.batch.global = microbatches * choice.micro * choice.dp;
   probe.layout.options = probe.job.parallel;
   if (choice.bucket_bytes == 0) probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.dp);
-  // Three stages stand for any number of them: the probe may have more ranks than a job may.
+  // Three stages represent any number of stages. The probe may have more ranks than a job may.
   parallel::AxisOrder order = parallel::kDefaultOrder;
   std::string problem;
   const parallel::ParallelOptions& sizes = probe.job.parallel;
@@ -30,7 +30,7 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
     first += layers;
   }
   probe.job.model.layers = first;
-  // One kind for all layers, as bounds take them to be: the sliding one, which is the quicker.
+  // The bounds assume one kind of layer: the sliding one, which is faster.
   probe.job.model.attention.pattern.clear();
   probe.rank = representative(probe.layout, probe.stage);
   return probe;

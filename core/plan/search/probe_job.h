@@ -7,16 +7,16 @@
 
 namespace trainerd::core::plan {
 
-/// A small job that records what one chunk of a layout does: of a pipeline of three stages the one with these
-/// ends and layers, or with both ends a stage alone.
+/// A small job that records one chunk of a layout: the stage with these ends and layers in a pipeline of
+/// three stages, or a single stage if it has both ends.
 struct ProbeJob {
   job::JobSpec job;
-  parallel::Layout layout;  ///< of one level of data-parallel ranks
+  parallel::Layout layout;  ///< with one level of data-parallel ranks
   std::int64_t stage = 0;
-  std::int64_t rank = 0;  ///< that is recorded
+  std::int64_t rank = 0;  ///< the rank to record
 };
 
-/// `choice.pp` is set here; all else of it is the probe's, with so many microbatches.
+/// `choice.pp` and `virtual_stages` are set here. All other options come from `choice`.
 ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
                    std::int64_t microbatches);
 

@@ -24,7 +24,7 @@ bool timed(const job::JobSpec& job, const parallel::Topology& t) {
   return has_rates(t, job.precision.compute);
 }
 
-/// Runs `work` on every thread; throws the first error.
+/// Runs `work` on every thread and rethrows the first error.
 template <class Work>
 void on_threads(int threads, const Work& work) {
   std::exception_ptr error;
@@ -47,13 +47,13 @@ void on_threads(int threads, const Work& work) {
 
 enum class Goal : std::uint8_t { time, memory };
 
-/// The best of some layouts of a job.
+/// Finds the best of a list of layouts.
 class Search {
  public:
   Search(LayoutParts& parts, LayoutBounds& bounds, std::span<const LayoutChoice> choices, std::size_t keep,
          int threads)
       : parts_(parts), choices_(choices), keep_(keep), threads_(threads), bounds_(choices.size()) {
-    // Layouts that follow each other share much: threads take runs of them.
+    // Consecutive layouts share much work, so each thread takes runs of them.
     constexpr std::size_t kRun = 256;
     std::atomic<std::size_t> next{0};
     on_threads(threads_, [&] {
@@ -71,7 +71,7 @@ class Search {
       if (goal == Goal::memory || bounds_[i].bytes <= most) order.push_back(i);
     if (goal == Goal::time) too_large_ = static_cast<std::int64_t>(choices_.size() - order.size());
     const bool by_time = goal == Goal::time && timed(parts_.job(), parts_.topology());
-    // Without times, what gives up least memory is taken to give up least speed.
+    // Without times, the layout that saves least memory is taken to lose least speed.
     const auto bound_of = [&](std::size_t i) {
       const auto bytes = static_cast<double>(bounds_[i].bytes);
       return goal == Goal::memory ? bytes : by_time ? bounds_[i].seconds : -bytes;
@@ -83,7 +83,8 @@ class Search {
     std::atomic<std::size_t> next{0};
     std::atomic<double> enough{kFar};
     std::mutex mutex;
-    // Without times the first that fit are taken: by one thread, so that they are the same each time.
+    // Without times the first layouts that fit are taken. One thread does this, so that the result is
+    // reproducible.
     on_threads(goal == Goal::time && !by_time ? 1 : threads_, [&] {
       for (std::size_t at = next.fetch_add(1); at < order.size(); at = next.fetch_add(1)) {
         if (bound_of(order[at]) > enough) return;
@@ -96,7 +97,7 @@ class Search {
         Found f{value, layout->peak_bytes, order[at], *layout};
         found.insert(std::upper_bound(found.begin(), found.end(), f), f);
         if (found.size() > keep_) found.pop_back();
-        // Equal ones are looked at, as their memory decides.
+        // Layouts with an equal value are still planned, because memory decides between them.
         if (found.size() == keep_) enough = goal == Goal::time && !by_time ? -kFar : found.back().value;
       }
     });
@@ -121,7 +122,7 @@ class Search {
   };
 
   std::optional<RankedLayout> plan(const LayoutChoice& c) {
-    // Buckets change memory by next to nothing.
+    // Bucket size hardly changes memory.
     constexpr double kFarTooLarge = 1.01;
     LayoutChoice alike = c;
     alike.bucket_bytes = 0;
@@ -139,7 +140,7 @@ class Search {
       }
       return RankedLayout{
           c, p.fits, p.peak_bytes, p.time.step_seconds, p.tokens_per_second_per_device, p.mfu, p.time.bubble};
-    } catch (const base::CapacityError& error) {  // larger than any machine, or refused for what it would run
+    } catch (const base::CapacityError& error) {  // larger than any machine, or attention refused
       const std::lock_guard lock(mutex_);
       refused_ = error.what();
       return std::nullopt;
@@ -227,7 +228,7 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
   if (layouts.empty() && otherwise == NoneFits::smallest) layouts = smallest_layouts(job, topology, kEnough);
   if (topology.device.kind == kernels::DeviceKind::cuda &&
       job.attention.backward == kernels::Determinism::deterministic) {
-    // Of a library that needs workspace for determinism: no layout changes that.
+    // The library needs workspace for determinism. No layout changes that.
     job::JobSpec fast = job;
     fast.attention.backward = kernels::Determinism::fast;
     const Plan plan = make_plan(fast, topology);

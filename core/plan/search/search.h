@@ -12,13 +12,13 @@
 namespace trainerd::core::plan {
 
 struct SearchOptions {
-  std::size_t keep = 10;  ///< layouts to report
-  int threads = 0;        ///< 0: one for each core
+  std::size_t keep = 10;  ///< number of layouts to report
+  int threads = 0;        ///< 0: one per core
   LayoutSpace space = {};
-  std::vector<LayoutChoice> layouts = {};  ///< in place of the space
+  std::vector<LayoutChoice> layouts = {};  ///< searched instead of the space, if not empty
 };
 
-/// A layout that was planned.
+/// A planned layout.
 struct RankedLayout {
   LayoutChoice choice;
   bool fits = false;
@@ -30,41 +30,41 @@ struct RankedLayout {
 };
 
 struct SearchResult {
-  std::vector<RankedLayout> best;     ///< that fit, fastest first; of equals the one that needs least memory
-  std::vector<RankedLayout> nearest;  ///< when none fits: those that need least memory
-  std::string refused = {};           ///< why one of them cannot be planned, when none can
-  std::int64_t layouts = 0;           ///< in the space
-  std::int64_t too_large = 0;         ///< by their bound: not planned
+  std::vector<RankedLayout> best;     ///< that fit, fastest first; on ties least memory first
+  std::vector<RankedLayout> nearest;  ///< if none fits: layouts with least memory
+  std::string refused = {};           ///< if none can be planned: the reason for one of them
+  std::int64_t layouts = 0;           ///< layouts in the space
+  std::int64_t too_large = 0;         ///< too large by their bound, so not planned
   std::int64_t planned = 0;
   std::int64_t device_bytes = 0;
-  double seconds = 0;  ///< that the search took
-  bool timed = true;   ///< false: the topology has no rates; `best` are layouts that fit and give up least
-                       ///< memory, and have no times
+  double seconds = 0;  ///< duration of the search
+  bool timed = true;   ///< false: the topology has no rates; `best` then has layouts that fit and free the
+                       ///< least memory, without times
 };
 
-/// The fastest layouts of the job's ranks, global batch and model on the machines of `topology` that fit
-/// them. Layouts are planned in the order of their bounds (LayoutBounds) until the next bound is above the
-/// last of the best: the result is that of planning all. Where the topology has no rates, layouts are
-/// compared by memory alone: those that fill a device most are taken to give up least speed. Throws SpecError
-/// where no layout exists at all.
+/// The fastest layouts that fit, for the job's ranks, global batch and model on the machines of `topology`.
+/// Layouts are planned in the order of their bounds (LayoutBounds) until the next bound exceeds the last of
+/// the best, so the result equals that of planning all. Without rates layouts are compared by memory alone:
+/// less memory saved is taken to mean less speed lost. Throws SpecError if no layout exists.
 SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                             const SearchOptions& options = {});
 
-/// Layouts with as few changes of the job's as any that fits, fastest first; on a topology without rates
-/// those that fill it most.
+/// Layouts with the fewest changes to the job's among those that fit, fastest first. Without rates those that
+/// use most memory come first.
 std::vector<RankedLayout> near_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                        std::size_t keep);
-/// Of a job of which no layout fits, those that need least memory.
+/// For a job that fits with no layout: the layouts with least memory.
 std::vector<RankedLayout> smallest_layouts(const job::JobSpec& job, const parallel::Topology& topology,
                                            std::size_t keep);
 
-/// What a job that does not fit could change: attention's backward, where that alone makes it fit; then by
-/// `near_layouts`, and when there are none and `otherwise` says so, by `smallest_layouts`.
+/// What near_changes returns if no near layout fits.
 enum class NoneFits : std::uint8_t { nothing, smallest };
+/// Changes that make a job fit: attention's backward, if that alone is enough, then those of `near_layouts`.
+/// If there are none of the latter and `otherwise` asks for it, those of `smallest_layouts`.
 std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::Topology& topology,
                                      NoneFits otherwise);
 
-/// The chosen job as YAML, with its figures in comments. `best` is not empty.
+/// The chosen job as YAML, with its figures in comments. `best` must not be empty.
 std::string chosen_yaml(const job::JobSpec& job, const SearchResult& result);
 std::string search_text(const job::JobSpec& job, const parallel::Topology& topology,
                         const SearchResult& result);

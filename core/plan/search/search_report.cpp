@@ -1,4 +1,4 @@
-// What a search found, in words, as JSON and as the job that it chose.
+// Formats a search's result as text, as JSON and as the chosen job.
 
 #include <algorithm>
 #include <array>
@@ -54,7 +54,7 @@ std::vector<Column> columns() {
            }}};
 }
 
-/// The layouts under each other: what all have in common above, what differs in columns.
+/// A table of layouts: common values on a line above, differing ones in columns.
 std::string table(const std::vector<RankedLayout>& layouts, bool times) {
   std::string common;
   std::vector<std::vector<std::string>> rows(layouts.size() + 1);

@@ -33,14 +33,14 @@ void check(const StepNoise& o, std::int64_t ranks) {
   }
 }
 
-// About 4 us of a processor each: 20 s.
+// About 4 us of CPU time each: 20 s.
 constexpr std::int64_t kMaxActions = 5'000'000;
 
 /// Refuses samples that would take minutes.
 void check_samples(std::int64_t replicas, std::int64_t steps, const parallel::Timeline& timeline) {
   std::int64_t each = 0;
   for (const auto& actions : timeline.ranks) each += static_cast<std::int64_t>(actions.size());
-  each *= replicas;  // of a sampled step; at most 131072 ranks and the actions of one: no overflow
+  each *= replicas;  // actions per sampled step; no overflow with at most 131072 ranks and the actions of one
   if (each <= kMaxActions / steps) return;
   const std::int64_t fitting = kMaxActions / std::max<std::int64_t>(1, each);
   throw base::spec_error(
@@ -50,16 +50,16 @@ void check_samples(std::int64_t replicas, std::int64_t steps, const parallel::Ti
                    : "simulate the job with a smaller parallel.dp, and batch.global with it"));
 }
 
-/// What each rank's work takes over the plan.
+/// Factor on the planned time of each rank's work.
 class Slowdown {
  public:
   Slowdown(const StepNoise& options, const parallel::Layout& layout) : options_(options), layout_(layout) {
-    // A lognormal's parameters from its coefficient of variation, so that its mean is 1.
+    // The lognormal's sigma from its coefficient of variation, with mean 1.
     sigma_ = std::sqrt(std::log1p(options.jitter * options.jitter));
     seed_ = kernels::hash_name("jitter", options.seed);
   }
 
-  /// Of a replica's pipeline rank: of its slowest tensor-parallel rank.
+  /// Factor of a replica's pipeline rank: that of its slowest tensor-parallel rank.
   double of(int step, std::int64_t replica, int stage, const Action* action) const {
     double slowest = 0;
     for (std::int64_t tp = 0; tp < layout_.options.tp; ++tp) {
@@ -84,7 +84,7 @@ class Slowdown {
     if (sigma_ == 0) return 1;
     std::uint64_t key = seed_ + static_cast<std::uint64_t>(step);
     key = key * 0x9E3779B97F4A7C15ull + static_cast<std::uint64_t>(rank);
-    // Philox sets neighbours apart: the place of the action is the index.
+    // Philox decorrelates consecutive indices, so the action's position is the index.
     const std::uint64_t index = action == nullptr
                                     ? 0
                                     : 1 + static_cast<std::uint64_t>(action->kind) +
@@ -99,7 +99,7 @@ class Slowdown {
   std::uint64_t seed_ = 0;
 };
 
-/// Turns what the replay tells into a timeline of actions and a trace.
+/// Builds a timeline of actions and a trace from the replay's slices.
 class TimelineBuilder {
  public:
   explicit TimelineBuilder(const parallel::ScheduleShape& shape) {
@@ -132,7 +132,7 @@ class TimelineBuilder {
     trace_.slices.push_back(std::move(slice));
   }
 
-  /// Times from the beginning of the step on.
+  /// Shifts times so that the step begins at 0.
   void finish(const Replay& replay, parallel::Timeline& timeline, io::Trace& trace) {
     for (auto& list : timeline_.ranks)
       for (parallel::TimedAction& timed : list) timed.start -= begin_, timed.end -= begin_;
@@ -145,7 +145,8 @@ class TimelineBuilder {
   }
 
  private:
-  /// Messages may pass each other: they are drawn as they come, in a row for each group and for messages.
+  /// Messages may overlap; they are drawn in the order of arrival. There is one row per group and one for
+  /// messages.
   std::int64_t row_of(std::size_t rank, const std::string& name) {
     const auto [at, fresh] = rows_[rank].try_emplace(name, static_cast<std::int64_t>(rows_[rank].size()) + 1);
     if (fresh)
@@ -194,7 +195,7 @@ StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& 
   const Replay first = run(0, shown, [&](const ReplaySlice& slice) { builder.add(slice); });
   builder.finish(first, result.timeline, result.trace);
   if (options.jitter == 0 && options.stragglers.empty()) return result;
-  // Replicas without a straggler or jitter of their own are alike.
+  // Replicas without jitter and stragglers are equal, so one represents them.
   std::set<std::int64_t> replicas;
   for (std::int64_t d = 0; d < (options.jitter > 0 ? layout.options.dp : 1); ++d) replicas.insert(d);
   for (const auto& [rank, factor] : options.stragglers) replicas.insert(slowdown.replica_of(rank));

@@ -21,12 +21,12 @@ namespace trainerd::core::run {
 
 namespace {
 
-/// The job of this size, as this machine trains it.
+/// The options for the job at this size, adapted to this machine.
 AgentOptions options_here(const AgentOptions& options, const job::JobSpec& job,
                           const Membership& membership) {
   AgentOptions here = options;
   here.job = job;
-  // Of the job that workers get: where a node has less, it limits the others.
+  // The workers' job: the node with the least capable CPU limits the instruction set of all nodes.
   if (membership.job_nodes() > 1 && options.job.device != job::DeviceChoice::cuda &&
       membership.isa() < kernels::detect_cpu(1, job::most_isa(options.job)).isa)
     here.job.isa = job::choice_of(membership.isa());
@@ -54,7 +54,7 @@ MembershipOptions membership_of(const AgentOptions& options, JobSizes& sizes) {
   return membership;
 }
 
-/// The sizes of the run, one after the other, until it is over or its leader is lost.
+/// Runs the job at one size after the other, until it is over or the leader is lost.
 AgentResult run_with(const AgentOptions& options, Membership& membership, RunSeries& series) {
   if (membership.over()) return {0, membership.end()->stop_signal};
   try {
@@ -63,7 +63,7 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
       base::check(job.has_value(), "the leader chooses a size that the job has");
       arm_time_limit(options.deadline);
       AgentOptions here = options_here(options, *job, membership);
-      // A run that another agent led is the one that goes on, by whatever command this one was started.
+      // An agent that takes the lead over continues the existing run, also if it was started with --fresh.
       const bool begins = series.first && membership.lead_moved().empty();
       here.fresh = options.fresh && begins;
       if (options.fresh && series.first && !begins)
@@ -90,7 +90,7 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
   } catch (const LeaderLost&) {
     throw;
   } catch (const LeadLost& error) {
-    // A follower has seen the mark of the next leader.
+    // The follower has seen the mark of a later leader.
     if (!membership.leads()) membership.lose_leader(error.what());
     membership.abandon();
     throw;
@@ -100,7 +100,7 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
   }
 }
 
-/// How this agent joins the run again, when another leads it. Throws CommError when it has done so too often.
+/// The options for joining the run again under another leader. Throws CommError if no restarts are left.
 MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, RunSeries& series) {
   if (!series.restarts.take(base::monotonic_seconds()))
     throw base::comm_error(std::string(lost.what()) + "; this agent was started again " +
@@ -118,7 +118,7 @@ MembershipOptions next_place(MembershipOptions place, const LeaderLost& lost, Ru
   return place;
 }
 
-/// With a coordinator the run goes on when its leader is lost.
+/// With a coordinator the run continues when its leader is lost.
 AgentResult run_led(const AgentOptions& options, RunSeries& series) {
   MembershipOptions place = membership_of(options, series.sizes);
   for (;;) {

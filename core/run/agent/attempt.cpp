@@ -17,8 +17,8 @@
 namespace trainerd::core::run {
 namespace {
 
-// How long workers have to end after their last message, where they are stopped by then, and where they are
-// not: a process that has much memory takes a while to give it back.
+// Time for workers to exit after their last message: if they are stopped by a signal, and if not. Freeing a
+// lot of memory takes a while.
 constexpr double kStoppedSeconds = 1;
 constexpr double kEndSeconds = 30;
 
@@ -58,18 +58,18 @@ void Attempt::begin(Start start, const HeldStep* held) {
   announce_ranks();
   if (held != nullptr) start.held = run_.snapshots().shards(*held);
   for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held);
-  // Asked for while this node waited for the others.
+  // Requested while this node waited for the others.
   if (run_.stopping()) send_all(Stop{});
   if (run_.devices().draining()) send_all(Drain{});
 }
 
-/// The first records of the ranks, before they start.
+/// Records the ranks' first states, before they start.
 void Attempt::announce_ranks() {
   set_rank_states(io::RankState::starting);
   for (std::int64_t i = 0; i < plan_.here.count; ++i) report_memory(plan_.here.first + i, std::nullopt);
 }
 
-/// Of all ranks that this agent knows of: the leader of those of all nodes.
+/// Sets the state of all ranks that this agent knows of; the leader knows those of all nodes.
 void Attempt::set_rank_states(io::RankState state) {
   set_rank_state(run_.membership().node(), plan_.here.first, plan_.here.count, state);
   if (run_.membership().leads())
@@ -81,7 +81,7 @@ void Attempt::set_rank_state(std::int64_t node, std::int64_t first, std::int64_t
                     io::RankStateRecord{.first = first, .count = count, .node = node, .state = state});
 }
 
-/// Of all ranks of another node.
+/// Sets the state of all ranks of another node.
 void Attempt::set_node_state(std::int64_t node, io::RankState state) {
   const NodeRanks ranks = node_ranks(plan_.layout, run_.topology(), node);
   set_rank_state(node, ranks.first, ranks.count, state);
@@ -105,7 +105,7 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
                                .held = {}};
   for (const std::shared_ptr<base::Segment>& segment : snapshots.segments(rank))
     memory.segments.push_back(segment->fd());
-  // What one rank saves for others is theirs to load too.
+  // A rank also loads slices that another rank of the node has saved for it.
   for (std::int64_t i = 0; held != nullptr && i < plan_.here.count; ++i)
     memory.held.push_back(
         snapshots.segment(plan_.here.first + i, held->segments.at(static_cast<std::size_t>(i)))->fd());
@@ -133,7 +133,7 @@ void Attempt::watch(std::vector<pollfd>& fds) const {
 
 void Attempt::take(std::span<const pollfd> fds) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    // Messages before the end: what the worker said last is still in the socket.
+    // Messages before the exit: the worker's last messages are still in the socket.
     if (fds[2 * i].revents != 0) on_message(workers_[i]);
     else if (fds[2 * i + 1].revents != 0) on_worker_end(workers_[i]);
   }
@@ -153,7 +153,7 @@ void Attempt::send(Worker& worker, const AgentMessage& message) {
   try {
     worker.channel->send(encode(message));
   } catch (const base::CommError&) {
-    // The worker has ended; its end is handled where it is seen.
+    // The worker has ended, which on_worker_end handles.
   }
 }
 
@@ -199,7 +199,7 @@ bool Attempt::stopped() const {
 void Attempt::fail(Failure failure) {
   if (!failure_) {
     failed_at_ = base::monotonic_seconds();
-    // As it was when the failure was seen: the ranks leave their operations now.
+    // Read when the failure is seen, because the ranks now leave their operations.
     if (failure.kind == base::ErrorKind::comm && plan_.layout.grid.ranks() > 1 && flights_) {
       std::vector<RankFlights> ranks = read_flights(*flights_, plan_.here);
       for (std::size_t i = 0; i < workers_.size(); ++i)

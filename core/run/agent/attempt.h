@@ -31,43 +31,43 @@ namespace trainerd::core::run {
 
 class Run;
 
-/// What ended an attempt: the first error, unless a later one is closer to the cause.
+/// The failure that ended an attempt: the first one, unless a later one has a higher weight.
 struct Failure {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
-  int weight = 0;           ///< how close it is to the cause
-  bool death = false;       ///< a worker ended by a signal: the workers may start again
-  FailureCause cause = {};  ///< of such an end: what may come again at the same place
-  bool retry = false;       ///< a rank ended by a failed communication or device: likewise
+  int weight = 0;           ///< larger: closer to the cause
+  bool death = false;       ///< a worker was ended by a signal; the workers may start again
+  FailureCause cause = {};  ///< for counts of repeated failures at the same place
+  bool retry = false;       ///< a rank reported a failed communication or device; the workers may start again
 
   bool restarts() const { return death || retry; }
 };
 
-/// One world of a run: its layout, this node's workers, the memory that they share, and what they say until
-/// the world ends. Records of the training go to the run (run.h), which outlives it.
+/// One set of worker processes from start to end: its layout, this node's workers, their shared memory and
+/// their messages. Training records go to the run (run.h), which outlives it.
 class Attempt {
  public:
-  /// Number `number` of `run`, from 1. Nothing is started yet.
+  /// `number` counts the attempts of `run` from 1. Starts no worker yet.
   Attempt(Run& run, PlannedWorld plan, std::int64_t number);
 
-  /// Starts the workers where `start` says; with `held`, from that snapshot.
+  /// Starts the workers from the state that `start` names, or from the snapshot `held` if it is not null.
   void begin(Start start, const HeldStep* held);
-  /// Appends the descriptors to poll.
+  /// Appends the descriptors to poll to `fds`.
   void watch(std::vector<pollfd>& fds) const;
-  /// Handles what came, by the descriptors that `watch` appended.
+  /// Handles the events of the descriptors that `watch` appended, in the same order.
   void take(std::span<const pollfd> fds);
   void send_all(const AgentMessage& message);
-  /// What became of a snapshot, by rank of the node the segment.
+  /// Sends each worker the result for its snapshot; `segments` is indexed by the rank's place in the node.
   void send_saved(const std::vector<std::int64_t>& segments);
   void send_delayed(const std::vector<std::int64_t>& segments);
-  /// Keeps the failure, ends the ranks' waits for each other, and lets them report: the rank with the cause
-  /// may report after the ranks that missed it.
+  /// Records the failure and aborts the ranks' waits for each other. The ranks can still report: the rank
+  /// with the cause may report later than the ranks that waited for it.
   void fail(Failure failure);
   void kill_workers();
-  /// Ends the workers, waits for their ends, and reads their last messages.
+  /// Kills the workers, waits until they have ended, and reads their last messages.
   void end_workers();
 
-  // Messages of another node to the leader.
+  // Messages from another node; only the leader receives them.
   void handle_node(std::int64_t node, const NodeReady& m);
   void handle_node(std::int64_t node, const NodeFinished& m);
 
@@ -79,31 +79,31 @@ class Attempt {
   bool begun() const { return begun_; }
   const std::optional<Failure>& failure() const { return failure_; }
   double failed_at() const { return failed_at_; }
-  /// What each rank of this node communicated last, when the attempt failed; empty: it was not by
-  /// communication.
+  /// The last communication of each rank of this node at the time of the failure. Empty if the failure was
+  /// not a communication error.
   const std::vector<std::string>& flights() const { return flights_text_; }
-  /// Whether everybody is ready that this agent waits for.
+  /// True if every rank that this agent waits for is ready (ReadyRanks::all).
   bool all_ready() const { return ready_.all(); }
-  /// What this node's ranks do; null: not looked at.
+  /// The watch on this node's ranks; null with supervise.hang_factor 0.
   const RankWatch* ranks() const { return rank_watch_ ? &*rank_watch_ : nullptr; }
   bool workers_left() const;
-  /// Whether workers that have had nothing left to do for so long are not going to end: they are stopped, or
-  /// have had far more time than it takes.
+  /// True if no living worker is expected to end, `seconds` after all work was done: all are stopped by a
+  /// signal, or the time is far longer than a normal exit takes.
   bool workers_stay(double seconds) const;
   bool all_finished_here() const;
-  /// Whether every rank of the world has finished, as far as the leader knows.
+  /// True if every rank of the world has finished. Valid on the leader only.
   bool all_finished() const;
-  /// Whether it ended by a vote, before the last step.
+  /// True if the ranks voted to stop before the last step.
   bool stopped() const;
 
  private:
-  /// One rank of this node as the agent sees it.
+  /// The agent's state for one rank of this node.
   struct Worker {
     std::int64_t rank = 0;
     std::optional<Channel> channel;
     std::optional<WorkerProcess> process;
     bool channel_open = true, alive = true;
-    std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks have not saved yet
+    std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks of the node have not saved yet
   };
 
   void announce_ranks();
@@ -119,7 +119,7 @@ class Attempt {
   void begin_if_all_ready();
   void watch_devices();
   void save_complete_steps();
-  // A rank of this node sent a message.
+  // Messages from a rank of this node.
   void handle(std::int64_t rank, Ready m);
   void handle(std::int64_t rank, const Finished& m);
   void handle(std::int64_t rank, const Failed& m);
@@ -142,10 +142,10 @@ class Attempt {
   PlannedWorld plan_;
   std::int64_t number_;
   bool begun_ = false;
-  /// Where the ranks of a node alone meet, if NCCL joins them.
+  /// Rendezvous for NCCL on a single node; null otherwise.
   std::unique_ptr<parallel::StoreServer> store_server_;
-  std::optional<base::Segment> world_;    ///< the memory that the node's ranks share; none for a rank alone
-  std::optional<base::Segment> flights_;  ///< what they do, and communicated last
+  std::optional<base::Segment> world_;    ///< shared memory of the node's ranks; none if there is only one
+  std::optional<base::Segment> flights_;  ///< the ranks' activity pages and communication rings
   std::optional<RankWatch> rank_watch_;
   std::vector<std::string> flights_text_;
   TraceFiles traces_;
@@ -155,8 +155,8 @@ class Attempt {
   std::deque<Worker> workers_;              ///< of this node's ranks; they stay where they are
   ReadyRanks ready_;
   std::map<std::int64_t, Finished> finished_;  ///< by rank of this node
-  std::set<std::int64_t> finished_nodes_;      ///< the others, on the leader
-  /// Received before the last rank's `Ready`.
+  std::set<std::int64_t> finished_nodes_;      ///< other nodes that have finished; leader only
+  /// Records that arrived before the last rank's `Ready`.
   std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
   std::optional<Failure> failure_;
   double failed_at_ = 0;

@@ -6,13 +6,13 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the attempt (attempt.h): what it makes of what the ranks say.
+// Part of the attempt (attempt.h): messages from the ranks.
 
 namespace trainerd::core::run {
 
 namespace {
 
-// Between two readings of the node's GPUs.
+// Interval between two readings of the node's GPUs.
 constexpr double kDeviceSeconds = 5.0;
 
 }  // namespace
@@ -27,8 +27,7 @@ void Attempt::on_message(Worker& worker) {
              decode_worker_message(*text));
 }
 
-/// What its snapshots hold is the node's to know; of the rest the leader gets what matters to it, once for
-/// all ranks of a node.
+/// The descriptions of the snapshots stay on this node. The leader gets one summary for all ranks of a node.
 void Attempt::handle(std::int64_t rank, Ready m) {
   run_.snapshots().describe(rank, std::exchange(m.slices, {}), std::exchange(m.borrowed, {}));
   ready_.add(rank, std::move(m));
@@ -64,7 +63,7 @@ void Attempt::watch_devices() {
 
 void Attempt::on_devices() { run_.devices().on_taken(devices_->take(), device_ranks_, device_ids_); }
 
-/// Every rank was ready before the first step, but each has its own channel: a record may arrive before the
+/// All ranks were ready before the first step, but each has its own channel: a record may arrive before the
 /// last `Ready`.
 void Attempt::handle(std::int64_t, const io::StepRecord& m) {
   if (all_ready()) run_.on_step(m);
@@ -115,16 +114,16 @@ void Attempt::handle(std::int64_t rank, const StepTrace& m) {
 }
 
 void Attempt::handle(std::int64_t rank, const Failed& m) {
-  // A rank that only missed another knows less than the one that failed, or than the end of a process.
+  // A rank that only waited for another knows less than the rank that failed, or than a process exit.
   const bool missed = m.kind == base::ErrorKind::comm;
-  // A failure of ranks that start again may come from the same cause as the one before it.
+  // Restarted ranks that fail to connect may have the same cause as the failure before.
   const bool starts = missed && !m.retry;
   Failure failure{.kind = m.kind,
                   .message = m.message,
                   .weight = missed ? 0 : 2,
                   .retry = m.retry || (starts && run_.was_ready())};
   if (starts) failure.cause = {kFailedStart, true};
-  // Which rank notices first that a connection fails is chance.
+  // Which rank first notices a failed connection is random, so the cause does not name the rank.
   if (m.retry) failure.cause = missed ? FailureCause{kFailedCommunication, true} : failed_device(rank);
   fail(std::move(failure));
 }
@@ -147,7 +146,7 @@ void Attempt::handle(std::int64_t rank, const SnapshotReady& m) {
   save_complete_steps();
 }
 
-/// A snapshot is whole when every rank has filled its segment.
+/// A snapshot is complete when every rank has filled its segment.
 void Attempt::save_complete_steps() {
   for (;;) {
     HeldStep held;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kLatestSaves = 9;
 constexpr double kDay = 24 * 3600;
-// A save of a tiny model takes less than the clock resolves.
+// A tiny model's save takes less than the clock's resolution.
 constexpr double kMinStallSeconds = 1e-3;
 
 }  // namespace

@@ -12,18 +12,19 @@
 
 namespace trainerd::core::run {
 
-/// Checkpoints that several nodes write: what has been written of each, until all of it has.
+/// Collects the shards of checkpoints that several nodes write, until every rank's shard is written.
 class CheckpointParts {
  public:
   explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
 
-  /// The leader begins the checkpoint of a step: its training state, and the attempt of its folder.
+  /// Starts a checkpoint on the leader: its training state, and the attempt number of its folder.
   void begin(const io::TrainingState& state, std::int64_t folder) {
     if (dropped_.contains(state.step)) return;
     parts_[state.step].state = state;
     parts_[state.step].folder = folder;
   }
-  /// Shards that a node has written, of ranks from `first_rank` on. The completion's job once all have been.
+  /// Adds shards that a node has written, of ranks from `first_rank` on. Returns the completion job once the
+  /// shards of all ranks and the training state are known.
   std::optional<CheckpointWriter::Job> add(std::int64_t step, std::int64_t first_rank,
                                            std::vector<io::WrittenShard> shards, double snapshot_seconds,
                                            double write_seconds) {
@@ -41,19 +42,19 @@ class CheckpointParts {
     parts_.erase(step);
     return job;
   }
-  /// It will not be completed: parts that are still on their way are ignored.
+  /// Gives the checkpoint up. Parts that arrive later are ignored.
   void drop(std::int64_t step) {
     parts_.erase(step);
     dropped_.insert(step);
   }
-  /// Steps after `step` will be done again: what is known of their checkpoints is void.
+  /// Forgets checkpoints after `step`: the run goes back to it and does the later steps again.
   void forget_after(std::int64_t step) {
     parts_.erase(parts_.upper_bound(step), parts_.end());
     dropped_.erase(dropped_.upper_bound(step), dropped_.end());
   }
-  /// Whether shards of some node are still to come; not once the completion is with the writer.
+  /// True if some node's shards are missing. False once `add` has returned the completion job.
   bool waits_for(std::int64_t step) const { return parts_.contains(step); }
-  /// Whether nothing is waited for.
+  /// True if no checkpoint is incomplete.
   bool none() const { return parts_.empty(); }
 
  private:

@@ -21,10 +21,10 @@
 namespace trainerd::core::run {
 namespace {
 
-// Between two tries when training has ended: somebody waits.
+// Maximum wait between two tries after training has ended: the exit waits for them.
 constexpr double kMaxAtEndSeconds = 1;
 
-/// Whether there is something to lose.
+/// True if a failure of this part would lose a checkpoint's state.
 bool holds_state(CheckpointWriter::Part part) {
   return part != CheckpointWriter::Part::discard && part != CheckpointWriter::Part::tag;
 }
@@ -57,9 +57,9 @@ struct CheckpointWriter::State {
   std::deque<Result> results;
   std::size_t pending = 0;
   bool stop = false;
-  double end = std::numeric_limits<double>::infinity();  ///< by the monotonic clock: the last try is then
-  // Under the lock.
-  int failures = 0;  ///< since something was written last
+  double end = std::numeric_limits<double>::infinity();  ///< monotonic time of the last try
+  // Guarded by `mutex`.
+  int failures = 0;  ///< since the last success
   double failing_since = 0, next_try = 0;
 };
 
@@ -91,7 +91,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
     result.outcome = Outcome::failed_once;
     result.error = std::current_exception();
     result.problem = error.what();
-  } catch (const std::exception& error) {  // not the disk's: another try would fail alike
+  } catch (const std::exception& error) {  // not a disk error: another try would fail too
     result.outcome = Outcome::given_up;
     result.error = std::current_exception();
     result.problem = error.what();
@@ -99,7 +99,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
   return result;
 }
 
-/// Whether a newer snapshot waits. It need not wait for one that cannot be written.
+/// True if a newer snapshot is queued, which replaces one that cannot be written.
 bool CheckpointWriter::State::is_replaced(const Job& job) const {
   return std::any_of(queue.begin(), queue.end(), [&](const Job& other) {
     return other.state.step > job.state.step && holds_state(other.part);
@@ -116,7 +116,7 @@ void CheckpointWriter::State::wait_to_retry(std::unique_lock<std::mutex>& lock, 
   if (end != known_end) next_try = 0;
 }
 
-/// Writes the job, or the newer ones that replace it while it cannot be written.
+/// Writes the job. While it cannot be written, newer queued jobs replace it.
 void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, Job job) {
   for (;;) {
     if (failures > 0 && holds_state(job.part)) {
@@ -142,7 +142,7 @@ void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, 
     result.failures = failures;
     result.failing_seconds = failures == 0 ? 0 : now - failing_since;
     if (result.outcome == Outcome::failed_once) {
-      // The last try is at the time to give up, not before it.
+      // The last try is made exactly at the time to give up.
       const double last_try = std::min(end, failing_since + retries.give_up_seconds);
       const double most =
           std::isfinite(end) ? std::min(retries.most_seconds, kMaxAtEndSeconds) : retries.most_seconds;

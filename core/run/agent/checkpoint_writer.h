@@ -14,79 +14,79 @@
 
 namespace trainerd::core::run {
 
-/// Writes checkpoints on a thread of its own, one after the other, while training goes on. What the disk
-/// fails is tried again, with growing waits, until it is written, a newer snapshot replaces it, or nothing
-/// could be written for `give_up` seconds.
+/// Writes checkpoints one after the other on its own thread, while training goes on. A failed write is tried
+/// again with growing waits until it succeeds, a newer snapshot replaces it, or no write has succeeded for
+/// `give_up_seconds`.
 class CheckpointWriter {
  public:
-  /// What is done of a checkpoint. One node does all at once; of several, each writes its shards, and one
-  /// completes it when all have. `discard` removes what is there of one that will not be completed, `tag`
-  /// marks a complete one as good; neither is tried again.
+  /// The work of one job. A single node does `all`. With several nodes each writes its `shards`, and the
+  /// leader does the `completion` when all shards are written. `discard` removes the files of a checkpoint
+  /// that will not be completed; `tag` marks a complete one as good. Neither is tried again.
   enum class Part { all, shards, completion, discard, tag };
   struct Job {
     Part part = Part::all;
-    io::TrainingState state = {};  ///< of shards alone: the step
-    std::int64_t folder = 1;       ///< the attempt that its folder is of; of `all` at the least
-    std::int64_t first_rank = 0;   ///< of `shards`
-    /// By rank; their bytes stay untouched until the job's result is taken.
+    io::TrainingState state = {};  ///< for `shards` only the step is used
+    std::int64_t folder = 1;       ///< attempt number of the checkpoint's folder; for `all` a lower bound
+    std::int64_t first_rank = 0;   ///< first rank of `shards`
+    /// Indexed by rank. The bytes must stay unchanged until the job's last result is taken.
     std::vector<io::ShardContent> shards = {};
-    std::vector<std::shared_ptr<const base::Segment>> memory = {};  ///< that the bytes lie in
-    std::vector<io::WrittenShard> written = {};                     ///< of a completion: those of every rank
+    std::vector<std::shared_ptr<const base::Segment>> memory = {};  ///< keeps the shards' memory alive
+    std::vector<io::WrittenShard> written = {};  ///< for a completion: the shards of all ranks
     double snapshot_seconds = 0;
-    double write_seconds = 0;  ///< that the shards of a completion took
+    double write_seconds = 0;  ///< for a completion: the time that its shards took
   };
   enum class Outcome {
     written,
-    failed_once,  ///< tried again in `retry_seconds`: not the job's last result
-    superseded,   ///< it could not be written, and a newer snapshot takes its place
-    given_up,     ///< after the last try
+    failed_once,  ///< tried again in `retry_seconds`; another result follows
+    superseded,   ///< could not be written, and a newer snapshot replaces it
+    given_up,     ///< the last try failed
   };
   struct Result {
     Outcome outcome = Outcome::written;
     Part part = Part::all;
     std::int64_t step = 0;
-    std::int64_t folder = 1;                     ///< the job's
-    std::vector<io::WrittenShard> written = {};  ///< of shards alone
-    io::CheckpointRecord record = {};            ///< of what is written
-    std::string left_over = {};  ///< of a checkpoint that is complete: why older ones could not be removed
-    std::exception_ptr error = nullptr;  ///< of a try that failed
-    std::string problem = {};            ///< its text
+    std::int64_t folder = 1;                     ///< the job's folder
+    std::vector<io::WrittenShard> written = {};  ///< for `shards`
+    io::CheckpointRecord record = {};            ///< if written
+    std::string left_over = {};          ///< why older checkpoints could not be removed; empty if they were
+    std::exception_ptr error = nullptr;  ///< of a failed try
+    std::string problem = {};            ///< text of `error`
     double retry_seconds = 0;
-    int failures = 0;            ///< tries that failed since something was written last, this one included
-    double failing_seconds = 0;  ///< since the first of them
+    int failures = 0;            ///< failed tries since the last success, including this one
+    double failing_seconds = 0;  ///< seconds since the first of these failures
   };
 
   struct Retries {
-    double first_seconds = 0.1;  ///< the first wait; each is twice the one before it
+    double first_seconds = 0.1;  ///< the first wait; each later wait is twice the previous one
     double most_seconds = 60;
     double give_up_seconds = 3600;
   };
 
-  /// Nothing is written once `allowed` is false: of a leader that was frozen, which may have a successor. It
-  /// is called by the writer's thread, which may outlive this.
+  /// `allowed` is called before each write and must return true, else nothing is written: a leader that was
+  /// frozen may have a successor. The writer's thread calls it and may outlive this object.
   CheckpointWriter(
       const io::CheckpointStore& store, const Retries& retries,
       std::function<bool()> allowed = [] { return true; });
-  /// Finishes what is queued, unless abandoned; what fails is tried once more.
+  /// Finishes the queued jobs, unless `abandon` was called. A failing job is tried once more.
   ~CheckpointWriter();
 
   void enqueue(Job job);
-  /// A result, if there is one.
+  /// Returns the oldest result, if there is any.
   std::optional<Result> take();
-  /// Jobs without a last result.
+  /// Number of jobs without a last result.
   std::size_t pending() const;
-  /// Readable when `take` has something.
+  /// Readable when `take` has a result.
   int event_fd() const;
-  /// The state of a snapshot is safe in another place: the time to give up begins anew.
+  /// Restarts the time to give up: the snapshot's state is safe in another place.
   void kept_elsewhere();
-  /// Training has ended: what cannot be written within `seconds` from now is given up.
+  /// Training has ended. Jobs that cannot be written within `seconds` from now are given up.
   void end_within(double seconds);
-  /// Waits for nothing any more: what is queued is dropped, and the one being written goes on by itself until
-  /// it is done or the process ends; it counts as a checkpoint only if it got as far as its last file.
+  /// Drops the queued jobs and does not wait for the current one. Its write goes on until it is done or the
+  /// process ends. It counts as a checkpoint only if its last file gets written.
   void abandon();
 
  private:
-  struct State;  // shared with the thread, which may outlive this
+  struct State;  // shared with the thread, which may outlive this object
   std::shared_ptr<State> state_;
   std::thread thread_;
 };

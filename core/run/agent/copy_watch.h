@@ -10,27 +10,27 @@
 
 namespace trainerd::core::run {
 
-/// What ranks hold that differs from the copies of others.
+/// The result of a comparison in which the copies of some state differ between ranks.
 struct CopyVerdict {
-  std::int64_t step = 0;  ///< of the state after it
-  /// Where the copies of three or more ranks differ from those of the majority; of two, both are here,
-  /// because the odd one is unknown.
+  std::int64_t step = 0;  ///< the state after this step
+  /// Ranks whose copies differ from the majority's. Without a majority, as with two copies, all holders are
+  /// listed.
   std::vector<std::int64_t> ranks;
-  bool decided = false;  ///< by a majority, for every tensor that differs
+  bool decided = false;  ///< true if there was a majority for every tensor that differs
   std::vector<std::string> details;
 };
 
 /// "silent corruption in the state after step 20: rank 1 differs from its replicas".
 std::string to_text(const CopyVerdict& verdict);
 
-/// Compares the hashes of what several ranks hold alike, state by state, when those of all ranks are there.
+/// Compares the hashes of replicated state step by step, once the hashes of all ranks have arrived.
 class CopyWatch {
  public:
   explicit CopyWatch(std::int64_t ranks) : ranks_(ranks) {}
 
-  /// A verdict when a state has been compared and not found equal: by the message of the last rank.
+  /// Adds a rank's hashes. Returns a verdict with the last rank's message of a step, if some copies differ.
   std::optional<CopyVerdict> add(CopiesHashed m);
-  /// States that were compared and found equal, and the step of the newest one; -1: none was.
+  /// Number of states that were found equal, and the step of the newest one; -1: none yet.
   std::int64_t equal() const { return equal_; }
   std::int64_t equal_step() const { return equal_step_; }
 

@@ -38,7 +38,7 @@ struct DeviceWatch::State {
     const std::uint64_t one = 1;
     (void)!::write(event.get(), &one, sizeof(one));
   }
-  /// Whether it is time to end.
+  /// Returns true if the thread must end.
   bool sleep(double seconds) {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop; });

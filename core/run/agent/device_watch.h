@@ -12,10 +12,10 @@ namespace trainerd::core::run {
 /// hangs must not stop the thread that watches the workers.
 class DeviceWatch {
  public:
-  /// `library` is NVML's. Devices are named by PCI bus id.
+  /// `library` is the file name of NVML. `devices` are PCI bus ids.
   DeviceWatch(std::vector<std::string> devices, double every_seconds,
               std::string library = "libnvidia-ml.so.1");
-  /// Waits a moment for a reading under way, and no longer.
+  /// Waits up to 1 s for the thread to end. A thread that hangs in the driver is left behind.
   ~DeviceWatch();
 
   /// Readable when there is something to take.
@@ -29,7 +29,7 @@ class DeviceWatch {
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< the thread's too: it may outlive this
+  std::shared_ptr<State> state_;  ///< shared with the thread, which may outlive this object
 };
 
 }  // namespace trainerd::core::run

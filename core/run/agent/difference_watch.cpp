@@ -10,9 +10,9 @@ namespace trainerd::core::run {
 
 namespace {
 
-/// The rank that computed wrongly in a step. It is known when one rank alone differs, or when one rank's own
-/// part of the loss differs: no other rank adds to that part. A wrong gradient reaches every rank of its sum.
-/// None: several ranks differ alike.
+/// The rank that computed wrongly in a step. It is known if only one rank differs, or if only one rank's own
+/// part of the loss differs, which no other rank contributes to. A wrong gradient reaches every rank of its
+/// all-reduce. None if several ranks differ alike.
 std::optional<std::int64_t> culprit_of(const std::map<std::int64_t, ResultsDiffer>& of_step) {
   if (of_step.size() == 1) return of_step.begin()->first;
   std::optional<std::int64_t> culprit;
@@ -58,7 +58,7 @@ std::optional<DifferenceVerdict> DifferenceWatch::add(ResultsDiffer m) {
           "other results when the step was computed again after a spike: its hardware is the cause, "
           "not the data";
       break;
-    case ResultsDiffer::Found::changed_state: break;  // Run::on_changed_state has it
+    case ResultsDiffer::Found::changed_state: break;  // reported by Run::on_changed_state
   }
   if (!culprit) return verdict;
   const auto [at, fresh] = first_.try_emplace(*culprit, step);

@@ -16,7 +16,7 @@ struct DifferenceVerdict {
   std::vector<std::int64_t> ranks;
   std::string message;
   std::vector<std::string> details;  ///< "rank 1: layers.0.down.weight"
-  bool fatal = false;                ///< the run ends
+  bool fatal = false;                ///< the run must end
 };
 
 /// Gathers the differences that the ranks of one attempt report. A rank that computes wrongly a second time
@@ -24,12 +24,12 @@ struct DifferenceVerdict {
 /// identified, the difference is reported and the run goes on.
 class DifferenceWatch {
  public:
-  /// A verdict by the message of the last rank that differs.
+  /// Returns a verdict with the message of the last rank that differs.
   std::optional<DifferenceVerdict> add(ResultsDiffer m);
 
  private:
   std::map<std::int64_t, std::map<std::int64_t, ResultsDiffer>> reported_;  ///< by step, rank
-  std::map<std::int64_t, std::int64_t> first_;  ///< by rank that computed wrongly: the step
+  std::map<std::int64_t, std::int64_t> first_;  ///< by rank: the step of its first wrong result
 };
 
 }  // namespace trainerd::core::run

@@ -30,7 +30,7 @@ int write_text(const std::string& path, const std::string& text) {
   return base::write_file_atomically(path, std::as_bytes(std::span(text)));
 }
 
-/// Empty where it cannot be read.
+/// Empty if the file cannot be read.
 std::string text_of_record(const std::string& path) {
   const base::UniqueFd fd = base::open_regular(path);
   const std::int64_t bytes = fd ? base::file_bytes(fd.get()) : -1;
@@ -41,7 +41,7 @@ std::string text_of_record(const std::string& path) {
   return text;
 }
 
-/// 0 also where there is none.
+/// Returns 0 also if there is no such file.
 int unlink_file(const std::string& path) {
   return ::unlink(path.c_str()) == 0 || errno == ENOENT || errno == ENOTDIR ? 0 : errno;
 }
@@ -52,7 +52,7 @@ std::string discovery_id(const std::string& run, std::int64_t node) {
   return run + "-node" + std::to_string(node) + "-" + host_name() + "-" + std::to_string(::getpid());
 }
 
-// The first part of the path differs: a server answers for everything below a path that it serves.
+// The id is the first part of the path because a server answers all paths below one that it serves.
 std::string discovery_metrics_path(const std::string& id) { return "/" + id + "/metrics"; }
 
 std::string discovery_record(const std::string& output, std::int64_t node) {
@@ -68,7 +68,7 @@ DiscoveryFile::DiscoveryFile(const std::string& directory, const std::string& id
   path_ = (absolute / (id + kSuffix)).lexically_normal().string();
   std::filesystem::create_directories(absolute, error);
   if (error) cannot("make", absolute.string(), error.value());
-  // The record first: a file without one would never be removed.
+  // The record first: a discovery file without a record would never be removed.
   if (const int failed = write_text(record_, path_); failed != 0) cannot("write", record_, failed);
   const int failed = write_text(path_, target_text(target_, {{"__metrics_path__", metrics_path_}}));
   if (failed == 0) return;

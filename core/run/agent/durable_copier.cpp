@@ -25,9 +25,9 @@
 namespace trainerd::core::run {
 namespace {
 
-/// The job was dropped while it was worked on.
+/// Thrown when the job is dropped while it is worked on.
 struct Dropped {};
-/// The run's directory has removed the checkpoint.
+/// Thrown when the run's directory no longer holds the checkpoint.
 struct SourceGone {};
 
 template <class Read>
@@ -65,14 +65,14 @@ struct DurableCopier::State {
   std::condition_variable wake;
   std::deque<Job> queue;
   std::deque<Result> results;
-  std::optional<io::CheckpointStore> open;  ///< the tier; none: not yet, or not since a job was dropped
-  std::string current;                      ///< folder of the job that is worked on
-  bool dropped = false;                     ///< that one
+  std::optional<io::CheckpointStore> open;  ///< the tier, once opened; none after a job was dropped
+  std::string current;                      ///< folder of the current job
+  bool dropped = false;                     ///< the current job is dropped
   bool stop = false;
-  double next_send = 0;              ///< by the monotonic clock, where the rate is limited
-  double active_at = 0;              ///< by the same, when the job under way last did something
-  std::optional<Result> unreported;  ///< of the job under way, if it hangs
-  bool claimed = false;              ///< the thread's
+  double next_send = 0;              ///< monotonic time of the next piece, with a rate limit
+  double active_at = 0;              ///< monotonic time of the current job's last activity
+  std::optional<Result> unreported;  ///< result to report if the current job hangs
+  bool claimed = false;              ///< used by the thread only
 };
 
 io::CheckpointStore DurableCopier::State::tier() {
@@ -82,7 +82,7 @@ io::CheckpointStore DurableCopier::State::tier() {
   return *open;
 }
 
-/// By several threads.
+/// Waits until the next piece may be sent. Called by several threads.
 void DurableCopier::State::pace(std::int64_t bytes) {
   std::unique_lock lock(mutex);
   const double now = base::monotonic_seconds(), begin = std::max(now, next_send);
@@ -125,14 +125,15 @@ void DurableCopier::State::complete(const Job& job, Result& result) {
   io::StoredCheckpoint stored = to.complete_copy(job.target, manifest);
   result.path = std::move(stored.path);
   result.left_over = std::move(stored.left_over);
-  try {  // it may have been tagged while it was copied
+  try {  // it may have been tagged during the copy
     if (source.folder(job.folder)->exists(io::kGoodFile)) to.tag_good(job.step);
   } catch (const base::CheckpointError& error) {
     result.problem = error.what();
   }
 }
 
-/// The newest of its step in both places, if they are the same: another attempt of the step may be bad.
+/// Tags the tier's newest checkpoint of the step if it is the same as the source's: another attempt of the
+/// step may be bad.
 void DurableCopier::State::tag(const Job& job) {
   const auto marker = [&](const io::CheckpointStore& store) -> std::string {
     for (const io::StoredCheckpoint& stored : store.list())
@@ -179,7 +180,7 @@ void DurableCopier::State::work(std::unique_lock<std::mutex>& lock, const Job& j
     lock.lock();
     if (dropped && result.outcome != Outcome::copied) {
       result.outcome = Outcome::dropped;
-      open.reset();  // it was stopped
+      open.reset();  // its storage was stopped
     }
     if (result.outcome != Outcome::failed || job.part == Part::tag || stop) {
       post(std::move(result));

@@ -7,7 +7,7 @@ namespace trainerd::core::run {
 bool DurableTier::is_due(std::int64_t step, double now) const {
   const io::Interval& every = options_.every;
   if (every.never() || !last_step_ || step < *last_step_) return true;
-  // Checkpoints need not be at multiples: the first after each.
+  // Checkpoints need not be at multiples of the interval: the first one after each multiple is due.
   if (every.steps > 0) return step / every.steps > *last_step_ / every.steps;
   return now - last_at_ >= every.seconds;
 }

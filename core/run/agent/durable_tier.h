@@ -10,47 +10,47 @@
 
 namespace trainerd::core::run {
 
-/// Which checkpoint is copied to the durable tier, and which is next: at most one at a time over all nodes.
-/// The leader's.
+/// Queue of the durable tier, on the leader: the checkpoint being copied, at most one at a time over all
+/// nodes, and the next one.
 class DurableTier {
  public:
   struct Copy {
     std::int64_t step = 0;
-    std::string folder = {};  ///< in the run's directory
-    std::string target = {};  ///< in the tier
-    std::int64_t ranks = 0;   ///< shards
-    bool by_leader = false;   ///< all of them: of a checkpoint that was there when the run began
+    std::string folder = {};  ///< folder name in the run's directory
+    std::string target = {};  ///< folder name in the tier
+    std::int64_t ranks = 0;   ///< number of shards
+    bool by_leader = false;  ///< the leader copies all shards: the checkpoint is from before this run's start
     bool from_memory = false;
-    std::string manifest = {};    ///< of one from memory
-    std::int64_t ranks_left = 0;  ///< whose shards are not there yet
-    std::int64_t bytes = 0;       ///< sent
+    std::string manifest = {};    ///< for a copy from memory
+    std::int64_t ranks_left = 0;  ///< number of shards that are not copied yet
+    std::int64_t bytes = 0;       ///< bytes sent
     double begun = 0;             ///< monotonic seconds
-    double failing_since = 0;     ///< 0: the last try did not fail
+    double failing_since = 0;     ///< monotonic seconds; 0: the last try did not fail
   };
 
   explicit DurableTier(const io::DurableOptions& options) : options_(options) {}
 
-  /// Whether a checkpoint of this step is to be copied, by what was before it.
+  /// True if a checkpoint of this step must be copied, given the interval and the last one added.
   bool is_due(std::int64_t step, double now) const;
-  /// It is the next one, in the place of one that has not begun, whose folder is returned.
+  /// Makes `copy` the next one. Returns the folder of the waiting copy that it replaces, if any.
   std::optional<std::string> add(Copy copy);
-  /// Whether the one under way can be dropped for the next: it fails.
+  /// True if the current copy is failing and a next one waits, so the current one can be dropped.
   bool is_superseded() const { return copying_ && copying_->failing_since > 0 && next_; }
-  /// Begins the next one, if none is under way.
+  /// Starts the next copy if none is under way.
   std::optional<Copy> begin(double now);
-  /// That under way.
+  /// The copy under way; null if there is none.
   Copy* copying() { return copying_ ? &*copying_ : nullptr; }
   const Copy* copying() const { return copying_ ? &*copying_ : nullptr; }
-  /// Whether it is the one under way.
+  /// True if the copy under way is of this folder.
   bool copies(const std::string& folder) const { return copying_ && copying_->folder == folder; }
-  /// It is done, or will not be.
+  /// The copy under way is done or given up.
   void end() { copying_.reset(); }
   bool idle() const { return !copying_ && !next_; }
 
  private:
   io::DurableOptions options_;
   std::optional<Copy> copying_, next_;
-  std::optional<std::int64_t> last_step_;  ///< that was added
+  std::optional<std::int64_t> last_step_;  ///< of the copy added last
   double last_at_ = 0;
 };
 

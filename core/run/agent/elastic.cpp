@@ -11,7 +11,7 @@
 namespace trainerd::core::run {
 namespace {
 
-/// What is of several nodes has no effect on one, and is not said of it.
+/// Resets options that only apply to several nodes and have no effect on one.
 void leave_to_several(job::JobSpec& job) {
   const job::JobSpec plain;
   job.supervise.heartbeat_seconds = plain.supervise.heartbeat_seconds;
@@ -25,7 +25,7 @@ void leave_to_several(job::JobSpec& job) {
   job.checkpoint.partner_wait_seconds = plain.checkpoint.partner_wait_seconds;
 }
 
-/// A fault of a rank or a link that is not there cannot happen.
+/// Removes faults of ranks or links that do not exist at this size.
 void leave_out_faults(job::JobSpec& job) {
   const std::int64_t ranks = job.parallel.ranks();
   std::erase_if(job.faults.inject, [&](const job::Fault& fault) {

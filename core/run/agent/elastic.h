@@ -15,31 +15,30 @@
 
 namespace trainerd::core::run {
 
-/// A size that an elastic job goes on with.
+/// A size (number of nodes and layout) at which an elastic job can run.
 struct JobSize {
   job::JobSpec job;
-  std::string layout =
-      {};  ///< that the planner has chosen (replan.h); empty: whole replicas of the job's own
+  std::string layout = {};  ///< chosen by the planner (replan.h); empty: whole replicas
 };
 
-/// The job on `nodes` of its nodes, or on as many fewer as hold whole replicas: dp is what they hold, and all
-/// else, the global batch too, stays. None where that is less than `cluster.failures.min_replicas`, or no
-/// valid job.
+/// The job on `nodes` of its nodes, or on the largest smaller number that holds whole replicas. Only dp
+/// changes; the global batch and all else stay. None if that leaves fewer than
+/// `cluster.failures.min_replicas`, or no valid job.
 std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes);
-/// The job on so many nodes with the layout that the leader has chosen, if any.
+/// The job on `nodes` nodes with the layout that the leader has chosen. Empty `layout`: whole replicas.
 std::optional<job::JobSpec> job_on(const job::JobSpec& whole, std::int64_t nodes, const std::string& layout);
 
-/// The sizes of an elastic job, as its leader chooses them. With `cluster.failures.elastic.replan` a size
-/// has any layout that fits, and takes all ranks of its nodes where there is one.
+/// The sizes of an elastic job, chosen by its leader. With `cluster.failures.elastic.replan` a size may have
+/// any layout that fits, preferably one that uses all ranks of its nodes.
 class JobSizes {
  public:
   /// `rates`: see `replanned`.
   explicit JobSizes(job::JobSpec whole, std::optional<parallel::Topology> rates = {})
       : whole_(std::move(whole)), rates_(std::move(rates)) {}
 
-  /// On `nodes` of its nodes or the most below that it can go on with. None: with no number of them.
+  /// The size on `nodes` of its nodes, or on the largest smaller number that works. None if no number works.
   std::optional<JobSize> on(std::int64_t nodes);
-  /// On the fewest nodes that it goes on with; the whole job where there are no fewer.
+  /// The size with the fewest nodes; the whole job if no smaller size works.
   JobSize smallest();
 
  private:
@@ -47,42 +46,41 @@ class JobSizes {
 
   job::JobSpec whole_;
   std::optional<parallel::Topology> rates_;
-  std::map<std::int64_t, std::optional<JobSize>> planned_;  ///< by nodes
+  std::map<std::int64_t, std::optional<JobSize>> planned_;  ///< by number of nodes
 };
 
-/// What a run that changes its size keeps. Each size is a `Run` of its own, which goes on from a checkpoint.
+/// State that survives a change of the job's size. Each size is its own `Run` and starts from a checkpoint.
 struct RunSeries {
-  const job::JobSpec& whole;  ///< with all of its nodes
+  const job::JobSpec& whole;  ///< the job with all of its nodes
   RestartBudget restarts;
   RepeatedFailure failures = {};
   JobSizes sizes{whole};
-  bool first = true;                       ///< the next is the first
-  std::optional<std::int64_t> nodes = {};  ///< of the next size; none: the run is over
-  std::string layout = {};                 ///< likewise (JobSize)
-  bool was_ready = false;                  ///< all ranks of some size were
-  /// By step: the attempt that its folder will be. A host that was lost may still write to earlier ones.
+  bool first = true;                       ///< true until the first size has ended
+  std::optional<std::int64_t> nodes = {};  ///< number of nodes of the next size; none: the run is over
+  std::string layout = {};                 ///< layout of the next size (JobSize::layout)
+  bool was_ready = false;                  ///< all ranks of some size were ready
+  /// By step: attempt number of its next folder. A lost host may still write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
-  std::vector<std::string> faults_done = {};  ///< of the job's, as far as this agent knows
-  bool lead_recorded = false;                 ///< that this agent has taken the lead over
-  // Of supervise.spikes. A run that goes back is a `Run` of its own too.
+  std::vector<std::string> faults_done = {};  ///< ids of injected faults that were made, as known here
+  bool lead_recorded = false;                 ///< the event of this agent's taking the lead is recorded
+  // State of supervise.spikes. A rollback also starts a new `Run`.
   std::vector<std::int64_t> spikes_used = {};  ///< see SpikeHistory
   struct Judged {
     std::int64_t step = 0;
     double loss = 0, grad_norm = 0;
   };
-  std::deque<Judged> judged = {};  ///< the latest steps that were updated
-  /// Samples that a rollback passed over: those of the step after `step` begin at `cursor`.
+  std::deque<Judged> judged = {};  ///< the latest steps that updated the parameters
+  /// Samples that a rollback skips: the first step after `step` begins with sample `cursor`.
   struct PassedOver {
     std::int64_t step = 0, cursor = 0;
   };
-  std::optional<PassedOver> passed_over = {};  ///< last; in a file beside the checkpoints too
-  std::optional<std::int64_t> returns_to =
-      {};  ///< the step that the next run begins after, of one that goes back
-  std::vector<std::vector<std::int64_t>> corruptions = {};  ///< the ranks of each, for the counts
+  std::optional<PassedOver> passed_over = {};   ///< latest; also in the file passed-over.json
+  std::optional<std::int64_t> returns_to = {};  ///< after a rollback: the step that the next run begins after
+  std::vector<std::vector<std::int64_t>> corruptions = {};  ///< ranks of each corruption, for the metrics
   struct WentBack {
     std::int64_t from = 0, to = 0;  ///< steps
   };
-  std::optional<WentBack> went_back = {};  ///< last
+  std::optional<WentBack> went_back = {};  ///< latest
 };
 
 }  // namespace trainerd::core::run

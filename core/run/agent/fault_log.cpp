@@ -22,7 +22,7 @@ FaultLog::FaultLog(std::string path) : path_(std::move(path)) {
   std::ifstream file(path_);
   if (!file.is_open() && ::access(path_.c_str(), F_OK) == 0)
     throw base::spec_error(path_ + ": cannot read: " + base::errno_text(errno));
-  // A line without its end was being written as the agent ended: the fault had not happened.
+  // An incomplete last line was being written when the agent ended: that fault was not made.
   for (std::string line; std::getline(file, line) && !file.eof();) done_.push_back(line);
 }
 

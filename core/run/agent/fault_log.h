@@ -9,14 +9,14 @@
 
 namespace trainerd::core::run {
 
-/// The faults of the job that the run has made, in a file of its output directory: a fault that ends the
-/// agent itself is not made again by the next one.
+/// Ids of the injected faults that were made, kept in a file of the output directory. A fault that kills the
+/// agent itself is not made again by its successor.
 class FaultLog {
  public:
-  /// Reads what is there. Throws SpecError when it cannot.
+  /// Reads the existing file. Throws SpecError if it cannot be read.
   explicit FaultLog(std::string path);
   const std::vector<std::string>& done() const { return done_; }
-  /// Durable when it returns. Throws SpecError.
+  /// Durable (fsync) when it returns. Throws SpecError if it cannot be written.
   void add(const std::string& id);
 
  private:
@@ -24,16 +24,16 @@ class FaultLog {
   std::vector<std::string> done_;
 };
 
-/// The bits of checkpoints that a node's agent is to flip.
+/// Bit flips in checkpoint files that a node's agent must inject.
 class CheckpointFaults {
  public:
   CheckpointFaults(const job::FaultsOptions& options, std::int64_t ranks,
                    const std::vector<std::string>& done)
       : plan_(options, ranks, done) {}
 
-  /// The step has come, of a node with `count` ranks from `first` on.
+  /// Called after `step` by a node with `count` ranks from `first` on.
   void on_step(std::int64_t step, std::int64_t first, std::int64_t count);
-  /// Those whose time has come for a checkpoint of that step; each is given once.
+  /// Returns the faults that are due for a checkpoint of `step`; each is returned once.
   std::vector<DueFault> take(std::int64_t step);
 
  private:
@@ -41,7 +41,7 @@ class CheckpointFaults {
   std::vector<DueFault> waiting_;
 };
 
-/// Flips a bit in the middle of a file, in place, and says which. Throws CheckpointError.
+/// Flips one bit in the middle of a file, in place. Returns its position as text. Throws CheckpointError.
 std::string flip_bit_of_file(const std::string& path);
 
 }  // namespace trainerd::core::run

@@ -15,7 +15,7 @@ namespace {
 using parallel::FlightRecord;
 using parallel::FlightState;
 
-/// A record that its rank was writing may lack the final zero.
+/// The final zero may be missing in a record that its rank is just writing.
 template <std::size_t N>
 std::string_view text_of(const std::array<char, N>& text) {
   return {text.data(), static_cast<std::size_t>(std::find(text.begin(), text.end(), '\0') - text.begin())};
@@ -29,8 +29,8 @@ std::string describe(const FlightRecord& r) {
                      text_of(r.label), text_of(r.group), r.group_size, r.bytes);
 }
 
-/// The oldest operation that the rank has begun and not ended: a collective, which others wait in too, before
-/// messages, which may be posted long before they are awaited.
+/// The oldest operation that the rank has begun and not ended. A collective is preferred, since other ranks
+/// wait in it too; messages may be posted long before they are waited for.
 const FlightRecord* under_way(const RankFlights& rank) {
   const FlightRecord* exchange = nullptr;
   for (const FlightRecord& r : rank.records) {
@@ -87,10 +87,10 @@ bool has_entered(const RankFlights& rank, const FlightRecord& op) {
 struct Awaited {
   std::string what;
   std::vector<std::int64_t> waiting, missing;
-  bool root = false;  ///< a missing rank of it waits for no other
+  bool root = false;  ///< some missing rank is in no operation, so it waits for no other rank
 };
 
-/// The collectives that ranks wait in, and the ranks of this node that have not entered them.
+/// The collectives that ranks wait in, with the ranks of this node that have not entered them.
 std::vector<Awaited> awaited(const std::vector<RankFlights>& ranks, const parallel::Layout& layout,
                              const parallel::GroupNeeds& needs) {
   std::map<std::string, Awaited> found;
@@ -113,7 +113,7 @@ std::vector<Awaited> awaited(const std::vector<RankFlights>& ranks, const parall
   std::vector<Awaited> list;
   for (auto& [key, a] : found)
     if (!a.missing.empty()) list.push_back(std::move(a));
-  // Ranks that wait themselves are no cause while others are.
+  // If some missing ranks wait for no other, those that wait themselves are not the cause.
   if (std::any_of(list.begin(), list.end(), [](const Awaited& a) { return a.root; }))
     std::erase_if(list, [](const Awaited& a) { return !a.root; });
   return list;

@@ -11,7 +11,7 @@
 #include "parallel/comm/flight_recorder.h"
 #include "parallel/group/members.h"
 
-// What the ranks of a node communicated last, for people who look for the cause of a failure.
+// The last communication of each rank of a node, as text for people who look for a failure's cause.
 
 namespace trainerd::core::run {
 
@@ -19,17 +19,17 @@ namespace trainerd::core::run {
 struct RankFlights {
   std::int64_t rank = 0;
   std::vector<parallel::FlightRecord> records;  ///< oldest first
-  char process_state = 0;  ///< as /proc has it: 'T' stopped, 'X' gone, 'D' waits for a device; 0: unknown
+  char process_state = 0;  ///< letter from /proc: 'T' stopped, 'D' waits for a device, 'X' gone; 0: unknown
 };
 
-/// Reads the rings of a node's ranks, whatever became of their processes.
+/// Reads the rings of a node's ranks from shared memory. The processes may have ended.
 std::vector<RankFlights> read_flights(const base::Segment& segment, const NodeRanks& here);
 
-/// The state of a process, a letter; 'X' for one that is gone.
+/// State letter of a process in /proc; 'X' if it is gone.
 char process_state(pid_t pid);
 
-/// First which ranks have not entered the collective that others wait in, then a line for each rank: the
-/// operation under way, or the last that was done. `now` is that of the records' clock.
+/// First a line for each collective that some ranks wait in, with the ranks that have not entered it. Then a
+/// line per rank: the current operation, or the last completed one. `now` is on the records' clock.
 std::vector<std::string> flight_text(const std::vector<RankFlights>& ranks, const parallel::Layout& layout,
                                      const parallel::GroupNeeds& needs, double now);
 

@@ -25,14 +25,14 @@ namespace {
 
 constexpr std::size_t kMaxOutput = std::size_t{4} << 20;
 constexpr double kKillSeconds = 0.2;
-constexpr std::size_t kMaxChanged = 50;  ///< files that are named
+constexpr std::size_t kMaxChanged = 50;  ///< maximum number of listed files
 
 struct GitOutput {
   std::string text;
-  std::string error;  ///< why there is none; else empty
+  std::string error;  ///< why there is no text; empty if there is
 };
 
-/// Reads until the end of the pipe, or the deadline.
+/// Reads until the end of the pipe or the deadline. Returns an error text, empty on success.
 std::string read_until(int fd, double deadline, std::string& text) {
   std::array<char, 4096> buffer{};
   for (;;) {
@@ -50,19 +50,18 @@ std::string read_until(int fd, double deadline, std::string& text) {
   }
 }
 
-/// The environment without what would name another repository than the one of the directory: GIT_DIR and the
-/// like, which git sets for its hooks.
+/// The environment without GIT_DIR and other variables that name a repository. Git sets them for its hooks.
 std::vector<char*> environment_for_git() {
   std::vector<char*> variables;
   for (char** variable = environ; *variable != nullptr; ++variable)
     if (const std::string_view name(*variable);
-        !name.starts_with("GIT_") || name.starts_with("GIT_CONFIG"))  // safe.directory may be said there
+        !name.starts_with("GIT_") || name.starts_with("GIT_CONFIG"))  // may set safe.directory
       variables.push_back(*variable);
   variables.push_back(nullptr);
   return variables;
 }
 
-/// Standard output of `git` with these words. What it says on standard error is no part of an answer.
+/// Runs `git` with these arguments and returns its standard output. Standard error is discarded.
 GitOutput run_git(std::vector<std::string> words, double deadline) {
   std::array<int, 2> ends{};
   if (::pipe2(ends.data(), O_CLOEXEC) != 0) return {"", base::errno_text(errno)};
@@ -81,7 +80,7 @@ GitOutput run_git(std::vector<std::string> words, double deadline) {
   sigset_t none;
   sigemptyset(&none);
   ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setpgroup(&attributes, 0);  // with what it starts, for the kill
+  ::posix_spawnattr_setpgroup(&attributes, 0);  // own process group: the kill reaches its children too
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETPGROUP);
   pid_t pid = 0;
   const int rc =
@@ -89,12 +88,12 @@ GitOutput run_git(std::vector<std::string> words, double deadline) {
   ::posix_spawn_file_actions_destroy(&actions);
   ::posix_spawnattr_destroy(&attributes);
   if (rc != 0) return {"", rc == ENOENT ? "git is not installed" : "git: " + base::errno_text(rc)};
-  to.reset();  // or the pipe has no end
+  to.reset();  // without this the pipe never ends
   GitOutput output;
   output.error = read_until(from.get(), deadline, output.text);
   if (!output.error.empty()) ::kill(-pid, SIGKILL);
   int status = 0;
-  // One that not even a kill ends, as on a file system that is gone, stays behind.
+  // A process that SIGKILL does not end, as on a file system that is gone, is left behind.
   const double end = std::max(deadline, base::monotonic_seconds() + kKillSeconds);
   pid_t ended = 0;
   while ((ended = ::waitpid(pid, &status, WNOHANG)) == 0 && base::monotonic_seconds() < end)
@@ -120,7 +119,7 @@ std::optional<GitState> git_state_of(const std::string& job_file, double seconds
   std::error_code error;
   const std::filesystem::path file = std::filesystem::canonical(job_file, error);
   if (error || !in_working_tree(file.parent_path())) return std::nullopt;
-  // Without locks: another git may be at work there.
+  // Takes no locks: another git may be running there.
   const std::string directory = file.parent_path();
   const auto git = [&](std::initializer_list<std::string> words) {
     std::vector<std::string> all{"git", "--no-optional-locks", "-C", directory};

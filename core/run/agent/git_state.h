@@ -6,17 +6,16 @@
 
 namespace trainerd::core::run {
 
-/// What git says of the directory in which a job's file lies.
+/// The git state of the directory that holds the job file.
 struct GitState {
-  std::string commit;  ///< empty: there is none yet
-  std::string branch;  ///< "(detached)" on none
-  std::vector<std::string>
-      changed;        ///< files below the directory that differ from the commit, the job's file
-                      ///< also where git does not know it; as `git status --short` shows them
-  std::string error;  ///< why nothing of this is known; else empty
+  std::string commit;                ///< empty before the first commit
+  std::string branch;                ///< "(detached)" if HEAD is detached
+  std::vector<std::string> changed;  ///< lines of `git status --short`: tracked files below the directory
+                                     ///< that differ from HEAD, and the job file even if it is untracked
+  std::string error;                 ///< why the state is unknown; empty if it is known
 };
 
-/// None where the file lies in no working tree. Runs git, for `seconds` at most in all.
+/// None if the file is in no working tree. Runs git, for at most `seconds` in total.
 std::optional<GitState> git_state_of(const std::string& job_file, double seconds);
 
 }  // namespace trainerd::core::run

@@ -11,9 +11,8 @@
 
 namespace trainerd::core::run {
 
-/// A storage in which nothing is changed while `guard`, which is called before each change and each piece of
-/// a copy, throws: of an agent that was frozen, in whose place another may write. Reads are as `inner` gives
-/// them.
+/// A storage that calls `guard` before each change and each piece of a copy; `guard` throws to prevent it. It
+/// protects the files from an agent that was frozen and may have been replaced. Reads are not guarded.
 class GuardedStorage final : public io::Storage {
  public:
   GuardedStorage(std::shared_ptr<io::Storage> inner, std::function<void()> guard)

@@ -6,18 +6,18 @@
 
 namespace trainerd::core::run {
 
-/// Which losses are out of line with those before them: by the robust z-score, (loss - median) / (1.4826 MAD)
-/// over the latest 128 steps. Only a loss that is too high is out of line.
+/// Detects loss outliers by the robust z-score, (loss - median) / (1.4826 MAD), over the latest 128 steps.
+/// Only a loss that is too high is an outlier.
 class LossWatch {
  public:
   static constexpr std::size_t kWindow = 128;   ///< steps
-  static constexpr std::size_t kMinSteps = 16;  ///< of them: fewer are not judged
-  static constexpr double kOutlier = 8;         ///< z-score from which on a loss is out of line
+  static constexpr std::size_t kMinSteps = 16;  ///< with fewer steps than this nothing is an outlier
+  static constexpr double kOutlier = 8;         ///< z-score from which a loss is an outlier
 
-  /// Whether the loss is in line. One that is not is not among those that later ones are compared with,
-  /// unless all of them are: then that is where the loss is now.
+  /// Returns false if the loss is an outlier. Outliers are left out of the window. After kWindow outliers in
+  /// a row the window starts anew at the present level.
   bool add(std::int64_t step, double loss);
-  /// Steps after `step` will be done again.
+  /// Removes steps after `step`, which will be done again.
   void drop_after(std::int64_t step);
 
  private:
@@ -27,23 +27,24 @@ class LossWatch {
     double loss;
   };
   std::deque<Entry> latest_;
-  std::int64_t outliers_ = 0;  ///< in a row
+  std::int64_t outliers_ = 0;  ///< number of outliers in a row
 };
 
-/// The checkpoint that waits for its tag, one at a time: it is good when the losses of the `after` steps that
-/// followed it were in line.
+/// Decides which checkpoint gets the good tag, one candidate at a time. A checkpoint is good if the losses of
+/// the `after` steps that follow it have no outlier.
 class GoodTags {
  public:
   explicit GoodTags(std::int64_t after) : after_(after) {}
-  /// A complete checkpoint. Whether it waits from now on: none did, and no loss since was out of line.
+  /// Offers a complete checkpoint. Returns true if it becomes the candidate: there is none, and no loss after
+  /// `step` was an outlier.
   bool add(std::int64_t step);
   struct Verdict {
-    std::int64_t step = 0;  ///< of the checkpoint
+    std::int64_t step = 0;  ///< the checkpoint's step
     bool good = false;
   };
-  /// The loss of a step.
+  /// Adds the loss of a step. Returns the candidate's verdict when it is known.
   std::optional<Verdict> on_step(std::int64_t step, double loss);
-  /// Steps after `step` will be done again. Whether the checkpoint that waited was of one of them.
+  /// Removes steps after `step`, which will be done again. Returns true if the candidate was one of them.
   bool drop_after(std::int64_t step);
 
  private:

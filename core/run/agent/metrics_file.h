@@ -6,21 +6,21 @@
 
 namespace trainerd::core::run {
 
-/// What an agent serves, and where.
+/// The metrics server of an agent.
 struct MetricsTarget {
-  std::string address;  ///< as it was bound: "127.0.0.1:9464"
+  std::string address;  ///< the bound address: "127.0.0.1:9464"
   std::string run;
   std::int64_t node = 0;
 };
 
-/// This host's name; empty where it has none.
+/// This host's name; empty if it has none.
 std::string host_name();
 
-/// Prometheus' file-based service discovery: one target with the labels `run`, `node` and `more`. An address
-/// that stands for every address of the host is written as the host's name.
+/// A target in the format of Prometheus' file-based service discovery, with the labels `run`, `node` and
+/// `more`. A wildcard address is replaced by the host's name.
 std::string target_text(const MetricsTarget& target, const std::map<std::string, std::string>& more = {});
 
-/// Where a running agent serves its metrics: a file in the output directory, there while this lives.
+/// A file in the output directory with the address of a running agent's metrics server. Removed at the end.
 class MetricsFile {
  public:
   /// A file that cannot be written is a warning.
@@ -28,7 +28,7 @@ class MetricsFile {
   ~MetricsFile();
   MetricsFile(const MetricsFile&) = delete;
   MetricsFile& operator=(const MetricsFile&) = delete;
-  /// The file is another agent's from now on.
+  /// Does not remove the file at the end: it belongs to another agent now.
   void disown() { path_.clear(); }
 
  private:

@@ -14,27 +14,27 @@
 
 namespace trainerd::core::run {
 
-/// The state of every rank of a node after one step, complete in memory.
+/// The snapshots of all ranks of a node for one step, complete in memory.
 struct HeldStep {
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  // By rank of the node:
+  // Indexed by the rank's place in the node:
   std::vector<std::int64_t> segments;
   std::vector<std::int64_t> bytes;
 };
 
-/// The snapshots of a node's ranks: some segments of each, which outlive the workers that fill them.
+/// Snapshot memory of a node's ranks: several segments per rank, which outlive the worker processes.
 ///
-/// A worker never fills the segment of its newest snapshot, nor one that is on its way elsewhere. It fills
-/// one only after a step in which every rank of the world took part after having filled the newest, and
-/// having said so; so the newest step that all ranks hold lies in segments that no rank has begun to
-/// overwrite. That holds however long one segment is being written to the disk: with snapshots that stay in
-/// memory two others take turns, and where there is none to fill on some rank, no rank takes the snapshot
+/// A worker never fills the segment of its newest snapshot, nor a segment in use by a writer or partner.
+/// After it has reported its newest snapshot, it fills another segment only after a later step in which all
+/// ranks of the world took part. So the newest step that all ranks hold is in segments that no rank has begun
+/// to overwrite. This is true however long a segment's write to the disk takes: snapshots that stay in memory
+/// alternate between two other segments. If some rank has no free segment, no rank takes the snapshot
 /// (StepVote::no_room).
 class NodeSnapshots {
  public:
-  /// `plans` of the node's ranks, from `here.first` on; `segments` of each. Throws CapacityError.
+  /// `plans` are of the node's ranks from `here.first` on; each rank gets `segments`. Throws CapacityError.
   NodeSnapshots(const NodeRanks& here, const std::vector<rank::DryRun>& plans, std::int64_t segments);
 
   const std::vector<std::shared_ptr<base::Segment>>& segments(std::int64_t rank) const {
@@ -43,23 +43,25 @@ class NodeSnapshots {
   const std::shared_ptr<base::Segment>& segment(std::int64_t rank, std::int64_t index) const {
     return of(rank).segments.at(static_cast<std::size_t>(index));
   }
-  /// What the snapshots of a rank of this node hold, and what of its state they do not.
+  /// Sets which slices a rank's snapshots hold (`slices`), and which slices of its state other ranks save
+  /// (`borrowed`).
   void describe(std::int64_t rank, std::vector<io::TensorSlice> slices,
                 std::vector<io::TensorSlice> borrowed);
   const std::vector<io::TensorSlice>& slices(std::int64_t rank) const { return of(rank).slices; }
 
   const std::vector<io::TensorSlice>& borrowed(std::int64_t rank) const { return of(rank).borrowed; }
 
-  /// What was in its segments before is gone.
+  /// Adds a step. Steps whose segments it has overwritten are removed.
   void add(HeldStep step);
-  /// Steps after `step` will be done again.
+  /// Removes steps after `step`, which will be done again.
   void drop_after(std::int64_t step);
   /// Oldest first.
   const std::vector<HeldStep>& held() const { return held_; }
   const HeldStep* find(std::int64_t step) const;
-  /// Whether the node's snapshots hold all that its own ranks need: what replicas save elsewhere is missing.
+  /// True if this node's snapshots hold all that its ranks need, that is no slice is saved only by replicas
+  /// elsewhere.
   bool self_contained() const;
-  /// The snapshots that workers begin from, as they are sent.
+  /// Descriptions of a step's snapshots, sent to the workers that begin from them.
   std::vector<HeldShard> shards(const HeldStep& step) const;
 
  private:

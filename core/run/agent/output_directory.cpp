@@ -44,8 +44,8 @@ constexpr auto kLookAgain = std::chrono::milliseconds(50);
 
 std::string lock_file(const std::string& path) { return path + "/.lock"; }
 
-/// Of a small file; empty where it is not there. Another error is returned in `error`, after looks for about
-/// 2 s.
+/// Content of a small file; empty if it does not exist. Other errors are returned in `error`, after retries
+/// for about 2 s.
 std::string text_of(const std::string& path, int& error) {
   std::string text;
   error = io::with_retries([&]() -> int {
@@ -63,7 +63,7 @@ std::string text_of(const std::string& path, int& error) {
   return text;
 }
 
-/// Whether the open file is the one at `path`: a directory may have been moved since.
+/// True if the open file is still the one at `path`: its directory may have been moved.
 bool is_at(int fd, const std::string& path) {
   struct stat open {
   }, there{};
@@ -84,7 +84,7 @@ std::string time_stamp() {
   return {text.data(), std::strftime(text.data(), text.size(), "%Y%m%d-%H%M%S", &parts)};
 }
 
-// Empty when there is no such file.
+// Like text_of, but throws on errors.
 std::string content_of(const std::string& path) {
   int error = 0;
   std::string text = text_of(path, error);
@@ -101,13 +101,13 @@ OutputDirectory::OutputDirectory(const std::string& path, Earlier earlier,
     : path_(io::local_path(path)) {
   lock(lead);
   if (earlier == Earlier::moved_aside) move_aside();
-  // What an earlier leader has left would let its successor take the directory from this run.
+  // An old mark in the lock file would let an earlier leader's successor take the directory from this run.
   if (lead || !content_of(lock_file(path_)).empty()) mark(lead ? lead->text() : "");
 }
 
 void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
   const std::string file = lock_file(path_);
-  // Another run may have moved the directory aside between the opening and the lock.
+  // Another run may have moved the directory aside between the open and the lock.
   for (int tries = 0; tries < 10; ++tries) {
     std::error_code error;
     std::filesystem::create_directories(path_, error);
@@ -119,20 +119,21 @@ void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
     const bool ours = lead && before && before->run == lead->run;
     const bool outdated = ours && before->epoch < lead->epoch;
     const bool held = ::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0;
-    // A lower one without a holder is of an etcd that has lost its data, and counts from the beginning.
+    // A lower epoch with a free lock comes from an etcd that has lost its data and counts from the start
+    // again.
     if (held && ours && before->epoch > lead->epoch) taken_over(path_, before->epoch);
     if (held && !outdated)
       throw base::spec_error("another run is using " + path_ +
                              "; wait for it, or set `output` to another directory");
     if (held) take_lock_over(*lead);
     if (!is_at(lock_.get(), file)) continue;
-    // A host that is frozen or cut off may have lost its lock, and writes to its logs all the same.
+    // A frozen or cut-off host may have lost its lock and still write to its logs.
     if (outdated) renew_logs();
     return;
   }
 }
 
-/// The lock is another file from now on.
+/// Replaces the lock file by a new one that this process holds.
 void OutputDirectory::take_lock_over(const LeadMark& lead) {
   const std::string file = lock_file(path_), next = file + "." + std::to_string(lead.epoch);
   lock_ = base::open_shared(next);
@@ -153,7 +154,7 @@ void OutputDirectory::renew_logs() const {
 
 void OutputDirectory::move_aside() {
   std::error_code error;
-  // Of a link the directory that it leads to: the new one is to lie on the same disk.
+  // For a symbolic link the target is renamed, so that the new directory is on the same disk.
   const std::filesystem::path real = std::filesystem::canonical(path_, error);
   bool empty = true;
   if (!error) {
@@ -194,7 +195,7 @@ std::optional<std::int64_t> OutputDirectory::recorded_step() const {
 
 bool OutputDirectory::records_no_checkpoint() const {
   std::int64_t events_seen = 0;
-  std::set<std::string> saved;  // folders
+  std::set<std::string> saved;  // folders of valid checkpoints
   const auto folder = [](const std::string& path) { return path.substr(path.rfind('/') + 1); };
   io::read_event_log(events(), std::numeric_limits<std::int64_t>::max(), [&](const io::EventRecord& event) {
     ++events_seen;
@@ -202,7 +203,8 @@ bool OutputDirectory::records_no_checkpoint() const {
       saved.insert(folder(checkpoint->path));
     const auto* notice = std::get_if<io::NoticeRecord>(&event);
     if (notice == nullptr || notice->kind != io::NoticeKind::withdrawn) return;
-    // "checkpoint PATH does not count any more: ...". Its record may be cut already.
+    // Message: "checkpoint PATH does not count any more: ...". The checkpoint's own record may already be
+    // cut.
     const std::string& message = notice->message;
     saved.erase(folder(message.substr(0, message.find(" does not count any more"))));
   });
@@ -238,7 +240,7 @@ void OutputDirectory::mark(const std::string& run) const {
   int error = ::ftruncate(lock_.get(), 0) == 0 ? 0 : errno;
   if (error == 0 && ::lseek(lock_.get(), 0, SEEK_SET) < 0) error = errno;
   if (error == 0) error = base::write_all(lock_.get(), std::as_bytes(std::span(run)));
-  // A shared file system may keep it to itself until then.
+  // Without fsync a shared file system may not show it to the other nodes.
   if (error == 0 && ::fsync(lock_.get()) != 0) error = errno;
   if (error != 0) unwritable(lock_file(path_), error);
 }

@@ -10,47 +10,47 @@
 
 namespace trainerd::core::run {
 
-/// A run's directory, held by one agent at a time: job.yaml, run.json, starts.jsonl, gemm-algorithms.txt,
-/// steps.jsonl, samples.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html, run.log, metrics.json
-/// while it runs, .discovery-node-0 while a target of it is in the job's discovery directory, traces/,
-/// hangs/, checkpoints/, of a job with loss.dpo reference.safetensors.
+/// A run's output directory, locked by one agent at a time. Holds job.yaml, run.json, starts.jsonl,
+/// gemm-algorithms.txt, steps.jsonl, samples.jsonl, events.jsonl, tensorboard/, mlflow.json, report.html,
+/// run.log, traces/, hangs/, checkpoints/ and, with loss.dpo, reference.safetensors; while running also
+/// metrics.json, and .discovery-node-0 if the job has a discovery directory.
 class OutputDirectory {
  public:
-  /// What becomes of an earlier run's output.
+  /// Treatment of an earlier run's output.
   enum class Earlier { kept, moved_aside };
-  /// Makes it and locks it; `path` may be a file:// URI. An output that is to be moved aside is renamed to
-  /// `<path>.old-YYYYmmdd-HHMMSS` (UTC) first. Throws SpecError: it cannot be made or written, or another run
-  /// holds it; CheckpointError: the disk is full. An agent that leads by a coordinator's word marks it with
-  /// `lead`, and takes it over from one whose lead is older: that one may be frozen, and hold its lock and
-  /// logs open. The lock and the logs are new files then, so that nothing of what it writes later is seen.
-  /// Throws LeadLost when an agent whose lead is newer holds it.
+  /// Creates the directory and locks it; `path` may be a file:// URI. An output to be moved aside is first
+  /// renamed to `<path>.old-YYYYmmdd-HHMMSS` (UTC). Throws SpecError if it cannot be created or written, or
+  /// another run holds it; CheckpointError if the disk is full. An agent that leads through a coordinator
+  /// marks it with `lead` and takes it over from a holder with an older lead: that agent may be frozen with
+  /// its lock and logs open. The lock and logs then become new files, so that its late writes have no effect.
+  /// Throws LeadLost if the holder has a newer lead.
   explicit OutputDirectory(const std::string& path, Earlier earlier = Earlier::kept,
                            const std::optional<LeadMark>& lead = {});
-  /// Of a node that does not lead: the directory that the leader has marked. Throws SpecError when it does
-  /// not see it within `seconds`: the nodes do not share the directory; LeadLost when it is marked by a later
-  /// leader of the run.
+  /// For a node that does not lead: the directory that the leader has marked. Throws SpecError if the mark
+  /// does not appear within `seconds`, because the nodes do not share the directory; LeadLost if a later
+  /// leader of the run has marked it.
   static OutputDirectory marked(const std::string& path, const std::string& run, double seconds);
-  /// Leaves the run's name for the other nodes.
+  /// Writes the run's name into the lock file, for the other nodes.
   void mark(const std::string& run) const;
 
-  /// Throws LeadLost when the directory is not marked with `lead` any more: another agent has taken it over.
+  /// Throws LeadLost if the mark is not `lead`: another agent has taken the directory over.
   void require_mark(const LeadMark& lead) const;
 
-  /// Writes job.yaml: once the run is sure to begin, so that a refused one leaves the job that made what is
-  /// there. Throws SpecError.
+  /// Writes job.yaml. Call it only when the run is certain to begin: a refused run must not replace the job
+  /// that made the existing files. Throws SpecError.
   void write_job(const job::JobSpec& job) const;
-  /// The job.yaml that an earlier run left; empty: there is none.
+  /// Content of an earlier run's job.yaml; empty if there is none.
   std::string written_job() const;
-  /// The GEMM algorithms that a run of this directory chose; empty: none did. `write` throws SpecError.
+  /// The GEMM algorithms that an earlier run here chose; empty if none did. `write` throws SpecError.
   std::string gemm_algorithms() const;
   void write_gemm_algorithms(const std::string& text) const;
 
-  /// Where an earlier run's output was moved; empty: nowhere.
+  /// New path of an earlier run's output; empty if it was not moved.
   const std::string& moved_to() const { return moved_to_; }
-  /// The last step that a run of this directory recorded, or saved a checkpoint of; none: there are no such
-  /// records. Throws SpecError when they cannot be read.
+  /// The last step that an earlier run here recorded or saved a checkpoint of; none without such records.
+  /// Throws SpecError if they cannot be read.
   std::optional<std::int64_t> recorded_step() const;
-  /// Whether the events of earlier runs are there and none is a checkpoint. Throws as `recorded_step`.
+  /// True if there are events of earlier runs and none of a valid checkpoint. Throws as `recorded_step`.
   bool records_no_checkpoint() const;
 
   const std::string& path() const { return path_; }
@@ -76,7 +76,7 @@ class OutputDirectory {
   std::string passed_over() const { return path_ + "/passed-over.json"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string reference() const { return path_ + "/reference.safetensors"; }
-  /// Whether report.html is there, no older than steps.jsonl, and of a run that ended.
+  /// True if report.html exists, is no older than steps.jsonl, and is of a run that has ended.
   bool report_is_current() const;
 
  private:

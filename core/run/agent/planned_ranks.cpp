@@ -14,8 +14,8 @@
 namespace trainerd::core::run {
 namespace {
 
-/// The ranks of the other nodes: those of a pipeline rank are alike but for which of them saves what several
-/// hold.
+/// Adds the ranks of the other nodes, one record per pipeline rank: its ranks differ only in which of them
+/// saves replicated state.
 void add_others(const job::JobSpec& job, const parallel::Layout& layout, const parallel::Topology& topology,
                 const NodeRanks& here, std::vector<plan::RankClass>& known) {
   const std::int64_t pp = layout.options.pp;

@@ -12,15 +12,13 @@
 
 namespace trainerd::core::run {
 
-/// What an agent plans before it starts a worker.
+/// Dry runs of the ranks, made before any worker is started.
 struct PlannedRanks {
-  std::vector<rank::DryRun> here;  ///< of each rank of the node, in order
-  std::vector<plan::RankClass>
-      known;  ///< those, and on the leader all others: one record stands for a pipeline rank's
+  std::vector<rank::DryRun> here;      ///< of each rank of this node, in order
+  std::vector<plan::RankClass> known;  ///< these; on the leader also the others, one record per pipeline rank
 };
 
-/// Throws CapacityError when the ranks of `here` do not fit the node, or planning takes more memory than
-/// there is.
+/// Throws CapacityError if the ranks of `here` do not fit the node, or planning itself runs out of memory.
 PlannedRanks plan_ranks(const job::JobSpec& job, const parallel::Layout& layout,
                         const parallel::Topology& topology, const NodeRanks& here, bool leads);
 

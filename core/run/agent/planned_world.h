@@ -10,7 +10,7 @@
 
 namespace trainerd::core::run {
 
-/// The layout of a world, which ranks of it a node has, and what they take of memory.
+/// The layout of a world, the ranks of this node, and their planned memory.
 struct PlannedWorld {
   parallel::Layout layout;
   NodeRanks here;

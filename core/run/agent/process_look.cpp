@@ -10,7 +10,8 @@
 namespace trainerd::core::run {
 namespace {
 
-/// What follows the name in a `stat` of /proc, which may hold spaces; empty: the process is gone.
+/// The fields after the process name in a `stat` file of /proc (the name may contain spaces); empty if the
+/// process is gone.
 std::string behind_name(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -39,7 +40,7 @@ ProcessLook look_at(pid_t pid) {
   const std::string folder = "/proc/" + std::to_string(pid);
   const std::string fields = behind_name(folder + "/stat");
   if (fields.empty()) return {.state = 'X'};
-  // State, then ten numbers, then the ticks in user and in system mode (proc_pid_stat(5)).
+  // The state, then ten numbers, then the user and system CPU time in ticks (proc_pid_stat(5)).
   std::istringstream in(fields);
   ProcessLook look;
   std::string skipped;

@@ -6,7 +6,7 @@
 
 namespace trainerd::core::run {
 
-/// What /proc says of a process now; state 'X' for one that is gone.
+/// Reads a process's state from /proc; state 'X' if it is gone.
 ProcessLook look_at(pid_t pid);
 
 }  // namespace trainerd::core::run

@@ -16,7 +16,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// Between two messages of a node on what its ranks' steps take.
+// Interval between a node's messages with the step times of its ranks.
 constexpr double kTimesSeconds = 5;
 
 // Between two reports of what the ranks do, in a job of few nodes; and of how many ranks the leader gets
@@ -37,7 +37,7 @@ FailureCause cause_of(const HangVerdict& verdict) {
           .own = verdict.own};
 }
 
-/// The ranks of each pipeline stage: they have the same work.
+/// The ranks of each pipeline stage, which do equal work.
 std::vector<std::vector<std::int64_t>> stages_of(const parallel::ProcessGrid& grid) {
   std::vector<std::vector<std::int64_t>> stages(static_cast<std::size_t>(grid.size(parallel::Axis::pp)));
   for (std::int64_t rank = 0; rank < grid.ranks(); ++rank)
@@ -104,7 +104,7 @@ void RankSupervisor::inquire(Attempt& attempt) {
   if (attempt.failure()) return;
   run_.membership().send(ShowRanks{attempt.number(), *number});
   for (RankSight& sight : attempt.ranks()->sights()) inquiry_->add(*number, std::move(sight), now);
-  if (inquiry_->complete()) decide(attempt, inquiry_->sights());  // no rank is elsewhere
+  if (inquiry_->complete()) decide(attempt, inquiry_->sights());  // all ranks are on this node
 }
 
 void RankSupervisor::decide(Attempt& attempt, const std::vector<RankSight>& sights) {
@@ -128,7 +128,7 @@ void RankSupervisor::report(Attempt& attempt, const HangVerdict& verdict,
   if (verdict.restart) attempt.fail({base::ErrorKind::comm, verdict.message, 1, true, cause_of(verdict)});
 }
 
-/// Writes down all that is known of the ranks. Where it is.
+/// Writes all that is known of the ranks to a file. Returns a text that names it; empty on failure.
 std::string RankSupervisor::keep(const HangVerdict& verdict, const std::vector<RankSight>& sights) const {
   nlohmann::json page{{"step", run_.step()},
                       {"wall_time", base::wall_seconds()},

@@ -13,23 +13,23 @@
 
 namespace trainerd::core::run {
 
-/// Looks at the pages of a node's ranks ten times per second, and at the processes of those that have not
-/// changed. It outlives neither the segment nor the processes' attempt.
+/// Reads the pages of a node's ranks ten times per second, and /proc for ranks whose page has not changed. It
+/// must not outlive the segment.
 class RankWatch {
  public:
-  /// `usual` by rank of the node, of the attempt before; empty: there was none.
+  /// `usual`: by the rank's place in the node, from the previous attempt; empty if there was none.
   RankWatch(const base::Segment& flights, const NodeRanks& here, std::int64_t node,
             std::vector<UsualTimes> usual = {});
 
-  /// Readable when a look is due.
+  /// Readable when the next look is due.
   int event_fd() const { return timer_.get(); }
-  /// Takes the look. `pids` by rank of the node; 0: it has ended.
+  /// Reads all pages. `pids` is by the rank's place in the node; 0: the process has ended.
   void look(const std::vector<pid_t>& pids);
-  /// What was seen by then, the rings included, as they are now.
+  /// The state of each rank at the last look, with its ring as it is now.
   std::vector<RankSight> sights() const;
   /// The same without rings.
   std::vector<RankSight> pages() const;
-  /// By rank of the node: what the next attempt's are held against.
+  /// By the rank's place in the node: usual times, for the next attempt.
   std::vector<UsualTimes> usual() const;
 
  private:
@@ -40,7 +40,7 @@ class RankWatch {
   std::vector<UsualTimes> usual_;
   std::int64_t node_;
   base::UniqueFd timer_;
-  std::deque<StillClock> clocks_;  ///< by rank of the node
+  std::deque<StillClock> clocks_;  ///< by the rank's place in the node
 };
 
 }  // namespace trainerd::core::run

@@ -13,8 +13,8 @@
 namespace trainerd::core::run {
 namespace {
 
-// Layouts that a search gives at once, and how often one is made: a job may refuse those for what it has
-// besides.
+// Layouts that one search returns, and the maximum number of searches. The job may reject layouts because of
+// its other settings.
 constexpr std::size_t kKept = 5;
 constexpr int kSearches = 5;
 

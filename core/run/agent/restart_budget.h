@@ -10,19 +10,19 @@
 
 namespace trainerd::core::run {
 
-/// How often a run may start its workers again: `restarts` times within kRestartSeconds.
+/// Limits the restarts of a run's workers to `restarts` within any kRestartSeconds.
 class RestartBudget {
  public:
   explicit RestartBudget(std::int64_t restarts) : restarts_(restarts) {}
 
-  /// Takes one restart at `now` (monotonic seconds); false, and nothing taken, when none is left.
+  /// Takes one restart at `now` (monotonic seconds). Returns false and takes nothing if none is left.
   bool take(double now) {
     while (!taken_.empty() && now - taken_.front() > job::kRestartSeconds) taken_.pop_front();
     if (std::cmp_greater_equal(taken_.size(), restarts_)) return false;
     taken_.push_back(now);
     return true;
   }
-  /// Restarts within the last kRestartSeconds, as `take` saw them.
+  /// Number of restarts within the last kRestartSeconds, as of the last call of `take`.
   std::int64_t taken() const { return static_cast<std::int64_t>(taken_.size()); }
 
  private:

@@ -20,23 +20,24 @@
 namespace trainerd::core::run {
 namespace {
 
-// How long the other ranks have, after the first failure, to say what they know of it.
+// Time after the first failure in which the other ranks can report what they know of it.
 constexpr double kLastWordsSeconds = 1.0;
 
-// The same after the end of a process by a signal: that is the cause, and the others missed it.
+// The same after a worker ended by a signal: that is the cause, and the others only waited for it.
 constexpr double kDeathSeconds = 0.1;
 
-// How long a node waits, after that, for the leader's word on what it was.
-// A node that is lost is the cause of much: the leader notices it after supervise.dead_after.
+// Additional time in which a node waits for the leader's verdict, which may be that another node is lost. The
+// leader notices a lost node after supervise.dead_after.
 constexpr double kVerdictSeconds = 5.0;
 
-// How long a failed run tries to write the snapshots that are whole.
+// Time limit for a failed run to write its complete snapshots.
 constexpr double kEndSeconds = 20.0;
 
-// A shared file system may show another node's file late: NFS remembers what is not there.
+// A shared file system may show another node's new file late: NFS caches a file's absence.
 constexpr double kSharedSeconds = 30.0;
 
-/// The next start would take what an earlier run left in the durable tier for the newest of this one.
+/// Throws if the durable tier holds checkpoints of an earlier run: the next start would take the newest of
+/// them for this run's.
 void refuse_durable_copies(const AgentOptions& options) {
   const std::string& to = options.job.checkpoint.durable.to;
   if (to.empty()) return;
@@ -48,7 +49,8 @@ void refuse_durable_copies(const AgentOptions& options) {
                            ": set checkpoint.durable.to to another place, or remove them");
 }
 
-/// With --fresh an earlier run's output is moved aside, but never weights that the new one begins from.
+/// With --fresh an earlier run's output is moved aside. Throws if it holds the weights that the new run
+/// needs.
 OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
   if (!options.fresh) return OutputDirectory::Earlier::kept;
   refuse_durable_copies(options);
@@ -63,7 +65,7 @@ OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
   return OutputDirectory::Earlier::moved_aside;
 }
 
-/// Locked by the leader; by the others found with its mark.
+/// The leader locks the output directory. The other nodes wait for its mark.
 OutputDirectory directory_of(const AgentOptions& options, const Membership& membership) {
   const std::string &path = options.job.output, &run = membership.go().run;
   membership.require_lead();
@@ -94,7 +96,7 @@ Run::Run(const AgentOptions& options, Membership& membership, RunSeries& series)
   plan();
 }
 
-/// What the run is held against, once it trains.
+/// Computes the predictions that the measured steps are compared with.
 void Run::plan() {
   const PlannedWorld& world = attempt_->plan();
   Planned planned;
@@ -104,7 +106,7 @@ void Run::plan() {
   if (options_.rates) {
     const plan::Plan plan = plan::make_plan(job_, spec::with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
-    // Where every step is verified, the median is of such: all but the update comes twice.
+    // If every step is verified, the median step is a verified one: all parts but the update run twice.
     if (plan.timed && job_.supervise.verify_every == 1) {
       *planned.step_seconds += plan.verify_seconds;
       for (const base::LedgerPartInfo& part : base::kLedgerParts)
@@ -116,7 +118,7 @@ void Run::plan() {
   planned_ = std::move(planned);
 }
 
-/// The leader's word to the other nodes.
+/// Sends the start of the run to the other nodes.
 void Run::begin() {
   require_lead();
   if (!membership_.leads() || membership_.alone()) return;
@@ -157,7 +159,7 @@ AgentResult Run::run() {
     begin_durable();
     train();
     drain_writer();
-    // A request to stop came meanwhile.
+    // Handles a stop request that came meanwhile.
     if (killed_) resizes_ = grows_ = false;
     if (stop_ && !grows_ && membership_.leads() && std::exchange(resizes_, false)) stop_between_ = true;
     if (resizes_ || (grows_ && attempt_->stopped())) return leave_to_next_size();
@@ -173,7 +175,7 @@ AgentResult Run::run() {
     end_failed(error.what());
     throw;
   }
-  // At once: the report may be for a disk that is slow or gone.
+  // Returns at once: writing the report could block on a slow or missing disk.
   if (killed_) {
     record_begin();
     record(io::NoticeKind::stop, "stopped at once by " + stop_->reason + " after step " +
@@ -197,7 +199,7 @@ AgentResult Run::run() {
 
 // ---- attempts
 
-/// One attempt after the other, until the run is done, stopped, or failed for good.
+/// Runs one attempt after the other, until the run is done, stopped, or failed for good.
 void Run::train() {
   const PlannedWorld& world = attempt_->plan();
   snapshots_.emplace(world.here, world.ranks.here, rank::snapshot_segments(job_));
@@ -207,7 +209,7 @@ void Run::train() {
   begin_partner();
   membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
   record_nodes();
-  // A node that has come back has its snapshots at its partner.
+  // A node that has come back fetches its snapshots from its partner.
   const HeldStep* held = membership_.go().from_memory ? held_for(membership_.go()) : nullptr;
   for (;;) {
     if (!attempt_->failure()) attempt_->begin(start_, held);
@@ -239,8 +241,8 @@ void Run::train() {
   }
 }
 
-/// Of several nodes, the leader ends when all ranks have and every checkpoint is complete, the others when it
-/// says so. A process that does not end then holds up nothing.
+/// With several nodes the leader works until all ranks have finished and every checkpoint is complete; the
+/// others work until it tells them to end. A process that does not exit after that is not waited for.
 bool Run::working() {
   const bool saves = !parts_.none() || writer_.pending() > 0;
   if (!attempt_->all_finished() || saves || !saving_.empty()) done_at_.reset();
@@ -252,28 +254,28 @@ bool Run::working() {
   return left || !attempt_->all_finished() || saves;
 }
 
-/// Until the attempt is over.
+/// Handles events until the attempt is over.
 void Run::supervise() {
   while (working() && !killed_ && !stop_between_ && !regroup_asked_ && !resizes_ && leaderless_.empty()) {
     const bool death = attempt_->failure() && attempt_->failure()->death;
-    // A leader that is lost gives no verdict.
+    // A lost leader sends no verdict.
     const bool asks = !membership_.leads() && !lost_node_;
     const double patience = (death ? kDeathSeconds : kLastWordsSeconds) +
                             (asks ? kVerdictSeconds + 2 * job_.supervise.dead_after_seconds : 0);
     const auto left = attempt_->failure()
                           ? std::optional(attempt_->failed_at() + patience - base::monotonic_seconds())
                           : time_left();
-    // That ranks missed each other may be a node's doing, whose loss shows within supervise.dead_after.
+    // Failed communication may be caused by a lost node, which is detected within supervise.dead_after.
     const bool in_doubt = attempt_->failure() && attempt_->failure()->kind == base::ErrorKind::comm &&
                           !lost_node_ && membership_.in_doubt();
     if (attempt_->failure() && *left <= 0 && !in_doubt) return;
-    // The end of a process that never comes is no event.
+    // A process that does not exit causes no event, so the wait needs a limit.
     const auto most = in_doubt ? std::optional(kDeathSeconds) : left;
     wait_for_events(done_at_ ? std::min(most.value_or(kLastWordsSeconds), kLastWordsSeconds) : most);
   }
 }
 
-/// Handles what comes, for `seconds` at most; without them until something does.
+/// Handles events for at most `seconds`; without a value waits for the next event.
 void Run::wait_for_events(std::optional<double> seconds) {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
   fds.push_back({partner_ ? partner_->event_fd() : -1, POLLIN, 0});
@@ -299,7 +301,7 @@ void Run::wait_for_events(std::optional<double> seconds) {
 
 // ---- the end
 
-/// Where the leader has ended the run by an error, this agent ends by it.
+/// Throws the error by which the leader has ended the run, if there is one.
 void Run::throw_received_failure() {
   if (!membership_.end()->failed) return;
   drain_quietly();
@@ -310,10 +312,11 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   const std::string message = with_last_checkpoint(failure);
-  // No scheduler is to start it again, unless other hosts may do.
+  // ErrorKind::device keeps schedulers from starting the job again. A failure that may depend on the hosts is
+  // only counted so after kMaxInAllRuns.
   if (failed_.ends() && (!failure.retry || failed_.times >= CountedFailure::kMaxInAllRuns))
     failure.kind = base::ErrorKind::device;
-  // The others first: this disk may be slow. What it still holds may become a checkpoint.
+  // The other nodes first, since this disk may be slow. Held snapshots may still become checkpoints.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
   withdraw_checkpoints();
@@ -344,12 +347,12 @@ std::string Run::with_last_checkpoint(const Failure& failure) const {
   return text;
 }
 
-/// Leaves as much as possible behind an error, which stays the one that is reported.
+/// Writes what can still be written after an error. The first error stays the one that is reported.
 void Run::end_failed(const std::string& error) {
   attempt_->kill_workers();
   drain_quietly();
   if (!killed_) record_failure(error);
-  // A run that never began leaves the report of the one before it alone.
+  // If the run never began, the previous run's report must stay.
   if (!sinks_started_ || killed_) return;
   try {
     finish(error.substr(0, error.find('\n')));
@@ -358,8 +361,7 @@ void Run::end_failed(const std::string& error) {
   }
 }
 
-/// Lets every snapshot that is whole reach the disk. An error while one is written is thrown here at the
-/// latest.
+/// Waits until every complete snapshot is on the disk. Throws the error of a failed write.
 void Run::drain_writer() {
   while (writer_.pending() > 0 && !killed_) {
     std::array<pollfd, 2> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
@@ -369,15 +371,15 @@ void Run::drain_writer() {
   }
 }
 
-/// The same while another error is handled: an error here is logged and does not take its place.
+/// The same while another error is handled: an error here is only logged.
 void Run::drain_quietly() {
-  // Without the leader no checkpoint of several nodes becomes complete.
+  // Without a leader no checkpoint of several nodes becomes complete.
   if (!membership_.leads() || !leaderless_.empty()) return writer_.abandon();
   writer_.end_within(kEndSeconds);
   while (writer_.pending() > 0 && !killed_) {
     try {
       drain_writer();
-    } catch (const std::exception& error) {  // its job is done with: the next one is another's
+    } catch (const std::exception& error) {  // that job has ended; the loop goes on with the next one
       log::error("while the last checkpoint was written: {}", error.what());
     }
   }

@@ -42,28 +42,28 @@
 #include "io/storage/failing_storage.h"
 #include "kernels/base/clock.h"
 
-// What lives as long as a run. Its files are run.cpp, which starts, watches and ends it, and run_*.cpp, each
-// of which says at its head what part it is.
+// One run of a job. It is implemented in run.cpp, which starts, supervises and ends it, and in run_*.cpp,
+// whose head comments name their parts.
 
 namespace trainerd::core::run {
 
-/// What opens the storages that the agent's job names.
+/// Opens the remote storages that the agent's job names.
 io::OpenRemote remote_storages(const AgentOptions& options);
-/// The job's durable tier; nothing is looked at.
+/// The store of the job's durable tier. Reads nothing from it.
 io::CheckpointStore durable_store(const AgentOptions& options);
-/// What its OWNER says of this job (io/checkpoint/tiers.h).
+/// The text that identifies this job in the tier's file OWNER (io/checkpoint/tiers.h).
 std::string durable_owner(const AgentOptions& options);
 
 class Run {
  public:
   Run(const AgentOptions& options, Membership& membership, RunSeries& series);
   ~Run();
-  /// Opens the log, finds the checkpoint to go on from, and looks at the data.
+  /// Opens the log, finds the checkpoint to start from, and checks the data.
   void prepare();
   AgentResult run();
-  bool resizes() const { return resizes_; }  ///< it ended to go on with another number of nodes
+  bool resizes() const { return resizes_; }  ///< it ended to continue with another number of nodes
 
-  // ---- for its attempts
+  // ---- used by its attempts
 
   const AgentOptions& options() const { return options_; }
   const job::JobSpec& job() const { return job_; }
@@ -76,7 +76,7 @@ class Run {
   DeviceSupervisor& devices() { return devices_; }
   const PlannedWorld& world() const { return attempt_->plan(); }
   std::int64_t step() const { return step_; }
-  bool was_ready() const { return series_.was_ready; }  ///< all ranks were, in some attempt
+  bool was_ready() const { return series_.was_ready; }  ///< all ranks were ready in some attempt
   bool stopping() const { return stop_.has_value(); }
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
@@ -89,35 +89,35 @@ class Run {
   void on_step(io::StepRecord record);
   void on_evaluation(io::EvaluationRecord record);
   void on_rank_status(const io::RankStatusRecord& record);
-  /// A rank of any node has hashed what others hold too.
+  /// A rank of any node has hashed its replicated state.
   void on_copies(CopiesHashed m);
-  /// A rank of any node has computed a step twice, with different results, or its state has changed.
+  /// A rank of any node computed a step again with a different result, or its state changed between updates.
   void on_differing(ResultsDiffer m);
-  /// What the ranks do about a step that is out of line.
+  /// The ranks' action on a loss or gradient spike.
   void on_spike(const SpikeActed& m);
-  /// A rank of this node breaks as the job's `faults` say.
+  /// A rank of this node makes a fault of the job's `faults`.
   void on_injected(const FaultInjected& m);
   void on_memory_used(std::int64_t rank, std::int64_t bytes);
   /// Called when every rank of this node has filled its segment. `seconds`: the checkpoint stall.
   void on_snapshot(HeldStep held, SnapshotUse use, double seconds,
                    const std::map<std::string, std::string>& environment);
-  /// Segments of the node's rank `place` that are not to be filled.
+  /// The segments that the rank with index `place` in the node must not fill.
   std::vector<std::int64_t> busy_segments(std::size_t place) const;
-  /// No more snapshots come from this node's ranks.
+  /// This node's ranks make no more snapshots.
   void on_finished(bool stopped);
 
  private:
   struct Saving {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    std::int64_t attempt = 1;            ///< whose snapshot it is
-    std::int64_t folder = 1;             ///< the attempt of its folder
-    bool in_use = true;                  ///< by this node's writer
-    bool dropped = false;                ///< by the job
-    bool copied = false;                 ///< its memory is read for the durable tier
-    bool released = false;               ///< once it is not any more
+    std::vector<std::int64_t> segments;  ///< indexed by the rank's place in the node
+    std::int64_t attempt = 1;            ///< the attempt that made the snapshot
+    std::int64_t folder = 1;             ///< attempt number of the checkpoint's folder
+    bool in_use = true;                  ///< this node's writer reads the memory
+    bool dropped = false;                ///< the checkpoint is given up
+    bool copied = false;                 ///< the copy to the durable tier reads the memory
+    bool released = false;               ///< release it when that copy has ended
   };
 
-  // How it begins (run_resume.cpp).
+  // Start of the run (run_resume.cpp).
   void plan();
   void resume();
   void check_data();
@@ -132,7 +132,7 @@ class Run {
   AgentResult already_done();
   std::optional<io::CheckpointStore::Found> find_newest();
   void begin();
-  // Attempts (run.cpp).
+  // Attempts and the end of the run (run.cpp).
   void train();
   void supervise();
   void wait_for_events(std::optional<double> seconds);
@@ -150,14 +150,14 @@ class Run {
   void drain_writer();
   void drain_quietly();
   void end_failed(const std::string& error);
-  // The next one (run_restart.cpp).
+  // The next attempt (run_restart.cpp).
   enum class Next { attempt, stop, failure, resize };
   Next after_failure();
   Next lead_restart();
   Next follow_restart();
   bool gather_held();
   Next stop_in_place(std::int64_t step);
-  // What judges of steps find (run_spikes.cpp).
+  // Spikes and rollbacks (run_spikes.cpp).
   Next roll_back();
   bool finish_saves_before_rollback();
   std::optional<std::int64_t> nodes_after_rollback();
@@ -170,11 +170,11 @@ class Run {
   std::string find_checkpoint(Go& go);
   bool prepare_restart(const Go& go);
   void record_restart(const Go& go);
-  // What it took (run_recovery.cpp).
+  // Recovery times (run_recovery.cpp).
   void begin_recovery();
   void recovery_is_ready(const ReadyRanks& ready);
   void end_recovery(const io::StepRecord& first);
-  // How it stops (run_stop.cpp).
+  // Stops (run_stop.cpp).
   void on_signal();
   void stop_at_once(const StopRequest& request, const std::string& message);
   bool stopped_before_start();
@@ -183,7 +183,7 @@ class Run {
   std::optional<double> time_left() const;
   void check_time_limit();
   void stop_after(std::int64_t step);
-  // Fewer nodes and more (run_elastic.cpp).
+  // Fewer nodes, or more again (run_elastic.cpp).
   void check_smallest() const;
   std::optional<JobSize> size_of_the_rest() const;
   bool shrinks() const;
@@ -194,7 +194,7 @@ class Run {
   void on_node_event(Membership::Event event);
   void on_busy(std::int64_t node, double seconds);
   void report_nodes(const std::string& text);
-  void on_message(std::int64_t, const TakePlace&) {}    // these two are read by an agent
+  void on_message(std::int64_t, const TakePlace&) {}    // these two are for an agent
   void on_message(std::int64_t, const WaitAsSpare&) {}  // that has no run yet
   void on_message(std::int64_t, const Resize&) { resizes_ = true; }
   void on_message(std::int64_t node, const NodeReady& m);
@@ -223,7 +223,7 @@ class Run {
   void on_message(std::int64_t, FaultInjected m);
   void on_message(std::int64_t, CopiesHashed m);
   void on_message(std::int64_t, ResultsDiffer m);
-  void on_message(std::int64_t, const End&) {}  // what it says is the membership's to keep
+  void on_message(std::int64_t, const End&) {}  // handled by the membership
   // Checkpoints (run_checkpoints.cpp).
   void save_held(const HeldStep& held, double seconds);
   void on_saved();
@@ -239,7 +239,7 @@ class Run {
   void completed(const Completed& m);
   Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
-  /// Whether that is of a snapshot that was dropped when the workers started again.
+  /// True if the message is about a snapshot that was dropped when the workers started again.
   bool stale(std::int64_t step, std::int64_t attempt) const {
     if (dropped_after_) return step > *dropped_after_;
     return attempt < attempt_->number() && step > start_.step;
@@ -263,10 +263,10 @@ class Run {
   void end_copy_from_memory();
   void release_copied(std::int64_t step);
   void drain_durable();
-  // How often (run_cadence.cpp).
+  // The save interval (run_cadence.cpp).
   void begin_cadence();
   void send_cadence();
-  // Copies in another node's memory (run_partner.cpp).
+  // Copies in a partner node's memory (run_partner.cpp).
   void begin_partner();
   void copy_held(std::int64_t step, SnapshotUse use);
   void send_copy(const HeldStep& held);
@@ -292,13 +292,13 @@ class Run {
   bool await_return();
   std::string names_of(const std::set<std::int64_t>& nodes) const;
   void record_nodes();
-  // The job's faults (run_faults.cpp).
+  // The job's injected faults (run_faults.cpp).
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
   void begin_faults();
   void on_changed_state(const ResultsDiffer& m);
   void end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step);
-  void withdraw_checkpoints();  // these three: run_copies.cpp
+  void withdraw_checkpoints();  // with the two before and the one after: run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
   // Records (run_records.cpp).
@@ -331,8 +331,8 @@ class Run {
   double begin_ = base::monotonic_seconds();
   OutputDirectory output_;
   parallel::Topology topology_;
-  std::optional<Planned> planned_;       ///< by the leader
-  std::optional<PlanCheck> plan_check_;  ///< the leader's, while it trains
+  std::optional<Planned> planned_;       ///< on the leader, until training starts
+  std::optional<PlanCheck> plan_check_;  ///< on the leader, while training
   std::shared_ptr<io::StorageFault> disk_fault_ = std::make_shared<io::StorageFault>();
   std::shared_ptr<io::StorageFault> tier_fault_ = std::make_shared<io::StorageFault>();
   io::CheckpointStore store_;
@@ -342,98 +342,98 @@ class Run {
   std::optional<DiscoveryFile> discovery_file_;
   std::map<std::string, std::string> environment_;  ///< of the ranks that filled the snapshots
   std::map<std::int64_t, Saving> saving_;           ///< by step: checkpoints that are not complete
-  std::unique_ptr<Partner> partner_;                ///< of a job with checkpoint.partner
+  std::unique_ptr<Partner> partner_;                ///< null without checkpoint.partner
   struct Kept {
-    std::vector<std::int64_t> segments;  ///< by rank of the node
-    bool until_newer = false;            ///< as long as it is the newest; else while it is sent
+    std::vector<std::int64_t> segments;  ///< indexed by the rank's place in the node
+    bool until_newer = false;            ///< kept while it is the newest step; else while it is sent
   };
-  std::map<std::int64_t, Kept> kept_;        ///< by step: not to be filled, though no writer needs them
-  std::optional<std::int64_t> sent_step_;    ///< on its way to the partner
-  std::optional<std::int64_t> wanted_copy_;  ///< by the leader, of a step that is not whole here yet
-  std::optional<std::int64_t> copied_step_;  ///< the leader's: on its way from some node
-  std::set<std::int64_t> copying_;           ///< the leader's: nodes that have not sent it yet
-  bool copy_missing_ = false;                ///< the leader's: some partner did not get `copied_step_`
-  /// The last step whose copies of all nodes are kept, and what followed it: their segments stay taken, so
-  /// that this node has a step of its own for what another's partner keeps.
+  std::map<std::int64_t, Kept> kept_;        ///< by step: segments that must not be filled, writer or not
+  std::optional<std::int64_t> sent_step_;    ///< step being sent to the partner
+  std::optional<std::int64_t> wanted_copy_;  ///< requested by the leader, not whole here yet
+  std::optional<std::int64_t> copied_step_;  ///< on the leader: step being sent by some node
+  std::set<std::int64_t> copying_;           ///< on the leader: nodes that have not sent it yet
+  bool copy_missing_ = false;                ///< on the leader: some partner did not get `copied_step_`
+  /// The last step that all partners keep, and the one sent next. Their segments stay taken, so that this
+  /// node has its own snapshot of a step that another node must get back from its partner.
   std::set<std::int64_t> copies_;
   std::int64_t kept_by_all_ = -1;
   bool copies_fail_ = false;
-  bool without_memory_ = false;  ///< the next attempt: what the partners keep cannot be had
-  // The leader's:
-  std::set<std::int64_t> away_;  ///< lost nodes whose places are taken again before the next attempt
-  std::set<std::int64_t> back_;  ///< of these, those that are
-  bool resizes_ = false;         ///< the run goes on with another number of nodes
-  bool grows_ = false;           ///< the leader's: it stops for that
-  bool saves_fail_ = false;      ///< since the last that is
-  /// Of several nodes, which agree on it: by step the attempt of its folder, where that is not the first.
+  bool without_memory_ = false;  ///< the partners' copies cannot be used for the next attempt
+  // On the leader:
+  std::set<std::int64_t> away_;  ///< lost nodes whose places must be taken before the next attempt
+  std::set<std::int64_t> back_;  ///< the nodes of `away_` whose places are taken again
+  bool resizes_ = false;         ///< the run continues with another number of nodes
+  bool grows_ = false;           ///< on the leader: the run stops in order to continue with more nodes
+  bool saves_fail_ = false;      ///< saves have failed since the last complete one
+  /// By step, if above 1: attempt number of its next folder. The same on all nodes.
   std::map<std::int64_t, std::int64_t> folders_;
   RunSinks sinks_;
   std::vector<std::string> early_warnings_;    ///< logged before the sinks were open
-  Start start_;                                ///< of the present attempt, for every rank
-  std::int64_t first_step_ = 0;                ///< done when this process began
-  std::optional<io::EarlierAttempt> earlier_;  ///< the leader's
-  io::EarlierRun earlier_run_;                 ///< the leader's
-  bool begun_ = false;                         ///< is in the records
+  Start start_;                                ///< start of the present attempt, for every rank
+  std::int64_t first_step_ = 0;                ///< steps that were done when this process began
+  std::optional<io::EarlierAttempt> earlier_;  ///< on the leader
+  io::EarlierRun earlier_run_;                 ///< on the leader
+  bool begun_ = false;                         ///< the start is in the records
   bool sinks_started_ = false;                 ///< `on_start` was called
   std::optional<io::TrainingState> resumed_;
   DataSeen data_;
-  hf::Origin origin_;  ///< of the weights that training began from, now or in an earlier attempt
-  std::vector<hf::TokenizerFile> tokenizer_;   ///< the model's, to be copied into the output; empty: none
-  std::optional<io::Blend> blend_;             ///< of the data, where it has several sources
-  io::DataFiles files_;                        ///< what opens the data
-  std::vector<io::SourceState> gone_sources_;  ///< the leader's: of the data, that the job names no more
-  std::vector<io::NoticeRecord> changes_;  ///< since the checkpoint; for the sinks when all ranks are ready
+  hf::Origin origin_;  ///< the weights that training began from, in this or an earlier attempt
+  std::vector<hf::TokenizerFile> tokenizer_;   ///< the model's, to copy into the output; empty: none
+  std::optional<io::Blend> blend_;             ///< if the data has several sources
+  io::DataFiles files_;                        ///< opens the data
+  std::vector<io::SourceState> gone_sources_;  ///< on the leader: sources that the job no longer names
+  std::vector<io::NoticeRecord> changes_;      ///< since the checkpoint; for the sinks once all are ready
   std::int64_t step_ = 0, tokens_ = 0;
-  std::int64_t evaluated_step_ = 0;  ///< the last step whose evaluation is recorded, or was not due
+  std::int64_t evaluated_step_ = 0;  ///< last step whose evaluation is recorded or was not due
   std::deque<std::pair<std::int64_t, double>>
-      latest_steps_;                 ///< and their seconds: those that may be done again
+      latest_steps_;                 ///< step and seconds of steps that may be done again
   double last_step_at_ = 0;          ///< wall time
-  std::int64_t completed_step_ = 0;  ///< of the checkpoint that this run has completed last
-  std::string last_good_ = "none";   ///< the checkpoint that was verified or written by this run last
-  StopSignals signals_;              ///< to this agent
-  std::optional<StopRequest> stop_;  ///< of this agent, or of another
+  std::int64_t completed_step_ = 0;  ///< step of the checkpoint that this run completed last
+  std::string last_good_ = "none";   ///< the checkpoint that this run verified or wrote last
+  StopSignals signals_;              ///< signals to this agent
+  std::optional<StopRequest> stop_;  ///< requested at this agent or another
   std::optional<TimeLimit> time_limit_;
-  std::optional<GoodTags> good_tags_;  ///< the leader's
-  std::string candidate_;              ///< folder of the checkpoint that waits for its tag
-  std::optional<Cadence> cadence_;     ///< the leader's, of a job that leaves it to the run
+  std::optional<GoodTags> good_tags_;  ///< on the leader
+  std::string candidate_;              ///< folder of the checkpoint that is the candidate for the good tag
+  std::optional<Cadence> cadence_;     ///< on the leader, with checkpoint.every: auto
   double sent_interval_seconds_ = 0;
   bool slow_gemms_reported_ = false, attention_reported_ = false;
-  std::int64_t refused_reported_ = 0;  ///< connections
-  bool killed_ = false;                ///< stopped at once: nothing is waited for
-  bool stop_between_ = false;          ///< stopped between two attempts, or before one has begun to train
-  std::string leaderless_;  ///< why another may lead: the leader is lost, or this one must not any more
-  bool lost_node_ = false;  ///< the workers do not start again without it
-  std::optional<FaultLog> fault_log_;                  ///< the leader's, of a job with faults
-  std::optional<CheckpointFaults> checkpoint_faults_;  ///< of such a job
-  std::optional<CopyWatch> copy_watch_;                ///< the leader's, of the present attempt
-  std::int64_t copies_attempt_ = 0;                    ///< its number
-  std::optional<DifferenceWatch> differences_;         ///< the leader's, of the present attempt
-  std::int64_t differences_attempt_ = 0;               ///< its number
-  std::optional<SpikeActed> rollback_;                 ///< the leader's: the run goes back
-  std::optional<std::int64_t> first_cursor_;           ///< of a run that has passed samples over: its first
-  std::optional<std::int64_t> equal_until_;            ///< the leader's, of ranks that differ
-  /// Folders that the present attempt has completed, and those in the durable tier that it copied them to:
-  /// what an earlier one left was compared by it, or is of a run that was not.
+  std::int64_t refused_reported_ = 0;  ///< number of refused connections
+  bool killed_ = false;                ///< stopped at once, without waiting for anything
+  bool stop_between_ = false;          ///< stopped between two attempts, or before training began
+  std::string leaderless_;             ///< not empty if the leader, or this agent's lead, is lost: why
+  bool lost_node_ = false;             ///< a node is lost for good; the workers do not start again
+  std::optional<FaultLog> fault_log_;  ///< on the leader of a job with faults
+  std::optional<CheckpointFaults> checkpoint_faults_;  ///< of a job with faults
+  std::optional<CopyWatch> copy_watch_;                ///< on the leader, for one attempt
+  std::int64_t copies_attempt_ = 0;                    ///< number of that attempt
+  std::optional<DifferenceWatch> differences_;         ///< on the leader, for one attempt
+  std::int64_t differences_attempt_ = 0;               ///< number of that attempt
+  std::optional<SpikeActed> rollback_;                 ///< on the leader: the rollback to do
+  std::optional<std::int64_t> first_cursor_;           ///< first sample of a run that skips samples
+  std::optional<std::int64_t> equal_until_;            ///< on the leader after a corruption: last sound step
+  /// Folders that the present attempt completed, and their copies in the durable tier. Only these are
+  /// withdrawn after a corruption: an earlier attempt compared its own states.
   std::set<std::string> completed_folders_, copied_folders_;
-  std::string dropped_copy_;  ///< in the durable tier, when ranks differed
+  std::string dropped_copy_;  ///< the copy that was under way when a corruption or rollback dropped it
   // Between two attempts.
   RunSeries& series_;
-  CountedFailure failed_;  ///< the latest, on the leader
+  CountedFailure failed_;  ///< the latest failure, on the leader
   RestartBudget& restarts_;
-  std::optional<double> done_at_;                 ///< since when only the ends of the workers are missing
-  std::int64_t restarted_ = 0;                    ///< times, by this process
-  std::optional<io::Recovery> recovery_;          ///< the leader's, from a failure until the next step
-  double failure_noticed_ = 0, ranks_begin_ = 0;  ///< of it, by the monotonic clock
+  std::optional<double> done_at_;                 ///< when only the workers' exits were missing
+  std::int64_t restarted_ = 0;                    ///< number of restarts by this process
+  std::optional<io::Recovery> recovery_;          ///< on the leader, from a failure until the next step
+  double failure_noticed_ = 0, ranks_begin_ = 0;  ///< its times, by the monotonic clock
   bool regroup_asked_ = false;                    ///< by the leader
-  std::map<std::int64_t, Held> held_;             ///< the leader's: by node
-  /// The leader's, until the next attempt begins: snapshots of later steps are no checkpoints any more.
+  std::map<std::int64_t, Held> held_;             ///< on the leader: by node
+  /// On the leader until the next attempt begins: snapshots of later steps must not become checkpoints.
   std::optional<std::int64_t> dropped_after_;
   std::optional<Go> next_;  ///< the next attempt, as the leader begins it
   RankSupervisor ranks_{*this};
   DeviceSupervisor devices_{*this};
   // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;
-  CheckpointParts parts_;  ///< of the leader of several nodes
+  CheckpointParts parts_;  ///< on the leader of several nodes
   std::optional<DurableCopier> copier_;
   std::optional<DurableTier> durable_;  ///< the leader's
   std::string early_choice_;            ///< which of the places it goes on from, before the sinks were open

@@ -6,13 +6,13 @@
 #include "core/run/log/log.h"
 #include "io/text/text.h"
 
-// Part of the run (run.h): how often it saves where the job leaves that to it. The leader computes
-// the interval and sends it to its rank 0, whose clock decides.
+// Part of the run (run.h): the save interval with checkpoint.every: auto. The leader computes it and sends it
+// to its rank 0, whose clock decides when to save.
 
 namespace trainerd::core::run {
 namespace {
 
-// Smaller changes are not worth a line.
+// Smaller relative changes are not logged.
 constexpr double kReportedChange = 0.2;
 
 const char* source_text(io::CadenceRecord::Source source) {

@@ -8,18 +8,17 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): the way of snapshots to the disk, on one node or several. Training does
-// not wait for a disk that fails: the writer tries again, and a newer snapshot takes the place of one that
-// cannot be written.
+// Part of the run (run.h): snapshots on their way to the disk, on one node or several. Training does not wait
+// for a failing disk: the writer tries again, and a newer snapshot replaces one that cannot be written.
 
 namespace trainerd::core::run {
 namespace {
 
-// Tries of the last checkpoint: a scheduler that stops a run kills it soon after; a run that is done can wait
-// a little longer.
+// Time limits for the last checkpoint. A scheduler kills a stopped run soon; a run that is done can wait
+// longer.
 constexpr double kStoppedSeconds = 20;
 constexpr double kDoneSeconds = 60;
-// Of the latest steps: none that is earlier is saved again.
+// Number of latest steps whose folders are remembered. Earlier steps are not saved again.
 constexpr std::size_t kFoldersKnown = 1000;
 
 }  // namespace
@@ -35,7 +34,7 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
   if (partner_) copy_held(step, use);
 }
 
-/// Brings a snapshot that all ranks of this node hold to the disk.
+/// Starts writing a snapshot that all ranks of this node have filled.
 void Run::save_held(const HeldStep& held, double seconds) {
   const NodeRanks& here = attempt_->plan().here;
   const bool alone = membership_.alone();
@@ -54,7 +53,7 @@ void Run::save_held(const HeldStep& held, double seconds) {
     job.shards.push_back(
         {job.memory.back()->bytes().first(static_cast<std::size_t>(bytes)), snapshots_->slices(rank)});
   }
-  // Of a job of one node the store finds it.
+  // On a job of one node the store picks the attempt number.
   job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
@@ -116,7 +115,7 @@ void Run::on_saved() {
   }
 }
 
-/// A tag that could not be written is no harm: a later checkpoint gets one.
+/// A failed tag is only a warning: a later checkpoint gets one.
 void Run::on_tagged(const CheckpointWriter::Result& result) {
   unpin_candidate();
   if (result.outcome != CheckpointWriter::Outcome::written)
@@ -129,7 +128,8 @@ void Run::on_tagged(const CheckpointWriter::Result& result) {
                       .folder = "the tag of step " + std::to_string(result.step)});
 }
 
-/// What a step's loss says of the checkpoint that waits for its tag. It is not removed meanwhile.
+/// Gives the loss to the decision on the good tag. The candidate stays pinned, that is not removed, until the
+/// verdict.
 void Run::judge_checkpoint(std::int64_t step, double loss) {
   const auto verdict = good_tags_ ? good_tags_->on_step(step, loss) : std::nullopt;
   if (!verdict) return;
@@ -170,7 +170,7 @@ void Run::on_written(CheckpointWriter::Result result) {
   completed({result.step, result.record.path, result.folder});
 }
 
-/// This node's shards of a checkpoint are on the disk: the leader completes it when all are.
+/// This node's shards of a checkpoint are on the disk. The leader completes it when all shards are.
 void Run::on_shards(CheckpointWriter::Result result) {
   const io::CheckpointRecord& record = result.record;
   const auto saving = saving_.find(record.step);
@@ -190,7 +190,7 @@ void Run::on_shards(CheckpointWriter::Result result) {
     membership_.send(message);
 }
 
-/// What is saved in that folder of the step; null: it was given up, or is of an agent before this one.
+/// The save of that step and folder; null if it was given up, or belongs to an agent before this one.
 Run::Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
   const auto saving = saving_.find(step);
   if (saving == saving_.end()) return nullptr;
@@ -202,7 +202,7 @@ void Run::completed(const Completed& m) {
   if (membership_.leads()) membership_.send(m);
   const Saving* saving = saving_in(step, folder);
   if (saving == nullptr || (saving->dropped && !membership_.alone())) {
-    // It counts on the disk, but the workers have started again from before it: what follows is done anew.
+    // The checkpoint is complete, but the workers have restarted from an earlier step and will do it again.
     if (saving != nullptr) release(step);
     return;
   }
@@ -214,7 +214,7 @@ void Run::completed(const Completed& m) {
   const std::string name = path.substr(path.rfind('/') + 1);
   completed_folders_.insert(name);
   if (membership_.leads()) copy_durably(step, name);
-  // Without enough steps to come there would be no verdict.
+  // Near the end of the run there are too few later steps for a verdict.
   const bool in_time = step + job_.checkpoint.good_after <= job_.steps;
   if (good_tags_ && in_time && candidate_.empty() && good_tags_->add(step)) {
     candidate_ = name;
@@ -223,13 +223,13 @@ void Run::completed(const Completed& m) {
   release(step);
 }
 
-/// Ranks that wait for a checkpoint go on: the next try may be a minute away.
+/// Lets ranks that wait for a checkpoint continue: the next try may be a minute away.
 void Run::delay_saves() {
   saves_fail_ = true;
   for (const auto& [step, saving] : saving_) attempt_->send_delayed(saving.segments);
 }
 
-/// Its segments can be filled again.
+/// Frees the segments of the step for new snapshots, unless the durable tier or the partner needs them.
 void Run::release(std::int64_t step) {
   if (const auto read = saving_.find(step); read != saving_.end() && read->second.copied) {
     read->second.released = true;
@@ -237,13 +237,13 @@ void Run::release(std::int64_t step) {
   }
   const auto saved = saving_.extract(step);
   if (saved.empty()) return;
-  // The partner may need them still.
+  // The partner may still need them.
   keep_taken(step, saved.mapped().segments, false);
   free_kept();
 }
 
-/// Snapshots of steps that will be done again are no checkpoints any more. What the writer has of them is let
-/// to its end: until then their segments stay taken.
+/// Snapshots of steps that will be done again must not become checkpoints. A write under way is not
+/// interrupted: its segments stay taken until it ends.
 void Run::drop_saves_after(std::int64_t step) {
   end_copy_from_memory();
   if (good_tags_ && good_tags_->drop_after(step)) unpin_candidate();
@@ -256,7 +256,7 @@ void Run::drop_saves_after(std::int64_t step) {
   for (const std::int64_t saved : idle) release(saved);
 }
 
-/// A step that is saved again has another folder.
+/// Attempt number of the step's next folder. A step that is saved again gets a new one.
 std::int64_t Run::folder_attempt(std::int64_t step) const {
   const auto known = folders_.find(step);
   return known == folders_.end() ? 1 : known->second;
@@ -287,7 +287,7 @@ void Run::drop_save(std::int64_t step) {
   delay_saves();
 }
 
-/// `node`: where, if not here.
+/// `node`: where the save failed; empty if here.
 void Run::save_failed(const SaveFailed& m, const std::string& node) {
   delay_saves();
   copy_from_memory(m.step);

@@ -9,7 +9,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): what ranks hold alike is compared by node 0.
+// Part of the run (run.h): node 0 compares replicated state, and withdraws checkpoints after a corruption.
 
 namespace trainerd::core::run {
 
@@ -25,22 +25,22 @@ void Run::on_copies(CopiesHashed m) {
   }
   const std::optional<CopyVerdict> verdict = copy_watch_->add(std::move(m));
   if (!verdict) return;
-  // What the ranks began from they loaded alike.
+  // The state that the ranks began from counts as sound: all loaded the same.
   end_corrupt(to_text(*verdict), *verdict, std::max(start_.step, copy_watch_->equal_step()));
 }
 
-/// A rank's memory has changed between two updates.
+/// A rank's state has changed between two updates.
 void Run::on_changed_state(const ResultsDiffer& m) {
   constexpr int kCertain = 3;
   if (attempt_->failure() && attempt_->failure()->weight >= kCertain) return;
-  // A snapshot of the state between the two updates may hold it.
+  // A snapshot taken between the two updates may contain the change.
   end_corrupt("silent corruption in the state after step " + std::to_string(m.step - 1) + ": at rank " +
                   std::to_string(m.rank) + " it has changed before the update of step " +
                   std::to_string(m.step),
               {.ranks = {m.rank}, .details = m.tensors}, std::max(start_.step, m.step - 2));
 }
 
-/// Ends the run. Of its checkpoints those up to `sound_step` hold the state as it was computed.
+/// Ends the run. Its checkpoints up to `sound_step` are valid.
 void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step) {
   notify(io::NoticeKind::corruption, what, verdict.details);
   sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict.ranks});
@@ -54,8 +54,8 @@ void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::
   fail({base::ErrorKind::device, message, 3});
 }
 
-/// Checkpoints of states that this attempt completed and did not find equal do not count any more: of
-/// replicas they hold one copy, and it may be the wrong one.
+/// Withdraws the checkpoints of this attempt whose state was not found equal: a checkpoint holds one of the
+/// replicas, and that may be the wrong one.
 void Run::withdraw_checkpoints() {
   if (!equal_until_ || !membership_.leads()) return;
   const auto withdraw = [this](const io::CheckpointStore& store, const std::set<std::string>& folders,
@@ -80,7 +80,7 @@ void Run::withdraw_checkpoints() {
   withdraw(tier_store(), copied_folders_, io::NoticeKind::corruption);
 }
 
-/// A copy whose last file was on its way may become complete still.
+/// Waits up to 5 s for a dropped copy to end: if its last file was under way, it may still become complete.
 void Run::await_dropped_copy() {
   constexpr double kDropSeconds = 5;
   const double end = base::monotonic_seconds() + kDropSeconds;

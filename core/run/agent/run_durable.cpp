@@ -12,18 +12,18 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): copies of complete checkpoints in the durable tier. Each node copies the shards of
-// its ranks, the leader says of which checkpoint and completes it. Training never waits for it: what fails is
-// tried again behind it, and ends nothing.
+// Part of the run (run.h): copies of complete checkpoints in the durable tier. The leader chooses the
+// checkpoint, each node copies the shards of its ranks, and the leader completes the copy. Training never
+// waits for it: a failing copy is tried again in the background and does not end the run.
 
 namespace trainerd::core::run {
 namespace {
 
-// At the end of a run that is done, and while its copy fails; of one that was stopped, whose scheduler kills
-// it soon.
+// Time limits at the end: of a run that is done, of one whose copy fails, and of a stopped run, which its
+// scheduler will kill soon.
 constexpr double kDurableDoneSeconds = 300, kDurableFailingSeconds = 60;
 constexpr double kDurableStoppedSeconds = 20;
-// Of one request of a copy. After that the copy fails, is reported, and is tried again as a whole.
+// Per request of a copy. After that the copy fails, is reported, and is tried again as a whole.
 constexpr double kRequestGivesUpSeconds = 10;
 
 }  // namespace
@@ -47,9 +47,9 @@ std::string durable_owner(const AgentOptions& options) {
   return io::tier_owner(options.job.name, options.job.output);
 }
 
-/// Before anything is copied to it.
+/// Called before anything is copied to the tier. Throws SpecError if it belongs to another run.
 void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) const {
-  if (sinks_started_) return;  // an earlier attempt began it
+  if (sinks_started_) return;  // an earlier attempt did this
   const std::string& to = job_.checkpoint.durable.to;
   if (!io::is_remote(to) &&
       (io::is_same_directory(to, output_.path()) || io::is_same_directory(to, output_.checkpoints())))
@@ -59,7 +59,7 @@ void Run::require_own_tier(const io::CheckpointStore& durable, bool reachable) c
   try {
     io::require_tier_of(*durable.storage(), durable_owner(options_));
   } catch (const io::StorageError& error) {
-    log::warn("the owner of the durable tier cannot be read: {}", error.what());  // the copy tries again
+    log::warn("the owner of the durable tier cannot be read: {}", error.what());  // the copier checks again
   }
 }
 
@@ -73,20 +73,20 @@ void Run::begin_durable() {
   durable_.emplace(options);
   log::info("durable tier: {}", options.to);
   if (!left_to_copy_) return;
-  // It may have been on its way when the run ended. Another layout may have saved it.
+  // The previous run may have ended while it was copied. Its layout, and so its shards, may be another.
   store_.pinned().pin(left_to_copy_->folder);
   durable_->add(*std::exchange(left_to_copy_, std::nullopt));
   durable_next();
 }
 
-/// Of its folder in the tier: one that is complete there is not written over.
+/// Folder name of a copy in the tier. A complete copy there is not overwritten.
 std::string Run::durable_target(std::int64_t step, const std::string& folder) const {
   const auto there = durable_folders_.find(step);
   const std::int64_t attempt = io::parse_folder(folder)->attempt;
   return io::folder_name(step, there == durable_folders_.end() ? attempt : std::max(attempt, there->second));
 }
 
-/// A checkpoint of the run's directory is complete.
+/// A checkpoint in the run's directory is complete. Queues its copy if one is due.
 void Run::copy_durably(std::int64_t step, const std::string& folder) {
   if (!durable_ || durable_->copies(folder)) return;
   const bool last = stop_ || step >= job_.steps;
@@ -101,7 +101,7 @@ void Run::copy_durably(std::int64_t step, const std::string& folder) {
 }
 
 void Run::durable_next() {
-  if (equal_until_) return;  // what ranks hold may be wrong
+  if (equal_until_) return;  // the state may be corrupt
   if (durable_->is_superseded()) drop_durable("a newer checkpoint takes its place");
   auto copy = durable_->begin(base::monotonic_seconds());
   if (!copy) return;
@@ -123,7 +123,7 @@ void Run::copy_shards_durably(const DurableBegin& m) {
                     .ranks = here.count});
 }
 
-/// The leader's: no node goes on with the copy under way.
+/// On the leader: stops the copy under way on all nodes.
 void Run::drop_durable(const std::string& why) {
   const DurableTier::Copy copy = *durable_->copying();
   log::warn("the durable copy of step {} is dropped: {}", copy.step, why);
@@ -207,7 +207,7 @@ void Run::on_durable_complete(const DurableCopier::Result& result) {
   durable_next();
 }
 
-/// `node`: where, if not here.
+/// `node`: where the copy failed; empty if here.
 void Run::durable_failed(const DurableFailed& m, const std::string& node) {
   if (!durable_ || !durable_->copies(m.folder)) return;
   if (m.gone) {
@@ -234,22 +234,22 @@ void Run::durable_failed(const DurableFailed& m, const std::string& node) {
   durable_next();
 }
 
-/// A call that does not return gives no result: it is looked for when a checkpoint is complete.
+/// A call that does not return gives no result, so this is checked at each complete checkpoint.
 void Run::check_durable_hangs() {
   if (!copier_) return;
   const auto hung = copier_->hung(job_.checkpoint.give_up_seconds);
   if (!hung) return;
   DurableFailed failed{hung->step, hung->folder, hung->problem, 0, hung->failures, false};
   if (!membership_.leads()) return membership_.send(failed);
-  if (const DurableTier::Copy* copy = durable_->copying()) {  // which may wait for a tag
+  if (const DurableTier::Copy* copy = durable_->copying()) {  // the hung job may be that of a tag
     failed.step = copy->step;
     failed.folder = copy->folder;
   }
   durable_failed(failed, "");
 }
 
-/// The run's directory could not be written: the tier is tried from the snapshot, on one node. It has until
-/// the next snapshot, since training waits for no copy.
+/// The run's directory cannot be written: copies the snapshot from memory to the tier, on one node only. The
+/// copy is dropped when the next snapshot is to be saved, since training waits for no copy.
 void Run::copy_from_memory(std::int64_t step) {
   if (!durable_ || !membership_.alone() || !durable_->idle()) return;
   const auto saving = saving_.find(step);
@@ -273,7 +273,7 @@ void Run::copy_from_memory(std::int64_t step) {
   copier_->enqueue(std::move(job));
 }
 
-/// The segment of a snapshot is needed.
+/// Drops a copy from memory, because the segments of its snapshot are needed.
 void Run::end_copy_from_memory() {
   if (durable_ && durable_->copying() != nullptr && durable_->copying()->from_memory &&
       durable_->copying()->ranks_left > 0)
@@ -286,7 +286,7 @@ void Run::release_copied(std::int64_t step) {
   if (saving->second.released) release(step);
 }
 
-/// The end of a run waits for the copy of its last checkpoint, for a while.
+/// At the end of the run: waits for the copy of the last checkpoint, for a limited time.
 void Run::drain_durable() {
   if (!durable_ || durable_->idle() || killed_) return;
   const double begin = base::monotonic_seconds();

@@ -6,14 +6,14 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): an elastic job goes on with fewer nodes where one is lost and has no spare, and
-// with more when one comes. Each size is a run of its own (RunSeries) that goes on from the newest
-// checkpoint: the agents stay and keep their connections, the workers begin with another layout.
+// Part of the run (run.h): an elastic job continues with fewer nodes if one is lost without a spare, and with
+// more when one joins. Each size is its own Run (RunSeries) that starts from the newest checkpoint. The
+// agents and their connections stay; the workers start anew with another layout.
 
 namespace trainerd::core::run {
 namespace {
 
-// How long snapshots under way have to reach the disk.
+// Time limit for snapshots under way to reach the disk.
 constexpr double kShrinkSeconds = 60;
 
 std::string size_text(const JobSize& size) {
@@ -27,7 +27,8 @@ std::string size_text(const JobSize& size) {
 
 }  // namespace
 
-/// The fewest replicas need the most memory of a rank: what fits there fits everywhere.
+/// Throws CapacityError if the smallest size does not fit. With the fewest replicas a rank needs the most
+/// memory, so larger sizes fit too.
 void Run::check_smallest() const {
   if (!series_.whole.cluster.elastic || job_.cluster.nodes < series_.whole.cluster.nodes) return;
   const JobSize smallest = series_.sizes.smallest();
@@ -50,19 +51,19 @@ void Run::check_smallest() const {
   log::info("elastic: the job fits on {} at the least", size_text(smallest));
 }
 
-/// Of the nodes that are there.
+/// The size for the nodes that are left.
 std::optional<JobSize> Run::size_of_the_rest() const {
   return series_.sizes.on(membership_.nodes() - std::ssize(away_) + std::ssize(back_));
 }
 
-/// Whether a lost node that has no spare is done without.
+/// True if the run can continue without the lost nodes that have no spare.
 bool Run::shrinks() const {
   if (!series_.whole.cluster.elastic || stop_ || killed_ || lost_node_ || back_ == away_) return false;
   return size_of_the_rest().has_value();
 }
 
-/// Every node's ranks have ended. What is on its way to the disk reaches it, but for what the lost nodes were
-/// to write.
+/// Prepares the next, smaller size. The ranks of all nodes have ended. Waits until the saves under way are on
+/// the disk, except those that need a lost node.
 Run::Next Run::shrink() {
   give_up_saves_of_lost();
   if (!finish_saves(kShrinkSeconds)) {
@@ -79,7 +80,7 @@ Run::Next Run::shrink() {
   return Next::resize;
 }
 
-/// A smaller run stops after the present step and saves, when there are agents for a larger one.
+/// If enough agents have joined for a larger size, stops the smaller run after the present step and saves.
 void Run::grow_if_possible() {
   if (!membership_.leads() || membership_.nodes() == membership_.job_nodes() || membership_.spares() == 0 ||
       stop_ || killed_ || attempt_->failure() || !sinks_started_ || !attempt_->all_ready() ||
@@ -95,10 +96,10 @@ void Run::grow_if_possible() {
   attempt_->send_all(Stop{});
 }
 
-/// The end of this size. The others end theirs when `Resize` arrives.
+/// Ends this size. The other nodes end theirs when `Resize` arrives.
 AgentResult Run::leave_to_next_size() {
   resizes_ = true;
-  // Of every node: the leader may be lost before it says more.
+  // Kept on every node: the leader may be lost before it sends more.
   series_.folders = folders_;
   series_.faults_done = start_.faults_done;
   if (membership_.leads()) {
@@ -113,7 +114,7 @@ AgentResult Run::leave_to_next_size() {
     membership_.send(Resize{});
     membership_.resize(*series_.nodes, attempt_->number() + 1, series_.layout);
   }
-  // The report of a size that never began would be of nothing.
+  // A size that never began gets no report.
   if (sinks_started_)
     finish(rollback_ ? "goes back to an earlier checkpoint" : "goes on with another number of nodes");
   return {step_, 0};

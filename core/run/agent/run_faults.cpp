@@ -12,13 +12,13 @@
 #include "io/checkpoint/folders.h"
 #include "io/storage/failing_storage.h"
 
-// Part of the run (run.h): the job's `faults`, as far as they are the agents'. Node 0 keeps for all nodes
-// which were made.
+// Part of the run (run.h): the job's `faults` that agents inject. Node 0 records the injected faults of all
+// nodes.
 
 namespace trainerd::core::run {
 namespace {
 
-/// Nothing is changed in the store by an agent that does not lead any more, or that may count as lost.
+/// A store that rejects changes by an agent that no longer leads or may count as lost.
 io::CheckpointStore guarded(const io::CheckpointStore& store, const io::Retention& retention, bool read_back,
                             const Membership& membership) {
   if (membership.leads() && !membership.coordinated()) return store;
@@ -32,7 +32,7 @@ void Run::begin_faults() {
   if (!job_.faults.any()) return;
   if (membership_.leads()) {
     fault_log_.emplace(output_.path() + "/faults-done");
-    // Faults that were reported to the last leader as it ended are missing.
+    // Adds faults that were reported when the last leader was ending, and so are not in the log.
     for (const std::vector<std::string>& known : {membership_.known_faults(), series_.faults_done})
       for (const std::string& id : known) {
         const std::vector<std::string>& done = fault_log_->done();
@@ -44,7 +44,7 @@ void Run::begin_faults() {
 }
 
 void Run::on_injected(const FaultInjected& m) {
-  // A fault that breaks several computations of its step is reported each time.
+  // A fault that affects several computations of its step is reported each time.
   const bool known =
       std::find(start_.faults_done.begin(), start_.faults_done.end(), m.id) != start_.faults_done.end();
   if (!known) start_.faults_done.push_back(m.id);
@@ -78,7 +78,7 @@ io::CheckpointStore Run::run_store() const {
   return guarded(store, retention, options.read_back, membership_);
 }
 
-/// As `durable_store`.
+/// Like `durable_store`, with the job's injected faults and the guard.
 io::CheckpointStore Run::tier_store() const {
   io::CheckpointStore store = durable_store(options_);
   const io::DurableOptions& options = job_.checkpoint.durable;
@@ -90,7 +90,7 @@ io::CheckpointStore Run::tier_store() const {
   return guarded(store, retention, false, membership_);
 }
 
-/// A checkpoint's shards of this node are on the disk.
+/// This node's shards of a checkpoint are on the disk. Makes the bit flips that are due.
 void Run::break_checkpoint(std::int64_t step, const std::string& folder) {
   if (!checkpoint_faults_) return;
   for (const DueFault& due : checkpoint_faults_->take(step)) {

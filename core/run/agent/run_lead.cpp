@@ -2,20 +2,20 @@
 #include "core/run/log/log.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): with a coordinator the loss of the leader ends the run of this agent, and not the
-// job: run_agent begins another when one leads again. Any failure of an agent that has lost the lead comes
-// from that, and is not sent to the others.
+// Part of the run (run.h): loss of the leader with a coordinator. It ends this agent's Run but not the job:
+// run_agent starts another Run when there is a new leader. Any failure of an agent that has lost the lead is
+// taken as a consequence and not sent to the others.
 
 namespace trainerd::core::run {
 
-/// Before something of the run is changed that is the leader's: throws LeadLost when another may lead.
+/// Called before changes that only the leader may make. Throws LeadLost if another agent may lead.
 void Run::require_lead() const {
   membership_.require_lead();
   const auto lead = LeadMark::parse(membership_.go().run);
   if (membership_.leads() && lead) output_.require_mark(*lead);
 }
 
-/// This agent must not lead any more. It sends the others nothing: they find the next leader.
+/// This agent must not lead any more. It sends the other nodes nothing: they find the next leader.
 void Run::on_lost_lead(const std::string& text) {
   lost_node_ = true;
   leaderless_ = text;
@@ -25,7 +25,7 @@ void Run::on_lost_lead(const std::string& text) {
   fail({base::ErrorKind::comm, leaderless_, 2});
 }
 
-/// An error is what an agent meets that goes on when it does not lead any more.
+/// An agent that no longer leads can fail in any way. Replaces the error by the loss of the lead.
 void Run::leave_without_lead(const std::exception& error) {
   const bool reported = !leaderless_.empty();
   if (!reported) {
@@ -38,7 +38,7 @@ void Run::leave_without_lead(const std::exception& error) {
   throw LeadLost(leaderless_);
 }
 
-// Files that are another agent's by now are not removed.
+// Does not remove files that belong to another agent by now.
 Run::~Run() {
   if (!membership_.lead_is_lost()) return;
   if (metrics_file_) metrics_file_->disown();
@@ -51,13 +51,13 @@ void Run::leave_to_next_leader() {
   series_.folders = folders_;
   series_.faults_done = start_.faults_done;
   series_.lead_recorded = false;
-  // The next leader may go back too: what it passes over is in the file.
+  // The next leader may roll back too; the file has the samples to skip.
   series_.passed_over.reset(), series_.returns_to.reset();
-  // The report of a run that never began would be of nothing.
+  // A run that never began gets no report.
   if (sinks_started_) finish("goes on with another leader");
 }
 
-/// Partners find each other by the leader's store.
+/// Connects to the partner for this attempt, through the leader's store.
 void Run::meet_partner(std::int64_t attempt) {
   try {
     partner_->begin(attempt);

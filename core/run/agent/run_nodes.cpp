@@ -5,7 +5,7 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): what it makes of what the agents of other nodes say.
+// Part of the run (run.h): messages and events of other nodes.
 
 namespace trainerd::core::run {
 
@@ -39,14 +39,14 @@ void Run::on_node_event(Membership::Event event) {
   lost_node_ = true;
   attempt_->set_node_state(event.node, io::RankState::dead);
   const std::string lost = membership_.name_of(event.node) + " was lost after step " + std::to_string(step_);
-  // At once: whatever took that node may end this agent before the run's last words.
+  // Logged now: the cause may also end this agent before the run's final error.
   log::warn("{}", lost);
   if (!membership_.leads() && membership_.coordinated() && !stop_ && !killed_)
     leaderless_ = lost + ": " + event.text;
   fail({base::ErrorKind::comm, lost + ": " + event.text, 1});
 }
 
-/// The agent is alive, and a disk or another call holds it up.
+/// The node's agent is alive but busy with a disk or another call.
 void Run::on_busy(std::int64_t node, double seconds) {
   const std::string text = membership_.name_of(node) + " is alive, but its agent has been busy for " +
                            io::short_duration(seconds) + ": it may wait for a disk";
@@ -74,7 +74,7 @@ void Run::on_message(std::int64_t node, const NodeFailed& m) {
   fail({m.kind, membership_.name_of(node) + ": " + m.message, m.weight, m.death, m.cause, again});
 }
 
-/// Any rank's vote stops all: the leader learns what to call it.
+/// Any rank can vote to stop all ranks. The leader needs the reason.
 void Run::on_message(std::int64_t node, const StopAsked& m) {
   request_stop({m.request.reason + " at " + membership_.name_of(node), m.request.exit_signal});
 }
@@ -101,12 +101,12 @@ void Run::on_message(std::int64_t node, const SaveFailed& m) {
 }
 
 void Run::on_message(std::int64_t, const Regroup& m) {
-  // The next attempt may have failed at another node while this one still prepares for it.
+  // The next attempt may already have failed on another node while this node prepares it.
   if (m.attempt == attempt_->number() || (next_ && m.attempt == next_->attempt)) regroup_asked_ = true;
 }
 
 void Run::on_message(std::int64_t node, const Held& m) {
-  // One that has taken a lost node's place holds nothing of the attempt.
+  // A node that has taken a lost node's place holds no snapshot of the attempt.
   if (m.attempt == attempt_->number() && !away_.contains(node)) held_[node] = m;
 }
 
@@ -122,7 +122,7 @@ void Run::on_message(std::int64_t, const CopySnapshot& m) {
   keep_copies(m.kept_by_all, m.step);
   const HeldStep* held = snapshots_->find(m.step);
   const bool later = snapshots_->held().empty() || snapshots_->held().back().step < m.step;
-  // Segments that are free may be in the course of being filled.
+  // A rank may be filling segments that are not taken.
   const bool whole = held != nullptr && taken(*held);
   if (whole && !partner_->sending()) return send_copy(*held);
   if (held == nullptr && later) wanted_copy_ = m.step;
@@ -146,7 +146,7 @@ void Run::on_message(std::int64_t, ResultsDiffer m) {
 }
 
 void Run::on_message(std::int64_t, FaultInjected m) {
-  m.at_agent.reset();  // it belongs to the node that sent it
+  m.at_agent.reset();  // only the node that sent it acts on it
   on_injected(m);
 }
 

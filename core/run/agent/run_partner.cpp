@@ -7,9 +7,9 @@
 #include "kernels/base/error.h"
 #include "kernels/base/socket.h"
 
-// Part of the run (run.h): copies of snapshots in the memory of another node. The leader names the steps that
-// all nodes send, one at a time, so that there is a step that every node's partner has. When a node other
-// than the leader's is lost, the others end their ranks and wait for its agent to be started again.
+// Part of the run (run.h): copies of snapshots in another node's memory. The leader names the steps that all
+// nodes send, one at a time, so that there is a step whose copies of all nodes are kept. When a node other
+// than the leader's is lost, the others end their ranks and wait until its agent is started again.
 
 namespace trainerd::core::run {
 
@@ -26,12 +26,12 @@ void Run::begin_partner() {
   log::info("{} keeps a copy of this node's snapshots", membership_.name_of(partner));
 }
 
-/// A snapshot is whole on this node.
+/// A snapshot is complete on this node. Sends it to the partner if its step is the one to send.
 void Run::copy_held(std::int64_t step, SnapshotUse use) {
   const HeldStep& held = *snapshots_->find(step);
   if (use == SnapshotUse::memory) keep_taken(step, held.segments, true);
   if (membership_.leads()) {
-    // One that does not arrive before the end is of no use.
+    // No copy is begun that could not arrive before the end of the run.
     if (!copied_step_ && !partner_->sending() && !stop_ && step < job_.steps && !attempt_->failure()) {
       copied_step_ = step;
       copy_missing_ = false;
@@ -64,7 +64,7 @@ void Run::send_copy(const HeldStep& held) {
   partner_->send(std::move(copy), kept_by_all_);
 }
 
-/// These segments are not to be filled, for one more reason if the step has them already.
+/// Marks these segments as not to be filled. The step may already have them for another reason.
 void Run::keep_taken(std::int64_t step, const std::vector<std::int64_t>& segments, bool until_newer) {
   Kept& kept = kept_[step];
   if (!kept.segments.empty() && kept.segments != segments) attempt_->send_saved(kept.segments);
@@ -72,7 +72,8 @@ void Run::keep_taken(std::int64_t step, const std::vector<std::int64_t>& segment
           .until_newer = until_newer || (kept.segments == segments && kept.until_newer)};
 }
 
-/// A node that is lost begins from what its partner keeps, and this one must have a snapshot of that step.
+/// Takes the segments of the last step that all partners keep, and of the next one. If a node is lost, it
+/// begins from its partner's copy, and this node needs its own snapshot of the same step.
 void Run::keep_copies(std::int64_t kept_by_all, std::int64_t next) {
   kept_by_all_ = kept_by_all;
   std::erase_if(copies_, [&](std::int64_t step) { return step != kept_by_all; });
@@ -80,7 +81,7 @@ void Run::keep_copies(std::int64_t kept_by_all, std::int64_t next) {
   free_kept();
 }
 
-/// Whether no rank fills its segments.
+/// True if no rank may fill the step's segments.
 bool Run::taken(const HeldStep& held) const {
   const auto kept = kept_.find(held.step);
   const auto saving = saving_.find(held.step);
@@ -110,7 +111,7 @@ void Run::on_partner() {
   else membership_.send(done);
 }
 
-/// The next step is sent when every node has done with this one.
+/// A node has sent its copy, or failed to. When all nodes have, the next step can be sent.
 void Run::copied(std::int64_t node, const SnapshotCopied& m) {
   if (m.attempt != attempt_->number() || copied_step_ != m.step) return;
   copying_.erase(node);
@@ -120,7 +121,7 @@ void Run::copied(std::int64_t node, const SnapshotCopied& m) {
   copied_step_.reset();
 }
 
-/// Segments that nothing needs any more are filled again.
+/// Releases the segments that nothing needs any more.
 void Run::free_kept() {
   const HeldStep* newest = snapshots_->held().empty() ? nullptr : &snapshots_->held().back();
   std::erase_if(kept_, [&](const auto& entry) {
@@ -135,7 +136,7 @@ void Run::free_kept() {
   });
 }
 
-/// Before the next attempt: steps after its first will be done again.
+/// Prepares for the next attempt: steps after its first will be done again.
 void Run::forget_copies(const Go& go) {
   constexpr std::int64_t kNone = -1;
   meet_partner(go.attempt);
@@ -143,11 +144,11 @@ void Run::forget_copies(const Go& go) {
   copied_step_.reset();
   wanted_copy_.reset();
   copying_.clear();
-  // A node that has come back keeps nothing for others.
+  // A node that has come back holds no copies for others.
   const bool valid = go.from_memory && go.fetch.empty();
   if (!valid || kept_by_all_ > go.step) kept_by_all_ = kNone;
   std::erase_if(copies_, [&](std::int64_t step) { return !valid || step > go.step; });
-  // The workers that held the rest as taken are gone.
+  // The workers that the other segments were taken for are gone.
   std::erase_if(
       kept_, [&](const auto& entry) { return sent_step_ != entry.first && !copies_.contains(entry.first); });
   for (auto& [step, kept] : kept_) kept.until_newer = false;
@@ -161,9 +162,9 @@ std::vector<HeldCopy> Run::held_copies() const {
   return copies;
 }
 
-/// The newest step whose state every node has in memory, its own or a partner's. Without a node that was lost
-/// that is no step of all ranks, which NodeSnapshots keeps from being overwritten: then only those count that
-/// were taken when the ranks ended.
+/// The newest step that every node has in memory, in its own snapshots or a partner's copy. `without_node`:
+/// after the loss of a node, segments of a step that is not common to all ranks may be overwritten
+/// (NodeSnapshots), so only segments that were taken when the ranks ended count.
 std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
   if (membership_.alone()) {
     if (snapshots_->held().empty()) return std::nullopt;
@@ -187,7 +188,7 @@ std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
       return copy.node == node && copy.step == step && copy.self_contained;
     });
   };
-  std::map<std::int64_t, InMemory> steps;  // that this node's ranks can begin from
+  std::map<std::int64_t, InMemory> steps;  // steps that this node's ranks can begin from
   for (const HeldStep& held : snapshots_->held())
     steps[held.step] = {held.step, held.cursor, held.tokens, {}};
   for (const HeldCopy& copy : copies)
@@ -205,15 +206,15 @@ std::optional<Run::InMemory> Run::newest_in_memory(bool without_node) const {
   return std::nullopt;
 }
 
-/// This node's snapshots of a step that all begin from, brought back from its partner where the leader says
-/// so. Null: the attempt has failed, since they cannot be.
+/// This node's snapshots of the step that all nodes begin from, fetched from its partner if `go` says so.
+/// Null if they cannot be fetched; the attempt has then failed.
 const HeldStep* Run::held_for(const Go& go) {
   const bool own = std::find(go.fetch.begin(), go.fetch.end(), membership_.node()) == go.fetch.end();
   try {
     const HeldStep* held = own ? snapshots_->find(go.step) : fetch(go);
     base::check(held != nullptr, "the leader names a step that every node holds");
     if (go.fetch.empty()) return held;
-    // Until there are newer copies the same step brings that node back once more.
+    // Until there are newer copies, this step can bring that node back once more.
     kept_by_all_ = go.step;
     copies_ = {go.step};
     keep_taken(go.step, held->segments, false);

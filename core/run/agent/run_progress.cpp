@@ -12,7 +12,7 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): it records what the ranks of an attempt report of the training.
+// Part of the run (run.h): records the ranks' training reports.
 
 namespace trainerd::core::run {
 namespace {
@@ -28,7 +28,7 @@ Record stamped(Record record) {
 void Run::on_all_ready(const ReadyRanks& ready) {
   const Ready& first = ready.ranks().begin()->second;
   if (!first.gemm_algorithms.empty()) {
-    // The workers that start again compute alike.
+    // Restarted workers use the same algorithms, so that they compute the same results.
     start_.gemm_algorithms = first.gemm_algorithms;
     if (membership_.leads() && !membership_.lead_is_lost())
       output_.write_gemm_algorithms(first.gemm_algorithms);
@@ -62,7 +62,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   info.peak_measured = topology_.device.kind == kernels::DeviceKind::cpu;
   sinks_.each(&io::MetricsSink::on_start, info);
   send_cadence();
-  // A run that went back has new sinks: their counts are of the whole.
+  // After a rollback the sinks are new; their counts must include those of the earlier part.
   for (std::size_t action = 0; action < series_.spikes_used.size(); ++action)
     for (std::int64_t i = 0; i < series_.spikes_used[action]; ++i)
       sinks_.each(&io::MetricsSink::on_spike,
@@ -110,7 +110,7 @@ void Run::on_step(io::StepRecord record) {
   grow_if_possible();
 }
 
-/// How many of `count` samples from the cursor `first` on are of each source.
+/// How many of the `count` samples from cursor `first` on come from each source.
 std::vector<std::int64_t> Run::samples_of_sources(std::int64_t first, std::int64_t count) const {
   const std::int64_t position = first - start_.order.start;
   std::vector<std::int64_t> taken = blend_->taken(position + count);
@@ -128,7 +128,7 @@ void Run::on_evaluation(io::EvaluationRecord record) {
 void Run::on_rank_status(const io::RankStatusRecord& record) {
   sinks_.each(&io::MetricsSink::on_rank_status, record);
   ranks_.on_status(*attempt_, record);
-  // On nodes other than the first nothing else brings it about.
+  // Nodes other than the first have no other regular occasion for this.
   if (!membership_.leads()) watch_outlets();
 }
 

@@ -17,12 +17,12 @@
 #include "io/text/text.h"
 #include "io/tracking/tracking.h"
 
-// Part of the run (run.h): what it says itself, to the log, the sinks and the output directory.
+// Part of the run (run.h): its own records in the log, the sinks and the output directory.
 
 namespace trainerd::core::run {
 namespace {
 
-/// "text: book.txt, more/*.txt"; of a blend "token files: 0.7 of a.bin; 0.3 of b.bin, c.bin".
+/// "text: book.txt, more/*.txt"; for a blend "token files: 0.7 of a.bin; 0.3 of b.bin, c.bin".
 std::string data_text(const io::DataOptions& data) {
   if (data.format == io::DataFormat::synthetic) return "synthetic";
   std::string files;
@@ -40,12 +40,12 @@ std::string adapters_text(const job::ModelOptions& model) {
          io::short_number(static_cast<double>(job::count_parameters(model).adapters)) + " parameters";
 }
 
-/// Of what the ranks communicated last, on the screen.
+/// Lines about the ranks' last communications that the screen shows.
 constexpr std::size_t kFlightLines = 16;
 
 }  // namespace
 
-/// The first line of a run is about the run.
+/// Logs the first line of a run.
 void Run::announce() const {
   const job::ModelOptions& m = job_.model;
   log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::version::release(),
@@ -54,7 +54,7 @@ void Run::announce() const {
             io::with_commas(job_.tokens_per_step()));
 }
 
-/// This host's name, and how many others there are.
+/// This host's name and the number of other nodes.
 std::string Run::hosts_text() const {
   std::array<char, 256> name{};
   ::gethostname(name.data(), name.size() - 1);
@@ -107,7 +107,7 @@ void Run::serve_metrics(const io::MetricsOptions& metrics) {
   sinks_.add(std::move(live));
 }
 
-/// Every node sends its own: the receiver need not reach any node.
+/// Every node sends its own metrics: the receiver need not be able to connect to the nodes.
 void Run::send_metrics() {
   const std::int64_t node = membership_.node();
   auto otlp = std::make_unique<io::OtlpSink>(job_.metrics,
@@ -120,8 +120,8 @@ void Run::send_metrics() {
   sinks_.add(std::move(otlp));
 }
 
-/// What earlier processes of this output directory left in their discovery directories: of all nodes, since
-/// the others begin when this one says so.
+/// Removes the discovery files that earlier processes of this output directory left, for all nodes. The other
+/// nodes write theirs only after the leader has begun the run.
 void Run::remove_left_targets() const {
   if (!membership_.leads()) return;
   remove_left_discovery_files(output_.path());
@@ -130,7 +130,7 @@ void Run::remove_left_targets() const {
 
 void Run::open_sinks() {
   require_lead();
-  // The other nodes of a job may lie on this host, where node 0 has the job's port.
+  // Other nodes of a job may be on this host, where node 0 uses the job's port.
   if (membership_.leads() || !options_.metrics_listen.empty()) {
     io::MetricsOptions metrics = job_.metrics;
     if (!options_.metrics_listen.empty()) metrics.listen = options_.metrics_listen;
@@ -145,7 +145,7 @@ void Run::open_sinks() {
   }
   earlier_ = io::read_earlier_attempt(output_.steps(), step_);
   earlier_run_ = io::read_earlier_run(output_.steps(), output_.events(), step_);
-  require_lead();  // the records may have taken long to read
+  require_lead();  // reading the records may have taken long
   auto steps = std::make_unique<io::JsonlSink>(output_.steps(), step_);
   auto events = std::make_unique<io::EventLogSink>(output_.events(), step_);
   auto samples = std::make_unique<io::SamplesSink>(output_.samples(), step_, earlier_run_.attempts + 1);
@@ -161,7 +161,7 @@ void Run::open_sinks() {
   for (const std::string& warning : early_warnings_) record(io::NoticeKind::warning, warning);
 }
 
-/// The record of this start, and the trackers that the job names.
+/// Writes the record of this start and opens the trackers that the job names.
 void Run::open_trackers() {
   std::vector<std::string> hosts;
   for (std::int64_t node = 0; node < membership_.nodes(); ++node)
@@ -192,7 +192,7 @@ void Run::open_trackers() {
   log::info("the run is logged by MLflow at {}, experiment {}", mlflow.uri, mlflow.experiment);
 }
 
-/// To the log and to every sink.
+/// Writes a notice to the log and to every sink.
 void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure &&
                     kind != io::NoticeKind::hang && kind != io::NoticeKind::straggler &&
@@ -205,14 +205,14 @@ void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<st
   record(kind, message, std::move(details));
 }
 
-/// To every sink alone.
+/// Writes a notice to the sinks only.
 void Run::record(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   sinks_.each(&io::MetricsSink::on_notice,
               io::NoticeRecord{kind, step_, message, std::move(details), base::wall_seconds()});
 }
 
-/// What each rank of this node communicated last, as much of it as people read. What is more goes to the
-/// log's file alone.
+/// The last communication of each rank of this node, up to kFlightLines lines. The remaining lines are only
+/// written to the log file.
 std::vector<std::string> Run::flight_lines() const {
   std::vector<std::string> lines = attempt_->flights();
   for (std::size_t i = kFlightLines; i < lines.size(); ++i) options_.log->add("warning", lines[i]);
@@ -232,7 +232,7 @@ std::string Run::begin_message() const {
   return "training starts from the weights of " + origin_.from + " (xxh3 " + origin_.content + ")";
 }
 
-/// Once: by the first step, or before the reason why there is none.
+/// Records the start once: with the first step, or before the reason why there is none.
 void Run::record_begin() {
   if (std::exchange(begun_, true)) return;
   io::NoticeRecord notice{io::NoticeKind::start, step_, begin_message(), {}, base::wall_seconds(), earlier_};
@@ -259,7 +259,7 @@ void Run::record_done() {
          "all " + std::to_string(step_) + " steps are done; the last checkpoint is " + last_good_);
 }
 
-/// In the events alone: the screen gets it as the process ends.
+/// Records it in the events only: the screen shows the error when the process ends.
 void Run::record_failure(const std::string& error) {
   record_begin();
   io::NoticeRecord notice{
@@ -272,8 +272,7 @@ void Run::record_failure(const std::string& error) {
   sinks_.each(&io::MetricsSink::on_notice, notice);
 }
 
-/// An attempt that was refused before anything of the run was touched: one more line or two in the events of
-/// a run that has some.
+/// Records a start that was refused before it changed anything, if the run has an event log.
 void Run::record_refused(const std::string& error) {
   if (!membership_.leads() || membership_.lead_is_lost() || ::access(output_.events().c_str(), F_OK) != 0)
     return;
@@ -302,7 +301,7 @@ io::RunInfo Run::run_info() const {
   info.tokens_per_step = job_.tokens_per_step();
   info.flops_per_token = job::flops_per_token(job_.model);
   info.precision = job_.precision.name;
-  std::map<std::string, std::int64_t> regions;  // of all ranks
+  std::map<std::string, std::int64_t> regions;  // sums over all ranks
   for (const auto& [plan, ranks] : attempt_->plan().ranks.known) {
     info.memory_planned_bytes += ranks * plan.memory.total_bytes();
     for (const auto& region : plan.memory.regions) regions[region.name] += ranks * region.bytes;

@@ -6,11 +6,12 @@
 #include "core/run/agent/run.h"
 #include "core/run/log/log.h"
 
-// Part of the run (run.h): what it takes from a failure to the next step, which the leader measures.
+// Part of the run (run.h): the leader measures the time from a failure to the next step.
 
 namespace trainerd::core::run {
 
-/// It is known where the ranks begin. One that fails again before its first step makes one recovery longer.
+/// Called when the next attempt's first step is chosen. If that attempt fails before its first step, the
+/// recovery continues and gets longer.
 void Run::begin_recovery() {
   if (!membership_.leads()) return;
   const double now = base::monotonic_seconds();
@@ -32,7 +33,7 @@ void Run::recovery_is_ready(const ReadyRanks& ready) {
 
 void Run::end_recovery(const io::StepRecord& first) {
   if (!recovery_) return;
-  // A rank that is ready before the others begins the step, and waits for them there.
+  // The first ready rank begins the step early and waits in it for the others.
   recovery_->total_seconds = std::max(base::monotonic_seconds() - first.step_seconds - failure_noticed_,
                                       recovery_->decide_seconds + recovery_->ready_seconds);
   io::NoticeRecord notice{

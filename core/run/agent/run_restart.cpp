@@ -10,23 +10,23 @@
 #include "core/run/worker/evaluation.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): after a worker's death another attempt begins, from the newest state that there
-// is. Node 0 decides for all: it ends the ranks of every node, collects which snapshots each node holds,
-// and chooses where all begin.
+// Part of the run (run.h): after a failure that allows it, another attempt begins from the newest available
+// state. Node 0 decides: it ends the ranks of every node, collects which snapshots each node holds, and
+// chooses the state that all begin from.
 
 namespace trainerd::core::run {
 namespace {
 
-// How long the other nodes have to end their ranks and to say what they hold.
+// Time limit for the other nodes to end their ranks and report their snapshots.
 constexpr double kRegroupSeconds = 30;
-// How long snapshots under way have to reach the disk, where the workers start again from it.
+// Time limit for snapshots under way to reach the disk, if the workers restart from it.
 constexpr double kDiskSeconds = 60;
-// The same of a run that is to stop: a scheduler kills it soon.
+// The same for a run that is stopping: a scheduler kills it soon.
 constexpr double kStopSeconds = 20;
 
 constexpr std::int64_t kNone = -1;
 
-/// The newest step that every node holds; kNone: there is none.
+/// The newest step that every node holds; kNone if there is none.
 std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t, Held>& others) {
   for (auto held = own.held().rbegin(); held != own.held().rend(); ++held)
     if (std::all_of(others.begin(), others.end(), [&](const auto& other) {
@@ -48,7 +48,7 @@ std::string list_of(const std::vector<std::int64_t>& nodes) {
 
 Run::Next Run::after_failure() {
   if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
-  // It grows later.
+  // The run does not grow now; it may later.
   if (std::exchange(grows_, false)) stop_.reset();
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   if (!stop_) stop_ = devices_.draining();  // not on the same devices again
@@ -73,8 +73,8 @@ Run::Next Run::lead_restart() {
   const bool from_disk = std::exchange(without_memory_, false);
   if (from_disk) snapshots_->drop_after(kNone);
   const std::optional<InMemory> memory = from_disk ? std::nullopt : newest_in_memory(returns);
-  // What a node that comes back had is in its partner's copy alone. One that could not get it has made no
-  // step.
+  // A returning node has only its partner's copy. After a failed fetch (`from_disk`) no steps were made since
+  // the attempt's start.
   const std::int64_t common = from_disk && !returns ? start_.step
                               : returns             ? (memory ? memory->step : kNone)
                                                     : newest_common(*snapshots_, held_);
@@ -97,7 +97,7 @@ Run::Next Run::lead_restart() {
       go.step > 0 && evaluation_due(job_, go.step) && std::min(evaluated_step_, go.step) < go.step;
   go.reason = attempt_->failure()->message;
   if (!prepare_restart(go)) return killed_ ? Next::stop : Next::failure;
-  if (stop_) return stop_in_place(go.step);  // asked for meanwhile
+  if (stop_) return stop_in_place(go.step);  // requested meanwhile
   go.folders = folders_;
   go.faults_done = start_.faults_done;
   go.spikes = start_.spikes = spike_history(go.step);
@@ -106,7 +106,7 @@ Run::Next Run::lead_restart() {
   return Next::attempt;
 }
 
-/// A run that is to stop has no use for other workers: what is held reaches the disk, and that is its end.
+/// Ends a run that is stopping: the held snapshots are written to the disk, and no workers are started.
 Run::Next Run::stop_in_place(std::int64_t step) {
   notify(io::NoticeKind::warning,
          attempt_->failure()->message + "; the run is stopping, so the workers do not start again");
@@ -118,7 +118,7 @@ Run::Next Run::stop_in_place(std::int64_t step) {
   return Next::stop;
 }
 
-/// A snapshot that stayed in memory goes to the disk, if the disk has nothing as new.
+/// Writes the snapshot of `step` to the disk if it is held in memory only.
 void Run::save_newest(std::int64_t step) {
   const HeldStep* held = snapshots_->find(step);
   if (held == nullptr || step <= completed_step_ || saving_.contains(step)) return;
@@ -127,7 +127,7 @@ void Run::save_newest(std::int64_t step) {
   finish_saves(kStopSeconds);
 }
 
-/// Ends the ranks of all nodes and collects what each holds. False when the run must end.
+/// Ends the ranks of all nodes and collects what each node holds. Returns false if the run must end.
 bool Run::gather_held() {
   if (membership_.alone()) return true;
   held_.clear();
@@ -145,11 +145,12 @@ bool Run::gather_held() {
     if (left <= 0 || killed_ || lost_node_) return false;
     wait_for_events(left);
   }
-  // A failure reported meanwhile may be one that does not restart.
+  // A failure reported meanwhile may be one that allows no restart.
   return attempt_->failure()->restarts() && !killed_ && !lost_node_;
 }
 
-/// Where the disk says that training goes on; what is wrong where it does not say.
+/// Fills in `go` from the newest checkpoint on the disk. Returns why there is none to begin from; empty if
+/// there is one, or the run starts from step 1.
 std::string Run::find_checkpoint(Go& go) {
   if (!finish_saves(kDiskSeconds)) return "snapshots that are under way do not reach the disk";
   const auto found = find_newest();
@@ -165,18 +166,18 @@ std::string Run::find_checkpoint(Go& go) {
   return "";
 }
 
-/// Waits for what is on its way to the disk.
+/// Waits for the saves under way. Returns true if all are done.
 bool Run::finish_saves(double seconds) {
   const double end = base::monotonic_seconds() + seconds;
   const auto pending = [this] { return writer_.pending() > 0 || !parts_.none(); };
   while (pending() && !killed_ && !lost_node_ && base::monotonic_seconds() < end) {
     wait_for_events(end - base::monotonic_seconds());
-    if (!away_.empty()) give_up_saves_of_lost();  // lost meanwhile
+    if (!away_.empty()) give_up_saves_of_lost();  // a node was lost meanwhile
   }
   return !pending();
 }
 
-/// Ends this node's part of the attempt and waits for the leader's word on the next.
+/// Ends this node's part of the attempt and waits for the leader's decision on the next one.
 Run::Next Run::follow_restart() {
   log_flights();
   Held held{
@@ -196,11 +197,11 @@ Run::Next Run::follow_restart() {
   return Next::attempt;
 }
 
-/// What both leader and followers do before the next attempt. False: it cannot begin.
+/// Prepares the next attempt, on the leader and the followers. Returns false if it cannot begin.
 bool Run::prepare_restart(const Go& go) {
   drop_saves_after(go.step);
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
-  // A step that will be saved anew must not have a writer still.
+  // An earlier write of a step must have ended before the step is saved again.
   if (partner_) partner_->stop_sending();
   const double end = base::monotonic_seconds() + std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds);
   const auto dropped = [this] {
@@ -210,7 +211,7 @@ bool Run::prepare_restart(const Go& go) {
     wait_for_events(end - base::monotonic_seconds());
   if (killed_ || lost_node_) return false;
   if (dropped()) {
-    // It is closer to the cause than what ended the attempt.
+    // This is closer to the cause than the failure that ended the attempt.
     fail({base::ErrorKind::comm,
           go.reason + "; the workers cannot start again: an unfinished checkpoint cannot be written", 2});
     return false;
@@ -258,7 +259,7 @@ void Run::record_restart(const Go& go) {
                                 .step = go.step,
                                 .tokens = go.tokens});
   log::warn("{}", notice.message);
-  // Nothing is recorded of a run before its ranks are ready.
+  // Before its ranks are ready a run records nothing; the notice waits.
   if (sinks_started_) sinks_.each(&io::MetricsSink::on_notice, notice);
   else changes_.push_back(std::move(notice));
 }

@@ -25,7 +25,7 @@
 #include "io/text/text.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): what an earlier attempt left, and where this one begins.
+// Part of the run (run.h): what an earlier run left, and where this one begins.
 
 namespace trainerd::core::run {
 
@@ -38,7 +38,7 @@ void Run::prepare() {
           !problem.empty())
         warn_early(problem);
     if (!already_trained()) check_data();
-    // Of what stays as it was.
+    // For LoRA and DPO the base or reference weights are needed on a resume too.
     const bool kept = (job_.model.lora.on() || job_.loss.dpo.on()) && !already_trained();
     if (job_.loss.dpo.on()) start_.reference_path = output_.reference();
     if ((start_.resume_path.empty() || kept) && !job_.model.from.empty()) check_weights();
@@ -49,7 +49,7 @@ void Run::prepare() {
   }
 }
 
-/// Nothing is left to do but the report.
+/// True if only the report is left to do.
 bool Run::already_trained() const { return step_ >= job_.steps && !start_.evaluate_first; }
 
 void Run::resume() {
@@ -66,7 +66,7 @@ void Run::resume() {
     start_.faults_done = go.faults_done;
     start_.spikes = go.spikes;
     keep_history(series_, go.spikes, go.step);
-    // Another leads: what it passes over is in the file.
+    // Another agent leads; the file has the samples to skip.
     series_.passed_over.reset(), series_.returns_to.reset();
     return;
   }
@@ -91,7 +91,7 @@ void Run::resume() {
         "be withdrawn; remove it",
         *returns_to, found->where.path));
   for (const io::StoredCheckpoint& incomplete : store_.incomplete())
-    // Those after it were withdrawn, which was reported.
+    // Later checkpoints were withdrawn by the rollback, which was reported.
     if (incomplete.step <= returns_to.value_or(incomplete.step) &&
         (!found || incomplete.step > found->where.step))
       warn_early("checkpoint " + incomplete.path +
@@ -117,8 +117,8 @@ void Run::resume() {
   evaluated_step_ = start_.evaluate_first ? step_ - 1 : step_;
 }
 
-/// The reference of loss.dpo is the weights that the run began from: it must have had one, and they must be
-/// there, in case that log-probabilities are missing.
+/// Throws CheckpointError if the reference of loss.dpo is not available. It is the weights that the run began
+/// from. They are needed if log-probabilities are missing.
 void Run::require_reference(const std::string& path) const {
   if (!job_.loss.dpo.on()) return;
   if (start_.reference.empty())
@@ -132,7 +132,7 @@ void Run::require_reference(const std::string& path) const {
                                  "), which are its reference: set model.from to where they are");
 }
 
-/// Of the run's directory and of its durable tier.
+/// The newest intact checkpoint of the run's directory and its durable tier.
 std::optional<io::CheckpointStore::Found> Run::find_newest() {
   const auto warn = [this](const std::string& message) {
     if (sinks_started_) notify(io::NoticeKind::warning, message);
@@ -165,7 +165,7 @@ std::optional<io::CheckpointStore::Found> Run::find_newest() {
   return std::move(choice->found);
 }
 
-/// Whether the run ended between the checkpoint and the record of the evaluation after its step.
+/// True if the run ended after the checkpoint and before it recorded the evaluation after that step.
 bool Run::evaluation_missing() const {
   if (step_ > job_.steps || !evaluation_due(job_, step_)) return false;
   bool missing = true;
@@ -176,7 +176,7 @@ bool Run::evaluation_missing() const {
   return missing;
 }
 
-/// Before anything of an earlier run is touched: data that is refused leaves it as it was.
+/// Called before anything of an earlier run is changed: refused data must leave it as it was.
 void Run::check_data() {
   const double begin = base::monotonic_seconds();
   files_ = data_files(job_, options_.find_s3);
@@ -184,7 +184,7 @@ void Run::check_data() {
   log::info("data: {}; samples were checked in {}", data_text(data_.files(), data_.content()),
             io::short_duration(base::monotonic_seconds() - begin));
   start_.data_content = data_.content();
-  // Its pairs have log-probabilities by the reference too.
+  // The validation pairs need the reference's log-probabilities too.
   if (job_.loss.dpo.on() && !data_.valid.empty()) start_.data_content += "; valid " + data_.valid;
   if (resumed_) {
     ResumedData resumed = resumed_data(start_.resume_path, *resumed_, data_, job_.data.on_change);
@@ -197,8 +197,8 @@ void Run::check_data() {
                  start_.cursor - start_.order.start + (job_.steps - step_) * job_.batch.global);
 }
 
-/// What is wrong with them is said before anything of an earlier run is touched. The leader reads them whole;
-/// that the other nodes have the same is compared with the data, by names and sizes.
+/// Called before anything of an earlier run is changed. The leader reads the weights completely. For the
+/// other nodes only names and sizes are compared, together with the data.
 void Run::check_weights() {
   const double begin = base::monotonic_seconds();
   const auto weights = hf::open_weights(job_.model.from);
@@ -216,7 +216,8 @@ void Run::check_weights() {
             io::short_duration(base::monotonic_seconds() - begin));
 }
 
-/// The data must be of the model's tokenizer. A model that came with none gets that of its data.
+/// Throws DataError if the data was made with another tokenizer than the model's. A model without a tokenizer
+/// gets the data's.
 void Run::settle_tokenizer() {
   const std::string kept = output_.path() + "/" + hf::kCompanionFolder;
   std::error_code error;
@@ -245,8 +246,8 @@ void Run::settle_tokenizer() {
   tokenizer_ = std::move(files);
 }
 
-/// Adapters mean something beside the weights that they were trained with alone, and preferences beside their
-/// reference.
+/// Throws CheckpointError for other base weights: adapters are only valid with the weights that they were
+/// trained with, and preferences with their reference.
 void Run::require_same_base(const std::string& path, const std::string& content) const {
   if (content == origin_.content)
     return log::info("{}: {}, xxh3 {}", job_.model.lora.on() ? "base weights" : "reference", path, content);
@@ -258,8 +259,8 @@ void Run::require_same_base(const std::string& path, const std::string& content)
                                "start anew");
 }
 
-/// A run that was killed after its last checkpoint gets now what it could not write: its end in the events
-/// and at the trackers, and the report.
+/// Completes a run that was killed after its last checkpoint: its end in the events and trackers, the report,
+/// and a copy that the durable tier lacks.
 AgentResult Run::already_done() {
   log::info("all {} steps are done already: {}", job_.steps, start_.resume_path);
   remove_left_targets();
@@ -285,9 +286,9 @@ AgentResult Run::already_done() {
   return {step_, 0};
 }
 
-/// Without a checkpoint the run begins at step 1. Records of one that was completed say that the checkpoints
-/// are lost, or lie on a file system that is not mounted: they are not overwritten. A run that ended before
-/// its first checkpoint has nothing to lose.
+/// Called if there is no checkpoint, so the run would begin at step 1. Throws CheckpointError if the records
+/// name a completed checkpoint: it is lost, or on a file system that is not mounted, and the records must not
+/// be overwritten. A run that ended before its first checkpoint has nothing to lose.
 void Run::refuse_records() {
   const std::optional<std::int64_t> step = output_.recorded_step();
   if (!step) return;

@@ -6,11 +6,12 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): a node is lost, and a spare, or its own agent in a new process, takes its place.
+// Part of the run (run.h): a spare, or a lost node's own agent in a new process, takes the lost node's place.
 
 namespace trainerd::core::run {
 
-/// Whether the run goes on when the node's place is taken again: not before it has begun, nor while it ends.
+/// True if the run can continue once the lost node is replaced. Not before all ranks were ready once, nor at
+/// the end.
 bool Run::may_return(std::int64_t) const {
   const parallel::ClusterOptions& cluster = series_.whole.cluster;
   return membership_.leads() &&
@@ -33,7 +34,7 @@ void Run::lose_for_now(std::int64_t node, const std::string& why) {
                " takes its place");
 }
 
-/// The attempt ends, as by a death: the next one has the node again.
+/// Fails the attempt because of the lost node; a restart is allowed, with the node replaced.
 void Run::fail_without(std::int64_t node, const std::string& why) {
   attempt_->set_node_state(node, io::RankState::dead);
   const std::string lost = membership_.name_of(node) + " was lost after step " + std::to_string(step_);
@@ -49,14 +50,14 @@ std::string Run::names_of(const std::set<std::int64_t>& nodes) const {
 
 void Run::record_nodes() {
   if (!membership_.leads() || membership_.job_nodes() == 1) return;
-  // The leader before this one was lost too, and could not count itself.
+  // The previous leader was lost too, but could not count itself.
   const std::int64_t leaders = membership_.lead_moved().empty() ? 0 : 1;
   sinks_.each(&io::MetricsSink::on_nodes,
               io::NodesRecord{membership_.spares(), membership_.lost() + leaders});
 }
 
-/// What the lost nodes were to save will not be: the others do not wait for it. A checkpoint whose shards are
-/// all written is completed without them.
+/// Gives up saves that wait for a lost node's shards. A checkpoint whose shards are all written is still
+/// completed.
 void Run::give_up_saves_of_lost() {
   std::vector<std::int64_t> saving;
   for (const auto& [step, save] : saving_)
@@ -65,7 +66,7 @@ void Run::give_up_saves_of_lost() {
   if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
 }
 
-/// False: not all have come back.
+/// Waits until all lost nodes are replaced. Returns false if they are not.
 bool Run::await_return() {
   const double wait = job_.checkpoint.partner_wait_seconds, end = base::monotonic_seconds() + wait;
   give_up_saves_of_lost();

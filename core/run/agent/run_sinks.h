@@ -12,28 +12,29 @@
 
 namespace trainerd::core::run {
 
-/// Every sink of a run, as one.
+/// All sinks of a run behind one interface.
 class RunSinks {
  public:
   bool none() const { return sinks_.empty(); }
   void add(std::unique_ptr<io::MetricsSink> sink) { sinks_.push_back(std::move(sink)); }
-  /// From here on sinks are called only while this is true: a leader that was frozen may have a successor.
+  /// From now on sinks are called only while `allowed` returns true: a frozen leader may have a successor.
   void write_while(std::function<bool()> allowed) { allowed_ = std::move(allowed); }
   template <class Record>
   void each(void (io::MetricsSink::*method)(const Record&), const Record& record) {
     if (!allowed_()) return;
     for (const auto& sink : sinks_) (*sink.*method)(record);
   }
-  /// Gives every sink the changes of the outlets. Returns a text for each that began or ceased to fail.
+  /// Sends every sink the changes of the outlets. Returns a text for each outlet that has begun or stopped
+  /// failing.
   std::vector<std::string> watch();
-  /// Calls every sink, whatever another throws, and then throws the first error.
+  /// Calls every sink even if another one throws, then throws the first error.
   void finish(const io::RunSummary& summary);
 
  private:
   std::function<bool()> allowed_ = [] { return true; };
   std::vector<std::unique_ptr<io::MetricsSink>> sinks_;
-  std::map<std::string, io::OutletRecord> outlets_;  ///< by name, as they were seen last
-  std::map<std::string, std::int64_t> lost_before_;  ///< lines dropped when an outlet worked last
+  std::map<std::string, io::OutletRecord> outlets_;  ///< by name: the state seen last
+  std::map<std::string, std::int64_t> lost_before_;  ///< by name: lines dropped when the outlet last worked
 };
 
 }  // namespace trainerd::core::run

@@ -10,16 +10,16 @@
 #include "core/run/supervise/spike_watch.h"
 #include "kernels/base/error.h"
 
-// Part of the run (run.h): what the judges of steps find before an update (core/run/worker/step_judge.h).
+// Part of the run (run.h): findings of the step judges before an update (core/run/worker/step_judge.h).
 
 namespace trainerd::core::run {
 namespace {
 
-// Of the latest steps' values: as many windows of them as a rollback may take back.
+// Number of windows of judged steps that are kept, so that a rollback can go back that far.
 constexpr std::int64_t kWindowsKept = 64;
-// How long snapshots under way have to reach the disk, if the job does not give them longer.
+// Minimum time for snapshots under way to reach the disk.
 constexpr double kSavesSeconds = 60;
-// The same of a run that is to stop: a scheduler kills it soon.
+// The same for a run that is stopping: a scheduler kills it soon.
 constexpr double kStoppingSavesSeconds = 20;
 
 }  // namespace
@@ -58,7 +58,7 @@ void Run::on_spike(const SpikeActed& m) {
   fail({base::ErrorKind::diverged, m.message, 3, true});
 }
 
-/// Values that later steps are compared with, in whichever attempt.
+/// Keeps the values that later steps are compared with, also in later attempts.
 void Run::add_judged(const io::StepRecord& record) {
   std::deque<RunSeries::Judged>& judged = series_.judged;
   const job::SpikesOptions& options = job_.supervise.spikes;
@@ -79,7 +79,7 @@ void Run::add_judged(const io::StepRecord& record) {
   if (std::cmp_greater(judged.size(), kWindowsKept * job_.supervise.spikes.window)) judged.pop_front();
 }
 
-/// Of an attempt that begins after `step`.
+/// The history for an attempt that begins after `step`.
 SpikeHistory Run::spike_history(std::int64_t step) const {
   SpikeHistory history{.used = series_.spikes_used};
   for (const RunSeries::Judged& judged : series_.judged) {
@@ -95,9 +95,9 @@ SpikeHistory Run::spike_history(std::int64_t step) const {
   return history;
 }
 
-/// The step of the newest checkpoint before `step` that is tagged good, or of the newest without a tag where
-/// none has one; 0: the start. Where the run has gone back from this place before, an earlier one, if there
-/// is one.
+/// The step of the newest checkpoint before `step` that is tagged good; without any tag, of the newest one;
+/// 0: the start. If the run has already gone back from this step or a later one, an earlier checkpoint is
+/// chosen if there is one.
 std::int64_t Run::rollback_target(std::int64_t step) const {
   std::vector<io::StoredCheckpoint> stored = store_.list();
   if (job_.checkpoint.durable.on()) try {
@@ -146,8 +146,8 @@ void Run::withdraw_after(std::int64_t step) {
   withdraw(tier_store(), io::NoticeKind::spike);
 }
 
-/// Snapshots that are under way are checkpoints that the run may go back to. A disk that fails is tried again
-/// as long as while the run trains.
+/// Waits for the snapshots under way: the run may go back to one of them. A failing disk gets as much time as
+/// during training.
 bool Run::finish_saves_before_rollback() {
   if (!away_.empty()) give_up_saves_of_lost();
   double end = base::monotonic_seconds() + std::max(kSavesSeconds, job_.checkpoint.give_up_seconds);
@@ -162,7 +162,7 @@ bool Run::finish_saves_before_rollback() {
   return !killed_ && !lost_node_;
 }
 
-/// The nodes that the run goes on with; none: it cannot.
+/// The number of nodes that the run continues with; none if it cannot.
 std::optional<std::int64_t> Run::nodes_after_rollback() {
   series_.layout = membership_.layout();
   if (away_.empty()) return membership_.nodes();
@@ -176,14 +176,14 @@ std::optional<std::int64_t> Run::nodes_after_rollback() {
   return nodes;
 }
 
-/// The run goes on from an earlier checkpoint, as a `Run` of its own (RunSeries): records, sinks and the
-/// order of samples begin there as they do when a job is started again.
+/// Prepares to continue from an earlier checkpoint with a new `Run` (RunSeries). It starts like a resumed
+/// job, with its own records, sinks and sample order.
 Run::Next Run::roll_back() {
   const SpikeActed spike = *rollback_;
   if (!gather_held() || !finish_saves_before_rollback()) return killed_ ? Next::stop : Next::failure;
   const std::int64_t target = rollback_target(spike.step);
   const bool skips = job_.supervise.spikes.data == job::RollbackData::skip;
-  // First: it is of no account while a later checkpoint is there.
+  // Written before the later checkpoints are withdrawn: it has no effect while one of them counts.
   const std::string unwritten = pass_samples_over(
       series_, skips ? std::optional(RunSeries::PassedOver{target, spike.cursor}) : std::nullopt,
       output_.passed_over());

@@ -10,18 +10,19 @@
 #include "core/run/stop/limit_alarm.h"
 #include "kernels/base/error.h"
 
-// How a run ends before its last step: by a signal to any of its agents, or by its time limit.
+// Part of the run (run.h): stops before the last step, by a signal to any of its agents, the time limit or
+// --stop-after.
 
 namespace trainerd::core::run {
 
 namespace {
 
-// Of a node's storage, until a save was measured.
+// Assumed write rate of a node's storage until a save is measured.
 constexpr double kGuessedBytesPerSecond = 200e6;
 
 }  // namespace
 
-/// A scheduler signals every node, and a rank may have signals of its own: each is the same request.
+/// A scheduler may signal every node, and ranks can request stops: all count as one request.
 void Run::request_stop(const StopRequest& request) {
   if (stop_ && std::exchange(grows_, false)) {
     log::info("{}: stopping, and not growing", request.reason);
@@ -81,7 +82,8 @@ void Run::on_signal() {
   }
 }
 
-/// Verifying a checkpoint and planning take a while; a stop that came meanwhile is not answered with a step.
+/// Handles a stop request that came while a checkpoint was verified or the run was planned, so that no step
+/// is done after it.
 bool Run::stopped_before_start() {
   std::vector<pollfd> fds{pollfd{options_.signal_fd, POLLIN, 0}};
   membership_.watch(fds);
@@ -101,7 +103,7 @@ bool Run::stopped_before_start() {
 
 void Run::begin_time_limit() {
   if (!options_.deadline) return;
-  disarm_time_limit();  // from here on the run stops early enough to save
+  disarm_time_limit();  // from here on the run itself stops early enough to save
   time_limit_.emplace(TimeLimit::Options{.deadline = *options_.deadline,
                                          .vote_steps = topology_.device.runs_behind_host() ? 3 : 2,
                                          .first_save_seconds = guessed_save_seconds()});
@@ -115,13 +117,13 @@ double Run::guessed_save_seconds() const {
   return static_cast<double>(bytes) / kGuessedBytesPerSecond;
 }
 
-/// Seconds until the time limit asks for a stop; none when nothing will.
+/// Seconds until the time limit requests a stop; none if there is no limit or a stop is already requested.
 std::optional<double> Run::time_left() const {
   if (!time_limit_ || stop_) return std::nullopt;
   return std::max(0.0, time_limit_->stop_at(!saving_.empty()) - base::monotonic_seconds());
 }
 
-/// The run requests its own stop and ends with status 0.
+/// Requests a stop with exit status 0 if --stop-after names this step or an earlier one.
 void Run::stop_after(std::int64_t step) {
   if (stop_ || !options_.stop_after || step < *options_.stop_after || step >= job_.steps) return;
   request_stop({.reason = "--stop-after", .exit_signal = 0});

@@ -10,36 +10,35 @@
 
 namespace trainerd::core::run {
 
-/// How this process was called, of which only its program knows.
+/// How this process was called; filled in by the program's main function.
 struct Invocation {
-  std::vector<std::string> arguments = {};  ///< the program's name first
+  std::vector<std::string> arguments = {};  ///< argv, with the program's name first
   std::string job_file = {};
-  /// What may be recorded of its environment.
+  /// The environment variables that may be recorded (may_record).
   std::map<std::string, std::string> environment = {};
   io::TrackerCredentials credentials = {};
 };
 
-/// Whether a variable of the environment is recorded: those of schedulers, devices, libraries and threads, by
-/// their names. Never one whose name says that it is a secret.
+/// True if an environment variable may be recorded: those of schedulers, devices, libraries and threads, by
+/// name. Never one whose name suggests a secret.
 bool may_record(const std::string& variable);
 
-/// What is known when a run's process starts.
+/// The record of one start of a run.
 struct StartRecord {
   const Invocation& invocation;
   std::string version, commit;
-  std::int64_t step = 0;  ///< done before
+  std::int64_t step = 0;  ///< steps done before
   std::string layout;
   std::string device;
-  std::vector<std::string> hosts;  ///< of nodes 0, 1, ...
+  std::vector<std::string> hosts;  ///< host names of nodes 0, 1, ...
   const DataSeen& data;
 };
-/// The same for trackers.
+/// The same facts as tags for experiment trackers.
 struct StartTags {
   std::vector<std::pair<std::string, std::string>> tags;
-  std::string problem;  ///< why the file could not be written; else empty
+  std::string problem;  ///< why the file could not be written; empty if it was
 };
-/// Appends one JSON object to `starts.jsonl`. Asks git for the state of the job's file first, for 2 s at
-/// most.
+/// Appends one JSON object to `starts.jsonl`. First asks git for the state of the job file, for at most 2 s.
 StartTags write_start(const std::string& path, const StartRecord& record);
 
 }  // namespace trainerd::core::run

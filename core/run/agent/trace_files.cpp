@@ -24,7 +24,7 @@ std::string TraceFiles::add(std::int64_t rank, const StepTrace& part) {
 }
 
 std::string TraceFiles::write(std::int64_t step, io::Trace& trace) const {
-  // The ranks of a machine share its monotonic clock; the trace's begins with the first of them.
+  // The ranks of a machine share a monotonic clock. The trace starts at its first slice.
   const auto in_order = [](const auto& a, const auto& b) {
     return std::tie(a.process, a.start_seconds) < std::tie(b.process, b.start_seconds);
   };

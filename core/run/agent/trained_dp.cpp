@@ -11,7 +11,7 @@
 namespace trainerd::core::run {
 namespace {
 
-/// As parallel::describe writes a layout: "tp1 cp1 ep1 dp2 pp1 ...".
+/// The layout is written as by parallel::describe: "tp1 cp1 ep1 dp2 pp1 ...".
 std::optional<std::int64_t> dp_of(const io::Manifest& manifest) {
   const auto found = manifest.state.environment.find("layout");
   if (found == manifest.state.environment.end()) return std::nullopt;
@@ -24,8 +24,8 @@ std::optional<std::int64_t> dp_of(const io::Manifest& manifest) {
   return error == std::errc() && end != begin && dp >= 1 ? std::optional(dp) : std::nullopt;
 }
 
-/// What all checkpoints have, whichever is chosen: only their manifests are read. None where they differ, or
-/// one cannot be read.
+/// The dp that all checkpoints have in common; only manifests are read. None if they differ or one cannot be
+/// read.
 std::optional<std::int64_t> common_dp(const io::CheckpointStore& store) {
   std::optional<std::int64_t> common;
   try {
@@ -34,7 +34,7 @@ std::optional<std::int64_t> common_dp(const io::CheckpointStore& store) {
       if (!dp || (common && common != dp)) return std::nullopt;
       common = dp;
     }
-  } catch (const base::CheckpointError&) {  // for the choice to judge
+  } catch (const base::CheckpointError&) {  // the caller's choice of a checkpoint reports it
     return std::nullopt;
   }
   return common;
@@ -49,7 +49,7 @@ std::optional<std::int64_t> trained_dp(const job::JobSpec& job, const io::FindS3
   options.find_s3 = find_s3;
   if (!job.checkpoint.durable.on()) {
     if (const auto dp = common_dp(own)) return dp;
-    const auto found = own.newest_valid({});  // the run says what it passes over
+    const auto found = own.newest_valid({});  // the run itself reports damaged checkpoints
     return found ? dp_of(found->manifest) : std::nullopt;
   }
   const io::CheckpointStore durable = durable_store(options);

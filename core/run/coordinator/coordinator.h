@@ -13,52 +13,53 @@ namespace trainerd::core::run {
 
 /// The agent that leads a run.
 struct LeadRecord {
-  std::string address = {};  ///< "host:port" of its rendezvous; empty: it does not serve yet
-  std::string host = {};     ///< its name, for people
+  std::string address = {};  ///< "host:port" of its rendezvous; empty: not serving yet
+  std::string host = {};     ///< its host name, for messages
   std::int64_t epoch = 0;    ///< larger for each agent that takes the lead
 };
 
-/// This agent led the run and must not any more: another may. What it was about to write is another's.
+/// Thrown when this agent led the run and another may lead now. This agent must not write to the run any
+/// more.
 struct LeadLost : base::CommError {
   explicit LeadLost(const std::string& why, std::source_location where = std::source_location::current())
       : CommError(base::ErrorKind::comm, why, where) {}
 };
 
-/// The lead of a run, kept outside of its agents, so that another can take over. At most one agent holds it,
-/// as long as it renews its lease, which a thread of the coordinator does. One thread calls all functions but
-/// `leads`.
+/// The lead of a run, kept outside its agents so that another agent can take it over. At most one agent holds
+/// it, as long as a thread of the coordinator renews its lease. All functions but `leads` are called by one
+/// thread.
 class Coordinator {
  public:
   virtual ~Coordinator() = default;
 
-  /// The present leader, if there is one. Throws CommError when the coordinator does not answer.
+  /// The present leader, if there is one. Throws CommError if the coordinator does not answer.
   virtual std::optional<LeadRecord> leader() = 0;
-  /// Takes the lead if it is free; false when it is taken. Throws CommError as above.
+  /// Takes the lead if it is free; returns false if it is taken. Throws CommError as above.
   virtual bool claim(const std::string& host) = 0;
-  /// Publishes the address at which this agent, the leader, serves the rendezvous. Throws CommError, also
-  /// when it does not lead any more.
+  /// Publishes the address at which this agent, the leader, serves the rendezvous. Throws CommError if the
+  /// coordinator does not answer or this agent no longer leads.
   virtual void publish(const std::string& address) = 0;
-  /// Gives the lead up, so that another can take it at once.
+  /// Gives up the lead, so that another agent can take it at once.
   virtual void resign() = 0;
 
-  /// Whether this agent leads, by its own clock, which also runs while the process or the machine does not:
-  /// false once its lease may be over, and from then on until the next `claim`. Any thread.
+  /// True if this agent leads. False once its lease may have expired, until the next successful `claim`. The
+  /// clock used also counts while the process or the machine is suspended. Any thread may call it.
   virtual bool leads() const = 0;
-  /// Of the present lead, or the last.
+  /// Number of the present lead, or of the last one.
   virtual std::int64_t epoch() const = 0;
 
   struct News {
     std::string text;
     bool lead_lost = false;
   };
-  /// What happened to the lease since the last call.
+  /// Events of the lease since the last call.
   virtual std::vector<News> take() = 0;
-  /// Readable when `take` has something.
+  /// Readable when `take` has an event.
   virtual int event_fd() const = 0;
-  /// The numeric address of this host on its way to the coordinator: that of the loopback interface only
-  /// where no part of the coordinator is on another host. Throws CommError.
+  /// The numeric address of this host on its route to the coordinator. A loopback address only if all members
+  /// of the coordinator are on this host. Throws CommError.
   virtual std::string own_address() = 0;
-  /// By which it knows the run: the same for all agents of it.
+  /// The name by which the coordinator knows the run, the same for all its agents.
   virtual const std::string& run() const = 0;
   /// "etcd://10.0.0.1:2379".
   virtual std::string name() const = 0;

@@ -15,16 +15,16 @@ namespace {
 
 using nlohmann::json;
 
-// gRPC's codes (https://grpc.io/docs/guides/status-codes), as the gateway gives them.
-// No member is asked with less.
+// No member is asked with a shorter timeout.
 constexpr double kMinSeconds = 0.01;
 constexpr double kAnyTime = 1e9;
 
+// gRPC status codes (https://grpc.io/docs/guides/status-codes), as the gateway reports them.
 constexpr int kDeadlineExceeded = 4, kNotFound = 5, kUnavailable = 14;
 
 constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
-/// RFC 4648, section 4.
+/// As in RFC 4648, section 4.
 std::string base64(std::string_view text) {
   std::string out;
   std::uint32_t bits = 0;
@@ -54,7 +54,7 @@ std::string from_base64(std::string_view text) {
   return out;
 }
 
-/// Numbers of 64 bits are strings; zeros and empty strings are left out.
+/// Text of a field. The gateway sends 64-bit numbers as strings and leaves out zeros and empty strings.
 std::string text_at(const json& j, const char* key) {
   const auto at = j.find(key);
   return at != j.end() && at->is_string() ? at->get<std::string>() : "";
@@ -73,12 +73,12 @@ json put_of(const std::string& key, const std::string& text, const std::string& 
   return {{"requestPut", {{"key", base64(key)}, {"value", base64(text)}, {"lease", lease}}}};
 }
 
-/// That the key was created at this revision; 0: that it is not there.
+/// Condition that the key was created at this revision; 0: that it does not exist.
 json created_at(const std::string& key, std::int64_t revision) {
   return {{"key", base64(key)}, {"target", "CREATE"}, {"createRevision", std::to_string(revision)}};
 }
 
-/// etcd says no.
+/// An error reported by etcd.
 struct Refusal {
   int code = 0;
   std::string text;
@@ -99,7 +99,7 @@ struct EtcdClient::State {
   json ask(const std::string& path, const json& body, double within_seconds = kAnyTime);
 };
 
-/// An answer, or what etcd says against it.
+/// Sends the request to the members in turn. Returns the answer, or sets `refusal` to etcd's error.
 json EtcdClient::State::ask(const std::string& path, const json& body, std::optional<Refusal>& refusal,
                             double within_seconds) {
   const double end = base::monotonic_seconds() + within_seconds;
@@ -125,7 +125,7 @@ json EtcdClient::State::ask(const std::string& path, const json& body, std::opti
       why = answer.is_object() ? text_at(answer, "error") : "";
       if (why.empty())
         why = "status " + std::to_string(response->status) + ", which is no answer of etcd 3.4";
-      // A member without a majority says so; another may have one.
+      // A member without a majority reports one of these codes; another member may have the majority.
       if (code != 0 && code != kUnavailable && code != kDeadlineExceeded) {
         answered = member;
         refusal = Refusal{code, why};

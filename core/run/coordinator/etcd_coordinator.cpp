@@ -29,7 +29,7 @@ using nlohmann::json;
 
 constexpr double kNever = -std::numeric_limits<double>::infinity();
 
-/// Runs while the machine sleeps, too: what others count meanwhile is counted here.
+/// A clock that also runs while the machine is suspended, as other hosts' clocks do.
 double boot_seconds() {
   timespec t{};
   ::clock_gettime(CLOCK_BOOTTIME, &t);
@@ -42,7 +42,7 @@ std::string one_decimal(double seconds) {
   return text.str();
 }
 
-// Of one request: a member that does not answer leaves time to ask another before the lease is over.
+// Time limit of one request: it leaves time to ask another member before the lease ends.
 double patience(const EtcdOptions& options) { return std::clamp(options.dead_seconds / 4, 0.25, 2.0); }
 
 class EtcdCoordinator final : public Coordinator {
@@ -83,14 +83,14 @@ class EtcdCoordinator final : public Coordinator {
 
   const EtcdOptions options_;
   const std::string key_;
-  EtcdClient client_;  // of the caller's thread
+  EtcdClient client_;  // for the caller's thread
   base::UniqueFd event_;
   std::string lease_, host_;
   std::int64_t epoch_ = 0;
   mutable std::mutex lease_mutex_;
-  mutable double valid_until_ = kNever;  ///< by the clock of `boot_seconds`; under `lease_mutex_`
+  mutable double valid_until_ = kNever;  ///< by `boot_seconds`; guarded by `lease_mutex_`
 
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool stops_ = false;
   std::vector<News> news_;
@@ -104,7 +104,7 @@ std::string EtcdCoordinator::name() const {
   return text;
 }
 
-// A lease that may have been over once stays over: what was not written meanwhile would be missing.
+// A lease that may have expired once stays lost: writes may have been left out meanwhile.
 bool EtcdCoordinator::leads() const {
   const std::lock_guard lock(lease_mutex_);
   if (boot_seconds() >= valid_until_) valid_until_ = kNever;
@@ -116,7 +116,7 @@ double EtcdCoordinator::left_seconds() const {
   return valid_until_ - boot_seconds();
 }
 
-/// False for a renewal whose answer came when the lease may have been over.
+/// Sets the lease's end. Returns false, and the lease stays lost, if it may have expired before.
 bool EtcdCoordinator::extend(double until) {
   const std::lock_guard lock(lease_mutex_);
   if (boot_seconds() >= valid_until_) valid_until_ = kNever;
@@ -143,12 +143,12 @@ bool EtcdCoordinator::claim(const std::string& host) {
   host_ = host;
   const double sent = boot_seconds();
   const EtcdClient::Lease lease = client_.grant(static_cast<std::int64_t>(std::ceil(options_.dead_seconds)));
-  // A first answer may have been lost on its way: then the key is there, with this lease.
+  // If the answer to a first request was lost and the request repeated, the key exists with this lease.
   EtcdClient::Value found;
   try {
     found = client_.create(key_, value(""), lease.id);
   } catch (const base::CommError&) {
-    // The key may be there all the same, and would keep all others from the lead.
+    // The key may exist all the same, and would then keep all others from the lead.
     give_back(lease.id);
     throw;
   }
@@ -162,9 +162,9 @@ bool EtcdCoordinator::claim(const std::string& host) {
     const std::lock_guard lock(lease_mutex_);
     valid_until_ = valid_from(sent, lease.ttl_seconds);
   }
-  take();  // of a lead before
+  take();  // drops events of an earlier lead
   stops_ = false;
-  // Signals are for the agent's own thread.
+  // Signals must be delivered to the agent's main thread.
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -194,7 +194,7 @@ void EtcdCoordinator::resign() {
 void EtcdCoordinator::give_back(const std::string& lease) {
   try {
     client_.revoke(lease);
-  } catch (const base::CommError&) {  // it ends by itself
+  } catch (const base::CommError&) {  // the lease expires by itself
   }
 }
 
@@ -214,11 +214,11 @@ void EtcdCoordinator::report(News news) {
   (void)!::write(event_.get(), &one, sizeof(one));
 }
 
-/// Renews the lease until it is over.
+/// Renews the lease until it ends.
 void EtcdCoordinator::keep() {
   ::prctl(PR_SET_NAME, "trainerd:lease");
   EtcdClient client(options_.members, patience(options_));
-  std::string problem;  // of the last round
+  std::string problem;  // of the latest try
   bool reported = false;
   for (;;) {
     {
@@ -230,7 +230,7 @@ void EtcdCoordinator::keep() {
     }
     const double sent = boot_seconds();
     try {
-      // A round over all members ends with the lease, so that its end is noticed at once.
+      // The request ends with the lease at the latest, so that the loss is noticed at once.
       const double left = left_seconds();
       if (left > 0) {
         const std::optional<double> ttl = client.keep_alive(lease_, left);

@@ -11,13 +11,13 @@ namespace trainerd::core::run {
 
 struct EtcdOptions {
   std::vector<base::Endpoint> members;
-  std::string run;           ///< a name of the run's, the same for all of its agents
-  double every_seconds = 1;  ///< between two renewals of the lease
-  double dead_seconds = 5;   ///< without one, after which the lead is over
+  std::string run;           ///< a name of the run, the same for all its agents
+  double every_seconds = 1;  ///< interval between renewals of the lease
+  double dead_seconds = 5;   ///< time without renewal after which the lead is lost
 };
 
-/// The lead is the key /trainerd/RUN/leader, under a lease. etcd has leases of whole seconds, and of 2 at the
-/// least: another agent may have to wait so much longer than `dead_seconds`.
+/// The lead is the key /trainerd/RUN/leader, under a lease. etcd leases are whole seconds and at least 2 s,
+/// so another agent may have to wait that much longer than `dead_seconds`.
 std::unique_ptr<Coordinator> make_etcd_coordinator(const EtcdOptions& options);
 
 }  // namespace trainerd::core::run

@@ -6,14 +6,14 @@
 
 namespace trainerd::core::run {
 
-/// What the agent that leads leaves in the lock file of the output directory: the next one takes the
-/// directory over from it, even if it is frozen and holds the lock still.
+/// The mark that the leader writes into the output directory's lock file. It lets the next leader take the
+/// directory over, even from a frozen agent that still holds the lock.
 struct LeadMark {
-  std::string run;         ///< as the coordinator names it
-  std::int64_t epoch = 0;  ///< of the lead
+  std::string run;         ///< the coordinator's name for the run
+  std::int64_t epoch = 0;  ///< number of the lead
 
   std::string text() const;
-  /// None: another kind of text.
+  /// None if the text is no mark.
   static std::optional<LeadMark> parse(const std::string& text);
 };
 

@@ -7,7 +7,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// By content, not by place: a fault that is added before another one must not make that happen again.
+// From the content, not the position: a fault added before another must not change the other's id.
 std::string id_of(const job::Fault& f) {
   std::string id =
       job::word_of(f.kind) + " step " + std::to_string(f.step) + " rank " + std::to_string(f.rank);
@@ -48,8 +48,8 @@ std::vector<DueFault> FaultSchedule::due(std::int64_t step) const {
   drawn.fault.kind = random_kinds_.at(bits[1] % random_kinds_.size());
   drawn.fault.step = step;
   drawn.fault.rank = static_cast<std::int64_t>(bits[2] % static_cast<std::uint64_t>(ranks_));
-  // Not by the rank, which another size of the job draws otherwise: the step that is done again has had its
-  // own.
+  // The rank is not part of the id: at another size of the job the same draw gives another rank, and a step
+  // that is done again must not have a second fault.
   drawn.id = "random step " + std::to_string(step);
   if (!done_.contains(drawn.id)) due.push_back(std::move(drawn));
   return due;

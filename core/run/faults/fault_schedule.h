@@ -9,23 +9,24 @@
 
 namespace trainerd::core::run {
 
-/// A fault whose step has come.
+/// A fault that is due.
 struct DueFault {
   std::string id;  ///< the same in every attempt and every start of the run
   job::Fault fault;
 };
 
-/// Which faults a run makes, and when: pure arithmetic, the same in the agents and the workers. Each is made
-/// once; what was made is named by its id.
+/// Decides which faults a run makes and when. It is pure arithmetic, so agents and workers agree. Each fault
+/// is made once; ids name the ones already made.
 class FaultSchedule {
  public:
   FaultSchedule(const job::FaultsOptions& options, std::int64_t ranks,
                 const std::vector<std::string>& done = {});
 
   void set_done(const std::string& id) { done_.insert(id); }
-  /// Those of `step` at any rank that were not made yet: those of `inject` in their order, then a random one.
+  /// The faults of `step`, at any rank, that were not made yet: those of `inject` in order, then a random
+  /// one.
   std::vector<DueFault> due(std::int64_t step) const;
-  /// All that the job names.
+  /// All faults that the job's `inject` names.
   const std::vector<DueFault>& named() const { return named_; }
 
  private:
@@ -36,7 +37,7 @@ class FaultSchedule {
   std::set<std::string> done_;
 };
 
-/// Flips bit `bit` of an element of `size` bytes (4: fp32, 2: bf16); -1: the highest of the mantissa.
+/// The bit of an element of `size` bytes (4: fp32, 2: bf16) to flip; -1 selects the highest mantissa bit.
 std::int64_t bit_to_flip(std::int64_t bit, std::int64_t size);
 
 }  // namespace trainerd::core::run

@@ -13,7 +13,7 @@ namespace {
 
 using Style = io::Screen::Style;
 
-// A person at a terminal knows the day, and wants to see what is wrong.
+// On a terminal: without the date, and with warnings and errors coloured.
 std::string pattern_of(spdlog::level::level_enum level, Style style) {
   if (style == Style::plain) return "[%Y-%m-%d %H:%M:%S.%e] [%l] %v";
   if (level < spdlog::level::warn) return "%H:%M:%S %v";

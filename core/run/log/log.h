@@ -11,14 +11,14 @@
 #include "io/console/run_log.h"
 #include "io/console/screen.h"
 
-// The program's log, a line an event, through spdlog's default logger. spdlog is included in log.cpp alone:
-// its headers cost more to compile than anything that logs.
+// The program's log, one line per event, through spdlog's default logger. Only log.cpp includes spdlog,
+// because its headers are slow to compile.
 
 namespace trainerd::core::run::log {
 
 enum class Level : std::uint8_t { info, warn, error };
 
-/// Any thread may call it.
+/// Thread-safe.
 void write(Level level, std::string_view text);
 void flush();
 
@@ -35,8 +35,8 @@ void error(fmt::format_string<Args...> format, Args&&... args) {
   write(Level::error, fmt::format(format, std::forward<Args>(args)...));
 }
 
-/// Makes `screen` and `file` the places where the log is written. The logger keeps both: a thread that is
-/// left behind may still log.
+/// Directs the log to `screen` and `file`. The logger shares ownership of both: a detached thread may still
+/// log.
 void write_to(const std::shared_ptr<io::Screen>& screen, const std::shared_ptr<io::RunLog>& file);
 
 }  // namespace trainerd::core::run::log

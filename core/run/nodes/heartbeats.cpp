@@ -24,7 +24,7 @@
 namespace trainerd::core::run {
 namespace {
 
-/// A beat: for how many milliseconds the sender's event loop has been busy.
+/// Content of a beat: the number of milliseconds for which the sender's event loop has been busy.
 using Beat = std::uint64_t;
 
 void wake(int fd) {
@@ -39,8 +39,8 @@ void quieten(int fd) {
 
 struct Peer {
   base::UniqueFd socket;
-  std::string unread;  ///< the beginning of a beat
-  bool counts = true;  ///< its silence does
+  std::string unread;  ///< the first bytes of an incomplete beat
+  bool counts = true;  ///< its silence counts
   bool reported_busy = false;
 };
 
@@ -50,16 +50,16 @@ struct Heartbeats::State {
   explicit State(const BeatOptions& given) : options(given), watch(given) {}
 
   const BeatOptions options;
-  mutable std::mutex mutex;  // of what follows
+  mutable std::mutex mutex;  // guards what follows
   BeatWatch watch;
   std::map<std::int64_t, Peer> peers;
   std::vector<Report> reports;
   bool ends = false;
-  double link_back_at = 0;  ///< until then nothing passes to peers or from them
-  double beats_at = 0;      ///< the next time
+  double link_back_at = 0;  ///< until then nothing is received or sent
+  double beats_at = 0;      ///< time of the next beats
 
   std::shared_ptr<LastBeat> last_beat = std::make_shared<LastBeat>(options);
-  std::atomic<double> busy_since{-1};  ///< of the event loop; negative: it waits
+  std::atomic<double> busy_since{-1};  ///< busy time of the event loop began then; negative: it waits
   base::UniqueFd reported{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   base::UniqueFd changed{::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
   std::thread thread;
@@ -69,13 +69,13 @@ struct Heartbeats::State {
   void send_beats(double now);
 };
 
-/// With the mutex.
+/// Called with the mutex held.
 void Heartbeats::State::receive(std::int64_t id, Peer& peer, double now) {
   std::array<char, 1024> bytes{};
   const ssize_t n = ::recv(peer.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (!std::exchange(peer.counts, true)) watch.add(id, now);
-  // A connection that ends is no sign of life; what it means is seen where the agents talk.
+  // A closed connection is no beat. Its meaning is handled on the agents' other connection.
   if (n <= 0) return peer.socket.reset();
   watch.on_beat(id, now);
   last_beat->on_beat(now);
@@ -93,11 +93,11 @@ void Heartbeats::State::receive(std::int64_t id, Peer& peer, double now) {
   }
 }
 
-/// With the mutex.
+/// Called with the mutex held.
 void Heartbeats::State::send_beats(double now) {
   const double since = busy_since;
   const Beat busy = since < 0 ? 0 : static_cast<Beat>(std::llround(1e3 * std::max(0.0, now - since)));
-  // One that does not read gets none: what matters is the newest.
+  // If a peer's buffer is full the beat is dropped: only the newest matters.
   for (auto& [id, peer] : peers)
     if (peer.socket) (void)!::send(peer.socket.get(), &busy, sizeof(busy), MSG_DONTWAIT | MSG_NOSIGNAL);
 }
@@ -119,7 +119,7 @@ void Heartbeats::State::serve() {
           ids.push_back(id);
         }
     }
-    // Several times per beat, for BeatWatch::judge.
+    // Several times per beat interval, for BeatWatch::judge.
     ::poll(fds.data(), fds.size(), std::max(1, static_cast<int>(250 * options.every_seconds)));
     if (fds[0].revents != 0) quieten(changed.get());
     const std::lock_guard lock(mutex);
@@ -141,7 +141,7 @@ void Heartbeats::State::serve() {
 }
 
 Heartbeats::Heartbeats(const BeatOptions& options) : state_(std::make_unique<State>(options)) {
-  // Signals are for the agent's own thread.
+  // Signals must be delivered to the agent's main thread.
   sigset_t all, before;
   sigfillset(&all);
   ::pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -10,9 +10,9 @@
 
 namespace trainerd::core::run {
 
-/// Signs of life between agents, on a thread and connections of their own: an agent whose event loop waits
-/// for a disk goes on beating, and says for how long its loop has been busy; one that is stopped, frozen or
-/// out of reach does not.
+/// Heartbeats between agents, on their own thread and connections. An agent whose event loop waits for a disk
+/// still sends beats, and reports for how long its loop has been busy. An agent that is stopped, frozen or
+/// unreachable sends none.
 class Heartbeats {
  public:
   explicit Heartbeats(const BeatOptions& options);
@@ -21,42 +21,42 @@ class Heartbeats {
   Heartbeats& operator=(const Heartbeats&) = delete;
 
   enum class Counts : std::uint8_t {
-    at_once,          ///< it beats from when it has the connection
-    from_first_beat,  ///< it has the connection, and may be long in taking it up
+    at_once,          ///< the peer sends beats as soon as it has the connection
+    from_first_beat,  ///< the peer may take long before it sends its first beat
   };
-  /// Beats to a peer, at once and from then on, and listens to it by this connection. Its silence counts from
-  /// then, or later.
+  /// Starts to send beats to a peer through this connection, and to receive its beats. `counts`: from when
+  /// the peer's silence counts.
   void add(std::int64_t peer, base::UniqueFd socket, Counts counts);
   void remove(std::int64_t peer);
-  /// This agent's event loop waits for something to happen, or handles what has.
+  /// The agent's event loop waits for events (`loop_waits`), or handles some (`loop_works`).
   void loop_waits();
   void loop_works();
 
-  /// For so long nothing is received from peers or sent to them, as over a link that loses packets.
+  /// Injected fault: sends and receives no beats for `seconds`, like a link that loses packets.
   void drop_link(double seconds);
 
   struct Report {
     enum class What : std::uint8_t {
-      silent,  ///< it counts as dead, and is removed
-      busy,    ///< it is alive, and its event loop has not turned
+      silent,  ///< the peer counts as dead and is removed
+      busy,    ///< the peer is alive, but its event loop is blocked
     };
     What what = What::silent;
     std::int64_t peer = 0;
-    double seconds = 0;  ///< for how long
+    double seconds = 0;  ///< duration of that
   };
-  /// What was noticed since the last call.
+  /// Reports since the last call.
   std::vector<Report> take();
-  /// Readable when `take` has something.
+  /// Readable when `take` has a report.
   int event_fd() const;
-  /// Whether a peer is late by more than a beat, and may turn out to be dead.
+  /// True if a beat of some peer is overdue, so the peer may be dead.
   bool in_doubt() const;
 
-  /// For a process with one peer: whether the peer sent a beat within `dead_seconds`, by this process' own
-  /// clock. False for a process that was stopped for longer, from its first instruction on: beats that arrive
-  /// at once after that may have been sent before, and do not count. True before the first beat. Any thread
-  /// may call it, also after this object has ended.
+  /// For a process with one peer: a function that returns true if the peer sent a beat within `dead_seconds`
+  /// by this process' clock. If the process was stopped for longer, it is false from the first instruction
+  /// on: beats that arrive right after that may be old and do not count. True before the first beat. Any
+  /// thread may call it, also after this object has ended.
   std::function<bool()> counted_on() const;
-  /// The peer has ended: its silence does not count (`counted_on`).
+  /// The peer has ended normally, so its silence does not count (`counted_on`).
   void peer_has_ended();
 
  private:

@@ -7,14 +7,14 @@
 
 namespace trainerd::core::run {
 
-/// Whether the one peer of a process sent a beat lately, by the process' own clock (Heartbeats::counted_on).
-/// One thread calls `on_beat`, any thread the rest.
+/// Whether a process' only peer sent a beat recently, by the process' own clock (Heartbeats::counted_on). One
+/// thread calls `on_beat`; any thread may call the rest.
 class LastBeat {
  public:
   explicit LastBeat(const BeatOptions& options) : options_(options) {}
 
-  /// A beat has come. After a silence of `dead_seconds` one that follows it at once may have been sent before
-  /// the silence, as what came while the process was stopped.
+  /// Records a beat. After a silence of `dead_seconds`, beats that follow at once may be old ones that
+  /// arrived while the process was stopped; they do not count.
   void on_beat(double now) {
     const double since = now - std::exchange(received_at_, now);
     if (!recent(now)) {
@@ -23,12 +23,12 @@ class LastBeat {
     }
     counted_at_ = now;
   }
-  /// Within `dead_seconds`; true before the first beat.
+  /// True if a beat counted within `dead_seconds`, and before the first beat.
   bool recent(double now) const {
     const double at = counted_at_;
     return ended_ || at < 0 || now - at < options_.dead_seconds;
   }
-  /// The peer has ended: its silence does not count.
+  /// The peer has ended normally, so its silence does not count.
   void end() { ended_ = true; }
 
  private:

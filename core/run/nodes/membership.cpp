@@ -17,7 +17,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// How long the other nodes have to receive the last message.
+// Time limit for the other nodes to receive the last message.
 constexpr double kFarewellSeconds = 2;
 
 std::string one_decimal(double seconds) {
@@ -70,7 +70,7 @@ Membership::Membership(const MembershipOptions& options, const job::JobSpec& job
     beats_ = std::make_unique<Heartbeats>(
         BeatOptions{job.supervise.heartbeat_seconds, job.supervise.dead_after_seconds});
   members_.resize(static_cast<std::size_t>(nodes()));
-  // With a coordinator a node may be anywhere.
+  // With a coordinator a node may run on any host.
   for (std::size_t node = 0; !coordinated() && node < members_.size() && node < options_.nodes.hosts.size();
        ++node)
     members_[node].host = options_.nodes.hosts[node];
@@ -99,16 +99,16 @@ void Membership::begin(Go go) {
   go.layout = go_.layout;
   go.wall_seconds = base::wall_seconds();
   go_ = std::move(go);
-  // A directory that was moved aside has taken it along.
+  // If the directory was moved aside, the token file was moved with it.
   if (leaves_token_ && (!token_file_ || !TokenFile::read(output_)))
     token_file_.emplace(output_, *options_.token);
   if (!alone()) send(go_);
 }
 
-// ---- where workers meet
+// ---- rendezvous of the workers
 
 base::Endpoint Membership::store() const {
-  // The server's own host need not know itself by the name that others use.
+  // The leader's own host may not be able to resolve the name that others use.
   return leads() ? server_->local_endpoint() : options_.rendezvous;
 }
 
@@ -123,7 +123,7 @@ std::string Membership::interface() const {
   return address;
 }
 
-// ---- talking
+// ---- messages
 
 void Membership::watch(std::vector<pollfd>& fds) const {
   fds.push_back({leads() && coordinated() ? options_.lead.coordinator->event_fd() : -1, POLLIN, 0});
@@ -193,7 +193,7 @@ std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) 
   return events;
 }
 
-/// A spare has nothing to say; one that was a node may have said something before it knew.
+/// A spare sends nothing. If it was a node until now, it may have sent messages before it knew.
 void Membership::receive_from_spare(std::size_t i, std::vector<Event>& events) {
   const std::string who = "the spare on " + spares_[i].host;
   try {
@@ -211,7 +211,7 @@ void Membership::receive_from_spare(std::size_t i, std::vector<Event>& events) {
   spares_.erase(spares_.begin() + static_cast<std::ptrdiff_t>(i));
 }
 
-/// What the signs of life say, or that there are none.
+/// Handles the heartbeat reports.
 void Membership::receive_reports(std::vector<Event>& events) {
   for (const Heartbeats::Report& report : beats_->take()) {
     Member* member = member_of_beats(report.peer);
@@ -249,8 +249,8 @@ Membership::Member* Membership::member_of_beats(std::int64_t beats) {
   return nullptr;
 }
 
-/// Ends the connection to an agent. It reads `why`, if there is one, when it can: a process that was stopped
-/// must learn that it is none of the run's any more.
+/// Closes the connection to an agent. A non-empty `why` is sent first and stays readable: a process that was
+/// stopped must learn later that it does not belong to the run any more.
 void Membership::part_with(Member& member, const std::string& why) {
   if (beats_ && member.beats != 0) beats_->remove(member.beats);
   member.beats = 0;
@@ -262,7 +262,7 @@ void Membership::part_with(Member& member, const std::string& why) {
           encode(NodeMessage{End{.failed = true, .kind = base::ErrorKind::comm, .message = why}}));
       ::shutdown(fd, SHUT_WR);
       ghosts_.push_back(std::move(*member.channel));
-    } catch (const base::CommError&) {  // its end of the connection is closed or full
+    } catch (const base::CommError&) {  // the other end is closed or its buffer is full
     }
   }
   member.channel.reset();
@@ -270,7 +270,8 @@ void Membership::part_with(Member& member, const std::string& why) {
 
 void Membership::send(const NodeMessage& message) {
   const std::string text = encode(message);
-  // A fault that happens is known before it does, or it would happen again.
+  // An injected fault must be recorded before it happens, or it would happen again. So it passes a dropped
+  // link.
   const bool passes = std::holds_alternative<FaultInjected>(message);
   if (!passes && link_is_dropped()) return held_back_.push_back(text);
   if (!passes && !held_back_.empty()) restore_link();
@@ -283,13 +284,13 @@ void Membership::send(const std::string& text) {
     try {
       member.channel->send(text);
     } catch (const base::CommError&) {
-      // Its end is seen where its connection is read.
+      // The read loop handles the closed connection.
     }
   }
 }
 
-// A connection that is closed with bytes unread takes with it what was sent last: so they are read until the
-// other side has closed.
+// Closing a connection with unread bytes can discard the last sent message. So this reads until the other
+// side has closed.
 void Membership::finish(const End& end) {
   end_ = end;
   if (finished_) return;

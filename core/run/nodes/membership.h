@@ -25,17 +25,16 @@
 
 namespace trainerd::core::run {
 
-/// How the agents find the leader, and go on without one that is lost.
+/// How the agents find a leader, and continue when they lose it.
 struct LeadOptions {
-  std::shared_ptr<Coordinator> coordinator =
-      {};                       ///< none: the agent of node 0 leads, and the run ends with it
-  std::string lost = {};        ///< of an agent that waits for another leader: why
-  std::int64_t lost_epoch = 0;  ///< of the lead of the one that was lost; 0: it is not known
-  double wait_seconds = 60;     ///< for that, and after it for the other nodes
-  /// By step: the attempt that the folder of its checkpoint will be, as far as this agent knows.
+  std::shared_ptr<Coordinator> coordinator = {};  ///< none: node 0's agent leads, and the run ends with it
+  std::string lost = {};        ///< why the leader was lost, at an agent that waits for another
+  std::int64_t lost_epoch = 0;  ///< number of the lost lead; 0: unknown
+  double wait_seconds = 60;     ///< time limit for a new leader, and then for the other nodes
+  /// By step: attempt number of its next checkpoint folder, as far as this agent knows.
   std::map<std::int64_t, std::int64_t> folders = {};
   std::vector<std::string> faults_done = {};  ///< see Hello
-  /// With how many nodes an elastic run goes on, of so many that are there (0: with none), and Go::layout.
+  /// The size that an elastic run continues with: number of nodes (0: none is possible), and Go::layout.
   struct Size {
     std::int64_t nodes = 0;
     std::string layout = {};
@@ -45,92 +44,91 @@ struct LeadOptions {
 
 struct MembershipOptions {
   parallel::NodeSet nodes;
-  /// Of node 0's agent, as every node can reach it. With a coordinator: where this agent serves when it
-  /// leads; without a host, at any free port of its interface.
+  /// Address of node 0's agent that every node can reach. With a coordinator: where this agent serves when it
+  /// leads; without a host, any free port of its interface.
   base::Endpoint rendezvous;
-  double timeout_seconds = 300;  ///< until the last node has come
-  std::string interface;  ///< network interface, name or address that this node's workers are reached by;
-                          ///< empty: that of its route to node 0
-  /// By which the agents know each other; none: node 0 makes one, and leaves it in the output directory for
-  /// the others (TokenFile).
+  double timeout_seconds = 300;  ///< time until the last node must have joined
+  std::string interface;  ///< network interface (name or address) at which other nodes reach this node's
+                          ///< workers; empty: that of the route to node 0
+  /// The token that authenticates the job's agents. None: node 0 creates one and leaves it in the output
+  /// directory (TokenFile).
   std::optional<parallel::JobToken> token = {};
-  bool spare = false;  ///< this agent waits until a node is lost, and takes its place
+  bool spare = false;  ///< this agent waits to take a lost node's place
   LeadOptions lead = {};
 };
 
-/// The agent that led is lost, and another may lead (MembershipOptions::lead).
+/// The leader is lost, and another may lead (MembershipOptions::lead).
 struct LeaderLost : base::CommError {
   LeaderLost(const std::string& why, std::int64_t its_node, bool is_spare, std::int64_t its_epoch,
              std::source_location where = std::source_location::current())
       : CommError(base::ErrorKind::comm, why, where), node(its_node), spare(is_spare), epoch(its_epoch) {}
-  std::int64_t node;   ///< of the agent that throws it
-  bool spare;          ///< it is one
-  std::int64_t epoch;  ///< of the lead that it followed
+  std::int64_t node;   ///< number of the agent that throws it
+  bool spare;          ///< that agent is a spare
+  std::int64_t epoch;  ///< number of the lost lead
 };
 
-/// The agents of a job's nodes: all meet, or none trains. Node 0's agent leads: it serves the rendezvous,
-/// decides which agents belong to the job, and receives every message; the others hold a connection to it,
-/// whose end is the end of the node at its other side. Each of them and the leader send each other signs of
-/// life (Heartbeats): a node that sends none for `supervise.dead_after` is lost too, and gets `End` if it
-/// sends a message later.
+/// The agents of a job's nodes. All must join before any trains. Node 0's agent leads: it serves the
+/// rendezvous, decides which agents belong to the job, and receives every message. The others each hold a
+/// connection to it; if that closes, the node at the other end is lost. The leader and each agent also
+/// exchange heartbeats (Heartbeats): a node that sends none for `supervise.dead_after` is lost too, and
+/// receives `End` if it comes back.
 class Membership {
  public:
-  /// A node alone.
+  /// A job of a single node.
   Membership() = default;
-  /// Meets the others: for the leader until all have come, for the others until it says `Go`. Throws
-  /// CommError naming the nodes that did not come, SpecError naming those that do not belong. A signal ends
-  /// the wait
-  /// (`stopped`).
+  /// Joins the other agents: the leader waits until all have come, the others until it sends `Go`. Throws
+  /// CommError that names the missing nodes, or SpecError that names nodes of another job. A signal ends the
+  /// wait (`over`, `stop`).
   Membership(const MembershipOptions& options, const job::JobSpec& job, int signal_fd);
   ~Membership();
   Membership(const Membership&) = delete;
   Membership& operator=(const Membership&) = delete;
 
   std::int64_t node() const { return options_.nodes.node; }
-  /// That the run has now: an elastic one may have fewer than its job.
+  /// Number of nodes that the run has now; an elastic run may have fewer than its job.
   std::int64_t nodes() const { return options_.nodes.nodes; }
   std::int64_t job_nodes() const { return job_nodes_; }
-  /// That the leader has chosen for them (Go::layout).
+  /// The layout that the leader has chosen for these nodes (Go::layout).
   const std::string& layout() const { return go_.layout; }
   double timeout_seconds() const { return options_.timeout_seconds; }
   bool leads() const { return node() == 0; }
   bool alone() const { return nodes() == 1; }
   /// "node 1 (gpu-07)".
   std::string name_of(std::int64_t node) const;
-  /// Whether the run was stopped before it began, or over before (`end`).
+  /// True if the run has ended, or was stopped before it began (`end`).
   bool over() const { return end_.has_value(); }
   const std::optional<End>& end() const { return end_; }
-  /// What a signal to this agent asked for while it waited for the leader, which knows of it.
+  /// A stop that a signal requested while this agent waited for the leader, which has been sent it.
   const std::optional<StopRequest>& stop() const { return stop_; }
-  /// The best instruction set that every node's CPU has and the job allows. Of several nodes.
+  /// The best instruction set that every node's CPU has and the job allows. Valid with several nodes only.
   kernels::Isa isa() const { return go_.isa; }
-  /// The leader's.
+  /// The leader's latest `Go`.
   const Go& go() const { return go_; }
-  /// Seconds by which this host's clock is ahead of the leader's, and the way of `Go`.
+  /// Seconds by which this host's clock is ahead of the leader's, plus the delivery time of `Go`.
   double clock_ahead() const { return clock_ahead_; }
-  /// Sends the others `Go`. The leader calls it when it holds the output directory. Agents that come later
-  /// get the answer that the job runs already.
+  /// On the leader, once it holds the output directory: sends `Go` to the others. Agents that come later are
+  /// told that the job is already running.
   void begin(Go go);
 
-  /// What this node's workers need to meet those of other nodes.
+  /// The rendezvous address and the interface for this node's workers.
   base::Endpoint store() const;
   std::string interface() const;
-  /// The network interface that this agent was given, by name or address; empty: none was.
+  /// The network interface that the user gave, by name or address; empty: none.
   const std::string& given_interface() const { return options_.interface; }
   const parallel::JobToken& token() const { return *options_.token; }
-  /// Connections to the leader that were none of the job's.
+  /// Number of refused connections that did not belong to the job.
   std::int64_t refused() const { return server_ ? server_->refused() : 0; }
 
   struct Event {
     enum class What : std::uint8_t {
-      message,   ///< what the node said
-      lost,      ///< `text` says why
-      returned,  ///< a lost node is there again, in a new process (`expect`); `text` if it had no such number
-      busy,      ///< it is alive, and its event loop has not turned for `seconds`
-      spares,    ///< a spare has come or gone, as `text` says
-      stop,      ///< a spare, `text`, asks for one, as `message` says: it was a node until now
-      coordinator,  ///< what happens there
-      lead_lost,    ///< this agent, which leads, must not any more: another may
+      message,      ///< a message from the node
+      lost,         ///< the node is lost; `text` is the reason
+      returned,     ///< an agent has taken a lost node's place (`expect`); `text` if it had another number
+      busy,         ///< the node is alive, but its event loop has been blocked for `seconds`
+      spares,       ///< a spare has joined or left, see `text`
+      stop,         ///< the spare `text`, a node until now, requests the stop in `message`
+      coordinator,  ///< an event of the coordinator, see `text`
+      lead_lost,    ///< this agent led and must not lead any more
     };
     What what = What::message;
     std::int64_t node = 0;
@@ -138,62 +136,62 @@ class Membership {
     std::string text = {};
     double seconds = 0;
   };
-  /// The leader's: a node that is lost is given to a spare, or may come back; the agent that has its number
-  /// then waits for `begin`. True: one has it already.
+  /// On the leader, for a lost node: gives its place to a waiting agent or a spare, or lets one take it
+  /// later. That agent then waits for `begin`. Returns true if an agent has the place already.
   bool expect(std::int64_t node);
-  /// The leader's: whether lost nodes may be replaced. Until it is said they may not.
+  /// On the leader: whether lost nodes may be replaced. Initially they may not.
   void admit_late(bool allowed) { admits_late_ = allowed; }
-  /// Nodes that were lost.
+  /// Number of nodes that were lost.
   std::int64_t lost() const { return lost_; }
-  /// The leader's, of an elastic run: its nodes are `count` of those that are there and of the spares, with
-  /// new numbers; the rest are spares. They wait for `begin`, which says `attempt` and `layout`.
+  /// On the leader of an elastic run: the run's nodes become `count` of the present nodes and spares, with
+  /// new numbers; the rest become spares. They wait for `begin`, which sends `attempt` and `layout`.
   void resize(std::int64_t count, std::int64_t attempt, const std::string& layout = "");
-  /// The others': waits for that.
+  /// On the other nodes: waits for that.
   void await_resize(int signal_fd);
-  /// Agents that wait to take the place of a lost node.
+  /// Number of agents that wait to take a lost node's place.
   std::int64_t spares() const { return static_cast<std::int64_t>(spares_.size()); }
-  /// Whether some node is late with its sign of life, and may turn out to be lost.
+  /// True if a node's heartbeat is overdue, so the node may be lost.
   bool in_doubt() const { return beats_ && beats_->in_doubt(); }
-  /// On purpose: for so long nothing that agents say to each other passes here, as over a link that loses
-  /// packets. What is sent meanwhile arrives later.
+  /// Injected fault: messages of this agent are neither sent nor received for `seconds`, like a link that
+  /// loses packets. Messages to be sent meanwhile are sent later.
   void drop_link(double seconds);
-  /// When `take` has something to do though nothing came: in so many seconds.
+  /// Seconds until `take` has work to do even without an event; none: no such time.
   std::optional<double> due_seconds() const;
-  /// Appends the descriptors to poll.
+  /// Appends the descriptors to poll to `fds`.
   void watch(std::vector<pollfd>& fds) const;
-  /// What came is being handled: to be called when the wait for the descriptors is over.
+  /// Call it when the poll has returned: from now on the event loop counts as busy.
   void works();
-  /// What came, by the descriptors that `watch` appended.
+  /// Handles the events of the descriptors that `watch` appended.
   std::vector<Event> take(std::span<const pollfd> fds);
 
-  /// To the leader, or from it to all. A closed peer is detected by the read loop, not here.
+  /// Sends to the leader or, from the leader, to all. A closed peer is detected by the read loop, not here.
   void send(const NodeMessage& message);
-  /// Sends the other nodes the end of the run and gives them time to receive it. A leader that has lost the
-  /// lead sends nothing (`abandon`).
+  /// Sends the other nodes the end of the run and waits until they have received it, for at most 2 s. A
+  /// leader that has lost the lead sends nothing (`abandon`).
   void finish(const End& end);
-  /// Ends the connections without a message: the others wait for another leader.
+  /// Closes the connections without a message: the other agents wait for another leader.
   void abandon();
 
   // With a coordinator:
   bool coordinated() const { return options_.lead.coordinator != nullptr; }
-  /// Whether this agent may write what the leader writes, if it leads: false once another may lead. To be
-  /// called by any thread, also when the membership is gone.
+  /// A function that returns true while this agent may write the leader's files: on a leader false once
+  /// another may lead; on other nodes always true. Any thread may call it, also after this object has ended.
   std::function<bool()> write_permit() const;
-  /// The same as a call that throws LeadLost.
+  /// The same as a function that throws LeadLost.
   std::function<void()> write_guard() const;
-  /// For what any node writes into the run's storage: the same for the leader. Of another node it throws
-  /// io::StorageError while the leader may count the node as lost, as of an agent that was frozen: others
-  /// write in its place.
+  /// A guard for all writes to the run's storage. On the leader it is `write_guard`. On another node it
+  /// throws io::StorageError while the leader may count the node as lost, for example after it was frozen:
+  /// another agent may write in its place.
   std::function<void()> storage_guard() const;
   void require_lead() const { write_guard()(); }
   bool lead_is_lost() const { return !write_permit()(); }
-  /// "node 0 (host) does not lead the run any more: ..."; without `why`: its lease is over.
+  /// "node 0 (host) does not lead the run any more: ..."; with an empty `why` its lease has expired.
   std::string lead_lost_text(const std::string& why = "") const;
-  /// The agents that go on without a leader: for a follower that has lost it. Else CommError.
+  /// Throws LeaderLost if agents can continue without this leader (with a coordinator), else CommError.
   [[noreturn]] void lose_leader(const std::string& why) const;
-  /// The leader's: how it came to lead a run that another led before; empty: none did.
+  /// On the leader: why it leads a run that another agent led before; empty if none did.
   const std::string& lead_moved() const { return lead_moved_; }
-  /// The leader's: what agents know of folders of the attempts before, see LeadOptions.
+  /// On the leader: the agents' knowledge of earlier attempts' folders, see LeadOptions.
   const std::map<std::int64_t, std::int64_t>& known_folders() const { return options_.lead.folders; }
   const std::vector<std::string>& known_faults() const { return options_.lead.faults_done; }
 
@@ -202,10 +200,10 @@ class Membership {
     std::string host;
     std::optional<Channel> channel;
     kernels::Isa isa = kernels::Isa::portable;
-    std::string agent;       ///< a name that no other process has
-    std::int64_t beats = 0;  ///< its number there (Heartbeats); 0: none yet
+    std::string agent;       ///< random id of the process
+    std::int64_t beats = 0;  ///< its peer number in Heartbeats; 0: none yet
   };
-  /// An agent with the number of a node that is there: the node's loss may not have been noticed yet.
+  /// An agent with the number of a present node. That node's loss may not have been noticed yet.
   struct Late {
     std::int64_t node = 0;
     Member member;
@@ -241,7 +239,7 @@ class Membership {
   std::string objection(const Hello& hello, const std::string& who) const;
   static std::string who_is(const Hello& hello, const std::string& from);
   std::string taken_by(const Hello& hello) const;
-  enum class OnMessage : std::uint8_t { give_up, keep_trying };  ///< of the leader, meanwhile
+  enum class OnMessage : std::uint8_t { give_up, keep_trying };  ///< of the leader, during the wait
   void join_beats(OnMessage on_message);
   void admit_beats(const BeatHello& hello, base::UniqueFd socket);
   bool has_room() const;
@@ -262,13 +260,13 @@ class Membership {
   std::string host_of(std::int64_t node) const;
 
   MembershipOptions options_;
-  std::string output_;                             ///< of the job
-  bool leaves_token_ = false;                      ///< the leader made the token, and writes the token file
-  std::optional<TokenFile> token_file_;            ///< of the leader, while others may come
-  std::unique_ptr<parallel::StoreServer> server_;  ///< of the leader
-  std::vector<Member> members_;                    ///< by node; of a follower the leader alone has a channel
-  std::string job_yaml_;                           ///< the leader's: what all must agree on
-  std::set<std::int64_t> expected_;                ///< lost nodes that may come back
+  std::string output_;                   ///< the job's output directory
+  bool leaves_token_ = false;            ///< the leader created the token and must leave it in the token file
+  std::optional<TokenFile> token_file_;  ///< on the leader, while agents may join
+  std::unique_ptr<parallel::StoreServer> server_;  ///< on the leader
+  std::vector<Member> members_;      ///< by node; on a follower only the leader's entry has a channel
+  std::string job_yaml_;             ///< on the leader: what all nodes must agree on
+  std::set<std::int64_t> expected_;  ///< lost nodes whose places are free
   bool admits_late_ = false;
   std::int64_t max_spares_ = 0;
   std::int64_t job_nodes_ = 1;
@@ -276,37 +274,37 @@ class Membership {
   bool elastic_ = false;
   std::vector<Member> spares_;
   std::vector<Late> late_;
-  std::vector<Channel> ghosts_;  ///< to agents that count as lost, until they have read so
+  std::vector<Channel> ghosts_;  ///< connections to agents that count as lost, until they have read that
   std::unique_ptr<Heartbeats> beats_;
   std::int64_t next_beats_ = 0;
-  std::string agent_;  ///< by which the leader knows that both connections are this agent's
+  std::string agent_;  ///< this process' id, sent on both of its connections to the leader
   double beat_seconds_ = 0, dead_seconds_ = 0;
   std::optional<End> end_;
   Go go_;
   std::optional<StopRequest> stop_;
   bool finished_ = false;
   double clock_ahead_ = 0;
-  bool meets_ = false;       ///< the leader waits for the others
-  bool takes_over_ = false;  ///< the leader's, while it meets the others: the run had another leader
+  bool meets_ = false;       ///< the leader is waiting for the other nodes
+  bool takes_over_ = false;  ///< on the leader, while it waits: another agent led before
   std::string lead_moved_;
-  std::int64_t joined_epoch_ = 0;  ///< of the leader that this agent has tried to join last
+  std::int64_t joined_epoch_ = 0;  ///< number of the lead that this agent last tried to join
   double link_back_at_ = 0;
-  std::vector<std::string> held_back_;  ///< what was to be sent while the link was dropped
+  std::vector<std::string> held_back_;  ///< messages to send when the dropped link is restored
 };
 
-/// No message between agents waits longer to leave or to be whole: a frozen peer must not freeze the others.
+/// Time limit for sending or receiving one message between agents: a frozen peer must not block the others.
 inline constexpr double kAgentMessageSeconds = 30;
-/// For `poll`, until then (monotonic seconds).
+/// Timeout for `poll` until `deadline` (monotonic seconds).
 int poll_timeout(double deadline);
 std::string this_host();
-/// The text of a node without signs of life: "has sent no heartbeat for 5.0 s ...".
+/// Error text for a node without heartbeats: "has sent no heartbeat for 5.0 s ...".
 std::string silence_text(double seconds);
 
-/// What all nodes must agree on, as YAML: the resolved job but for the paths of data, which may differ from
-/// node to node: the content is compared when all ranks are ready.
+/// The part of the job that all nodes must agree on, as YAML: the resolved job without the paths of data,
+/// which may differ between nodes. The data's content is compared when all ranks are ready.
 std::string shared_job(job::JobSpec job);
 
-/// The end that an error is.
+/// Converts an error to the `End` message of the run.
 End end_by(const std::exception& error);
 
 }  // namespace trainerd::core::run

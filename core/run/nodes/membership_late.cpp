@@ -5,13 +5,13 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the membership (membership.h): agents that come to a run that has begun, spares, and which
-// agent gets the place of a lost node.
+// Part of the membership (membership.h): agents that join a running job, spares, and the choice of an agent
+// for a lost node's place.
 
 namespace trainerd::core::run {
 namespace {
 
-// Beyond twice the time after which a node counts as lost, how long another agent waits that has its number.
+// Time beyond twice `supervise.dead_after` for which an agent with a taken number waits.
 constexpr double kLateSeconds = 2;
 
 }  // namespace
@@ -21,14 +21,14 @@ std::string Membership::who_is(const Hello& hello, const std::string& from) {
          from + ")";
 }
 
-/// As many as the job says, and the agents of the nodes that a smaller run does without. Which places an
-/// agent that takes the lead over has to give away shows when it has met the others (`turn_surplus_away`).
+/// True if one more spare fits: `spares` plus the nodes that a smaller run leaves out. A leader that takes
+/// the run over only knows its free places after it has met the others (`turn_surplus_away`).
 bool Membership::has_room() const {
   if (meets_ && coordinated()) return true;
   return std::cmp_less(spares_.size(), max_spares_ + job_nodes_ - nodes());
 }
 
-/// An agent that may take any place takes that of a lost node, if one is waited for.
+/// Gives a lost node's place to an agent that may take any place, if one is free; else it waits as a spare.
 void Membership::admit_spare(Member member, const std::string& who, std::vector<Event>& events) {
   if (!expected_.empty()) {
     const std::int64_t node = *expected_.begin();
@@ -50,7 +50,7 @@ void Membership::admit_spare(Member member, const std::string& who, std::vector<
   spares_.push_back(std::move(member));
 }
 
-/// Of agents that came while the leader met the others: those that there is no place for.
+/// Turns spares away that joined while the leader met the others, and for which there is no place.
 void Membership::turn_surplus_away() {
   while (!spares_.empty() && std::cmp_greater(spares_.size(), max_spares_ + job_nodes_ - nodes())) {
     turn_away(spares_.back(), "the spare on " + spares_.back().host,
@@ -67,8 +67,8 @@ bool Membership::turn_away(Member& member, const std::string& who, const std::st
   return false;
 }
 
-/// Agents that come to a run that has begun: one with the number of a lost node is admitted, with that of a
-/// node that is there it waits for a while, as the loss may not have been noticed yet.
+/// Handles agents that join a running job. An agent with a lost node's number is admitted. One with a present
+/// node's number waits for a while, because that node's loss may not have been noticed yet.
 void Membership::meet_late(std::vector<Event>& events) {
   while (auto joined = server_->take_joined()) {
     const std::string from = base::peer_address(joined->socket.get());
@@ -91,13 +91,13 @@ void Membership::meet_late(std::vector<Event>& events) {
       if (!why.empty()) {
         turn_away(member, who, why);
       } else if (!hello.spare && nodes() < job_nodes_) {
-        // Its number may mean another node by now.
+        // Its number may belong to another node by now.
         member.channel->send(encode(NodeMessage{WaitAsSpare{}}));
         admit_spare(std::move(member), who, events);
       } else if (hello.spare) {
         admit_spare(std::move(member), who, events);
       } else if (!expected_.empty() && !expected_.contains(hello.node)) {
-        // Its own number is taken, by a spare perhaps.
+        // Another agent, for example a spare, has its number.
         admit_spare(std::move(member), who, events);
       } else if (expected_.erase(hello.node) > 0) {
         members_[static_cast<std::size_t>(hello.node)] = std::move(member);
@@ -107,14 +107,14 @@ void Membership::meet_late(std::vector<Event>& events) {
         late_.push_back(
             {hello.node, std::move(member), base::monotonic_seconds() + 2 * dead_seconds_ + kLateSeconds});
       }
-    } catch (const base::CommError& error) {  // it is no agent, or has gone by itself
+    } catch (const base::CommError& error) {  // it is no agent, or it has gone
       log::warn("the rendezvous dropped {}: {}", from, error.what());
     }
   }
 }
 
-/// Of agents with a number that is taken: one whose node is not lost after all becomes a spare, if the job
-/// has room for one.
+/// Ends the waits of agents with a taken number: if that node is not lost after all, the agent becomes a
+/// spare if there is room, else it is turned away.
 void Membership::end_waits(std::vector<Event>& events) {
   const double now = base::monotonic_seconds();
   for (std::size_t i = 0; i < late_.size();) {
@@ -192,12 +192,12 @@ void Membership::resize(std::int64_t count, std::int64_t attempt, const std::str
         all[i].channel->send(encode(NodeMessage{TakePlace{static_cast<std::int64_t>(i)}}));
       if (!is_node && i < were_nodes) all[i].channel->send(encode(NodeMessage{WaitAsSpare{}}));
     } catch (const base::CommError&) {
-      // Its end is seen where its connection is read.
+      // The read loop handles the closed connection.
     }
     (is_node ? members_ : spares_).push_back(std::move(all[i]));
   }
   options_.nodes.nodes = count;
-  // What is held, and where training went on, is of the size before.
+  // The other fields, such as step and held snapshots, are of the previous size.
   go_ = {.run = go_.run, .isa = go_.isa, .attempt = attempt, .layout = layout};
 }
 

@@ -14,27 +14,27 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the membership (membership.h): the choice of a leader, with a coordinator. At a start node 0's
-// agent leads. When it is lost a spare takes the lead, and with it node 0's place; or node 0's agent, started
-// again; or a node of an elastic job, which gives all of them new numbers. The others keep their numbers and
-// join it.
+// Part of the membership (membership.h): the choice of a leader with a coordinator. At the start node 0's
+// agent leads. When it is lost, the next leader is a spare, which takes node 0's place; or node 0's agent,
+// started again; or a node of an elastic job, which renumbers all nodes. The other agents keep their numbers
+// and join the leader.
 
 namespace trainerd::core::run {
 namespace {
 
-// Beyond `supervise.dead_after`, how long agents have to notice a leader's loss, end their ranks and find the
-// next one.
+// Time beyond `supervise.dead_after` for agents to notice a leader's loss, end their ranks and look for the
+// next leader.
 constexpr double kNoticeSeconds = 3;
-// A lease may last so much longer than `supervise.dead_after`, which etcd takes as whole seconds.
+// Upper bound on a lease's time beyond `supervise.dead_after`, because etcd uses whole seconds.
 constexpr double kLeaseSeconds = 2;
-// How long the leader has for one answer to an agent that joins. One that is frozen gives none.
+// Time limit for the leader to answer a joining agent. A frozen leader does not answer.
 constexpr double kMinAnswerSeconds = 2, kMaxAnswerSeconds = 10;
 constexpr double kAnswerSeconds = 30;  // without a coordinator
-constexpr double kAskSeconds = 0.5;    // between two questions to the coordinator, at the most
-constexpr double kYieldSeconds = 1;    // for which an agent that could not lead leaves the lead to others
-constexpr double kReachSeconds = 1;    // of one attempt to reach the leader
-constexpr double kAfterSpares = 3;    // beats for which the nodes of an elastic job leave the lead to a spare
-constexpr double kTurnSeconds = 0.1;  // by which each of them leaves it to the one before
+constexpr double kAskSeconds = 0.5;    // maximum time between two requests to the coordinator
+constexpr double kYieldSeconds = 1;    // time that an agent which failed to lead waits before it tries again
+constexpr double kReachSeconds = 1;    // time limit of one try to reach the leader
+constexpr double kAfterSpares = 3;     // beats that an elastic job's nodes wait for a spare to lead
+constexpr double kTurnSeconds = 0.1;   // additional wait per node number, so that lower numbers go first
 
 }  // namespace
 
@@ -74,7 +74,7 @@ std::string Membership::lead_lost_text(const std::string& why) const {
   return name_of(0) + " does not lead the run any more: " + (why.empty() ? lease.str() : why);
 }
 
-/// From the loss of a leader on, until the last agent knows of it and looks for the next.
+/// Time from a leader's loss until the last agent has noticed it and looks for the next leader.
 double Membership::notice_seconds() const { return std::ceil(dead_seconds_) + kNoticeSeconds; }
 
 double Membership::answer_seconds() const {
@@ -107,7 +107,7 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
     try {
       const std::optional<LeadRecord> leader = coordinator.leader();
       if (std::exchange(reported_silent, false)) log::info("{} answers", coordinator.name());
-      // Of a leader that is lost the address stays until its lease is over.
+      // A lost leader's address stays published until its lease ends.
       const bool is_lost = leader && leader->epoch == options_.lead.lost_epoch &&
                            base::monotonic_seconds() - begin < std::ceil(dead_seconds_) + kLeaseSeconds;
       if (leader) vacant_since = base::monotonic_seconds();
@@ -137,19 +137,19 @@ void Membership::meet_by_coordinator(const job::JobSpec& job, int signal_fd) {
           io::duration_text(rejoins ? options_.lead.wait_seconds : patience) +
           (rejoins ? " (checkpoint.partner.wait) of the end of its lease: " : " (--rendezvous-timeout): ") +
           why);
-    // Another may be able to lead where this one was not.
+    // Another agent may be able to lead where this one failed.
     if (stops_waiting(signal_fd, claimed ? kYieldSeconds : std::min(kAskSeconds, beat_seconds_))) return;
   }
 }
 
-/// False: this agent has the lead no more, for what `why` says. An agent that goes on without the leader that
-/// it had asks again then; else that ends it.
+/// Leads if it can. Returns false, with `why`, if it failed and gave the lead up; an agent that replaces a
+/// lost leader then tries again. Any other agent throws the error.
 bool Membership::lead_if_possible(const job::JobSpec& job, int signal_fd, std::string& why) {
   try {
     lead(job, signal_fd);
     return true;
   } catch (const base::CommError& error) {
-    // The others have received the end.
+    // If `finished_`, the others have received the error.
     if (finished_ || options_.lead.lost.empty()) throw;
     options_.lead.coordinator->resign();
     why = error.what();
@@ -157,7 +157,7 @@ bool Membership::lead_if_possible(const job::JobSpec& job, int signal_fd, std::s
   }
 }
 
-/// Takes back what an attempt to join or to lead has changed.
+/// Undoes the changes of a failed try to join or to lead.
 void Membership::begin_again(const MembershipOptions& given) {
   options_ = given;
   for (Member& member : members_) part_with(member, "");
@@ -176,7 +176,8 @@ void Membership::begin_again(const MembershipOptions& given) {
   go_ = {};
 }
 
-/// Another host's would be given to the others as this one's.
+/// Throws SpecError if the given rendezvous address is not of this host: it would be published as this
+/// host's.
 void Membership::check_own_address() const {
   try {
     base::own_address(options_.rendezvous.host);
@@ -188,7 +189,7 @@ void Membership::check_own_address() const {
   }
 }
 
-/// One attempt to join the agent that leads. Node 0's agent, where another leads, waits as a spare.
+/// Tries once to join the leader. Node 0's agent waits as a spare if another agent leads.
 bool Membership::join_leader(const LeadRecord& leader, const job::JobSpec& job,
                              const std::optional<parallel::JobToken>& given, std::string& why) {
   const std::string who = leader.host + " has the lead";
@@ -215,7 +216,7 @@ bool Membership::join_leader(const LeadRecord& leader, const job::JobSpec& job,
   return false;
 }
 
-/// The rendezvous: with a coordinator at this agent's own address, which becomes `options_.rendezvous`.
+/// Opens the rendezvous. With a coordinator it uses this agent's own address and sets `options_.rendezvous`.
 base::UniqueFd Membership::listen() {
   if (!coordinated()) return base::listen_at(options_.rendezvous);
   options_.spare = false;
@@ -236,10 +237,10 @@ base::UniqueFd Membership::listen() {
   return listener;
 }
 
-/// An agent joins that has lost another leader.
+/// Merges the knowledge of a joining agent that has lost another leader.
 void Membership::take_over(const Hello& hello) {
   if (hello.lost.empty()) return;
-  // A spare does not know of the run's steps.
+  // A spare does not know the run's steps.
   if (!takes_over_ || !hello.spare) options_.lead.lost = hello.lost;
   takes_over_ = true;
   for (const auto& [step, next] : hello.folders)
@@ -249,8 +250,8 @@ void Membership::take_over(const Hello& hello) {
     if (std::find(done.begin(), done.end(), fault) == done.end()) done.push_back(fault);
 }
 
-/// Nodes that have not come were lost with the leader before: spares take their places, or an elastic run
-/// goes on without.
+/// Nodes that have not joined were lost with the previous leader: spares take their places, or an elastic run
+/// continues without them.
 void Membership::fill_places() {
   std::int64_t there = 1;
   for (std::int64_t node = 1; node < nodes(); ++node)

@@ -3,7 +3,7 @@
 #include "core/run/nodes/membership.h"
 #include "kernels/base/clock.h"
 
-// Part of the membership (membership.h): a link that is dropped on purpose.
+// Part of the membership (membership.h): the injected fault that drops the link.
 
 namespace trainerd::core::run {
 
@@ -16,7 +16,7 @@ bool Membership::link_is_dropped() const {
   return link_back_at_ > 0 && base::monotonic_seconds() < link_back_at_;
 }
 
-/// What was to be sent meanwhile goes to the nodes that are still there.
+/// Sends the held messages to the nodes that are still connected.
 void Membership::restore_link() {
   link_back_at_ = 0;
   const std::vector<std::string> texts = std::exchange(held_back_, {});

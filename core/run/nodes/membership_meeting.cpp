@@ -14,17 +14,17 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
-// Part of the membership (membership.h): how the agents meet, before a run begins and during it.
+// Part of the membership (membership.h): how the agents join, before a run begins and during it.
 
 namespace trainerd::core::run {
 namespace {
 
 constexpr double kRetrySeconds = 0.1;
-// A token that a leader has not left by then may well be one that it left elsewhere.
+// If the leader's token is not there by then, it may have been left in another directory.
 constexpr double kTokenSeconds = 5;
-// Of one attempt to reach the leader; signals are read between two.
+// Time limit of one try to reach the leader; signals are read between two tries.
 constexpr double kJoinSeconds = 1;
-// How long an agent that has met the leader tries to make its second connection, for signs of life.
+// Time limit for an agent that has met the leader to open its second connection, for heartbeats.
 constexpr double kBeatsSeconds = 15;
 
 std::string random_name() {
@@ -34,7 +34,7 @@ std::string random_name() {
   return text.str();
 }
 
-/// Where two resolved jobs part, for people.
+/// The first line in which two resolved jobs differ, for error messages.
 std::string first_difference(const std::string& here, const std::string& there) {
   std::istringstream a(here), b(there);
   std::string x, y;
@@ -66,7 +66,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
   const double patience =
       options_.lead.lost.empty() ? options_.timeout_seconds : options_.lead.wait_seconds + notice_seconds();
   const double begin = base::monotonic_seconds(), deadline = begin + patience;
-  // By then agents that are left have noticed the loss of the leader before this one, too.
+  // By then the remaining agents have noticed the loss of the previous leader too.
   const double fill_at = std::min(begin + notice_seconds(), deadline);
   meets_ = true;
   base::UniqueFd listener = listen();
@@ -97,7 +97,7 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     for (const Event& event : events) {
       if (event.what == Event::What::coordinator) log::warn("{}", event.text);
       if (event.what == Event::What::lead_lost) throw LeadLost(lead_lost_text(event.text));
-      // A node that waits says one thing alone: that it is asked to stop.
+      // The only message from a waiting node is a request to stop.
       if (event.what == Event::What::lost)
         log::warn("{} left the rendezvous: {}", name_of(event.node), event.text);
       if (event.what == Event::What::spares) log::info("{}", event.text);
@@ -128,11 +128,12 @@ void Membership::lead(const job::JobSpec& job, int signal_fd) {
     log::info("{}", lead_moved_);
   }
   agree_on_isa();
-  // Whose output this is shows later; a coordinator has said it.
+  // The lock of the output directory, taken later, decides whose token file it is. With a coordinator that is
+  // already decided.
   if (!coordinated()) token_file_.reset();
 }
 
-/// The lowest of all nodes: results must not depend on the node that computes them.
+/// Chooses the lowest instruction set of all nodes: results must not depend on which node computes them.
 void Membership::agree_on_isa() {
   const auto by_isa = [](const Member& a, const Member& b) { return a.isa < b.isa; };
   const auto [lowest, highest] = std::minmax_element(members_.begin(), members_.end(), by_isa);
@@ -151,7 +152,7 @@ std::string Membership::missing() const {
   return names;
 }
 
-/// Why an agent is none of the job's; empty: it is.
+/// Why an agent does not belong to the job; empty if it does.
 std::string Membership::objection(const Hello& hello, const std::string& who) const {
   if (hello.version != version::version())
     return who + " runs trainerd " + hello.version + " and node 0 (" + this_host() + ") " +
@@ -167,7 +168,7 @@ std::string Membership::objection(const Hello& hello, const std::string& who) co
   return "";
 }
 
-/// Why a number cannot be this agent's; empty: it can.
+/// Why an agent cannot have its number; empty if it can.
 std::string Membership::taken_by(const Hello& hello) const {
   if (hello.spare || !members_[static_cast<std::size_t>(hello.node)].channel) return "";
   return "two agents say that they are node " + std::to_string(hello.node) + ", on " +
@@ -189,7 +190,7 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
   try {
     admit(hello, {hello.host, Channel(std::move(joined.socket)), hello.isa, hello.agent},
           who_is(hello, from));
-  } catch (const base::CommError& error) {  // it has gone by itself
+  } catch (const base::CommError& error) {  // it has gone
     log::warn("the rendezvous dropped {}: {}", from, error.what());
   }
 }
@@ -197,7 +198,7 @@ void Membership::admit(parallel::StoreServer::Joined joined) {
 void Membership::admit(const Hello& hello, Member member, const std::string& who) {
   std::string why = objection(hello, who);
   if (why.empty()) take_over(hello);
-  // The number may be that of a node which another agent has taken over.
+  // Another agent may have taken that node's place.
   const bool taken = why.empty() && coordinated() && !taken_by(hello).empty();
   if (taken) member.channel->send(encode(NodeMessage{WaitAsSpare{}}));
   if (hello.spare || taken || (!why.empty() && takes_over_)) {
@@ -208,7 +209,7 @@ void Membership::admit(const Hello& hello, Member member, const std::string& who
     return;
   }
   if (why.empty()) why = taken_by(hello);
-  // Kept for the last word even if it is the one that does not belong.
+  // Kept, so that it receives the refusal too.
   if (!why.empty()) {
     members_.push_back(std::move(member));
     refuse(why);
@@ -222,7 +223,7 @@ void Membership::refuse(const std::string& why) {
   throw base::spec_error(why);
 }
 
-/// The agent's signs of life, of one that has been admitted or waits for it.
+/// Adds the heartbeat connection of an agent that has been admitted or waits for it.
 void Membership::admit_beats(const BeatHello& hello, base::UniqueFd socket) {
   const auto is = [&](const Member& member) { return member.channel && member.agent == hello.agent; };
   Member* member = nullptr;
@@ -251,7 +252,7 @@ Hello Membership::hello_of(const job::JobSpec& job) const {
           .faults_done = options_.lead.faults_done};
 }
 
-/// One attempt to join the agent that leads.
+/// Tries once to join the leader.
 Membership::Reached Membership::try_to_join(const Hello& hello,
                                             const std::optional<parallel::JobToken>& given, double seconds,
                                             std::string& why) {
@@ -260,7 +261,7 @@ Membership::Reached Membership::try_to_join(const Hello& hello,
   if (token)
     socket =
         parallel::join_store(options_.rendezvous, *token, encode(hello), seconds, why, {}, answer_seconds());
-  // Without one there is nothing to say, but whether somebody listens.
+  // Without a token it only tests whether the leader listens.
   const bool listens = !token && base::try_connect(options_.rendezvous, seconds, why);
   if (listens)
     why = "it has left no token for the others in " + TokenFile::path(output_) +
@@ -303,7 +304,7 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
   }
 }
 
-/// Waits for a while; true: a signal ends the wait for the leader.
+/// Waits for `seconds`. Returns true if a signal ends the wait for the leader.
 bool Membership::stops_waiting(int signal_fd, double seconds) {
   pollfd p{signal_fd, POLLIN, 0};
   if (::poll(&p, 1, static_cast<int>(1e3 * seconds)) <= 0) return false;
@@ -315,8 +316,8 @@ bool Membership::stops_waiting(int signal_fd, double seconds) {
   return true;
 }
 
-/// The second connection to the leader, for signs of life. If it cannot be made, the leader's message on the
-/// first connection has the reason.
+/// Opens the second connection to the leader, for heartbeats. If that fails, the reason may be the leader's
+/// message on the first connection.
 void Membership::join_beats(OnMessage on_message) {
   const double deadline = base::monotonic_seconds() + std::min(kBeatsSeconds, options_.timeout_seconds);
   std::string why;
@@ -326,7 +327,7 @@ void Membership::join_beats(OnMessage on_message) {
                              why, {}, answer_seconds());
     if (socket) {
       members_[0].beats = ++next_beats_;
-      // Node 0 may look for hours at checkpoints and data before it takes the connection up.
+      // Node 0 may check checkpoints and data for hours before it accepts the connection.
       beats_->add(members_[0].beats, std::move(socket), Heartbeats::Counts::from_first_beat);
       return;
     }
@@ -337,7 +338,7 @@ void Membership::join_beats(OnMessage on_message) {
   }
 }
 
-/// None: its connection has ended.
+/// None if the connection has ended.
 std::optional<std::string> Membership::receive_from_leader() {
   try {
     return members_[0].channel->receive();
@@ -347,8 +348,8 @@ std::optional<std::string> Membership::receive_from_leader() {
   }
 }
 
-// The leader's deadline is for all: it says when to give up, or is gone. A spare waits for the loss of a
-// node.
+// No deadline here: the leader decides when to give up, or its loss is noticed. A spare waits until a node is
+// lost.
 void Membership::await_go(int signal_fd) {
   StopSignals signals;
   for (;;) {
@@ -359,7 +360,7 @@ void Membership::await_go(int signal_fd) {
     if (fds[0].revents != 0)
       if (const int signal = read_signal(signal_fd); signal != 0) {
         const StopSignals::Meaning meaning = signals.on_signal(signal, base::monotonic_seconds());
-        // The run goes on without a spare.
+        // The run continues without a spare.
         if (meaning == StopSignals::Meaning::stop_at_once || options_.spare) {
           end_ = End{.stop_signal = options_.spare ? stop_request(signal).exit_signal : signal};
           return;
@@ -402,7 +403,7 @@ void Membership::await_go(int signal_fd) {
       clock_ahead_ = base::wall_seconds() - go->wall_seconds;
       if (go->nodes > 0) options_.nodes.nodes = go->nodes;
       members_.resize(static_cast<std::size_t>(nodes()));
-      // It may have come before this agent asked for its second connection.
+      // `Go` may have come before this agent opened its second connection.
       if (members_[0].beats == 0) join_beats(OnMessage::keep_trying);
       return;
     }

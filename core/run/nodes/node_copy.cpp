@@ -1,4 +1,4 @@
-// What a partner keeps of a node (partner.h).
+// The copies that a partner keeps (partner.h).
 
 #include "core/run/nodes/partner.h"
 

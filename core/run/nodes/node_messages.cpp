@@ -199,7 +199,7 @@ kernels::Isa isa_in(const json& j) {
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes) {
   std::vector<io::WrittenShard> shards = std::exchange(whole.shards, {});
   std::vector<ShardsSaved> parts;
-  std::size_t taken = 0;  // of the last part
+  std::size_t taken = 0;  // slices in the last part
   for (io::WrittenShard& shard : shards) {
     const std::size_t more = shard.slices.size();
     if (parts.empty() || taken + more > boxes) {

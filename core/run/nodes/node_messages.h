@@ -1,7 +1,7 @@
 #pragma once
 
-// What the agents of a job's nodes say to each other. Node 0's leads. Plain structs; on the wire one JSON
-// object each.
+// Messages between the agents of a job's nodes. Node 0's agent leads. They are plain structs, sent as one
+// JSON object each.
 
 #include <cstdint>
 #include <map>
@@ -25,68 +25,66 @@
 
 namespace trainerd::core::run {
 
-/// A node's first words, by which the leader judges whether it belongs to the job.
+/// An agent's first message, from which the leader decides whether the agent belongs to the job.
 struct Hello {
   std::int64_t node = 0;
   std::int64_t nodes = 1;
   std::string version;
   std::string host;
-  std::string job_yaml;                       ///< resolved
+  std::string job_yaml;                       ///< the resolved job (shared_job)
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that its CPU has and the job allows
-  std::string agent = {};                     ///< a name that no other process has
-  bool spare = false;                         ///< it waits for the place of a lost node
-  std::string lost = {};                      ///< of an agent of the run whose leader is lost: why
-  /// By step: the attempt that the folder of its checkpoint will be. A frozen host may write to earlier ones.
+  std::string agent = {};                     ///< random id of the process
+  bool spare = false;                         ///< the agent waits for a lost node's place
+  std::string lost = {};                      ///< why the leader was lost, at an agent of a running job
+  /// By step: attempt number of its next checkpoint folder. A frozen host may write to earlier ones.
   std::map<std::int64_t, std::int64_t> folders = {};
-  std::vector<std::string> faults_done = {};  ///< see `Start`: as far as this agent knows
+  std::vector<std::string> faults_done = {};  ///< see `Start`; as far as this agent knows
 };
-/// The same agent's first words on the connection of its signs of life.
+/// The same agent's first message on its heartbeat connection.
 struct BeatHello {
   std::string agent;
 };
 
 // ---- From the leader ----
 
-/// To a spare: it is this node from now on, and `Go` follows.
+/// To a spare: from now on it is this node, and `Go` follows.
 struct TakePlace {
   std::int64_t node = 0;
 };
-/// To an agent whose number is taken: it is a spare.
+/// To an agent whose number is taken: it becomes a spare.
 struct WaitAsSpare {};
-/// The run goes on with another number of nodes: end this node's part of it, and wait for `TakePlace` and
-/// `Go`.
+/// The run continues with another number of nodes. End this node's part, then wait for `TakePlace` and `Go`.
 struct Resize {};
 
-/// All have met: begin.
+/// All agents have joined: begin.
 struct Go {
-  std::string run = {};        ///< a name that no other run has
+  std::string run = {};        ///< unique name of the run
   std::string last_good = {};  ///< the checkpoint to load, or "none"
   std::int64_t step = 0;
   std::int64_t cursor = 0;
   std::int64_t tokens = 0;
-  io::DataOrder order = {};                   ///< of the samples
+  io::DataOrder order = {};                   ///< order of the samples
   kernels::Isa isa = kernels::Isa::portable;  ///< the best that every node has
   bool evaluate_first = false;                ///< see `Start`
-  std::string resume_path = {};               ///< of the checkpoint to load; empty: none is loaded
-  // Of an attempt after the first:
-  std::int64_t attempt = 1;  ///< its number
+  std::string resume_path = {};               ///< path of the checkpoint to load; empty: none is loaded
+  // For attempts after the first:
+  std::int64_t attempt = 1;  ///< number of the attempt
   bool from_memory = false;  ///< every node begins from its snapshots of `step`
-  std::string reason = {};   ///< what ended the attempt before
-  /// The attempt that the folder of a step's checkpoint will be, where it is not the first.
+  std::string reason = {};   ///< why the previous attempt ended
+  /// By step, if above 1: attempt number of its next checkpoint folder.
   std::map<std::int64_t, std::int64_t> folders = {};
-  std::vector<std::int64_t> fetch = {};  ///< nodes that get those snapshots from their partners
-  std::int64_t nodes = 0;                ///< that the run has now; 0: those of the job
-  std::string layout =
-      {};  ///< of an elastic job, chosen by the planner for these nodes; empty: the job's own
+  std::vector<std::int64_t> fetch = {};       ///< nodes that fetch those snapshots from their partners
+  std::int64_t nodes = 0;                     ///< number of nodes that the run has now; 0: the job's
+  std::string layout = {};                    ///< the planner's choice for these nodes; empty: the job's own
   std::vector<std::string> faults_done = {};  ///< see `Start`
-  SpikeHistory spikes = {};                   ///< likewise
-  double wall_seconds = 0;                    ///< by the leader's clock, as this was sent
+  SpikeHistory spikes = {};                   ///< see `Start`
+  double wall_seconds = 0;                    ///< the leader's clock at sending time
 };
-/// A worker has died: end the ranks of this attempt, and say what is held.
+/// A worker has died. End the ranks of this attempt and report the held snapshots.
 struct Regroup {
   std::int64_t attempt = 1;
 };
-/// The run stops between two attempts: the snapshots of the step that stayed in memory go to the disk.
+/// The run stops between two attempts: write the step's snapshot, which is in memory only, to the disk.
 struct SaveHeld {
   std::int64_t step = 0;
 };
@@ -94,60 +92,60 @@ struct SaveHeld {
 struct CopySnapshot {
   std::int64_t step = 0;
   std::int64_t attempt = 1;
-  std::int64_t kept_by_all = -1;  ///< the last step whose copies of all nodes are kept; -1: none
+  std::int64_t kept_by_all = -1;  ///< the last step that all partners keep; -1: none
 };
-/// Every shard of the step's checkpoint is on the disk and it counts.
+/// The step's checkpoint is complete: every shard is on the disk.
 struct Completed {
   std::int64_t step = 0;
   std::string path;
-  std::int64_t folder = 1;  ///< the attempt of its folder
+  std::int64_t folder = 1;  ///< attempt number of its folder
 };
-/// The step's checkpoint could not be written by some node, and a newer one takes its place. Also to the
+/// A node could not write its part of the step's checkpoint, and a newer one replaces it. Also sent to the
 /// leader.
 struct SaveDropped {
   std::int64_t step = 0;
-  std::int64_t attempt = 1;  ///< whose snapshot it is
+  std::int64_t attempt = 1;  ///< the attempt that made the snapshot
 };
-/// A try to write the step's checkpoint failed; it is tried again. Also to the leader.
+/// A try to write the step's checkpoint failed and will be repeated. Also sent to the leader.
 struct SaveFailed {
   std::int64_t step = 0;
   std::string message;
   double retry_seconds = 0;
-  int failures = 0;  ///< in a row
+  int failures = 0;  ///< number of failures in a row
 };
 /// Copy this node's shards of the checkpoint in that folder to the durable tier.
 struct DurableBegin {
   std::int64_t step = 0;
   std::string folder = {};
-  std::string target = {};  ///< its name there
+  std::string target = {};  ///< folder name in the tier
 };
-/// It will not be completed there.
+/// The copy will not be completed; stop it.
 struct DurableDrop {
   std::string folder = {};
 };
-/// What do your ranks do?
+/// Report what your ranks are doing (`RankSeen`).
 struct ShowRanks {
   std::int64_t attempt = 1;
-  std::int64_t number = 0;  ///< of the question
+  std::int64_t number = 0;  ///< number of the inquiry
 };
 /// The run is over for every node.
 struct End {
   bool failed = false;
-  base::ErrorKind kind = base::ErrorKind::comm;  ///< of a failed one
+  base::ErrorKind kind = base::ErrorKind::comm;  ///< if `failed`
   std::string message = {};
-  int stop_signal = 0;  ///< of one that is not: what stopped it; 0: it is done
+  int stop_signal = 0;  ///< if not failed: the signal that stopped the run; 0: all steps are done
 };
 
 // ---- To the leader ----
 
-/// Every rank of the node is ready (`Ready`), and all of them see the same data. What their snapshots hold
-/// stays on the node.
+/// Every rank of the node is ready (`Ready`), and all of them see the same data. The descriptions of their
+/// snapshots stay on the node.
 struct NodeReady {
   std::int64_t attempt = 1;
-  std::int64_t threads = 0;  ///< of all its ranks
+  std::int64_t threads = 0;  ///< sum over its ranks
   std::string data_fingerprint = {};
   std::map<std::string, std::string> evaluated = {};  ///< DataSeen::evaluated
-  // What was seen of the node before the first step (core/run/preflight):
+  // Pre-flight findings (core/run/preflight):
   std::vector<RankRate> rates = {};  ///< of its ranks
   std::vector<LinkTime> links = {};  ///< that they have measured
   std::vector<CanaryResult> canaries = {};
@@ -155,26 +153,27 @@ struct NodeReady {
   double wall_seconds = 0;   ///< by its clock, as this was sent; 0: not to be compared
   double clock_ahead = 0;    ///< of the leader's by what `Go` said, and its way
 };
-/// Every rank of the node has made its last step.
+/// Every rank of the node has done its last step.
 struct NodeFinished {
   std::int64_t attempt = 1;
 };
-/// The node's part of a checkpoint is on the disk. This is where the leader learns what the shards hold.
+/// The node's part of a checkpoint is on the disk. The message also describes the shards' content.
 struct ShardsSaved {
   std::int64_t step = 0;
   std::int64_t first_rank = 0;
-  std::vector<io::WrittenShard> shards;  ///< by rank
+  std::vector<io::WrittenShard> shards;  ///< indexed by rank
   double snapshot_seconds = 0;
   double write_seconds = 0;
-  std::int64_t attempt = 1;  ///< whose snapshot it is
+  std::int64_t attempt = 1;  ///< the attempt that made the snapshot
 };
 /// The node's shards are in the durable tier.
 struct DurableShards {
   std::string folder = {};
   std::int64_t ranks = 0;
-  std::int64_t bytes = 0;  ///< that were sent
+  std::int64_t bytes = 0;  ///< bytes sent
 };
-/// A try to copy them failed. It is tried again, unless the output directory does not hold them any more.
+/// A try to copy the shards failed. It is repeated, unless the output directory no longer holds them
+/// (`gone`).
 struct DurableFailed {
   std::int64_t step = 0;
   std::string folder = {};
@@ -183,27 +182,27 @@ struct DurableFailed {
   int failures = 0;
   bool gone = false;
 };
-/// `weight`: how close it is to the cause.
+/// A failure on the node. `weight`: larger is closer to the cause.
 struct NodeFailed {
   base::ErrorKind kind = base::ErrorKind::comm;
   std::string message;
   int weight = 0;
   bool death = false;       ///< a worker ended by a signal
-  FailureCause cause = {};  ///< of that
+  FailureCause cause = {};  ///< of the death
   bool retry = false;       ///< Failure::retry
 };
-/// What became of a `CopySnapshot`.
+/// The result of a `CopySnapshot`.
 struct SnapshotCopied {
   std::int64_t step = 0;
   std::int64_t attempt = 1;
-  bool kept = false;  ///< by the partner
+  bool kept = false;  ///< the partner keeps it
 };
-/// The node's snapshot of the step could not be brought back from its partner.
+/// The node could not fetch its snapshot of the step from its partner.
 struct FetchFailed {
   std::int64_t step = 0;
   std::int64_t attempt = 1;
 };
-/// A snapshot of another node that this one keeps.
+/// Another node's snapshot that this node keeps as its partner.
 struct HeldCopy {
   std::int64_t node = 0, step = 0, cursor = 0, tokens = 0;
   bool self_contained = false;
@@ -211,22 +210,22 @@ struct HeldCopy {
 /// The ranks of the attempt have ended on this node.
 struct Held {
   std::int64_t attempt = 1;
-  std::vector<std::int64_t> steps = {};  ///< whose snapshots it holds complete
-  std::vector<std::int64_t> taken = {};  ///< of these, those that no rank can have begun to overwrite
-  bool self_contained = false;           ///< they are all that its ranks need
+  std::vector<std::int64_t> steps = {};  ///< steps whose snapshots it holds completely
+  std::vector<std::int64_t> taken = {};  ///< those of them that no rank can have begun to overwrite
+  bool self_contained = false;           ///< the snapshots hold all that its ranks need
   std::vector<HeldCopy> copies = {};
 };
 /// A rank of the node makes no progress.
 struct HangSuspected {
   std::int64_t attempt = 1;
 };
-/// What the node sees of one of its ranks: the answer to `ShowRanks`, one message for each.
+/// The state of one of the node's ranks: the answer to `ShowRanks`, one message per rank.
 struct RankSeen {
   std::int64_t attempt = 1;
-  std::int64_t number = 0;  ///< of the question
+  std::int64_t number = 0;  ///< number of the inquiry
   RankSight sight = {};
 };
-/// What steps take on the node's ranks.
+/// Step times of the node's ranks.
 struct RankTimes {
   std::int64_t attempt = 1;
   std::vector<RankTime> ranks = {};
@@ -246,8 +245,8 @@ struct StopAsked {
   StopRequest request;
 };
 
-/// The same in several messages, each of shards with `boxes` in all, or of one shard that has more: what a
-/// node of many ranks saves must not be too long for one.
+/// Splits the message into several with at most `boxes` slices each; a shard with more gets its own. A node
+/// with many ranks would else exceed the length limit of a message.
 std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes = 10'000);
 
 using NodeMessage =
@@ -260,11 +259,11 @@ using NodeMessage =
 std::string encode(const Hello& hello);
 std::string encode(const BeatHello& hello);
 std::string encode(const NodeMessage& message);
-/// Throws CommError on text that is none. Of another version no more than node, host and version is read.
+/// Throws CommError if the text is no Hello. From another version only node, host and version are read.
 Hello decode_hello(const std::string& text);
-/// None for text that is something else.
+/// None if the text is no BeatHello.
 std::optional<BeatHello> decode_beat_hello(const std::string& text);
-/// Throws CommError on text that is not such a message.
+/// Throws CommError if the text is no such message.
 NodeMessage decode_node_message(const std::string& text);
 
 }  // namespace trainerd::core::run

@@ -30,13 +30,13 @@ namespace {
 
 using nlohmann::json;
 
-// Of one step of a conversation: a peer that does not read or write for so long is lost.
+// A peer that does not read or write for this long is lost.
 constexpr double kPeerSeconds = 30;
 constexpr double kConnectSeconds = 10;
 constexpr double kTrySeconds = 1;
-// Between two looks whether the copy is still wanted.
+// Interval between two checks whether the copy is still wanted.
 constexpr double kWaitSeconds = 0.5;
-// Complete copies of a node: while one comes, the one that all nodes' partners have stays.
+// Complete copies kept per node: the one that all partners keep stays while a newer one arrives.
 constexpr std::size_t kKept = 2;
 
 std::string key_of(std::int64_t attempt, std::int64_t node) {
@@ -96,7 +96,7 @@ std::span<const std::byte> bytes_of(const NodeCopy::Rank& rank) {
   return rank.memory->bytes().first(static_cast<std::size_t>(rank.bytes));
 }
 
-/// What `to_json` said, then the bytes of every rank.
+/// Sends the description, then the bytes of every rank.
 void send_copy(Channel& channel, const NodeCopy& copy) {
   channel.send(to_message(to_json(copy)));
   for (const NodeCopy::Rank& rank : copy.ranks) send_bytes(channel.fd(), bytes_of(rank));
@@ -107,7 +107,7 @@ bool is_whole(const NodeCopy& copy) {
                      [](const NodeCopy::Rank& rank) { return io::xxh3_hex(bytes_of(rank)) == rank.xxh3; });
 }
 
-/// Takes out the oldest copy that is not of `kept_by_all`.
+/// Removes the oldest copy whose step is not `kept_by_all`.
 NodeCopy evict(std::vector<NodeCopy>& copies, std::int64_t kept_by_all) {
   auto out = std::find_if(copies.begin(), copies.end(),
                           [&](const NodeCopy& copy) { return copy.step != kept_by_all; });
@@ -117,7 +117,7 @@ NodeCopy evict(std::vector<NodeCopy>& copies, std::int64_t kept_by_all) {
   return copy;
 }
 
-/// Into `room` where it fits, else into memory of its own.
+/// Receives a copy into the memory of `room` where the sizes match, else into new memory.
 NodeCopy receive_copy(Channel& channel, NodeCopy room) {
   NodeCopy copy = copy_from(received(channel));
   for (std::size_t i = 0; i < copy.ranks.size(); ++i) {
@@ -157,7 +157,7 @@ struct Partner::State {
     if (outgoing.joinable()) outgoing.join();
     {
       const std::lock_guard lock(mutex);
-      for (const Visitor& visitor : visitors)  // of one that is done the descriptor may be another's
+      for (const Visitor& visitor : visitors)  // if it is done, its descriptor may be reused
         if (!visitor.done) ::shutdown(visitor.fd, SHUT_RDWR);
     }
     for (Visitor& visitor : visitors) visitor.thread.join();
@@ -226,7 +226,7 @@ void Partner::State::accept() {
               const std::lock_guard done(mutex);
               visitor.done = true;
             });
-      } catch (const std::system_error& error) {  // the connection is gone with what was to serve it
+      } catch (const std::system_error& error) {  // the connection was closed with the thread's arguments
         visitors.pop_back();
         log::warn("partner copies: a connection was dropped, no thread can be started: {}", error.what());
       }
@@ -243,8 +243,8 @@ void Partner::State::serve(Channel& channel, const std::string& text) {
   else unknown_message(what);
 }
 
-/// A copy counts when all of it is here as it was sent. The one that all nodes' partners have stays until
-/// then.
+/// Keeps a copy once all of it has arrived with correct hashes. Until then the copy that all partners keep
+/// stays.
 void Partner::State::keep(Channel& channel) {
   NodeCopy room;
   try {
@@ -280,7 +280,7 @@ void Partner::State::keep(Channel& channel) {
   }
 }
 
-/// Steps of an earlier attempt may be done again by now.
+/// The steps of an earlier attempt may be done again by now, with a new copy.
 void Partner::State::require_present(std::int64_t sent_in) const {
   if (sent_in < attempt) throw base::comm_error("it is of an attempt of the run that has ended");
 }
@@ -290,7 +290,7 @@ void Partner::State::give(Channel& channel, std::int64_t node, std::int64_t step
   {
     const std::lock_guard lock(mutex);
     for (const NodeCopy& c : kept[node])
-      if (c.step == step) copy = c;  // the bytes stay as long as somebody holds them
+      if (c.step == step) copy = c;  // shares ownership of the bytes
   }
   if (copy.ranks.empty())
     channel.send(refusal("node " + std::to_string(options.node) + " has no copy of step " +
@@ -307,7 +307,7 @@ Channel Partner::State::connect(const json& what) {
   std::optional<std::string> word;
   const double start = base::monotonic_seconds();
   while (!word && !is_stopped() && base::monotonic_seconds() < start + kPeerSeconds) try {
-      // The leader may be gone: `stop_sending` must not wait for all of the time.
+      // The leader may be gone; `stop_sending` must not wait for the whole time.
       word = parallel::TcpStore(options.store, options.token, kTrySeconds)
                  .wait(key_of(now, options.partner), kWaitSeconds);
     } catch (const base::CommError&) {
@@ -319,13 +319,13 @@ Channel Partner::State::connect(const json& what) {
                            ", which keeps this node's copies, has not said where it listens");
   std::string why;
   base::UniqueFd fd;
-  // A host that is cut off answers nothing: `stop_sending` must not wait for all of the time.
+  // A host that is cut off does not answer; `stop_sending` must not wait for the whole time.
   for (double tries = kConnectSeconds / kTrySeconds; !fd && tries > 0; --tries) {
     const double begin = base::monotonic_seconds();
-    // One that is stopped takes the connection and does not answer.
+    // A stopped process accepts the connection and does not answer.
     fd = parallel::join_store(*where, options.token, to_message(what), kTrySeconds, why,
                               [this](int descriptor) { show_outgoing(descriptor); });
-    if (is_stopped() || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused
+    if (is_stopped() || base::monotonic_seconds() - begin < kTrySeconds / 2) break;  // it was refused at once
   }
   if (!fd)
     throw base::comm_error("node " + std::to_string(options.partner) + " at " + where->text() + ": " + why);
@@ -360,7 +360,7 @@ void Partner::send(NodeCopy copy, std::int64_t kept_by_all) {
   s.outgoing = std::thread([&s, kept_by_all, copy = std::move(copy)]() mutable {
     Sent sent{.step = copy.step, .bytes = copy.bytes(), .seconds = 0, .problem = {}};
     const double start = base::monotonic_seconds();
-    std::optional<Channel> channel;  // closed once no other thread can shut it down
+    std::optional<Channel> channel;  // closed only when no other thread can shut it down
     try {
       for (NodeCopy::Rank& rank : copy.ranks) rank.xxh3 = io::xxh3_hex(bytes_of(rank));
       // `connect` registers the descriptor, so that `close_outgoing` can shut it down.

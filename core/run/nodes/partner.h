@@ -13,36 +13,35 @@
 
 namespace trainerd::core::run {
 
-/// The state of every rank of a node after a step, on its way between agents or kept by one for another.
+/// The snapshots of all ranks of a node after one step, while sent between agents or kept for another node.
 struct NodeCopy {
   struct Rank {
-    std::vector<io::TensorSlice> slices;    ///< that the bytes hold
-    std::vector<io::TensorSlice> borrowed;  ///< of the rank's state, what other ranks save
+    std::vector<io::TensorSlice> slices;    ///< slices in the bytes
+    std::vector<io::TensorSlice> borrowed;  ///< slices of the rank's state that other ranks save
     std::int64_t bytes = 0;
-    std::string xxh3;  ///< of the bytes, by the node that they are of
+    std::string xxh3;  ///< hash of the bytes, computed by the node that owns the state
     std::shared_ptr<const base::Segment> memory;
   };
-  std::int64_t node = 0;  ///< that it is of
+  std::int64_t node = 0;  ///< the node that owns the state
   std::int64_t step = 0, cursor = 0, tokens = 0;
-  std::vector<Rank> ranks;   ///< of the node
-  std::int64_t attempt = 1;  ///< of the run, in which it was taken
+  std::vector<Rank> ranks;   ///< of that node
+  std::int64_t attempt = 1;  ///< the attempt that made the snapshots
 
   std::int64_t bytes() const;
-  /// Whether it has all that the node's ranks need.
+  /// True if it has all that the node's ranks need.
   bool self_contained() const;
 };
 
-/// This node's end of the partner tier: sends snapshots to the agent of another node, and keeps those of a
-/// third: the one of which every node's copy is kept, and the newest. All of it on threads of its own;
-/// connections are between processes that have shown each other the job's token
-/// (parallel/comm/rendezvous/job_token.h).
+/// This node's part of the partner tier. It sends snapshots to its partner's agent, and keeps another node's:
+/// the step that all partners keep, and the newest. It uses its own threads. Connected processes have
+/// authenticated each other with the job's token (parallel/comm/rendezvous/job_token.h).
 class Partner {
  public:
   struct Options {
-    std::int64_t node = 0;     ///< this one
-    std::int64_t partner = 0;  ///< that keeps its copies
-    base::Endpoint store;      ///< where agents write the address at which they listen
-    std::string address;       ///< of this node, by which others reach it
+    std::int64_t node = 0;     ///< this node
+    std::int64_t partner = 0;  ///< the node that keeps its copies
+    base::Endpoint store;      ///< where agents publish their addresses
+    std::string address;       ///< of this node, reachable from the others
     parallel::JobToken token;
   };
   explicit Partner(Options options);
@@ -50,30 +49,31 @@ class Partner {
   Partner(const Partner&) = delete;
   Partner& operator=(const Partner&) = delete;
 
-  /// Leaves word of where this agent listens, for an attempt of the run. Throws CommError.
+  /// Publishes where this agent listens in an attempt of the run. Throws CommError.
   void begin(std::int64_t attempt);
-  /// Sends a copy of the present attempt, one at a time. Its `xxh3` are made here. `kept_by_all`: the step
-  /// that the partner keeps until it has this one.
+  /// Sends a copy in the background, one at a time; it is of the present attempt. Computes its `xxh3`.
+  /// `kept_by_all`: a step that the partner must keep until it has this one.
   void send(NodeCopy copy, std::int64_t kept_by_all = -1);
   bool sending() const;
   struct Sent {
     std::int64_t step = 0;
     std::int64_t bytes = 0;
     double seconds = 0;
-    std::string problem;  ///< empty: the partner keeps it
+    std::string problem;  ///< empty: the partner keeps the copy
   };
-  /// What became of what was sent, once.
+  /// The result of the last send, once.
   std::optional<Sent> take();
-  /// Readable when `take` has something.
+  /// Readable when `take` has a result.
   int event_fd() const;
-  /// Ends what is being sent.
+  /// Aborts the current send.
   void stop_sending();
 
-  /// What is kept of another node, oldest first. Without the bytes' owners it means nothing.
+  /// The copies kept for other nodes, oldest first.
   std::vector<NodeCopy> kept() const;
-  /// Steps after `step` will be done again. What is still on its way is of an earlier attempt and refused.
+  /// Drops copies of steps after `step`, which will be done again. A copy still on its way from an earlier
+  /// attempt is refused.
   void drop_after(std::int64_t step);
-  /// This node's own snapshot of a step, from its partner; its bytes are as they were sent. Throws CommError.
+  /// Fetches this node's own snapshot of a step from its partner and checks its hashes. Throws CommError.
   NodeCopy fetch(std::int64_t step);
 
  private:
@@ -81,8 +81,8 @@ class Partner {
   std::unique_ptr<State> state_;
 };
 
-/// The node that keeps copies of `node`: in another NVLink domain where domains span several nodes, else the
-/// next one. `domain`: nodes of a domain.
+/// The node that keeps copies of `node`: in the next NVLink domain if domains span several nodes, else the
+/// next node. `domain`: number of nodes per domain.
 std::int64_t partner_of(std::int64_t node, std::int64_t nodes, std::int64_t domain);
 
 }  // namespace trainerd::core::run

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::int64_t kLongest = 4096;
 
-/// The file's text; empty where there is none or it is not whole.
+/// The file's text; empty if it does not exist or is incomplete.
 std::string text_at(const std::string& path) {
   const auto unusable = [&](const std::string& problem) {
     return base::spec_error(path + ", the job's token, " + problem +
@@ -48,7 +48,7 @@ TokenFile::TokenFile(std::string output, const parallel::JobToken& token)
   const int error =
       made ? made.value() : base::write_file_atomically(path(output_), std::as_bytes(std::span(line)), 0600);
   if (error == 0) {
-    text_at(path(output_));  // what the others could not take shows here first
+    text_at(path(output_));  // throws here, before the other nodes, if it cannot be used
     return;
   }
   const std::string text =
@@ -57,8 +57,8 @@ TokenFile::TokenFile(std::string output, const parallel::JobToken& token)
   throw base::spec_error(text + "; set `output` to a directory that can be written");
 }
 
-// Another run of the same output may have left its own since. A directory that was made for this goes with it
-// where it holds nothing else.
+// Another run with the same output may have replaced the file. A directory that was created for it is removed
+// if it is empty.
 TokenFile::~TokenFile() {
   try {
     if (text_at(path(output_)) != text_) return;

@@ -7,22 +7,22 @@
 
 namespace trainerd::core::run {
 
-/// What a rank's device does of GEMMs, measured before its first step.
+/// A rank's GEMM rate, measured before its first step.
 struct RankRate {
   std::int64_t rank = 0;
-  std::string device = {};  ///< its name: devices of one name are held against each other
-  double gemm_flops = 0;    ///< per second; 0: unknown
+  std::string device = {};  ///< name of the device; devices of the same name are compared
+  double gemm_flops = 0;    ///< FLOP/s; 0: unknown
 };
 
-/// Below this share of the median of devices of its name a device counts as slow: a GPU, which the rank has
-/// for itself, and a CPU, which other programs may have kept busy.
+/// A device counts as slow below this fraction of the median of devices of the same name. The limit is lower
+/// for a CPU, which other programs may keep busy, than for a GPU, which the rank has to itself.
 inline constexpr double kSlowGpu = 0.5, kSlowCpu = 0.25;
-/// A node's clock that differs by more seconds from node 0's is a warning: times in logs and records of the
-/// two do not agree.
+/// A node's clock that differs from node 0's by more seconds than this is a warning: times in their logs and
+/// records do not agree.
 inline constexpr double kClockSeconds = 1;
 
-/// The slow devices among these, a line each: "computes at 31 TFLOP/s, and the median of 8 NVIDIA H200 is 612
-/// TFLOP/s". Of two devices of a name the quicker is what the other is held against.
+/// The devices that are slow, with one line of text each: "computes at 31 TFLOP/s, and the median of 8 NVIDIA
+/// H200 is 612 TFLOP/s". Of two devices with the same name the faster is the reference.
 struct SlowDevice {
   std::int64_t rank = 0;
   std::string text = {};
@@ -71,7 +71,7 @@ std::string canary_finding(std::span<const CanaryResult> results);
 struct ClockRange {
   double least = 0, most = 0;  ///< seconds
 };
-/// "its clock is at least 35.0 s ahead of node 0's"; empty when it may agree.
+/// "its clock is at least 35.0 s ahead of node 0's"; empty if the clocks may agree.
 std::string clock_finding(const ClockRange& ahead);
 
 }  // namespace trainerd::core::run

@@ -39,7 +39,7 @@ struct StorageProbe::State {
   const double limit;
   std::mutex mutex;
   std::condition_variable changed;
-  // Guarded:
+  // Guarded by `mutex`:
   bool done = false;
   bool corrupt = false;
   std::string path, problem;

@@ -9,30 +9,30 @@
 
 namespace trainerd::core::run {
 
-/// Writes a file of 1 MiB to a storage, reads it back from where it is stored, compares and removes it, on a
-/// thread of its own: a storage that hangs must not stop the caller.
+/// Writes a file of 1 MiB to a storage, reads it back from the storage itself, compares and removes it. Runs
+/// on its own thread: a storage that hangs must not block the caller.
 class StorageProbe {
  public:
   static constexpr std::int64_t kBytes = 1 << 20;
   static constexpr double kLimitSeconds = 2;
 
   using Open = std::function<std::unique_ptr<io::Storage>()>;
-  /// `open` is called on that thread. `directory`: what it opens, for people. Files are called `prefix` and
-  /// what no other probe has: one that hung earlier may still write its own. Those that are there are
-  /// removed.
+  /// `open` is called on that thread. `directory`: the path for messages. The file's name is `prefix` and a
+  /// random suffix, because an earlier probe that hung may still write its own file. Existing files with the
+  /// prefix are removed.
   StorageProbe(std::string directory, Open open, std::string prefix, double limit_seconds = kLimitSeconds);
-  /// Does not wait: a thread that hangs goes on by itself.
+  /// Does not wait: a thread that hangs is left behind.
   ~StorageProbe();
   StorageProbe(const StorageProbe&) = delete;
   StorageProbe& operator=(const StorageProbe&) = delete;
 
-  /// Waits for the end, and until the limit at most. What did not go well, for people; empty: all did.
-  /// Throws CheckpointError when other bytes came back than were written.
+  /// Waits for the result until the time limit. Returns the problem as text; empty if there is none. Throws
+  /// CheckpointError if other bytes were read than written.
   std::string finding();
 
  private:
   struct State;
-  std::shared_ptr<State> state_;  ///< the thread's too
+  std::shared_ptr<State> state_;  ///< shared with the thread
 };
 
 }  // namespace trainerd::core::run

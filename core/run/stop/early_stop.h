@@ -8,13 +8,13 @@
 
 namespace trainerd::core::run {
 
-/// Waits for a stop signal on a thread of its own while the main thread computes or waits for a disk: before
-/// training there is nothing to save, and the process ends at once.
+/// Waits for a stop signal on its own thread while the main thread computes or waits for a disk. Before
+/// training there is nothing to save, so the process ends at once.
 class EarlyStop {
  public:
-  /// `leave` gets the request of the first signal that `signal_fd` holds, and is expected to end the process.
+  /// `leave` gets the request of the first signal read from `signal_fd` and must end the process.
   EarlyStop(int signal_fd, LeaveProcess leave);
-  /// Signals from here on are left in `signal_fd`.
+  /// Later signals stay in `signal_fd`.
   ~EarlyStop();
   EarlyStop(const EarlyStop&) = delete;
   EarlyStop& operator=(const EarlyStop&) = delete;
@@ -24,7 +24,7 @@ class EarlyStop {
   std::thread thread_;
 };
 
-/// The signal that a signalfd holds; 0: none.
+/// Reads a signal from a signalfd; 0: there is none.
 int read_signal(int signal_fd);
 
 }  // namespace trainerd::core::run

@@ -4,10 +4,10 @@
 
 namespace trainerd::core::run {
 
-// The time limit of a run that does not train yet: SIGALRM, so that every wait that a signal interrupts
-// ends by it (stop_request). One timer per process.
+// The time limit of a run that is not training yet. It uses SIGALRM, so that every wait that a signal
+// interrupts ends too (stop_request). One timer per process.
 
-/// SIGALRM at `deadline` (monotonic seconds), at once where that has passed; none: no change.
+/// Raises SIGALRM at `deadline` (monotonic seconds), or at once if it has passed; none: no change.
 void arm_time_limit(std::optional<double> deadline);
 void disarm_time_limit();
 

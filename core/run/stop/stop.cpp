@@ -5,7 +5,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// A second Ctrl-C within this time is the same request: terminals and wrappers repeat it.
+// A second SIGINT within this time is the same request, because terminals and wrappers repeat it.
 constexpr double kInterruptSeconds = 1.0;
 
 }  // namespace
@@ -27,7 +27,7 @@ StopSignals::Meaning StopSignals::on_signal(int signal, double now) {
 }
 
 StopRequest stop_request(int signal) {
-  if (signal == SIGALRM) return {.reason = "the time limit"};  // limit_alarm.h
+  if (signal == SIGALRM) return {.reason = "the time limit"};  // see limit_alarm.h
   return {signal_name(signal), signal == SIGINT || signal == SIGQUIT ? signal : SIGTERM};
 }
 

@@ -7,18 +7,18 @@
 
 namespace trainerd::core::run {
 
-/// Why a run ends before its last step, after it has saved.
+/// Why a run ends, after a save, before its last step.
 struct StopRequest {
   std::string reason;         ///< "SIGTERM", "the time limit"
-  int exit_signal = SIGTERM;  ///< what the exit status is made of: 128 + this; 0: the status is 0
+  int exit_signal = SIGTERM;  ///< the exit status is 128 + this; 0: exit status 0
 };
 
 /// "SIGTERM".
 std::string signal_name(int signal);
 
-/// What the signals to an agent ask for. Every signal of a scheduler or a lost terminal asks for a stop after
-/// saving; once more it is the same request, because schedulers send some twice within milliseconds. Two
-/// signals end the run at once: SIGQUIT, and a SIGINT a second or more after the first one.
+/// The meaning of signals to an agent. Every signal of a scheduler or a closed terminal requests a stop after
+/// a save. A repeated signal is the same request, because schedulers send some twice within milliseconds.
+/// SIGQUIT, and a SIGINT at least a second after the first one, end the run at once.
 class StopSignals {
  public:
   enum class Meaning { stop, same_request, stop_at_once };
@@ -30,10 +30,11 @@ class StopSignals {
   std::optional<double> first_interrupt_;
 };
 
-/// What a first `signal` asks for: exit status 130 for SIGINT and 143 for every other one.
+/// The request of a first `signal`: exit status 130 for SIGINT, 131 for SIGQUIT, and 143 for every other
+/// signal.
 StopRequest stop_request(int signal);
 
-/// Ends the process; called on a thread that is not the main one, when there is nothing to save.
+/// Ends the process when there is nothing to save. Not called on the main thread.
 using LeaveProcess = std::function<void(const StopRequest&)>;
 
 }  // namespace trainerd::core::run

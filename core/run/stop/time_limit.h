@@ -5,24 +5,23 @@
 
 namespace trainerd::core::run {
 
-/// When a run with a time limit is asked to stop, so that its last steps and its last save end before the
-/// limit. The time for them is estimated from the run: 1.5 times the steps until a vote takes effect, at the
-/// pace of the slowest of the latest steps, and the slowest save; and a few seconds for the end of the
-/// processes.
+/// When to stop a run with a time limit, so that its last steps and its last save end before the limit. Their
+/// time is estimated as 1.5 times the sum of the steps until a vote takes effect, at the pace of the slowest
+/// recent step, and the slowest save, plus 2 s for the processes to end.
 class TimeLimit {
  public:
   struct Options {
     double deadline = 0;  ///< monotonic seconds
     std::int64_t vote_steps =
-        2;  ///< that end after the request, at most: the one under way, and the one that carries the vote
-    double first_save_seconds = 0;  ///< guess, until a save was measured
+        2;  ///< most steps that end after the request: the current one, and the one with the vote
+    double first_save_seconds = 0;  ///< estimate, until a save is measured
   };
   explicit TimeLimit(const Options& options) : options_(options) {}
 
   void add_step(double seconds);
-  /// From the snapshot until the checkpoint is complete.
+  /// `seconds`: from the snapshot until the checkpoint is complete.
   void add_save(double seconds);
-  /// Monotonic seconds. `saving`: a checkpoint is being written, and the last one waits for it.
+  /// Monotonic seconds. `saving`: a checkpoint is being written, and the last save must wait for it.
   double stop_at(bool saving) const;
 
  private:

@@ -10,19 +10,20 @@
 
 namespace trainerd::core::run {
 
-/// The first node asks the others for the pages of their ranks and collects the answers.
+/// Node 0's inquiry about a suspected hang: it asks the other nodes for their ranks' pages and collects the
+/// answers.
 class HangInquiry {
  public:
-  /// Nodes that do not answer are not waited for any longer: the next question comes then.
+  /// Time limit for answers, after which the next inquiry may start without them.
   static constexpr double kAskSeconds = 1.0;
-  /// At least, between two questions that all nodes answer; of many ranks twice as long as the answers take.
+  /// Minimum time between two answered inquiries; with many ranks it is twice as long as the answers take.
   static constexpr double kMinSeconds = 0.05;
 
-  /// `ranks` of all nodes.
+  /// `ranks`: number of ranks of all nodes.
   explicit HangInquiry(std::int64_t ranks) : ranks_(ranks) {}
 
-  /// The number of a new question, if it is time for one: the others' ranks are asked for, and the answers to
-  /// earlier questions count no more.
+  /// Starts a new inquiry and returns its number, if it is time for one. Answers to earlier inquiries are
+  /// then ignored.
   std::optional<std::int64_t> ask(double now) {
     if (asked_at_ && now - *asked_at_ < pause()) return std::nullopt;
     asked_at_ = now;
@@ -30,21 +31,21 @@ class HangInquiry {
     sights_.clear();
     return ++number_;
   }
-  /// Whether the present question was asked lately: what was seen longer ago says nothing of now.
+  /// True if the present inquiry is recent, so that its answers still describe the present state.
   bool recent(double now) const { return asked_at_ && now - *asked_at_ <= 2 * kAskSeconds; }
-  /// Whether the answer, which comes now, belongs to the present question; it is kept then.
+  /// Adds an answer. Returns false and ignores it if it belongs to an earlier inquiry.
   bool add(std::int64_t number, RankSight sight, double now) {
     if (number != number_) return false;
     sights_.push_back(std::move(sight));
     if (complete()) answered_at_ = now;
     return true;
   }
-  /// Whether every rank is seen.
+  /// True if every rank has answered.
   bool complete() const { return std::cmp_equal(sights_.size(), ranks_); }
   const std::vector<RankSight>& sights() const { return sights_; }
 
  private:
-  /// What is not hung yet may be so at its agent's next look, a tenth of a second later.
+  /// A rank that does not count as hung yet may do so at its agent's next look, 0.1 s later.
   double pause() const {
     return answered_at_ ? std::clamp(2 * (*answered_at_ - *asked_at_), kMinSeconds, kAskSeconds)
                         : kAskSeconds;

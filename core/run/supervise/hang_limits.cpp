@@ -8,13 +8,13 @@ namespace {
 
 using train::Activity;
 
-constexpr double kUnknown = 12;  // times the minimum, of what has no usual time
+constexpr double kUnknown = 12;  // times the minimum, without a usual time
 constexpr double kLoad = 60;
-// A plan is no measurement: a first step may take so many times as long, beside what the factor allows.
+// Slack of the plan's or previous attempt's time for a first step, in addition to the factor.
 constexpr double kPlanSlack = 4;
-// A rank at work reaches a twentieth of the peak at least: beside the factor, a sixtieth.
+// A working rank reaches at least 1/20 of the peak FLOP/s; with a factor of 3, a limit of 60 times.
 constexpr double kPeakSlack = 20;
-// Of a core, which a rank that spins gets at least.
+// Minimum share of a core that a spinning rank gets.
 constexpr double kMinShare = 0.2;
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
@@ -37,7 +37,7 @@ bool patient(Activity activity) {
   return activity == Activity::load || activity == Activity::evaluation || activity == Activity::data_wait;
 }
 
-/// What a first step may take; 0: nothing says it.
+/// Expected time of a first step; 0: unknown.
 double HangLimits::first_step_seconds(const RankSight& sight) const {
   const double known = std::max(planned_step_seconds.value_or(0), usual_seconds(sight));
   return sight.step_seconds > 0 || planned_step_seconds ? kPlanSlack * known
@@ -87,7 +87,7 @@ std::optional<HangCause> HangLimits::cause(const RankSight& sight, Awaits awaits
   const StillTime& still = sight.still;
   if (still.stopped >= stop_seconds(sight)) return HangCause::stopped;
   if (still.disk >= disk_seconds(sight)) return HangCause::disk;
-  // Before its page shows anything it may wait for ranks of other nodes.
+  // Before its page shows an activity, a rank may wait for ranks of other nodes.
   if (awaits == Awaits::none && sight.activity != Activity::none && still.asleep >= still_seconds(sight))
     return sight.activity == Activity::data_wait ? HangCause::data : HangCause::asleep;
   // A host may poll its device.

@@ -7,20 +7,20 @@
 
 namespace trainerd::core::run {
 
-/// Why a rank is taken to be hung.
+/// Why a rank counts as hung.
 enum class HangCause : std::uint8_t {
-  stopped,   ///< by a signal
+  stopped,   ///< stopped by a signal
   asleep,    ///< its process sleeps
-  spinning,  ///< it computes and comes to no end
+  spinning,  ///< it uses CPU time without progress
   disk,      ///< it is in an uninterruptible wait; only reported, as no signal ends that
-  data,      ///< no microbatch comes; only reported, as new workers would wait for the same
+  data,      ///< it gets no microbatch; only reported, as new workers would wait for the same data
 };
 
-/// What a rank's progress depends on: itself alone; a collective that all members have entered; ranks that
-/// have not come.
+/// What a rank waits for: nothing; a collective that all members have entered; ranks that have not entered,
+/// or a message.
 enum class Awaits : std::uint8_t { none, all_there, others };
 
-/// How long a rank may make no progress.
+/// Limits on the time without progress of a rank.
 ///
 /// In a step: `factor` times the median of its latest steps or the longest of its latest activities of the
 /// kind, whichever is more, and at least `minimum_seconds`. A first step, an evaluation, a snapshot, a wait
@@ -29,30 +29,30 @@ enum class Awaits : std::uint8_t { none, all_there, others };
 /// FLOPs take at the device's peak. A wait for the agent, or for the members of a group before the first
 /// step, has no limit.
 ///
-/// What counts is what the process did (StillTime). One that sleeps has slept for so long. One that spins was
-/// able to run for so long, and used CPU time that a rank at work does not: in a step more than all its
-/// threads use in `factor` times the usual time, and at least a fifth of the least limit, so that a rank that
-/// gets a fifth of a core is judged in time and one that gets less is not accused; elsewhere the whole limit
-/// of all threads.
+/// Only time with the matching process state counts (StillTime). A sleeping rank must have slept for the
+/// limit. A spinning rank must have been runnable for the limit and have used more CPU time than a working
+/// rank does: in a step more than all its threads use in `factor` times the usual time, and at least a fifth
+/// of the minimum limit, so that a rank with a fifth of a core is judged in time and one with less is not
+/// accused; elsewhere the whole limit on all threads.
 struct HangLimits {
-  double factor = 3;  ///< 0: nothing is judged
+  double factor = 3;  ///< 0: no rank is judged
   double minimum_seconds = 5;
-  std::int64_t threads = 1;                         ///< that a rank computes with
-  std::optional<double> planned_step_seconds = {};  ///< where the cluster has rates
-  std::optional<double> peak_step_seconds = {};     ///< of the step's FLOPs at the peak of all ranks
+  std::int64_t threads = 1;                         ///< number of threads of a rank
+  std::optional<double> planned_step_seconds = {};  ///< set if the cluster has rates
+  std::optional<double> peak_step_seconds = {};  ///< time of the step's FLOPs at the peak rate of all ranks
 
   bool on() const { return factor > 0; }
-  /// Seconds of sleep, or of time in which it could run. Infinite: no limit.
+  /// Limit in seconds for sleep, and for runnable time. Infinite: no limit.
   double still_seconds(const RankSight& sight) const;
-  /// Seconds of CPU time, without which no rank spins.
+  /// Seconds of CPU time that a rank must use to count as spinning.
   double cpu_seconds(const RankSight& sight) const;
   double stop_seconds(const RankSight& sight) const;
   double disk_seconds(const RankSight& sight) const;
 
   std::optional<HangCause> cause(const RankSight& sight, Awaits awaits = Awaits::none) const;
-  /// After how much time of its kind the cause is one.
+  /// The limit that the cause has exceeded.
   double deadline_seconds(HangCause cause, const RankSight& sight) const;
-  /// Whether a rank has waited for others, or for its device, for longer than its limit.
+  /// True if a rank has waited for others, or for its device, for longer than its limit.
   bool waits_too_long(const RankSight& sight) const;
   /// After how long it is told who is missed by ranks that wait, before the first step, for the members of a
   /// group to come: the minimum where a missing rank is idle, else 12 times as long.
@@ -66,16 +66,16 @@ struct HangLimits {
 
  private:
   struct Allowance {
-    double least_seconds = 0;  ///< whatever is usual
-    double usual_seconds = 0;  ///< what it usually takes at most; 0: unknown
+    double least_seconds = 0;  ///< lower bound
+    double usual_seconds = 0;  ///< usual duration; 0: unknown
   };
   Allowance allowance(const RankSight& sight) const;
   double first_step_seconds(const RankSight& sight) const;
 };
 
-/// Whether a slow file, and no defect, may let it sleep for long (StillClock::look).
+/// True if a slow file, rather than a defect, may make the rank sleep for long (StillClock::look).
 bool patient(train::Activity activity);
-/// Of a step, not of an evaluation, a load, a snapshot or what lies between.
+/// True for activities of a step; false for an evaluation, a load, a snapshot and the work between steps.
 bool in_step(train::Activity activity);
 
 }  // namespace trainerd::core::run

@@ -24,8 +24,8 @@ struct Wait {
   const RankSight* rank = nullptr;
   const SeenOperation* op = nullptr;       ///< the collective
   std::optional<RankRange> members = {};   ///< of the collective's group
-  std::vector<std::int64_t> missing = {};  ///< that have not entered it, or the neighbours it may await
-  bool complete = true;                    ///< all of these ranks are seen
+  std::vector<std::int64_t> missing = {};  ///< members not in it yet, or neighbours that may send the message
+  bool complete = true;                    ///< all of these ranks have been seen
   bool message = false;                    ///< it waits for a pipeline neighbour's message
 
   std::string key() const { return fmt::format("{}/{}/{}", op->group, members->first, op->sequence); }
@@ -86,19 +86,19 @@ class Judge {
     }
     wait.op = of_group(sight, *group, FlightState::started);
     if (wait.op == nullptr) wait.op = of_group(sight, *group, FlightState::enqueued);
-    // Before its operation, or behind it, or its ring has lost it.
+    // The rank has not started its operation, or has ended it, or the ring has overwritten it.
     if (wait.op == nullptr) return std::nullopt;
     await_members(wait);
     return wait;
   }
 
-  /// Which of the two sends the awaited message is unknown: the rank may wait for the exchange at once, while
-  /// the page still shows the computation before it, or later, or on the device.
+  /// The sender of the awaited message is unknown. The rank may wait for an exchange while its page still
+  /// shows the computation before it, or later, or on the device.
   void await_neighbours(Wait& wait) const {
     wait.message = true;
     const RankRange& stages = *wait.members;
     const std::int64_t place = *stages.place(wait.rank->rank);
-    // Of several chunks a rank the last rank's are followed by the first one's.
+    // With several chunks per rank the pipeline is a ring: the first rank follows the last one.
     const bool ring = std::cmp_greater(layout_.chunks.size(), stages.count);
     for (std::int64_t next : {place - 1, place + 1}) {
       if (ring) next = (next + stages.count) % stages.count;
@@ -110,15 +110,15 @@ class Judge {
     }
   }
 
-  /// Whether the ring has gone round since the operation that the rank waits in was put there. Operations of
-  /// a group end in their order: behind one that is in the ring, done, there is none under way.
+  /// True if the ring may have overwritten the operation that the rank waits in. A group's operations end in
+  /// order: if a later one is in the ring and done, none is under way.
   static bool lost(const RankSight& sight) {
     const std::vector<SeenOperation>& operations = sight.operations;
     if (operations.empty() || operations.front().order <= 1) return false;
     if (sight.waits)
       return std::ranges::none_of(
           operations, [&](const SeenOperation& op) { return op.group == info(*sight.waits).name; });
-    // What the device has come to is older than all that the host issued last.
+    // The device is at an operation older than all that the host has issued last.
     return sight.activity == Activity::report && operations.front().state == FlightState::enqueued;
   }
 
@@ -135,7 +135,7 @@ class Judge {
     if (found == waits_.end()) return lost(*ranks_.at(rank)) ? Awaits::others : Awaits::none;
     const Wait& wait = found->second;
     if (wait.message || !wait.complete || !wait.missing.empty()) return Awaits::others;
-    // Others have done with it.
+    // Some member has already left the collective.
     const bool left = std::ranges::any_of(wait.members->list(), [&](std::int64_t member) {
       return std::ranges::any_of(ranks_.at(member)->operations, [&](const SeenOperation& other) {
         return !other.exchange() && other.group == wait.op->group &&
@@ -148,7 +148,7 @@ class Judge {
 
   bool late(const Wait& wait) const { return limits_.waits_too_long(*wait.rank); }
 
-  // ---- different operations
+  // ---- mismatch: different operations
 
   std::optional<HangVerdict> mismatch() const {
     for (const auto& [rank, wait] : waits_) {
@@ -181,7 +181,7 @@ class Judge {
     return a.op == b.op && a.label == b.label && a.bytes == b.bytes && a.dtype == b.dtype;
   }
 
-  // ---- a rank that makes no progress
+  // ---- ranks that make no progress
 
   std::optional<HangVerdict> culprits(bool restart) const {
     std::optional<HangVerdict> verdict;
@@ -221,8 +221,8 @@ class Judge {
   struct Missed {
     std::string what, tail;
   };
-  /// The collective that most ranks miss the rank in, or the neighbours that may wait for its messages, and
-  /// which they are.
+  /// The collective in which most ranks miss this rank, or the neighbours that may wait for its messages,
+  /// with the names of the waiting ranks.
   Missed missed_by(std::int64_t rank) const {
     std::map<std::string, std::vector<const Wait*>> found;
     std::vector<const Wait*> neighbours;
@@ -250,7 +250,7 @@ class Judge {
                             doing(first))};
   }
 
-  // ---- no rank is missing, and it does not advance
+  // ---- stuck: a collective that all members have entered
 
   std::optional<HangVerdict> stuck() const {
     for (const auto& [rank, wait] : waits_) {
@@ -281,7 +281,7 @@ class Judge {
     return std::nullopt;
   }
 
-  // ---- a circle
+  // ---- deadlock: ranks that wait for each other
 
   std::optional<HangVerdict> deadlock() const {
     for (const auto& [rank, wait] : waits_) {
@@ -311,7 +311,8 @@ class Judge {
     return std::nullopt;
   }
 
-  /// Whether `rank` and all that it waits for, directly or not, wait, for too long, for ranks that are seen.
+  /// True if `rank` and all ranks that it waits for, directly or not, wait too long for ranks that have been
+  /// seen.
   bool closed(std::int64_t rank, std::set<std::int64_t>& circle) const {
     const auto found = waits_.find(rank);
     if (found == waits_.end()) return false;

@@ -11,7 +11,7 @@ using parallel::FlightRecord;
 using parallel::FlightState;
 using train::Activity;
 
-/// A record that its rank was writing may lack the final zero.
+/// The final zero may be missing in a record that its rank is just writing.
 template <std::size_t N>
 std::string text_of(const std::array<char, N>& text) {
   return {text.begin(), std::find(text.begin(), text.end(), '\0')};

@@ -11,55 +11,54 @@
 
 namespace trainerd::core::run {
 
-/// Whether a process sends it to itself by what it computes: what crashed so will do so again at the same
-/// place. SIGKILL and the like come from outside.
+/// True for signals that a process causes itself by what it computes: it would crash at the same place again.
+/// SIGKILL and other signals come from outside.
 inline bool is_crash(int signal) {
   return signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL || signal == SIGABRT ||
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-/// What a failed communication of ranks is called in FailureCause: in steps, and before the first step of an
-/// attempt.
+/// FailureCause::what for a failed communication of ranks: in steps, and before an attempt's first step.
 inline constexpr const char *kFailedCommunication = "a failed communication",
                             *kFailedStart = "a failed communication of ranks that start";
 
 /// Why an attempt ended.
 struct FailureCause {
-  std::string what = {};  ///< "rank 1 by signal 9 (Killed)", "rank 1 by a hang (spinning)"; empty: another
-  bool own = false;       ///< by what the ranks computed, and by nothing from outside
+  std::string what = {};  ///< "rank 1 by signal 9 (Killed)", "rank 1 by a hang (spinning)"; empty: other
+  bool own = false;       ///< caused by the ranks' own computation, not from outside
 };
 
-/// The device of a rank failed while it trained.
+/// The cause of a device failure of a rank in training.
 inline FailureCause failed_device(std::int64_t rank) {
   return {fmt::format("rank {} by a failure of its device", rank), true};
 }
 
-/// A failure, and how often it came at its place.
+/// A failure, and how often it happened at its place.
 struct CountedFailure {
   FailureCause cause = {};
-  std::int64_t step = 0;  ///< that was under way
+  std::int64_t step = 0;  ///< the step under way
   int times = 0;          ///< in this run of the job and earlier ones
-  int earlier = 0;        ///< of these, in earlier ones
+  int earlier = 0;        ///< those of `times` in earlier runs
 
-  /// A communication may fail this often at one place; then no scheduler is to start the job again.
+  /// Maximum number of communication failures at one place. After that no scheduler may start the job again.
   static constexpr int kMaxInAllRuns = 3;
 
-  /// After so many times at one place the workers do not start again.
+  /// Number of times at one place after which the workers do not start again.
   int most() const { return cause.own ? 2 : 3; }
   bool ends() const { return times >= most(); }
-  /// One line of what a decision to start again, or not to, goes by; empty: the place is unknown.
+  /// One line with the count that decides about a restart; empty: the failure is not counted.
   std::string evidence() const {
     if (cause.what.empty()) return "";
     return fmt::format("{} in step {}: {} of {} times there{}", cause.what, step, times, most(),
                        cause.own ? "" : " without a new step in between");
   }
-  /// The text of a failure that came twice; the advice follows.
+  /// Text for a failure that happened twice; the advice follows.
   std::string again() const {
     return fmt::format(
         "{} in step {} is what ended the attempt before too, so the workers do not start again: ", cause.what,
         step);
   }
-  /// The text of a failure that ends the run.
+  /// Text for a failure that ends the run.
   std::string reason() const {
     if (cause.own)
       return again() + "it is a bug, or hardware that computes wrongly; try the step on other hardware";
@@ -71,12 +70,12 @@ struct CountedFailure {
   }
 };
 
-/// The failures of a run's workers by place: the same ranks by the same signal or the same kind of hang, in
-/// the same step.
+/// Counts the failures of a run's workers by place: the same ranks, the same signal or kind of hang, and the
+/// same step.
 class RepeatedFailure {
  public:
-  /// `step`: under way. A failure of its own that was at this place before counts, whatever came between;
-  /// another one as long as no failure was in a later step.
+  /// Adds a failure in `step`. A cause with `own` counts with all earlier ones at this place. Another cause
+  /// counts only as long as no failure was in a later step.
   CountedFailure add(FailureCause cause, std::int64_t step) {
     if (step > furthest_) std::erase_if(last_, [](const auto& entry) { return !entry.second.cause.own; });
     furthest_ = std::max(furthest_, step);
@@ -88,13 +87,13 @@ class RepeatedFailure {
   }
 
   bool none() const { return last_.empty(); }
-  /// Those that are counted now, for the next run of the job.
+  /// The present counts, for the next run of the job.
   std::vector<CountedFailure> counted() const {
     std::vector<CountedFailure> all;
     for (const auto& [what, failure] : last_) all.push_back(failure);
     return all;
   }
-  /// Those that an earlier run of the job counted; `step` is done now. A failure at or before it is over.
+  /// Takes over an earlier run's counts; `step` is the last step done. Failures up to `step` are dropped.
   void restore(const std::vector<CountedFailure>& earlier, std::int64_t step) {
     for (const CountedFailure& failure : earlier)
       if (failure.step > step) {
@@ -105,8 +104,8 @@ class RepeatedFailure {
   }
 
  private:
-  std::map<std::string, CountedFailure> last_;  ///< by what the cause was
-  std::int64_t furthest_ = -1;                  ///< step of a failure
+  std::map<std::string, CountedFailure> last_;  ///< by cause
+  std::int64_t furthest_ = -1;                  ///< latest step with a failure
 };
 
 }  // namespace trainerd::core::run

@@ -9,9 +9,9 @@
 
 namespace trainerd::core::run {
 
-/// How far a value is above those before it: (x - median) / spread, where spread is 1.4826 times the median
-/// of absolute deviations (that of a normal distribution's standard deviation), and at least `least_spread`
-/// of the median: values that hardly move are all in line.
+/// Robust z-score of a value: (x - median) / spread. The spread is 1.4826 times the median absolute deviation
+/// (the standard deviation of a normal distribution), and at least `least_spread` of the median, so that
+/// nearly constant values give low scores.
 inline double robust_score(std::vector<double> values, double x, double least_spread = 0.01) {
   constexpr double kSigmaOfMad = 1.4826;
   const double middle = io::median(values);

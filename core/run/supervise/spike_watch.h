@@ -9,19 +9,19 @@
 
 namespace trainerd::core::run {
 
-/// Which computations of steps are out of line: a loss or a gradient norm that is not finite, or, with a
-/// score, one too high by the robust z-score over the latest steps that were updated. Values are the same on
-/// all ranks, and so are its verdicts.
+/// Detects spikes: a loss or gradient norm that is not finite or, with a score set, that is too high by the
+/// robust z-score over the latest updated steps. The values are the same on all ranks, so the verdicts are
+/// too.
 class SpikeWatch {
  public:
-  static constexpr std::size_t kMinSteps = 16;  ///< steps: fewer are not judged
+  static constexpr std::size_t kMinSteps = 16;  ///< with fewer steps there is no score
 
-  /// `rank`: this one; what is not finite is named by the rank that has it.
+  /// `rank`: this rank, which names its own non-finite tensor.
   SpikeWatch(const job::SpikesOptions& options, std::int64_t rank) : options_(options), rank_(rank) {}
-  /// "the loss is 9.31, 14.2 robust standard deviations above the median 2.31 of the latest 40 steps"; empty:
-  /// it is in line.
+  /// Why the outcome is a spike: "the loss is 9.31, 14.2 robust standard deviations above the median 2.31 of
+  /// the latest 40 steps"; empty: it is none.
   std::string judge(const train::StepOutcome& outcome) const;
-  /// A step that is updated.
+  /// Adds the values of a step that is updated.
   void add(const train::StepOutcome& outcome);
 
  private:

@@ -5,7 +5,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// The kernel counts CPU time in ticks of 10 ms. A rank that polls for another uses less between two looks.
+// The kernel counts CPU time in ticks of 10 ms. A rank that polls for others uses less between two looks.
 constexpr double kTick = 0.009;
 
 }  // namespace

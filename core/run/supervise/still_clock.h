@@ -8,34 +8,32 @@
 
 namespace trainerd::core::run {
 
-/// What /proc says of a process at one moment.
+/// The state of a process in /proc at one moment.
 struct ProcessLook {
   char state = 0;          ///< 'R', 'S', 'D', 'T', ...; 0: unknown
-  double cpu_seconds = 0;  ///< of all its threads, so far
+  double cpu_seconds = 0;  ///< CPU time of all its threads so far
   bool runnable = false;   ///< some thread runs, or would if it had a core
-  bool traced = false;     ///< by a debugger
+  bool traced = false;     ///< a debugger is attached
 };
 
-/// Adds up what a process did while its rank's page did not change.
+/// Measures what a process did while its rank's page did not change.
 ///
-/// Time counts by what was done in it, so that a rank that a loaded machine starves is not taken for one that
-/// sleeps, nor one that computes for long for one that spins: CPU time is what it is on any machine. Nothing
-/// counts over a gap between two looks, in which the agent itself did not run (it was stopped, the machine
-/// was suspended), and nothing while a debugger holds the process. The first look at a process has nothing to
-/// compare CPU time with: what its state shows by itself counts since the look before, or since the last beat
-/// if that is later.
+/// Time counts by what was done in it: a rank starved on a busy machine does not count as asleep, and one
+/// that computes for long does not count as spinning, as CPU time is the same on any machine. Nothing counts
+/// while the agent itself did not run (a gap between looks: it was stopped, or the machine suspended), nor
+/// while a debugger is attached. At the first look there is no earlier CPU time to compare with, so only what
+/// the process state shows counts, since the previous look or the last beat, whichever is later.
 class StillClock {
  public:
-  /// Two looks that are further apart say nothing of the time between.
+  /// The time between two looks that are further apart does not count.
   static constexpr double kLongestGap = 1.0;
 
   struct Page {
     std::uint64_t beats = 0;
-    double beat_at = 0;  ///< of the last one
-    bool patient =
-        false;  ///< sleep counts since the process last used the CPU, as of one that reads slow files
+    double beat_at = 0;    ///< time of the last beat
+    bool patient = false;  ///< sleep counts only since the process last used the CPU, for reads of slow files
   };
-  /// `process` is asked for when the beats are those of the look before.
+  /// `process` is called only if the beats have not changed since the previous look.
   template <class AskProcess>
   void look(double now, const Page& page, AskProcess&& process) {
     const double gap = last_look_ ? now - *last_look_ : 0;

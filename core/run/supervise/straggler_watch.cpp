@@ -9,7 +9,7 @@
 namespace trainerd::core::run {
 namespace {
 
-constexpr double kDeviations = 1.4826;  // of a normal distribution: the standard deviation over the MAD
+constexpr double kDeviations = 1.4826;  // standard deviation over MAD of a normal distribution
 
 double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);

@@ -7,20 +7,20 @@
 
 namespace trainerd::core::run {
 
-/// What a rank has computed since its process began, without what it waited for.
+/// The compute time of a rank since its process began, without waits.
 struct RankTime {
   std::int64_t rank = 0;
   std::int64_t steps = 0;
   double compute_seconds = 0;
 };
 
-/// Finds ranks that compute longer per step than their peers, which have the same work: those of their
-/// pipeline stage.
+/// Finds ranks that compute longer per step than the other ranks of their pipeline stage, which do equal
+/// work.
 ///
-/// A window is over when all ranks have done kSteps more steps, and kSeconds have passed. A rank is slow in
-/// it when its mean is above the peers' lower median by kShare (kPairShare where there are two peers, whose
-/// median says little) and by kScore robust standard deviations (1.4826 times the median of the distances
-/// to the median). It is a straggler after kWindows slow windows in a row, until as many in a row are not.
+/// A window ends when all ranks have done kSteps more steps and kSeconds have passed. A rank is slow in it if
+/// its mean exceeds its peers' lower median by kShare (kPairShare for two peers, whose median is uncertain)
+/// and by kScore robust standard deviations (1.4826 times the median absolute deviation). It becomes a
+/// straggler after kWindows slow windows in a row, and stops being one after as many that are not slow.
 class StragglerWatch {
  public:
   static constexpr double kSeconds = 10, kShare = 0.10, kPairShare = 0.25, kScore = 6;
@@ -32,20 +32,20 @@ class StragglerWatch {
 
   struct Change {
     std::int64_t rank = 0;
-    bool slow = false;  ///< it became a straggler; false: it is none any more
-    double excess = 0;  ///< seconds per step over the peers' median, less 1, in the last window
+    bool slow = false;                       ///< it became a straggler; false: it stopped being one
+    double excess = 0;                       ///< relative to the peers' median, less 1, in the last window
     double seconds = 0, median_seconds = 0;  ///< per step
   };
-  /// `rank`: its name, as `place_of` gives it.
+  /// `rank`: its name from `place_of`.
   static std::string text_of(const Change& change, const std::string& rank);
-  /// What a rank says at `now` (seconds); what a window that is over by it changes.
+  /// Adds a rank's time at `now` (seconds). Returns the changes if this ends a window.
   std::vector<Change> add(const RankTime& time, double now);
-  /// New processes count from 0: a rank that was slow is reported only if it is slow again.
+  /// Starts anew, because new processes count from 0. A straggler is reported again only if it is slow again.
   void restart();
 
  private:
   struct Rank {
-    std::optional<RankTime> begin, last;  ///< of the window
+    std::optional<RankTime> begin, last;  ///< at the start of the window, and latest
     int slow_windows = 0, good_windows = 0;
     bool straggler = false;
   };

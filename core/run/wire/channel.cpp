@@ -14,7 +14,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// No message of ours comes near this: a longer one is a broken peer.
+// No valid message comes near this size.
 constexpr std::uint32_t kLargestMessage = 64u << 20;
 
 }  // namespace

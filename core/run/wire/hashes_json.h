@@ -6,7 +6,7 @@
 
 namespace trainerd::core::run {
 
-/// The hashes as they go from worker to agent and from agent to agent.
+/// JSON of the hashes, for messages from worker to agent and between agents.
 nlohmann::json to_json(const CopiesHashed& m);
 CopiesHashed copies_hashed_from(const nlohmann::json& j);
 

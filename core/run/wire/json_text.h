@@ -5,24 +5,24 @@
 
 #include "kernels/base/error.h"
 
-// How a message becomes text and is read back: one JSON object with its type, between agents as between an
-// agent and its workers. Included by the sources that know the messages only.
+// Converts messages to text and back: one JSON object with a type, between agents and between an agent and
+// its workers. Only the sources that encode messages include this.
 
 namespace trainerd::core::run {
 
-/// Text from outside in it (host names, paths, library messages) need not be UTF-8: it gets replacement
-/// characters.
+/// Invalid UTF-8 becomes replacement characters, because host names, paths and library messages may contain
+/// any bytes.
 std::string to_message(const nlohmann::json& body);
 
-/// Throws nlohmann::json::exception. Not in the header, as the parser takes seconds to compile.
+/// Throws nlohmann::json::exception. In a source file, because the parser takes seconds to compile.
 nlohmann::json parse_message(const std::string& text);
 
-/// Throw CommError: the other end is the same binary, so it is a broken peer.
+/// Throw CommError: both ends are the same binary, so the peer is broken.
 [[noreturn]] void unknown_message(const std::string& type);
 [[noreturn]] void unreadable_message(const char* why);
 
-/// What `decode(object, its type)` makes of the text. Throws CommError when it cannot be read, which an
-/// nlohmann::json::exception or a DataError of `decode` says too.
+/// Returns `decode(object, its type)`. Throws CommError if the text cannot be read, also for an
+/// nlohmann::json::exception or a DataError from `decode`.
 template <class Decode>
 auto from_message(const std::string& text, const Decode& decode) {
   try {
@@ -30,7 +30,7 @@ auto from_message(const std::string& text, const Decode& decode) {
     return decode(object, object.at("type").get<std::string>());
   } catch (const nlohmann::json::exception& e) {
     unreadable_message(e.what());
-  } catch (const base::DataError& e) {  // of a record inside
+  } catch (const base::DataError& e) {  // thrown for a record inside the message
     unreadable_message(e.what());
   }
 }

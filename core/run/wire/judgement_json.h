@@ -6,7 +6,7 @@
 
 namespace trainerd::core::run {
 
-/// What judges of steps find, as it goes from worker to agent and from agent to agent.
+/// JSON of a step judge's findings, for messages from worker to agent and between agents.
 nlohmann::json to_json(const SpikeHistory& m);
 SpikeHistory spike_history_from(const nlohmann::json& j);
 nlohmann::json to_json(const ResultsDiffer& m);

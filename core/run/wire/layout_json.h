@@ -6,8 +6,8 @@
 
 namespace trainerd::core::run {
 
-// A layout as it crosses from the agent to its workers. `layout_from` throws nlohmann::json::exception on
-// what is no layout.
+// JSON of a layout, for messages from the agent to its workers. `layout_from` throws
+// nlohmann::json::exception for invalid JSON.
 nlohmann::json layout_to_json(const parallel::Layout& layout);
 parallel::Layout layout_from(const nlohmann::json& json);
 

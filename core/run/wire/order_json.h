@@ -6,8 +6,8 @@
 
 namespace trainerd::core::run {
 
-// The order of samples as it crosses to workers and other nodes. `order_from` throws
-// nlohmann::json::exception on what is none.
+// JSON of the samples' order, for messages to workers and other nodes. `order_from` throws
+// nlohmann::json::exception for invalid JSON.
 nlohmann::json order_to_json(const io::DataOrder& order);
 io::DataOrder order_from(const nlohmann::json& json);
 

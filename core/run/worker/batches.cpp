@@ -10,13 +10,14 @@
 namespace trainerd::core::run {
 namespace {
 
-// As many as are under way at once, and as half of the reader's memory holds: what was fetched and put out
-// before it is read is fetched twice. One at least, where the memory holds it; else none.
+// Number of microbatches to announce: as many as are under way at once, but at most half of the reader's
+// memory, because blocks evicted before use are fetched twice. At least one if the memory holds it, else
+// none.
 std::int64_t microbatches_announced(const job::JobSpec& job, const io::TokenBlend& data) {
   constexpr std::int64_t kSamples = 64, kWidestToken = 8;
   const std::int64_t sample_bytes =
       kWidestToken * job.model.seq_len +
-      data.places_per_sample() * io::ObjectReader::kBlockBytes;  // its blocks, about
+      data.places_per_sample() * io::ObjectReader::kBlockBytes;  // approximate size of its blocks
   const std::int64_t samples = std::min(io::ObjectReader::kMemoryBytes / 2 / sample_bytes, kSamples);
   if (samples >= job.batch.micro) return samples / job.batch.micro;
   return job.batch.micro * sample_bytes <= io::ObjectReader::kMemoryBytes ? 1 : 0;
@@ -56,7 +57,7 @@ io::SampleShape sample_shape(const job::JobSpec& job) {
 }
 
 std::optional<io::NoticeRecord> limited_packing_notice(const job::JobSpec& job, const io::TokenBlend& data) {
-  constexpr std::int64_t kMany = 100;  // one in so many
+  constexpr std::int64_t kMany = 100;  // one in 100
   const std::int64_t limited = data.limited_samples(), samples = data.samples();
   if (limited <= samples / kMany) return std::nullopt;
   return io::NoticeRecord{

@@ -23,28 +23,28 @@ inline ResultsDiffer changed_state(std::int64_t rank, std::int64_t step, std::ve
           .found = ResultsDiffer::Found::changed_state};
 }
 
-/// When a rank hashes what other ranks hold too, and its report: every so many steps, the state of each
-/// snapshot by the step that follows it, and the state at the end of the run. A rank that shares nothing with
-/// others reports that at the same steps.
+/// Decides when a rank hashes its replicated state, and makes the report: every `hash_every` steps, in the
+/// step after each snapshot, and at the end of the run. A rank without replicated state reports an empty list
+/// at the same steps.
 class CopyCheck {
  public:
   CopyCheck(const job::JobSpec& job, std::int64_t rank, train::Trainer& trainer)
       : every_(job.supervise.hash_every), rank_(rank), trainer_(trainer) {}
 
-  /// Before the step is put on the device.
+  /// Call it before the step is launched.
   void begin(std::int64_t step) {
     const bool due = every_ > 0 && (step % every_ == 0 || step - 1 == snapshot_);
     if (due) due_.push_back(step);
     trainer_.hash_copies(due);
   }
   void add_snapshot(std::int64_t step) { snapshot_ = step; }
-  /// What a step's report says of the state before it; none: it was not hashed.
+  /// The report about the state before `step`, from that step's hashes; none if it was not hashed.
   std::optional<CopiesHashed> take(std::int64_t step, std::vector<std::uint64_t> hashes) {
     if (due_.empty() || due_.front() != step) return std::nullopt;
     due_.pop_front();
     return message(step - 1, std::move(hashes));
   }
-  /// At the end: no step follows.
+  /// Hashes the final state, since no step follows.
   std::optional<CopiesHashed> last(std::int64_t step) {
     if (every_ == 0) return std::nullopt;
     return message(step,

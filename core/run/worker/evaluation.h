@@ -9,40 +9,40 @@
 
 namespace trainerd::core::run {
 
-/// Whether the job has an evaluation after step `step`.
+/// True if the job has an evaluation after `step`.
 bool evaluation_due(const job::JobSpec& job, std::int64_t step);
 
-/// Global batches of an evaluation of `set`: those that the job asks for, or all whole ones that its
-/// `samples` hold. Throws DataError when they hold none.
+/// Number of global batches in an evaluation of `set`: the job's setting, or all complete ones in `samples`
+/// if these are fewer. Throws DataError if there is none.
 std::int64_t evaluation_batches(const job::JobSpec& job, const io::ValidationSet& set, std::int64_t samples);
 
-/// Says that an evaluation of `set` takes only `batches` global batches; none where it takes all that it was
-/// asked for.
+/// A notice if an evaluation of `set` uses only `batches` global batches, fewer than the job asks for; else
+/// none.
 std::optional<io::NoticeRecord> fewer_batches_notice(const job::JobSpec& job, const io::ValidationSet& set,
                                                      std::int64_t batches);
 
-/// The loss of an evaluation: the mean over all tokens that count of all its global batches.
+/// The loss of an evaluation: the mean over all counted tokens of its global batches.
 class EvaluationMean {
  public:
   explicit EvaluationMean(std::int64_t tokens_per_batch) : tokens_(static_cast<double>(tokens_per_batch)) {}
-  /// A global batch's mean loss and the sum of its loss weights.
+  /// Adds a global batch's mean loss with the sum of its loss weights.
   void add(double loss, double loss_weight);
-  /// Throws DataError where no token counts; `set` is its name.
+  /// Throws DataError if no token counts; `set` is its name.
   double value(const std::string& set = {}) const;
-  /// The loss of all tokens that count together, and how many these are.
+  /// Sum of the loss over the counted tokens; `counted_tokens` is their number.
   double sum() const { return sum_ * tokens_; }
   double counted_tokens() const { return weight_ * tokens_; }
 
  private:
-  double tokens_, sum_ = 0, weight_ = 0;  ///< weights in global batches of which every token counts
+  double tokens_, sum_ = 0, weight_ = 0;  ///< in units of a global batch's tokens
 };
 
-/// What an evaluation says of pairs (loss.dpo): means over them, by their log-probabilities. The loss is
-/// -log sigmoid(margin), without label smoothing (arXiv 2305.18290, equation 7).
+/// The evaluation of pairs (loss.dpo): means over the pairs, from their log-probabilities. The loss is -log
+/// sigmoid(margin), without label smoothing (arXiv 2305.18290, equation 7).
 class PreferenceMean {
  public:
   explicit PreferenceMean(double beta) : beta_(beta) {}
-  /// Of the chosen and of the rejected answer of a pair, by the model and by the reference.
+  /// Adds a pair: log-probabilities of its chosen and rejected answer, by the model and the reference.
   void add(const std::array<double, 2>& logps, const std::array<double, 2>& reference);
   double loss() const { return loss_ / pairs_; }
   io::PairRewards rewards() const;
@@ -52,11 +52,11 @@ class PreferenceMean {
   io::PairRewards sums_;
 };
 
-/// Samples [first, first + count) in the order of samples.
+/// Samples [first, first + count) of the order.
 struct SampleRange {
   std::int64_t first = 0, count = 0;
 };
-/// Throws DataError for a step of whose global batch no token counts: there is no mean to train on.
+/// Throws DataError if no token of a step's global batch counts: there is no mean to train on.
 void require_counted(double loss_weight, std::int64_t step, const SampleRange& samples);
 
 }  // namespace trainerd::core::run

@@ -13,11 +13,11 @@
 
 namespace trainerd::core::run {
 
-/// An evaluation under way.
+/// The evaluation under way.
 struct Evaluator::Pass {
   std::int64_t step = 0;
   const Hooks& hooks;
-  std::int64_t batches = 0;  ///< of all sets
+  std::int64_t batches = 0;  ///< over all sets
   std::int64_t done = 0;
   bool stop = false;
 
@@ -27,7 +27,7 @@ struct Evaluator::Pass {
     stop = stop_asked;
     if (duty == Duty::record && !stopped_early()) hooks.show({step, done, batches});
   }
-  /// A stop that came with the last batch of all leaves nothing out.
+  /// A stop that comes with the last batch leaves nothing out.
   bool stopped_early() const { return stop && done < batches; }
 };
 
@@ -43,7 +43,7 @@ Evaluator::Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io:
   }
   if ((duty != Duty::record || job.loss.dpo.on()) && job.evaluate.choices.empty()) return;
   const RunTokenizer found = run_tokenizer(job, files);
-  // Of a text each token is a byte.
+  // In text data each token is a byte.
   if (duty == Duty::record && found.tokenizer && job.data.format == io::DataFormat::tokens)
     bytes_of_id_ = found.tokenizer->text_bytes();
   open_questions(found);
@@ -78,7 +78,7 @@ std::vector<ReferencePairs> Evaluator::pairs() const {
   return all;
 }
 
-/// Once: every evaluation has the same tokens.
+/// Counts once: every evaluation has the same tokens.
 void Evaluator::count_text_bytes() {
   if (bytes_of_id_.empty()) return;
   for (Set& set : sets_)
@@ -86,7 +86,7 @@ void Evaluator::count_text_bytes() {
   bytes_of_id_.clear();
 }
 
-/// 0 where a counted token has no known bytes, as an id beyond the tokenizer's.
+/// Returns 0 if a counted token's bytes are unknown, as for an id beyond the tokenizer's.
 double Evaluator::text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const {
   train::BatchShape shape = trainer_.batch_shape();
   shape.micro = shape.dp = 1;
@@ -151,7 +151,7 @@ io::ValidationRecord Evaluator::evaluate_pairs(const Set& set, Pass& pass) {
 }
 
 io::ChoiceRecord Evaluator::answer(const Questions& questions, Pass& pass) {
-  // A text is a sample: behind it is padding, which no token before it sees.
+  // Each text is one sample. The padding after it does not affect its tokens, because attention is causal.
   const auto read = [choices = questions.choices](std::int64_t number, train::HostSample& to) {
     std::fill(to.tokens_S1.begin(), to.tokens_S1.end(), 0);
     std::fill(to.loss_weight_S.begin(), to.loss_weight_S.end(), 0.0f);

@@ -18,33 +18,32 @@
 
 namespace trainerd::core::run {
 
-/// The evaluations of a rank: each goes through all validation sets, one after the other, and then through
-/// all sets of questions.
+/// The evaluations of a rank. Each runs through all validation sets and then through all question sets.
 class Evaluator {
  public:
   enum class Duty : std::uint8_t {
     take_part,
     record  ///< this rank also makes the record
   };
-  /// Opens every validation set, and reads and encodes every set of questions. Throws DataError.
+  /// Opens every validation set, and reads and encodes every question set. Throws DataError.
   Evaluator(const job::JobSpec& job, train::Trainer& trainer, const io::DataFiles& files, Duty duty);
 
-  /// Of a job with loss.dpo: the pairs that its evaluations read, by set, and what the reference says of
+  /// For loss.dpo: the pairs that the evaluations read, by set; and the reference's log-probabilities for
   /// them.
   std::vector<ReferencePairs> pairs() const;
   void use(std::shared_ptr<const ReferenceTable> reference) { reference_ = std::move(reference); }
 
-  /// What an operator should know before the first evaluation.
+  /// Notices for the user, before the first evaluation.
   const std::vector<io::NoticeRecord>& notices() const { return notices_; }
 
   struct Hooks {
-    std::function<bool()> stop_asked;                  ///< of this rank; before each global batch
-    std::function<void()> batch_done;                  ///< throws where the device died
-    std::function<void(io::EvaluationProgress)> show;  ///< of the rank that makes the record
+    std::function<bool()> stop_asked;  ///< asked before each global batch: this rank's vote to stop
+    std::function<void()> batch_done;  ///< throws if the device has failed
+    std::function<void(io::EvaluationProgress)> show;  ///< called on the rank that makes the record
   };
   struct Result {
-    bool complete = true;  ///< else a stop came before the last batch, and there is no record
-    bool stop = false;     ///< any rank asked for it meanwhile
+    bool complete = true;  ///< false: stopped before the last batch; there is no record
+    bool stop = false;     ///< some rank voted to stop
     io::EvaluationRecord record = {};
   };
   Result run(std::int64_t step, const Hooks& hooks);
@@ -52,16 +51,15 @@ class Evaluator {
  private:
   struct Set {
     std::string name;
-    std::shared_ptr<io::TokenBlend> data;  ///< a loader's thread may outlive this
+    std::shared_ptr<io::TokenBlend> data;  ///< shared: a loader's thread may outlive this
     std::int64_t batches = 0;
-    /// Bytes of text that an evaluation's counted tokens stand for, of token files; none where that is not
-    /// known.
+    /// Bytes of text of an evaluation's counted tokens, for token files; none if unknown.
     std::optional<double> text_bytes = {};
   };
   struct Questions {
     std::string name;
     std::shared_ptr<const io::Choices> choices;
-    std::int64_t batches = 0;  ///< global batches that hold all their texts
+    std::int64_t batches = 0;  ///< number of global batches for all texts
   };
   struct Pass;
   Result run_all(std::int64_t step, const Hooks& hooks);
@@ -76,10 +74,10 @@ class Evaluator {
   train::Trainer& trainer_;
   Duty duty_;
   std::vector<Set> sets_;
-  std::shared_ptr<const ReferenceTable> reference_;  ///< of a job with loss.dpo
+  std::shared_ptr<const ReferenceTable> reference_;  ///< with loss.dpo
   std::vector<Questions> questions_;
   bool names_sets_ = false;
-  std::vector<std::int32_t> bytes_of_id_;  ///< Tokenizer::text_bytes; empty: not known, or counted already
+  std::vector<std::int32_t> bytes_of_id_;  ///< Tokenizer::text_bytes; empty: unknown, or counted already
   std::vector<io::NoticeRecord> notices_;
 };
 

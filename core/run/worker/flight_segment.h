@@ -8,16 +8,16 @@
 #include "kernels/base/segment.h"
 #include "parallel/comm/flight_recorder.h"
 
-// What a node's ranks do, and their latest communication, in memory that the agent reads whatever became of
-// them.
+// The activity pages and latest communications of a node's ranks, in shared memory that the agent can read
+// after a rank has ended.
 
 namespace trainerd::core::run {
 
-/// Operations of a rank that are kept: more than a pipeline has under way at once.
+/// Size of a rank's ring: more operations than a pipeline has under way at once.
 inline constexpr std::int64_t kFlightRecords = 256;
 
 namespace flight {
-inline constexpr std::int64_t kLine = 64;  // of a cache: ranks do not share one
+inline constexpr std::int64_t kLine = 64;  // bytes of a cache line: ranks do not share one
 inline constexpr std::int64_t kPageBytes =
     (static_cast<std::int64_t>(sizeof(train::RankPage)) + kLine - 1) / kLine * kLine;
 inline constexpr std::int64_t kRankBytes =
@@ -29,7 +29,7 @@ inline base::Segment make_flight_segment(std::int64_t ranks) {
   return base::Segment::create("trainerd-flight", ranks * flight::kRankBytes);
 }
 
-/// Of the node's rank at `place`. A segment's zeros are a page in its initial state.
+/// The page and ring of the node's rank with index `place`. A new segment's zeros are a valid initial page.
 inline train::RankPage& rank_page(const base::Segment& segment, std::int64_t place) {
   return *reinterpret_cast<train::RankPage*>(segment.bytes().data() + place * flight::kRankBytes);
 }

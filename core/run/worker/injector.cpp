@@ -23,13 +23,13 @@ using job::FaultKind;
   for (volatile std::uint64_t turns = 0;;) turns = turns + 1;
 }
 
-/// A run of the rank's state, and the view that it is of.
+/// A part of the rank's state with its parameter view.
 struct Place {
   const model::ParamView* view = nullptr;
   const model::StateRun* run = nullptr;
 };
 
-/// Those that the fault may flip a bit of.
+/// The places where the fault may flip a bit.
 std::vector<Place> places_of(train::Trainer& trainer, const job::Fault& fault) {
   const model::ParamStore& params = trainer.params();
   std::vector<Place> places;
@@ -99,7 +99,7 @@ void Injector::begin(std::int64_t step) {
   });
 }
 
-/// At the first action of the step it is slowed, behind the forwards it is ended.
+/// Slows the step at its first action; makes the other faults after the forwards.
 void Injector::in_pass(std::span<const parallel::Action> actions) {
   if (calls_++ == 0) {
     for (const DueFault& due : in_step_) {
@@ -115,7 +115,7 @@ void Injector::in_pass(std::span<const parallel::Action> actions) {
   if (calls_ <= forwards && !actions.empty()) return;
   for (const DueFault& due : std::exchange(in_step_, {})) {
     happen(due);
-    if (due.fault.kind == FaultKind::reset_link) break;  // it ends the attempt, as a death does
+    if (due.fault.kind == FaultKind::reset_link) break;  // the attempt ends, as after a death
   }
 }
 
@@ -182,7 +182,7 @@ void Injector::flip(const DueFault& due) {
   const bool gradient = due.fault.kind == FaultKind::flip_gradient;
   const std::vector<Place> places = places_of(trainer_, due.fault);
   if (places.empty()) return;
-  // Of a step that is computed again another place each time, unless the job names it.
+  // If a step is computed again, another element each time, unless the job names one.
   const std::int64_t draw = due.fault.element >= 0 ? 0 : computations_;
   const std::uint64_t key = kernels::hash_name(due.id, static_cast<std::uint64_t>(draw));
   const Place& place = places[kernels::mix_keys(key, 0) % places.size()];
@@ -207,7 +207,7 @@ void Injector::flip_message(const DueFault& due, kernels::Stream& stream, const 
                        parallel::to_string(call.kind), call.label, group.name));
 }
 
-/// Of one element.
+/// Flips the fault's bit in `element`, a tensor of one element.
 void Injector::flip_bit(const DueFault& due, kernels::Stream& stream, const kernels::Tensor& element,
                         const std::string& place) {
   std::array<std::byte, 4> bytes{};

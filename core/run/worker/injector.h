@@ -11,30 +11,29 @@
 
 namespace trainerd::core::run {
 
-/// Computes for so long, by the clock, and never sleeps: a process that sleeps in a step is taken for one
-/// that hangs.
+/// Computes for `seconds` by the clock and never sleeps: a process that sleeps in a step counts as hung.
 void compute_for(double seconds);
 
-/// Breaks its rank where the job's `faults` say so. It reports each fault to the agent first, which
-/// keeps it from being done again.
+/// Makes the job's `faults` at its rank. It reports each fault to the agent first, so that the fault is not
+/// made again after a restart.
 class Injector {
  public:
   using Report = std::function<void(const FaultInjected&)>;
   using ResetLinks = std::function<void()>;
-  /// `reset_links` closes the rank's connections to all others. Throws SpecError when the rank holds nothing
-  /// of a tensor in which it is to flip a bit.
+  /// `reset_links` closes the rank's connections to all others. Throws SpecError if a bit flip names a tensor
+  /// that the rank does not update.
   Injector(const job::FaultsOptions& options, std::int64_t rank, std::int64_t ranks,
            const std::vector<std::string>& done, train::Trainer& trainer, Report report,
            ResetLinks reset_links);
 
-  /// Whether the step is slowed: it begins on a device that has nothing left to do.
+  /// True if the step is slowed; it must then begin on an idle device.
   bool slows(std::int64_t step) const;
-  /// Before the step is put on the device.
+  /// Call it before the step is launched.
   void begin(std::int64_t step);
-  /// What is done between backward and update, each time that the step is computed: `before`, and then what
-  /// flips gradients, if this step has such a fault.
+  /// Returns the function to run between backward and update, each time the step is computed: `before`, and
+  /// then the step's gradient flips, if any.
   std::function<void()> before_update(std::function<void()> before);
-  /// What the device computed in a step that is over, without waiting.
+  /// The device's compute time in a completed step, without waits.
   void measured(std::int64_t step, double compute_seconds);
 
  private:
@@ -53,13 +52,13 @@ class Injector {
   train::Trainer& trainer_;
   Report report_;
   ResetLinks reset_links_;
-  std::vector<DueFault> in_step_, gradients_, messages_;  ///< of the step that is put on the device
-  std::int64_t calls_ = 0;                                ///< of the pass's observer
-  std::int64_t computations_ = 0;                         ///< of the step, whose gradients were made
+  std::vector<DueFault> in_step_, gradients_, messages_;  ///< of the step being launched
+  std::int64_t calls_ = 0;                                ///< calls of the pass's observer
+  std::int64_t computations_ = 0;                         ///< computations of the step that have gradients
   std::int64_t step_ = 0;
-  std::int64_t slow_until_ = 0;  ///< the last step that is slowed
+  std::int64_t slow_until_ = 0;  ///< last slowed step
   double factor_ = 1;
-  double compute_seconds_ = 0;  ///< of the last step that was not slowed; 0: none was yet
+  double compute_seconds_ = 0;  ///< of the latest step that was not slowed; 0: none yet
 };
 
 }  // namespace trainerd::core::run

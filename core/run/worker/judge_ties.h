@@ -8,15 +8,15 @@
 
 namespace trainerd::core::run {
 
-/// What a worker does for its judge.
+/// The worker's functions for its judge.
 struct JudgeWorker {
   std::function<void(const WorkerMessage&)> send;
-  std::function<void()> await;           ///< for a message of the agent
-  std::function<void()> require_alive;   ///< of JudgeTies
-  std::function<std::int64_t()> cursor;  ///< of the samples behind those of the step under way
+  std::function<void()> await;           ///< waits for a message of the agent
+  std::function<void()> require_alive;   ///< JudgeTies::require_alive
+  std::function<std::int64_t()> cursor;  ///< first sample after the current step's
 };
 
-/// Ties a judge to this rank's trainer, which outlives it, and to its agent.
+/// Connects a judge with this rank's trainer, which must outlive it, and with the agent.
 JudgeTies judge_ties(train::Trainer& trainer, JudgeWorker worker);
 
 }  // namespace trainerd::core::run

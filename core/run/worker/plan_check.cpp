@@ -6,7 +6,7 @@
 namespace trainerd::core::run {
 namespace {
 
-/// Fewer say little.
+/// With fewer steps there is no comparison.
 constexpr std::int64_t kFewest = 3;
 
 double median(std::vector<double> values) {

@@ -10,25 +10,25 @@
 
 namespace trainerd::core::run {
 
-/// Steps after a run's start whose medians are held against the plan: the first ones touch memory for the
-/// first time.
+/// First and last step after a run's start whose medians are compared with the plan. Earlier steps touch
+/// memory for the first time.
 inline constexpr std::pair<std::int64_t, std::int64_t> kComparedSteps{5, 20};
 
-/// What a run was planned to take, on the rank that reports and of the node's ranks.
+/// Predictions for the reporting rank, and planned memory of the node's ranks.
 struct Planned {
-  std::optional<double> step_seconds;          ///< nothing: not predicted
+  std::optional<double> step_seconds;          ///< none: not predicted
   base::TimeLedger time;                       ///< of the reporting rank
   std::map<std::int64_t, std::int64_t> bytes;  ///< by rank
 };
 
-/// Collects a run's first steps and its ranks' memory until they can be held against its plan.
+/// Collects a run's first steps and its ranks' memory, and compares them with the plan.
 class PlanCheck {
  public:
   PlanCheck(Planned planned, std::int64_t start_step, std::int64_t steps);
 
   void add(const io::StepRecord& record);
   void add_memory(std::int64_t rank, std::int64_t bytes) { used_[rank] = bytes; }
-  /// Once, when everything is there; nothing of a run with too few steps.
+  /// Returns the comparison once, when all data has arrived; never for a run with too few steps.
   std::optional<io::PredictionRecord> take();
 
  private:

@@ -11,7 +11,7 @@
 namespace trainerd::core::run {
 namespace {
 
-// A GEMM that keeps a GPU busy for longer than its start takes.
+// Large enough that a GPU computes for longer than the launch takes.
 constexpr std::int64_t kGpuSize = 4096;
 
 }  // namespace

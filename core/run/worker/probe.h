@@ -12,9 +12,8 @@
 
 namespace trainerd::core::run {
 
-/// Looks at a rank's device after its state was loaded. FLOP/s of its GEMMs; 0: a job that takes all of the
-/// device's memory leaves no room to look. Throws DeviceError where it computes products wrongly whose values
-/// are known.
+/// Checks a rank's device after its state was loaded. Returns the FLOP/s of GEMMs; 0 if the job leaves no
+/// memory for the check. Throws DeviceError if the device computes known products wrongly.
 double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend& backend,
                     const rank::PeakRate& peak);
 

@@ -8,11 +8,11 @@
 
 namespace trainerd::core::run {
 
-/// Sums up the steps of a rank. Its status is due about once a second, so that it costs a step nothing.
+/// Sums up the steps of a rank. A status is due about once per second, so its cost per step is negligible.
 class RankStatus {
  public:
   void add(const io::StepRecord& record);
-  /// After the first step, and a second after the last status that was taken.
+  /// True after the first step, and then one second after the last status.
   bool due() const;
   io::RankStatusRecord take(std::int64_t rank, rank::DeviceRank& device, const io::DataFiles& files);
 

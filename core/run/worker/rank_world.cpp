@@ -13,22 +13,23 @@
 namespace trainerd::core::run {
 namespace {
 
-// All agents have met when workers start: this long one may take to start and to make its memory.
+// Time limit for connecting. The agents are connected by then, but a worker may need this long to start and
+// allocate.
 constexpr double kMeetSeconds = 300;
-// NCCL's watchdog finds the missing ranks by what the waiting ranks wrote to the store of node 0's agent.
+// Time for NCCL's watchdog to find the missing ranks in the store, where the waiting ranks have registered.
 constexpr double kLateSeconds = 2;
 
 }  // namespace
 
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node) {
-  // Placement fills node after node.
+  // Ranks are placed node by node.
   const std::int64_t first = std::min(node * topology.devices_per_node, layout.grid.ranks());
   return {first, std::min(topology.devices_per_node, layout.grid.ranks() - first)};
 }
 
 parallel::ShmLayout shared_memory_layout(const job::JobSpec& job, const parallel::Layout& layout,
                                          const NodeRanks& here) {
-  // Pipeline neighbours send one flow at a time; a longer message than its ring is sent in parts.
+  // Pipeline neighbours send one message at a time; a message longer than the ring is sent in parts.
   constexpr std::int64_t kLargestRing = std::int64_t{8} << 20;
   const std::int64_t flow =
       job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
@@ -120,7 +121,7 @@ void RankWorld::meet_by_nccl() {
   const parallel::NcclPlugin plugin = parallel::open_nccl_plugin();
   parallel::Store& store = store_->keys;
   if (options_.rank == 0) store.set(kIdKey, plugin.unique_id());
-  // Who does not come is named here: NCCL would not say.
+  // Names the missing ranks; NCCL would not.
   parallel::meet(store, "nccl", static_cast<int>(options_.rank), static_cast<int>(ranks_), kMeetSeconds);
   parallel::NcclOptions nccl;
   nccl.device = options_.device;

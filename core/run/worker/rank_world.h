@@ -24,7 +24,7 @@
 
 namespace trainerd::core::run {
 
-/// The ranks of one node: they follow each other.
+/// The ranks of one node; they are consecutive.
 struct NodeRanks {
   std::int64_t first = 0;
   std::int64_t count = 1;
@@ -34,39 +34,40 @@ struct NodeRanks {
 };
 NodeRanks node_ranks(const parallel::Layout& layout, const parallel::Topology& topology, std::int64_t node);
 
-/// What the ranks of a node share in memory: every group of the layout that is all on the node, sized for
-/// what it moves; with NCCL the news of its end alone. Agent and workers work it out alike, from one layout.
+/// Layout of the node's shared memory: every group that is entirely on the node, with the ring size it needs;
+/// with NCCL only the abort flag. Agent and workers compute it from the same layout, so they agree.
 parallel::ShmLayout shared_memory_layout(const job::JobSpec& job, const parallel::Layout& layout,
                                          const NodeRanks& here);
 
-/// How one rank reaches the others: by shared memory in groups that are all on its node, by Gloo in groups
-/// that are not, and on a CUDA device by NCCL, or by the former two with `staged` before them. Outlives its
-/// communicators.
+/// Connects one rank with the others: by shared memory in groups that are entirely on its node, by Gloo in
+/// the rest. On a CUDA device by NCCL, or with `staged` by shared memory and Gloo through host memory. Must
+/// outlive its communicators.
 class RankWorld final : public parallel::World {
  public:
   struct Options {
     std::int64_t rank = 0;
     NodeRanks here;
-    base::UniqueFd shared;     ///< the node's memory; none for a rank alone on it
-    base::UniqueFd flights;    ///< where this rank's work is shown (flight_segment.h), if anywhere
-    std::int64_t attempt = 1;  ///< of the run: its keys of the store are its own
-    double spin_seconds = 0;   ///< of ShmOptions
-    std::string rendezvous;    ///< host:port of the store; empty: all ranks are here, and NCCL is not used
-    std::string token;         ///< by which the store knows this rank
-    int device = 0;            ///< a CUDA device's number
-    std::string interface;     ///< by which the other nodes reach this one
+    base::UniqueFd shared;     ///< the node's memory; none if the node has one rank
+    base::UniqueFd flights;    ///< pages and rings (flight_segment.h); may be none
+    std::int64_t attempt = 1;  ///< prefixes its keys in the store
+    double spin_seconds = 0;   ///< ShmOptions::spin_seconds
+    std::string rendezvous;    ///< host:port of the store; empty: all ranks are here, without NCCL
+    std::string token;         ///< authenticates this rank to the store
+    int device = 0;            ///< number of the CUDA device
+    std::string interface;     ///< at which other nodes reach this node
   };
   RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Options options);
 
   std::unique_ptr<parallel::Communicator> communicator(kernels::Backend& backend,
                                                        const parallel::GroupMembers& group) override;
-  /// Spent on meeting the ranks of all groups so far.
+  /// Seconds spent so far on connecting to the ranks of all groups.
   double meeting_seconds() const { return meeting_seconds_; }
-  /// With NCCL the device may have gone on with any numbers.
+  /// Throws CommError if communication was aborted. With NCCL the device may then have continued with
+  /// arbitrary values.
   void require_alive() const override;
-  /// Closes this rank's connections: operations under way fail with CommError, at the other ranks too.
+  /// Closes this rank's connections: current operations fail with CommError, also at the other ranks.
   void reset_links(std::string_view why);
-  /// Where this rank shows what it does; null: nowhere.
+  /// This rank's activity page; null if there is none.
   train::RankPage* page() const { return page_; }
 
  private:
@@ -77,7 +78,7 @@ class RankWorld final : public parallel::World {
   void meet_by_nccl();
   parallel::FlightRecorder* recorder() { return recorder_ ? &*recorder_ : nullptr; }
 
-  /// What host tensors of `staged` are checked by.
+  /// CPU backend that checks the host tensors of `staged`.
   struct Host {
     base::ThreadPool pool{1};
     kernels::CpuBackend backend{kernels::detect_cpu(1), pool};
@@ -89,12 +90,12 @@ class RankWorld final : public parallel::World {
   double meeting_seconds_ = 0;
   bool nccl_, staged_;
   double deadline_seconds_;
-  std::vector<parallel::NcclGroup> groups_;  ///< of all ranks
+  std::vector<parallel::NcclGroup> groups_;  ///< groups of all ranks
   std::int64_t ranks_;
   NodeRanks here_;
   std::unique_ptr<Host> host_;
   std::unique_ptr<parallel::ShmWorld> shared_;
-  /// A connection to the rendezvous, with the keys of this attempt.
+  /// A connection to the rendezvous, with this attempt's key prefix.
   struct AttemptStore {
     AttemptStore(const base::Endpoint& server, const parallel::JobToken& token, double deadline_seconds,
                  std::int64_t attempt)
@@ -103,7 +104,7 @@ class RankWorld final : public parallel::World {
     parallel::PrefixStore keys;
   };
   std::unique_ptr<AttemptStore> store_;
-  std::unique_ptr<AttemptStore> late_store_;  ///< the watchdog's own connection
+  std::unique_ptr<AttemptStore> late_store_;  ///< separate connection for NCCL's watchdog
   std::unique_ptr<parallel::GlooWorld> gloo_;
   std::unique_ptr<parallel::NcclWorld> nccl_world_;
 };

@@ -26,9 +26,9 @@ namespace {
 constexpr const char* kTensor = "log_probabilities";
 constexpr const char *kDataEntry = "data", *kWeightsEntry = "weights", *kChecksumEntry = "xxh3";
 
-// Between two words of how far the computation is.
+// Interval of progress reports.
 constexpr double kReportSeconds = 10;
-// What was computed is kept at most so often, and for at most a part of the time.
+// Minimum interval between writes of the values, and maximum fraction of the time for them.
 constexpr double kKeptSeconds = 1, kKeptShare = 0.05;
 
 /// A pair that the table lacks.
@@ -37,7 +37,7 @@ struct Missing {
   std::int64_t cursor = 0;
 };
 
-/// Pairs that the run reads and the table does not have, each once.
+/// The pairs that the run reads and the table lacks, each once.
 std::vector<Missing> missing_pairs(const ReferenceWork& work, const ReferenceTable& table) {
   std::vector<Missing> missing;
   for (ReferenceTable::Part part = 0; part < work.parts.size(); ++part) {
@@ -81,7 +81,7 @@ ReferenceTable::Identity identity_of(const ReferenceWork& work) {
 void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<Missing>>& missing,
              ReferenceTable& table) {
   const std::int64_t global = work.job.batch.global, count = static_cast<std::int64_t>(missing->size());
-  // The last batch is filled with pairs that are known already.
+  // The last batch is filled up with the first missing pair.
   const auto missing_at = [missing, count](std::int64_t i) {
     return (*missing)[static_cast<std::size_t>(i < count ? i : 0)];
   };
@@ -94,8 +94,8 @@ void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<
   const ReferenceTable::Identity identity = identity_of(work);
   const double begin = base::monotonic_seconds();
   double reported = begin, kept = begin, pause = kKeptSeconds;
-  // A file that a checkpoint names stays whole until this one is. Values of weights that are not known could
-  // not be taken up again.
+  // A file that a checkpoint names must stay complete until the new one is. Values of unknown weights could
+  // not be reused, so they are not kept either.
   const bool keeps = work.start.reference.empty() && work.start.resume_path.empty() &&
                      work.start.held.empty() && !identity.weights.empty();
   for (std::int64_t first = 0; first < count; first += global) {
@@ -124,17 +124,17 @@ void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<
   }
 }
 
-/// What an earlier attempt kept; every rank has it then.
+/// Reads the values that an earlier attempt kept, and gives them to all ranks.
 void take_kept(const ReferenceWork& work, ReferenceTable& table) {
   const bool begins =
       work.start.held.empty() && work.start.resume_path.empty() && work.start.reference.empty();
   if (work.start.rank != 0) {
-    // One rank reads the file, and the others get the sum of its numbers and their zeros.
+    // Only rank 0 reads the file; the sum over ranks of its values and the others' zeros distributes them.
     std::fill(table.values().begin(), table.values().end(), 0.0);
   } else {
     ReferenceTable::Identity identity = identity_of(work);
     const bool looks = !begins || !identity.weights.empty();
-    // A checkpoint's checksum says more than the weights that computed it, which go on in its state.
+    // The checkpoint's checksum identifies the values, so the weights are not compared.
     if (!begins) identity.weights.clear();
     const std::string problem =
         looks ? table.read(work.start.reference_path, identity, work.start.reference) : "not to be known";
@@ -211,7 +211,7 @@ std::string ReferenceTable::read(const std::string& path, const Identity& identi
                                  const std::string& checksum) {
   const base::UniqueFd fd = base::open_regular(path);
   if (!fd) return path + ": cannot be opened: " + base::errno_text(errno);
-  // A file of another size than the metadata of one allows is not read.
+  // Rejects a file whose size does not fit the values and at most this much metadata.
   constexpr std::int64_t kMaxMetadata = 1 << 20;
   const std::int64_t size = base::file_bytes(fd.get()),
                      values_bytes = static_cast<std::int64_t>(values_.size() * sizeof(double));

@@ -17,44 +17,44 @@
 
 namespace trainerd::core::run {
 
-/// The reference's log-probabilities of the chosen and the rejected answer of each pair of the training data
-/// and of the validation sets (loss.dpo), 16 bytes a pair. Not a number: not known.
+/// The reference's log-probabilities of the chosen and the rejected answer of each pair in the training data
+/// and the validation sets (loss.dpo), 16 bytes per pair. NaN: not computed yet.
 class ReferenceTable {
  public:
-  /// The training data, or a validation set.
+  /// The training data or a validation set.
   using Part = std::size_t;
   static constexpr Part kTraining = 0;  ///< validation set i is part 1 + i
-  /// The sources of each part.
+  /// `parts`: the sources of each part.
   explicit ReferenceTable(const std::vector<std::vector<io::SourceFacts>>& parts);
 
   bool has(Part part, const io::TokenBlend::Sample& pair) const;
   std::array<double, 2> at(Part part, const io::TokenBlend::Sample& pair) const;
   void set(Part part, const io::TokenBlend::Sample& pair, std::array<double, 2> logps);
-  /// Of all pairs, source after source, part after part.
+  /// The values of all pairs, ordered by part and source.
   std::span<double> values() { return values_; }
-  std::int64_t known() const;  ///< pairs
+  std::int64_t known() const;  ///< number of computed pairs
   /// 128-bit XXH3 of the values.
   std::string checksum() const;
 
-  /// What the values are of.
+  /// What the values were computed from.
   struct Identity {
     std::string data;
-    std::string weights;  ///< and how they compute; empty: not known
+    std::string weights;  ///< and their precision; empty: unknown
   };
-  /// A safetensors file with one tensor, `log_probabilities` [pairs, 2], and in its metadata the identity and
-  /// the checksum. Throws CheckpointError.
+  /// Writes a safetensors file with one tensor, `log_probabilities` [pairs, 2], and the identity and checksum
+  /// in its metadata. Throws CheckpointError.
   void write(const std::string& path, const Identity& identity) const;
-  /// Why the file cannot be taken for one of `identity` with this checksum; empty: the values are its. An
-  /// empty checksum stands for the file's own.
+  /// Reads the values. Returns why the file does not match `identity` and `checksum`; empty on success. An
+  /// empty `checksum` accepts the file's own.
   std::string read(const std::string& path, const Identity& identity, const std::string& checksum);
 
  private:
   std::size_t place_of(Part part, const io::TokenBlend::Sample& pair) const;
-  std::vector<std::vector<std::int64_t>> first_;  ///< pair of each source
+  std::vector<std::vector<std::int64_t>> first_;  ///< by part, source: number of its first pair
   std::vector<double> values_;
 };
 
-/// Pairs that the run reads: of some data those of the cursors [first, first + count).
+/// The pairs of some data that the run reads: cursors [first, first + count).
 struct ReferencePairs {
   std::shared_ptr<io::TokenBlend> data;
   std::int64_t first = 0, count = 0;
@@ -65,15 +65,15 @@ struct ReferenceWork {
   const Start& start;
   const train::Snapshot& snapshot;
   train::Trainer& trainer;
-  std::vector<ReferencePairs> parts;  ///< of the table
+  std::vector<ReferencePairs> parts;  ///< in the order of the table's parts
   const io::FindS3& find_s3;
-  std::function<void(const WorkerMessage&)> report;  ///< of rank 0 alone
-  std::function<void()> batch_done;                  ///< throws where the run is over
+  std::function<void(const WorkerMessage&)> report;  ///< called on rank 0 only
+  std::function<void()> batch_done;                  ///< throws if the run has ended
 };
-/// The table with every pair that the run's steps and evaluations read; null for a job without loss.dpo. A
-/// resumed run reads the file in its output if it is the one that the checkpoint names. A run that was
-/// interrupted before its first checkpoint reads what it had computed. Missing pairs are computed with the
-/// weights that the run began from. Every rank calls it before its state is restored: it changes the state.
+/// The table with every pair that the run's steps and evaluations read; null without loss.dpo. A resumed run
+/// reads the file in its output if its checksum is the checkpoint's. A run that was interrupted before its
+/// first checkpoint reuses the pairs that it had computed. Missing pairs are computed with the weights that
+/// the run began from. Every rank calls it before its state is restored, because it changes the state.
 std::shared_ptr<const ReferenceTable> make_reference(const ReferenceWork& work);
 
 }  // namespace trainerd::core::run

@@ -56,7 +56,7 @@ std::string attention_warning(const io::StepRecord& record, const std::string& l
 std::optional<io::NoticeRecord> graphs_notice(const kernels::GraphUse& use, std::int64_t rank,
                                               std::int64_t step) {
   using State = kernels::GraphUse::State;
-  // What comes again is captured in the second step after the decision, which may be under way as it is made.
+  // Graphs are captured in the second step after the decision, and a step may be under way at the decision.
   constexpr std::int64_t kSettledSteps = 3;
   const bool used = use.state == State::used && use.steps_since >= kSettledSteps;
   if ((!used && use.state != State::not_worth) || (rank != 0 && !use.failed)) return std::nullopt;

@@ -28,7 +28,7 @@ void restore_state(const Start& start, std::vector<base::UniqueFd> held, const t
         [&](const io::TensorSlice& box, std::span<std::byte> out) { weights->read(box, out); });
   }
   if (begins) {
-    trainer.begin_averages();  // nothing was trained yet
+    trainer.begin_averages();  // nothing is trained yet
   } else if (start.held.empty()) {
     io::CheckpointReader reader(start.resume_path, find_s3 ? io::remote_storages(find_s3) : io::OpenRemote{});
     load(reader);

@@ -12,16 +12,14 @@
 
 namespace trainerd::core::run {
 
-/// Whether ranks that hold the same state may be on several nodes: what one node's snapshots lack, another's
-/// have. The same for all ranks of a run: they share what they hold, or none does.
+/// True if ranks on several nodes may hold the same state, so that a snapshot on one node completes
+/// another's. The result is the same for all ranks of a run: either all share their state, or none does.
 bool replicas_may_be_elsewhere(const Start& start);
 
-/// Gives the trainer the state that `start` says: from the snapshots in memory whose descriptors are `held`,
-/// with what other nodes' replicas have in theirs,
-/// from a checkpoint on disk, or what a run begins with: the weights at `start.weights_path`
-/// (model.from), or, where that is empty, those drawn from the seed. The weights that adapters are trained
-/// beside come from that path in any case. `find_s3`: for paths at s3://. Takes the descriptors. Throws
-/// CheckpointError.
+/// Sets the trainer's state according to `start`: from the snapshots in memory with the descriptors `held`,
+/// completed by replicas on other nodes; from a checkpoint; or the initial state. The latter is the weights
+/// at `start.weights_path` (model.from) or, without a path, drawn from the seed. Base weights of adapters
+/// always come from that path. `find_s3`: for s3:// paths. Takes the descriptors. Throws CheckpointError.
 void restore_state(const Start& start, std::vector<base::UniqueFd> held, const train::Snapshot& snapshot,
                    train::Trainer& trainer, kernels::Backend& backend, const io::FindS3& find_s3 = {});
 

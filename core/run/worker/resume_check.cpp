@@ -17,10 +17,10 @@
 namespace trainerd::core::run {
 namespace {
 
-// They wait for storage, not for cores.
+// These threads wait for storage, not for cores.
 constexpr int kReadThreads = 16;
 
-// Entries of a checkpoint's identity. The first is all that versions before content was compared have.
+// Keys in a checkpoint's identity. Old versions wrote only the first, without content.
 constexpr const char* kFiles = "data";
 constexpr const char* kContent = "data.content";
 constexpr const char* kValid = "data.valid";
@@ -30,7 +30,7 @@ std::optional<std::string> entry(const io::TrainingState& saved, const char* key
   return it == saved.identity.end() ? std::nullopt : std::optional(it->second);
 }
 
-// A checkpoint of an older version had one source and did not count its samples.
+// A checkpoint of an old version has one source and no sample count.
 std::vector<io::SourceState> sources_of(const io::TrainingState& saved) {
   if (!saved.sources.empty()) return saved.sources;
   return {{.name = {},
@@ -43,7 +43,7 @@ std::vector<io::SourceState> sources_of(const io::TrainingState& saved) {
            .taken = saved.cursor - saved.order_start}};
 }
 
-// "0.7" for what was written so.
+// Shortest text that gives `x` again: "0.7".
 std::string shortest(double x) {
   std::array<char, 32> digits{};
   return {digits.data(), std::to_chars(digits.data(), digits.data() + digits.size(), x).ptr};
@@ -53,7 +53,7 @@ std::string share_text(double weight, std::int64_t limit) {
   return "weight " + shortest(weight) + (limit < 0 ? "" : ", at most " + io::with_commas(limit) + " samples");
 }
 
-/// Sources of a checkpoint and those of the job, by what they hold.
+/// Matches a checkpoint's sources with the job's by their data.
 class SourceMatch {
  public:
   SourceMatch(std::vector<io::SourceState> saved, const std::vector<io::SourceFacts>& now)
@@ -66,7 +66,7 @@ class SourceMatch {
       }
   }
 
-  /// What is wrong where sources came and others are gone; none: one of the two is not so.
+  /// The differences if sources were both added and removed; else empty.
   std::vector<std::string> replaced() const {
     std::vector<const io::SourceFacts*> came;
     std::vector<const io::SourceState*> gone;
@@ -86,7 +86,7 @@ class SourceMatch {
     return lines;
   }
 
-  /// Sources that were added, taken away or weighed anew.
+  /// Texts about sources that were added, removed or reweighted.
   std::vector<std::string> changes() const {
     std::vector<std::string> lines;
     for (std::size_t i = 0; i < now_.size(); ++i) {
@@ -140,7 +140,7 @@ class SourceMatch {
 
   std::vector<io::SourceState> saved_;
   const std::vector<io::SourceFacts>& now_;
-  std::vector<std::optional<std::size_t>> known_;  ///< by source of the job
+  std::vector<std::optional<std::size_t>> known_;  ///< by source of the job: the checkpoint's source
   std::vector<bool> used_;                         ///< by source of the checkpoint
 };
 

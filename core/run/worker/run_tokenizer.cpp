@@ -11,11 +11,11 @@
 namespace trainerd::core::run {
 namespace {
 
-/// Of the data, as its files say it.
+/// The tokenizer according to the data's files.
 struct Stated {
-  std::string hash, file;                ///< empty: they do not say
-  std::string by;                        ///< that says it
-  std::optional<std::int32_t> end = {};  ///< token of each document
+  std::string hash, file;                ///< empty: not stated
+  std::string by;                        ///< the file that states it
+  std::optional<std::int32_t> end = {};  ///< end-of-document token
 };
 
 Stated stated_by(const job::JobSpec& job, const io::DataFiles& files) {
@@ -25,7 +25,7 @@ Stated stated_by(const job::JobSpec& job, const io::DataFiles& files) {
   return {dataset->hash, dataset->file, dataset->path, dataset->end};
 }
 
-// One token a byte, for a model whose ids mean other texts.
+// Error text: the data is bytes, but the model's ids mean other texts.
 std::string bytes_of_other(const job::JobSpec& job, const std::string& directory) {
   std::string inputs, tokenizer = directory;
   for (const io::DataSource& source : job.data.sources)

@@ -51,7 +51,7 @@ double Saver::save(SnapshotReady ready) {
   else snapshot_->fill(rank_->backend(), rank_->trainer().stream(), bytes);
   segments_.set_newest(ready.segment);
   copied_at_ = start;
-  // With a partner the agent says when what stays in memory has been sent.
+  // With a partner the agent also uses memory snapshots, and releases them when they have been sent.
   if (ready.use == SnapshotUse::checkpoint || options_.partner) segments_.set_free(ready.segment, false);
   if (ready.use == SnapshotUse::checkpoint) {
     saved_step_ = ready.step;

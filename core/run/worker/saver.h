@@ -13,20 +13,20 @@
 
 namespace trainerd::core::run {
 
-/// When a rank's state is copied, and into which of its segments.
+/// Decides when a rank's state is copied and into which segment, and makes the copy.
 ///
-/// A snapshot is filled before the rank takes part in the next update, and its `SnapshotReady` is sent by
-/// then: so when a segment is filled again, every rank of the world has filled the newer one.
+/// A snapshot is filled, and its `SnapshotReady` sent, before the rank takes part in the next update. So when
+/// a segment is filled again, every rank of the world has filled its newer snapshot.
 class Saver {
  public:
   /// `await` waits for a message of the agent and handles it.
   Saver(std::vector<base::UniqueFd> segments, std::function<void()> await)
       : segments_(std::move(segments)), await_(std::move(await)) {}
 
-  /// Before the state is loaded. `beside`: copies run beside the next step, where a device does its work
-  /// while the host waits.
+  /// Call it before the state is loaded. `beside`: copies overlap the next step, on devices that run
+  /// asynchronously to the host.
   void start(const Start& start, const job::JobSpec& job, rank::DeviceRank& rank, bool beside);
-  /// Training goes on after `step`, from now.
+  /// Starts the time intervals; training continues after `step`.
   void begin(std::int64_t step);
   const train::Snapshot& snapshot() const { return *snapshot_; }
   SnapshotSegments& segments() { return segments_; }
@@ -37,21 +37,21 @@ class Saver {
   /// One for the disk after so much time, from now on.
   void save_every(double seconds) { options_.every = {.seconds = seconds}; }
 
-  /// Whether one is taken after `step` because of its number.
+  /// True if a snapshot is due after `step` by its number.
   bool due(std::int64_t step) const;
-  /// What this rank asks for in `step`. Rank 0's clock decides for all.
+  /// This rank's vote in `step`. Rank 0's clock decides for all ranks.
   train::StepVote vote(std::int64_t step, bool stop) const;
-  /// The step of the last snapshot that goes to the disk.
+  /// The step of the last snapshot for the disk.
   std::int64_t saved_step() const { return saved_step_; }
 
-  /// Takes a snapshot of the state as it is when the steps on their way are done; waits for a segment to be
-  /// free. Gives the seconds that it took.
+  /// Takes a snapshot of the state after all launched steps; waits for a free segment. Returns the checkpoint
+  /// stall in seconds.
   double save(SnapshotReady ready);
-  /// Whether it is being filled beside the step that follows.
+  /// True while a copy overlaps the next step.
   bool under_way() const { return copy_ && copy_->under_way(); }
-  /// Waits until it is filled.
+  /// Waits until the copy is complete.
   void finish();
-  /// The report of a snapshot that is filled, once.
+  /// The report of a completed snapshot, once.
   std::optional<SnapshotReady> take_filled();
 
  private:
@@ -70,7 +70,7 @@ class Saver {
   std::optional<train::Snapshot> snapshot_;
   std::optional<train::SnapshotCopy> copy_;
   std::int64_t saved_step_ = 0;
-  double saved_at_ = 0, copied_at_ = 0;  ///< the last one for the disk, the last one; or when training began
+  double saved_at_ = 0, copied_at_ = 0;  ///< time of the last one for the disk, and of the last one
   std::optional<SnapshotReady> filled_;
 };
 

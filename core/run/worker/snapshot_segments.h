@@ -12,8 +12,8 @@
 
 namespace trainerd::core::run {
 
-/// The snapshot segments. One that is on its way elsewhere is taken until the agent says that it is free; the
-/// newest is not filled again before there is a newer one.
+/// A rank's snapshot segments. A segment in use by the agent is not free until the agent releases it. The
+/// newest snapshot's segment is not filled again before there is a newer one.
 class SnapshotSegments {
  public:
   explicit SnapshotSegments(std::vector<base::UniqueFd> fds) {
@@ -28,10 +28,10 @@ class SnapshotSegments {
     segment.is_free = value;
     segment.is_delayed = false;
   }
-  /// It has been filled.
+  /// Segment `i` has been filled.
   void set_newest(int i) { segments_.at(static_cast<std::size_t>(i)).filled = ++fills_; }
-  /// What to fill: of those that are free and not the newest the one that was filled longest ago. None: all
-  /// are taken.
+  /// The segment to fill: the free one that was filled longest ago, but not the newest. None if there is
+  /// none.
   std::optional<int> next() const {
     std::optional<int> next;
     for (int i = 0; i < size(); ++i) {
@@ -41,7 +41,7 @@ class SnapshotSegments {
     }
     return next;
   }
-  /// Taken, by what cannot be written for now.
+  /// True if the segment is taken because its write keeps failing for now.
   bool delayed(int i) const { return segments_[static_cast<std::size_t>(i)].is_delayed; }
   void set_delayed(int i) { segments_.at(static_cast<std::size_t>(i)).is_delayed = true; }
   bool all_free() const {
@@ -54,7 +54,7 @@ class SnapshotSegments {
   struct Entry {
     base::Segment memory;
     bool is_free = true, is_delayed = false;
-    std::int64_t filled = 0;  ///< in the order of fills, from 1; 0: not yet
+    std::int64_t filled = 0;  ///< number of the fill, from 1; 0: never filled
   };
   std::vector<Entry> segments_;
   std::int64_t fills_ = 0;

@@ -21,7 +21,8 @@ bool none(const std::vector<float>& levels) {
   return std::all_of(levels.begin(), levels.end(), [](float level) { return level == 0; });
 }
 
-/// The ranks that differ most: where some differ in what is their own, the others have it from them.
+/// The ranks with the highest level: if some differ in their own results, the others' differences follow from
+/// them.
 std::vector<std::int64_t> most_different(const std::vector<float>& levels) {
   const float most = *std::max_element(levels.begin(), levels.end());
   std::vector<std::int64_t> ranks;
@@ -56,7 +57,7 @@ StepJudge::Result StepJudge::result_of(const StepOutcome& o) const {
   return result;
 }
 
-/// This rank's level becomes those of all.
+/// Collects the levels of all ranks.
 StepJudge::Levels StepJudge::most(float own) const {
   Levels levels(static_cast<std::size_t>(ranks_), 0.0f);
   levels[static_cast<std::size_t>(rank_)] = own;
@@ -89,14 +90,14 @@ void StepJudge::report_differing(const Levels& levels, const Result& a, const Re
   ties_.report_differing(m);
 }
 
-/// `levels`: of the first computation and the second, `third` of the first and the third, `late` of the
-/// second and the third. One rank may have been wrong in the first and another in the second: all are named.
+/// `levels`: first and second computation; `third`: first and third; `late`: second and third. Different
+/// ranks may have been wrong in different computations, so all are named.
 void StepJudge::report_no_two_alike(Levels levels, const Levels& third, const Levels& late) {
   for (std::size_t rank = 0; rank < levels.size(); ++rank)
     levels[rank] = std::max({levels[rank], third[rank], late[rank]});
   struct Pair {
     std::size_t a, b;
-    const char* alone;  ///< where these two are alike
+    const char* alone;  ///< text if these two agree
   };
   constexpr std::array<Pair, 3> kPairs{{{0, 1, "in its third computation"},
                                         {0, 2, "in its second computation"},
@@ -113,7 +114,7 @@ void StepJudge::report_no_two_alike(Levels levels, const Levels& third, const Le
 
 StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   ties_.require_alive();
-  // Its report ends the run with what is wrong.
+  // The report of an id outside the vocabulary ends the run.
   if (outcome.outside) return StepVerdict::update;
   if (step_ != outcome.step) {
     step_ = outcome.step;
@@ -123,7 +124,7 @@ StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   }
   if (!verified_ && !verify(outcome)) return StepVerdict::again;
   if (std::exchange(retried_, false)) compare_retried(outcome);
-  // Nothing is updated without a token that counts, and there is nothing to judge.
+  // Without a counted token nothing is updated, so there is nothing to judge.
   if (outcome.loss_weight == 0 && outcome.finite) return StepVerdict::update;
   const std::string cause = options_.spikes.on() ? watch_.judge(outcome) : std::string();
   if (!cause.empty()) return act(outcome, cause);
@@ -131,7 +132,7 @@ StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   return StepVerdict::update;
 }
 
-/// Whether the step has been computed often enough: twice, or a third time where these differ.
+/// True if the step has been computed often enough: twice, or three times if the first two differ.
 bool StepJudge::verify(const StepOutcome& outcome) {
   results_.push_back(result_of(outcome));
   const auto levels_of = [&](const Result& a, const Result& b) { return most(level(a, b)); };
@@ -140,7 +141,7 @@ bool StepJudge::verify(const StepOutcome& outcome) {
   if (results_.size() == 2 && !none(first)) return false;
   verified_ = same_again_ = true;
   if (results_.size() == 2) return true;
-  // The third computation's gradients are the ones at hand: they are used where they agree with either.
+  // The gradients are the third computation's, so that one must agree with one of the others.
   const Levels third = levels_of(results_[0], results_[2]), late = levels_of(results_[1], results_[2]);
   if (none(third) || none(late)) {
     report_differing(first, results_[0], results_[1], ResultsDiffer::Found::one_of_three);
@@ -151,7 +152,7 @@ bool StepJudge::verify(const StepOutcome& outcome) {
   throw base::device_error("a rank whose results differ goes on");
 }
 
-/// Bits that differ from the same computation of the same data are neither the data's nor the optimisation's.
+/// A different result of the same computation is a hardware error, not a property of the data.
 void StepJudge::compare_retried(const StepOutcome& outcome) {
   const Result now = result_of(outcome);
   const Levels levels = most(level(results_.back(), now));

@@ -13,41 +13,40 @@
 
 namespace trainerd::core::run {
 
-/// What a rank's judge asks of its surroundings.
+/// Functions that a rank's judge needs from its surroundings.
 struct JudgeTies {
-  std::function<std::vector<std::uint64_t>()> hash;  ///< of the gradients that were computed last
-  std::vector<std::string> names;                    ///< of these
-  /// Each value becomes the largest of all ranks.
+  std::function<std::vector<std::uint64_t>()> hash;  ///< hashes of the gradients computed last
+  std::vector<std::string> names;                    ///< tensor names of these hashes
+  /// Elementwise maximum over all ranks.
   std::function<std::vector<float>(const std::vector<float>&)> most;
   std::function<void(const ResultsDiffer&)> report_differing;
-  std::function<void(const SpikeActed&)> report_action;  ///< by rank 0, for all
-  /// Throws when the ranks' communication has ended: what was read from the device may be any numbers then.
+  std::function<void(const SpikeActed&)> report_action;  ///< called by rank 0 only, for all
+  /// Throws if communication was aborted: values read from the device may then be arbitrary.
   std::function<void()> require_alive;
-  /// The agent ends this rank; does not return.
+  /// Waits until the agent ends this rank; does not return.
   std::function<void()> await_end;
 };
 
-/// Judges steps between their gradients and their update, on one rank: all ranks come to the same verdict.
-/// Steps that are to be verified are computed twice and compared, by a third computation if need be. Then a
-/// step that is out of line gets the next action of the job's policy.
+/// Judges steps between backward and update, on one rank; all ranks reach the same verdict. A step to be
+/// verified is computed twice and compared, and a third time if the two differ. A step with a spike then gets
+/// the next action of the job's policy.
 class StepJudge final : public train::Judge {
  public:
-  /// `history`: of the run before this attempt.
+  /// `history`: from earlier attempts of the run.
   StepJudge(const job::SuperviseOptions& options, std::int64_t rank, std::int64_t ranks,
             const SpikeHistory& history, JudgeTies ties);
 
   bool judges(std::int64_t step) const override { return options_.spikes.on() || verifies(step); }
-  /// Throws DivergedError, on the rank that knows the cause, when the policy is
-  /// used up.
+  /// Throws DivergedError, on the rank that knows the cause, when the policy has no action left.
   train::StepVerdict judge(const train::StepOutcome& outcome) override;
 
  private:
-  /// One computation's bits.
+  /// The bits of one computation's results.
   struct Result {
     std::uint64_t loss = 0, grad_norm = 0, own_loss = 0;
     std::vector<std::uint64_t> hashes;
   };
-  /// By rank, how two computations differ: 0 not at all, 1 in what all ranks share, 2 in the rank's own.
+  /// By rank, how two computations differ: 0 not, 1 in results shared by all ranks, 2 in the rank's own.
   using Levels = std::vector<float>;
 
   bool verifies(std::int64_t step) const {
@@ -69,13 +68,13 @@ class StepJudge final : public train::Judge {
   JudgeTies ties_;
   SpikeWatch watch_;
   std::array<std::int64_t, 3> used_{};  ///< by action
-  // Of the step under way:
+  // For the current step:
   std::int64_t step_ = 0;
-  std::vector<Result> results_;     ///< of its computations, as far as they are compared
-  bool verified_ = false;           ///< or not to be verified
-  bool retried_ = false;            ///< the computation that comes is compared with the one before
-  bool same_again_ = false;         ///< two computations in a row had the same bits
-  std::vector<std::string> tried_;  ///< for the error, what did not help
+  std::vector<Result> results_;     ///< its computations that are compared
+  bool verified_ = false;           ///< verified, or not to be verified
+  bool retried_ = false;            ///< the next computation is compared with the last one
+  bool same_again_ = false;         ///< two computations in a row had equal bits
+  std::vector<std::string> tried_;  ///< actions that did not help, for the error
 };
 
 }  // namespace trainerd::core::run

@@ -9,7 +9,7 @@ namespace trainerd::core::run {
 
 std::vector<StepTrace> trace_messages(std::int64_t step, std::vector<io::TraceSlice> slices,
                                       std::int64_t rank, double begin, double end) {
-  constexpr std::size_t kPart = 10'000;  // slices of a message
+  constexpr std::size_t kPart = 10'000;  // slices per message
   std::ranges::sort(slices, {}, &io::TraceSlice::start_seconds);
   slices = train::filled_trace(std::move(slices), rank, begin, end);
   std::vector<StepTrace> messages;

@@ -37,18 +37,18 @@
 namespace trainerd::core::run {
 namespace {
 
-/// The agent is gone: nothing receives messages, and there is no reason to finish.
+/// Thrown if the agent is gone: nobody receives messages, and there is no reason to finish.
 struct AgentGone {};
 
-/// A step on its way.
+/// A launched step.
 struct Launched {
-  std::int64_t step = 0, tokens = 0;  ///< of the run up to its end
+  std::int64_t step = 0, tokens = 0;  ///< `tokens`: of the run, up to the end of the step
   std::int64_t first_sample = 0;
   bool traced = false;
-  double carried_stall = 0;  ///< seconds that its start waited for a checkpoint
+  double carried_stall = 0;  ///< seconds for which its start waited for a checkpoint
 };
 
-// Between two reports of how far an evaluation is.
+// Minimum interval between two progress reports of an evaluation.
 constexpr double kProgressSeconds = 1;
 
 class Worker {
@@ -61,8 +61,8 @@ class Worker {
         held_fds_(std::move(memory.held)),
         late_(late),
         saver_(std::move(memory.segments), [this] { await_agent(); }) {}
-  ~Worker() { files_.stop(); }  // its loader may wait for a store
-  /// Sets `in_steps` when the state is loaded and steps follow.
+  ~Worker() { files_.stop(); }  // its loader may be waiting for a store
+  /// Sets `in_steps` once the state is loaded and steps follow.
   void run(bool& in_steps);
 
  private:
@@ -86,8 +86,8 @@ class Worker {
   const io::FindS3& find_s3_;
   base::UniqueFd world_fd_, flights_fd_;
   std::vector<base::UniqueFd> held_fds_;  ///< until the state is loaded
-  std::int64_t first_step_ = 0;           ///< done by the checkpoint that the run goes on from
-  std::optional<std::size_t> late_;       ///< reports come this many steps late
+  std::int64_t first_step_ = 0;           ///< steps done at the start
+  std::optional<std::size_t> late_;       ///< number of steps by which reports are late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
   job::JobSpec job_;
@@ -96,12 +96,12 @@ class Worker {
   std::string reference_;  ///< Ready::reference
   std::optional<rank::PeakRate> peak_;
   std::unique_ptr<RankWorld> world_;
-  train::RankPage own_page_;            ///< where no agent looks
-  train::RankPage* page_ = &own_page_;  ///< what this rank does
+  train::RankPage own_page_;            ///< used without the agent's page
+  train::RankPage* page_ = &own_page_;  ///< this rank's activity
   std::unique_ptr<rank::DeviceRank> rank_;
   train::Trainer* trainer_ = nullptr;  ///< the rank's
   Saver saver_;
-  io::DataFiles files_;                          ///< that open the data
+  io::DataFiles files_;                          ///< opens the data
   std::shared_ptr<io::TokenBlend> train_;        ///< a loader's thread may outlive the worker
   std::unique_ptr<train::BatchLoader> batches_;  ///< of training
   std::optional<Evaluator> evaluator_;
@@ -109,12 +109,12 @@ class Worker {
   std::optional<Injector> injector_;  ///< of a job with faults
   std::optional<StepJudge> judge_;    ///< of a job that verifies steps or has a policy for spikes
   std::deque<Launched> launched_;     ///< not reported yet
-  double begin_ = 0;                  ///< of the step that is reported next
+  double begin_ = 0;                  ///< start of the step that is reported next
   std::int64_t missed_before_ = 0;
   bool graphs_reported_ = false;
   RankStatus status_;
-  std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the step under way
-  double carried_stall_ = 0;  ///< of a checkpoint that is not asynchronous, after its step's record was sent
+  std::vector<io::TraceSlice> checkpoint_stalls_;  ///< of the current step
+  double carried_stall_ = 0;  ///< of a synchronous checkpoint, after its step's record was sent
 };
 
 void Worker::send(const WorkerMessage& message) {
@@ -145,7 +145,7 @@ void Worker::listen(bool wait) {
   if (cpu_time_is_up()) send(StopNeeded{"SIGXCPU"});
 }
 
-/// As part of what it does now.
+/// Waits for a message; the page shows the wait, then the previous activity again.
 void Worker::await_agent() {
   const train::Activity now = page_->activity();
   page_->enter(train::Activity::agent_wait);
@@ -241,7 +241,7 @@ void Worker::launch(std::int64_t step) {
                     .first_sample = cursor_,
                     .traced = traces(step),
                     .carried_stall = std::exchange(carried_stall_, 0.0)};
-  // A step that waited for the checkpoint before it to reach the disk began when that wait did.
+  // If the step waited for the previous checkpoint to reach the disk, it counts from the begin of that wait.
   if (launched_.empty()) begin_ = base::monotonic_seconds() - launched.carried_stall;
   checkpoint_stalls_.clear();
   if (launched.carried_stall > 0)
@@ -251,7 +251,8 @@ void Worker::launch(std::int64_t step) {
                                   .seconds = launched.carried_stall});
   page_->begin_step(step);
   trainer_->keep_trace(launched.traced);
-  // A snapshot of the step before is filled and reported by then: the next may take the other segment.
+  // A snapshot of the previous step is complete and reported by then, so that the next can take another
+  // segment.
   std::function<void()> before_update;
   if (saver_.under_way()) before_update = [this] { saver_.finish(), send_snapshot(); };
   copies_->begin(step);
@@ -270,7 +271,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
     send(changed_state(rank_number_, launched.step, std::move(report.changed_state)));
     for (;;) await_agent();
   }
-  // The rank that has the culprit names it; the agent ends the others.
+  // The rank that has the cause reports it; the agent ends the others.
   require_updated(report, launched.step, rank_number_, job_.model.vocab, [this] { await_agent(); });
   require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
   record.step = launched.step;
@@ -282,8 +283,8 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   return report;
 }
 
-/// Reports the launched steps until `left` remain. When one brings a vote to stop or to save, which all ranks
-/// see at the same step, it reports all of them, and the last has been saved. True when the vote is to stop.
+/// Reports the launched steps until `left` remain. If one brings a vote to stop or save, which all ranks see
+/// at the same step, it reports all steps and saves after the last. Returns true if the vote is to stop.
 bool Worker::settle(std::size_t left) {
   bool stop = false, checkpoint = false, memory = false;
   while (launched_.size() > (stop || checkpoint || memory ? 0 : left)) {
@@ -298,8 +299,7 @@ bool Worker::settle(std::size_t left) {
     if (launched_.empty() && (stop || checkpoint || memory))
       save(launched.step, stop || checkpoint ? SnapshotUse::checkpoint : SnapshotUse::memory, record);
     if (injector_) injector_->measured(launched.step, record.time[base::LedgerPart::compute]);
-    // The ledger is made to sum to the step by what no part claimed: votes, the report, the host between two
-    // parts.
+    // The part `other` is the rest of the step's time: votes, the report, and the host's time between parts.
     const double begin = begin_;
     begin_ = base::monotonic_seconds();
     record.step_seconds = begin_ - begin;
@@ -308,7 +308,7 @@ bool Worker::settle(std::size_t left) {
     page_->end_step(record.step_seconds);
     record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
-    // The step's record goes first: a checkpoint on disk then never lacks its line in the log.
+    // The step's record is sent first, so that a checkpoint on the disk never lacks its line in the log.
     if (reports_) send(record);
     status_.add(record);
     if (status_.due() || record.step == job_.steps) send(status_.take(rank_number_, *rank_, files_));
@@ -323,7 +323,7 @@ bool Worker::settle(std::size_t left) {
   return stop;
 }
 
-/// Of the rank's peak. Only the rank that reports may stop for a measurement.
+/// MFU relative to the rank's peak. Only the reporting rank may spend time on another measurement.
 double Worker::mfu_of(const io::StepRecord& record) {
   const double reached = record.tokens_per_second * job::flops_per_token(job_.model) /
                          static_cast<double>(rank_->layout().grid.ranks());
@@ -346,7 +346,7 @@ void Worker::save(std::int64_t step, SnapshotUse use, io::StepRecord& record) {
   if (!job_.checkpoint.async) saver_.finish();
 }
 
-/// If there is one that is filled.
+/// Sends the report of a completed snapshot, if there is one.
 void Worker::send_snapshot() {
   const std::optional<SnapshotReady> filled = saver_.take_filled();
   if (!filled) return;
@@ -358,7 +358,7 @@ void Worker::send_snapshot() {
   carried_stall_ = base::monotonic_seconds() - start;
 }
 
-/// The ledger's stretches where they were in the step, which began at `begin`.
+/// Sends the time ledger's slices of the step, which began at `begin`.
 void Worker::send_trace(const io::StepRecord& record, double begin) {
   std::vector<io::TraceSlice> slices = trainer_->trace();
   slices.insert(slices.end(), checkpoint_stalls_.begin(), checkpoint_stalls_.end());
@@ -405,7 +405,7 @@ void Worker::run(bool& in_steps) {
   page_->enter(train::Activity::between);
   while (step < job_.steps && !stop) {
     listen(false);
-    // A traced or slowed step begins on a device that has nothing left to do.
+    // A traced or slowed step begins on an idle device.
     if ((traces(step + 1) || (injector_ && injector_->slows(step + 1))) && settle(0)) {
       stop = true;
       break;
@@ -413,7 +413,7 @@ void Worker::run(bool& in_steps) {
     launch(++step);
     stop = settle(saver_.due(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
     if (!evaluation_due(job_, step)) continue;
-    // A stop does not wait for an evaluation: the next run makes up for it.
+    // A stop does not wait for an evaluation: the next run does it.
     evaluated = stop ? Evaluator::Result{.complete = false, .stop = true} : evaluate(step);
     stop = evaluated.stop;
   }

@@ -10,7 +10,7 @@ std::map<std::string, std::string> worker_variables(const job::JobSpec& job, con
   if (!job::uses_nccl(job) || job.parallel.ranks() == 1) return {};
   std::map<std::string, std::string> variables{{"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
                                                {"CUDA_MODULE_LOADING", "EAGER"}};
-  // "=" asks for this name, not for all that begin with it.
+  // "=" selects exactly this name instead of a prefix.
   if (const std::string name = interface.empty() ? "" : base::interface_name(interface); !name.empty())
     variables["NCCL_SOCKET_IFNAME"] = "=" + name;
   return variables;

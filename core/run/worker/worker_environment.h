@@ -8,16 +8,15 @@
 
 namespace trainerd::core::run {
 
-/// Variables that a job's workers get beside those of their agent, for the libraries that they use. Of ranks
-/// that communicate by NCCL: as many connections to the device as it allows (32), so that streams do not wait
-/// for each other in one queue; all kernels loaded at the start, since a first launch that loads one may wait
-/// for a collective that waits for the launch (CUDA programming guide, "Lazy loading"); and the network
-/// interface, exactly, where `interface` is the name or an address of one. Throws CommError when it is
-/// neither.
+/// Additional environment variables for a job's workers. For ranks that use NCCL: the maximum number of
+/// device connections (32), so that streams do not share a queue; loading of all kernels at the start,
+/// because a launch that loads one lazily may wait for a collective that waits for the launch (CUDA
+/// programming guide, "Lazy loading"); and the exact network interface, if `interface` is its name or
+/// address. Throws CommError if it is neither.
 std::map<std::string, std::string> worker_variables(const job::JobSpec& job, const std::string& interface);
 
-/// "NAME=value" of `inherited`, which ends with a null pointer, and of those of `variables` that it does not
-/// have: what the user has set stays.
+/// `inherited`, which ends with a null pointer, and "NAME=value" of those `variables` that it lacks: the
+/// user's settings take precedence.
 std::vector<std::string> environment_with(const char* const* inherited,
                                           const std::map<std::string, std::string>& variables);
 

@@ -6,12 +6,12 @@
 
 namespace trainerd::core::run {
 
-/// The shared memories that an agent gives a worker, as descriptors. An empty one is not given.
+/// The shared memory that an agent gives a worker, as descriptors; an empty one is not given.
 struct WorkerMemory {
-  std::vector<base::UniqueFd> segments;  ///< of its snapshots, filled in turn
-  base::UniqueFd world;                  ///< what the ranks of the node share; none for a rank alone
-  base::UniqueFd flights;                ///< what the ranks of the node do, and communicated last
-  /// By rank of the node: the snapshot to begin from; empty: the worker begins from elsewhere.
+  std::vector<base::UniqueFd> segments;  ///< for its snapshots, filled in turn
+  base::UniqueFd world;                  ///< shared by the node's ranks; none if there is only one
+  base::UniqueFd flights;                ///< activity pages and rings of the node's ranks
+  /// By the rank's place in the node: snapshots to begin from; empty if the worker does not.
   std::vector<base::UniqueFd> held;
 };
 

@@ -22,11 +22,11 @@ namespace trainerd::core::run {
 namespace {
 
 constexpr int kFirstDescriptor = 3;
-// What people, terminals and schedulers send, often to every process of a job. The agent decides for its
-// worker.
+// Signals that users, terminals and schedulers send, often to every process of a job. The agent handles them
+// for its workers.
 constexpr std::array<int, 6> kStopSignals{SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2};
 
-/// Frees the two attribute objects of posix_spawn however the constructor ends.
+/// Frees both posix_spawn attribute objects, also if the constructor throws.
 struct SpawnSetup {
   posix_spawn_file_actions_t actions{};
   posix_spawnattr_t attributes{};
@@ -45,7 +45,7 @@ struct SpawnSetup {
 WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, base::UniqueFd control,
                              const Memory& memory, const std::map<std::string, std::string>& variables) {
   SpawnSetup setup;
-  // Sources are moved out of the way first: a target number may be another source's.
+  // Sources are duplicated to high numbers first, because a target number may be another source's.
   std::vector<base::UniqueFd> high;
   std::vector<int> sources{control.get()};
   sources.insert(sources.end(), memory.segments.begin(), memory.segments.end());
@@ -60,11 +60,11 @@ WorkerProcess::WorkerProcess(const std::string& executable, std::int64_t rank, b
     ::posix_spawn_file_actions_adddup2(&setup.actions, high.back().get(),
                                        kFirstDescriptor + static_cast<int>(i));
   }
-  // Stop signals are held back until the worker has said that it ignores them.
+  // Stop signals stay blocked until the worker ignores them.
   sigset_t held, defaults;
   sigemptyset(&held);
   for (const int signal : kStopSignals) sigaddset(&held, signal);
-  sigaddset(&held, SIGXCPU);  // stays blocked: the worker looks for it between steps
+  sigaddset(&held, SIGXCPU);  // stays blocked: the worker polls for it between steps
   sigfillset(&defaults);
   ::posix_spawnattr_setsigmask(&setup.attributes, &held);
   ::posix_spawnattr_setsigdefault(&setup.attributes, &defaults);
@@ -132,8 +132,7 @@ WorkerProcess::End WorkerProcess::wait() {
 
 void leave_signals_to_agent() {
   for (const int signal : kStopSignals) ::signal(signal, SIG_IGN);
-  // As in the agent: a reader that went away and a file-size limit are errors of a write, not ends of a
-  // process.
+  // As in the agent: a closed pipe or a file-size limit must be a write error, not kill the process.
   ::signal(SIGPIPE, SIG_IGN);
   ::signal(SIGXFSZ, SIG_IGN);
 }
@@ -158,7 +157,7 @@ bool cpu_time_is_up() {
 
 bool die_with_parent(pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  // The parent may have died before the line above took hold.
+  // The parent may have ended before the line above took effect.
   return ::getppid() == parent;
 }
 

@@ -7,7 +7,7 @@ namespace trainerd::core::run {
 std::unique_ptr<RankWorld> make_world(const job::JobSpec& job, const Start& start,
                                       const parallel::Topology& topology, base::UniqueFd shared,
                                       base::UniqueFd flights) {
-  // Polling before a sleep pays where every rank has cores of its own, and costs others theirs where not.
+  // Polling before a sleep is faster if every rank has its own cores; else it takes time from other ranks.
   constexpr double kSpinSeconds = 100e-6;
   const bool own_cores = start.node_count * topology.device.threads <= kernels::detect_cpu().threads;
   return std::make_unique<RankWorld>(job, start.layout,

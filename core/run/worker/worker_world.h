@@ -7,7 +7,7 @@
 
 namespace trainerd::core::run {
 
-/// How a worker reaches the other ranks, by what its start says and by the memory that it got.
+/// Makes a worker's connections to the other ranks, from its `Start` and its shared memory.
 std::unique_ptr<RankWorld> make_world(const job::JobSpec& job, const Start& start,
                                       const parallel::Topology& topology, base::UniqueFd shared,
                                       base::UniqueFd flights);

@@ -10,12 +10,12 @@
 namespace trainerd::io {
 namespace {
 
-// The drawing's own units; the browser scales it to the column.
+// Drawing units; the browser scales the picture to the column.
 constexpr double kWidth = 720, kHeight = 260, kLeft = 62, kRight = 22, kTop = 10, kBottom = 30;
 constexpr double kPlotRight = kWidth - kRight, kPlotBottom = kHeight - kBottom;
 constexpr std::size_t kHoverColumns = 120;
 
-/// Data to drawing units.
+/// Maps data to drawing units.
 struct Axes {
   double x0 = 0, x1 = 1, y0 = 0, y1 = 1;
   bool logarithmic = false;
@@ -33,7 +33,7 @@ std::string number(double value) {
   return text;
 }
 
-// A range of no width cannot be drawn: widen it about its value.
+// A range without width cannot be drawn: widens it around its value.
 void widen(double& low, double& high) {
   if (high > low) return;
   const double by = low == 0 ? 1 : std::abs(low) * 0.1;
@@ -52,7 +52,7 @@ std::vector<double> y_ticks(const Axes& axes) {
       ticks.push_back(value);
       if (step == 1.0) powers.push_back(value);
     }
-  // Of less than half a decade.
+  // The range is less than half a decade.
   if (ticks.size() < 3) return round_ticks(std::pow(10.0, axes.y0), std::pow(10.0, axes.y1), 5);
   return ticks.size() > 7 ? powers : ticks;
 }
@@ -67,7 +67,7 @@ std::string draw_axes(const Axes& axes, const std::function<std::string(double)>
                        escape_html(format(tick)));
   }
   for (const double tick : round_ticks(axes.x0, axes.x1, 7)) {
-    if (tick != std::floor(tick)) continue;  // steps are whole
+    if (tick != std::floor(tick)) continue;  // only whole steps
     out += fmt::format(R"(<line class="tick" x1="{0}" y1="{1}" x2="{0}" y2="{2}"/>)", number(axes.x(tick)),
                        number(kPlotBottom), number(kPlotBottom + 5));
     out += fmt::format(R"(<text class="x" x="{}" y="{}">{}</text>)", number(axes.x(tick)),
@@ -114,7 +114,7 @@ std::string hover_column(double x, double width, const std::string& text) {
                      number(x), number(kTop), number(width), number(kPlotBottom - kTop), escape_html(text));
 }
 
-// The first line's points, thinned; each column names the values there.
+// Draws hover texts for the points of the first line, thinned; each column shows the values there.
 std::string draw_hover(const LineChart& chart, const Axes& axes) {
   std::string out;
   for (const ChartLine& line : chart.lines) {
@@ -149,7 +149,7 @@ std::string draw_marks(const std::vector<ChartMark>& marks, const Axes& axes) {
   return out;
 }
 
-// The height above which columns are cut: twice that of nine in ten, or all.
+// Returns the height above which columns are cut: twice the 90th percentile, or no cut.
 double height_shown(const StackedChart& chart, std::vector<double> heights) {
   const double highest = *std::max_element(heights.begin(), heights.end());
   if (chart.scale == StackedScale::all) return highest;

@@ -31,7 +31,7 @@ using Runs = std::vector<ComparedRun>;
 
 std::string chip(std::size_t run) { return fmt::format("<i class=\"b{}\"></i>", run % kColors); }
 
-// Low, mean and high of each bucket; null where there is none.
+// Returns low, mean and high of each bucket; null without values.
 Object column(const std::vector<StepBucket>& buckets, Spread StepBucket::*quantity) {
   Object list = Object::array();
   for (const StepBucket& b : buckets) {
@@ -71,7 +71,7 @@ Object data_of(const ComparedRun& run) {
           {"evaluations", evaluations}};
 }
 
-// For a browser that runs no script.
+// For browsers without scripts.
 std::string loss_picture(const Runs& runs) {
   LineChart chart{.title = "Training loss",
                   .scale = ChartScale::fitted,
@@ -89,8 +89,8 @@ std::string loss_picture(const Runs& runs) {
   return draw(chart);
 }
 
-/// A table with a row of figures for each run. A column without any figure is left out, and so is one of
-/// facts that are the same for all.
+/// A table with one row of figures per run. Columns without figures are left out, and so are columns of facts
+/// that are equal for all runs.
 class Figures {
  public:
   using Value = std::function<std::string(const Report&)>;
@@ -199,7 +199,7 @@ std::string figures_table(const Runs& runs) {
 
 using Shares = std::array<double, base::kLedgerParts.size()>;
 
-// Seconds per step of each part.
+// Returns the seconds per step of each part.
 Shares ledger_of(const Report& r) {
   Shares time{};
   std::int64_t steps = 0;
@@ -262,7 +262,7 @@ std::string keys_table(const Runs& runs, const std::vector<DifferingKey>& keys) 
   return out + "</table></div>\n";
 }
 
-// What ended a run otherwise than well.
+// Lists the runs that ended with a failure.
 std::string failures(const Runs& runs) {
   std::string out;
   for (const ComparedRun& run : runs)

@@ -13,17 +13,17 @@ struct ComparedRun {
   Report report;
 };
 
-/// A key of the jobs that has not the same value in all of them.
+/// A key whose value differs between the jobs.
 struct DifferingKey {
   std::string key;
-  std::vector<std::string> values;  ///< by run; empty: that job has none
+  std::vector<std::string> values;  ///< per run; empty: that job does not have it
 };
 
-/// Labels of runs by their directories: the last part of each path, where these differ, else the whole paths.
+/// Returns labels for runs: the last part of each path if these differ, else the whole paths.
 std::vector<std::string> run_labels(const std::vector<std::string>& paths);
 
-/// Several runs in one page: final figures, curves over each other with smoothing and zoom, ledgers side by
-/// side, differing keys. Without a script the curves are pictures.
+/// Renders several runs in one page: final figures, overlaid curves with smoothing and zoom, ledgers side by
+/// side, and differing keys. Without scripts the curves are static pictures.
 std::string render_comparison(const std::vector<ComparedRun>& runs, const std::vector<DifferingKey>& keys);
 
 }  // namespace trainerd::io

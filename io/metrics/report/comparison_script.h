@@ -2,7 +2,8 @@
 
 namespace trainerd::io {
 
-/// Of the comparison's page, behind page_script(): its controls and charts, from the data of comparison.cpp.
+/// Script of the comparison page, placed after page_script(): controls and charts for the data of
+/// comparison.cpp.
 extern const char* const kComparisonScript;
 
 }  // namespace trainerd::io

@@ -9,7 +9,7 @@
 namespace trainerd::io {
 namespace {
 
-// Nothing in a text of JSON may end the element that it is in.
+// Escapes JSON so that no text in it can close the enclosing element.
 std::string escape_data(const std::string& json) {
   std::string out;
   for (const char c : json) out += c == '<' ? std::string("\\u003c") : std::string(1, c);

@@ -6,8 +6,8 @@
 
 namespace trainerd::io {
 
-/// What a run's output directory says, while it goes on or after it: the report of report.html, made anew.
-/// Throws SpecError when it is not a run's directory, or cannot be read.
+/// Builds the report of report.html from a run's output directory, during or after the run. Throws SpecError
+/// if it is not a run's directory or cannot be read.
 Report load_report(const std::string& directory);
 
 }  // namespace trainerd::io

@@ -16,16 +16,16 @@ namespace trainerd::io {
 namespace {
 
 constexpr std::size_t kLinePoints = 400, kColumns = 180;
-constexpr int kChartColors = 10;  // of the style sheet
+constexpr int kChartColors = 10;  // in the style sheet
 
-// The notice of a run that failed; null: it did not.
+// Returns the notice of a failed run; null if it did not fail.
 const NoticeRecord* failure_of(const Report& r) {
   const auto last = std::find_if(r.notices.rbegin(), r.notices.rend(),
                                  [](const NoticeRecord& n) { return n.kind != NoticeKind::warning; });
   return last == r.notices.rend() || last->kind != NoticeKind::failure ? nullptr : &*last;
 }
 
-// With the whole message.
+// Shows the whole message.
 std::string failure_box(const NoticeRecord* last) {
   if (last == nullptr) return "";
   std::string text = last->message;
@@ -63,7 +63,7 @@ std::string head(const Report& r) {
   return out + card_html(short_bytes(r.info.memory_planned_bytes), "memory planned") + "</div>\n";
 }
 
-// Where an attempt went on.
+// Marks where each later attempt continued.
 std::vector<ChartMark> marks_of(const Report& r) {
   std::vector<ChartMark> marks;
   for (std::size_t n = 1; n < r.attempts.size(); ++n)
@@ -83,14 +83,14 @@ ChartLine line_of(const Report& r, const char* label, int color, Spread StepBuck
 }
 
 std::string short_real(double value) { return fmt::format("{:.4g}", value); }
-// Also of less than a millisecond.
+// Also handles less than a millisecond.
 std::string precise_duration(double seconds) {
   if (seconds == 0) return "0";
   return seconds < 0.0995 ? fmt::format("{:.3g} ms", 1e3 * seconds) : short_duration(seconds);
 }
 std::string percent(double ratio) { return fmt::format("{:.3g}%", 100 * ratio); }
 
-// One, or one of each named set.
+// One line, or one per named set.
 std::vector<ChartLine> validation_lines(const Report& r) {
   std::vector<ChartLine> lines;
   const auto add = [&lines](const std::string& label, std::int64_t step, double loss) {
@@ -156,7 +156,7 @@ std::string charts(const Report& r) {
     ledger.columns.push_back(std::move(column));
   }
   out += draw(ledger);
-  // At its own scale: compute would press it flat.
+  // Drawn at its own scale, since compute would flatten it.
   ledger.title = "What of it is not compute";
   for (StackedColumn& column : ledger.columns) column.values.front() = 0;
   return out + draw(ledger) + ledger_table(r) + "</div>\n";
@@ -167,7 +167,8 @@ std::string charts(const Report& r) {
 std::string render(const Report& r) {
   const bool running = r.summary.outcome == kRunning;
   HtmlDocument page{.title = r.info.name};
-  // The first kilobyte says it to other programs. An open page follows the run.
+  // The tag in the first kilobyte tells other programs that the run is still running. An open page reloads
+  // itself.
   if (running) page.head = fmt::format("{}<meta http-equiv=\"refresh\" content=\"60\">\n", kRunningTag);
   page.body = head(r) + charts(r) + facts_table(r) + attempts_table(r) + wall_table(r) + figures_tables(r) +
               history_table(r);

@@ -27,7 +27,7 @@ struct PageWriter::State {
   std::condition_variable changed;
   std::optional<std::string> next;
   bool writing = false, stop = false;
-  int error = 0;  // of the last write
+  int error = 0;  // of the latest write
   std::int64_t failures = 0;
 
   void run() {

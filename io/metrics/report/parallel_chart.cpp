@@ -13,12 +13,12 @@ namespace {
 constexpr double kAxesWidth = 1180, kAxesHeight = 380, kAxesLeft = 80, kAxesRight = 80, kAxesTop = 40,
                  kAxesBottom = 24;
 
-// Of a tick's text.
+// Size of a tick's label.
 constexpr double kLabelHeight = 14, kCharacterWidth = 7;
 
 constexpr double kFineDecades = 2, kMaxDecades = 8;
 
-/// An axis with its place and range.
+/// An axis with its position and range.
 class PlacedAxis {
  public:
   PlacedAxis(const ParallelAxis& axis, double x, const std::vector<ParallelLine>& lines, std::size_t index)
@@ -36,7 +36,7 @@ class PlacedAxis {
       any = true;
     }
     if (low_ < high_) return;
-    const double room = low_ == 0 ? 1 : std::abs(low_) * 0.1;  // one value alone is in the middle
+    const double room = low_ == 0 ? 1 : std::abs(low_) * 0.1;  // a single value is drawn in the middle
     low_ -= room, high_ += room;
   }
 
@@ -46,7 +46,7 @@ class PlacedAxis {
            (kAxesHeight - kAxesBottom - kAxesTop) * (scaled(value) - low_) / (high_ - low_);
   }
 
-  /// The axis, its name and the marks of its ticks.
+  /// Draws the axis, its name and its tick marks.
   std::string lines_svg() const {
     std::string out = fmt::format(
         "<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>"
@@ -58,7 +58,7 @@ class PlacedAxis {
     return out;
   }
 
-  /// The values of the ticks: those that have room.
+  /// Draws the labels of the ticks that have room.
   std::string labels_svg() const {
     std::string out;
     std::vector<double> taken;
@@ -68,7 +68,7 @@ class PlacedAxis {
                       [&](double other) { return std::abs(at - other) < kLabelHeight; }))
         continue;
       taken.push_back(at);
-      // The plate keeps the jobs' lines out of the text.
+      // A background that hides the jobs' lines behind the text.
       const double width = kCharacterWidth * static_cast<double>(text.size()) + 6;
       out += fmt::format(
           "<rect class=\"plate\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{}\" rx=\"3\"/>"
@@ -93,7 +93,7 @@ class PlacedAxis {
     return ticks;
   }
 
-  // 1, 2 and 5 of each decade where there is room, else powers of ten.
+  // Returns 1, 2 and 5 of each decade if there is room, else powers of ten.
   std::vector<std::pair<double, std::string>> decades() const {
     const bool wide = high_ - low_ > kFineDecades;
     const double apart = std::ceil((high_ - low_) / kMaxDecades);
@@ -140,12 +140,12 @@ std::string draw(const ParallelChart& chart) {
       "class=\"b0\"></i>best</span><span><i class=\"b1\"></i>worst</span></div>\n<svg viewBox=\"0 0 {} {}\" "
       "role=\"img\" aria-label=\"{}\">\n",
       escape_html(chart.title), kAxesWidth, kAxesHeight, escape_html(chart.title));
-  // Faint ones below, the best on top.
+  // Faint lines at the bottom, the best one on top.
   for (const int layer : {0, 1, 2})
     for (const ParallelLine& line : chart.lines)
       if (layer == (line.best ? 2 : line.shade ? 1 : 0)) out += line_svg(line, axes);
   for (const PlacedAxis& axis : axes) out += axis.lines_svg();
-  // Above every axis: a long label reaches to the axis on its left.
+  // Drawn after all axes, because a long label reaches the axis on its left.
   for (const PlacedAxis& axis : axes) out += axis.labels_svg();
   return out + "</svg></figure>\n";
 }

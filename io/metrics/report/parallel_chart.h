@@ -7,18 +7,19 @@
 
 namespace trainerd::io {
 
-/// One quantity of a chart of parallel coordinates: numbers, or words in their order.
+/// One axis of a parallel-coordinates chart: numbers, or words in a given order.
 struct ParallelAxis {
   std::string name;
-  std::vector<std::string> words = {};  ///< not empty: a value is an index into these
-  bool log = false;                     ///< of numbers > 0
-  std::vector<double> ticks = {};       ///< of numbers; empty: round ones
+  std::vector<std::string> words = {};  ///< if not empty, a value is an index into these
+  bool log = false;                     ///< logarithmic; numbers must be > 0
+  std::vector<double> ticks = {};       ///< for numbers; empty: round ones
 };
 
-/// One job, say: a value on each axis, from left to right. The line ends where the first is missing.
+/// One line (for example a job): a value per axis, from left to right. The line ends at the first missing
+/// value.
 struct ParallelLine {
   std::vector<std::optional<double>> values;
-  std::optional<double> shade = {};  ///< 0 (best) to 1; none: it is drawn faint
+  std::optional<double> shade = {};  ///< 0 (best) to 1; none: drawn faint
   bool best = false;                 ///< drawn on top, with a wide stroke
   std::string hover;
 };
@@ -29,9 +30,10 @@ struct ParallelChart {
   std::vector<ParallelLine> lines;
 };
 
-/// As SVG text for a page with the report's style (style.h) and `parallel_style`. Empty without an axis.
+/// Returns SVG text for a page with the report's style (style.h) and `parallel_style`; empty if there is no
+/// axis.
 std::string draw(const ParallelChart& chart);
-/// Its own rules of the page's style sheet.
+/// Returns the additional rules for the page's style sheet.
 std::string parallel_style();
 
 }  // namespace trainerd::io

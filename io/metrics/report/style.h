@@ -4,8 +4,8 @@
 
 namespace trainerd::io {
 
-/// The page's style sheet, for light and dark: colours of the ledger's parts as the classes s0, f0, b0
-/// (stroke, fill, background), ...
+/// Returns the page's style sheet for light and dark mode. The classes s0, f0, b0 (stroke, fill, background),
+/// ... are the colours of the ledger's parts.
 std::string page_style();
 
 }  // namespace trainerd::io

@@ -69,7 +69,7 @@ std::string memory_table(const Report& r) {
       bar, rows);
 }
 
-// The latest records, newest first.
+// Lists the latest records, newest first.
 template <class Record, class Row>
 std::string latest(const std::vector<Record>& records, const std::string& header, Row row) {
   if (records.empty()) return "";
@@ -100,7 +100,7 @@ std::string prediction_table(const PredictionRecord& p) {
       p.first_step, p.last_step, rows);
 }
 
-// Steps are the attempt's own.
+// Shows the steps that this attempt made.
 std::string row_of(const Attempt& a, std::size_t number, double now) {
   const double end = a.ended ? a.end : now;
   return fmt::format(
@@ -112,7 +112,7 @@ std::string row_of(const Attempt& a, std::size_t number, double now) {
       a.ended ? class_of(a.how) : "run", escape_html(a.outcome));
 }
 
-// Of an evaluation or one of its sets.
+// Cells of an evaluation or of one of its sets.
 template <class Record>
 std::string loss_cells(const Record& r) {
   if (r.rewards)
@@ -122,7 +122,7 @@ std::string loss_cells(const Record& r) {
                      perplexity(r.loss), r.bits_per_byte ? fmt::format("{:.4f}", *r.bits_per_byte) : "");
 }
 
-// Rows below an evaluation's own: one of each named set, of losses and of questions.
+// Rows below the evaluation's own row: one per named set of losses or questions.
 std::string set_rows(const EvaluationRecord& e) {
   std::string rows;
   for (const ValidationRecord& set : e.sets)
@@ -212,7 +212,7 @@ std::string attempts_table(const Report& r) {
 }
 
 std::string wall_table(const Report& r) {
-  // Of a run that was never disturbed the attempts say it all.
+  // For a run without interruptions the attempts table says the same.
   if (r.attempts.size() < 2 || r.wall.total() <= 0) return "";
   std::string rows;
   for (std::size_t part = 0; part < kWallParts.size(); ++part)

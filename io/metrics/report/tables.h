@@ -4,24 +4,24 @@
 
 #include "io/metrics/report/page.h"
 
-// The report's parts beside its charts, as HTML; each is empty where there is nothing to show.
+// Parts of the report besides its charts, as HTML. Each is empty if there is nothing to show.
 
 namespace trainerd::io {
 
-/// The style's class of an outcome: good, bad, warn or run.
+/// Returns the CSS class of an outcome: good, bad, warn or run.
 const char* class_of_outcome(const std::string& outcome);
-/// The outcome in one word: "done", "running", "stopped", "lost", "failed".
+/// Returns the outcome in one word: "done", "running", "stopped", "lost", "failed".
 std::string short_outcome(const std::string& outcome);
 
-/// Command, commit, host, layout, data: what ran, and where.
+/// What ran and where: command, commit, host, layout, data.
 std::string facts_table(const Report& report);
-/// The attempts of the run, when there were several.
+/// Attempts of the run; empty if there was only one.
 std::string attempts_table(const Report& report);
-/// What the wall time of all attempts went into; empty for a single one.
+/// Split of all attempts' wall time; empty if there was only one attempt.
 std::string wall_table(const Report& report);
 /// Notices of the run, newest first.
 std::string history_table(const Report& report);
-/// What all steps took, by part of the ledger.
+/// Time of all steps by ledger part.
 std::string ledger_table(const Report& report);
 /// Memory, prediction, evaluations, checkpoints.
 std::string figures_tables(const Report& report);

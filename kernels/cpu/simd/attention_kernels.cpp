@@ -6,8 +6,8 @@
 #include "kernels/cpu/simd/attention_unit.h"
 
 // Attention in blocks of kQueryBlock queries by kKeyBlock keys (Dao, FlashAttention-2, arXiv 2307.08691).
-// Inside a block six query rows at a time are scored against the keys that they see, so that little is
-// computed above the diagonal.
+// Inside a block, six query rows at a time are scored against the keys that they see, so that few scores
+// above the diagonal are computed.
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
@@ -17,14 +17,14 @@ static_assert(kQueryBlock % kTileRows == 0 && kTileRows % 2 == 0 && kKeyBlock % 
 constexpr float kLog2E = 1.44269504088896341f, kLn2 = 0.693147180559945309f;
 constexpr float kLowest = -std::numeric_limits<float>::infinity();
 
-/// `yes` in the lanes of vector j (keys 16 j ..) that are of keys [begin, end), else `no`.
+/// Returns `yes` in the lanes of vector j (keys 16 j ..) whose keys are in [begin, end), else `no`.
 inline Vec where_seen(std::int64_t begin, std::int64_t end, std::int64_t j, Vec yes, Vec no) {
   const Vec before_end = select(first_lanes(clamped(end - j, kLanes)), yes, no);
   return begin > j ? select(first_lanes(clamped(begin - j, kLanes)), no, before_end) : before_end;
 }
 
-/// 2^x for x <= 1 or so: x = n + r, 2^r for |r| <= 1/2 by its Taylor series, whose remainder is below 6e-9
-/// relative.
+/// 2^x for x up to about 1: x = n + r, and 2^r for |r| <= 1/2 by its Taylor series, whose relative remainder
+/// is below 6e-9.
 inline Vec exp2(Vec x) {
   x = max(broadcast(-150.0f), x);
   const Vec n = round_to_whole(x), r = x - n;
@@ -39,21 +39,21 @@ inline Vec exp2(Vec x) {
   return scale_by_power(p, n);
 }
 
-/// Scaled scores of a row under a softcap, in place. What is past `width` stays.
+/// Scales the scores of a row and applies the softcap, in place. Only changes the first `width` scores.
 inline void cap_scores(float* scores, std::int64_t width, const AttentionBlock& b) {
   const Vec inner = broadcast(b.scale / b.softcap), cap = broadcast(b.softcap);
   for (std::int64_t j = 0; j < width; j += kLanes)
     store(scores + j, cap * tanh(load(scores + j) * inner).value);
 }
 
-/// One row of a key block: online softmax of scores times `scale`, in powers of two (`scale` holds log2 e,
-/// and so does `row_max`). Writes probabilities (unnormalised) for `width` keys, zero outside [begin, end);
-/// returns what earlier sums are multiplied by.
+/// Online softmax of one row of a key block: scores times `scale`, in powers of two (`scale` and `row_max`
+/// include the factor log2 e). Writes unnormalised probabilities for `width` keys, zero outside [begin, end).
+/// Returns the factor that rescales earlier sums.
 template <class T>
 float soften(const float* scores, float scale, std::int64_t begin, std::int64_t end, std::int64_t width,
              float& row_max, float& row_sum, T* probs) {
   const Vec lowest = broadcast(kLowest), factor = broadcast(scale);
-  // Vectors [open, whole) are seen as a whole.
+  // All lanes of the vectors [open, whole) are seen.
   const std::int64_t whole = end < 0 ? 0 : end / kLanes * kLanes;
   const std::int64_t open = begin <= 0 ? 0 : smaller(round_up(begin, kLanes), width);
   Vec largest = whole < end ? where_seen(begin, end, whole, load(scores + whole) * factor, lowest) : lowest;
@@ -86,8 +86,8 @@ float soften(const float* scores, float scale, std::int64_t begin, std::int64_t 
   return correction;
 }
 
-/// One block of queries of one head: unnormalised outputs into s.sums, with s.row_max and s.row_sum. Of a row
-/// that sees no key the sum is 0.
+/// One block of queries of one head: unnormalised outputs into s.sums, with s.row_max and s.row_sum. A row
+/// that sees no key has a row_sum of 0.
 template <class T>
 void forward_block(const AttentionForward& a, const Unit& u, const AttentionScratch& s,
                    std::int64_t first_query, std::int64_t queries) {
@@ -105,7 +105,7 @@ void forward_block(const AttentionForward& a, const Unit& u, const AttentionScra
       const std::int64_t begin = u.begin_of(query);  // no row of the six sees an earlier key
       const std::int64_t keys = smaller(kKeyBlock, u.end_of(query + rows - 1) - first);
       if (keys <= 0 || begin >= first + kKeyBlock) continue;
-      const bool opens = begin >= first;  // the first keys of these rows
+      const bool opens = begin >= first;  // these are the first keys of these rows
       const std::int64_t width = round_up(keys, kLanes);
       score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -124,8 +124,8 @@ void forward_block(const AttentionForward& a, const Unit& u, const AttentionScra
     }
 }
 
-/// Writes one row's output and log-sum-exp, or merges them into what is there: with l' = log(e^l + e^l0) the
-/// output is e^(l - l') out + e^(l0 - l') out0 (as blocks of keys in arXiv 2307.08691, section 3.1).
+/// Writes one row's output and log-sum-exp, or merges them into the existing ones: with l' = log(e^l + e^l0)
+/// the output is e^(l - l') out + e^(l0 - l') out0 (like blocks of keys in arXiv 2307.08691, section 3.1).
 template <class T>
 void finish_row(WriteMode mode, std::int64_t E, const float* sums, float row_max, float row_sum, T* out,
                 float* lse) {
@@ -177,8 +177,8 @@ struct KeyRange {
   std::int64_t begin = 0, end = 0;
 };
 
-/// Probabilities and gradients of scores of two query rows, for `width` keys; those outside a row's `seen`
-/// are zero.
+/// Probabilities and score gradients of two query rows, for `width` keys. Keys outside a row's `seen` get
+/// zero.
 template <class T, bool kCapped>
 void differentiate(const AttentionBackward& a, const AttentionScratch& s, std::int64_t i, std::int64_t r,
                    const KeyRange seen[2], std::int64_t width) {
@@ -238,7 +238,8 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
       const std::int64_t begin = u.begin_of(query);  // no row of the six sees an earlier key
       const std::int64_t keys = smaller(kKeyBlock, u.end_of(query + rows - 1) - first);
       if (keys <= 0 || begin >= first + kKeyBlock) continue;
-      // dk and dv take six keys at a time, so that five beyond the last one seen must read as zero.
+      // dk and dv are computed for six keys at a time, so five keys beyond the last one seen must read as
+      // zero.
       const std::int64_t width = smaller(kKeyBlock, round_up(keys + kTileRows - 1, kLanes));
       score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
       score<T>(u, s.douts + i * u.head_words, s.values_by_head, first, keys, s.dprobs);
@@ -256,7 +257,7 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
     const std::int64_t keys = smaller(kKeyBlock, end - first);
     for (std::int64_t j = 0; j < keys; j += kTileRows) {
       const std::int64_t rows = smaller(kTileRows, keys - j), key = first + j;
-      // Rows of the block before `from` see none of these keys yet, and rows from `to` on none any more.
+      // Rows of the block before `from` do not see these keys yet, and rows from `to` on no longer see them.
       const std::int64_t from = larger(0, key - u.end_shift + 1 - first_query),
                          to = smaller(queries, key + rows - u.begin_shift - first_query);
       const std::int64_t unseen = from / kPerWord<T>, words = words_of<T>(to) - unseen;
@@ -271,7 +272,7 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
   }
 }
 
-/// `count` rows of a head from row `row` on, from fp32 rows of E16.
+/// Writes `count` rows of a head, starting at row `row`, from fp32 rows of E16.
 void write_rows(const HeadView& x, std::int64_t row, std::int64_t head, const float* rows, std::int64_t count,
                 WriteMode mode) {
   with_type(x.dtype, [&]<class O>(O) {
@@ -289,7 +290,7 @@ void zero_rows(const HeadView& x, std::int64_t row, std::int64_t head, std::int6
                 static_cast<std::size_t>(x.head_size * size_of(x.dtype)));
 }
 
-/// dk or dv of a sequence; what no query sees has no gradient.
+/// Writes dk or dv of a sequence; keys that no query sees get a zero gradient.
 void write_keys(const HeadView& x, const Unit& u, const AttentionUnit& unit, const float* rows,
                 WriteMode mode) {
   const std::int64_t first = unit.first_key + u.first_key;
@@ -299,7 +300,8 @@ void write_keys(const HeadView& x, const Unit& u, const AttentionUnit& unit, con
   zero_rows(x, first + u.keys, unit.kv_head, unit.keys - u.first_key - u.keys);
 }
 
-/// Sum of dout * out, and the log-sum-exp, of a block's rows; zeros up to a whole pair.
+/// Computes the sum of dout * out, and converts the log-sum-exp, for a block's rows; zeros up to a whole
+/// pair.
 template <class T>
 void row_numbers(const AttentionBackward& a, const Unit& u, const AttentionScratch& s, std::int64_t row,
                  std::int64_t head, std::int64_t queries) {

@@ -7,10 +7,10 @@
 
 namespace trainerd::kernels {
 
-/// Query rows and keys that are worked on together. Multiples of six and two, and of 64.
+/// Query rows and keys processed together. Multiples of six and two, and of 64.
 constexpr std::int64_t kQueryBlock = 96;
 constexpr std::int64_t kKeyBlock = 256;
-/// Words between rows of a block's probabilities: not a power of two, which would crowd a few sets of the
+/// Words between rows of a block's probabilities. A power of two would map them to only a few sets of the
 /// cache.
 constexpr std::int64_t kKeyStride = kKeyBlock + 16;
 
@@ -24,7 +24,7 @@ struct AttentionScratch {
   std::uint32_t* values = nullptr;          ///< V, forward
   float* dkeys = nullptr;                   ///< [S][E16], backward; and dvalues
   float* dvalues = nullptr;
-  // Of one block of queries:
+  // For one block of queries:
   std::uint32_t* queries = nullptr;         ///< rows: [kQueryBlock][Ew]
   std::uint32_t* douts = nullptr;           ///< rows, backward
   std::uint32_t* queries_packed = nullptr;  ///< [E panels][kQueryBlock in words][64], backward
@@ -32,7 +32,7 @@ struct AttentionScratch {
   float* sums = nullptr;     ///< [kQueryBlock][E16]: the output, or dq
   float* row_max = nullptr;  ///< [kQueryBlock], times log2 e; backward: the log-sum-exp
   float* row_sum = nullptr;  ///< [kQueryBlock]; backward: sum of dout * out
-  // Of one block of queries and keys:
+  // For one block of queries and keys:
   float* scores = nullptr;           ///< [6][kKeyBlock]
   float* dprobs = nullptr;           ///< [6][kKeyBlock], backward
   std::uint32_t* probs = nullptr;    ///< forward: rows of 6; backward: [kQueryBlock in words][kKeyStride]
@@ -41,12 +41,11 @@ struct AttentionScratch {
   std::int64_t max_keys = 0;                ///< S
 };
 
-/// One sequence and one key/value head with all its query heads: what one thread does alone, in a fixed
-/// order.
+/// One sequence and one key/value head with all its query heads. One thread processes it, in a fixed order.
 struct AttentionUnit {
   std::int64_t first_query = 0, queries = 0;  ///< rows of the views
   std::int64_t first_key = 0, keys = 0;
-  std::int64_t offset = 0;  ///< position of the first query less that of the first key
+  std::int64_t offset = 0;  ///< position of the first query minus that of the first key
   std::int64_t kv_head = 0;
 };
 

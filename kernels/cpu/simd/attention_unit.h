@@ -1,10 +1,10 @@
 #pragma once
 
-// What one thread works on in attention: a sequence and key/value head, which keys its queries see, and their
-// rows as operands of tiles. Letters: E head size, Ew its words, S keys of the sequence.
+// The work of one thread in attention: a sequence and key/value head, the keys its queries see, and their
+// rows as operands of tiles. Letters: E head size, Ew words of a head, S keys of the sequence.
 //
-// Every mask is two numbers: query row q sees keys [q + begin_shift, q + end_shift), as far as they are
-// there.
+// Every mask is two numbers: query row q sees keys [q + begin_shift, q + end_shift), limited to existing
+// keys.
 
 #include "kernels/cpu/simd/attention_kernels.h"
 #include "kernels/cpu/simd/tile.h"
@@ -16,14 +16,14 @@ inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : 
 inline std::int64_t clamped(std::int64_t x, std::int64_t most) { return x < 0 ? 0 : smaller(x, most); }
 
 /// One sequence and key/value head of a call: strides and counts that the passes share. Its keys are those
-/// that any query may see: `first_key` of the sequence, at a multiple of a panel, and `keys` from there on.
+/// that any query may see: `keys` keys from key `first_key` of the sequence, which is a multiple of a panel.
 struct Unit {
   std::int64_t E = 0, head_words = 0, E16 = 0;
   std::int64_t queries = 0, first_key = 0, keys = 0;
   std::int64_t begin_shift = 0, end_shift = 0;
   std::int64_t key_words = 0;  ///< words of S keys in a packed panel
 
-  /// Keys [begin_of(q), end_of(q)) are those that query row `q` sees; neither decreases with q.
+  /// Query row `q` sees keys [begin_of(q), end_of(q)); neither bound decreases with q.
   std::int64_t begin_of(std::int64_t q) const { return clamped(q + begin_shift, keys); }
   std::int64_t end_of(std::int64_t q) const { return clamped(q + end_shift, keys); }
 };
@@ -52,7 +52,7 @@ T* at(const HeadView& x, std::int64_t row, std::int64_t head) {
   return reinterpret_cast<T*>(x.data) + row * x.row_stride + head * x.head_size;
 }
 
-/// K or V by head: word k of key j is word k of row j.
+/// Packs K or V by head: word k of key j is word k of row j.
 template <class T>
 void pack_by_head(const Unit& u, const T* in, std::int64_t stride, Word* out) {
   for (std::int64_t key = 0; key < u.keys; key += kPanel)
@@ -60,7 +60,7 @@ void pack_by_head(const Unit& u, const T* in, std::int64_t stride, Word* out) {
                     u.head_words);
 }
 
-/// K or V to be reduced over keys; rows up to a multiple of 64 keys are zero.
+/// Packs K or V for a reduction over keys; rows up to a multiple of 64 keys are zero.
 template <class T>
 void pack_by_key(const Unit& u, const T* in, std::int64_t stride, Word* out) {
   pack_rows(in, stride, u.keys, u.E, kPanel, out, u.key_words * kPanel);
@@ -70,7 +70,7 @@ void pack_by_key(const Unit& u, const T* in, std::int64_t stride, Word* out) {
                 static_cast<std::size_t>((end - used) * kPanel) * sizeof(Word));
 }
 
-/// Rows of a block as left operands: whole words, and zero rows up to a whole tile.
+/// Copies rows of a block as left operands: whole words, with zero rows up to a whole tile.
 template <class T>
 void copy_rows(const Unit& u, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
   const std::int64_t width = u.head_words * kPerWord<T>;

@@ -22,7 +22,7 @@ void forward_rows(const EmbeddingForward& a, std::int64_t begin, std::int64_t en
   }
 }
 
-/// Columns [at, at + kLanes * N) of one table row.
+/// Sums kLanes * N columns of one table row.
 template <int N, class T, class G>
 void sum_columns(const T* dout, std::int64_t d, const std::int32_t* order, std::int64_t count, G* to,
                  bool accumulate) {

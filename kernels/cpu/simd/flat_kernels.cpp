@@ -3,7 +3,8 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-/// x as bf16 holds it, rounded up where a lane's lower half and its 16 random bits carry. Finite lanes.
+/// Rounds x to bf16, up if adding 16 random bits to a lane's lower half carries. Lanes that are not finite
+/// stay.
 inline Vec round_by(Vec x, const std::uint32_t* random, int shift) {
   std::uint32_t lanes[kLanes];
   __builtin_memcpy(lanes, &x, sizeof(lanes));
@@ -43,7 +44,7 @@ void adamw_run(const AdamwRun& a) {
   else for_each_vec(a.count, [&](auto get, auto put) { update(get, put, false); });
 }
 
-/// The finaliser of MurmurHash3 (Appleby): every input bit reaches every output bit.
+/// The finaliser of MurmurHash3 (Appleby): every input bit affects every output bit.
 inline std::uint32_t mix(std::uint32_t h) {
   h = (h ^ (h >> 16)) * 0x85ebca6bu;
   h = (h ^ (h >> 13)) * 0xc2b2ae35u;
@@ -117,7 +118,7 @@ double square_sum(DType dtype, const std::byte* x, std::int64_t n) {
 }
 
 void hash_words(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]) {
-  // Plain loops: the compiler makes vectors of them, and unsigned sums do not depend on their order.
+  // Plain loops: the compiler vectorises them, and unsigned sums do not depend on their order.
   const std::uint32_t low = static_cast<std::uint32_t>(index);
   const std::uint32_t high = static_cast<std::uint32_t>(static_cast<std::uint64_t>(index) >> 32);
   std::uint32_t first = 0, second = 0;
@@ -160,7 +161,8 @@ void momentum(const MomentumRun& a) {
       for_each_vec(a.count, [&](auto get, auto put) {
         const Vec g = rest * (get(grads) * factor);
         const Vec m = fma(mu, get(kept), g);
-        // One expression for all of a vector's paths: the direction does not depend on where a run is cut.
+        // The same expression for full vectors and tails, so that the direction does not depend on where a
+        // run is split.
         put(kept, m);
         put(a.direction, a.nesterov ? fma(mu, m, g) : m);
       });

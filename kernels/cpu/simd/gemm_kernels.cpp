@@ -36,7 +36,7 @@ void pack_wgrad_x(const std::byte* x, std::int64_t stride, std::int64_t tokens, 
   pack_rows(elements<T>(x), stride, tokens, columns, kPanel, words(out), kWgradWords * kPanel);
 }
 
-/// Two rows make one row of words, and words transposed are rows of two elements each.
+/// Two rows form one row of words, and a transposed word row is two elements per row.
 void transpose(const Bf16* in, std::int64_t stride, std::int64_t rows, std::int64_t columns, Word* out,
                std::int64_t out_stride) {
   alignas(64) Word block[16 * 16];
@@ -53,7 +53,7 @@ void transpose(const Bf16* in, std::int64_t stride, std::int64_t rows, std::int6
     }
 }
 
-/// sums[j] (+)= column sums, rows in rising order.
+/// sums[j] (+)= column sums over rows in rising order.
 template <class T>
 void add_column_sums(const T* x, std::int64_t stride, std::int64_t rows, std::int64_t columns, float* sums,
                      WriteMode mode) {
@@ -87,7 +87,7 @@ void wgrad_block(const WgradBlock& w) {
   }
 }
 
-/// The last rows of a block, fewer than a tile has.
+/// The last rows of a block, fewer than the rows of a tile.
 template <int Rows>
 void last_rows(std::int64_t rows, const Word* a, LeftStrides strides, const Word* b, std::int64_t depth,
                float* c, std::int64_t ldc, WriteMode mode) {
@@ -95,7 +95,7 @@ void last_rows(std::int64_t rows, const Word* a, LeftStrides strides, const Word
   else if constexpr (Rows > 1) last_rows<Rows - 1>(rows, a, strides, b, depth, c, ldc, mode);
 }
 
-/// Words of the reduction that are worked on together: a panel's stay in the first-level cache.
+/// Words of the reduction processed together: those of a panel stay in the first-level cache.
 constexpr std::int64_t kLinearDepth = 256;
 
 /// Words [k, k + kLinearDepth) of the reduction, for the columns of one panel.
@@ -126,8 +126,8 @@ void add_ends(const LinearBlock& l) {
     }
 }
 
-/// Of input and output the smaller one is walked again and again, from the second-level cache. Either way
-/// each result sums its products in rising order, whatever rows lie beside it.
+/// Loops repeatedly over the smaller of input and output, which stays in the second-level cache. Either way
+/// each result sums its products in rising order, independent of neighbouring rows.
 void linear_block(const LinearBlock& l) {
   if (l.depth > l.columns)
     for (std::int64_t k = 0; k < l.depth; k += kLinearDepth)

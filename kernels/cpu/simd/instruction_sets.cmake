@@ -1,10 +1,10 @@
-# Row kernels and attention tiles are one source each, built once for every instruction set and chosen at run time. The room's own
-# objects are the portable ones.
+# Row kernels and attention tiles are one source each, built once per instruction set and chosen at run time.
+# The room's own objects are the portable ones.
 get_target_property(simd_sources trainerd_kernels_cpu_simd SOURCES)
 
 function(set_simd_build target isa)
   target_compile_definitions(${target} PRIVATE TRAINERD_SIMD=${isa})
-  # GCC's notes about vector types in function signatures: none crosses a translation unit here.
+  # Disables GCC's notes about vector types in function signatures: none crosses a translation unit here.
   target_compile_options(${target} PRIVATE -Wno-psabi -fno-trapping-math ${ARGN})
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${TRAINERD_UNITY} UNITY_BUILD_BATCH_SIZE 5)
 endfunction()

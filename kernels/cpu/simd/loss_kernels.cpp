@@ -3,11 +3,11 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-// Columns whose maximum and exponentials are taken together: they stay in the first-level cache between the
-// two.
+// Columns whose maximum and exponentials are computed together, so that they stay in the first-level cache in
+// between.
 constexpr std::int64_t kChunk = 4096;
 
-/// Columns of the rows held that are real vocabulary.
+/// Number of held columns that are real vocabulary, not padding.
 template <class Args>
 std::int64_t real_columns(const Args& a) {
   const std::int64_t held = a.logits_TV.size(1), left = a.vocab - a.first_row;
@@ -20,7 +20,7 @@ float element(const T* p) {
   else return *p;
 }
 
-/// Logits as they are.
+/// Logits without a softcap.
 struct Uncapped {
   explicit Uncapped(float) {}
   Vec of(Vec x) const { return x; }
@@ -29,16 +29,16 @@ struct Uncapped {
   Vec gradient(Vec x, Vec shift, Vec scale) const { return exp(x - shift) * scale; }
   Vec gradient(Vec x, Vec shift, Vec scale, Vec less) const { return exp(x - shift) * scale - less; }
 };
-/// Logits under a softcap.
+/// Logits with a softcap.
 struct Capped {
   float cap;
   explicit Capped(float softcap) : cap(softcap) {}
   Tanh inner(Vec x) const { return tanh(x * broadcast(1.0f / cap)); }
   Vec of(Vec x) const { return inner(x).value * broadcast(cap); }
   float of(float x) const { return max_of(of(broadcast(x))); }
-  /// A gradient of the capped logit as one of the logit.
+  /// Converts a gradient of the capped logit to one of the logit.
   float sloped(float x, float dx) const { return max_of(inner(broadcast(x)).slope) * dx; }
-  /// scale e^(capped - shift) - less, as a gradient of the logit.
+  /// scale e^(capped - shift) - less, as a gradient with respect to the logit.
   Vec gradient(Vec x, Vec shift, Vec scale, Vec less = zero()) const {
     const Tanh t = inner(x);
     return (exp(t.value * broadcast(cap) - shift) * scale - less) * t.slope;
@@ -69,7 +69,7 @@ float sum_of(const T* x, std::int64_t n, Cap cap) {
   return sum(total);
 }
 
-/// Nothing that an absent lane could hold is capped to -infinity.
+/// The tail needs a mask: no fill value of absent lanes has a capped value of -infinity.
 template <class T>
 float sum_exp(const T* x, std::int64_t n, float top, Capped cap) {
   Vec total = zero();
@@ -91,13 +91,13 @@ void stats_rows(const CeStats& a, Cap cap, std::int64_t begin, std::int64_t end)
       Vec highest = broadcast(-__builtin_inff());
       for_each_vec(
           width, [&](auto get, auto) { highest = max(highest, get(row + c)); }, -__builtin_inff());
-      const float high = cap.of(max_of(highest));  // a softcap keeps the order
+      const float high = cap.of(max_of(highest));  // the softcap is monotonic
       if (high > top) {
         total *= __builtin_expf(top - high);
         top = high;
       }
-      // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN
-      // is never the maximum, and comes through here.
+      // If all logits so far are -infinity there is no finite maximum to subtract, and all exponentials are
+      // zero. A NaN is never the maximum, so it reaches this sum.
       total += sum_exp(row + c, width, top == -__builtin_inff() ? 0.0f : top, cap);
       if (a.label_smoothing > 0.0f) logits += sum_of(row + c, width, cap);
     }
@@ -119,7 +119,7 @@ void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t en
     const float weight = at<float>(a.loss_weight_T)[t];
     const float top = at<float>(a.max_T)[t], total = at<float>(a.sum_exp_T)[t],
                 lse = top + __builtin_logf(total);
-    // A token without weight is padding: whatever its logits are, it adds nothing.
+    // A token without weight is padding: it adds nothing, whatever its logits are.
     at<float>(a.loss_T)[t] = weight == 0.0f ? 0.0f : weight * (lse - at<float>(a.target_logit_T)[t]);
     if (a.z_loss > 0.0f) at<float>(a.z_loss_T)[t] = weight == 0.0f ? 0.0f : weight * a.z_loss * lse * lse;
     if (a.want == CeFinish::Want::loss) continue;
@@ -132,7 +132,7 @@ void finish_rows(const CeFinish& a, Cap cap, std::int64_t begin, std::int64_t en
     const std::int64_t target = at<std::int32_t>(a.targets_T)[t] - a.first_row;
     const bool held = target >= 0 && target < n;
     const float target_logit = held ? element(row + target) : 0.0f;
-    // What a column's probability, and the target, count for; and what every column loses to smoothing.
+    // Factors of each column's probability and of the target, and what smoothing subtracts from every column.
     const float pull = a.z_loss > 0.0f ? 1.0f + 2.0f * a.z_loss * lse : 1.0f,
                 every = a.label_smoothing / static_cast<float>(a.vocab),
                 on_target = 1.0f - a.label_smoothing + every;

@@ -16,7 +16,7 @@ inline Vec gelu_slope(Vec x) {
 
 struct Silu {
   static Vec inner(Vec x) { return x; }
-  /// Of x s, where s is the sigmoid of `inner` and `value` x s: s + x s (1 - s) inner'.
+  /// Gradient of x s, where s is the sigmoid of `inner` and `value` is x s: s + x s (1 - s) inner'.
   static Vec gradient(Vec, Vec value, Vec s) { return fma(value, broadcast(1.0f) - s, s); }
 };
 struct Gelu {

@@ -16,7 +16,7 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
     if (a.delta_TD.defined()) {
       const T* delta = at<T>(a.delta_TD, t * d);
       T* out = at<T>(a.sum_TD, t * d);
-      // The statistics are those of the sum as stored, which is what the backward pass will see.
+      // The statistics use the sum as stored, which is what the backward reads.
       for_each_vec(d, [&](auto get, auto put) { put(out, get(x) + get(delta)); });
       x = out;
     }
@@ -27,7 +27,7 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
     });
     float mean = 0.0f, variance = 0.0f;
     if (a.kind == NormKind::layer) {
-      // A second pass over the cached row: the difference of two large sums would lose the variance.
+      // A second pass over the cached row: subtracting two large sums would lose precision of the variance.
       mean = sum(sums) * inverse_d;
       Vec deviations = zero();
       for_each_vec(
@@ -55,9 +55,9 @@ void norm_forward_rows(const AddNormForward& a, std::int64_t begin, std::int64_t
   }
 }
 
-/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum, where the RMS
-/// norm has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467); dweight = sum of dy
-/// xh over rows.
+/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum. The RMS norm
+/// has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467). dweight = sum of dy xh
+/// over rows.
 template <class T, class W>
 void norm_backward_rows(const AddNormBackward& a, std::int64_t begin, std::int64_t end, float* dweight,
                         float* dbias) {

@@ -3,7 +3,7 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 namespace {
 
-/// cos and sin of one position's angles, R/2 each; null pointers mean no rotation.
+/// cos and sin of one position's angles, R/2 each; null means no rotation.
 struct Rotation {
   const float* cos = nullptr;
   const float* sin = nullptr;
@@ -18,7 +18,7 @@ Rotation rotation_of(const Args& a, std::int64_t t) {
   return {row, row + r / 2, r};
 }
 
-/// Calls `body(first, count, rotation)` for the elements of a head that are rotated, and for the rest.
+/// Calls `body(first, count, rotation)` for the rotated elements of a head, and then for the rest.
 template <class Body>
 void each_part(std::int64_t e, const Rotation& rotation, const Body& body) {
   if (rotation.cos == nullptr || rotation.width == e) return body(std::int64_t{0}, e, rotation);
@@ -40,8 +40,8 @@ float rstd_of(float squares, std::int64_t e, float eps) {
   return 1.0f / __builtin_sqrtf(squares / static_cast<float>(e) + eps);
 }
 
-/// A part of a head, all rotated or none: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y may
-/// be x.
+/// A part of a head, either rotated or not: y = rotate(x rstd (offset + weight)). `weight` null: no norm. y
+/// may be x.
 template <class T, class W>
 void part_forward(const T* x, T* y, std::int64_t e, const W* weight, float weight_offset, float rstd,
                   Rotation rotation) {
@@ -73,7 +73,7 @@ void head_forward(const T* x, T* y, std::int64_t e, const W* weight, float weigh
   });
 }
 
-/// g = rotate back dy, of both halves; without a rotation one run over all of E does, as the lower.
+/// g = dy rotated back, for both halves. Without a rotation all E elements count as the lower half.
 template <class T>
 struct HeadGradient {
   const T* dy;
@@ -96,7 +96,7 @@ HeadGradient<T> head_gradient(const T* dy, std::int64_t e, Rotation rotation) {
   return {dy, rotation.cos != nullptr ? e / 2 : e, rotation};
 }
 
-/// Sum over a part of a head of g w x, where w is the weight with its offset.
+/// Sum of g w x over a part of a head, where w is the weight plus its offset.
 template <class T, class W>
 float part_products(const T* x, const T* dy, std::int64_t e, const W* weight, float weight_offset,
                     Rotation rotation) {
@@ -123,7 +123,7 @@ float head_products(const T* x, const T* dy, std::int64_t e, const W* weight, fl
   return total;
 }
 
-/// One head without a norm, in place: what is not rotated stays.
+/// One head without a norm, in place. Unrotated elements do not change.
 template <class T>
 void rotate_back(T* dy, Rotation rotation) {
   const HeadGradient<T> gradient = head_gradient(dy, rotation.width, rotation);
@@ -136,13 +136,13 @@ void rotate_back(T* dy, Rotation rotation) {
   });
 }
 
-/// What a norm's backward knows of what it goes over.
+/// Statistics that the norm's backward needs.
 struct NormSums {
   float rstd = 0;
   float mean = 0;  ///< rstd^2 times the mean of g w x
 };
 
-/// A part of a head, in place: dy becomes dx = rstd (g w - x mean), and dweight += g x rstd.
+/// A part of a head, in place: replaces dy by dx = rstd (g w - x mean), and adds g x rstd to dweight.
 template <class T, class W>
 void part_backward(const T* x, T* dy, std::int64_t e, const W* weight, float weight_offset,
                    const NormSums& sums, Rotation rotation, float* dweight) {
@@ -170,10 +170,10 @@ void head_backward(const T* x, T* dy, std::int64_t e, const W* weight, float wei
   });
 }
 
-/// Query heads, or key heads: those that one weight is for.
+/// The query heads or the key heads, which share one weight tensor.
 struct HeadRun {
   std::int64_t first, count;
-  std::int64_t column;  ///< of sums over ranks
+  std::int64_t column;  ///< index in the sums over ranks
 };
 
 template <class Args>
@@ -185,7 +185,7 @@ HeadRun keys_of(const Args& a) {
   return {a.heads.heads, a.heads.kv_heads, 1};
 }
 
-/// Of a run's heads, all together.
+/// Sum of the products of all heads of a run.
 template <class T, class W>
 float run_products(std::int64_t e, HeadRun run, const T* x, const T* dy, const W* weight, float weight_offset,
                    Rotation rotation) {

@@ -1,10 +1,9 @@
 #pragma once
 
-// Sixteen floats at a time. One source that includes this is compiled once for every instruction set (the
-// macro TRAINERD_SIMD names the build and its namespace); what differs between
-// instruction sets is in simd_<set>.h alone. All builds perform the same operations in the same order, so
-// they differ only by the fused multiply-add, which the portable build rounds twice, and by denormals in
-// bf16.
+// Vectors of sixteen floats. A source that includes this is compiled once per instruction set (the macro
+// TRAINERD_SIMD names the build and its namespace). Differences between instruction sets are only in
+// simd_<set>.h. All builds perform the same operations in the same order. Results differ only by the fused
+// multiply-add, which the portable build rounds twice, and by denormals in bf16.
 
 #include <cstdint>
 #include <type_traits>
@@ -37,7 +36,7 @@ inline Vec& operator+=(Vec& a, Vec b) { return a = a + b; }
 inline Vec& operator-=(Vec& a, Vec b) { return a = a - b; }
 inline Vec& operator*=(Vec& a, Vec b) { return a = a * b; }
 
-/// 1 / sqrt(a), by a square root and a division: correctly rounded twice.
+/// 1 / sqrt(a), by a square root and a division, each correctly rounded.
 inline Vec rsqrt(Vec a) { return broadcast(1.0f) / sqrt(a); }
 
 /// Sum of the lanes as a tree: i with i + 8, then + 4, + 2, + 1.
@@ -80,8 +79,8 @@ struct Tanh {
   Vec value;
   Vec slope;  ///< 1 - tanh^2
 };
-/// tanh x = m / (m + 2) with m = e^2x - 1, whose small values are exact to the last places: e^2x = 2^n (1 +
-/// q) by the series of `exp`, and m = 2^n q + (2^n - 1). The slope is 4 e^2x / (m + 2)^2. NaN for NaN.
+/// tanh x = m / (m + 2) with m = e^2x - 1. Small m are accurate to the last places: e^2x = 2^n (1 + q) by the
+/// series of `exp`, and m = 2^n q + (2^n - 1). The slope is 4 e^2x / (m + 2)^2. NaN for NaN.
 inline Tanh tanh(Vec x) {
   const ReducedExp e = reduced_exp(min(broadcast(40.0f), max(broadcast(-40.0f), x + x)));
   const Vec q = e.series * e.r, power = scale_by_power(broadcast(1.0f), e.n);
@@ -102,7 +101,7 @@ inline void for_each_vec(std::int64_t n, const Body& body, float fill = 0.0f) {
          [=](auto* p, Vec x) { store_tail(p + i, x, rest); });
 }
 
-/// Calls `f` with a value of the type that `dtype`, f32 or bf16, names.
+/// Calls `f` with a value of the type of `dtype`, which is f32 or bf16.
 template <class F>
 inline void with_type(DType dtype, const F& f) {
   if (dtype == DType::bf16) f(Bf16{});

@@ -13,7 +13,7 @@ struct Vec {
 struct Wide {
   __m256d part[4];
 };
-/// All bits of a lane that is set.
+/// A set lane has all bits set.
 struct Mask {
   __m256i low, high;
 };
@@ -36,7 +36,7 @@ inline Vec fma(Vec a, Vec b, Vec c) {
 inline Vec fnma(Vec a, Vec b, Vec c) {
   return {_mm256_fnmadd_ps(a.low, b.low, c.low), _mm256_fnmadd_ps(a.high, b.high, c.high)};
 }
-/// The second operand when either is a NaN.
+/// Returns the second operand if either is a NaN.
 inline Vec max(Vec a, Vec b) { return {_mm256_max_ps(a.low, b.low), _mm256_max_ps(a.high, b.high)}; }
 inline Vec min(Vec a, Vec b) { return {_mm256_min_ps(a.low, b.low), _mm256_min_ps(a.high, b.high)}; }
 inline Vec sqrt(Vec a) { return {_mm256_sqrt_ps(a.low), _mm256_sqrt_ps(a.high)}; }
@@ -83,7 +83,8 @@ inline __m256i round_half(__m256 x) {
 }
 /// The lanes in order, as sixteen bf16.
 inline __m256i narrow(Vec x) {
-  // The pack works on 128-bit halves: four of the low lanes, four of the high, and so again.
+  // The pack works within 128-bit halves: four low lanes, four high ones, and so on. The permutation restores
+  // order.
   const __m256i crossed = _mm256_packus_epi32(_mm256_srli_epi32(round_half(x.low), 16),
                                               _mm256_srli_epi32(round_half(x.high), 16));
   return _mm256_permute4x64_epi64(crossed, 0xd8);
@@ -103,7 +104,7 @@ inline void store_tail(Bf16* p, Vec x, std::int64_t count) {
   store(lanes, x);
   for (std::int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
-/// The value that a store in bf16 and a load would give.
+/// The value after a store in bf16 and a load.
 inline Vec round_to_bf16(Vec x) {
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   return {_mm256_castsi256_ps(_mm256_and_si256(round_half(x.low), upper)),
@@ -192,7 +193,7 @@ inline Vec dot<float>(Vec sum, Words a, Words b) {
   return {_mm256_fmadd_ps(_mm256_castsi256_ps(a.low), _mm256_castsi256_ps(b.low), sum.low),
           _mm256_fmadd_ps(_mm256_castsi256_ps(a.high), _mm256_castsi256_ps(b.high), sum.high)};
 }
-/// Of a pair, the upper bf16 first.
+/// Of each pair, adds the upper bf16 first.
 inline __m256 dot_pairs(__m256 sum, __m256i a, __m256i b) {
   const __m256i upper = _mm256_set1_epi32(static_cast<int>(0xffff0000u));
   const auto high = [&](__m256i w) { return _mm256_castsi256_ps(_mm256_and_si256(w, upper)); };

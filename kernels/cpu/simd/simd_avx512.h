@@ -1,9 +1,9 @@
 #pragma once
 
-// simd.h for AVX-512 (F, BW, DQ, VL): one register of sixteen floats. BF16, where the build has it, converts
-// and multiplies bf16; without it both are integer and fp32 operations.
+// simd.h for AVX-512 (F, BW, DQ, VL): one register of sixteen floats. A build with BF16 uses its conversion
+// and dot product; other builds use integer and fp32 operations.
 
-// GCC's own header makes its "undefined" registers by self-initialisation and then warns of it (GCC bug
+// GCC's own header makes "undefined" registers by self-initialisation and then warns about it (GCC bug
 // 105593).
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wuninitialized"
@@ -33,7 +33,7 @@ inline Vec operator-(Vec a) { return {_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))}
 inline Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
 /// c - a * b
 inline Vec fnma(Vec a, Vec b, Vec c) { return {_mm512_fnmadd_ps(a.v, b.v, c.v)}; }
-/// The second operand when either is a NaN.
+/// Returns the second operand if either is a NaN.
 inline Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline Vec sqrt(Vec a) { return {_mm512_sqrt_ps(a.v)}; }
@@ -77,7 +77,7 @@ inline Vec load_tail(const Bf16* p, std::int64_t count, float fill = 0.0f) {
 inline void store_tail(Bf16* p, Vec x, std::int64_t count) {
   _mm256_mask_storeu_epi16(p, first_lanes(count), narrow(x));
 }
-/// The value that a store in bf16 and a load would give.
+/// The value after a store in bf16 and a load.
 inline Vec round_to_bf16(Vec x) { return widen(narrow(x)); }
 
 /// Sum of the lanes as a tree: i with i + 8, then + 4, + 2, + 1.
@@ -94,7 +94,7 @@ inline float max_of(Vec a) {
   return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
 
-/// 2^n for lanes holding whole numbers, times x; overflows to infinity and underflows gradually.
+/// 2^n x for whole n; overflows to infinity and underflows gradually.
 inline Vec scale_by_power(Vec x, Vec n) { return {_mm512_scalef_ps(x.v, n.v)}; }
 inline Vec round_to_whole(Vec x) {
   return {_mm512_roundscale_ps(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
@@ -138,7 +138,7 @@ inline Vec dot<Bf16>(Vec sum, Words a, Words b) {
 #if defined(__AVX512BF16__)
   return {_mm512_dpbf16_ps(sum.v, (__m512bh)a.v, (__m512bh)b.v)};
 #else
-  // Of a pair, the upper bf16 first.
+  // Of each pair, adds the upper bf16 first.
   const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000u));
   const auto high = [&](__m512i w) { return _mm512_castsi512_ps(_mm512_and_si512(w, upper)); };
   const auto low = [](__m512i w) { return _mm512_castsi512_ps(_mm512_slli_epi32(w, 16)); };

@@ -1,6 +1,6 @@
 #pragma once
 
-// simd.h for any host: four registers of four lanes, by the compiler's generic vectors.
+// simd.h for any host: four registers of four lanes, with the compiler's generic vectors.
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 
@@ -91,8 +91,8 @@ inline void store_tail(float* p, Vec x, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) p[i] = lanes[i];
 }
 
-// Two quads to and from eight bf16 by shuffles of halves, on little-endian hosts: the compiler's conversions
-// between vectors of unlike element sizes go lane by lane on baseline x86-64.
+// Convert two quads to and from eight bf16 by shuffles of halves, on little-endian hosts. The compiler's
+// conversions between vectors of different element sizes go lane by lane on baseline x86-64.
 inline void widen(Halves h, Quad& low, Quad& high) {
   const Halves none{};
   low = (Quad)__builtin_shufflevector(none, h, 0, 8, 1, 9, 2, 10, 3, 11);

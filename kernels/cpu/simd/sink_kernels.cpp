@@ -20,7 +20,7 @@ void attention_sink_forward(const AttentionSinkForward& a, std::int64_t begin, s
     for (std::int64_t t = begin; t < end; ++t)
       for (std::int64_t h = 0; h < a.out_THE.heads; ++h) {
         float& lse = at<float>(a.lse_HT)[h * tokens + t];
-        // e^(lse - lse') is 1 / (1 + e^(sink - lse)); a row without keys has lse -infinity and out 0.
+        // e^(lse - lse') is 1 / (1 + e^(sink - lse)). A row without keys has lse -infinity and out 0.
         const float sink = sink_of(a.sinks_H, h), above = sink - lse,
                     ratio = __builtin_expf(above > 0 ? -above : above);
         const Vec kept = broadcast((above > 0 ? ratio : 1.0f) / (1.0f + ratio));

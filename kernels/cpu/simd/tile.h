@@ -1,6 +1,6 @@
 #pragma once
 
-// The inner product tile that our own GEMMs and attention are made of, and the packing it asks for.
+// The inner product tile that our own GEMMs and attention use, and the packing it requires.
 //
 // Operands are arrays of words: one fp32, or two consecutive bf16 along the reduction (the even one in the
 // low half). "Depth" counts words. B is packed in panels: row k of a panel holds word k of kPanel output
@@ -15,7 +15,7 @@
 namespace trainerd::kernels::TRAINERD_SIMD {
 
 constexpr std::int64_t kTileRows = 6;
-/// Columns of a packed panel: those of a tile, so that a panel is read from end to end.
+/// Columns of a packed panel: the width of a tile, so that a panel is read sequentially.
 constexpr std::int64_t kPanel = kTileVectors * kLanes;
 
 /// Elements of the reduction in one word.
@@ -29,14 +29,14 @@ constexpr std::int64_t words_of(std::int64_t elements) {
 constexpr std::int64_t round_up(std::int64_t n, std::int64_t to) { return (n + to - 1) / to * to; }
 constexpr std::int64_t panels_of(std::int64_t columns) { return (columns + kPanel - 1) / kPanel; }
 
-/// Where the left operand of a tile lies: word k of row i is at a[i * row + k * depth].
+/// Strides of a tile's left operand: word k of row i is at a[i * row + k * depth].
 struct LeftStrides {
   std::int64_t row;
   std::int64_t depth;
 };
 
-/// C[i][16 j + lane] (+)= sum over k of A[i][k] . B[k][16 j + lane], for `rows` <= Rows rows and Vectors
-/// <= kTileVectors. Words of `Rows` rows of A are read whatever `rows` is; C is written in whole vectors.
+/// C[i][16 j + lane] (+)= sum over k of A[i][k] . B[k][16 j + lane], for `rows` <= Rows rows and Vectors <=
+/// kTileVectors. Always reads words of `Rows` rows of A; writes C in whole vectors.
 template <class T, int Vectors, int Rows = kTileRows>
 inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t depth, float* c,
                  std::int64_t ldc, std::int64_t rows, WriteMode mode) {
@@ -45,7 +45,7 @@ inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t
   for (int i = 0; i < Rows; ++i)
 #pragma GCC unroll 4
     for (int j = 0; j < Vectors; ++j) sums[i][j] = zero();
-  // C is added at the end, when it has come: the products need not wait for it.
+  // Prefetch C, which is added at the end, so that the products need not wait for it.
   if (mode == WriteMode::accumulate)
     for (std::int64_t i = 0; i < rows; ++i)
       for (int j = 0; j < Vectors; ++j) __builtin_prefetch(c + i * ldc + j * kLanes, 1);
@@ -84,8 +84,8 @@ inline void tile(const Word* a, LeftStrides strides, const Word* b, std::int64_t
   if (vectors == 1) tile<T, 1>(a, strides, b, depth, c, ldc, rows, mode);
 }
 
-/// Words of rows `low` and `high` (one row, for fp32; `high` may be null) of `columns` elements into out[0,
-/// width), zero beyond.
+/// Packs rows `low` and `high` (one row for fp32; `high` may be null) of `columns` elements as words into
+/// out[0, width), zero-padded.
 template <class T>
 inline void pack_row(const T* low, const T* high, std::int64_t columns, Word* out, std::int64_t width) {
   std::int64_t i = 0;
@@ -103,9 +103,9 @@ inline void pack_row(const T* low, const T* high, std::int64_t columns, Word* ou
   for (; i < width; ++i) out[i] = 0;
 }
 
-/// Packs in[rows][columns] (row stride in elements), reduced along its rows, into panels of `width` columns
-/// that lie `panel_stride` words apart. Whole input rows are walked, so that a large stride costs no cache.
-/// An odd last row is paired with zeros.
+/// Packs in[rows][columns] (row stride in elements), which is reduced along its rows, into panels of `width`
+/// columns that are `panel_stride` words apart. Reads whole input rows, so that a large stride costs no cache
+/// misses. An odd last row is paired with zeros.
 template <class T>
 inline void pack_rows(const T* in, std::int64_t stride, std::int64_t rows, std::int64_t columns,
                       std::int64_t width, Word* out, std::int64_t panel_stride) {
@@ -119,8 +119,8 @@ inline void pack_rows(const T* in, std::int64_t stride, std::int64_t rows, std::
   }
 }
 
-/// Packs in[columns][depth elements], reduced along its rows' elements, into one panel: out[k * kPanel +
-/// column]. Columns up to kPanel and words up to `depth_words` are filled with zeros.
+/// Packs in[columns][depth elements], which is reduced along its rows' elements, into one panel: out[k *
+/// kPanel + column]. Zero-pads columns to kPanel and words to `depth_words`.
 template <class T>
 inline void pack_transposed(const T* in, std::int64_t stride, std::int64_t columns,
                             std::int64_t depth_elements, Word* out, std::int64_t depth_words) {
@@ -135,7 +135,7 @@ inline void pack_transposed(const T* in, std::int64_t stride, std::int64_t colum
   };
   for (std::int64_t column = 0; column < kPanel; column += 16) {
     std::int64_t k = 0;
-    // Rows of an odd stride or start are not aligned for words.
+    // Rows with an odd stride or start are not aligned for words.
     if (column + 16 <= columns && stride % kPerWord<T> == 0 && reinterpret_cast<std::uintptr_t>(in) % 4 == 0)
       for (; k < whole; k += 16)
         transpose_16x16(reinterpret_cast<const Word*>(in + column * stride) + k, stride / kPerWord<T>,

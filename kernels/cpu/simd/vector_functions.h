@@ -1,7 +1,7 @@
 #pragma once
 
-// What the sources of the vector kernels share, and their functions by subject, in this build's namespace.
-// Their contracts are those of the pointers of the same name in `VectorKernels`.
+// Helpers of the vector kernels' sources, and their functions by subject, in this build's namespace.
+// Contracts: see the pointers of the same names in `VectorKernels`.
 
 #include <type_traits>
 
@@ -10,8 +10,8 @@
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 
-// Of functions outside this namespace only those that the compiler inlines may be called here: any other
-// would be emitted with this build's instructions and could be linked for the rest of the program.
+// Outside this namespace, only functions that the compiler inlines may be called here. Any other would be
+// emitted with this build's instructions and could be linked into the rest of the program.
 
 template <class T>
 inline T* as(std::byte* p) {
@@ -21,7 +21,7 @@ template <class T>
 inline const T* as(const std::byte* p) {
   return reinterpret_cast<const T*>(p);
 }
-/// Element `index` of a tensor, whose dtype the caller has looked at; null when it is undefined.
+/// Element `index` of a tensor whose dtype the caller has checked; null if it is undefined.
 template <class T>
 inline T* at(const Tensor& x, std::int64_t index = 0) {
   return x.data == nullptr ? nullptr : reinterpret_cast<T*>(x.data) + index;
@@ -33,7 +33,7 @@ inline void clear(T* p, std::int64_t n) {
   __builtin_memset(static_cast<void*>(p), 0, static_cast<std::size_t>(n) * sizeof(T));
 }
 
-// Each in the source of its subject: mlp_kernels.cpp, norm_kernels.cpp, ...
+// Each is defined in the source of its subject: mlp_kernels.cpp, norm_kernels.cpp, ...
 #define TRAINERD_DECLARE(name) std::remove_pointer_t<decltype(VectorKernels::name)> name;
 TRAINERD_VECTOR_KERNELS(TRAINERD_DECLARE)
 #undef TRAINERD_DECLARE

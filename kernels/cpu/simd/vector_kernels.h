@@ -7,7 +7,7 @@
 
 namespace trainerd::kernels {
 
-/// One run of elements of the optimizer's flat state, all with one weight decay; `params` may be null.
+/// A run of elements of the optimizer's flat state with one weight decay; `params` may be null.
 struct AdamwRun {
   DType grad_dtype = DType::f32;
   DType param_dtype = DType::f32;
@@ -18,8 +18,8 @@ struct AdamwRun {
   std::byte* moment1 = nullptr;
   std::byte* moment2 = nullptr;
   std::byte* params = nullptr;
-  const std::uint32_t* random =
-      nullptr;  ///< `rounding_bits` of each element, a multiple of 16 long; null: round to nearest
+  /// `rounding_bits` per element, padded to a multiple of 16; null: round to nearest
+  const std::uint32_t* random = nullptr;
   std::int64_t count = 0;
   float grad_factor = 1;
   float lr = 0, beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0;
@@ -27,7 +27,7 @@ struct AdamwRun {
   float correction2 = 1;  ///< 1 / (1 - beta2^t)
 };
 
-/// Of MomentumUpdate.
+/// A run of elements of MomentumUpdate.
 struct MomentumRun {
   DType grad_dtype = DType::f32;
   DType momentum_dtype = DType::f32;
@@ -39,21 +39,21 @@ struct MomentumRun {
   bool nesterov = true;
 };
 
-/// One run of DirectionUpdate with one weight decay; `params` may be null.
+/// A run of elements of DirectionUpdate with one weight decay; `params` may be null.
 struct DirectionRun {
   DType param_dtype = DType::f32;
   DType master_dtype = DType::f32;
   const float* direction = nullptr;
   std::byte* master = nullptr;
   std::byte* params = nullptr;
-  const std::uint32_t* random = nullptr;  ///< as of AdamwRun
+  const std::uint32_t* random = nullptr;  ///< as in AdamwRun
   std::int64_t count = 0;
   float lr = 0, scale = 1, weight_decay = 0;
 };
 
-/// The vector kernels of one instruction set: what one thread does with one block of an operator. Pointers to
-/// bytes are to elements of the dtype given. Those that take an operator's arguments work on its rows [begin,
-/// end). They hold no state and allocate nothing.
+/// The vector kernels of one instruction set: each is one thread's work on one block of an operator. Byte
+/// pointers point to elements of the given dtype. Kernels that take an operator's arguments process its rows
+/// [begin, end). Kernels have no state and allocate nothing.
 struct VectorKernels {
   // Rows of gate_up are [gate (F) | up (F)]. `act` of the backward may be null; dgate_up may be gate_up.
   void (*glu_forward)(DType, Gate, const std::byte* gate_up, std::byte* act, std::int64_t rows,
@@ -64,21 +64,20 @@ struct VectorKernels {
   void (*gelu_backward)(DType, const std::byte* dact, const std::byte* x, std::byte* dx, std::int64_t n);
 
   void (*add_norm_forward)(const AddNormForward&, std::int64_t begin, std::int64_t end);
-  /// Assigns the rows' sums to `dweight_D` and, when not null, `dbias_D`.
+  /// Assigns the rows' sums to `dweight_D` and, if not null, `dbias_D`.
   void (*add_norm_backward)(const AddNormBackward&, std::int64_t begin, std::int64_t end, float* dweight_D,
                             float* dbias_D);
   void (*qk_norm_sums)(const QkNormSums&, std::int64_t begin, std::int64_t end);
   void (*qk_norm_rope_forward)(const QkNormRopeForward&, std::int64_t begin, std::int64_t end);
-  /// Assigns the rows' sums to `dq_weight_E` and `dk_weight_E`, which are null when there are no norm
-  /// weights.
+  /// Assigns the rows' sums to `dq_weight_E` and `dk_weight_E`, which are null if there are no norm weights.
   void (*qk_norm_rope_backward)(const QkNormRopeBackward&, std::int64_t begin, std::int64_t end,
                                 float* dq_weight_E, float* dk_weight_E);
-  /// out[i] (+)= partial[0][i] + partial[1][i] + ..., for i < n, in that order; rows lie `stride` floats
+  /// out[i] (+)= partial[0][i] + partial[1][i] + ..., for i < n, in that order; rows are `stride` floats
   /// apart.
   void (*sum_partials)(const float* partial, std::int64_t rows, std::int64_t stride, std::int64_t n, DType,
                        std::byte* out, WriteMode);
 
-  /// Of rows [begin, end); and the whole gradient of one head's sink.
+  /// Rows [begin, end). The backward returns the whole gradient of one head's sink.
   void (*attention_sink_forward)(const AttentionSinkForward&, std::int64_t begin, std::int64_t end);
   float (*attention_sink_backward)(const AttentionSinkBackward&, std::int64_t head);
 
@@ -100,8 +99,8 @@ struct VectorKernels {
                     std::byte* out, std::int64_t n, WriteMode);
   /// Sum of squares in double.
   double (*square_sum)(DType, const std::byte* x, std::int64_t n);
-  /// The two hash sums of `words` 32-bit words that follow `index` others (the hash is defined in
-  /// reduce.cpp).
+  /// The two hash sums of `words` 32-bit words, of which the first has the number `index` (the hash is
+  /// defined in reduce.cpp).
   void (*hash_words)(const std::byte* x, std::int64_t index, std::int64_t words, std::uint32_t sums[2]);
   void (*adamw)(const AdamwRun&);
   /// average[i] = decay average[i] + (1 - decay) weights[i]
@@ -110,7 +109,7 @@ struct VectorKernels {
   void (*direction)(const DirectionRun&);
 };
 
-/// The members above, each once.
+/// All members above, each once.
 #define TRAINERD_VECTOR_KERNELS(X) \
   X(glu_forward)                   \
   X(glu_backward)                  \

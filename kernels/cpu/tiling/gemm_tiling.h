@@ -1,7 +1,7 @@
 #pragma once
 
-// The scratch of each GEMM operator, laid out: what `scratch_bytes` sums and what the operator cuts its one
-// take into. Only shapes and dtypes are looked at.
+// Layout of each GEMM operator's scratch. `scratch_bytes` returns its size, and the operator uses it to
+// divide its one allocation. Depends only on shapes and dtypes.
 
 #include <algorithm>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace trainerd::kernels {
 
-/// out[T, n] = in[T, k] times a weight: what fprop and dgrad have in common.
+/// out[T, n] = in[T, k] times a weight: the common form of fprop and dgrad.
 struct LinearShape {
   DType in = DType::f32;
   std::int64_t tokens = 0, n = 0, k = 0;
@@ -26,7 +26,7 @@ inline LinearShape shape_of(const LinearDgrad& a) {
   return {a.dy_TN.data.dtype, a.dy_TN.data.size(0), a.weight.plain_NC.size(1), a.weight.plain_NC.size(0),
           a.weight.prepared.defined()};
 }
-/// The GEMM of a fused operator alone.
+/// The GEMM of a fused operator, without the rest.
 inline LinearFprop fprop_of(const LinearSwiglu& a) {
   LinearFprop f;
   f.x_TC = a.x_TC;
@@ -42,8 +42,8 @@ inline LinearDgrad dgrad_of(const LinearDgradSwiglu& a, const Tensor& dact_TF) {
   return d;
 }
 
-/// Plain: library workspace per thread. Widened: the input in fp32, and per thread a block of the weight in
-/// fp32 and of the results.
+/// Plain: library workspace per thread. Widened: also the input in fp32, and per thread a block of the weight
+/// and of the results in fp32.
 struct LinearScratch {
   std::int64_t input = 0, library = 0, weight = 0, sums = 0;
 
@@ -60,13 +60,14 @@ struct LinearScratch {
   std::int64_t total() const { return layout_.total(); }
 
   Blocks features;
-  std::int64_t weight_bytes = 0, sums_bytes = 0;  ///< of one thread
+  std::int64_t weight_bytes = 0, sums_bytes = 0;  ///< per thread
 
  private:
   ScratchLayout layout_;
 };
 
-/// dact before the row kernel takes it: a block of rows per thread, or whole when the GEMM is widened.
+/// dact before the row kernel processes it: a block of rows per thread, or the whole tensor if the GEMM is
+/// widened.
 struct DgradSwigluScratch {
   std::int64_t dact = 0, linear = 0;
 
@@ -88,9 +89,9 @@ struct DgradSwigluScratch {
   ScratchLayout layout_;
 };
 
-/// Ours: x packed (a chunk of its columns), and per thread packed dy and, when the gradient cannot be summed
-/// in place, the sums. oneDNN's: operands in fp32 when widened, and per thread library workspace and sums; on
-/// AMX per thread transposed dy too.
+/// Our own kernel: packed x (a chunk of its columns), and per thread packed dy and, if the gradient cannot be
+/// summed in place, the sums. oneDNN: operands in fp32 if widened, and per thread library workspace and sums;
+/// on AMX also transposed dy per thread.
 struct WgradScratch {
   std::int64_t x = 0, dy = 0, library = 0, sums = 0, bias_sums = 0;
 
@@ -100,7 +101,7 @@ struct WgradScratch {
     N = a.dweight_NC.size(0);
     C = a.dweight_NC.size(1);
     own = own_wgrad(dtype, target);
-    // oneDNN's order of sums can depend on the size of its block: there the shape alone decides.
+    // oneDNN's order of sums can depend on its block size, so only the shape determines it.
     rows = own ? even_blocks(N, kWgradRows, 6, target.threads)
                : even_blocks(N, by_amx(dtype, target) ? kAmxWgradRows : kWgradRows, 16, 1);
     columns = own ? std::min(C, kWgradColumns) : C;
@@ -134,10 +135,10 @@ struct WgradScratch {
   DType dtype = DType::f32;
   std::int64_t tokens = 0, N = 0, C = 0;
   bool own = false, in_place = false;
-  Blocks rows;               ///< of dw
-  std::int64_t columns = 0;  ///< of dw, in one chunk
+  Blocks rows;               ///< blocks of dw's rows
+  std::int64_t columns = 0;  ///< columns of dw per chunk
   std::int64_t token_blocks = 0, x_block_bytes = 0;
-  std::int64_t dy_bytes = 0, sums_bytes = 0, bias_bytes = 0, sums_stride = 0;  ///< of one thread
+  std::int64_t dy_bytes = 0, sums_bytes = 0, bias_bytes = 0, sums_stride = 0;  ///< per thread
   std::int64_t dy_stride = 0;  ///< elements between rows of transposed dy
 
  private:

@@ -6,7 +6,7 @@
 
 namespace trainerd::kernels {
 
-/// Sums pieces of one scratch take, each aligned: `take` returns where the piece begins.
+/// Sums the aligned pieces of one scratch allocation. `take` returns the offset of a piece.
 class ScratchLayout {
  public:
   std::int64_t take(std::int64_t bytes) {

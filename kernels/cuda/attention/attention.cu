@@ -1,14 +1,14 @@
-// Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. fp32 FMAs on
-// shared memory: it serves fp32 and unusual heads. FLOPs 4 s^2 E a head (half when causal); bytes: qkv and
-// out once, keys and values again for every tile of queries, mostly from L2.
+// Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. Uses fp32 FMAs on
+// shared memory, for fp32 and unusual heads. FLOPs: 4 s^2 E per head (half if causal). Bytes: qkv and out
+// once; keys and values again for every tile of queries, mostly from L2.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1). One block of an SM is promised and
-// no more: for sm_100a the compiler would spill to fit others.
+// Online softmax (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1). The launch bounds promise only one
+// block per SM: for sm_100a the compiler would spill to fit more.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     forward_kernel(AttentionShape p, Heads<const T> q, Heads<const T> k, Heads<const T> v, OutHeads out,
@@ -28,7 +28,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   float row_max = -INFINITY, row_sum = 0.0f;
   const int end = at.end_key(first + R - 1);
   for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
-    __syncthreads();  // the values of the tile before have been read
+    __syncthreads();  // the previous tile's values have been read
     load_tile<Tile>(keys_or_values, k.at(at.key_begin, column), key0, at.keys, k.stride, E);
     __syncthreads();
     float scores[(R + kPerRow - 1) / kPerRow], tile_max = -INFINITY;
@@ -40,7 +40,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
                       : -INFINITY;
       tile_max = fmaxf(tile_max, scores[i]);
     }
-    // Without a key so far the weights are 0, whatever they are taken to be relative to.
+    // Until a key is seen all weights are 0, so any reference works.
     const float new_max = fmaxf(row_max, row_reduce<kPerRow>(tile_max, Max{})),
                 base = new_max == -INFINITY ? 0.0f : new_max, shrink = expf(row_max - base);
     float tile_sum = 0.0f;
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const bool inside = query < at.queries;
   const RowMerge merge =
       merge_row(row_sum, row_max + logf(row_sum), out.adds, inside && out.adds ? *to_lse : 0.0f);
-  __syncwarp();  // a row's threads have read its lse
+  __syncwarp();  // all threads of a row have read its lse
   if (!inside) return;
   if (lane == 0) *to_lse = merge.lse;
   store_row<Tile>(out, at.query_begin + query, head * E, sums, row_sum == 0.0f ? 1.0f : row_sum, merge.added,
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 
 constexpr int kSwapThreads = 256;
 
-// Bytes: 8 for each element; floor = bytes / memory bandwidth.
+// Bytes: 8 per element; floor = bytes / memory bandwidth.
 __global__ void __launch_bounds__(kSwapThreads)
     swap_leading_kernel(const float* x, float* out, std::int64_t A, std::int64_t B, std::int64_t C) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kSwapThreads + threadIdx.x;

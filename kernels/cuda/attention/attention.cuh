@@ -1,7 +1,8 @@
 #pragma once
 
-// What the forward and backward of our own attention share. A block of kThreads takes R rows of one head of
-// one sequence and walks the other side in tiles of R rows, all in fp32 in shared memory. R threads groups of
+// Common parts of the forward and backward of our own attention. A block of kThreads owns R rows of one head
+// of one sequence and loops over the other side in tiles of R rows, all in fp32 in shared memory. The threads
+// form R groups of kPerRow neighbours, one group per row.
 // kPerRow neighbours own a row each.
 
 #include "kernels/cuda/kernels/launch.cuh"
@@ -12,14 +13,14 @@ namespace trainerd::kernels::cuda {
 
 constexpr int kAttentionThreads = 128;
 
-/// Rows of a tile and the largest head: four tiles of floats fit in the 48 KB that every kernel may use.
+/// Rows of a tile and the largest head. Four tiles of floats fit in the 48 KB that every kernel may use.
 template <int Rows, int Columns>
 struct AttentionTile {
   static constexpr int kRows = Rows, kColumns = Columns;
-  static constexpr int kPerRow = kAttentionThreads / Rows;  // threads of one row, all in one warp
-  static constexpr int kEach = Columns / kPerRow;           // most elements of a row that a thread adds up
+  static constexpr int kPerRow = kAttentionThreads / Rows;  // threads per row, all in one warp
+  static constexpr int kEach = Columns / kPerRow;           // maximum elements of a row that a thread sums
   static_assert(32 % kPerRow == 0 && Columns % kPerRow == 0);
-  using Floats = float[Rows][Columns + 1];  // one more: rows begin in different banks
+  using Floats = float[Rows][Columns + 1];  // one more, so that rows begin in different banks
   using Scores = float[Rows][Rows + 1];
 };
 
@@ -36,7 +37,7 @@ Heads<T> heads_at(const HeadView& x) {
   return {reinterpret_cast<T*>(x.data), static_cast<int>(x.row_stride)};
 }
 
-/// Heads that a kernel writes or adds to, of bf16 or fp32.
+/// Heads that a kernel writes or accumulates into, in bf16 or fp32.
 struct OutHeads {
   std::byte* data;
   int stride;
@@ -50,11 +51,11 @@ inline OutHeads out_heads(const HeadView& x, WriteMode mode) {
   return {x.data, heads_at<std::byte>(x).stride, x.dtype == DType::f32, mode == WriteMode::accumulate};
 }
 
-/// Where the sequences lie and which keys a query sees.
+/// Positions of the sequences, and the keys that a query sees.
 struct SequencesShape {
   const std::int32_t *query_bounds, *key_bounds;
   const std::int32_t *query_first, *key_first;  // may be null
-  std::int64_t offset, window;                  // of the first query over the first key; 0: none
+  std::int64_t offset, window;                  // offset: first query minus first key; window 0: none
   bool causal;
 };
 inline SequencesShape sequences_of(const AttentionBlock& b) {
@@ -67,8 +68,8 @@ inline SequencesShape sequences_of(const AttentionBlock& b) {
           .causal = b.mask == MaskKind::causal};
 }
 
-/// One sequence: its rows, and that query q of it sees keys [q + begin_shift, q + end_shift), as far as they
-/// are there. Neither decreases with q.
+/// One sequence: its rows, and its mask. Query q sees keys [q + begin_shift, q + end_shift), limited to
+/// existing keys. Neither bound decreases with q.
 struct SequencePlace {
   int query_begin = 0, key_begin = 0, queries = 0, keys = 0, begin_shift = 0, end_shift = 0;
 
@@ -85,32 +86,33 @@ struct SequencePlace {
     end_shift = clamped(offset + 1);
     if (p.window > 0) begin_shift = clamped(offset + 1 - p.window);
   }
-  /// Beyond these limits every query sees all keys, or none.
+  /// Beyond these limits every query sees either all keys or none.
   __device__ int clamped(std::int64_t shift) const {
     return static_cast<int>(shift < -queries ? -queries : shift > keys ? keys : shift);
   }
   __device__ bool sees(int query, int key) const {
     return key >= query + begin_shift && key < query + end_shift && key < keys;
   }
-  /// Keys [first_key, end_key) that queries [first, last] see between them, and the same for queries.
+  /// Keys [first_key, end_key) that some query of [first, last] sees; the same for queries.
   __device__ int first_key(int first) const { return max(0, first + begin_shift); }
   __device__ int end_key(int last) const { return min(keys, last + end_shift); }
   __device__ int first_query(int first) const { return max(0, first - end_shift + 1); }
   __device__ int end_query(int last) const { return min(queries, last - begin_shift + 1); }
 };
 
-/// The part of a problem that every kernel reads. `tiles` of a sequence of the side that blocks own.
+/// The part of a problem that every kernel reads. `tiles`: tiles per sequence, on the side whose rows blocks
+/// own.
 struct AttentionShape {
   SequencesShape sequences;
   std::int64_t tokens;  // queries of all sequences
   int heads, kv_heads, group, head_size, tiles;
   float scale, softcap;
 
-  /// A scaled score under the softcap, if there is one.
+  /// A scaled score after the softcap, if there is one.
   __device__ float capped(float score) const {
     return softcap > 0.0f ? softcap * tanhf(score / softcap) : score;
   }
-  /// Its derivative by the scaled score.
+  /// Its derivative with respect to the scaled score.
   __device__ float slope(float capped) const {
     const float t = softcap > 0.0f ? capped / softcap : 0.0f;
     return 1.0f - t * t;
@@ -134,9 +136,9 @@ AttentionShape shape_of(const Args& a, Side own, int rows) {
           .softcap = a.block.softcap};
 }
 
-/// How a row's out and lse over these keys, its `sum` of weights being 0 where it sees none, and the earlier
-/// ones become one: out' = added * out + kept * earlier out (as blocks of keys in arXiv 2307.08691, section
-/// 3.1).
+/// Merges a row's out and lse over these keys with earlier ones: out' = added * out + kept * earlier out
+/// (like blocks of keys in arXiv 2307.08691, section 3.1). `sum` is the row's sum of weights, 0 if it sees no
+/// key.
 struct RowMerge {
   float added, kept, lse;
 };
@@ -148,14 +150,14 @@ __device__ inline RowMerge merge_row(float sum, float lse, bool merges, float ea
           fmaxf(lse, earlier) + log1pf(ratio)};
 }
 
-/// added * x + kept * old. A factor of 0 leaves the other part as it is, whatever this one holds.
+/// added * x + kept * old. If one factor is 0, that term is left out, even if its value is not finite.
 template <class T>
 __device__ inline float blended(float added, float x, float kept, const T& old) {
   if (kept == 0.0f) return added * x;
   return added == 0.0f ? kept * widen(old) : added * x + kept * widen(old);
 }
 
-/// tile[r][e] = x[(first + r) * stride + e] for rows before `length`, else 0. `x` is at the head's first
+/// tile[r][e] = x[(first + r) * stride + e] for rows before `length`, else 0. `x` points to the head's first
 /// element of row 0.
 template <class Tile, class T>
 __device__ inline void load_tile(typename Tile::Floats& tile, const T* x, int first, int length, int stride,
@@ -180,7 +182,8 @@ __device__ inline float row_reduce(float x, Op op) {
   return x;
 }
 
-/// The lane's elements lane, lane + kPerRow, .. of a row: added * (sums / divisor) + kept * what is there.
+/// Stores the lane's elements lane, lane + kPerRow, .. of a row: added * (sums / divisor) + kept * previous
+/// value.
 template <class Tile>
 __device__ inline void store_row(const OutHeads& out, std::int64_t row, int column,
                                  const float (&sums)[Tile::kEach], float divisor, float added, float kept,
@@ -198,7 +201,7 @@ __device__ inline void store_row(const OutHeads& out, std::int64_t row, int colu
   else store(out.as<Bf16>());
 }
 
-/// Calls `f` with the tile that holds a head of this size.
+/// Calls `f` with the tile type for heads of this size.
 template <class F>
 void with_tile(std::int64_t head_size, const F& f) {
   if (head_size <= 64) return f(AttentionTile<16, 64>{});

@@ -1,6 +1,6 @@
 // The backward of our own attention without tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm
-// 2), in three kernels so that every sum has one owner and one order: the row sums of dO O; dK and dV by
-// tiles of keys; dQ by tiles of queries. The scores are made twice: FLOPs 14 s^2 E a head (half when causal).
+// 2). Three kernels, so that every sum has one owner and one order: the row sums of dO O; dK and dV by tiles
+// of keys; dQ by tiles of queries. Scores are computed twice: FLOPs 14 s^2 E per head (half if causal).
 // Scratch: the row sums, fp32 [H, T].
 
 #include "kernels/cuda/attention/attention_mma.cuh"
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (lane_id() == 0) sums_HT[i % heads * tokens + i / heads] = sum;
 }
 
-/// What both gradient kernels read and write.
+/// Inputs and outputs of both gradient kernels.
 template <class T>
 struct Gradients {
   Heads<const T> q, k, v, dout;
@@ -33,8 +33,8 @@ struct Gradients {
   OutHeads dq, dk, dv;
 };
 
-/// Weights and gradients of the scores of a tile of queries and one of keys, a row of queries by kPerRow
-/// threads.
+/// Weights and score gradients of a tile of queries and a tile of keys. kPerRow threads process one row of
+/// queries.
 template <class Tile, class T>
 __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& g, const SequencePlace& at,
                                    int head, int query0, int key0, const typename Tile::Floats& q,
@@ -59,7 +59,7 @@ __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& 
   }
 }
 
-// One block of an SM is promised and no more, as for the forward.
+// Launch bounds of one block per SM, as in the forward.
 template <class Tile, class T>
 __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(AttentionShape p, Gradients<T> g) {
   __shared__ typename Tile::Floats q, k, v, dout;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(Attenti
   const int start = at.first_query(first), end = at.end_query(first + R - 1);
   for (int head = kv_head * p.group; head < (kv_head + 1) * p.group; ++head)
     for (int query0 = start; query0 < end; query0 += R) {
-      __syncthreads();  // the tiles before have been read
+      __syncthreads();  // the previous tiles have been read
       load_tile<Tile>(q, g.q.at(at.query_begin, head * E), query0, at.queries, g.q.stride, E);
       load_tile<Tile>(dout, g.dout.at(at.query_begin, head * E), query0, at.queries, g.dout.stride, E);
       __syncthreads();
@@ -117,12 +117,12 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
   float dq[Tile::kEach] = {};
   const int end = at.end_key(first + R - 1);
   for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
-    __syncthreads();  // the tiles before have been read
+    __syncthreads();  // the previous tiles have been read
     load_tile<Tile>(k, g.k.at(at.key_begin, column), key0, at.keys, g.k.stride, E);
     load_tile<Tile>(v, g.v.at(at.key_begin, column), key0, at.keys, g.v.stride, E);
     __syncthreads();
     tile_scores<Tile>(p, g, at, head, first, key0, q, k, v, dout, weights, dscores);
-    __syncwarp();  // a row's scores are made and read by one warp
+    __syncwarp();  // one warp computes and reads a row's scores
 #pragma unroll
     for (int i = 0; i < Tile::kEach; ++i) {
       const int e = lane + i * kPerRow;

@@ -1,14 +1,14 @@
 // The forward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 1),
-// for sm_80 and later. A warp owns 16 M queries: their scores, weights and output stay in its registers, so a
-// weight never leaves the thread that made it. Keys arrive while the tile before is weighted and added up,
-// values while the scores are made.
+// for sm_80 and later. A warp owns 16 M queries. Their scores, weights and output stay in its registers, so a
+// weight never leaves the thread that computed it. Keys are loaded while the previous tile's values are
+// summed, and values while the scores are computed.
 //
-// FLOPs 4 s^2 E a head (half when causal: tiles of keys that no query of a warp sees are skipped). Bytes: q
-// and out once, k and v once for each tile of queries, from L2 but for the first. Floor: FLOPs / rate of
-// mma.sync. Heads of 128: a warp reads 24 KB of shared memory for the 128 mma of a tile: 192 bytes each, 1.5
-// clocks at 128 bytes a clock (with 16 queries a warp: 320 bytes). 128 registers of sums and 32 of scores:
-// with 64 keys a tile ptxas spills. Heads of 64: 64 keys, 160 bytes a mma. Shared memory: (128 + 2 keys)
-// rows, 48 KB for heads of 128, 32 KB for 64: two blocks of 4 warps on an SM, by their registers.
+// FLOPs: 4 s^2 E per head (half if causal: tiles of keys that no query of a warp sees are skipped). Bytes: q
+// and out once; k and v once per tile of queries, from L2 except for the first. Floor: FLOPs / rate of
+// mma.sync. Heads of 128: a warp reads 24 KB of shared memory for the 128 mma of a tile, 192 bytes each, or
+// 1.5 clocks at 128 bytes per clock (with 16 queries per warp: 320 bytes). 128 registers hold sums and 32
+// hold scores; with 64 keys per tile ptxas spills. Heads of 64: 64 keys, 160 bytes per mma. Shared memory:
+// (128 + 2 keys) rows, 48 KB for heads of 128 and 32 KB for 64. Registers allow two blocks of 4 warps per SM.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -23,8 +23,8 @@ struct ForwardTile {
   static constexpr int kBytes = P::bytes(kQueries + 2 * kKeys);
 };
 
-/// Weights 2^(c s - c max) of scores s, narrowed, c = scale / ln 2; what was summed by an older maximum
-/// shrinks. row_sum is of the thread's own columns.
+/// Computes weights 2^(c s - c max) of scores s in bf16, with c = scale / ln 2, and rescales sums made with
+/// an older maximum. row_sum covers only the thread's own columns.
 template <int M, int N, int C>
 __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float (&scores)[M][N][4],
                              float (&sums)[M][C][4], float (&row_max)[M][2], float (&row_sum)[M][2],
@@ -37,7 +37,7 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
 #pragma unroll
       for (int n = 0; n < N; ++n) most = fmaxf(most, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
       most = row_reduce<4>(most, Max{});
-      // Without a key so far the weights are 0, whatever they are taken to be relative to.
+      // Until a key is seen all weights are 0, so any reference works.
       const float base = most == -INFINITY ? 0.0f : most, shrink = exp2_fast((row_max[m][h] - base) * c),
                   shift = base * c;
       row_max[m][h] = most;
@@ -51,7 +51,8 @@ __device__ inline void weigh(std::uint32_t (&weights)[M][N / 2][4], const float 
         const float x = exp2_fast(fmaf(scores[m][n][2 * h], c, -shift)),
                     y = exp2_fast(fmaf(scores[m][n][2 * h + 1], c, -shift));
         row_sum[m][h] += x + y;
-        weights[m][n / 2][n % 2 * 2 + h] = pack_bf16(x, y);  // fragments of A, as narrow_fragments has them
+        // fragments of A, in the order of narrow_fragments
+        weights[m][n / 2][n % 2 * 2 + h] = pack_bf16(x, y);
       }
     }
 }
@@ -89,9 +90,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
     const bool seen = key0 < at.end_key(warp_last) && key0 + N > at.first_key(warp_first);
     float scores[M][N / 8][4];
     wait_copies();
-    __syncthreads();  // these keys are here, and the values before have been read
-    // Addresses are made where they are used: what each tile carries over would take the registers of the
-    // sums.
+    __syncthreads();  // these keys have arrived, and the previous values have been read
+    // Addresses are computed where they are used: keeping them from tile to tile would take the registers of
+    // the sums.
     copy_rows<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), column), key0, at.keys, v.stride, E);
     if (seen) {
       clear(scores);
@@ -99,7 +100,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       cap.apply(scores);
     }
     wait_copies();
-    __syncthreads();  // these values are here, and the keys have been read
+    __syncthreads();  // these values have arrived, and the keys have been read
     if (key0 + N < end)
       copy_rows<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), column), key0 + N, at.keys, k.stride,
                                       E);
@@ -125,7 +126,7 @@ __global__ void __launch_bounds__(Tile::kThreads)
       const bool inside = query < at.queries;
       const RowMerge merge = merge_row(sum, (row_max[m][h] * c + log2f(sum)) * kLn2, out.adds,
                                        inside && out.adds ? *to_lse : 0.0f);
-      __syncwarp();  // a row's threads have read its lse
+      __syncwarp();  // all threads of a row have read its lse
       if (inside && fragment.column == 0) *to_lse = merge.lse;
       row_sum[m][h] = sum == 0.0f ? 0.0f : merge.added / sum;
       kept[m][h] = merge.kept;

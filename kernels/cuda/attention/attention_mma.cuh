@@ -1,7 +1,8 @@
 #pragma once
 
-// What the forward and backward of our own attention on tensor cores share (mma.cuh). bf16, heads of a
-// multiple of 8 elements. A block owns rows of one head of one sequence and walks the other side in tiles.
+// Common parts of the forward and backward of our own attention on tensor cores (mma.cuh). bf16, head sizes
+// that are multiples of 8. A block owns rows of one head of one sequence and loops over the other side in
+// tiles.
 
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/kernels/math.cuh"
@@ -12,8 +13,8 @@ namespace trainerd::kernels::cuda {
 
 constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
-/// Whether the call is for these kernels and its heads begin at 16-byte chunks: where memory lies is not
-/// known when it is planned.
+/// True if these kernels support the call and its heads begin at 16-byte boundaries. Addresses are unknown at
+/// planning time, so they are checked here.
 template <class Args, class... Views>
 bool mma_serves(const Launch& where, const Args& a, const Views&... views) {
   const auto begins = [](const HeadView& x) { return reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0; };
@@ -21,9 +22,9 @@ bool mma_serves(const Launch& where, const Args& a, const Views&... views) {
          begins(a.v_TKE) && begins(a.out_THE) && (begins(views) && ...);
 }
 
-/// A block's head, sequence and first row. Blocks go by sequence, tile of rows, head: neighbours share keys
-/// and values in L2. `reversed` puts the last rows first: with a causal mask they see the most keys, and the
-/// light blocks fill the end.
+/// A block's head, sequence and first row. Blocks are ordered by sequence, tile of rows, head, so that
+/// neighbours share keys and values in L2. `reversed` starts with the last rows: with a causal mask they see
+/// the most keys, and blocks with little work fill the end.
 struct MmaPlace : SequencePlace {
   int head = 0, first = 0;
   __device__ MmaPlace(const AttentionShape& p, int heads, int rows, bool reversed)
@@ -34,8 +35,8 @@ struct MmaPlace : SequencePlace {
   }
 };
 
-/// The lane's first row and column of C (mma.cuh) and its warp's first row among those of the block, M
-/// fragments a warp.
+/// The lane's first row and column of C (mma.cuh), and its warp's first row within the block, with M
+/// fragments per warp.
 template <int M>
 struct FragmentPlace {
   int row, column, warp_row;
@@ -47,7 +48,8 @@ struct FragmentPlace {
   }
 };
 
-/// Where a block sees nothing of the other side: its own rows are all here, and their memory may be written.
+/// For blocks that see nothing of the other side: waits until the block's own rows are loaded, so that their
+/// memory may be overwritten.
 __device__ inline void settle_copies() {
   wait_copies();
   __syncthreads();
@@ -67,8 +69,9 @@ __device__ inline void store_pair(float* p, float x, float y) {
   store_words(p, std::bit_cast<std::uint32_t>(x), std::bit_cast<std::uint32_t>(y));
 }
 
-/// The first `left` of the warp's rows of `out`, from `row` on, become factor * sums, or factor * sums + kept
-/// * what they were. As store_rows does; fp32 goes from the registers, 32 bytes of a row at a time.
+/// Writes the first `left` of the warp's rows of `out`, starting at `row`: factor * sums, plus kept * the
+/// previous value if `out` accumulates. bf16 goes through store_rows; fp32 is stored from registers, 32 bytes
+/// of a row at a time.
 template <class P, int M>
 __device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4],
                                 float (&factor)[M][2], const float (&kept)[M][2], const OutHeads& out,
@@ -106,7 +109,7 @@ __device__ inline void put_rows(SharedAddress tile, float (&sums)[M][P::kColumns
   else store_rows<P>(tile, sums, factor, out.as<Bf16>().at(row, column), left, out.stride, width);
 }
 
-/// For gradients: scale * sums, assigned or added.
+/// For gradients: scale * sums, assigned or accumulated.
 template <class P, int M>
 __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::kColumns / 8][4], float scale,
                                        const OutHeads& out, std::int64_t row, int column, int left,
@@ -120,15 +123,15 @@ __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::k
   put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
 }
 
-/// With a softcap a score becomes tanh(scale score / softcap). Its weight is 2^(c score - ..) as without a
-/// softcap, with another c. Kernels without a softcap are compiled separately: it takes registers.
+/// With a softcap a score becomes tanh(scale score / softcap). Its weight is 2^(c score - ..) in either case,
+/// with different c. Kernels without a softcap are compiled separately, because it needs registers.
 template <bool kCapped>
 struct ScoreCap {
   float c, inner;
   __device__ explicit ScoreCap(const AttentionShape& p)
       : c((kCapped ? p.softcap : p.scale) * kLog2e), inner(kCapped ? p.scale / p.softcap : 0.0f) {}
   __device__ float of(float score) const { return kCapped ? tanh_for<Bf16>(score * inner) : score; }
-  /// The derivative of a score by the plain one, over `scale`.
+  /// The derivative with respect to the plain score, divided by `scale`.
   __device__ static float slope(float score) { return kCapped ? 1.0f - score * score : 1.0f; }
   template <int M, int N>
   __device__ void apply(float (&x)[M][N][4]) const {
@@ -143,21 +146,23 @@ struct ScoreCap {
   }
 };
 
-/// Calls `f` with whether scores are capped, as a constant.
+/// Calls `f` with a constant that tells whether scores are capped.
 template <class F>
 void with_softcap(float softcap, const F& f) {
   if (softcap > 0.0f) f(std::true_type{});
   else f(std::false_type{});
 }
 
-/// What the rows of a fragment are; its columns are the other side.
+/// What the rows of a fragment represent; its columns are the other side.
 enum class Rows : std::uint8_t { queries, keys };
 
-/// Elements of a query and a key that it does not see become `value`. `row`, `column`: of x[0][0][0].
+/// Sets the elements of queries and keys that are masked to `value`. `row` and `column` are those of
+/// x[0][0][0].
 template <Rows kRows, int M, int N>
 __device__ inline void hide(float (&x)[M][N][4], int row, int column, const SequencePlace& at, float value) {
   constexpr int kSign = kRows == Rows::queries ? 1 : -1;
-  // Keys from the first that a query sees on, unsigned: one before it is a large number.
+  // Offset from the first key that the query sees. It is unsigned, so a key before that becomes a large
+  // number.
   const int place = kSign * (column - row) - at.begin_shift,
             left = kRows == Rows::queries ? at.keys - column : 0;
   const auto seen = static_cast<unsigned>(at.end_shift - at.begin_shift);
@@ -173,7 +178,7 @@ __device__ inline void hide(float (&x)[M][N][4], int row, int column, const Sequ
       }
 }
 
-/// Calls `f` with the columns of the smallest panel that holds a head, as a constant.
+/// Calls `f` with the number of columns of the smallest panel that holds a head, as a constant.
 template <class F>
 void with_columns(std::int64_t head_size, const F& f) {
   if (head_size <= 32) return f(std::integral_constant<int, 32>{});
@@ -182,8 +187,8 @@ void with_columns(std::int64_t head_size, const F& f) {
   f(std::integral_constant<int, 128>{});
 }
 
-// attention_mma.cu, attention_mma_backward.cu: false, and nothing launched, when they do not serve the
-// problem.
+// Defined in attention_mma.cu and attention_mma_backward.cu. They return false and launch nothing if they do
+// not support the problem.
 bool mma_attention_forward(const Launch&, const AttentionForward&);
 bool mma_attention_backward(const Launch&, const AttentionBackward&);
 

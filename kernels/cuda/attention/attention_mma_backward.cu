@@ -1,29 +1,27 @@
-// The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2),
-// in three kernels so that every sum has one owner and one order, without atomics: the row sums of dO O; dK
-// and dV by tiles of keys; dQ by tiles of queries. The scores and the gradients of the weights are made in
-// both: 7 products instead of 5, FLOPs 14 s^2 E a head (half when causal). Bytes: each of q, k, v, dO once as
-// the block's own rows and once for each tile of the other side, from L2 but for the first; dq, dk, dv once.
-// Floor: FLOPs / rate of mma.sync.
+// The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2).
+// Three kernels, so that every sum has one owner and one order, without atomics: the row sums of dO O; dK and
+// dV by tiles of keys; dQ by tiles of queries. Both gradient kernels compute the scores and the gradients of
+// the weights: 7 products instead of 5, FLOPs 14 s^2 E per head (half if causal). Bytes: each of q, k, v, dO
+// once as the block's own rows, and once per tile of the other side, from L2 except for the first; dq, dk, dv
+// once. Floor: FLOPs / rate of mma.sync.
 //
-// A warp's own rows are those of the fragments of A and of the sums, so scores (transposed for dK and dV)
-// become weights, are narrowed and multiply again in the registers of one thread. The other side's tile of 32
-// rows is doubled: one barrier a tile, the next arrives meanwhile. Heads of 128:
-//   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes
-//   or 2.5 clocks each; 97 KB of
-//           shared memory, one block (8 warps) on an SM by its registers
-//   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each; 96
-//   KB of shared memory, two
-//           blocks (8 warps) on an SM of 227 KB
-// Heads of 64 and less: 4 warps of 32 rows in both, 49 KB and less. All within the 99 KB of a block on sm_86,
-// sm_89 and sm_120.
+// A warp's own rows are the rows of the fragments of A and of the sums. So one thread turns scores
+// (transposed for dK and dV) into weights, narrows them and multiplies again, all in registers. Tiles of the
+// other side have 32 rows and are double-buffered, with one barrier per tile. Heads of 128:
+//   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes or
+//           2.5 clocks each; 97 KB of shared memory; registers allow one block (8 warps) per SM
+//   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each;
+//           96 KB of shared memory; two blocks (8 warps) on an SM with 227 KB
+// Heads up to 64: 4 warps of 32 rows in both, 49 KB or less. All fit in the 99 KB per block of sm_86, sm_89
+// and sm_120.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// One head of a token by Lanes threads, 8 elements each. Bytes: out and dout once; floor = bytes / memory
-/// bandwidth.
+/// Lanes threads process one head of a token, 8 elements each. Bytes: out and dout once; floor = bytes /
+/// memory bandwidth.
 template <int Lanes>
 __global__ void __launch_bounds__(kAttentionThreads)
     mma_row_sums_kernel(Heads<const Bf16> out, Heads<const Bf16> dout, bool fp32_out, float* sums_HT,
@@ -53,7 +51,8 @@ struct MmaGradients {
   OutHeads dq, dk, dv;
 };
 
-/// A block's own two tiles of rows, then the two tiles of the other side twice, then its numbers a row twice.
+/// Shared memory: the block's own two tiles of rows, the two tiles of the other side twice, `Numbers` per row
+/// twice.
 template <int Columns, int M_, int Warps, int Numbers>
 struct BackwardTile {
   using P = Panel<Columns>;
@@ -75,7 +74,7 @@ using KeyTile = BackwardTile<Columns, Columns <= 64 ? 2 : 1, Columns <= 64 ? 4 :
 template <int Columns>
 using QueryTile = BackwardTile<Columns, 2, 4, 0>;
 
-/// The queries' side of one step of a block that owns keys.
+/// Copies the queries' side for one step of a block that owns keys.
 template <class Tile>
 __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients& g, const MmaPlace& at,
                                     int stage, int head, int query0) {
@@ -92,8 +91,8 @@ __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients&
                (i < N ? g.lse_HT : g.row_sums_HT) + head * p.tokens + at.query_begin + row, row < at.queries);
 }
 
-// Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum: they add nothing.
-// Keys past it are rows that are not stored.
+// Queries past the sequence's end are zeros, and so are their dO, log-sum-exp and row sum, so they add
+// nothing. Keys past the end are rows that are not stored.
 template <class Tile, bool kCapped>
 __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(AttentionShape p, MmaGradients g) {
   using P = typename Tile::P;
@@ -118,7 +117,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
     const bool last = query0 + N >= end;
     const int next_head = last ? head + 1 : head, next_query0 = last ? start : query0 + N;
     wait_copies();
-    __syncthreads();  // these queries are here, and the tile before has been read
+    __syncthreads();  // these queries have arrived, and the previous tile has been read
     if (next_head < heads_end) copy_queries<Tile>(p, g, at, stage ^ 1, next_head, next_query0);
     const FragmentPlace<M> fragment;
     const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1,
@@ -185,7 +184,8 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
                                      g.q.stride, E);
   copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * E), at.first,
                                      at.queries, g.dout.stride, E);
-  // Addresses are made where they are used: what each tile carries over would take the registers of the sums.
+  // Addresses are computed where they are used: keeping them between tiles would take the registers of the
+  // sums.
   const auto copy_keys = [&](int stage, int key0) {
     const int begin = opaque(at.key_begin), column = opaque(at.head) / p.group * E;
     copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, column), key0, at.keys, g.k.stride, E);
@@ -208,7 +208,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
   const ScoreCap<kCapped> cap(p);
   for (int stage = 0, key0 = start; key0 < end(); key0 += N, stage ^= 1) {
     wait_copies();
-    __syncthreads();  // these keys are here, and the tile before has been read
+    __syncthreads();  // these keys have arrived, and the previous tile has been read
     if (key0 + N < end()) copy_keys(stage ^ 1, key0 + N);
     const FragmentPlace<M> fragment;
     const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1;

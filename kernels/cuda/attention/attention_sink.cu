@@ -1,5 +1,5 @@
-// A sink beside the keys of each row, after attention by whichever kernel. Floor = bytes / memory bandwidth:
-// the forward reads and writes out once, the backward reads out and its gradient once.
+// Adds a sink to the keys of each row, after attention with any kernel. Floor = bytes / memory bandwidth: the
+// forward reads and writes out once, the backward reads out and its gradient once.
 
 #include "kernels/cuda/attention/attention.cuh"
 
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(kAttentionThreads)
 
 constexpr int kSinkThreads = 512;
 
-/// A block for each head: its warps take tokens in turns, each sum in one order.
+/// One block per head. Its warps take tokens in turn, and all sums have a fixed order.
 template <class T, class W, class G>
 __global__ void __launch_bounds__(kSinkThreads)
     sink_backward_kernel(Heads<const T> out, Heads<const T> dout, const float* lse_HT, const W* sinks,

@@ -5,7 +5,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// All sequences and heads.
+/// The problem for all sequences and heads.
 template <class Args>
 AttentionProblem problem_of(const Args& a) {
   AttentionProblem p;
@@ -21,14 +21,15 @@ AttentionProblem problem_of(const Args& a) {
   return p;
 }
 
-/// cuDNN reads and writes 16 bytes at a time. Where memory lies is not known when the scratch is planned.
+/// cuDNN accesses 16 bytes at a time. Addresses are unknown when the scratch is planned, so they are checked
+/// here.
 template <class... Views>
 bool in_chunks(const Views&... views) {
   return ((reinterpret_cast<std::uintptr_t>(views.data) % 16 == 0) && ...);
 }
 
-/// The same numbers by [sequence, head, token], as cuDNN has them, and by [head, sequence, token]: with one
-/// sequence no difference.
+/// The log-sum-exp in cuDNN's order [sequence, head, token]; ours is [head, sequence, token]. With one
+/// sequence both are the same.
 Tensor by_sequence(const Tensor& lse_HT, std::byte* scratch, std::int64_t sequences) {
   const std::int64_t heads = lse_HT.size(0), tokens = lse_HT.size(1) / sequences;
   return {sequences == 1 ? lse_HT.data : scratch, DType::f32, {sequences, heads, tokens}};
@@ -80,8 +81,7 @@ void CudaBackend::count_own_attention(bool planned_for_library) {
   if (planned_for_library) ++counters_.attention_fallbacks;
 }
 
-// The pieces are independent of each other: each reads its own heads and sequences and writes their gradients
-// whole.
+// The pieces are independent: each reads its own heads and sequences and writes their complete gradients.
 bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBackward& a,
                                        const AttentionScratch& plan) {
   const AttentionPieces& pieces = plan.choice.pieces;
@@ -101,7 +101,7 @@ bool CudaBackend::run_library_backward(const Launch& launch, const AttentionBack
       p.sequences = std::min(pieces.sequences, sequences - b);
       p.kv_heads = std::min(pieces.kv_heads, K - k);
       p.heads = p.kv_heads * group;
-      // The piece's first row and head.
+      // Address of the piece's first row and head.
       const auto at = [&](const HeadView& x, std::int64_t head) {
         return x.data + (b * S * x.row_stride + head * x.head_size) * size_of(x.dtype);
       };

@@ -24,14 +24,14 @@ class CudaEvent final : public Event {
 
 const CudaEvent& cuda_event(const Event& event) { return static_cast<const CudaEvent&>(event); }
 
-/// Makes `device` the one that the calling thread's CUDA calls are for.
+/// Makes `device` the current CUDA device of the calling thread.
 int use_device(int device) {
   check(cudaSetDevice(device), "choosing a CUDA device");
   return device;
 }
 
 base::CapacityError no_memory(const char* kind, std::int64_t bytes) {
-  cudaGetLastError();  // clears the error: a later launch must not report it again
+  cudaGetLastError();  // clears the error, so that a later launch does not report it again
   std::string has;
   std::size_t free = 0, total = 0;
   if (cudaMemGetInfo(&free, &total) == cudaSuccess)
@@ -105,8 +105,8 @@ Buffer CudaBackend::allocate(MemoryKind kind, std::int64_t bytes) {
                   cudaSetDevice(device);
                   cudaFree(memory);
                 }};
-  // Streams of ours do not wait for the default stream, so the zeros are awaited here. Memory is allocated
-  // before step 0 alone.
+  // Our streams do not wait for the default stream, so wait for the zeros here. Memory is only allocated
+  // before step 0.
   check(cudaMemset(memory, 0, size), "clearing device memory");
   check(cudaStreamSynchronize(cudaStreamLegacy), "clearing device memory");
   return buffer;
@@ -137,7 +137,7 @@ void CudaBackend::write(Stream& stream, std::span<const std::byte> from, const T
   }
 }
 
-// Two pieces are under way at a time, so that the copy to pageable memory overlaps that from the device.
+// Keeps two pieces in progress, so that the copy to pageable memory overlaps the one from the device.
 void CudaBackend::read_back(Stream& stream, const Tensor& from, std::span<std::byte> to) {
   base::check(static_cast<std::int64_t>(to.size()) == from.bytes(),
               "read back: as many bytes as the tensor has");
@@ -195,7 +195,7 @@ double CudaBackend::elapsed_seconds(const Event& from, const Event& to) {
 
 void CudaBackend::enter_thread() { use_device(device_); }
 
-// On a stream of its own: what another one has to do is no part of the capture.
+// Uses a separate stream, so that the capture includes no other work.
 std::unique_ptr<DeviceGraph> CudaBackend::capture(const std::function<void(Stream&)>& issue) {
   if (!captures_) captures_ = std::make_unique<CudaStream>("captures", nullptr);
   return std::make_unique<StreamGraph>(captures_->get(), [&] { issue(*captures_); });

@@ -14,11 +14,11 @@ struct AttentionScratch;
 class GemmLibrary;       // cuBLASLt, plans by problem (gemm_library.h)
 class AttentionLibrary;  // cuDNN, plans by problem (attention_library.h)
 
-/// The CUDA device `device` of this process as a Target. Throws DeviceError.
+/// Describes CUDA device `device` of this process. Throws DeviceError.
 Target describe_device(int device);
 
-/// The CUDA world: GEMMs by cuBLASLt, attention by cuDNN, everything else by our own kernels (kernels.h).
-/// Calls enqueue and return; `read_back` and `wait_host` alone wait.
+/// The CUDA backend. GEMMs use cuBLASLt, attention uses cuDNN, everything else our own kernels (kernels.h).
+/// Calls enqueue work and return; only `read_back` and `wait_host` wait.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(int device);
@@ -44,8 +44,8 @@ class CudaBackend final : public Backend {
 
   std::int64_t prepared_bytes(const PrepareWeight&) const override;
 
-  // gemm.cpp and attention.cpp have those that a library serves; our own kernels run by the launcher of their
-  // name (kernels.h).
+  // Operators with a library implementation are defined in gemm.cpp and attention.cpp. The others call the
+  // launcher of the same name (kernels.h).
 #define TRAINERD_CUDA_library(name, Args) void name(Stream&, const Args&) override;
 #define TRAINERD_CUDA_either(name, Args) void name(Stream&, const Args&) override;
 #define TRAINERD_CUDA_own(name, Args) \
@@ -61,12 +61,12 @@ class CudaBackend final : public Backend {
 
   void limit_attention(std::int64_t bytes) override { target_.attention_limit_bytes = bytes; }
 
-  // gemm_timing.cpp
+  // Defined in gemm_timing.cpp:
   std::string time_gemms(std::span<const OpClass> gemms) override;
   void use_gemms(const std::string& choices) override;
 
  private:
-  /// False when cuDNN has no plan for a piece.
+  /// False if cuDNN has no plan for one of the pieces.
   bool run_library_backward(const Launch&, const AttentionBackward&, const AttentionScratch&);
   void count_own_attention(bool planned_for_library);
 
@@ -75,7 +75,7 @@ class CudaBackend final : public Backend {
     const ArenaScope scope(stream.scratch());
     launch({.stream = stream_of(stream), .target = target_, .scratch = take_scratch(stream, args)}, args);
   }
-  /// The scratch of one call, as planned; null when it needs none.
+  /// The planned scratch of one call; null if it needs none.
   template <class Args>
   std::byte* take_scratch(Stream& stream, const Args& args) const {
     const std::int64_t bytes = scratch_bytes(args, target_);
@@ -86,9 +86,9 @@ class CudaBackend final : public Backend {
   Target target_;
   BackendCounters counters_;
   Staging staging_;
-  std::unique_ptr<CudaStream> captures_;  ///< that calls are captured on; made by the first capture
+  std::unique_ptr<CudaStream> captures_;  ///< stream that calls are captured on; made by the first capture
   std::unique_ptr<GemmLibrary> gemms_;
-  std::unique_ptr<AttentionLibrary> attention_;  // null: our own kernels alone
+  std::unique_ptr<AttentionLibrary> attention_;  // null: only our own kernels
 };
 
 }  // namespace trainerd::kernels::cuda

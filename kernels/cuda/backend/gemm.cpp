@@ -41,7 +41,7 @@ void run_linear(GemmLibrary& library, cudaStream_t stream, const Tensor& in, con
 
 }  // namespace
 
-// cuBLASLt reads weights as they lie.
+// cuBLASLt reads plain weights; there is no prepared form.
 std::int64_t CudaBackend::prepared_bytes(const PrepareWeight& args) const {
   return kernels::prepared_bytes(args, target_);
 }
@@ -60,7 +60,7 @@ void CudaBackend::linear_fprop(Stream& stream, const LinearFprop& a) {
     base::check(a.bias_N.numel() == a.y_TN.size(1), "linear: one bias for each output feature");
     bias = a.bias_N.data;
     if (a.bias_N.dtype != a.y_TN.dtype) {
-      // The library adds a bias in the output's dtype alone: it is rounded to it first.
+      // The library only adds a bias in the output's dtype, so round it first.
       const Tensor rounded{scratch + plan.bias, a.y_TN.dtype, a.bias_N.shape};
       cuda::cast({.stream = stream_of(stream), .target = target_}, {.in = a.bias_N, .out = rounded});
       bias = rounded.data;
@@ -93,7 +93,7 @@ void CudaBackend::linear_wgrad(Stream& stream, const LinearWgrad& a) {
   const WgradScratch plan(a, target_);
   std::byte* scratch = take_scratch(stream, a);
   const Launch launch{.stream = stream_of(stream), .target = target_, .scratch = scratch};
-  // Apart from the GEMM: its epilogue would overwrite a bias gradient, not add to it.
+  // Separate from the GEMM: its epilogue can only overwrite a bias gradient, not add to it.
   if (a.dbias_N.defined()) column_sums(launch, {.x_TN = dy, .out_N = a.dbias_N, .mode = a.mode});
   const bool through_scratch = wgrad_through_scratch(a);
   const Tensor out = through_scratch ? Tensor{scratch + plan.dweight, DType::f32, dw.shape} : dw;

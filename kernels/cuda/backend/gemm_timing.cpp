@@ -8,13 +8,14 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// Calls of one measurement: their time is well above the resolution of events.
+/// Calls per measurement: enough that their time is well above the resolution of events.
 constexpr int kCalls = 4;
 
-/// What a choice depends on, beside the problem.
+/// Identifies what choices depend on, besides the problem.
 std::string made_with(const Target& target) { return target.gemm_library + " on " + target.name; }
 
-/// Power, and so the clock, depends on what is multiplied: normal numbers, as in training.
+/// Fills operands with normal numbers, as in training. Power, and so the clock rate, depends on the values
+/// multiplied.
 void fill_normal(Backend& backend, Stream& stream, std::byte* place, std::int64_t bytes, DType dtype) {
   constexpr std::int64_t kBlock = std::int64_t{1} << 20;
   const Buffer memory =
@@ -70,7 +71,7 @@ std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
                           .scratch = at + a + b + c + bias};
   const std::unique_ptr<Event> from = make_event(), to = make_event();
   const auto measure = [&](const std::function<void()>& call) {
-    call();  // the first one loads what it needs
+    call();  // the first call loads what it needs
     record(*stream, *from);
     for (int i = 0; i < kCalls; ++i) call();
     record(*stream, *to);

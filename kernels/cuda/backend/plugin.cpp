@@ -21,7 +21,7 @@ int device_count() {
   return count;
 }
 
-// What the device has in all: no context is made to ask for what is free.
+// The device's total memory. Asking for free memory would create a context.
 std::int64_t memory_bytes(int device) {
   cudaDeviceProp properties{};
   check(cudaGetDeviceProperties(&properties, device), "reading a device's properties");

@@ -26,7 +26,7 @@ class Cudnn final : public AttentionLibrary {
   bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers,
            std::byte* workspace, std::int64_t workspace_bytes) override {
     auto found = plans_.find(problem);
-    // A problem without a plan is remembered too.
+    // Also remembers problems without a plan.
     if (found == plans_.end())
       found = plans_.emplace(problem, make_attention_graph(problem, {.handle = handle_, .description = {}}))
                   .first;

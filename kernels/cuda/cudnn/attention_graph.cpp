@@ -1,4 +1,4 @@
-// The one file that includes cuDNN's front end: it takes half a minute to compile.
+// The only file that includes cuDNN's front end, which takes half a minute to compile.
 
 #include "kernels/cuda/cudnn/attention_graph.h"
 
@@ -16,7 +16,7 @@ using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
 
 enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
-/// [sequences, heads, tokens, head_size] in rows that are `stride` elements apart.
+/// [sequences, heads, tokens, head_size], with rows `stride` elements apart.
 fe::graph::Tensor_attributes described(const AttentionProblem& p, const char* name, Uid uid,
                                        std::int64_t heads, std::int64_t stride) {
   return fe::graph::Tensor_attributes()

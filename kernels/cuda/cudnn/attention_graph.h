@@ -11,14 +11,14 @@ struct cudnnContext;
 
 namespace trainerd::kernels::cuda {
 
-/// Elements from row to row of each tensor, which may be those of a merged projection.
+/// Elements between rows of each tensor, which may be part of a merged projection.
 struct AttentionStrides {
   std::int64_t q = 0, k = 0, v = 0, out = 0;
   std::int64_t dout = 0, dq = 0, dk = 0, dv = 0;  ///< backward
   auto operator<=>(const AttentionStrides&) const = default;
 };
 
-/// One call of the library: `sequences` of `tokens` tokens each, heads and key heads of a piece.
+/// One call of the library: `sequences` of `tokens` tokens each; heads and key heads of one piece.
 struct AttentionProblem {
   bool backward = false;
   bool causal = true;
@@ -29,8 +29,8 @@ struct AttentionProblem {
   auto operator<=>(const AttentionProblem&) const = default;
 };
 
-/// First elements of the piece. `stats` is packed [sequences, heads, tokens] fp32: written forward, read
-/// backward.
+/// First elements of the piece. `stats` is packed [sequences, heads, tokens] fp32; the forward writes it and
+/// the backward reads it.
 struct AttentionPointers {
   const std::byte *q = nullptr, *k = nullptr, *v = nullptr;
   std::byte* out = nullptr;
@@ -39,8 +39,8 @@ struct AttentionPointers {
   std::byte *dq = nullptr, *dk = nullptr, *dv = nullptr;
 };
 
-/// What a plan is made for: a device at hand, or a description of one (cuDNN's own serialised form), which
-/// needs no device.
+/// The device of a plan: either a handle, or a description (in cuDNN's serialised form), which needs no
+/// device.
 struct AttentionDevice {
   cudnnContext* handle = nullptr;
   std::vector<std::uint8_t> description;
@@ -52,16 +52,16 @@ class AttentionGraph {
  public:
   virtual ~AttentionGraph() = default;
   virtual std::int64_t workspace_bytes() const = 0;
-  /// Throws DeviceError. The handle's stream is where it runs.
+  /// Runs on the handle's stream. Throws DeviceError.
   virtual void run(cudnnContext* handle, const AttentionPointers& pointers, std::byte* workspace) = 0;
 };
 
-/// Null when the library does not support the problem; `why`, when given, gets its words.
+/// Null if the library does not support the problem; `why`, if given, gets its message.
 std::unique_ptr<AttentionGraph> make_attention_graph(const AttentionProblem& problem,
                                                      const AttentionDevice& device,
                                                      std::string* why = nullptr);
 
-/// Of a device of this process, for plans without a handle: makes no context. Empty where cuDNN gives none.
+/// Describes a device of this process, for plans without a handle. Creates no context. Empty if cuDNN cannot.
 AttentionDevice describe_attention_device(int device, std::int32_t sm_version);
 
 }  // namespace trainerd::kernels::cuda

@@ -12,22 +12,23 @@
 
 namespace trainerd::kernels::cuda {
 
-/// cuDNN's attention, plans by problem. A build without the front end's headers has another implementation
-/// (attention_none.cpp): no name, no library.
+/// cuDNN's attention, with plans by problem. Builds without the front end's headers use another
+/// implementation (attention_none.cpp): no name, no library.
 class AttentionLibrary {
  public:
   virtual ~AttentionLibrary() = default;
-  /// Runs one problem. False, and nothing run, when the library has no plan for it within `workspace_bytes`.
+  /// Runs one problem. Returns false and runs nothing if the library has no plan for it within
+  /// `workspace_bytes`.
   virtual bool run(cudaStream_t stream, const AttentionProblem& problem, const AttentionPointers& pointers,
                    std::byte* workspace, std::int64_t workspace_bytes) = 0;
 };
 
-/// "cuDNN 9.19.0"; empty without it.
+/// "cuDNN 9.19.0"; empty without cuDNN.
 std::string attention_library_name();
-/// As Target::attention_workspace, for the devices of this process; null without it.
+/// Value of Target::attention_workspace for the devices of this process; null without cuDNN.
 using PlannedWorkspace = std::int64_t (*)(const Target&, const AttentionCall&);
 PlannedWorkspace attention_workspace_plans();
-/// Null without it.
+/// Null without cuDNN.
 std::unique_ptr<AttentionLibrary> make_attention_library(const Target& target);
 
 }  // namespace trainerd::kernels::cuda

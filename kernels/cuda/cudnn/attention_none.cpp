@@ -1,4 +1,4 @@
-// Builds without cuDNN or its front end: attention by our own kernels alone.
+// For builds without cuDNN or its front end: attention only uses our own kernels.
 
 #include "kernels/cuda/cudnn/attention_library.h"
 

@@ -3,7 +3,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// In rows of a merged projection, as a layer has them. The scale does not matter to a plan.
+/// The problem with rows of a merged projection, as layers use it. The scale does not affect a plan.
 AttentionProblem problem_of(const AttentionCall& c) {
   const std::int64_t out = c.heads * c.head_size, qkv = out + 2 * c.kv_heads * c.head_size;
   AttentionProblem p;

@@ -9,15 +9,15 @@
 
 namespace trainerd::kernels::cuda {
 
-/// What the installed cuDNN plans for attention on a device, by descriptions: no context is made, so that an
-/// agent asks as its workers do. A plan takes a second or two to make and is asked for once.
+/// Plans of the installed cuDNN for attention on a device, made from a description without a context. So an
+/// agent gets the same answers as its workers. Making a plan takes a second or two; each is made once.
 class AttentionPlans {
  public:
-  /// Without a description nothing can be planned.
+  /// An empty description means that nothing can be planned.
   explicit AttentionPlans(AttentionDevice device) : device_(std::move(device)) {}
 
-  /// Workspace bytes, kNoAttentionPlan, or kUnknownAttentionPlan where not even the plainest call has a plan:
-  /// then it is not the call that plans fail for.
+  /// Workspace bytes, or kNoAttentionPlan. kUnknownAttentionPlan if even the simplest call has no plan,
+  /// because then the failure is not due to this call.
   std::int64_t workspace(const AttentionCall& call);
 
  private:

@@ -10,7 +10,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-// Algorithms that the heuristic is asked for: where the first one that fits is run, and where all are timed.
+// Number of algorithms requested from the heuristic: to run the first that fits, and to time all.
 constexpr int kFirst = 8, kTimed = 96;
 
 cudaDataType_t type_of(DType dtype) {
@@ -18,7 +18,7 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-/// A column-major matrix without gaps.
+/// A contiguous column-major matrix.
 cublasLtMatrixLayout_t make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
   check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
@@ -43,10 +43,10 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 
 struct GemmConfig {
   cublasLtMatmulDesc_t descriptor = nullptr;
-  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C lies like D
+  cublasLtMatrixLayout_t a = nullptr, b = nullptr, d = nullptr;  // C has the layout of D
   cublasLtMatmulAlgo_t algorithm{};
   std::size_t workspace = 0;
-  bool missed = false;  ///< no choice applied though choices are in use
+  bool missed = false;  ///< choices are in use, but none applies
 
   GemmConfig() = default;
   GemmConfig(const GemmConfig&) = delete;
@@ -82,13 +82,13 @@ GemmLibrary::~GemmLibrary() {
 
 std::unique_ptr<GemmConfig> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
   auto plan = std::make_unique<GemmConfig>();
-  // COMPUTE_32F is fp32 proper on fp32 operands: TF32 has a compute type of its own.
+  // COMPUTE_32F is true fp32 for fp32 operands: TF32 has a separate compute type.
   check(cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a));
   set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_b));
   if (p.has_bias) {
-    // The bias has the type of D, the library's default. The heuristic looks at the pointer's alignment.
+    // The bias has D's type, the library's default. The heuristic takes the pointer's alignment into account.
     set(plan->descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   }
@@ -106,7 +106,7 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
   const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, decltype(&cublasLtMatmulPreferenceDestroy)> owner(
       preference, &cublasLtMatmulPreferenceDestroy);
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<std::uint64_t>(workspace_bytes_));
-  // A split of k is added up in fp32: in bf16, or in the output itself, every part would be rounded.
+  // Parts of a split k are summed in fp32. In bf16 or in the output, every part would be rounded.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, p.align_a);

@@ -15,17 +15,17 @@
 
 namespace trainerd::kernels::cuda {
 
-/// The memory of one call. `c` may be `d`; null without one.
+/// Memory of one call. `c` may equal `d`; null without C.
 struct GemmArguments {
   const std::byte* a = nullptr;
   const std::byte* b = nullptr;
   const std::byte* c = nullptr;
   std::byte* d = nullptr;
   const std::byte* bias = nullptr;
-  std::byte* scratch = nullptr;  ///< bytes of gemm_scratch (gemm_problem.h)
+  std::byte* scratch = nullptr;  ///< gemm_scratch bytes (gemm_problem.h)
 };
 
-/// Largest power of two, up to 256, that an address is a multiple of.
+/// Largest power of two, up to 256, that divides an address.
 std::uint32_t alignment_of(const std::byte* address);
 
 /// "cuBLASLt 13.0.2"
@@ -33,32 +33,32 @@ std::string gemm_library_name();
 
 struct GemmConfig;  // descriptors and the chosen algorithm of one problem
 
-/// cuBLASLt with its plans by problem. The algorithm is the one that was chosen by timing, where choices are
-/// used, and else the first that the library's heuristic offers within the workspace: the same in every run
-/// of one library version on one device. fp32 operands are multiplied in fp32, never in TF32; bf16 ones are
-/// added up in fp32, in parts that are added in fp32 where an algorithm splits k. One plan costs about a
-/// tenth of a millisecond on the host, once.
+/// cuBLASLt, with plans by problem. The algorithm is the one chosen by timing, if choices are in use, and
+/// otherwise the first that the library's heuristic offers within the workspace. It is the same in every run
+/// of one library version on one device. fp32 operands are multiplied in fp32, never in TF32. bf16 products
+/// are summed in fp32, and so are the parts if an algorithm splits k. A plan costs about 0.1 ms on the host,
+/// once.
 class GemmLibrary {
  public:
-  /// Algorithms take at most `workspace_bytes` of workspace.
+  /// Algorithms use at most `workspace_bytes` of workspace.
   explicit GemmLibrary(std::int64_t workspace_bytes);
   ~GemmLibrary();
   GemmLibrary(const GemmLibrary&) = delete;
   GemmLibrary& operator=(const GemmLibrary&) = delete;
 
-  /// D is assigned, or added to C. Throws DeviceError when the library has no algorithm for the problem.
+  /// Assigns D, or adds to C. Throws DeviceError if the library has no algorithm for the problem.
   void run(cudaStream_t stream, GemmProblem problem, const GemmArguments& args);
 
-  /// Seconds of one call on the stream, its end awaited.
+  /// Seconds of one call on the stream; waits for its end.
   using Measure = std::function<double(const std::function<void()>& call)>;
-  /// The quickest of the heuristic's first 96 algorithms for a problem with aligned operands, by
-  /// `quickest_algorithm`. What `args` point to is overwritten.
+  /// The fastest of the heuristic's first 96 algorithms for a problem with aligned operands, chosen by
+  /// `quickest_algorithm`. Overwrites the memory that `args` point to.
   GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
                   const Measure& measure);
-  /// From now on these are run where they apply, and no others. Throws DeviceError when the library does not
-  /// know one.
+  /// From now on uses these choices for their problems, and no earlier ones. Throws DeviceError if the
+  /// library does not know one.
   void use(std::vector<GemmChoice> choices);
-  /// Products that were run without a choice while choices were in use.
+  /// Number of products run without a choice while choices were in use.
   std::int64_t missed_choices() const { return missed_choices_; }
 
  private:

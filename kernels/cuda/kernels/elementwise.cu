@@ -1,7 +1,7 @@
-// Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth, with a
-// bytes of
-//   add 3 n, scale and dropout 2 n elements (dropout with a Philox call for eight of them); cast n elements
-//   of each dtype; sum_parts n elements of each part and of out (twice where it adds); accumulate 4 n + 4 n.
+// Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth. Bytes:
+// add 3 n, scale and dropout 2 n elements (dropout with one Philox call per eight elements); cast n elements
+// of each dtype; sum_parts n elements of each part and of out (twice if it accumulates); accumulate 4 n + 4
+// n.
 
 #include <algorithm>
 
@@ -161,7 +161,7 @@ void cast(const Launch& where, const Cast& a) {
     with_type(a.out.dtype, "cast: between fp32 and bf16", [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
-      // Equal dtypes were copied above.
+      // Equal dtypes have been copied above.
       if constexpr (!std::is_same_v<From, To>)
         launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
                        CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
@@ -177,7 +177,7 @@ void sum_parts(const Launch& where, const SumParts& a) {
       using T = decltype(part);
       using Out = decltype(sum);
       constexpr int kN = std::max(kVec<T>, kVec<Out>);
-      // Each part has to begin where vectors may.
+      // The start of each part must be aligned for vectors.
       const bool vectors = aligned(a.x, a.out) && n % kN == 0;
       if (a.mode == WriteMode::accumulate)
         launch_flat<kN>(where, n, vectors, "sum_parts",

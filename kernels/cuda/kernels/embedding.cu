@@ -1,7 +1,7 @@
-// Embedding. Floor = bytes / memory bandwidth: forward T D elements of the table's dtype read and T D of the
-// output's written (and T D more with positions); backward T D of dout read and, for each row that occurs, D
-// of the gradient read and written, or all V D written once where it is assigned. The sort before it is
-// token_sort.cu.
+// Embedding. Floor = bytes / memory bandwidth. Forward: T D elements read in the table's dtype and T D
+// written in the output's (with positions T D more read). Backward: T D of dout read and, for each row that
+// occurs, D of the gradient read and written, or all V D written once if assigned. token_sort.cu does the
+// sort before it.
 
 #include <cstdint>
 #include <limits>
@@ -37,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 
 struct CheckIdsBody {
   const std::int32_t* ids;
-  std::uint32_t vocab;  ///< a negative id is larger than any
+  std::uint32_t vocab;  ///< as unsigned, a negative id is larger than any vocabulary
   float* flag;
   float value;
   template <int N>
@@ -45,12 +45,12 @@ struct CheckIdsBody {
     bool outside = false;
 #pragma unroll
     for (int k = 0; k < N; ++k) outside = outside || static_cast<std::uint32_t>(ids[i + k]) >= vocab;
-    if (outside) *flag = value;  // the same from every thread
+    if (outside) *flag = value;  // all threads write the same value
   }
 };
 
-/// Block x is the sorted place of a token; the first of each row's tokens sums them all, in order. Block y is
-/// a run of columns.
+/// Block x is the position of a token in the sorted order. The block of each row's first token sums all
+/// tokens of the row, in order. Block y is a run of columns.
 template <class T, class G, int N>
 __global__ void __launch_bounds__(kThreads)
     embedding_backward_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens,
@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   if (row >= held || (begin > 0 && rows[begin - 1] == row)) return;
   const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
   if (column >= d) return;
-  // The last place of the row: strides that double while they stay in it, then halve. One load where a token
-  // is alone.
+  // Finds the last position of the row: strides double while they stay in the row, then halve. This is one
+  // load if the row has a single token.
   std::int64_t last = begin, stride = 1;
   while (last + stride < tokens && rows[last + stride] == row) {
     last += stride;

@@ -7,7 +7,7 @@ namespace trainerd::kernels::cuda {
 
 constexpr int kFlatThreads = 256;
 
-/// Calls body.at<N>(i) for i = 0, N, 2N, ... and body.at<1>(i) for what is left of n; each element once.
+/// Calls body.at<N>(i) for i = 0, N, 2N, ... and body.at<1>(i) for the rest of n; each element once.
 template <int N, class Body>
 __global__ void __launch_bounds__(kFlatThreads) flat_kernel(std::int64_t n, Body body) {
   const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kFlatThreads + threadIdx.x,
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kFlatThreads) flat_kernel(std::int64_t n, Body
   }
 }
 
-/// One thread for each N elements where the tensors are aligned for it, else for each element.
+/// Uses one thread per N elements if the tensors are aligned for it, else one per element.
 template <int N, class Body>
 void launch_flat(const Launch& where, std::int64_t n, bool vectors, const char* name, const Body& body) {
   if (vectors)

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Where a thread of a (row, run of columns) block stands: `chunks` blocks for each row.
+/// Row and columns of a thread in a block for (row, run of columns), with `chunks` blocks per row.
 template <int N>
 struct Place {
   std::int64_t row, column;
@@ -32,7 +32,7 @@ __host__ __device__ inline float gelu_slope(float x) {
 
 struct Silu {
   static __device__ float inner(float x) { return x; }
-  /// Of x s, where s is the sigmoid of `inner` and `value` x s: s + x s (1 - s) inner'.
+  /// Gradient of x s, where s is the sigmoid of `inner` and `value` is x s: s + x s (1 - s) inner'.
   static __device__ float gradient(float, float value, float s) { return fmaf(value, 1.0f - s, s); }
 };
 struct Gelu {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads)
   store<N>(act + place.row * ffn + place.column, u);
 }
 
-// dgate_up may be gate_up: a thread has read all it needs before it writes, and no other reads what it
+// dgate_up may be gate_up: a thread reads all it needs before it writes, and no other thread reads what it
 // writes.
 template <class T, int N, bool kAct, class Act>
 __global__ void __launch_bounds__(kThreads) glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up,
@@ -119,7 +119,7 @@ struct GeluBackwardBody {
   }
 };
 
-/// Calls `f` with the vector width and the blocks of a row.
+/// Calls `f` with the vector width and the number of blocks per row.
 template <class T, class F>
 void with_width(bool vectors, std::int64_t ffn, const F& f) {
   if (vectors && ffn % kVec<T> == 0)

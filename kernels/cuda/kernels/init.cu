@@ -1,6 +1,6 @@
-// Initial weights. Bytes: 4 n written (2 n in bf16); a Philox call, logarithm and sine or cosine for each
-// element cost more: about 150 instructions, 40 ms for 7.6 G elements on an H200, once a run. Uniform numbers
-// are the CPU's bit for bit; log, sin and cos are the device's, within two units in the last place of the
+// Initial weights. Bytes: 4 n written (2 n in bf16). A Philox call, logarithm and sine or cosine per element
+// cost more: about 150 instructions, 40 ms for 7.6 G elements on an H200, once per run. Uniform numbers are
+// bitwise those of the CPU. log, sin and cos are the device's, within two units in the last place of the
 // host's.
 
 #include <cmath>
@@ -37,7 +37,7 @@ struct InitBody {
       return;
     }
     const float value = uniform ? uniform_at(key, index) : device_normal(key, index);
-    // No fused multiply-add: the CPU rounds the product.
+    // No fused multiply-add, because the CPU rounds the product.
     x[i] = narrow<T>(__fadd_rn(mean, __fmul_rn(stddev, value)));
   }
 };

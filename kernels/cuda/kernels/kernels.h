@@ -1,8 +1,8 @@
 #pragma once
 
-// The launchers of our own kernels: one free function for each operator of ops.h that no library serves, in a
-// .cu file by subject. Each checks what its kernel relies on, launches on the stream given and returns at
-// once; an empty input launches nothing. Scratch is `scratch_bytes(args, target)` long (scratch.h), aligned
+// The launchers of our own kernels: one free function per operator of ops.h that no library implements, in a
+// .cu file by subject. Each checks what its kernel requires, launches it on the given stream and returns at
+// once. An empty input launches nothing. Scratch is `scratch_bytes(args, target)` long (scratch.h), aligned
 // to kAlignment, and not cleared.
 
 #include <cuda_runtime_api.h>
@@ -23,10 +23,10 @@ struct Launch {
   std::byte* scratch = nullptr;
 };
 
-// A launcher for each operator that is ours alone or has a fallback of ours, in the source of its subject.
-// Spans in the arguments are host memory: they may change when the launcher has returned. Attention where no
-// library serves: fp32 or bf16, deterministic; on tensor cores (attention_mma.cu) where the heads are bf16,
-// of a multiple of 8 and at most 128 elements; else by fp32 FMAs, slow.
+// One launcher per operator that uses our kernel always or as a fallback, in the source of its subject. Spans
+// in the arguments are host memory and may change once the launcher has returned. Attention without a library
+// supports fp32 and bf16 and is deterministic. It uses tensor cores (attention_mma.cu) if the heads are bf16
+// and their size is a multiple of 8 up to 128; otherwise fp32 FMAs, which are slow.
 #define TRAINERD_CUDA_library(name, Args)
 #define TRAINERD_CUDA_either(name, Args) void name(const Launch&, const Args&);
 #define TRAINERD_CUDA_own(name, Args) void name(const Launch&, const Args&);
@@ -43,16 +43,16 @@ struct SwapLeading {
 };
 void swap_leading(const Launch&, const SwapLeading&);
 
-/// out[n] (+)= sum over t of x[t, n], in fp32 and in an order that the shape alone fixes.
+/// out[n] (+)= sum over t of x[t, n], in fp32, in an order that only depends on the shape.
 struct ColumnSums {
   Tensor x_TN;
   Tensor out_N;  ///< f32 or bf16
   WriteMode mode = WriteMode::assign;
 };
-// partials.cu
+// Defined in partials.cu:
 void column_sums(const Launch&, const ColumnSums&);
 
-/// out (+)= x: what a GEMM could not write in the dtype of `out` itself.
+/// out (+)= x, for GEMM results that the library cannot write in the dtype of `out`.
 struct Accumulate {
   Tensor x;    ///< f32
   Tensor out;  ///< bf16

@@ -1,6 +1,6 @@
 #pragma once
 
-// What every launcher shares: the launch itself, the choice of types, and when 16-byte accesses are allowed.
+// Common to all launchers: the launch itself, the choice of types, and the check for 16-byte accesses.
 
 #include <cuda_runtime.h>
 
@@ -16,11 +16,11 @@ namespace trainerd::kernels::cuda {
 struct Grid {
   std::int64_t x = 0;
   std::int64_t y = 1;
-  int shared_bytes = 0;  ///< dynamic shared memory of a block
+  int shared_bytes = 0;  ///< dynamic shared memory per block
 };
 
-/// Launches `kernel` on the stream of `at`; nothing when the grid is empty. Arguments become the kernel's own
-/// parameter types.
+/// Launches `kernel` on the stream of `at`, or nothing if the grid is empty. Converts arguments to the
+/// kernel's parameter types.
 template <class... Params, class... Args>
 void launch(const Launch& at, Grid grid, int threads, const char* name, void (*kernel)(Params...),
             Args&&... args) {
@@ -31,7 +31,7 @@ void launch(const Launch& at, Grid grid, int threads, const char* name, void (*k
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = at.stream;
   config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  // What every kernel may use is 48 KB; more must be asked for, on each device.
+  // Every kernel may use 48 KB; more must be requested, on each device.
   if (grid.shared_bytes > 48 << 10)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
@@ -39,7 +39,7 @@ void launch(const Launch& at, Grid grid, int threads, const char* name, void (*k
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
-/// Threads for `items` of them: whole warps, at least one, at most `most`.
+/// Number of threads for `items` items: whole warps, at least one, at most `most` threads.
 constexpr int threads_for(std::int64_t items, int most) {
   const std::int64_t warps = ceil_div(items, 32) * 32;
   return static_cast<int>(warps < 32 ? 32 : warps > most ? most : warps);
@@ -47,7 +47,7 @@ constexpr int threads_for(std::int64_t items, int most) {
 
 inline bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; }
 
-/// Calls `f` with a value of the type that `dtype` names: float or Bf16.
+/// Calls `f` with a value of the type of `dtype`: float or Bf16.
 template <class F>
 void with_type(DType dtype, const char* what, const F& f) {
   base::check(is_float(dtype), what);
@@ -55,13 +55,13 @@ void with_type(DType dtype, const char* what, const F& f) {
   else f(float{});
 }
 
-/// Elements of the type of `tensor`; null when it is undefined. The dtype was looked at by the caller.
+/// Elements of `tensor`; null if it is undefined. The caller has checked the dtype.
 template <class T>
 T* at(const Tensor& tensor) {
   return tensor.defined() ? reinterpret_cast<T*>(tensor.data) : nullptr;
 }
 
-/// Whether all tensors begin at a multiple of 16 bytes. An undefined one does.
+/// True if all tensors begin at a multiple of 16 bytes. Undefined ones count as aligned.
 template <class... Tensors>
 bool aligned(const Tensors&... tensors) {
   return ((!tensors.defined() || reinterpret_cast<std::uintptr_t>(tensors.data) % 16 == 0) && ...);

@@ -1,7 +1,6 @@
-// Cross-entropy, one block for each token's row of logits. Floor = bytes / memory bandwidth, bytes in
-// elements of the logits:
-//   ce_stats T V read; ce_finish with the gradient T V read and T V written in place; the rest is per token
-//   and nothing.
+// Cross-entropy, one block per token's row of logits. Floor = bytes / memory bandwidth, in elements of the
+// logits: ce_stats reads T V; ce_finish with the gradient reads T V and writes T V in place. The rest is per
+// token and negligible.
 
 #include "kernels/cuda/kernels/loss.cuh"
 #include "kernels/cuda/launch/loss_launch.h"
@@ -11,11 +10,11 @@ namespace {
 
 using namespace cross_entropy;
 
-// At least 32 threads: each may take one element before or after the aligned run of a row.
+// At least 32 threads: some of them take one element each before or after the aligned run of a row.
 constexpr int kThreads = kMaxRowThreads;
 
-/// Elements [head, tail) of a row of n lie on 16-byte boundaries of memory; what is before and after is fewer
-/// than N each. A row of an odd vocabulary begins anywhere.
+/// Elements [head, tail) of a row of n are aligned to 16 bytes. Fewer than N elements are before and after.
+/// With an odd vocabulary a row may begin at any element.
 template <int N>
 struct AlignedRun {
   std::int64_t head, tail;
@@ -39,7 +38,7 @@ __global__ void __launch_bounds__(kThreads)
   const AlignedRun<N> run(row, real);
   Online<T, kSmooth> online;
   const std::int64_t step = static_cast<std::int64_t>(blockDim.x) * N;
-  // Two vectors are on their way at once.
+  // Two vectors are loaded at once.
   std::int64_t i = run.head + static_cast<std::int64_t>(threadIdx.x) * N;
   for (; i + step < run.tail; i += 2 * step) {
     const Raw<T, N> first = fetch<N>(row + i), second = fetch<N>(row + i + step);
@@ -81,7 +80,7 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void ce_rescale_kernel(const float* local, const float* max, float* sum_exp, std::int64_t tokens) {
   const std::int64_t t = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  // A part without a column that counts has max -inf and sum 0, and stays 0.
+  // A part whose columns are all padding has max -inf and sum 0, and stays 0.
   if (t < tokens) sum_exp[t] = sum_exp[t] > 0 ? sum_exp[t] * expf(local[t] - max[t]) : 0.0f;
 }
 

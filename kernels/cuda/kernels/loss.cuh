@@ -1,7 +1,7 @@
 #pragma once
 
-// What the kernels of the cross-entropy share: statistics of a row, softcaps, the target's distribution, and
-// a row's gradient.
+// Common to the cross-entropy kernels: statistics of a row, softcaps, the target's distribution, and a row's
+// gradient.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@
 
 namespace trainerd::kernels::cuda::cross_entropy {
 
-/// Running maximum and sum of exp(x - max) of the elements a thread has seen; with kSmooth their sum too.
+/// Running maximum and sum of exp(x - max) of the elements a thread has seen; with kSmooth also their sum.
 template <class T, bool kSmooth>
 struct Online {
   float max = -INFINITY, sum = 0.0f, logits = 0.0f;
@@ -23,8 +23,8 @@ struct Online {
     float high = max;
 #pragma unroll
     for (int k = 0; k < N; ++k) high = fmaxf(high, x[k]);
-    // A row of -infinity so far has no finite reference to subtract; its exponentials are all zero. A NaN is
-    // never the maximum, and comes through the sum.
+    // If all elements so far are -infinity there is no finite maximum to subtract, and all exponentials are
+    // zero. A NaN is never the maximum, so it reaches the sum.
     const float reference = high == -INFINITY ? 0.0f : high;
     if (high > max) {
       sum *= exp_for<T>(max - high);
@@ -39,7 +39,7 @@ struct Online {
   }
 };
 
-/// Logits as they are, or under a softcap.
+/// Logits, with a softcap or unchanged.
 template <class T, bool kCapped>
 struct Cap {
   float softcap, inverse;
@@ -58,7 +58,7 @@ struct Cap {
   }
 };
 
-/// The target's distribution: what is on the target itself, and on every column.
+/// The target's distribution: the weight of the target itself, and of every column.
 struct Smoothing {
   float on_target = 1.0f, every = 0.0f;
 };
@@ -66,7 +66,7 @@ inline Smoothing smoothing_of(float label_smoothing, std::int64_t vocab) {
   return {1.0f - label_smoothing, label_smoothing / static_cast<float>(vocab)};
 }
 
-/// A token without weight is padding: whatever its logits are, it adds nothing.
+/// A token without weight is padding: it adds nothing, whatever its logits are.
 __host__ __device__ inline float loss_of(float weight, float max, float sum_exp, float target_logit) {
   return weight == 0.0f ? 0.0f : weight * (max + logf(sum_exp) - target_logit);
 }
@@ -83,18 +83,18 @@ struct Finish {
   const float* sum_exp;
   const float* target_logit;
   float* loss;
-  float* z_losses;  ///< where z_loss > 0
+  float* z_losses;  ///< used if z_loss > 0
   std::int64_t tokens, held, real, first_row;
   float grad_scale, z_loss;
   Smoothing smoothing;
 };
 
-/// What a row's logits become: exp(x - max) scale, less `factor` at the target; with kSmooth less `every` at
-/// every column; times the slope of a softcap.
+/// Gradient of a row's logits: exp(x - max) scale, minus `factor` at the target; with kSmooth also minus
+/// `every` at every column; times the slope of a softcap.
 template <class T, bool kCapped, bool kSmooth>
 struct Gradient {
   float max, scale, factor, every;
-  std::int64_t target, real;  ///< target -1: not among the columns held
+  std::int64_t target, real;  ///< target -1: not among the held columns
   Cap<T, kCapped> cap;
 
   template <int N>
@@ -128,12 +128,13 @@ struct Gradient {
   }
 };
 
-/// Of a row whose weight times the gradient's scale is `factor`; `target` among the columns held, or not.
+/// The gradient of a row whose weight times gradient scale is `factor`. `target` may be outside the held
+/// columns.
 template <class T, bool kCapped, bool kSmooth>
 __device__ inline Gradient<T, kCapped, kSmooth> gradient_of(const Finish& a, Cap<T, kCapped> cap,
                                                             std::int64_t target, float factor, float max,
                                                             float sum_exp) {
-  // With a z-loss the probabilities count for more by its derivative with respect to lse.
+  // A z-loss multiplies the probabilities by 1 + its derivative with respect to lse.
   const float pulled = a.z_loss > 0.0f ? factor * (1.0f + 2.0f * a.z_loss * (max + logf(sum_exp))) : factor;
   return {max,
           pulled / sum_exp,
@@ -144,7 +145,7 @@ __device__ inline Gradient<T, kCapped, kSmooth> gradient_of(const Finish& a, Cap
           cap};
 }
 
-/// Columns of the rows held that are real vocabulary.
+/// Number of held columns that are real vocabulary, not padding.
 template <class Args>
 std::int64_t real_columns(const Args& a) {
   return std::clamp<std::int64_t>(a.vocab - a.first_row, 0, a.logits_TV.size(1));
@@ -157,7 +158,7 @@ void with_cap(float softcap, const F& f) {
   else f(Cap<T, false>{});
 }
 
-/// What CeFinish and CeLoss say alike.
+/// The common arguments of CeFinish and CeLoss.
 template <class Args>
 Finish arguments_of(const Args& a) {
   const std::int64_t tokens = a.logits_TV.size(0);

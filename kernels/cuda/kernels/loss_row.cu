@@ -1,7 +1,7 @@
-// Cross-entropy of a whole vocabulary with its gradient, one block for each token's row of logits, which it
-// holds: in shared memory, and what that has no room for in registers (Qwen 2.5's 151,936 in bf16: 224 KB and
-// 80 KB). Floor = bytes / memory bandwidth: T V read and T V written. The arithmetic is that of ce_stats and
-// ce_finish, by the same threads in the same order, so that the results have the same bits.
+// Cross-entropy of a whole vocabulary with its gradient. One block per token holds its row of logits: in
+// shared memory and, as far as that is too small, in registers (Qwen 2.5's 151,936 in bf16: 224 KB and 80
+// KB). Floor = bytes / memory bandwidth: T V read and T V written. The arithmetic is that of ce_stats and
+// ce_finish, in the same threads and order, so results have the same bits.
 
 #include "kernels/cuda/kernels/loss.cuh"
 #include "kernels/cuda/kernels/mma.cuh"
@@ -24,8 +24,8 @@ __device__ inline Raw<T, kVec<T>> load_vector(SharedAddress from) {
   return {{w.x, w.y, w.z, w.w}};
 }
 
-/// Each thread copies, reads and writes its own vectors alone: every blockDim.x-th of the row, the first
-/// `shared` of them in shared memory and kRegisters at most in registers.
+/// Each thread copies, reads and writes only its own vectors: every blockDim.x-th one of the row. The first
+/// `shared` of them are in shared memory, and up to kRegisters in registers.
 template <class T, bool kCapped, bool kSmooth, int kRegisters>
 __global__ void __launch_bounds__(kMaxRowThreads)
     ce_row_kernel(T* logits, Finish a, RowStatistics out, Cap<T, kCapped> cap, int shared) {
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   const std::int64_t target = a.targets[t] - a.first_row;
   float expected = target >= 0 && target < a.real ? cap.of(widen(row[target])) : 0.0f;
 
-  // Vectors of real columns alone; those behind the last whole one by a thread each.
+  // Only vectors of real columns. Columns behind the last whole vector get one thread each.
   const std::int64_t whole = a.real / N * N;
   Online<T, kSmooth> online;
   const auto count = [&](const Raw<T, N>& raw) {
@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     a.loss[t] = loss_of(weight, max, sum_exp, expected);
     if (a.z_loss > 0.0f) a.z_losses[t] = z_loss_of(weight, max, sum_exp, a.z_loss);
   }
-  __syncthreads();  // all have read of the row what they do not hold
+  __syncthreads();  // all threads have read the elements of the row that they do not hold
 
   const auto gradient = gradient_of<T, kCapped, kSmooth>(a, cap, target, factor, max, sum_exp);
   const auto put_gradient = [&](const Raw<T, N>& raw, std::int64_t column) {

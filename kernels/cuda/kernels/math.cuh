@@ -9,7 +9,7 @@
 
 namespace trainerd::kernels::cuda {
 
-/// 2^x by the special function unit: two units in the last place, denormals flushed.
+/// 2^x with the special function unit: error of two units in the last place, denormals flushed to zero.
 __host__ __device__ inline float exp2_fast(float x) {
 #ifdef __CUDA_ARCH__
   float y;
@@ -20,7 +20,7 @@ __host__ __device__ inline float exp2_fast(float x) {
 #endif
 }
 
-/// e^x. What is stored in bf16 needs no more than 2^-20 of relative error; fp32 takes the exact library
+/// e^x. Results stored in bf16 need a relative error of 2^-20 at most. fp32 uses the accurate library
 /// function.
 template <class T>
 __host__ __device__ inline float exp_for(float x) {
@@ -41,7 +41,7 @@ __host__ __device__ inline float sigmoid_for(float x) {
   return 1.0f / e;
 }
 
-/// tanh x. For bf16 from its sigmoid, to 2^-21 of 1.
+/// tanh x. For bf16 computed from the sigmoid, with an absolute error of 2^-21.
 template <class T>
 __host__ __device__ inline float tanh_for(float x) {
   if constexpr (std::is_same_v<T, Bf16>) return fmaf(2.0f, sigmoid_for<T>(2.0f * x), -1.0f);

@@ -1,15 +1,15 @@
 #pragma once
 
-// The warp's matrix instructions, as functions (PTX ISA 8.x, sections on mma, ldmatrix, cp.async; sm_80 and
-// later). All 32 lanes call the warp-wide ones together. Compiled as plain C++ they are declarations alone:
+// The warp's matrix instructions as functions (PTX ISA 8.x, sections on mma, ldmatrix, cp.async; sm_80 and
+// later). All 32 lanes call the warp-wide ones together. Compiled as plain C++ they are only declarations:
 // the host emulation of the operator tests defines them from the ISA's tables.
 //
-// Lane 4 g + t (g = 0..7, t = 0..3) of m16n8k16 holds, two bf16 in a register, the lower column or row in the
-// low half:
+// Contents of lane 4 g + t (g = 0..7, t = 0..3) of m16n8k16. A register holds two bf16, the lower column or
+// row in the low half:
 //   A [16 x 16]: a0 = A[g][2t..]      a1 = A[g + 8][2t..]   a2 = A[g][2t + 8..]   a3 = A[g + 8][2t + 8..]
 //   B [16 x 8]:  b0 = B[2t..][g]      b1 = B[2t + 8..][g]
 //   C [16 x 8]:  c0, c1 = C[g][2t..]  c2, c3 = C[g + 8][2t..]   fp32
-// So C of two neighbouring products of 8 columns, narrowed, is A of a product over these 16 columns.
+// So C of two neighbouring products of 8 columns, narrowed to bf16, is A of a product over these 16 columns.
 
 #include <cuda_runtime.h>
 
@@ -17,7 +17,7 @@
 
 namespace trainerd::kernels::cuda {
 
-/// A byte of the block's shared memory, as the instructions take it.
+/// An address of the block's shared memory, as the instructions take it.
 using SharedAddress = std::uint32_t;
 
 #ifdef __CUDACC__
@@ -28,8 +28,8 @@ __device__ inline SharedAddress dynamic_shared() {
   return static_cast<SharedAddress>(__cvta_generic_to_shared(trainerd_dynamic_shared));
 }
 
-/// Four 8 x 8 matrices of bf16; lane 8 i + r gives the 16 bytes of row r of matrix i. x[i] = matrix i
-/// [g][2t..].
+/// Loads four 8 x 8 matrices of bf16. Lane 8 i + r passes the address of the 16 bytes of row r of matrix i.
+/// x[i] = matrix i [g][2t..].
 __device__ inline void load_matrices(std::uint32_t (&x)[4], SharedAddress row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
@@ -54,8 +54,8 @@ __device__ inline void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/// Copies from global memory that arrive some time before `wait_copies` returns: 16 bytes (both aligned)
-/// or 4. Zeros when not `valid`; the source is then not read.
+/// Asynchronous copies from global memory, complete when `wait_copies` returns: 16 bytes (both addresses
+/// aligned) or 4. Writes zeros if not `valid`, without reading the source.
 __device__ inline void copy_async_16(SharedAddress to, const void* from, bool valid) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to),
                "l"(__cvta_generic_to_global(from)), "r"(valid ? 16 : 0)
@@ -66,7 +66,7 @@ __device__ inline void copy_async_4(SharedAddress to, const void* from, bool val
                "r"(valid ? 4 : 0)
                : "memory");
 }
-/// Waits for all copies of the calling thread. Those of other threads are there after a barrier that follows.
+/// Waits for all copies of the calling thread. Copies of other threads are visible after a following barrier.
 __device__ inline void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 __device__ inline void store_shared(SharedAddress to, std::uint32_t x) {
@@ -84,15 +84,15 @@ __device__ inline void load_shared(SharedAddress from, float (&x)[2]) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(from) : "memory");
 }
 
-/// threadIdx.x, read anew at each call: what follows from it is computed where it is used and takes no
-/// register from tile to tile.
+/// threadIdx.x, read again at each call. Values derived from it are recomputed where they are used and take
+/// no register between tiles.
 __device__ inline int thread_now() {
   int x;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
   return x;
 }
-/// x itself, by a way that the compiler does not see through: what follows from it is computed here and held
-/// in no register before.
+/// Returns x in a way that hides it from the optimiser, so that values derived from it are computed here and
+/// not kept in registers from before.
 __device__ inline int opaque(int x) {
   asm volatile("" : "+r"(x));
   return x;

@@ -1,7 +1,8 @@
 #pragma once
 
-// Tiles of bf16 rows in shared memory and the two products that attention makes of them. A warp owns 16 M
-// rows of an output; its sums lie in registers as sums[M][columns / 8][4], by the layout of C in mma.cuh.
+// Tiles of bf16 rows in shared memory and the two kinds of products that attention computes from them. A warp
+// owns 16 M rows of an output. Its sums are in registers as sums[M][columns / 8][4], in the layout of C in
+// mma.cuh.
 
 #include "kernels/cuda/kernels/mma.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
@@ -9,34 +10,34 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Rows of `Columns` bf16, at least 128 bytes apart. The 16-byte chunk c of row r lies at place c xor (r mod
-/// 8): eight rows of one chunk, as ldmatrix reads them, and the chunks of one row, as they are copied, are in
-/// different banks. A tile begins at a multiple of kStride.
+/// Rows of `Columns` bf16, at least 128 bytes apart. The 16-byte chunk c of row r is stored at place c xor (r
+/// mod 8). So eight rows of one chunk, as ldmatrix reads them, are in different banks, and so are the chunks
+/// of one row, as they are copied. A tile begins at a multiple of kStride.
 template <int Columns>
 struct Panel {
   static_assert(Columns % 16 == 0);
   static constexpr int kColumns = Columns;
-  static constexpr int kStride = (Columns + 63) / 64 * 128;  // bytes from row to row
+  static constexpr int kStride = (Columns + 63) / 64 * 128;  // bytes between rows
   static constexpr int kChunks = kStride / 16;
   static constexpr int bytes(int rows) { return rows * kStride; }
   __device__ static SharedAddress place(int row, int chunk) {
     return static_cast<SharedAddress>(row * kStride + ((chunk ^ (row & 7)) << 4));
   }
-  /// What the lane adds to its addresses for ldmatrix: row (lane mod 16), chunk (lane / 16).
+  /// The lane's address offset for ldmatrix: row (lane mod 16), chunk (lane / 16).
   __device__ static SharedAddress lane() {
     const int thread = thread_now();
     return place(thread & 15, thread >> 4 & 1);
   }
-  /// Rows 16 i and on, columns 16 j and on: matrices [0, 8) x [0, 8), [8, 16) x [0, 8), [0, 8) x [8, 16), [8,
-  /// 16) x [8, 16).
+  /// Address of the block at rows 16 i and columns 16 j: matrices [0, 8) x [0, 8), [8, 16) x [0, 8), [0, 8) x
+  /// [8, 16), [8, 16) x [8, 16).
   __device__ static SharedAddress block(SharedAddress tile_and_lane, int i, int j) {
     return (tile_and_lane ^ static_cast<SharedAddress>(j << 5)) +
            static_cast<SharedAddress>(i * 16 * kStride);
   }
 };
 
-/// Starts to copy rows [first, first + Rows) of one head into a tile, zeros past `length` rows and `width`
-/// columns. `x` is the head's first element in row 0, `row_elements` the distance of rows.
+/// Starts to copy rows [first, first + Rows) of one head into a tile, with zeros past `length` rows and
+/// `width` columns. `x` is the head's first element in row 0, `row_elements` the elements between rows.
 template <class P, int Rows, int Threads>
 __device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, int length, int row_elements,
                                  int width) {
@@ -44,8 +45,8 @@ __device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, i
   static_assert(Threads % P::kChunks == 0 && Rows % kStep == 0);
   const int thread = thread_now(), row = thread / P::kChunks, chunk = thread % P::kChunks;
   if (chunk * 8 >= P::kColumns) return;
-  // A multiplication for each row: a pointer for each, carried from tile to tile, would take the registers of
-  // the sums.
+  // Multiplies for each row: keeping a pointer per row from tile to tile would take the registers of the
+  // sums.
   const int from = opaque(first + row), left = chunk * 8 < width ? length - from : 0;
 #pragma unroll
   for (int i = 0; i < Rows / kStep; ++i)
@@ -54,8 +55,8 @@ __device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, i
                   i * kStep < left);
 }
 
-/// sums[16 M x 8 N] += X Y^T over all columns; X the warp's 16 M rows, Y 8 N rows. Both addresses with the
-/// lane's part.
+/// sums[16 M x 8 N] += X Y^T over all columns. X is the warp's 16 M rows, Y is 8 N rows. Both addresses
+/// include the lane's offset.
 template <class P, int M, int N>
 __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, SharedAddress y) {
   static_assert(N % 2 == 0);
@@ -77,8 +78,8 @@ __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, Sh
   }
 }
 
-/// A product's result [16 M x 8 N], narrowed, as the left side of the next: a[m][k] are the fragments of A of
-/// columns [16 k, 16 k + 16).
+/// Converts a product's result [16 M x 8 N] to bf16 as the left operand of the next one: a[m][k] are the
+/// fragments of A for columns [16 k, 16 k + 16).
 template <int M, int N>
 __device__ inline void narrow_fragments(std::uint32_t (&a)[M][N / 2][4], const float (&c)[M][N][4]) {
 #pragma unroll
@@ -89,7 +90,8 @@ __device__ inline void narrow_fragments(std::uint32_t (&a)[M][N / 2][4], const f
       for (int h = 0; h < 2; ++h) a[m][n / 2][n % 2 * 2 + h] = pack_bf16(c[m][n][2 * h], c[m][n][2 * h + 1]);
 }
 
-/// sums[16 M x columns] += W Y; W [16 M x 16 K] in registers, Y 16 K rows, its address with the lane's part.
+/// sums[16 M x columns] += W Y. W [16 M x 16 K] is in registers. Y is 16 K rows; its address includes the
+/// lane's offset.
 template <class P, int M, int K>
 __device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4],
                                           const std::uint32_t (&w)[M][K][4], SharedAddress y) {
@@ -107,14 +109,15 @@ __device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4],
     }
 }
 
-/// The first `left` of the warp's rows = factor[m][h] * sums in bf16, 16 bytes a store; h is 0 for row g, 1
-/// for g + 8. They pass through `tile`, 16 M rows of shared memory that this warp alone reads.
+/// Writes factor[m][h] * sums in bf16 to the first `left` of the warp's rows, 16 bytes per store; h is 0 for
+/// row g and 1 for row g + 8. The data passes through `tile`, 16 M rows of shared memory that only this warp
+/// reads.
 template <class P, int M>
 __device__ inline void store_rows(SharedAddress tile, const float (&sums)[M][P::kColumns / 8][4],
                                   const float (&factor)[M][2], Bf16* x, int left, int row_elements,
                                   int width) {
   const int g = lane_id() >> 2, t = lane_id() & 3;
-  __syncwarp();  // the tile's last readers
+  __syncwarp();  // wait for the last readers of the tile
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll

@@ -1,7 +1,6 @@
-// Residual + norm. Floor = bytes / memory bandwidth, bytes in elements of the activations' dtype:
-//   forward 4 T D (residual, delta -> sum, y), or 2 T D without delta;
-//   backward 4 T D (dy, dsum, sum -> dx) and 8 bytes of partial sums for each column and part, 1.6% of it at
-//   T 32768.
+// Residual + norm. Floor = bytes / memory bandwidth, in elements of the activations' dtype. Forward: 4 T D
+// (residual, delta -> sum, y), or 2 T D without delta. Backward: 4 T D (dy, dsum, sum -> dx), and 8 bytes of
+// partial sums per column and part, which is 1.6% of it at T 32768.
 
 #include "kernels/cuda/kernels/norm_rows.cuh"
 #include "kernels/cuda/kernels/partials.cuh"
@@ -9,7 +8,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// Whether a row's vectors of N elements fit in the registers of a block.
+/// True if a row's vectors of N elements fit in the registers of a block.
 template <int N>
 bool fits_registers(std::int64_t columns) {
   return columns <= kNormVectors * N * kNormThreads;

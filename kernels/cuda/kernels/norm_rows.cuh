@@ -1,8 +1,7 @@
 #pragma once
 
-// One block for each row (forward) or run of rows (backward). A row that fits is held in registers, V vectors
-// of N elements a thread; a longer or unaligned one is read again for each pass (kLong), from the cache as a
-// rule.
+// One block per row (forward) or per run of rows (backward). A row that fits is held in registers, V vectors
+// of N elements per thread. A longer or unaligned row is read again for each pass, usually from the cache.
 
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
@@ -29,7 +28,7 @@ struct NormForward {
   bool layer;
 };
 
-/// y of N elements that begin at `column`. fp32 throughout, rounded once.
+/// Writes y for N elements that begin at `column`. fp32 throughout, rounded once.
 template <int N, class T, class W>
 __device__ inline void write_normed(const NormForward<T, W>& a, T* y, std::int64_t column, float (&x)[N],
                                     float mean, float rstd) {
@@ -52,7 +51,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForw
   constexpr int V = kNormVectors;
   const std::int64_t row = blockIdx.x, begin = row * a.columns;
   float x[V][N];
-  // All loads before the first store, which they cannot pass: it may be to the same memory.
+  // All loads come before the first store: they cannot be moved past it, because it may be to the same
+  // memory.
   Raw<T, N> residual[V], delta[V];
 #pragma unroll
   for (int v = 0; v < V; ++v) {
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForw
         unpack<N>(delta[v], more);
 #pragma unroll
         for (int k = 0; k < N; ++k) x[v][k] += more[k];
-        // The statistics are those of the sum as stored, which is what the backward pass will see.
+        // The statistics use the sum as stored, which is what the backward reads.
         store_and_round<N>(a.sum + begin + column, x[v]);
       }
     } else {
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_kernel(NormForw
   }
   float mean = 0.0f;
   if (a.layer) {
-    // A second pass over the row: the difference of two large sums would lose the variance.
+    // A second pass over the row: subtracting two large sums would lose precision of the variance.
     float total = 0.0f;
 #pragma unroll
     for (int v = 0; v < V; ++v)
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(Nor
   const std::int64_t row = blockIdx.x, begin = row * a.columns;
   const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * N,
                      step = static_cast<std::int64_t>(blockDim.x) * N;
-  // What this thread writes to `sum` it alone reads again.
+  // Only this thread reads back what it writes to `sum`.
   const T* from = a.delta != nullptr ? a.sum : a.residual;
   float x[N], total = 0.0f;
   if (a.delta != nullptr || a.layer) {
@@ -148,16 +148,16 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_forward_long_kernel(Nor
   }
 }
 
-/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum, where the RMS
-/// norm has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467); dweight = sum of dy
-/// xh over rows, dbias of dy.
+/// With xh = (x - mean) rstd and g = dy weight: dx = rstd (g - mean(g) - xh mean(g xh)) + dsum. The RMS norm
+/// has neither the mean nor the term mean(g) (Zhang and Sennrich, arXiv 1910.07467). dweight = sum of dy xh
+/// over rows, dbias = sum of dy.
 template <class T, class W>
 struct NormBackward {
   const T* dy;
   const T* dsum;  ///< may be null
   const T* sum;
   const W* weight;
-  const float* mean;  ///< for a layer norm
+  const float* mean;  ///< only for a layer norm
   const float* rstd;
   T* dx;  ///< may be dy or dsum: a row's elements are read before they are written, by the same thread
   float* weight_partial;
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
   for (int v = 0; v < V; ++v) columns[v] = (static_cast<std::int64_t>(v) * blockDim.x + threadIdx.x) * N;
   float dweight[V][N] = {}, dbias[kBias ? V : 1][N] = {};
 
-  // The next row is on its way while this one is reduced.
+  // Fetch the next row while this one is reduced.
   Raw<T, N> next_x[V], next_dy[V], next_dsum[V];
   const auto fetch_row = [&](std::int64_t row) {
 #pragma unroll
@@ -242,8 +242,8 @@ __global__ void __launch_bounds__(kNormThreads) add_norm_backward_kernel(NormBac
   }
 }
 
-/// As above for a row of any length: the partial sums lie in memory, each element written by one thread
-/// alone.
+/// The same for rows of any length. The partial sums are in memory; each element is written by one thread
+/// only.
 template <class T, class W, int N>
 __global__ void __launch_bounds__(kNormThreads) add_norm_backward_long_kernel(NormBackward<T, W> a) {
   const std::int64_t begin = blockIdx.x * a.rows_of_part,

@@ -1,8 +1,7 @@
-// Updates along an orthogonalised matrix, but for its products. Floors = bytes / memory bandwidth, for each
-// element
-//   momentum_update 16 with fp32 throughout, copy_boxes 8, normalise 12, direction_update 12 with fp32
-//   weights.
-// Boxes that lie transposed are written in columns: a sector for each element, which the products outweigh.
+// Updates along an orthogonalised matrix, except for the products. Floors = bytes / memory bandwidth, per
+// element: momentum_update 16 with fp32 throughout, copy_boxes 8, normalise 12, direction_update 12 with fp32
+// weights. Transposed boxes are written by columns, one sector per element; the products take longer than
+// that.
 
 #include <algorithm>
 
@@ -72,8 +71,8 @@ struct DirectionBody {
 };
 
 constexpr int kThreads = 256;
-constexpr std::int64_t kBoxTile = 4096;  ///< elements of a box that a block copies
-constexpr int kBoxesOfLaunch = 512;      ///< travel as kernel parameters (24 kB of the 32 kB there are)
+constexpr std::int64_t kBoxTile = 4096;  ///< elements of a box per block
+constexpr int kBoxesOfLaunch = 512;      ///< passed as kernel parameters (24 kB; the limit is 32 kB)
 
 struct Boxes {
   int count;

@@ -1,5 +1,5 @@
 // The second stage of sums over rows. Bytes: 4 parts n read. 528 parts of 4096 columns are 8.7 MB, mostly
-// still in L2: a few microseconds; the latency of 33 dependent steps of a slice is what it costs.
+// still in L2. It takes a few microseconds, the latency of 33 dependent steps per slice.
 
 #include "kernels/cuda/kernels/partials.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kColumns = 32, kSlices = 16;
 
-/// A warp's lanes are neighbouring columns; warp s adds parts s, s + 16, ..., then the slices are added in
-/// order.
+/// The lanes of a warp are neighbouring columns. Warp s adds parts s, s + 16, ..., then the slices are added
+/// in order.
 template <class G>
 __global__ void __launch_bounds__(kColumns* kSlices)
     sum_partials_kernel(const float* partial, std::int64_t parts, std::int64_t stride, std::int64_t n, G* out,
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kColumns* kSlices)
 
 constexpr int kSumThreads = 128;
 
-/// Partial sums of the columns of x [rows, n]: a block takes the rows of part blockIdx.y, each thread N
+/// Partial sums of the columns of x [rows, n]: a block sums the rows of part blockIdx.y, each thread N
 /// columns.
 template <class T, int N>
 __global__ void __launch_bounds__(kSumThreads)

@@ -1,5 +1,4 @@
-// Losses of preference pairs, from the losses of their tokens. Floor: a few numbers for each token, read
-// twice.
+// Losses of preference pairs, from the losses of their tokens. Floor: a few numbers per token, read twice.
 
 #include <cmath>
 
@@ -15,26 +14,26 @@ struct Preferences {
   const float* loss;
   const float* loss_weight;
   const double* reference;
-  float* weight;  ///< may be null, as `total` and `rewards`
+  float* weight;  ///< may be null; so may `total` and `rewards`
   double* logps;
   double* total;
   double* rewards;
-  std::int64_t pairs, tokens;  ///< tokens of a pair
+  std::int64_t pairs, tokens;  ///< tokens per pair
   double beta, smoothing;
 };
 
-/// One block goes through the pairs in order, so that what is added has one order: a microbatch has few, and
-/// their numbers are few beside a row of logits.
+/// One block processes the pairs in order, so that sums have a fixed order. A microbatch has few pairs, and
+/// their data is small compared with a row of logits.
 __global__ void __launch_bounds__(kPairThreads) preference_loss_kernel(Preferences a) {
   for (std::int64_t p = 0; p < a.pairs; ++p) {
     const float *loss = a.loss + p * a.tokens, *weight = a.loss_weight + p * a.tokens;
-    double sums[3] = {0.0, 0.0, 0.0};  // chosen, rejected, tokens that count
+    double sums[3] = {0.0, 0.0, 0.0};  // chosen, rejected, number of tokens with weight
     for (std::int64_t t = threadIdx.x; t < a.tokens; t += kPairThreads) {
       if (weight[t] > 0.0f) sums[0] -= static_cast<double>(loss[t]);
       else sums[1] += static_cast<double>(loss[t]);
       if (weight[t] != 0.0f) sums[2] += 1.0;
     }
-    block_sums(sums);  // all threads have them
+    block_sums(sums);  // all threads get the sums
     const double reward = a.beta * (sums[0] - a.reference[2 * p]),
                  x = reward - a.beta * (sums[1] - a.reference[2 * p + 1]);
     if (a.weight != nullptr) {

@@ -1,5 +1,5 @@
-// Reductions to a few values. Each reads its input once: floor = bytes / memory bandwidth. Orders are fixed
-// by the shape.
+// Reductions to a few values. Each reads its input once: floor = bytes / memory bandwidth. Orders only depend
+// on the shape.
 
 #include <algorithm>
 #include <cmath>
@@ -16,8 +16,8 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// One block for each block of the norm. Squares and sums in double, as in every world; the order differs
-/// from the CPU's.
+/// One block per block of the norm. Squares and sums are in double on every backend; the order differs from
+/// the CPU's.
 template <class T, int N>
 __global__ void __launch_bounds__(kThreads)
     block_square_sums_kernel(const T* x, std::int64_t n, double* sums) {
@@ -47,11 +47,11 @@ constexpr int kRunsOfLaunch = 1024;
 
 struct Runs {
   int count;
-  std::int64_t first_block[kRunsOfLaunch + 1];  ///< kernel parameters: 8 kB
+  std::int64_t first_block[kRunsOfLaunch + 1];  ///< part of the kernel parameters: 8 kB
 };
 
-/// One block adds all sums of these runs: at 2^17 blocks (2 G elements) it reads 1 MB. `first_run` is the
-/// number of the first run here; 0: the outputs are assigned, otherwise added to.
+/// One block adds all sums of these runs: for 2^17 blocks (2 G elements) it reads 1 MB. `first_run` is the
+/// number of the first run here. If it is 0 the outputs are assigned, otherwise accumulated.
 __global__ void __launch_bounds__(kTotalThreads)
     total_square_sum_kernel(const double* sums, const __grid_constant__ Runs runs, std::int32_t first_run,
                             double* total, std::int32_t* nonfinite, float* flag, float flag_value) {
@@ -84,11 +84,11 @@ constexpr int kGroupThreads = 256;
 
 struct GroupRuns {
   int count;
-  std::int64_t first_block[kRunsOfLaunch + 1];  ///< kernel parameters: 12 kB
+  std::int64_t first_block[kRunsOfLaunch + 1];  ///< part of the kernel parameters: 12 kB
   std::int32_t group[kRunsOfLaunch];
 };
 
-/// One block for each group: it adds the sums of the group's runs, in their order.
+/// One block per group adds the sums of the group's runs, in order.
 __global__ void __launch_bounds__(kGroupThreads)
     group_square_sums_kernel(const double* sums, const __grid_constant__ GroupRuns runs, bool add,
                              double* totals) {
@@ -103,10 +103,10 @@ __global__ void __launch_bounds__(kGroupThreads)
   if (threadIdx.x == 0) totals[blockIdx.x] = add ? totals[blockIdx.x] + sum : sum;
 }
 
-constexpr int kOrderedBlock = 1024;  ///< elements added one after another, by the definition of ordered_sum
+constexpr int kOrderedBlock = 1024;  ///< elements added sequentially, as ordered_sum defines
 constexpr int kOrderedThreads = 128;
 
-/// One thread adds the block in order; the others bring it near.
+/// One thread adds the block's elements in order; the others load them into shared memory.
 __global__ void __launch_bounds__(kOrderedThreads)
     ordered_blocks_kernel(const float* x, std::int64_t n, double* sums) {
   __shared__ float near[kOrderedBlock];
@@ -133,7 +133,7 @@ __host__ __device__ inline std::uint32_t mix(std::uint32_t h) {
   return h ^ (h >> 16);
 }
 
-/// The two sums of kernels/cpu/reduce.cpp, where the hash is defined.
+/// The two sums of the hash that kernels/cpu/reduce.cpp defines.
 struct HashSums {
   std::uint32_t value[2] = {0, 0};
   __host__ __device__ void take(std::uint32_t word, std::int64_t index) {
@@ -143,7 +143,7 @@ struct HashSums {
   }
 };
 
-/// Word `index` of the bytes, filled up with zeros at the end, from an address of any alignment.
+/// Word `index` of the bytes, zero-padded at the end, from an address of any alignment.
 __device__ inline std::uint32_t word_at(const std::byte* x, std::int64_t bytes, std::int64_t index) {
   std::uint32_t word = 0;
   for (int b = 0; b < 4; ++b)
@@ -151,7 +151,7 @@ __device__ inline std::uint32_t word_at(const std::byte* x, std::int64_t bytes, 
   return word;
 }
 
-/// Four words a thread and step where the address allows 16-byte loads.
+/// Four words per thread and step if the address allows 16-byte loads.
 template <bool kVectors>
 __global__ void __launch_bounds__(kThreads)
     hash_blocks_kernel(const std::byte* x, std::int64_t bytes, std::uint32_t* sums) {
@@ -206,7 +206,7 @@ void total_square_sum(const Launch& where, const TotalSquareSum& a) {
               "total square sum: first_block ends at the last block");
   const std::size_t count = a.first_block.size() - 1;
   std::size_t first = 0;
-  do {  // once at least, so that the outputs are written
+  do {  // at least once, so that the outputs are written
     Runs runs{};
     runs.count = static_cast<int>(std::min<std::size_t>(count - first, kRunsOfLaunch));
     std::memcpy(runs.first_block, a.first_block.data() + first, sizeof(std::int64_t) * (runs.count + 1));
@@ -222,7 +222,7 @@ void group_square_sums(const Launch& where, const GroupSquareSums& a) {
               "group square sums: a group for each run");
   const std::size_t count = a.group_of_run.size();
   std::size_t first = 0;
-  do {  // once at least, so that the totals are written
+  do {  // at least once, so that the totals are written
     GroupRuns runs{};
     runs.count = static_cast<int>(std::min<std::size_t>(count - first, kRunsOfLaunch));
     std::memcpy(runs.first_block, a.first_block.data() + first, sizeof(std::int64_t) * (runs.count + 1));

@@ -1,7 +1,7 @@
 #pragma once
 
-// Sums over a warp and a block, in an order that the number of threads alone fixes. All threads of the block
-// take part, in whole warps, and all get the result.
+// Sums over a warp and a block, in an order that only depends on the number of threads. All threads of the
+// block take part, in whole warps, and all get the result.
 
 #include <cuda_runtime.h>
 
@@ -36,7 +36,7 @@ __device__ inline A warp_reduce(A x, Op op) {
   return x;
 }
 
-/// K reductions at once; `identity` fills the places of warps that are not there.
+/// K reductions at once; `identity` stands for warps that do not exist.
 template <class Op, class A, int K>
 __device__ inline void block_reduce(A (&x)[K], A identity, Op op) {
   __shared__ A parts[K][32];
@@ -44,7 +44,7 @@ __device__ inline void block_reduce(A (&x)[K], A identity, Op op) {
 #pragma unroll
   for (int k = 0; k < K; ++k) x[k] = warp_reduce(x[k], op);
   if (warps == 1) return;
-  __syncthreads();  // the readers of an earlier call are done
+  __syncthreads();  // wait for the readers of an earlier call
   if (lane == 0) {
 #pragma unroll
     for (int k = 0; k < K; ++k) parts[k][warp_id()] = x[k];

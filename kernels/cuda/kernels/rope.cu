@@ -1,6 +1,6 @@
-// Rotation of query and key heads, after an optional RMS norm of each. Floor = bytes / memory bandwidth,
-// bytes in elements of qkv for each token: forward 2 (H + 2 K) E, in place 2 (H + K) E; backward 2 (H + K) E
-// and (H + K) E more with norms.
+// Rotation of query and key heads, after an optional RMS norm of each. Floor = bytes / memory bandwidth, in
+// elements of qkv per token. Forward: 2 (H + 2 K) E, or 2 (H + K) E in place. Backward: 2 (H + K) E, and (H +
+// K) E more with norms.
 
 #include <algorithm>
 #include <cmath>
@@ -10,7 +10,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// One block for each token.
+/// One block per token.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(RopeForward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(Rope
   float cosine[V][N], sine[V][N];
   if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
   const std::int64_t rotated = a.heads + a.kv_heads, all = a.in == a.out ? rotated : rotated + a.kv_heads;
-  // All groups make as many rounds, since the sums need whole warps.
+  // All groups make the same number of rounds, because the sums need whole warps.
   for (std::int64_t first = 0; first < all; first += at.groups) {
     const std::int64_t head = first + at.group;
     float low[V][N], high[V][N];
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(Rope
   }
 }
 
-/// Adds the groups' sums of one weight's gradient in the order of the warps and writes the block's part.
+/// Adds the groups' sums of one weight's gradient in the order of the warps, and writes them as the block's
+/// part.
 template <int N, int V>
 __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N], float (&high)[V][N],
                                   float* part) {
@@ -67,7 +68,7 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
         high[v][k] += __shfl_xor_sync(kFullWarp, high[v][k], offset);
       }
   for (int warp = 0; warp < warps_of_block(); ++warp) {
-    __syncthreads();  // the warp before, and the readers of another weight's sums, are done
+    __syncthreads();  // wait for the previous warp, and for readers of another weight's sums
     if (warp != warp_id() || lane_id() >= at.lanes) continue;
 #pragma unroll
     for (int v = 0; v < V; ++v)
@@ -83,8 +84,8 @@ __device__ inline void write_part(const HeadLanes<N, V>& at, float (&low)[V][N],
     part[i] = sums[i];
 }
 
-/// g = rotate back dy; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.
-/// A block takes the tokens of its part: one token where there is no norm.
+/// g = dy rotated back; with a norm dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd. In place.
+/// A block processes the tokens of its part: one token without a norm.
 template <class T, class W, int N, int V, bool kNorm>
 __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(RopeBackward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(Rop
   }
 }
 
-/// By value, among the kernel's arguments: at most 1 KiB.
+/// Passed by value as a kernel argument: at most 1 KiB.
 struct Frequencies {
   double of_pair[kLargestCudaHead / 2];
 };

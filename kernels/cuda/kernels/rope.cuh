@@ -1,6 +1,6 @@
 #pragma once
 
-// Lanes on heads: what the kernels of rope.cu and rope_wide.cu share.
+// Assignment of lanes to heads, common to the kernels of rope.cu and rope_wide.cu.
 
 #include <cmath>
 #include <type_traits>
@@ -13,17 +13,17 @@ namespace trainerd::kernels::cuda {
 
 constexpr int kRopeThreads = 256;
 
-/// A group of `lanes` lanes (a power of two, within a warp) works on one head of one token: a lane on V runs
-/// of N of its pairs, lanes * N apart. Element i of `low` is rotated with element i of `high`: the first
-/// `turning` pairs are the halves of what is rotated, the others those of the rest. A head of odd size (which
-/// is never rotated) has one partner less.
+/// A group of `lanes` lanes (a power of two, within a warp) processes one head of one token. A lane handles V
+/// runs of N of its pairs, lanes * N apart. Element i of `low` is paired with element i of `high`. The first
+/// `turning` pairs are the two halves of the rotated elements, the other pairs those of the rest. A head of
+/// odd size (which is never rotated) lacks one partner.
 template <int N, int V>
 struct HeadLanes {
-  // 32 bits, which every place in a head fits: 64 take registers that the backward kernel lacks.
+  // 32 bits suffice for any index in a head; 64 would take registers that the backward kernel lacks.
   int half, size, turning;  ///< half: pairs of a head
   int lanes, lane, group, groups;
 
-  /// `rotated`: elements of a head that are; 0 for none.
+  /// `rotated`: number of rotated elements of a head; 0 for none.
   __device__ HeadLanes(std::int64_t head_size, std::int64_t rotated, int lanes_of_head)
       : half(static_cast<int>(head_size + 1) / 2),
         size(static_cast<int>(head_size)),
@@ -33,7 +33,7 @@ struct HeadLanes {
         group(static_cast<int>(threadIdx.x) / lanes_of_head),
         groups(static_cast<int>(blockDim.x) / lanes_of_head) {}
   __device__ int column(int v) const { return (v * lanes + lane) * N; }
-  /// Where the run's elements lie in the head.
+  /// Position of the run's elements in the head.
   __device__ int low_place(int v) const { return column(v) < turning ? column(v) : column(v) + turning; }
   __device__ int high_place(int v) const { return column(v) + (column(v) < turning ? turning : half); }
   __device__ bool has_low(int v) const { return column(v) < half; }
@@ -57,7 +57,7 @@ struct HeadLanes {
       if (has_high(v)) store<N>(head + high_place(v), high[v]);
     }
   }
-  /// A row of the table. Pairs that are not rotated turn by nothing.
+  /// Loads a row of the table. Pairs that are not rotated get the identity rotation.
   __device__ void load_angles(const float* row, float (&cosine)[V][N], float (&sine)[V][N]) const {
 #pragma unroll
     for (int v = 0; v < V; ++v) {
@@ -68,7 +68,7 @@ struct HeadLanes {
       load<N>(row + turning + column(v), sine[v]);
     }
   }
-  /// Sum over the group's lanes; every lane of the warp takes part.
+  /// Sum over the group's lanes. Every lane of the warp must call it.
   __device__ float group_sum(float x) const {
     for (int offset = lanes / 2; offset > 0; offset /= 2) x += __shfl_xor_sync(kFullWarp, x, offset);
     return x;
@@ -88,7 +88,7 @@ __device__ inline float square_sum(const float (&low)[V][N], const float (&high)
 template <class T, class W>
 struct RopeForward {
   const T* in;
-  T* out;  ///< may be `in`: a head is read whole by the lanes that write it, and they meet no other's
+  T* out;  ///< may be `in`: the lanes that write a head read it whole before, and no other lanes read it
   const std::int32_t* positions;
   const float* table;  ///< null: no rotation
   const W* q_weight;   ///< null: no norm
@@ -96,13 +96,13 @@ struct RopeForward {
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
-  const float* squares = nullptr;  ///< of each token two sums over all ranks; null: they are made
-  float ranks = 1;                 ///< that the norm goes over
+  const float* squares = nullptr;  ///< two sums per token over all ranks; null: computed here
+  float ranks = 1;                 ///< number of ranks that the norm spans
 };
 
 template <class T, class W>
 struct RopeBackward {
-  const T* in;  ///< read with norm weights only
+  const T* in;  ///< only read with norm weights
   T* dqkv;
   const std::int32_t* positions;
   const float* table;
@@ -114,13 +114,13 @@ struct RopeBackward {
   std::int64_t heads, kv_heads, head_size, rotated;
   int lanes;
   float eps, inverse_size, weight_offset;
-  const float* squares = nullptr;  ///< as in the forward, as `products`
+  const float* squares = nullptr;  ///< as in the forward; so are `products`
   const float* products = nullptr;
   float ranks = 1;
 };
 
-/// Calls `f` with the constants N (elements of a run) and V (runs of a lane), and the lanes of a head. The
-/// largest head is one run of 16 bytes for each of 32 lanes (fp32), or four single elements.
+/// Calls `f` with the constants N (elements per run) and V (runs per lane), and the number of lanes per head.
+/// For the largest head each of 32 lanes has one run of 16 bytes (fp32), or four single elements.
 template <class T, class F>
 inline void with_head_shape(bool vectors, std::int64_t head_size, std::int64_t rotated, const F& f) {
   const bool wide = vectors && head_size % (2 * kVec<T>) == 0 && rotated % (2 * kVec<T>) == 0;
@@ -131,8 +131,8 @@ inline void with_head_shape(bool vectors, std::int64_t head_size, std::int64_t r
   else f(std::integral_constant<int, 1>{}, std::integral_constant<int, 4>{}, lanes);
 }
 
-/// Norms over all query heads, and over all key heads, and the rotation: arguments as the callers in rope.cu
-/// made and checked them.
+/// Norms over all query heads and over all key heads, with the rotation. The callers in rope.cu have checked
+/// the arguments.
 void wide_qk_norm_rope_forward(const Launch& where, const QkNormRopeForward& a);
 void wide_qk_norm_rope_backward(const Launch& where, const QkNormRopeBackward& a);
 

@@ -1,14 +1,14 @@
-// Rotation of query and key heads after an RMS norm over all query heads, and one over all key heads (OLMo
-// 2). Floor = bytes / memory bandwidth, bytes as in rope.cu; each row is read twice, the second time from the
-// cache. Where the heads lie on several ranks, the sums are made by a kernel of their own and summed over the
-// ranks before.
+// Rotation of query and key heads after an RMS norm over all query heads and one over all key heads (OLMo 2).
+// Floor = bytes / memory bandwidth, bytes as in rope.cu. Each row is read twice, the second time from the
+// cache. If the heads are on several ranks, a separate kernel computes the sums first, and they are summed
+// over the ranks.
 
 #include "kernels/cuda/kernels/rope.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// One block for each token. `out` is not `in`.
+/// One block per token. `out` must not be `in`.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
@@ -56,13 +56,13 @@ __global__ void __launch_bounds__(kRopeThreads) wide_forward_kernel(RopeForward<
   }
 }
 
-/// What backward reads of one head: g (dy rotated back), x, and the weight with its offset. The table's row
-/// is read for each head again, from the cache: registers for it would spill.
+/// Data of one head for the backward: g (dy rotated back), x, and the weight plus its offset. Each head reads
+/// the table's row again from the cache, because registers for it would spill.
 template <int N, int V>
 struct HeadRead {
   float low[V][N], high[V][N], x_low[V][N], x_high[V][N], w_low[V][N], w_high[V][N];
 
-  /// `Args`: RopeBackward, or what has its members of these names.
+  /// `Args`: RopeBackward, or a type with the same members.
   template <class Args>
   __device__ void load(const Args& a, const HeadLanes<N, V>& at, std::int64_t token, std::int64_t head) {
     const std::int64_t place = (token * (a.heads + 2 * a.kv_heads) + head) * a.head_size;
@@ -88,14 +88,14 @@ struct HeadRead {
 #pragma unroll
       for (int k = 0; k < N; ++k) w_low[v][k] += a.weight_offset, w_high[v][k] += a.weight_offset;
   }
-  /// Of this lane's elements, g w x.
+  /// Sum of g w x over this lane's elements.
   __device__ float products() const {
     float total = 0.0f;
 #pragma unroll
     for (int v = 0; v < V; ++v)
 #pragma unroll
       for (int k = 0; k < N; ++k) {
-        // What lies beyond a head's end was read as zeros of x.
+        // Elements beyond a head's end were loaded as zeros of x.
         total =
             fmaf(low[v][k] * w_low[v][k], x_low[v][k], fmaf(high[v][k] * w_high[v][k], x_high[v][k], total));
       }
@@ -117,7 +117,7 @@ struct RopeSums {
   float weight_offset;
 };
 
-/// One block for each token.
+/// One block per token.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads) wide_sums_kernel(RopeSums<T, W> a) {
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
@@ -140,9 +140,9 @@ __global__ void __launch_bounds__(kRopeThreads) wide_sums_kernel(RopeSums<T, W> 
   if (threadIdx.x == 0) a.sums[2 * token] = sums[0], a.sums[2 * token + 1] = sums[1];
 }
 
-/// g = rotate back dy, dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd, the mean over all
-/// query heads or all key heads. In place. A block takes the tokens of its part; an element of its partial
-/// sums is written by one thread alone, since a head falls to the same lanes for each token.
+/// g = dy rotated back, dx = rstd (g w - x rstd^2 mean(g w x)) and dweight += g x rstd, with the mean over
+/// all query heads or all key heads. In place. A block processes the tokens of its part. Only one thread
+/// writes an element of its partial sums, because the same lanes process a head for each token.
 template <class T, class W, int N, int V>
 __global__ void __launch_bounds__(kRopeThreads)
     wide_backward_kernel(RopeBackward<T, W> a, std::int64_t k_stride) {
@@ -154,7 +154,7 @@ __global__ void __launch_bounds__(kRopeThreads)
   float* const k_partial = a.k_partial + blockIdx.x * k_stride;
   for (std::int64_t token = begin; token < end; ++token) {
     HeadRead<N, V> of;
-    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // squares of queries and of keys, products of both
+    float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // squares of queries and of keys, then products of both
     if (a.squares != nullptr) {
       sums[0] = a.squares[2 * token], sums[1] = a.squares[2 * token + 1];
       sums[2] = a.products[2 * token], sums[3] = a.products[2 * token + 1];

@@ -1,6 +1,6 @@
 #pragma once
 
-// Stochastic rounding of a state in bf16: see kernels/ops/update.h.
+// Stochastic rounding of a bf16 state: see kernels/ops/update.h.
 
 #include <bit>
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace trainerd::kernels::cuda {
 
-/// The words of `rounding_bits` for the elements [i, i + N) of a range.
+/// The `rounding_bits` words of the elements [i, i + N) of a range.
 template <int N>
 __device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std::int64_t step,
                                   std::uint32_t (&words)[N]) {
@@ -37,7 +37,7 @@ __device__ inline void draw_words(const UpdateRange& range, std::int64_t i, std:
   }
 }
 
-/// Rounds to what T holds, by 16 random bits where T is bf16.
+/// Rounds x to T; for bf16 with 16 random bits.
 template <class T>
 __device__ inline float rounded_by(float x, std::uint32_t random16) {
   if constexpr (std::is_same_v<T, Bf16>) {

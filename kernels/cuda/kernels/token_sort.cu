@@ -1,5 +1,5 @@
-// A least-significant-digit radix sort of tokens by table row: stable, with no atomics, so that the order is
-// that of a serial sort. Bytes: 24 for each token and pass; at 32768 tokens the six to nine launches cost
+// A least-significant-digit radix sort of tokens by table row. It is stable and uses no atomics, so the order
+// equals that of a serial sort. Bytes: 24 per token and pass; at 32768 tokens the six to nine launches cost
 // more than the bytes.
 
 #include "kernels/cuda/kernels/reduce.cuh"
@@ -22,9 +22,9 @@ __global__ void __launch_bounds__(kSortThreads)
   order[t] = static_cast<std::int32_t>(t);
 }
 
-/// Counts how many lanes of each warp have each digit, in `counts`, which must be zero; returns how many
-/// lower lanes of the warp have this thread's. All threads take part; `valid` false: an element beyond the
-/// end.
+/// Counts, in `counts`, how many lanes of each warp have each digit; `counts` must be zero before. Returns
+/// how many lower lanes of the warp have this thread's digit. All threads must call it; `valid` is false for
+/// an element beyond the end.
 __device__ inline int count_digits(int digit, bool valid, std::int32_t (&counts)[kWarps][kSortDigits]) {
   const unsigned same = __match_any_sync(kFullWarp, valid ? digit : kSortDigits),
                  below = (1u << lane_id()) - 1;
@@ -33,7 +33,7 @@ __device__ inline int count_digits(int digit, bool valid, std::int32_t (&counts)
   return rank;
 }
 
-/// totals[digit * tiles + tile] = elements of the tile with the digit.
+/// totals[digit * tiles + tile] = number of elements of the tile with the digit.
 __global__ void __launch_bounds__(kSortThreads)
     count_kernel(const std::int32_t* rows, std::int64_t tokens, int shift, std::int32_t* totals) {
   __shared__ std::int32_t counts[kWarps][kSortDigits];
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kSortThreads)
   totals[static_cast<std::int64_t>(digit_of_thread) * gridDim.x + blockIdx.x] = total;
 }
 
-/// x[i] = x[0] + ... + x[i - 1], by one block.
+/// x[i] = x[0] + ... + x[i - 1], in one block.
 __global__ void __launch_bounds__(kScanThreads) scan_kernel(std::int32_t* x, std::int64_t n) {
   __shared__ std::int32_t warp_sums[32];
   std::int32_t before = 0;
@@ -79,8 +79,8 @@ __global__ void __launch_bounds__(kScanThreads) scan_kernel(std::int32_t* x, std
   }
 }
 
-/// Moves each element behind those of lower digits, of lower tiles with its digit, and of its own tile before
-/// it.
+/// Moves each element behind those of lower digits, of lower tiles with its digit, and behind earlier ones of
+/// its tile with its digit.
 __global__ void __launch_bounds__(kSortThreads)
     scatter_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens, int shift,
                    const std::int32_t* starts, std::int32_t* rows_out, std::int32_t* order_out) {

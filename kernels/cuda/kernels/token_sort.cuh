@@ -5,7 +5,7 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Table rows in rising order and the tokens that ask for them, equal rows in rising order of tokens. In the
+/// Table rows in rising order and their tokens; tokens of equal rows are in rising order. Stored in the
 /// call's scratch.
 struct SortedTokens {
   const std::int32_t* rows;

@@ -1,7 +1,7 @@
-// The optimizer. Floor of adamw = bytes / memory bandwidth: for each element the gradient read, master weight
-// and both moments read and written (24 bytes), the parameter written: 28 bytes with bf16 gradients and
-// parameters; 14 with all of the state in bf16. Stochastic rounding adds a Philox call for four elements
-// (about 20 instructions each), under what memory takes.
+// The optimizer. Floor of adamw = bytes / memory bandwidth. Per element the gradient is read, master weight
+// and both moments are read and written (24 bytes), and the parameter is written: 28 bytes with bf16
+// gradients and parameters; 14 with the whole state in bf16. Stochastic rounding adds a Philox call per four
+// elements (about 20 instructions each), which takes less time than the memory accesses.
 
 #include <cmath>
 #include <limits>
@@ -13,18 +13,18 @@ namespace trainerd::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-/// Elements of a vector: 16 bytes of the fp32 arrays, 8 of bf16 ones beside them; 16 of a state that is all
-/// in bf16.
+/// Elements per vector: 16 bytes of fp32 arrays and 8 of bf16 ones next to them, or 16 bytes of a state that
+/// is entirely bf16.
 template <class W, class M>
 constexpr int kWidth = sizeof(W) + sizeof(M) == 4 ? 8 : 4;
-constexpr std::int64_t kTile =
-    4096;  ///< elements of a block; tiles begin at multiples of it in the flat state
-constexpr int kRangesOfLaunch = 384;  ///< travel as kernel parameters (25 kB of the 32 kB there are)
+/// elements per block; tiles begin at multiples of it in the flat state
+constexpr std::int64_t kTile = 4096;
+constexpr int kRangesOfLaunch = 384;  ///< passed as kernel parameters (25 kB; the limit is 32 kB)
 
 struct Ranges {
   int count;
   UpdateRange range[kRangesOfLaunch];
-  std::int64_t first_tile[kRangesOfLaunch + 1];  ///< blocks before each range
+  std::int64_t first_tile[kRangesOfLaunch + 1];  ///< number of blocks before each range
 };
 
 struct Adamw {
@@ -41,7 +41,7 @@ struct Adamw {
   std::int64_t step;
 };
 
-/// Elements [i, i + N) of the flat arrays, in `range`.
+/// Updates elements [i, i + N) of the flat arrays, which are in `range`.
 template <class G, class P, class W, class M, int N>
 __device__ inline void update(const Adamw& a, const UpdateRange& range, std::int64_t i, float factor) {
   float g[N], w[N], m[N], v[N];
@@ -79,7 +79,7 @@ template <class G, class P, class W, class M>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
   if (a.control->skip != 0) return;
   const float factor = a.control->grad_factor;
-  // The last range whose tiles begin at or before this block: empty ranges are passed over.
+  // The last range whose tiles begin at or before this block. This skips empty ranges.
   int low = 0, high = ranges.count;
   while (high - low > 1) {
     const int middle = (low + high) / 2;

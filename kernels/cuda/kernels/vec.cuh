@@ -1,7 +1,7 @@
 #pragma once
 
-// Elements in memory to floats in registers and back, 16 bytes at a time. Everything is rounded to nearest
-// even once.
+// Converts elements in memory to floats in registers and back, 16 bytes at a time. Rounds once, to nearest
+// even.
 
 #include <cuda_runtime.h>
 
@@ -13,11 +13,11 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Elements of one 16-byte access.
+/// Number of elements in one 16-byte access.
 template <class T>
 constexpr int kVec = 16 / static_cast<int>(sizeof(T));
 
-/// Two floats as bf16, the first in the low half.
+/// Packs two floats as bf16, the first in the low half.
 __host__ __device__ inline std::uint32_t pack_bf16(float low, float high) {
 #ifdef __CUDA_ARCH__
   std::uint32_t bits;
@@ -40,7 +40,7 @@ __host__ __device__ inline T narrow(float x) {
   else return x;
 }
 
-/// N elements of T as they lie in memory; 8, 16 or 32 bytes, or a single element.
+/// N elements of T as stored in memory: 8, 16 or 32 bytes, or a single element.
 template <class T, int N>
 struct Raw {
   static constexpr int kWords = N * static_cast<int>(sizeof(T)) / 4;
@@ -52,7 +52,7 @@ struct Raw<T, 1> {
   T element;
 };
 
-/// The address must be a multiple of 16 bytes, or of all bytes where they are fewer.
+/// The address must be a multiple of 16 bytes, or of the total size if that is smaller.
 template <int N, class T>
 __device__ inline Raw<T, N> fetch(const T* p) {
   Raw<T, N> raw;
@@ -104,7 +104,8 @@ __device__ inline Raw<T, N> pack(const float (&x)[N]) {
   return raw;
 }
 
-// Vector stores to global memory, by their own instruction: a plain one may come apart into its elements.
+// Vector stores to global memory with their own instruction: the compiler may split a plain store into
+// elements.
 __device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y) {
 #ifdef __CUDA_ARCH__
   asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x), "r"(y)
@@ -124,7 +125,7 @@ __device__ inline void store_words(void* p, std::uint32_t x, std::uint32_t y, st
 #endif
 }
 
-/// To global memory alone.
+/// Only for global memory.
 template <int N, class T>
 __device__ inline void put(T* p, const Raw<T, N>& raw) {
   if constexpr (N == 1) {
@@ -147,7 +148,7 @@ template <int N, class T>
 __device__ inline void store(T* p, const float (&x)[N]) {
   put<N>(p, pack<T>(x));
 }
-/// Stores, and leaves in `x` what a reader of the memory would see.
+/// Stores, and sets `x` to the values that a later load returns.
 template <int N, class T>
 __device__ inline void store_and_round(T* p, float (&x)[N]) {
   const Raw<T, N> raw = pack<T>(x);

@@ -7,11 +7,11 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// Of a forward by the formula: plans of cuDNN 9.19 ask for 256 bytes at most.
+/// Workspace of a forward in the formula: plans of cuDNN 9.19 need 256 bytes at most.
 constexpr std::int64_t kForwardWorkspace = std::int64_t{1} << 20;
 
-/// One key head of one sequence stays with the library up to this, whatever the limit: as 8192 tokens do with
-/// 16 query heads to a key head.
+/// The library runs one key head of one sequence up to this workspace, whatever the limit. 8192 tokens with
+/// 16 query heads per key head need this much.
 constexpr std::int64_t kOneHeadBytes = std::int64_t{4} << 30;
 
 template <class Args, class... Outputs>
@@ -26,7 +26,7 @@ bool library_can(const Args& a, const Target& target, const Outputs&... outputs)
          b.heads.head_size % 8 == 0;
 }
 
-/// Of so many sequences and key heads.
+/// The call for this many sequences and key heads.
 AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int64_t kv_heads) {
   return {.causal = b.mask == MaskKind::causal,
           .sequences = sequences,
@@ -43,14 +43,14 @@ AttentionCall backward_call(const AttentionBackward& a, std::int64_t sequences, 
   return c;
 }
 
-/// The size of even pieces of `count`, none larger than `most`.
+/// Size of even pieces of `count`, none larger than `most`.
 std::int64_t even(std::int64_t count, std::int64_t most) {
   const std::int64_t pieces = (count + most - 1) / most;
   return (count + pieces - 1) / pieces;
 }
 
-/// The library's backward within the limit; the kernel is `plain` where it has no plan for it or the limit is
-/// too small.
+/// The library's backward within the limit. The kernel is `plain` if the library has no plan for it or the
+/// limit is too small.
 AttentionChoice library_backward(const AttentionBackward& a, const Target& target) {
   const std::int64_t limit = target.attention_limit_bytes, all = a.block.sequences,
                      kv_heads = a.block.heads.kv_heads;
@@ -60,7 +60,7 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
   const auto expected = [&](std::int64_t sequences, std::int64_t heads) {
     return backward_workspace(call(sequences, heads), target.sm_version);
   };
-  // The largest of the pieces and of the last, smaller one.
+  // Maximum over the regular pieces and the last, smaller ones.
   const auto needed = [&](const AttentionPieces& p) {
     std::int64_t bytes = 0;
     for (const std::int64_t sequences : {p.sequences, all % p.sequences})
@@ -74,7 +74,7 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
   };
   AttentionChoice choice{.pieces = {1, kv_heads}};
   AttentionPieces& p = choice.pieces;
-  // The formula says where to begin: plans are made for few sizes.
+  // Start from the formula, because only few sizes should be planned.
   if (expected(1, kv_heads) <= limit)
     p.sequences = even(all, std::max<std::int64_t>(1, limit / expected(1, kv_heads)));
   else p.kv_heads = even(kv_heads, std::max<std::int64_t>(1, limit / expected(1, 1)));
@@ -108,7 +108,7 @@ std::int64_t backward_workspace(const AttentionBackward& a, const Target& target
   return backward_workspace(backward_call(a, a.block.sequences, a.block.heads.kv_heads), target.sm_version);
 }
 
-// The call itself is planned once more, with its own strides: what that asks for may differ a little.
+// The call itself is planned again with its own strides, and may need slightly more.
 constexpr std::int64_t kPlanSlack = std::int64_t{1} << 20;
 
 std::int64_t library_workspace(const AttentionCall& c, const Target& target) {

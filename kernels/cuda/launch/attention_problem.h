@@ -1,7 +1,7 @@
 #pragma once
 
-// How attention runs on a CUDA device, by shapes and the target alone: by cuDNN or by our own kernels, in
-// what pieces, and with how much scratch. Shared by the operators (backend/attention.cpp), their scratch
+// How attention runs on a CUDA device, determined by shapes and the target: with cuDNN or our own kernels, in
+// which pieces, and with how much scratch. Shared by the operators (backend/attention.cpp), their scratch
 // (scratch_attention.cpp) and their cost (kernels/cost).
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace trainerd::kernels::cuda {
 
-/// The largest head that our own kernels on tensor cores take.
+/// Maximum head size of our own kernels on tensor cores.
 constexpr std::int64_t kLargestTensorCoreHead = 128;
 
-/// Whether heads lie in chunks of 16 bytes, if their memory begins at one.
+/// True if rows consist of 16-byte chunks, provided that the memory begins at a 16-byte boundary.
 inline bool rows_in_chunks(const HeadView& x) { return x.row_stride * size_of(x.dtype) % 16 == 0; }
 
-/// Whether our own kernels on tensor cores take a call: bf16, heads of whole 16-byte chunks.
+/// True if our own kernels on tensor cores support a call: bf16, heads of whole 16-byte chunks.
 template <class Args, class... Outputs>
 bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... outputs) {
   return target.sm_version >= 80 && a.q_THE.dtype == DType::bf16 && a.block.scale > 0.0f &&
@@ -27,60 +27,62 @@ bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... o
          rows_in_chunks(a.out_THE) && (rows_in_chunks(outputs) && ...);
 }
 
-/// cuDNN's workspace that one call of the backward takes, as its plans ask for on each architecture (measured
-/// over plans of cuDNN 9.19 by tests/kernels/cuda/cudnn_plans_test.cpp). With b sequences of s tokens, h
-/// heads of size d:
-///   deterministic, before Blackwell's data center parts (sm_100): the scores' gradient in bf16, 2bh s^2, s
-///   rounded up to 128 otherwise: dQ in fp32, 4bhsd, twice that on sm_80 and sm_120 and with grouped heads dK
-///   and dV of each query head in bf16, 4bhsd; the row sums of dO O, 4bhs; a few bytes.
+/// cuDNN's workspace for one call of the backward, as its plans require on each architecture (measured over
+/// plans of cuDNN 9.19 by tests/kernels/cuda/cudnn_plans_test.cpp). With b sequences of s tokens, h heads of
+/// size d:
+/// - deterministic, before Blackwell's data center parts (sm_100): the scores' gradient in bf16, 2bh s^2,
+///   with s rounded up to 128;
+/// - otherwise dQ in fp32, 4bhsd, or twice that except on sm_90 and sm_100;
+/// - with grouped heads also dK and dV of each query head in bf16, 4bhsd;
+/// - always the row sums of dO O, 4bhs, and a few bytes.
 std::int64_t backward_workspace(const AttentionCall& call, int sm_version);
 
-/// The same of a whole backward, whatever pieces it goes in. The library writes and reads each of them once
-/// at least.
+/// The same for a whole backward, whatever its pieces are. The library writes and reads each byte at least
+/// once.
 std::int64_t backward_workspace(const AttentionBackward&, const Target&);
 
-/// Workspace bytes of a call, or kNoAttentionPlan: by the plans of the library that is installed, where the
-/// target has it at hand. Else by the formula and by what cuDNN 9.19 has plans for: heads of at most 256 in
-/// the forward and, on sm_90, in the backward, 128 in the other backwards.
+/// Workspace bytes of a call, or kNoAttentionPlan, according to the plans of the installed library if the
+/// target has it. Otherwise by the formula, for the head sizes that cuDNN 9.19 has plans for: at most 256 in
+/// the forward and, on sm_90, in the backward, and 128 in other backwards.
 std::int64_t library_workspace(const AttentionCall& call, const Target& target);
 
-/// The pieces of one backward: so many sequences and key heads (with their query heads) a call. The last may
+/// The pieces of one backward: sequences and key heads (with their query heads) per call. The last piece may
 /// be smaller.
 struct AttentionPieces {
   std::int64_t sequences = 0;
   std::int64_t kv_heads = 0;
 };
 
-/// What runs a call. `workspace` is the library's, of the largest piece.
+/// The kernel that runs a call. `workspace` is the library's, for the largest piece.
 struct AttentionChoice {
   AttentionKernel kernel = AttentionKernel::plain;
   bool limited = false;         ///< as in OpClass
-  AttentionPieces pieces = {};  ///< of a backward by the library
+  AttentionPieces pieces = {};  ///< of a library backward
   std::int64_t workspace = 0;
 };
 
-/// The library, where it can be asked of a call (bf16 throughout, whole sequences of one length, each against
-/// itself, that fill the rows of both sides, from one position on; causal or unmasked, assigned, in rows of
-/// 16-byte chunks) and has a plan for it. Our own kernels do all else: packed documents, blocks at other
-/// positions, windows, softcaps, merges, outputs in fp32.
+/// Chooses the library if the call has the form it supports and it has a plan. That form is: bf16 throughout;
+/// whole sequences of one length, each attending to itself, that fill the rows of both sides and start at one
+/// position; causal or unmasked; assigned; rows of 16-byte chunks. Our own kernels do everything else: packed
+/// documents, blocks at other positions, windows, softcaps, merges, fp32 outputs.
 ///
-/// A backward goes in pieces whose workspace stays within the target's limit: whole sequences, or one
-/// sequence at a time and as many key heads as fit. Where one key head of one sequence is above the limit and
-/// above 4 GiB, as with the deterministic backward of long sequences, whose workspace grows with the square
-/// of the length, our own kernels run it: their scratch is a number for each row.
+/// A backward runs in pieces whose workspace stays within the target's limit: whole sequences, or one
+/// sequence at a time with as many key heads as fit. If one key head of one sequence exceeds both the limit
+/// and 4 GiB, our own kernels run it, with scratch of one number per row. That happens with the deterministic
+/// backward of long sequences, whose workspace grows with the square of the length.
 AttentionChoice choose_attention(const AttentionForward&, const Target&);
 AttentionChoice choose_attention(const AttentionBackward&, const Target&);
 
-/// One number a head and token: cuDNN's log-sum-exp lies by sequence, ours by head; and the row sums of our
-/// own backward.
+/// Bytes of one number per head and token. Used for cuDNN's log-sum-exp, which is stored by sequence where
+/// ours is stored by head, and for the row sums of our own backward.
 inline std::int64_t row_bytes(const HeadGeometry& heads, std::int64_t tokens) {
   return align_up(heads.heads * tokens * 4);
 }
 
-/// Scratch: [a number a row | workspace].
+/// Scratch: [one number per row | workspace].
 struct AttentionScratch {
   AttentionChoice choice;
-  std::int64_t workspace = 0, total = 0;  ///< where it begins; all bytes
+  std::int64_t workspace = 0, total = 0;  ///< offset of the workspace; total bytes
   AttentionScratch(const AttentionForward& a, const Target& target) : choice(choose_attention(a, target)) {
     if (choice.kernel != AttentionKernel::library) return;
     workspace = row_bytes(a.block.heads, a.q_THE.rows);

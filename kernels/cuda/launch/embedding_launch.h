@@ -1,6 +1,6 @@
 #pragma once
 
-// How the embedding's backward pass sorts: host-only, since the planner sizes scratch by it.
+// Layout of the sort in the embedding's backward. Host-only, because the planner uses it to size scratch.
 
 #include <algorithm>
 #include <bit>
@@ -11,11 +11,11 @@
 namespace trainerd::kernels::cuda {
 
 constexpr int kSortThreads = 256;
-constexpr int kSortTile = 1024;  ///< tokens of one block
+constexpr int kSortTile = 1024;  ///< tokens per block
 constexpr int kSortDigits = 256;
 
-/// A stable sort of `tokens` pairs (table row, token) by 8 bits of the row at a time. Rows not held count as
-/// row `held`.
+/// A stable sort of `tokens` pairs (table row, token), 8 bits of the row per pass. Rows that are not held
+/// count as row `held`.
 struct SortLayout {
   std::int64_t tokens, tiles;
   int passes;
@@ -27,7 +27,8 @@ struct SortLayout {
         passes(std::max(1, (static_cast<int>(std::bit_width(static_cast<std::uint64_t>(held))) + 7) / 8)),
         column_bytes(align_up(tokens_ * 4)),
         counts_bytes(align_up(tiles * kSortDigits * 4)) {}
-  /// Two columns of rows and two of tokens, read and written by turns, and each digit's count in each tile.
+  /// Two columns of rows and two of tokens, read and written alternately, and the count of each digit per
+  /// tile.
   constexpr std::int64_t bytes() const { return 4 * column_bytes + counts_bytes; }
 };
 

@@ -27,7 +27,7 @@ GemmProblem problem_of(const OpClass& g) {
                 .out = g.out,
                 .has_c = g.adds,
                 .has_bias = g.bias};
-  // gemm_problem.h, wgrad_through_scratch
+  // See wgrad_through_scratch in gemm_problem.h.
   if (g.role == GemmRole::wgrad && g.dtype == DType::f32 && g.out == DType::bf16)
     p.out = DType::f32, p.has_c = false;
   return p;

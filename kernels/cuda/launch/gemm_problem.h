@@ -1,7 +1,8 @@
 #pragma once
 
-// The GEMMs of the CUDA world: how a role becomes a matrix product as cuBLASLt takes it, and what scratch it
-// needs. Shapes and the target alone, shared by the operators (gemm.cpp) and the planner (scratch_gemm.cpp).
+// The GEMMs of the CUDA backend: the matrix product of each role, as cuBLASLt takes it, and its scratch.
+// Depends only on shapes and the target; shared by the operators (gemm.cpp) and the planner
+// (scratch_gemm.cpp).
 
 #include <algorithm>
 #include <cstdint>
@@ -13,18 +14,19 @@
 
 namespace trainerd::kernels::cuda {
 
-/// A GEMM's workspace is rounded up so that it can begin at a multiple of 256.
+/// A GEMM's workspace is rounded up, so that it can be aligned to 256 bytes.
 constexpr std::int64_t kGemmWorkspaceAlignment = 256;
 inline std::int64_t gemm_scratch(const Target& target) {
   return target.tuning.gemm_workspace_bytes + kGemmWorkspaceAlignment;
 }
 
-/// Whether a weight gradient has to pass through fp32 scratch: cuBLASLt does not round fp32 products to bf16.
+/// True if a weight gradient must go through fp32 scratch, because cuBLASLt does not round fp32 products to
+/// bf16.
 constexpr bool wgrad_through_scratch(const LinearWgrad& a) {
   return a.x_TC.data.dtype == DType::f32 && a.dweight_NC.dtype == DType::bf16;
 }
 
-/// Scratch of linear_fprop: [workspace | bias in the dtype of y, when it has another].
+/// Scratch of linear_fprop: [workspace | bias in the dtype of y, if it has another one].
 struct FpropScratch {
   std::int64_t bias, total;
   FpropScratch(const LinearFprop& a, const Target& target)
@@ -34,9 +36,8 @@ struct FpropScratch {
   }
 };
 
-/// Scratch of linear_wgrad: [workspace | weight gradient in fp32, when it passes through scratch]. The
-/// partial sums of the bias gradient lie in the workspace's place, which they may outgrow, before the GEMM
-/// takes it.
+/// Scratch of linear_wgrad: [workspace | weight gradient in fp32, if it goes through scratch]. The partial
+/// sums of the bias gradient use the workspace before the GEMM does, and may need more than it.
 struct WgradScratch {
   std::int64_t dweight, total = 0;
   WgradScratch(const LinearWgrad& a, const Target& target) : dweight(gemm_scratch(target)) {

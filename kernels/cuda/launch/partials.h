@@ -1,7 +1,7 @@
 #pragma once
 
-// How sums over rows are cut into partial sums: by the shape alone, so that a result depends neither on the
-// device nor on timing, and host-only, since the planner sizes scratch by it.
+// How sums over rows are divided into partial sums. Depends only on the shape, so that a result depends
+// neither on the device nor on timing. Host-only, because the planner uses it to size scratch.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,8 +10,8 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Rows [i * rows, ...) make part i; one block each. Four for each multiprocessor of the largest H200-class
-/// device (132) keep it busy, and with fewer than 16 rows writing the partial sums would cost too much.
+/// Rows [i * rows, ...) form part i, one block each. Four blocks per multiprocessor of the largest H200-class
+/// device (132) keep it busy. With fewer than 16 rows, writing the partial sums would cost too much.
 struct RowParts {
   std::int64_t rows = 0;
   std::int64_t count = 0;
@@ -22,7 +22,7 @@ constexpr RowParts row_parts(std::int64_t rows) {
   return {size, (rows + size - 1) / size};
 }
 
-/// Floats from one row of partial sums to the next.
+/// Floats between rows of partial sums.
 constexpr std::int64_t partial_stride(std::int64_t columns) { return align_up(columns * 4) / 4; }
 constexpr std::int64_t partial_bytes(std::int64_t rows, std::int64_t columns) {
   return row_parts(rows).count * partial_stride(columns) * 4;

@@ -1,7 +1,7 @@
 #pragma once
 
-// Scratch of the CUDA world's operators, by the host alone: `scratch_bytes` of kernels/scratch/scratch.h asks
-// here when the target is a CUDA device, and the backend takes its scratch by the same functions.
+// Scratch of the CUDA backend's operators, computed on the host. `scratch_bytes` of kernels/scratch/scratch.h
+// calls these for CUDA targets, and the backend takes its scratch with the same functions.
 
 #include <cstdint>
 
@@ -10,19 +10,19 @@
 
 namespace trainerd::kernels::cuda {
 
-// scratch_gemm.cpp
+// Defined in scratch_gemm.cpp:
 std::int64_t gemm_scratch_bytes(const LinearFprop&, const Target&);
 std::int64_t gemm_scratch_bytes(const LinearDgrad&, const Target&);
 std::int64_t gemm_scratch_bytes(const LinearWgrad&, const Target&);
 std::int64_t gemm_scratch_bytes(const LinearSwiglu&, const Target&);
 std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu&, const Target&);
 
-// scratch_attention.cpp
+// Defined in scratch_attention.cpp:
 std::int64_t attention_scratch_bytes(const AttentionForward&, const Target&);
 std::int64_t attention_scratch_bytes(const AttentionBackward&, const Target&);
 
-// scratch_kernels.cpp: our own kernels that need any. An operator to be added here gets an overload in
-// kernels/scratch/scratch.h too.
+// Defined in scratch_kernels.cpp, for our own kernels that need scratch. A new operator here also needs an
+// overload in kernels/scratch/scratch.h.
 std::int64_t kernel_scratch_bytes(const EmbeddingBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const QkNormRopeBackward&, const Target&);

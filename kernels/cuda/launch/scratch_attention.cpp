@@ -5,7 +5,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// What no kernel here does is an error of the plan already.
+/// Heads that no kernel supports are an error already when planning.
 void check_heads(const HeadGeometry& heads) {
   if (heads.head_size > kLargestCudaHead)
     throw base::device_error("attention on CUDA takes heads of at most " + std::to_string(kLargestCudaHead) +

@@ -9,8 +9,8 @@
 
 namespace trainerd::kernels::cuda {
 
-/// Throws DeviceError with the runtime's words and the place of the call. An error of earlier work on the
-/// device may surface here: the message says what was being done, not what failed.
+/// Throws DeviceError with the runtime's message and the location of the call. It may report an error of
+/// earlier work on the device: `doing` says what was being done, not what failed.
 inline void check(cudaError_t result, const char* doing,
                   std::source_location where = std::source_location::current()) {
   if (result == cudaSuccess) [[likely]]
@@ -20,7 +20,8 @@ inline void check(cudaError_t result, const char* doing,
       where);
 }
 
-/// After a kernel launch: whether it could be launched at all. Errors of its run surface at a later call.
+/// Call after a kernel launch. Reports failed launches; errors while the kernel runs are reported by later
+/// calls.
 inline void check_launch(const char* kernel, std::source_location where = std::source_location::current()) {
   check(cudaGetLastError(), kernel, where);
 }

@@ -10,13 +10,13 @@
 
 namespace trainerd::kernels::cuda {
 
-/// A stream that does not wait for the legacy default stream, nor it for this one.
+/// A stream that does not synchronise with the legacy default stream.
 class CudaStream final : public Stream {
  public:
   CudaStream(std::string name, Arena* scratch) : Stream(std::move(name), scratch) {
     check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
   }
-  // What is on the stream still runs to its end.
+  // Work on the stream still runs to its end.
   ~CudaStream() override { cudaStreamDestroy(stream_); }
   cudaStream_t get() const { return stream_; }
 
@@ -24,7 +24,7 @@ class CudaStream final : public Stream {
   cudaStream_t stream_ = nullptr;
 };
 
-/// Of a Stream made by the CUDA backend. What is held back of its calls goes first.
+/// Handle of a stream that the CUDA backend made. First flushes its held calls.
 inline cudaStream_t stream_of(const Stream& stream) {
   stream.flush();
   return static_cast<const CudaStream&>(stream).get();

@@ -16,7 +16,7 @@ Staging::Staging() {
 Staging::~Staging() {
   for (const Taken& t : taken_) cudaEventDestroy(t.done);
   for (cudaEvent_t event : unused_) cudaEventDestroy(event);
-  // Waits for copies under way.
+  // Waits for copies in progress.
   cudaFreeHost(ring_);
 }
 

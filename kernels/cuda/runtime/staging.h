@@ -9,14 +9,14 @@
 
 namespace trainerd::kernels::cuda {
 
-/// A ring of pinned host memory through which bytes pass between pageable memory and the device: a piece is
-/// taken, used by one copy on a stream, and free again when that copy is done. Pieces are freed in the order
-/// they were taken.
+/// A ring of pinned host memory for copies between pageable memory and the device. A piece is taken, used by
+/// one copy on a stream, and free again when that copy is done. Pieces are freed in the order they were
+/// taken.
 class Staging {
  public:
-  static constexpr std::int64_t kPiece = std::int64_t{4} << 20;  ///< most bytes of one piece
+  static constexpr std::int64_t kPiece = std::int64_t{4} << 20;  ///< maximum bytes per piece
   static constexpr std::int64_t kRing = 8 * kPiece;
-  static constexpr std::size_t kMaxPieces = 64;  ///< taken at a time, however small
+  static constexpr std::size_t kMaxPieces = 64;  ///< maximum pieces in use, however small
 
   struct Piece {
     std::byte* data;
@@ -28,10 +28,10 @@ class Staging {
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
-  /// At most kPiece bytes; waits for the oldest pieces when the ring is full. `commit` comes before the next
-  /// `take`.
+  /// Takes at most kPiece bytes; waits for the oldest pieces if the ring is full. Call `commit` before the
+  /// next `take`.
   Piece take(std::int64_t bytes);
-  /// The piece taken last belongs to what is now on `stream`.
+  /// Marks the last piece as used by the work now on `stream`.
   void commit(cudaStream_t stream);
 
  private:
@@ -43,7 +43,7 @@ class Staging {
 
   std::byte* ring_ = nullptr;
   std::int64_t head_ = 0;
-  std::deque<Taken> taken_;  // in the order taken
+  std::deque<Taken> taken_;  // in the order they were taken
   std::vector<cudaEvent_t> unused_;
 };
 

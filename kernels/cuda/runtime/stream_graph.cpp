@@ -5,7 +5,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-/// What was captured, until it is made executable.
+/// Owns the captured graph until it is instantiated.
 class Captured {
  public:
   Captured() = default;

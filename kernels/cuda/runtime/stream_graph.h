@@ -9,12 +9,11 @@
 
 namespace trainerd::kernels::cuda {
 
-/// What was put on a stream while it was captured, as an executable graph. Its memory on the device is the
-/// driver's own.
+/// The work put on a stream during capture, as an executable graph. The driver owns its device memory.
 class StreamGraph final : public DeviceGraph {
  public:
-  /// Captures what `issue` puts on `stream`, from which nothing runs. Other threads' calls are no part of it
-  /// and are not hindered. Throws DeviceError, or what `issue` throws; the stream is no longer captured then.
+  /// Captures what `issue` puts on `stream`, without running it. Calls of other threads are neither captured
+  /// nor blocked. Throws DeviceError, or what `issue` throws; the capture has ended then.
   StreamGraph(cudaStream_t stream, const std::function<void()>& issue);
   ~StreamGraph() override { cudaGraphExecDestroy(executable_); }
   StreamGraph(const StreamGraph&) = delete;

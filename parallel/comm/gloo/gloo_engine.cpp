@@ -18,9 +18,9 @@ namespace {
 
 constexpr std::int64_t kFrameBytes = 8192;
 constexpr std::int64_t kHeaderBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
-// Up to here an all_reduce is over with its frames.
+// An all_reduce up to this size is complete once its frames have been exchanged.
 constexpr std::int64_t kInlineBytes = kFrameBytes - kHeaderBytes;
-// How long a destructor lets messages leave.
+// How long a destructor waits for messages to leave.
 constexpr double kFinishSeconds = 5;
 
 }  // namespace
@@ -204,7 +204,7 @@ void GlooEngine::exchange_frames(const Operation& op) {
   }
 }
 
-// Pieces without bytes are skipped: both sides know them.
+// Pieces of zero bytes are skipped; both sides know their sizes.
 void GlooEngine::transfer(const Operation& op, std::span<const Piece> sends,
                           std::span<const Piece> receives) {
   const double deadline = begin_seconds_ + options_.deadline_seconds;
@@ -293,7 +293,7 @@ void GlooEngine::all_reduce(const Operation& op) {
 
 void GlooEngine::all_to_all(const Operation& op) {
   const std::int64_t part = op.x.bytes() / size();
-  std::vector<std::byte> copy;  // in place: what is sent must not be overwritten before it has left
+  std::vector<std::byte> copy;  // in place: sent data must not be overwritten before it has left
   std::byte* x = op.x.data;
   if (op.x.data == op.out.data) {
     copy.assign(op.x.data, op.x.data + op.x.bytes());

@@ -22,16 +22,16 @@
 
 namespace trainerd::parallel {
 
-/// What is left until `deadline` (base::monotonic_seconds), but never nothing: Gloo takes that as "for ever".
+/// Time left until `deadline` (base::monotonic_seconds), at least 1 ms: Gloo treats 0 as no limit.
 std::chrono::milliseconds gloo_timeout(double deadline);
 
-/// The engine over Gloo's point-to-point messages (EngineCommunicator says what an engine does).
+/// Engine of EngineCommunicator over Gloo's point-to-point messages.
 ///
-/// Every collective begins with a frame of a fixed size from each member to each other: what it is about to
-/// do, and all of the data of a small all_reduce. It shows which ranks are missing and which do something
-/// else, before any buffer of a size that the other side might not mean is posted (Gloo ends the process on
-/// one). Large data goes straight between each two members: the volume of a ring, and the summands in rank
-/// order.
+/// Every collective begins with a frame of fixed size from each member to every other one. It announces the
+/// operation and holds all data of a small all_reduce. It shows which ranks are missing and which call a
+/// different operation before any buffer is posted whose size the other side may not expect (Gloo ends the
+/// process on a mismatch). Large data is sent directly between each two members: the volume is that of a
+/// ring, and summands are added in rank order.
 class GlooEngine {
  public:
   GlooEngine(GlooWorld::Links& links, std::shared_ptr<gloo::Context> context, std::string name,
@@ -53,9 +53,9 @@ class GlooEngine {
   bool send(std::int64_t to, const kernels::Tensor& x, const char* label);
   MessageTicket post_receive(std::int64_t from, const kernels::Tensor& x, const char* label);
   void wait(std::span<const MessageTicket> receives, double deadline_seconds);
-  /// Ends the world unless the receive is filled: its sender has no other sign.
+  /// Ends the world unless the receive is filled, because the sender has no other way to know.
   void drop(const MessageTicket& receive);
-  /// Sends follow by themselves.
+  /// Nothing to push: `send_out` completes the sends.
   bool push(const std::atomic<bool>&) { return true; }
   void wake() {}
 
@@ -65,24 +65,24 @@ class GlooEngine {
 
  private:
   using Buffer = std::unique_ptr<gloo::transport::UnboundBuffer>;
-  /// A message of one size from each member to each other. A rank that has received all of round k + 1 knows
-  /// that all have received its round k: two buffers to send from, taken in turn, are free without a wait
-  /// that a death could prolong.
+  /// A message of one size from each member to every other one. A rank that has received all of round k + 1
+  /// knows that all ranks have received its round k. So it alternates between two send buffers, which are
+  /// free without a wait that a dead peer could prolong.
   struct Round {
     std::int64_t bytes = 0;
     std::uint64_t count = 0;
-    std::vector<std::byte> memory;  ///< what each member sent, then ours of either parity
+    std::vector<std::byte> memory;  ///< messages of the members, then two send buffers
     std::vector<Buffer> in;         ///< by member
     std::array<std::vector<Buffer>, 2> out;
     std::byte* received(std::int64_t member) { return memory.data() + member * bytes; }
   };
-  /// Part of a tensor on its way to or from a member.
+  /// Part of a tensor that is sent to or received from a member.
   struct Piece {
     std::int64_t peer;
     std::byte* data;
     std::int64_t bytes;
   };
-  /// What of a tensor is a member's to reduce.
+  /// The range of a tensor that one member reduces.
   struct Share {
     std::int64_t begin;
     std::int64_t bytes;
@@ -93,7 +93,7 @@ class GlooEngine {
     std::byte* data = nullptr;
     Buffer header;
   };
-  /// A message that has left the caller and not yet this process.
+  /// A message that `send` has accepted and that has not left this process yet.
   struct Outgoing {
     OpRecord record;
     std::vector<std::byte> data;
@@ -106,7 +106,7 @@ class GlooEngine {
   std::string name_of(std::int64_t member) const { return "rank " + std::to_string(world_rank(member)); }
   Buffer buffer(void* data, std::int64_t bytes) const;
   Round make_round(std::int64_t bytes) const;
-  /// Where to put what this rank says in the next round.
+  /// The buffer for this rank's message of the next round.
   std::byte* prepare(Round&, const OpRecord&, double deadline);
   void meet(Round&, const OpRecord&, double deadline);
   void exchange_frames(const Operation&);
@@ -118,11 +118,11 @@ class GlooEngine {
   void all_reduce(const Operation&);
   void all_to_all(const Operation&);
   void broadcast(const Operation&);
-  /// out = the sum of the members' shares_[rank()] of x.
+  /// out = the sum over members of shares_[rank()] of their x.
   void reduce_shares(const Operation&, std::byte* out);
-  /// Every member's share of `all` from its owner.
+  /// Gathers every member's share of `all` from its owner.
   void gather_shares(const Operation&, std::byte* all);
-  /// shares_ = parts of `part_bytes`, of `bytes` in all.
+  /// Sets shares_ to parts of `part_bytes`, of `bytes` in total.
   void cut(std::int64_t part_bytes, std::int64_t bytes);
   void reduce(const Operation&, std::byte* out, std::int64_t bytes);
   void send_out();
@@ -135,23 +135,23 @@ class GlooEngine {
 
   Round frames_;  ///< an OpRecord, and the data of a small all_reduce
   Round confirmations_;
-  std::vector<std::byte> scratch_;        ///< a chunk from each member
+  std::vector<std::byte> scratch_;        ///< one chunk per member
   std::vector<const std::byte*> inputs_;  ///< by member
   std::vector<Share> shares_;             ///< by member
   std::vector<Piece> sends_, takes_;
-  std::uint64_t slot_ = 0;  ///< of Gloo's, for collectives
+  std::uint64_t slot_ = 0;  ///< Gloo's slot number, for collectives
   double begin_seconds_ = 0;
-  std::atomic<std::int64_t> waiting_for_{-1};  ///< member
+  std::atomic<std::int64_t> waiting_for_{-1};  ///< the member that an operation waits for; -1: none
 
-  std::vector<std::uint64_t> sent_;      ///< messages to each member
-  std::vector<std::uint64_t> received_;  ///< receives posted for each member
+  std::vector<std::uint64_t> sent_;      ///< number of messages to each member
+  std::vector<std::uint64_t> received_;  ///< number of receives posted for each member
   std::map<std::pair<std::int64_t, std::uint64_t>, Receive> receives_;
 
   std::mutex outgoing_mutex_;
   std::condition_variable outgoing_changed_;
   std::deque<std::unique_ptr<Outgoing>> outgoing_;
   bool stop_ = false;
-  std::thread sender_;  ///< waits until messages have left; made when first needed
+  std::thread sender_;  ///< waits until messages have left; started on first use
 };
 
 }  // namespace trainerd::parallel

@@ -5,14 +5,13 @@
 #include "kernels/cpu/host_reduce.h"
 #include "parallel/comm/gloo/gloo_engine.h"
 
-// Messages of exchanges: a header, and a payload that the receiver asks for when it has seen that it is the
-// one it expects.
+// Messages of exchanges: a header, and a payload that the receiver requests once the header is as expected.
 
 namespace trainerd::parallel {
 namespace {
 
-// Gloo distinguishes messages between two ranks by slot numbers: collectives count from 1, messages from
-// here, in pairs.
+// Gloo identifies messages between two ranks by slot numbers. Collectives count from 1; messages start here
+// and use two each.
 constexpr std::uint64_t kExchangeSlots = std::uint64_t{1} << 62;
 std::uint64_t header_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence; }
 std::uint64_t payload_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence + 1; }
@@ -51,8 +50,8 @@ bool GlooEngine::send(std::int64_t to, const kernels::Tensor& x, const char* lab
   return true;
 }
 
-// Gloo cannot be asked whether a message has left, only waited for: this thread keeps the messages until
-// then.
+// Gloo has no query for whether a message has left, only a wait. This thread keeps each message until that
+// wait returns.
 void GlooEngine::send_out() {
   std::unique_lock lock(outgoing_mutex_);
   for (;;) {
@@ -72,7 +71,7 @@ void GlooEngine::send_out() {
                  error.what() + ")");
     }
     lock.lock();
-    // After the end the connections are closed: nothing reads the messages that are left.
+    // After the end the connections are closed: nobody reads the remaining messages.
     if (links_.ended()) outgoing_.clear();
     else outgoing_.pop_front();
     outgoing_changed_.notify_all();
@@ -82,7 +81,7 @@ void GlooEngine::send_out() {
 MessageTicket GlooEngine::post_receive(std::int64_t from, const kernels::Tensor& x, const char* label) {
   base::check(from != rank() && from >= 0 && from < size(), "a message comes from another rank of the group");
   const std::uint64_t sequence = ++received_[static_cast<std::size_t>(from)];
-  Receive& r = receives_[{from, sequence}];  // a map's elements stay where they are
+  Receive& r = receives_[{from, sequence}];  // elements of a map keep their address
   r.mine = record_of(x, label, sequence);
   r.data = x.data;
   try {

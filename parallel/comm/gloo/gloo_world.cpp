@@ -17,7 +17,7 @@
 namespace trainerd::parallel {
 namespace {
 
-/// Our store as Gloo's, under a group's name.
+/// Presents our store as Gloo's, with a prefix per group.
 class StoreForGloo final : public gloo::rendezvous::Store {
  public:
   StoreForGloo(parallel::Store& store, std::string prefix, double deadline_seconds)
@@ -42,7 +42,7 @@ class StoreForGloo final : public gloo::rendezvous::Store {
 
 std::shared_ptr<gloo::transport::Device> make_device(const GlooOptions& options) {
   try {
-    // A name that Gloo cannot look up ends the process, so it gets none.
+    // Gloo ends the process if it cannot resolve a name, so it gets an address.
     const std::string address = base::own_address(options.host);
     return gloo::transport::tcp::CreateDevice(gloo::transport::tcp::attr(address.c_str()));
   } catch (const base::Error&) {

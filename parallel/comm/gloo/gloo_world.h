@@ -13,30 +13,32 @@
 namespace trainerd::parallel {
 
 struct GlooOptions {
-  /// This rank's network interface ("ib0"), or a name or address of it: peers connect to it.
+  /// This rank's network interface ("ib0"), or a name or address of it. Peers connect to it.
   std::string host = "127.0.0.1";
-  double deadline_seconds = 300;  ///< longest time an operation takes
+  double deadline_seconds = 300;  ///< longest time for an operation
   double rendezvous_seconds = 60;
-  /// Of a reduction, from each peer: longer ones take several steps.
+  /// Bytes of a reduction received from each peer at a time; longer reductions take several steps.
   std::int64_t chunk_bytes = 4 * 1024 * 1024;
 };
 
-/// One rank's part of a world of processes over TCP. Connections and point-to-point messages are Gloo's, the
-/// collectives our own, with the same order of summands as in shared memory. Outlives its communicators.
+/// One rank's part of a world of processes over TCP. Gloo provides connections and point-to-point messages.
+/// The collectives are our own, with the same order of summands as in shared memory. Outlives its
+/// communicators.
 class GlooWorld {
  public:
-  /// `store` is used while communicators are made, and is fresh for each world. Throws CommError. The process
-  /// ignores SIGPIPE, else std::logic_error: Gloo writes to connections that a dead peer has closed.
+  /// `store` is used to make communicators, and must be new for each world. Throws CommError. Throws
+  /// std::logic_error unless the process ignores SIGPIPE: Gloo writes to connections that a dead peer has
+  /// closed.
   GlooWorld(Store& store, std::int64_t rank, const GlooOptions& options);
   ~GlooWorld();
   GlooWorld(const GlooWorld&) = delete;
   GlooWorld& operator=(const GlooWorld&) = delete;
 
-  /// Made by all members at a time. Throws CommError naming the ranks that did not join.
+  /// All members make it at the same time. Throws CommError that names the ranks that did not join.
   std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
                                              const std::vector<std::int64_t>& group_ranks,
                                              const std::string& name, FlightRecorder* recorder = nullptr);
-  /// Closes every connection: peers that wait on this rank see it at once, and close theirs.
+  /// Closes every connection. Peers that wait for this rank detect it at once, and close theirs.
   void abort(std::string_view why);
 
   class Links;  ///< the connections of this rank's groups, and whether the world has ended

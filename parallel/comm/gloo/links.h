@@ -14,7 +14,7 @@
 
 namespace trainerd::parallel {
 
-/// Shared by the engines of one rank: an error in one group closes the connections of all.
+/// The connections of one rank, shared by its engines: an error in one group closes those of all groups.
 class GlooWorld::Links {
  public:
   explicit Links(std::shared_ptr<gloo::transport::Device> device) : device_(std::move(device)) {}
@@ -26,8 +26,8 @@ class GlooWorld::Links {
   /// The first caller's text is kept. Any thread.
   void end(std::string_view why);
 
-  /// While a thread blocks on a buffer, so that an end wakes it: closing connections does not wake every
-  /// wait.
+  /// Registers a buffer while a thread blocks on it, so that `end` wakes the thread. Closing connections does
+  /// not wake every wait.
   class Waiting {
    public:
     Waiting(Links& links, gloo::transport::UnboundBuffer& buffer);

@@ -13,7 +13,7 @@
 
 namespace trainerd::parallel {
 
-/// Zeroed memory that costs nothing until it is touched: most rings of a group are never used.
+/// Zeroed memory that is only allocated when touched: most rings of a group are never used.
 class LocalWorld::Pages {
  public:
   explicit Pages(std::int64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {

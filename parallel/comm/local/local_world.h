@@ -22,8 +22,8 @@ struct LocalOptions {
   std::int64_t ring_bytes = 256 * 1024;
 };
 
-/// Ranks as threads of one process: the communicators of parallel/shm over memory of their own, with no
-/// polling, so that many ranks share few cores. Outlives its communicators.
+/// Ranks as threads of one process. Uses the communicators of parallel/comm/shm over private memory, without
+/// polling, so that many ranks can share few cores. Outlives its communicators.
 class LocalWorld {
  public:
   explicit LocalWorld(std::int64_t ranks, const LocalOptions& options = {});
@@ -32,13 +32,13 @@ class LocalWorld {
   LocalWorld& operator=(const LocalWorld&) = delete;
 
   std::int64_t ranks() const { return ranks_; }
-  /// Rank `rank`'s part of the group `name` of these world ranks, which all its members ask for alike; once
-  /// for each rank.
+  /// Communicator of rank `rank` in the group `name` of these world ranks. All members pass the same name and
+  /// ranks. Once per rank.
   std::unique_ptr<Communicator> communicator(std::int64_t rank, kernels::Backend& backend,
                                              const std::vector<std::int64_t>& group_ranks,
                                              const std::string& name, FlightRecorder* recorder = nullptr);
-  /// Calls `body(rank)` on a thread for each rank, and returns when all have ended. A rank that throws ends
-  /// the world with its message; the first exception is rethrown here.
+  /// Calls `body(rank)` on one thread per rank, and returns when all have ended. A rank that throws ends the
+  /// world with its message. Rethrows the first exception.
   void run(const std::function<void(std::int64_t)>& body);
   /// Ends every operation of every rank with CommError.
   void abort(std::string_view why);

@@ -7,13 +7,14 @@
 
 namespace trainerd::parallel {
 
-/// What the CUDA plugin (kernels/backend/cuda_plugin.h) offers to several ranks. Both functions throw
-/// DeviceError in a build without NCCL, and CommError.
+/// Entry points of the CUDA plugin (kernels/backend/cuda_plugin.h) for jobs of several ranks. Both functions
+/// throw CommError, and DeviceError in a build without NCCL.
 struct NcclPlugin {
   const char* interface_hash = "";
-  /// Of a new world: made by one rank, given to all.
+  /// Id of a new world. One rank makes it and passes it to all others.
   std::string (*unique_id)() = nullptr;
-  /// Returns when all ranks have come. The calling thread's CUDA device is NcclOptions::device from then on.
+  /// Returns when all ranks have joined. The calling thread's CUDA device is NcclOptions::device from then
+  /// on.
   std::unique_ptr<NcclWorld> (*make_world)(NcclOptions options) = nullptr;
 };
 

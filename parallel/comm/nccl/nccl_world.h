@@ -13,60 +13,59 @@
 
 namespace trainerd::parallel {
 
-/// A group by name and world ranks, in the order of its own ranks. Groups of one name have no rank in common.
+/// A group, by name and by world ranks in the order of its group ranks. Groups of the same name have no rank
+/// in common.
 struct NcclGroup {
   std::string name;
   std::vector<std::int64_t> ranks;
 };
 
 struct NcclOptions {
-  int device = 0;  ///< of this process; no other rank of the world has it
+  int device = 0;  ///< of this process; other ranks of the world use other devices
   std::int64_t rank = 0;
   std::int64_t ranks = 1;
-  std::string id;                 ///< NcclPlugin::unique_id of one rank, the same on all
-  std::vector<NcclGroup> groups;  ///< of the whole world, the same list on every rank
-  double start_seconds = 300;     ///< until all ranks have joined
-  double deadline_seconds = 300;  ///< longest time that an operation takes from its turn on the device
-  double poll_seconds = 0.05;     ///< between two looks of the watchdog
-  /// Where waiting ranks write what they wait for, so that the missing ranks can be named; a world that is
-  /// made anew has another. Null: missing ranks cannot be named. Its calls block for seconds at most.
+  std::string id;                 ///< NcclPlugin::unique_id of one rank, the same on all ranks
+  std::vector<NcclGroup> groups;  ///< all groups of the world, the same list on every rank
+  double start_seconds = 300;     ///< time limit for all ranks to join
+  double deadline_seconds = 300;  ///< longest time for an operation, from its turn on the device
+  double poll_seconds = 0.05;     ///< interval of the watchdog
+  /// Ranks write here what they wait for, so that errors can name the missing ranks. A new world needs a new
+  /// store. Null: missing ranks are not named. Its calls may block for seconds at most.
   Store* store = nullptr;
-  /// How this rank's world learns of an end outside NCCL and reports one: `ended` returns the reason (empty:
-  /// it goes on), `end` reports it. Called from any thread; either may be empty.
+  /// How this rank learns that the world ended outside NCCL, and how it reports an end. `ended` returns the
+  /// reason (empty: not ended). `end` reports one. Called from any thread; either may be empty.
   std::function<std::string()> ended;
   std::function<void(std::string_view)> end;
 };
 
-/// One rank's part of a world of ranks with a CUDA device each: NCCL's communicator over all of them, and one
-/// split from it for every group. Outlives its communicators.
+/// One rank's part of a world of ranks with one CUDA device each: NCCL's communicator over all ranks, and one
+/// split from it per group. Outlives its communicators.
 ///
-/// What its communicators claim:
-/// - Each has a stream of its own, ordered by events after the caller's; nothing blocks the host but NCCL's
-/// own start of an
-///   operation. CommOptions::progress has no meaning. Operations on one communicator run in the order they
-///   were called, exchanges too: a send may wait for its receiver, and what was called later waits behind it.
-/// - Sums of fp32, fp64 and integers are made in that dtype; `accumulate` of more than that is refused
-///   (std::logic_error). bf16 summands are added in fp32, but a partial sum that goes from rank to rank is
-///   rounded to bf16: up to one rounding for each rank, not one in all.
-/// - The order of summands is NCCL's. Ranks, devices, links, sizes, the library and its environment variables
-///   determine it. It is the same from run to run but not rank order, and all_reduce need not have the bits
-///   of reduce_scatter and all_gather.
-/// - A maximum passes over a NaN that is not in all summands.
-/// - Ranks that call different operations are not detected: they wait until the deadline. all_to_all is not
-/// in place. A Work
-///   destroyed unwaited gives up nothing: its receives are filled.
-/// - A watchdog looks for errors and deadlines, ends the world (ncclCommAbort) and names the operation. What
-/// was on the device's streams
-///   then completes with any contents: `throw_if_ended` comes before anything that a step made is believed.
+/// Properties of its communicators:
+/// - Each has a stream of its own, ordered after the caller's by events. The host blocks only while NCCL
+///   starts an operation. CommOptions::progress has no effect. Operations on one communicator run in the
+///   order of their calls, exchanges too: a send may wait for its receiver, and later operations wait for the
+///   send.
+/// - Sums of fp32, fp64 and integers are made in that dtype. A wider `accumulate` throws std::logic_error.
+///   bf16 summands are added in fp32, but a partial sum is rounded to bf16 before it is sent to the next
+///   rank: up to one rounding per rank instead of one in total.
+/// - NCCL chooses the order of summands. It depends on ranks, devices, links, sizes, the library and its
+///   environment variables. It is the same in every run, but is not rank order. all_reduce need not have the
+///   same bits as reduce_scatter and all_gather.
+/// - A maximum ignores a NaN that is not in all summands.
+/// - Ranks that call different operations are not detected: they wait until the deadline. all_to_all cannot
+///   be in place. A Work destroyed without a wait gives up nothing: its receives are filled.
+/// - A watchdog checks for errors and deadlines, ends the world (ncclCommAbort) and names the operation. Work
+///   on the device's streams then completes with undefined contents, so call `throw_if_ended` before using
+///   the results of a step.
 ///
-/// Memory registered with NCCL (ncclCommRegister, or windows of symmetric memory) would be the buckets',
-/// which are fixed for the whole run; it has to come from ncclMemAlloc, which is for Backend::allocate to
-/// choose. Nothing here stands against it.
+/// A later change could register the buckets, whose memory is fixed for the run, with NCCL (ncclCommRegister,
+/// or windows of symmetric memory). That memory must come from ncclMemAlloc, chosen in Backend::allocate.
 class NcclWorld {
  public:
   virtual ~NcclWorld() = default;
-  /// Of a group of NcclOptions, of several ranks if the world has several; once for each. The backend's
-  /// device is the world's.
+  /// Makes the communicator of a group of NcclOptions, once per group. Only a world of one rank has groups of
+  /// one. The backend's device is the world's.
   virtual std::unique_ptr<Communicator> communicator(kernels::Backend& backend,
                                                      const std::vector<std::int64_t>& group_ranks,
                                                      const std::string& name,

@@ -12,6 +12,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
+#include "kernels/base/seconds_text.h"
 
 namespace trainerd::parallel {
 namespace {
@@ -36,7 +37,7 @@ std::optional<std::string> Store::wait(const std::string& key, double seconds) {
 std::string wait_for(Store& store, const std::string& key, double deadline_seconds) {
   if (std::optional<std::string> value = store.wait(key, deadline_seconds)) return *value;
   throw base::comm_error("nothing came to the rendezvous under " + key + " in " +
-                         std::to_string(deadline_seconds) + " s; see whether every node was started");
+                         base::seconds_text(deadline_seconds) + "; see whether every node was started");
 }
 
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
@@ -49,11 +50,12 @@ void meet(Store& store, const std::string& name, std::int64_t member, std::int64
       missing += (missing.empty() ? "" : ", ") + std::to_string(i);
   if (!missing.empty())
     throw base::comm_error("of the " + std::to_string(size) + " members of " + name +
-                           " these did not come to the rendezvous in " + std::to_string(deadline_seconds) +
-                           " s: " + missing + "; see whether they were started");
+                           " these did not come to the rendezvous in " +
+                           base::seconds_text(deadline_seconds) + ": " + missing +
+                           "; see whether they were started");
 }
 
-// Keys have slashes and more: what a file name may not hold is written as %xx.
+// Keys contain slashes and other characters that file names cannot have; those are written as %xx.
 std::string FileStore::path_of(const std::string& key) const {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string path = directory_ + "/";

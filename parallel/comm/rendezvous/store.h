@@ -7,26 +7,26 @@
 
 namespace trainerd::parallel {
 
-/// Where ranks that do not know each other yet leave notes: keys are set once and stay. Any thread.
+/// Key-value store in which ranks find each other. A key is set once and stays. Any thread.
 class Store {
  public:
   virtual ~Store() = default;
   /// Throws CommError when the store cannot be reached.
   virtual void set(const std::string& key, const std::string& value) = 0;
   virtual std::optional<std::string> get(const std::string& key) = 0;
-  /// The value once there is one; none after `seconds`.
+  /// The value once it exists; none after `seconds`.
   virtual std::optional<std::string> wait(const std::string& key, double seconds);
 };
 
-/// The value of `key`, once there is one. Throws CommError when there is none after `deadline_seconds`.
+/// The value of `key` once it exists. Throws CommError after `deadline_seconds`.
 std::string wait_for(Store& store, const std::string& key, double deadline_seconds);
 
-/// Returns when members 0 to size - 1 have all met under `name`. Throws CommError after `deadline_seconds`,
-/// naming the ranks that did not join.
+/// Returns when members 0 to size - 1 have all called it with `name`. Throws CommError after
+/// `deadline_seconds`, which names the ranks that did not join.
 void meet(Store& store, const std::string& name, std::int64_t member, std::int64_t size,
           double deadline_seconds);
 
-/// Another store below a prefix of its keys: worlds that follow each other share a store without sharing
+/// A view of another store that prefixes all keys. Consecutive worlds use it to share a store without sharing
 /// keys.
 class PrefixStore final : public Store {
  public:
@@ -43,10 +43,10 @@ class PrefixStore final : public Store {
   std::string prefix_;
 };
 
-/// A store in a directory that all ranks see. A second run needs a fresh one.
+/// A store in a directory that all ranks can access. Each run needs a new directory.
 class FileStore final : public Store {
  public:
-  /// The directory exists.
+  /// The directory must exist.
   explicit FileStore(std::string directory) : directory_(std::move(directory)) {}
   void set(const std::string& key, const std::string& value) override;
   std::optional<std::string> get(const std::string& key) override;

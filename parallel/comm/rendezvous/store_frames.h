@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-// The bytes of the TCP store's messages, for its two ends.
+// Message format of the TCP store, for client and server.
 
 namespace trainerd::parallel::frames {
 
@@ -20,7 +20,7 @@ inline constexpr char kSet = 'S';
 inline constexpr char kGet = 'G';
 inline constexpr char kWait = 'W';  ///< value: milliseconds, in decimal
 inline constexpr char kAdd = 'A';   ///< value: a number, in decimal
-inline constexpr char kJoin = 'J';  ///< value: the text of the one that joins; the last request
+inline constexpr char kJoin = 'J';  ///< value: the text of the joining process; no request follows
 // Answers.
 inline constexpr char kDone = 'o';
 inline constexpr char kValue = 'v';
@@ -55,7 +55,7 @@ struct Request {
   char what = 0;
   std::string_view key, value;
 };
-/// The request that a frame's bytes (without their length) are; none when they are no such thing.
+/// Parses the body of a frame (without its length); none if it is not a valid request.
 inline std::optional<Request> parse_request(std::string_view body) {
   if (body.size() < 5) return std::nullopt;
   const std::size_t key = read_length(body.substr(1, 4));

@@ -41,12 +41,12 @@ void raise(int event) {
   [[maybe_unused]] const ssize_t n = ::write(event, &one, sizeof(one));
 }
 
-// The longest message of an unproven connection: the greeting and a challenge.
+// Longest message of a connection without proof: the greeting and a challenge.
 constexpr std::size_t kStrangerBytes = 5 + frames::kGreeting.size() + JobToken::kNonceBytes;
-// The first refusals are logged one by one, later ones each time that their count has doubled.
+// The first refusals are all logged, later ones each time their count has doubled.
 constexpr std::int64_t kMaxLoggedOneByOne = 32;
-// Seconds after which an unproven connection is closed for a new one, where there are so many of them or no
-// descriptors left.
+// A connection without proof may be closed for a new one after this many seconds, if there are too many of
+// them or no descriptors left.
 constexpr double kPatienceWithStrangers = 1;
 constexpr std::ptrdiff_t kManyStrangers = 1024;
 
@@ -54,9 +54,9 @@ struct Connection {
   base::UniqueFd socket;
   double greeting_deadline = 0;
   bool admitted = false;                             ///< has proved that it has the token
-  std::string client_nonce = {}, server_nonce = {};  ///< once it has greeted
+  std::string client_nonce = {}, server_nonce = {};  ///< set once it has sent the greeting
   std::string in, out;
-  std::optional<std::string> waits_for = {};  ///< a key
+  std::optional<std::string> waits_for = {};  ///< the key it waits for
   double wait_deadline = 0;
 };
 
@@ -89,8 +89,8 @@ struct StoreServer::State {
   std::map<std::string, std::string, std::less<>> values;
   std::size_t stored = 0;
   std::list<Connection> connections;
-  double accept_again = 0;  ///< no descriptors were left until then
-  std::mutex mutex;         ///< of `joined`
+  double accept_again = 0;  ///< time to accept again, after there were no descriptors left; 0: accept now
+  std::mutex mutex;         ///< protects `joined`
   std::deque<Joined> joined;
   std::thread thread;
 };
@@ -99,17 +99,19 @@ bool StoreServer::State::refuse(const Connection& c, const std::string& why) {
   const std::int64_t count = ++refused;
   if (count <= kMaxLoggedOneByOne || std::has_single_bit(static_cast<std::uint64_t>(count)))
     log("the rendezvous dropped a connection from " + base::peer_address(c.socket.get()) + ": " + why +
-        (count < kMaxLoggedOneByOne ? ""
-                                    : " (" + std::to_string(count) +
-                                          " were dropped; the next are told when there are twice as many)"));
+        (count < kMaxLoggedOneByOne
+             ? ""
+             : " (" + std::to_string(count) +
+                   " were dropped; the next one is logged when the number has doubled)"));
   return false;
 }
 
-/// Strangers do not keep the job's own processes out by holding all descriptors.
+/// Closes old connections without proof, so that they cannot use up the descriptors the job needs.
 void StoreServer::State::make_room() {
   const double old = base::monotonic_seconds() + limits.greeting_seconds - kPatienceWithStrangers;
   std::erase_if(connections, [&](const Connection& c) {
-    return !c.admitted && c.greeting_deadline < old && !refuse(c, "it said too little while others waited");
+    return !c.admitted && c.greeting_deadline < old &&
+           !refuse(c, "it had not authenticated while others waited");
   });
 }
 
@@ -132,7 +134,7 @@ void StoreServer::State::accept_all() {
   }
 }
 
-/// Whether the connection lives on; so for all below.
+/// Returns true if the connection stays open; so do all functions below that return bool.
 bool StoreServer::State::read(Connection& c) {
   std::array<char, 65536> bytes;
   const ssize_t n = ::recv(c.socket.get(), bytes.data(), bytes.size(), 0);
@@ -144,11 +146,11 @@ bool StoreServer::State::read(Connection& c) {
 
 bool StoreServer::State::handle(Connection& c) {
   std::size_t at = 0;
-  // A client asks one thing at a time: what comes while it waits is kept, and bounded.
+  // A client makes one request at a time. Data that arrives while it waits is kept, up to a limit.
   while (c.in.size() - at >= 4 && !c.waits_for && c.socket) {
     const std::string_view rest = std::string_view(c.in).substr(at);
     const std::size_t length = frames::read_length(rest);
-    // An unproven connection gets no memory.
+    // A connection without proof may not make the server allocate memory.
     if (length > (c.admitted ? limits.frame_bytes : kStrangerBytes))
       return refuse(c, "a message of " + std::to_string(length) + " bytes, more than is allowed");
     if (rest.size() < 4 + length) break;
@@ -164,8 +166,8 @@ bool StoreServer::State::handle(Connection& c) {
   return flush(c);
 }
 
-/// What an unproven connection says: the greeting, then its proof. The challenge is a new one each time: a
-/// proof that was overheard proves nothing.
+/// Handles the messages of a connection without proof: the greeting, then its proof. Every challenge is new,
+/// so a recorded proof is useless.
 bool StoreServer::State::admit(Connection& c, const frames::Request& request) {
   if (c.server_nonce.empty()) {
     if (request.what != frames::kGreet || !request.value.starts_with(frames::kGreeting) ||
@@ -228,7 +230,7 @@ bool StoreServer::State::answer_value(Connection& c, std::string_view key, bool 
   return true;
 }
 
-/// Answers the clients that wait for it. False when the store is full.
+/// Sets a value and answers the clients that wait for it. False if the store is full.
 bool StoreServer::State::put(std::string_view key, std::string value) {
   const auto found = values.find(key);
   const std::size_t before = found == values.end() ? 0 : key.size() + found->second.size();
@@ -262,7 +264,7 @@ bool StoreServer::State::flush(Connection& c) const {
 
 bool StoreServer::State::expired(Connection& c) {
   const double now = base::monotonic_seconds();
-  if (!c.admitted && now > c.greeting_deadline) return refuse(c, "it did not say in time who it is");
+  if (!c.admitted && now > c.greeting_deadline) return refuse(c, "it did not authenticate in time");
   if (c.waits_for && now >= c.wait_deadline) {
     c.waits_for.reset();
     c.out += frames::answer(frames::kNothing);
@@ -282,7 +284,7 @@ void StoreServer::State::hand_over(Connection& c, std::string text) {
   raise(joined_event.get());
 }
 
-/// Milliseconds until something is due; -1: nothing is.
+/// Milliseconds until the next deadline; -1: there is none.
 int StoreServer::State::next_timeout() const {
   double due = accept_again > 0 ? accept_again : 1e300;
   for (const Connection& c : connections) {
@@ -308,7 +310,7 @@ void StoreServer::State::serve() {
       lives = lives && c->socket && flush(*c) && expired(*c);
       c = lives ? std::next(c) : connections.erase(c);
     }
-    // New ones last: `fds` does not know them.
+    // New connections last: `fds` does not include them.
     if (fds[1].revents != 0) accept_all();
   }
 }

@@ -15,7 +15,7 @@
 namespace trainerd::parallel {
 namespace {
 
-// Beyond what the server may take by itself: its machine may be busy.
+// Added to the time the server itself may take, because its machine may be busy.
 constexpr double kAnswerSeconds = 30;
 constexpr auto kRetryInterval = std::chrono::milliseconds(50);
 
@@ -44,7 +44,7 @@ bool receive_exactly(int fd, char* out, std::size_t bytes) {
   return true;
 }
 
-/// One request and its answer; none when the server is gone or is no store.
+/// Sends one request and receives its answer; none if the server is gone or is not a store.
 std::optional<Answer> converse(int fd, const std::string& request, double seconds) {
   base::watch_peer(fd, seconds);
   char length[4];
@@ -57,7 +57,7 @@ std::optional<Answer> converse(int fd, const std::string& request, double second
   return Answer{body[0], body.substr(1)};
 }
 
-/// Whether the last `converse` gave up for the time that it took.
+/// True if the last `converse` failed because of its time limit.
 bool answer_is_late(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
 
 std::string no_answer(double seconds) {
@@ -66,7 +66,7 @@ std::string no_answer(double seconds) {
   return text.str();
 }
 
-/// A descriptor that another thread may shut down, until it is about to be closed.
+/// Shows a descriptor to a thread that may shut it down, until just before it is closed.
 class Shown {
  public:
   Shown(const std::function<void(int)>& connected, int fd) : connected_(connected) {
@@ -84,7 +84,7 @@ class Shown {
   bool kept_ = false;
 };
 
-/// A connection whose two sides have shown each other that they have the token.
+/// A connection on which both sides have proved that they have the token.
 base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& token, double seconds,
                                std::string& why, const std::function<void(int)>& connected = {},
                                double answer_seconds = kAnswerSeconds) {
@@ -100,13 +100,13 @@ base::UniqueFd open_connection(const base::Endpoint& server, const JobToken& tok
   }
   if (!challenge || challenge->what != frames::kChallenge ||
       challenge->value.size() != JobToken::kNonceBytes + JobToken::kProofBytes) {
-    why = "what listens there is no rendezvous";
+    why = "the process that listens there is no rendezvous";
     return base::UniqueFd();
   }
   const std::string theirs = challenge->value.substr(0, JobToken::kNonceBytes);
   if (!same_bytes(challenge->value.substr(JobToken::kNonceBytes),
                   token.proof(JobToken::Side::server, ours, theirs))) {
-    why = "what listens there is a rendezvous of a job with another token";
+    why = "the rendezvous there belongs to a job with another token";
     return base::UniqueFd();
   }
   const auto answer = converse(

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cpu/host_reduce.h"
 #include "kernels/memory/memory.h"
 
@@ -14,10 +15,10 @@ using kernels::kAlignment;
 
 namespace {
 
-// Up to here every rank sums everything itself: more additions, one meeting less.
+// Up to this size every rank sums everything itself: more additions, but one meeting less.
 constexpr std::int64_t kSmallBytes = 16 * 1024;
 
-// Even at no bytes there is one step: the ranks meet in every collective.
+// At least one step even for zero bytes: the ranks meet in every collective.
 std::int64_t steps_of(std::int64_t bytes, std::int64_t step_bytes) {
   return std::max<std::int64_t>(1, (bytes + step_bytes - 1) / step_bytes);
 }
@@ -49,7 +50,7 @@ void Collectives::meet(const Operation& op) {
   meeting_.store(meeting, std::memory_order_relaxed);
   std::atomic<std::uint64_t>& arrivals = context_.group.arrivals();
   context_.group.member(context_.rank).arrived.store(meeting, std::memory_order_relaxed);
-  // No rank enters the next meeting before this one is complete, so the count shows which rank is last.
+  // No rank enters the next meeting before this one is complete, so the count identifies the last rank.
   if (arrivals.fetch_add(1, std::memory_order_acq_rel) + 1 == meeting * size) {
     for (std::int64_t i = 0; i < context_.size(); ++i)
       if (i != context_.rank) notify(context_.notifier(i));
@@ -66,15 +67,15 @@ void Collectives::meet(const Operation& op) {
       const std::string missing = context_.missing(meeting);
       if (in_time) context_.throw_ended(op.record, missing);
       context_.fail(context_.describe(op.record) + " waited " +
-                    std::to_string(base::monotonic_seconds() - begin) + " s in vain for " + missing +
+                    base::seconds_text(base::monotonic_seconds() - begin) + " in vain for " + missing +
                     "; see what became of them there");
     }
   }
   if (!compared_) compare_records(op.record);
 }
 
-// Each rank compares with all others, so that every rank sees a disagreement, and none waits for one that has
-// left.
+// Each rank compares its record with all others. So every rank detects a mismatch, and none waits for a rank
+// that has left.
 void Collectives::compare_records(const OpRecord& mine) {
   for (std::int64_t i = 0; i < context_.size(); ++i) {
     const OpRecord& other = context_.group.member(i).posted[mine.sequence & 1];
@@ -104,14 +105,14 @@ void Collectives::all_reduce_small(const Operation& op) {
   }
 }
 
-// Each rank reduces its share of a chunk: it finds the others' summands in their slots and its own in the
-// tensor, and leaves the result in its own slot, in the share that no one else's summand needs. One meeting
-// serves two chunks: the next one's summands and this one's results. (A share of the next chunk's slot that
-// is still being read, by a rank that is late with the results of the chunk before, is its owner's, and is
-// next written after the meeting.)
+// Each rank reduces its share of a chunk. It reads the others' summands from their slots and its own from the
+// tensor, and leaves the result in its own slot, in its own share, where no summand is needed. One meeting
+// serves two chunks: the next one's summands and this one's results. (A late rank may still read the previous
+// chunk's results from a slot while its owner fills it with the next chunk. It reads the owner's share, which
+// is not written before the next meeting.)
 void Collectives::all_reduce(const Operation& op) {
   const std::int64_t size = context_.size(), rank = context_.rank, bytes = op.x.bytes();
-  // Chunks of one length, so that a share lies at the same place in each.
+  // All chunks have the same length, so that a share is at the same place in each.
   const std::int64_t most = context_.group.shape().chunk_bytes, at_least = steps_of(bytes, most);
   const std::int64_t chunk = align_up((bytes + at_least - 1) / at_least, kAlignment * size);
   const std::int64_t chunks = steps_of(bytes, chunk), each = chunk / size;
@@ -160,7 +161,7 @@ void Collectives::all_gather(const Operation& op) {
   }
 }
 
-// The slot holds, at i * piece, what member i is to add.
+// Slot layout: at i * piece, the summand for member i.
 void Collectives::reduce_scatter(const Operation& op) {
   const std::int64_t rank = context_.rank, part = op.out.bytes(),
                      piece = context_.group.shape().chunk_bytes / context_.size();
@@ -177,7 +178,7 @@ void Collectives::reduce_scatter(const Operation& op) {
   }
 }
 
-// The slot holds, at i * piece, what member i is to have.
+// Slot layout: at i * piece, the data for member i.
 void Collectives::all_to_all(const Operation& op) {
   const std::int64_t rank = context_.rank, part = op.x.bytes() / context_.size();
   const std::int64_t piece = context_.group.shape().chunk_bytes / context_.size();

@@ -9,21 +9,22 @@
 
 namespace trainerd::parallel {
 
-/// The collectives of one rank in one group, run to their end in the calling thread; one thread at a time.
+/// The collectives of one rank in one group. Each runs to its end in the calling thread; one thread at a
+/// time.
 ///
 /// Data passes in chunks through the members' slots. A step is: fill my slot, meet (all slots are filled),
-/// read the others'. Steps take the two slots in turn: a rank that fills a slot again has met the others in
-/// the step between, and they entered that meeting after they had read it. So one meeting per step is enough.
-/// Summands are added in rank order whichever rank adds them: all_reduce has the bits of reduce_scatter and
-/// all_gather.
+/// read the other slots. Steps alternate between two slots. Before a rank fills a slot again it has met the
+/// others in the step between, and they entered that meeting after reading the slot. So one meeting per step
+/// is enough. Summands are added in rank order on every rank, so all_reduce has the same bits as
+/// reduce_scatter followed by all_gather.
 class Collectives {
  public:
   /// `mailbox` is flushed while this rank waits.
   Collectives(const GroupContext& context, Mailbox& mailbox);
 
-  /// Throws CommError: a peer did not arrive in time or called another operation, or the world was ended.
+  /// Throws CommError if a peer is late or called another operation, or if the world ended.
   void run(const Operation&);
-  /// The meeting this rank came to last; any thread.
+  /// Number of the last meeting this rank entered. Any thread.
   std::uint64_t meeting() const { return meeting_.load(std::memory_order_relaxed); }
 
  private:
@@ -41,10 +42,10 @@ class Collectives {
 
   const GroupContext& context_;
   Mailbox& mailbox_;
-  std::vector<const std::byte*> inputs_;  ///< of a reduction, by rank
+  std::vector<const std::byte*> inputs_;  ///< inputs of a reduction, by rank
   std::atomic<std::uint64_t> meeting_{0};
   std::uint64_t step_ = 0;
-  bool compared_ = false;  ///< this operation's records
+  bool compared_ = false;  ///< this operation's records have been compared
 };
 
 }  // namespace trainerd::parallel

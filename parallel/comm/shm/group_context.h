@@ -11,11 +11,11 @@ namespace trainerd::parallel {
 struct GroupContext {
   WorldRegion world;
   GroupRegion group;
-  std::string name;                 ///< of the group, for errors
+  std::string name;                 ///< name of the group, for errors
   std::vector<std::int64_t> ranks;  ///< world rank of each member
-  std::int64_t rank = 0;            ///< this one's place in `ranks`
+  std::int64_t rank = 0;            ///< index of this rank in `ranks`
   double deadline_seconds = 0;      ///< longest wait for a peer
-  double spin_seconds = 0;          ///< polling before a sleep
+  double spin_seconds = 0;          ///< time to poll before sleeping
 
   std::int64_t size() const { return static_cast<std::int64_t>(ranks.size()); }
   std::int64_t world_rank(std::int64_t member) const { return ranks[static_cast<std::size_t>(member)]; }
@@ -24,12 +24,12 @@ struct GroupContext {
 
   /// `all_reduce (sum) "gradients" of 8 bytes fp32 (number 7 of group dp)`
   std::string describe(const OpRecord& record) const;
-  /// "rank 3, rank 5": the world ranks of those that have not come to meeting `meeting`; empty when all have.
+  /// World ranks that have not entered meeting `meeting`: "rank 3, rank 5". Empty if all have.
   std::string missing(std::uint64_t meeting) const;
 
-  /// Ends the world with this text and throws it as CommError.
+  /// Ends the world with `text` and throws it as CommError.
   [[noreturn]] void fail(const std::string& text) const;
-  /// Throws the CommError of an operation that an abort ended; `missing` as above.
+  /// Throws the CommError of an operation that an abort ended. `missing` as above.
   [[noreturn]] void throw_ended(const OpRecord& record, const std::string& missing) const;
   void throw_if_ended(const OpRecord& record) const;
 };

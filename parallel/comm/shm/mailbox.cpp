@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cpu/host_reduce.h"
 #include "kernels/memory/memory.h"
 
@@ -14,7 +15,7 @@ namespace {
 using kernels::align_up;
 using kernels::host_copy;
 
-// A message in a ring: its record, then its bytes, each filled up to kAlignment.
+// A message in a ring: its record, then its data, each padded to kAlignment.
 constexpr std::int64_t kHeaderBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
 
 OpRecord record_of(const kernels::Tensor& x, const char* label, std::uint64_t sequence) {
@@ -27,7 +28,7 @@ OpRecord record_of(const kernels::Tensor& x, const char* label, std::uint64_t se
   return record;
 }
 
-// Between linear memory and `bytes` of a ring of `capacity` bytes at stream position `at`.
+// Copy between linear memory and a ring of `capacity` bytes, at position `at` of the ring's stream.
 void copy_in(std::byte* ring, std::int64_t capacity, std::uint64_t at, const std::byte* from,
              std::int64_t bytes) {
   const auto begin = static_cast<std::int64_t>(at % static_cast<std::uint64_t>(capacity));
@@ -48,7 +49,8 @@ void copy_out(std::byte* to, const std::byte* ring, std::int64_t capacity, std::
 Mailbox::Mailbox(const GroupContext& context)
     : context_(context), peers_(static_cast<std::size_t>(context.size())) {}
 
-// As many of `bytes`, filled up to kAlignment, as there is room for. Returns those of `bytes` that went in.
+// Writes as much of `bytes`, padded to kAlignment, as there is room for. Returns how many of `bytes` were
+// written.
 std::int64_t Mailbox::push(std::int64_t to, const std::byte* from, std::int64_t bytes) {
   GroupRegion::Ring& out = context_.group.ring(context_.rank, to);
   const std::int64_t capacity = context_.group.shape().ring_bytes;
@@ -73,7 +75,7 @@ bool Mailbox::send(std::int64_t to, const kernels::Tensor& x, const char* label)
     notify(context_.notifier(to));
   }
   if (header_done == kHeaderBytes && done == x.bytes()) return true;
-  // The sender's buffer is its own again when this returns: the rest is copied.
+  // The caller may reuse its buffer when this returns, so the rest is copied.
   std::vector<std::byte> rest(static_cast<std::size_t>(kHeaderBytes - header_done + x.bytes() - done));
   host_copy(rest.data(), header.data() + header_done, kHeaderBytes - header_done);
   host_copy(rest.data() + kHeaderBytes - header_done, x.data + done, x.bytes() - done);
@@ -82,14 +84,14 @@ bool Mailbox::send(std::int64_t to, const kernels::Tensor& x, const char* label)
   return false;
 }
 
-// True when nothing is aside for this peer.
+// True if nothing is left aside for this peer.
 bool Mailbox::push_aside(std::int64_t to) {
   Peer& p = peer(to);
   bool moved = false;
   while (!p.aside.empty()) {
     const std::vector<std::byte>& first = p.aside.front();
     const std::int64_t left = static_cast<std::int64_t>(first.size()) - p.aside_done;
-    // Asked for before the look at the room, so that room made after it notifies.
+    // Set before checking for room, so that room made after the check causes a notification.
     context_.group.ring(context_.rank, to).wants_room.store(1);
     const std::int64_t n = push(to, first.data() + p.aside_done, left);
     moved = moved || n > 0;
@@ -126,7 +128,7 @@ Mailbox::Ticket Mailbox::post_receive(std::int64_t from, const kernels::Tensor& 
 
 void Mailbox::check_header(std::int64_t from, const Receive& receive, const OpRecord& sent) const {
   const OpRecord& mine = receive.record;
-  // Labels may differ: an exchange sends and receives for different ends.
+  // Labels may differ: the two sides of an exchange may name it differently.
   if (sent.sequence != mine.sequence || sent.bytes != mine.bytes || sent.dtype != mine.dtype)
     context_.fail("a message is not what its receiver expects: rank " +
                   std::to_string(context_.world_rank(from)) + " sent " + context_.describe(sent) + ", rank " +
@@ -184,8 +186,9 @@ void Mailbox::wait(std::span<const Ticket> receives, double deadline_seconds) {
     const OpRecord& record = peer(ticket.peer).receives[ticket.index - peer(ticket.peer).received].record;
     const std::string sender = "rank " + std::to_string(context_.world_rank(ticket.peer));
     if (in_time) context_.throw_ended(record, sender);
-    context_.fail(context_.describe(record) + " waited " + std::to_string(base::monotonic_seconds() - begin) +
-                  " s in vain for a message from " + sender + "; see what became of it there");
+    context_.fail(context_.describe(record) + " waited " +
+                  base::seconds_text(base::monotonic_seconds() - begin) + " in vain for a message from " +
+                  sender + "; see what became of it there");
   }
 }
 

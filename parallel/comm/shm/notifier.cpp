@@ -12,10 +12,10 @@
 
 namespace trainerd::parallel {
 
-// Why no notification is lost: the sleeper counts itself in, then the kernel compares `count` with what it
-// saw; the notifying thread raises `count`, then reads `sleepers`. In the single order of these operations a
-// thread that reads no sleeper came before the sleeper's comparison, which then fails. (Not FUTEX_PRIVATE:
-// the sleepers may be other processes.)
+// No notification is lost. The sleeper increments `sleepers`, then the kernel compares `count` with the value
+// it saw. The notifying thread increments `count`, then reads `sleepers`. These operations have a single
+// total order. So if the notifier reads no sleepers, its increment came before the sleeper's comparison,
+// which then fails. (Not FUTEX_PRIVATE: the sleepers may be in other processes.)
 void notify(Notifier& notifier) {
   notifier.count.fetch_add(1);
   if (notifier.sleepers.load() > 0)

@@ -8,26 +8,26 @@
 
 namespace trainerd::parallel {
 
-/// Where the threads of one rank sleep until something they wait for may have happened. Lies in memory that
-/// ranks share: threads of one process or processes. All zeros is its initial state, and a process that dies
-/// at any point leaves it usable.
+/// Wakes the sleeping threads of one rank when something they wait for may have happened. It is in memory
+/// that ranks share, as threads or as processes. All zeros is its initial state. A process that dies at any
+/// point leaves it usable.
 struct alignas(64) Notifier {
-  std::atomic<std::uint32_t> count;  ///< of notifications
+  std::atomic<std::uint32_t> count;  ///< number of notifications
   std::atomic<std::uint32_t> sleepers;
 };
 static_assert(std::atomic<std::uint32_t>::is_always_lock_free &&
               std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// Wakes every thread that sleeps on the notifier. Call it after the change they wait for.
+/// Wakes every thread that sleeps on the notifier. Call it after the change that they wait for.
 void notify(Notifier& notifier);
-/// Sleeps until it is notified, unless it was since `seen` was read, or until `seconds` have passed.
+/// Sleeps until the next notification or for `seconds`. Returns at once if one came since `seen` was read.
 void sleep_on(Notifier& notifier, std::uint32_t seen, double seconds);
-/// A hint to the core inside a spin.
+/// CPU hint for a spin loop.
 void relax();
 
-/// Waits until `ready()`; false when it is not by `deadline` (base::monotonic_seconds). Polls for
-/// `spin_seconds` first. No sleep is longer than kLongestSleepSeconds: a peer killed between its change and
-/// its notification delays this rank, but no wake-up is lost.
+/// Waits until `ready()`; false at `deadline` (base::monotonic_seconds). Polls for `spin_seconds` first. No
+/// sleep is longer than kLongestSleepSeconds: if a peer is killed between its change and its notification,
+/// this rank continues late, but it does continue.
 constexpr double kLongestSleepSeconds = 0.05;
 template <class Ready>
 bool wait_on(Notifier& notifier, double deadline, double spin_seconds, Ready&& ready) {

@@ -36,7 +36,7 @@ Notifier& WorldRegion::notifier(std::int64_t rank) const {
 bool WorldRegion::aborted() const { return head().state.load(std::memory_order_acquire) != Head::running; }
 
 std::string WorldRegion::abort_text() const {
-  // The writer takes microseconds, or died at it.
+  // Writing takes microseconds, unless the writer died meanwhile.
   for (int i = 0; i < 20 && head().state.load(std::memory_order_acquire) != Head::ended; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   if (head().state.load(std::memory_order_acquire) != Head::ended)
@@ -57,7 +57,7 @@ void WorldRegion::abort(std::string_view why) const {
 
 namespace {
 
-// Arrivals; members; slots[parity][rank]; rings; the rings' bytes.
+// Layout: arrivals; members; slots[parity][rank]; rings; ring data.
 struct Offsets {
   std::int64_t members = kAlignment, slots = 0, rings = 0, ring_data = 0, end = 0;
 };
@@ -76,9 +76,9 @@ Offsets offsets_of(const GroupShape& shape) {
 
 GroupShape GroupRegion::rounded(const GroupShape& shape) {
   GroupShape r = shape;
-  // A chunk is cut into one aligned share for each rank.
+  // A chunk is divided into one aligned share per rank.
   r.chunk_bytes = align_up(std::max<std::int64_t>(shape.chunk_bytes, 1), kAlignment * shape.size);
-  // Room for a message's header and some of its bytes.
+  // Room for a message's header and some data.
   if (shape.ring_bytes > 0) r.ring_bytes = align_up(std::max<std::int64_t>(shape.ring_bytes, 4 * kAlignment));
   return r;
 }

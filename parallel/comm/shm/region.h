@@ -10,13 +10,13 @@
 #include "parallel/comm/op_record.h"
 #include "parallel/comm/shm/notifier.h"
 
-// The memory that the ranks of one node share: one WorldRegion, and one GroupRegion for each group. Both are
-// views over memory that another object owns, aligned to 64 bytes and zero at the start. There is
-// no lock in them, so a rank that dies at any moment leaves nothing locked.
+// The memory shared by the ranks of one node: one WorldRegion, and one GroupRegion per group. Both are views
+// of memory that another object owns, aligned to 64 bytes and initially zero. They contain no locks, so a
+// rank may die at any moment without leaving one locked.
 
 namespace trainerd::parallel {
 
-/// The state of the whole world: whether it has ended, and where each rank sleeps.
+/// The state of the whole world: whether it has ended, and the notifier of each rank.
 class WorldRegion {
  public:
   static std::int64_t bytes(std::int64_t ranks);
@@ -24,9 +24,9 @@ class WorldRegion {
 
   Notifier& notifier(std::int64_t rank) const;
   bool aborted() const;
-  /// Why the world ended: the text of the first abort.
+  /// Reason of the end: the text of the first abort.
   std::string abort_text() const;
-  /// Ends every operation of every rank. The first caller's text is kept. Any thread, any process.
+  /// Ends every operation of every rank. Keeps the first caller's text. Any thread, any process.
   void abort(std::string_view why) const;
 
  private:
@@ -36,8 +36,8 @@ class WorldRegion {
   std::int64_t ranks_;
 };
 
-/// Sizes of one group's shared memory. Each rank has two slots of `chunk_bytes`, which its collectives pass
-/// through; each ordered pair has a ring of `ring_bytes` for messages (0: the group does not exchange).
+/// Sizes of one group's shared memory. Each rank has two slots of `chunk_bytes` for collectives. Each ordered
+/// pair has a ring of `ring_bytes` for messages (0: the group does not exchange).
 struct GroupShape {
   std::int64_t size = 1;
   std::int64_t chunk_bytes = 0;
@@ -47,26 +47,27 @@ struct GroupShape {
 class GroupRegion {
  public:
   struct alignas(64) Member {
-    std::atomic<std::uint64_t> arrived;  ///< meetings that this rank has entered: shows which rank is missing
+    std::atomic<std::uint64_t> arrived;  ///< meetings that this rank has entered; shows which rank is missing
     std::atomic<std::uint32_t> taken;    ///< the rank has made its communicator
-    std::array<OpRecord, 2> posted;      ///< by parity of the sequence: one is read while the next is written
+    /// by parity of the sequence number: one is read while the next is written
+    std::array<OpRecord, 2> posted;
   };
-  /// Byte counts that only rise; a message begins and ends at a multiple of kAlignment.
+  /// Total bytes written and read, which only increase. Messages start and end at multiples of kAlignment.
   struct Ring {
     alignas(64) std::atomic<std::uint64_t> written;
     alignas(64) std::atomic<std::uint64_t> read;
-    /// The sender has more, and wants to be notified when there is room.
+    /// Nonzero if the sender has more data and wants a notification when there is room.
     std::atomic<std::uint32_t> wants_room;
   };
 
-  /// `shape` with its sizes rounded up to what the layout needs.
+  /// `shape` with its sizes rounded up as the layout requires.
   static GroupShape rounded(const GroupShape& shape);
-  /// Bytes of a group of a rounded shape.
+  /// Bytes of a group with a rounded shape.
   static std::int64_t bytes(const GroupShape& shape);
   GroupRegion(std::byte* base, const GroupShape& rounded_shape);
 
   const GroupShape& shape() const { return shape_; }
-  /// Arrivals of all ranks at all meetings: meeting m is complete at m * size.
+  /// Total arrivals of all ranks at all meetings. Meeting m is complete at m * size.
   std::atomic<std::uint64_t>& arrivals() const {
     return *reinterpret_cast<std::atomic<std::uint64_t>*>(base_);
   }

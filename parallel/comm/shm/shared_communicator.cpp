@@ -1,6 +1,7 @@
 #include "parallel/comm/shm/shared_communicator.h"
 
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/engine_communicator.h"
 #include "parallel/comm/shm/collectives.h"
 #include "parallel/comm/shm/mailbox.h"
@@ -10,7 +11,7 @@ namespace {
 
 using kernels::Tensor;
 
-/// The engine over shared memory (EngineCommunicator says what an engine does).
+/// Engine of EngineCommunicator over shared memory.
 class SharedEngine {
  public:
   explicit SharedEngine(const GroupContext& context)
@@ -39,13 +40,13 @@ class SharedEngine {
   void drop(const MessageTicket& receive) { mailbox_.drop(receive); }
 
   bool push(const std::atomic<bool>& interrupt) {
-    // Notified when a receiver has made room, and by `wake`.
+    // Woken when a receiver has made room, and by `wake`.
     bool all = false;
     const double deadline = base::monotonic_seconds() + context_.deadline_seconds;
     if (!wait_on(context_.notifier(), deadline, 0, [&] { return (all = mailbox_.flush()) || interrupt; }))
       fail("messages of rank " + std::to_string(world_rank()) + " in group " + context_.name +
-           " were not received for " + std::to_string(context_.deadline_seconds) +
-           " s; see what became of the ranks it sends to");
+           " were not received for " + base::seconds_text(context_.deadline_seconds) +
+           "; see what became of the ranks it sends to");
     return all;
   }
   void wake() { notify(context_.notifier()); }

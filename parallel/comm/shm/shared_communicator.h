@@ -9,10 +9,10 @@
 
 namespace trainerd::parallel {
 
-/// The communicator of one rank in one group over shared memory, of threads or of processes (see
-/// EngineCommunicator). `backend` is of a CPU: its streams have done their work when a call returns, so
-/// tensors may be read at once. `recorder` may be null and outlives the communicator. Throws std::logic_error
-/// when the rank has made one before.
+/// The communicator of one rank in one group over shared memory, for ranks that are threads or processes (see
+/// EngineCommunicator). `backend` must be a CPU backend: its work is done when a call returns, so tensors can
+/// be read at once. `recorder` may be null and must outlive the communicator. Throws std::logic_error if the
+/// rank has made one before.
 std::unique_ptr<Communicator> make_shared_communicator(const GroupContext& context, kernels::Backend& backend,
                                                        FlightRecorder* recorder);
 

@@ -10,7 +10,7 @@
 namespace trainerd::parallel {
 namespace {
 
-// The segment: this head, the WorldRegion, the groups in the layout's order.
+// Segment layout: this head, the WorldRegion, the groups in the layout's order.
 struct alignas(64) SegmentHead {
   std::uint64_t layout_hash;
   std::int64_t ranks;
@@ -22,13 +22,13 @@ GroupShape shape_of(const ShmGroup& group) {
       {static_cast<std::int64_t>(group.ranks.size()), group.chunk_bytes, group.ring_bytes});
 }
 
-// A group of one needs no memory.
+// A group of one rank needs no memory.
 std::int64_t bytes_of(const ShmGroup& group) {
   return group.ranks.size() < 2 ? 0 : GroupRegion::bytes(shape_of(group));
 }
 
 std::uint64_t hash_of(const ShmLayout& layout) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over everything that offsets and groups depend on
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a over everything that determines offsets and groups
   const auto mix = [&](std::uint64_t value) {
     for (int i = 0; i < 8; ++i) hash = (hash ^ ((value >> (8 * i)) & 0xff)) * 0x100000001b3u;
   };

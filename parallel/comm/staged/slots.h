@@ -8,8 +8,8 @@
 
 namespace trainerd::parallel {
 
-/// The two host buffers of a staged communicator, and the stream of its copies: while one piece is worked on
-/// by the host, the next is copied from the device. For one thread.
+/// The two host buffers of a staged communicator and the stream of its copies. The next piece is copied from
+/// the device while the host works on one. For one thread.
 class Slots {
  public:
   Slots(kernels::Backend& backend, std::int64_t bytes)
@@ -24,8 +24,9 @@ class Slots {
     if (from.bytes() > 0) backend_.transfer(*copies_, from, to);
   }
 
-  /// For each of `pieces`: `load(i, data)` and `store(i, data)` ask for copies, to and from the slot at
-  /// `data`; `work(i, data)` is the host's, between them. What is stored is on its way when this returns.
+  /// For each of `pieces`: `load(i, data)` enqueues copies into the slot at `data`, `work(i, data)` runs on
+  /// the host, and `store(i, data)` enqueues copies out of it. Copies of `store` may still be in progress
+  /// when this returns.
   template <class Load, class Work, class Store>
   void pass(std::int64_t pieces, const Load& load, const Work& work, const Store& store) {
     const auto begin = [&](std::int64_t i) {
@@ -37,7 +38,7 @@ class Slots {
     for (std::int64_t i = 0; i < pieces; ++i) {
       Slot& s = slot(i);
       if (i + 1 < pieces) begin(i + 1);
-      // Copies are in order: what the slot held before has left it too.
+      // Copies are in order, so the slot's previous contents have been copied out too.
       backend_.wait_host(*s.loaded);
       work(i, s.memory.data());
       store(i, s.memory.data());

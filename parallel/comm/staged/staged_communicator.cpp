@@ -9,6 +9,7 @@
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 #include "parallel/comm/local_communicator.h"
 #include "parallel/comm/op_record.h"
 #include "parallel/comm/progress_thread.h"
@@ -22,9 +23,9 @@ using kernels::kAlignment;
 using kernels::Stream;
 using kernels::Tensor;
 
-/// Longer than any wait: what is waited for has deadlines of its own.
+/// Longer than any wait. The operations waited for have their own deadlines.
 constexpr double kForever = 1e8;
-/// How long a destructor lets operations come to their end, and an abort theirs.
+/// How long a destructor waits for operations to finish, and how long operations may take after an abort.
 constexpr double kFinishSeconds = 5;
 
 Tensor piece(std::byte* data, kernels::DType dtype, std::int64_t bytes) {
@@ -34,7 +35,7 @@ Tensor piece(const Tensor& x, std::int64_t begin, std::int64_t bytes) {
   return piece(x.data + begin, x.dtype, bytes);
 }
 
-/// Events that are reused: a step creates none once there are enough.
+/// Reuses events, so that a step creates none once there are enough.
 class EventPool {
  public:
   explicit EventPool(kernels::Backend& backend) : backend_(backend) {}
@@ -55,13 +56,13 @@ class EventPool {
   std::vector<std::unique_ptr<kernels::Event>> unused_;
 };
 
-/// An operation on its way; of an exchange, its sends.
+/// An operation in progress; for an exchange, its sends.
 struct StagedOp {
   OpRecord record;
   Tensor x, out;
-  CommOptions options;                    ///< its label is the record's
-  std::shared_ptr<kernels::Event> ready;  ///< what was on the caller's stream is done
-  std::shared_ptr<kernels::Event> done;   ///< data is back on the device
+  CommOptions options;                    ///< `label` points into `record`
+  std::shared_ptr<kernels::Event> ready;  ///< recorded after earlier work on the caller's stream
+  std::shared_ptr<kernels::Event> done;   ///< recorded after the copies back to the device
 };
 
 struct StagedReceive {
@@ -80,7 +81,7 @@ class StagedCommunicator final : public Communicator {
         slots_(backend, options.slot_bytes),
         events_(backend),
         expected_(static_cast<std::size_t>(inner_->size())),
-        // Nothing is ever left to push on: sends are copied by `inner`.
+        // No messages to push: `inner` copies sends.
         progress_([](const std::atomic<bool>&) { return true; }, [] {}) {
     progress_.enqueue([this] { backend_.enter_thread(); });
   }
@@ -146,19 +147,18 @@ class StagedCommunicator final : public Communicator {
     }
 
    private:
-    /// Until the host's part is done, and `done` is recorded.
+    /// Waits until the host's part is done and `done` is recorded.
     void come_to_host(double deadline_seconds) {
       if (!receives_.empty()) {
         ticket_ = owner_.receive(op_, std::exchange(receives_, {}), deadline_seconds);
-        deadline_seconds += kFinishSeconds;  // what waits for a message keeps the deadline, and names the
-                                             // rank that did not send
+        deadline_seconds += kFinishSeconds;  // the receive itself observes the deadline and names the sender
       }
       owner_.await(*op_, ticket_, deadline_seconds);
     }
     StagedCommunicator& owner_;
     Op op_;
     std::uint64_t ticket_;
-    Receives receives_;  ///< of an exchange that has not been waited for
+    Receives receives_;  ///< set for an exchange that has not been waited for
   };
 
   Op make_op(Stream& stream, OpRecord record, const Tensor& x, const Tensor& out, const CommOptions& options);
@@ -171,7 +171,7 @@ class StagedCommunicator final : public Communicator {
   std::uint64_t receive(const Op& op, Receives receives, double deadline_seconds);
   void drop(Receives receives);
 
-  // On the communicator's thread.
+  // On the communicator's thread:
   void run(const StagedOp& op);
   void collective(const StagedOp& op);
   void parts_in(const Tensor& x, std::int64_t at, std::int64_t bytes, std::byte* slot);
@@ -181,11 +181,11 @@ class StagedCommunicator final : public Communicator {
 
   std::unique_ptr<Communicator> inner_;
   kernels::Backend& backend_;
-  Stream host_{"host", nullptr};  ///< that `inner` is called with: host tensors need none
+  Stream host_{"host", nullptr};  ///< stream for calls of `inner`; host tensors need none
   Slots slots_;
   EventPool events_;
   std::uint64_t sequence_ = 0;
-  /// By peer, in the order of its sends; for the thread.
+  /// By peer, in the order of its sends. Used only by the thread.
   std::vector<std::deque<std::shared_ptr<StagedReceive>>> expected_;
   ProgressThread progress_;
 };
@@ -213,8 +213,8 @@ StagedCommunicator::Op StagedCommunicator::make_op(Stream& stream, OpRecord reco
 void StagedCommunicator::await(const StagedOp& op, std::uint64_t ticket, double deadline_seconds) {
   if (progress_.wait(ticket, base::monotonic_seconds() + deadline_seconds)) return;
   const std::string late =
-      describe(op.record) + " was not done in " + std::to_string(deadline_seconds) + " s: ";
-  // The error names the rank that the operation was waiting for.
+      describe(op.record) + " was not done in " + base::seconds_text(deadline_seconds) + ": ";
+  // The error of the abort names the rank that the operation waited for.
   inner_->abort();
   try {
     progress_.wait(ticket, base::monotonic_seconds() + kFinishSeconds);
@@ -230,7 +230,7 @@ void StagedCommunicator::run(const StagedOp& op) {
   backend_.record(slots_.copies(), *op.done);
 }
 
-/// A piece of every rank's part of `x`, one after the other into the slot.
+/// Copies a piece of every rank's part of `x` into the slot, one after the other.
 void StagedCommunicator::parts_in(const Tensor& x, std::int64_t at, std::int64_t bytes, std::byte* slot) {
   for (std::int64_t r = 0; r < size(); ++r)
     slots_.copy(piece(x, r * (x.bytes() / size()) + at, bytes), piece(slot + r * bytes, x.dtype, bytes));
@@ -242,15 +242,15 @@ void StagedCommunicator::parts_out(std::byte* slot, const Tensor& out, std::int6
                 piece(out, r * (out.bytes() / size()) + at, bytes));
 }
 
-// Every operation passes through `inner` at least once, so that ranks meet in those without data too. A piece
-// is loaded before the one before it is stored: where x and out share memory, pieces do not.
+// Every operation passes through `inner` at least once, so that ranks meet even without data. A piece is
+// loaded before the previous one is stored; this is safe in place because pieces do not overlap.
 void StagedCommunicator::collective(const StagedOp& op) {
   const kernels::DType dtype = op.x.dtype;
   const CommOptions& options = op.options;
   const std::int64_t whole = slots_.bytes() / kAlignment * kAlignment;
   const std::int64_t part = slots_.bytes() / size() / kAlignment * kAlignment;
   const std::int64_t half = slots_.bytes() / (2 * size()) / kAlignment * kAlignment;
-  /// Cuts `total` bytes into pieces of `most`. Each function gets its piece's offset and length.
+  /// Divides `total` bytes into pieces of `most`. Each function gets its piece's offset and length.
   const auto pass = [&](std::int64_t total, std::int64_t most, const auto& load, const auto& work,
                         const auto& store) {
     const auto cut = [&](const auto& act) {
@@ -376,7 +376,7 @@ void StagedCommunicator::send(const StagedOp& op, const Transfer& t) {
       [](std::int64_t, std::byte*) {});
 }
 
-/// Takes the messages of a peer in the order they come: those before the ones that are wanted now first.
+/// Receives a peer's messages in order, including earlier ones that were not waited for.
 std::uint64_t StagedCommunicator::receive(const Op& op, Receives receives, double deadline_seconds) {
   const double deadline = base::monotonic_seconds() + deadline_seconds;
   return progress_.enqueue([this, op, receives = std::move(receives), deadline] {
@@ -402,7 +402,7 @@ void StagedCommunicator::fill(const StagedReceive& r, double deadline) {
         const Transfer part{r.peer, piece(slot, r.tensor.dtype, length(i))};
         const std::unique_ptr<Work> work = inner_->exchange(host_, {}, {&part, 1}, r.op->options);
         const double left = deadline - base::monotonic_seconds();
-        // Without a deadline it waits as long as `inner` does.
+        // Without a deadline, the deadline of `inner` applies.
         if (left > kForever / 2) work->wait(host_);
         else work->wait_host(std::max(left, 0.0));
       },

@@ -1,10 +1,10 @@
-// What a device and its libraries reach, before anything of a training step runs on it: where the libraries
-// were loaded from, copies inside the device and over its link to the host, and a large product repeated for
-// seconds, as clocks and power settle. Prints one JSON line for each, as it is measured.
+// Rates of a device and its libraries without a training step: paths of the loaded libraries, copies inside
+// the device and over its link to the host, and a large GEMM repeated for seconds, while clocks and power
+// settle. Prints one JSON line per measurement.
 //
 //   device_bench [--device cuda | cpu] [--seconds S] [--size N]
 //
-// --size: of the square product, in bf16 (8192). Values are random: zeros draw less power.
+// --size: rows and columns of the square GEMM, in bf16 (8192). Values are random: zeros draw less power.
 
 #include <algorithm>
 #include <cstdio>
@@ -58,7 +58,7 @@ void print(const Json& line) {
   std::fflush(stdout);
 }
 
-/// Files of CUDA that this process has mapped: which of several versions on a machine is used.
+/// Paths of the CUDA libraries that this process has mapped. A machine may have several versions.
 std::set<std::string> cuda_libraries() {
   std::set<std::string> paths;
   std::ifstream maps("/proc/self/maps");
@@ -88,7 +88,7 @@ double host_rate(Backend& backend, std::int64_t bytes, MemoryKind from_kind, Mem
   return best;
 }
 
-/// FLOP/s of each part of about a second.
+/// Prints the FLOP/s of each interval of about one second.
 void sustained_gemm(Backend& backend, const Args& args) {
   const std::int64_t n = args.size;
   const Tensor shape{nullptr, DType::bf16, {n, n}};

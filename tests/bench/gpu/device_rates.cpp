@@ -20,7 +20,7 @@ double copy_rate(Backend& backend, std::int64_t bytes) {
     backend.copy(*stream, from, to);
     backend.record(*stream, *end);
     backend.wait_host(*end);
-    if (i > 0) seconds.push_back(backend.elapsed_seconds(*begin, *end));  // the first one touches the memory
+    if (i > 0) seconds.push_back(backend.elapsed_seconds(*begin, *end));  // copy 0 touches the memory
   }
   std::nth_element(seconds.begin(), seconds.begin() + kCopies / 2, seconds.end());
   return 2.0 * static_cast<double>(bytes) / seconds[kCopies / 2];

@@ -14,7 +14,7 @@ std::string joined(std::initializer_list<std::int64_t> sizes) {
   return text;
 }
 
-/// m x n x k of a product, sequences x length x heads x head size of attention.
+/// m x n x k of a GEMM, or sequences x length x heads x head size of attention.
 std::string shape_of(const OpClass& c) {
   switch (c.kind) {
     case OpClass::Kind::memory: return "";

@@ -9,20 +9,19 @@
 
 namespace trainerd::bench {
 
-/// What the operators of a step took beside what they have to: calls of one operator on one class of
-/// arguments together.
+/// Sums the measured time of a step's operators and its lower bound, per operator and class of arguments.
 class OperatorLedger {
  public:
   struct Rates {
-    double bytes_per_second = 0;  ///< of a copy, read and written
-    double flops_per_second = 0;  ///< peak in the job's dtype; 0: not known, and floors are those of bytes
+    double bytes_per_second = 0;  ///< of a copy, reads plus writes
+    double flops_per_second = 0;  ///< peak in the job's dtype; 0 if unknown: floors then count bytes only
   };
   explicit OperatorLedger(const Rates& rates) : rates_(rates) {}
 
   void add(const kernels::ObservedCall& call);
 
-  /// A JSON object for each class, the longest first: op, shape, dtype, calls, seconds, flops, bytes,
-  /// floor_seconds (the sum over calls of the larger of bytes and FLOPs over their rates).
+  /// One JSON object per class, longest first: op, shape, dtype, calls, seconds, flops, bytes, floor_seconds
+  /// (sum over calls of max(bytes / bytes_per_second, flops / flops_per_second)).
   std::vector<nlohmann::ordered_json> rows(const std::string& job) const;
   double seconds() const;
   double floor_seconds() const;

@@ -1,11 +1,11 @@
-// Rates of a device's operators in the shapes of jobs: GEMMs by role (by the library's first algorithm, and
-// on a GPU by the quickest), attention both ways, and the memory-bound ones beside their floor. Prints one
-// JSON line for each, as it is measured.
+// Rates of a device's operators in the shapes of jobs: GEMMs by role (with the library's first algorithm, and
+// on a GPU also with the fastest), attention forward and backward, and memory-bound operators beside their
+// floor. Prints one JSON line per measurement.
 //
 //   operators_bench [--seconds S] [--set KEY=VALUE]... JOB.yaml...
 //
 // The floor of an operator is the larger of its bytes over the bandwidth of a copy, measured first, and its
-// FLOPs over the maker's peak. Times are the device's own, medians over S seconds (0.1) of repetitions;
+// FLOPs over the vendor's peak. Times are the device's own, medians over S seconds (0.1) of repetitions;
 // inputs are random.
 
 #include <algorithm>
@@ -42,7 +42,7 @@ struct Measured {
   double median = 0, least = 0;
 };
 
-/// A device, memory of one group of operators at a time, and a clock.
+/// A device, the memory of the operators under measurement, and a timer.
 class Bench {
  public:
   Bench(const parallel::Topology& topology, double seconds)
@@ -70,9 +70,9 @@ class Bench {
   Stream& stream() { return *stream_; }
   const Target& target() const { return backend_->target(); }
   void of_job(const std::string& name) { job_ = name; }
-  /// As the run of the job has it.
+  /// Sets the same limit as a run of the job does.
   void limit_attention(std::int64_t bytes) { backend_->limit_attention(bytes); }
-  /// The memory of what was measured goes to what follows.
+  /// Frees all tensors, so that the next operators have the memory.
   void clear() { memory_.clear(), scratch_ = {}, scratch_memory_ = {}; }
 
   Tensor empty(DType dtype, const Shape& shape) {
@@ -145,13 +145,13 @@ class Bench {
             {"floor_seconds", floor}};
   }
 
-  /// By the library's first algorithm, and on a GPU by the quickest of several. The kind is what ran: a
-  /// choice that did not apply is named.
+  /// Measures the library's first algorithm, and on a GPU also the fastest of several. If the choice did not
+  /// apply, the row's kind is "timed gemm not used".
   template <class Args>
   void measure_gemm(const std::string& op, const std::string& shape, const Args& args,
                     void (Backend::*run)(Stream&, const Args&)) {
     if (target().kind != DeviceKind::cuda) return measure("gemm", op, shape, args, run);
-    backend_->use_gemms(backend_->time_gemms({}));  // none of an earlier shape's
+    backend_->use_gemms(backend_->time_gemms({}));  // drops the choices for earlier shapes
     measure("gemm", op, shape, args, run);
     const OpClass what = op_class(args);
     backend_->use_gemms(backend_->time_gemms({&what, 1}));
@@ -169,7 +169,7 @@ class Bench {
     scratch_ = Arena("scratch", scratch_memory_.data(), bytes);
   }
 
-  /// Several calls between two events, so that small kernels are not timed by their launch alone.
+  /// Several calls between two events: launch overhead would dominate the time of one small kernel.
   Measured time(const std::function<void()>& run) {
     const auto from = backend_->make_event(), to = backend_->make_event();
     const auto batch = [&](int calls) {
@@ -219,7 +219,7 @@ struct PrecisionCase {
   Rounding rounding;
 };
 
-/// One job's shapes on one device.
+/// Measures one job's shapes on one device.
 class JobShapes {
  public:
   JobShapes(Bench& bench, const core::job::JobSpec& job)
@@ -444,7 +444,7 @@ class JobShapes {
     b.clear();
   }
   void update() {
-    // As much of the state as is far more than any cache.
+    // At most 2^28 elements of the state: far more than any cache.
     const std::int64_t n =
         std::min<std::int64_t>(std::int64_t{1} << 28, core::job::count_parameters(m).total);
     const Tensor g = b.normal(grads, {n}),
@@ -460,7 +460,7 @@ class JobShapes {
                                    {DType::bf16, DType::bf16, Rounding::nearest},
                                    {DType::bf16, DType::bf16, Rounding::stochastic}};
     for (const PrecisionCase& c : cases) {
-      if (c.master == DType::bf16 && dtype != DType::bf16) continue;  // they would be the parameters
+      if (c.master == DType::bf16 && dtype != DType::bf16) continue;  // bf16 masters are the parameters
       const bool separate = c.master != dtype;
       const AdamwUpdate args{.ranges = ranges,
                              .grads = g,

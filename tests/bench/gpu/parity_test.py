@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""train_bench and pytorch_train.py are the same training: a tiny model on the CPU. Needs torch in $PYTHON; ends with 77 without it.
+"""train_bench and pytorch_train.py train alike: a tiny model on the CPU. Needs torch in $PYTHON; exits with 77 without it.
 
 usage: parity_test.py TRAIN_BENCH
 """
@@ -46,14 +46,14 @@ def main():
     wrong = []
     with tempfile.TemporaryDirectory() as folder:
         exact, their_exact = losses(bench, FP32, pathlib.Path(folder))
-        # fp32: twelve steps of sums in another order. Each changes a loss by a few 2^-24; training carries that on.
+        # fp32: twelve steps with another order of sums. Each step changes a loss by a few 2^-24, and training accumulates that.
         worst = max(apart(exact, their_exact))
         print(f"fp32: losses {exact[0]:.4f} to {exact[-1]:.4f}, at most {worst:.1e} apart")
         if worst > 1e-5:
             wrong.append("fp32")
         for name, precision in (("bf16 state", NARROW), ("fp32 state", MASTER)):
             ours, theirs = losses(bench, precision, pathlib.Path(folder))
-            # As far as bf16 takes either from fp32: both stray, so twice.
+            # Both programs deviate from fp32 by bf16 rounding, so twice the larger deviation.
             bound = max(*apart(exact, ours), *apart(exact, theirs))
             worst = max(apart(ours, theirs))
             print(f"{name}: losses {ours[0]:.4f} to {ours[-1]:.4f}, at most {worst:.1e} apart; {bound:.1e} from fp32's")

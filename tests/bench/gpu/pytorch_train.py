@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times training steps of a job's model in PyTorch: the other side of train_bench. Prints one JSON line.
+"""Times training steps of a job's model in PyTorch, for comparison with train_bench. Prints one JSON line.
 
-Same shapes, same initial weights (drawn by the same counter-based generator, on the device), same batches, same optimizer. What is
-known to be fast in PyTorch is used: torch.compile of a block whose residual comes as an unsummed pair, merged QKV and gate/up,
-cuDNN's or flash attention (the faster on these shapes, timed here), a chunked head with its gradient, fused AdamW.
+Same shapes, same initial weights (drawn by the same counter-based generator, on the device), same batches, same optimizer. It uses
+fast PyTorch techniques: torch.compile of a block whose residual comes as an unsummed pair, merged QKV and gate/up, cuDNN's or flash
+attention (the faster on these shapes, timed here), a chunked head with its gradient, fused AdamW.
 
 usage: pytorch_train.py SHAPES.json, as `train_bench JOB.yaml --describe` writes it
 """
@@ -43,7 +43,7 @@ def parse_arguments():
 # ---- The generator of kernels/tensor/rng.h, in 64-bit integers that wrap ----
 
 def philox(key, low, high=0):
-    """Philox4x32-10 of the counters with these low (int64 tensor) and high (number) halves: four tensors of 32 bits."""
+    """Philox4x32-10 of counters with the halves `low` (int64 tensor) and `high` (number): four tensors of 32-bit values."""
     c0, c1 = low & LOW32, (low >> 32) & LOW32
     c2, c3 = torch.full_like(c0, high & LOW32), torch.full_like(c0, high >> 32)
     k0, k1 = key & LOW32, key >> 32
@@ -84,8 +84,8 @@ def draw_normal(shape, key, stddev, device, dtype):
 
 
 def draw_tokens(s, step, device):
-    """The batch of a step (from 1), [sequences, seq_len + 1]: token i of sample b is vocab u^3 of philox(step, i, b). Skewed, so
-    that there is something to learn."""
+    """The batch of a step (from 1), [sequences, seq_len + 1]: token i of sample b is vocab u^3 of philox(step, i, b). The
+    distribution is skewed, so that the loss can fall."""
     positions = torch.arange(s["seq_len"] + 1, device=device)
     first = [philox(step, positions, sample)[0] for sample in range(s["micro"] * s["microbatches"])]
     u = (torch.stack(first) >> 8).to(torch.float64) * 2.0 ** -24
@@ -95,7 +95,7 @@ def draw_tokens(s, step, device):
 # ---- The model ----
 
 def make_parameters(s, device, dtype):
-    """name -> tensor, named and drawn as ours."""
+    """name -> tensor, with trainerd's names and initial values."""
     residual = s["init"] / math.sqrt(2.0 * s["layers"])
     hidden, q, kv = s["hidden"], s["heads"] * s["head_dim"], s["kv_heads"] * s["head_dim"]
     p = {}
@@ -124,7 +124,7 @@ def make_parameters(s, device, dtype):
 
 
 def rope_tables(s, device):
-    """[S, 1, E] cosines, and sines with the sign of the half they multiply; fp32."""
+    """[S, 1, E] cosines, and sines with the sign for their half of a head; fp32."""
     frequency = s["rope_theta"] ** (-torch.arange(0, s["head_dim"], 2, dtype=torch.float64) / s["head_dim"])
     angle = torch.arange(s["seq_len"], dtype=torch.float64)[:, None, None] * frequency
     cos, sin = angle.cos(), angle.sin()
@@ -141,7 +141,7 @@ def make_block(s, tables):
     H, K, E, eps = s["heads"], s["kv_heads"], s["head_dim"], s["norm_eps"]
 
     def block(x, delta, attn_norm, qkv_weight, qkv_bias, attn_out, mlp_norm, gate_up, down):
-        """(residual, unsummed delta) -> the same of the next layer."""
+        """(residual, unsummed delta) -> the same for the next layer."""
         x = x if delta is None else x + delta
         h = F.rms_norm(x, x.shape[-1:], attn_norm, eps)
         qkv = F.linear(h, qkv_weight, qkv_bias).unflatten(-1, (H + 2 * K, E))  # [B, S, heads, E]
@@ -157,7 +157,7 @@ def make_block(s, tables):
 
 
 def chunk_loss(logits, targets, scale):
-    """Summed loss of a chunk and the gradient of `scale` times it by the logits."""
+    """Summed loss of a chunk, and the gradient of `scale` x loss with respect to the logits."""
     wide = logits.float()
     log_sum = wide.logsumexp(-1, keepdim=True)
     loss = (log_sum - wide.gather(-1, targets[:, None])).sum()
@@ -167,7 +167,7 @@ def chunk_loss(logits, targets, scale):
 
 
 class ChunkedHead(torch.autograd.Function):
-    """Head and cross entropy; gradients are made in the forward pass, so that few logits exist at a time."""
+    """Head and cross entropy. Gradients are computed in the forward pass, so that few logits exist at a time."""
 
     @staticmethod
     def forward(ctx, x, weight, targets, chunk, scale, loss_of):
@@ -185,7 +185,7 @@ class ChunkedHead(torch.autograd.Function):
         return loss
 
     @staticmethod
-    def backward(ctx, upstream):  # upstream is one: the loss is the root
+    def backward(ctx, upstream):  # upstream is 1, since the loss is the root
         return *ctx.saved_tensors, None, None, None, None
 
 
@@ -204,7 +204,7 @@ def use_attention(name):
 
 
 def attention_milliseconds(s, name, dtype):
-    """Forward and backward of one layer's attention, or None where this backend does not serve the shapes."""
+    """Time of one layer's attention, forward and backward; None if the backend does not support the shapes."""
     use_attention(name)
     shape = (s["micro"], s["seq_len"], s["heads"] + 2 * s["kv_heads"], s["head_dim"])
     qkv = torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
@@ -245,7 +245,7 @@ def choose_attention(s, dtype):
 # ---- The step ----
 
 def portions(weights, most=1 << 28):
-    """Names in groups of about `most` elements."""
+    """Groups of names with about `most` elements each."""
     group, size = [], 0
     for name, w in weights.items():
         group.append(name)
@@ -258,8 +258,8 @@ def portions(weights, most=1 << 28):
 
 
 def make_update(s, master, parameters):
-    """A function without arguments that clips, updates and clears gradients. `master` are fp32, or `parameters` themselves. Gradients
-    in fp32, which the optimizer needs for fp32 weights, exist for a portion of them at a time."""
+    """A function without arguments that clips, updates and clears gradients. `master` is fp32, or `parameters` itself. fp32
+    gradients, which the optimizer needs for fp32 weights, exist for one portion of weights at a time."""
     separate = master is not parameters
     groups = list(portions(master)) if separate else [list(master)]
 
@@ -288,7 +288,7 @@ def make_update(s, master, parameters):
 
 
 class Stopwatch:
-    """Seconds between marks: of the device's clock where there is one."""
+    """Seconds between marks, by the device's clock if it has one."""
 
     def __init__(self, device):
         self.cuda = device == "cuda"
@@ -325,7 +325,7 @@ def main():
     compute = {"fp32": torch.float32, "bf16": torch.bfloat16}[s["compute"]]
     separate = s["master"] != s["compute"]
     if args.deterministic:
-        # For addmm and the like; without it PyTorch refuses.
+        # PyTorch requires this for deterministic addmm and similar operators.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.utils.deterministic.fill_uninitialized_memory = False

@@ -1,7 +1,7 @@
 // Times whole training steps of a job on its device and prints one JSON line: see README.md beside this file.
 //
 //   train_bench JOB.yaml [--set KEY=VALUE]... [--warmup N] [--steps N] [--own-kernels]
-//   train_bench JOB.yaml [--set KEY=VALUE]... --describe      what pytorch_train.py needs to know of the job
+//   train_bench JOB.yaml [--set KEY=VALUE]... --describe      the job's facts for pytorch_train.py
 //   train_bench JOB.yaml [--set KEY=VALUE]... --ledger [--warmup N]
 //                                                what the operators of the step after N took: a line for each
 //                                                class of calls, and one for the step
@@ -12,8 +12,8 @@
 // A bf16 job on a CUDA device whose attention ran by our own kernels, or whose GEMMs were widened, fails:
 // its row would name the library. With --own-kernels the row names our own kernels instead.
 //
-// Tokens are skewed, so that there is something to learn: token i of sample b of step t is vocab u^3, u in
-// [0, 1) made of philox(t, i, b).
+// The distribution of tokens is skewed, so that the loss can fall: token i of sample b of step t is vocab
+// u^3, with u in [0, 1) from philox(t, i, b).
 
 #include <cstdio>
 #include <exception>
@@ -133,7 +133,7 @@ Json describe(const core::job::JobSpec& job) {
           {"grad_clip", o.grad_clip}};
 }
 
-/// Batches of the step that `step` says when they are made.
+/// Batches of step `step`, which is read when a batch is made.
 core::train::SampleBatches skewed_batches(const core::train::Trainer& trainer, std::int64_t vocab,
                                           const std::int64_t& step) {
   return {trainer.batch_shape(), [vocab, &step](std::int64_t sample, core::train::HostSample& to) {
@@ -163,8 +163,8 @@ Json run(const core::job::JobSpec& job, const Args& args) {
   core::train::SampleBatches batches = skewed_batches(trainer, job.model.vocab, step);
   std::vector<double> seconds, optimizer, losses;
   const kernels::Target& target = rank.backend().target();
-  // As a worker does: of a device that runs behind the host, reports come one step late. A step's time is
-  // from report to report.
+  // As in a worker: if the device runs behind the host, reports come one step late. A step's time is the time
+  // between two reports.
   const std::int64_t late = target.runs_behind_host() ? core::train::StepClock::kMaxSteps - 1 : 0;
   double begin = base::monotonic_seconds();
   for (step = 1; step <= args.warmup + args.steps + late; ++step) {
@@ -213,7 +213,8 @@ Json run(const core::job::JobSpec& job, const Args& args) {
           {"flops_per_token", core::job::flops_per_token(job.model)}};
 }
 
-/// By the peak of the job's dtype: a maker's, or measured on a CPU.
+/// Rates for floors: copy bandwidth and the peak of the job's dtype, which is the vendor's figure or measured
+/// on a CPU.
 bench::OperatorLedger::Rates floor_rates(const core::job::JobSpec& job, const parallel::Topology& topology) {
   base::ThreadPool pool(topology.device.threads);
   const auto backend = core::rank::make_backend(topology, pool, 0);
@@ -223,7 +224,7 @@ bench::OperatorLedger::Rates floor_rates(const core::job::JobSpec& job, const pa
 
 void print_ledger(const core::job::JobSpec& job, const Args& args) {
   const parallel::Topology topology = tuned_topology(job, args);
-  // Before the step's memory is taken.
+  // Measured before the step's memory is allocated.
   const bench::OperatorLedger::Rates rates = floor_rates(job, topology);
   bench::OperatorLedger ledger(rates);
   bool observed = false;
@@ -258,7 +259,7 @@ void print_ledger(const core::job::JobSpec& job, const Args& args) {
   std::printf("%s\n", total.dump().c_str());
 }
 
-/// Why the row is not what it says; empty where it is.
+/// Reason why the row's `attention_library` or `compute` would be wrong; empty if they are right.
 std::string misnamed(const Json& row, kernels::DeviceKind device) {
   if (device != kernels::DeviceKind::cuda || row.at("compute") != "bf16") return "";
   const std::int64_t own = row.at("own_attention_calls"), widened = row.at("widened_gemms");

@@ -1,4 +1,4 @@
-// The scores of the next token are those that training's loss is made of; how one is drawn of them.
+// Generation: the logits of the next token give the evaluation's loss; sampling from logits.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -38,7 +38,7 @@ class TrainedWeights final : public core::hf::WeightSource {
   std::string verify() const override { return ""; }
   void read(const io::TensorSlice& box, std::span<std::byte> out) const override {
     const std::vector<float>& values = values_.at(box.name);
-    REQUIRE(box.shape == box.logical_shape);  // one rank holds all
+    REQUIRE(box.shape == box.logical_shape);  // one rank holds all rows
     if (box.dtype == kernels::DType::f32) return void(std::memcpy(out.data(), values.data(), out.size()));
     for (std::size_t i = 0; i < values.size(); ++i) {
       const kernels::Bf16 value = kernels::to_bf16(values[i]);
@@ -75,7 +75,7 @@ TEST_CASE("scores of the next token make the evaluation's loss") {
     core::job::settle_biases(job.model);
     job.model.kv_heads = job.model.heads;
   }
-  SECTION("norms of the heads, a vocabulary that is no round number") {
+  SECTION("norms of the heads, an odd vocabulary size") {
     job.model.qk_norm = true;
     job.model.vocab = 91;
   }
@@ -101,7 +101,7 @@ TEST_CASE("scores of the next token make the evaluation's loss") {
                       Catch::Contains("up to 25 tokens; the model takes 24"));
 }
 
-TEST_CASE("the likeliest token, or one that is drawn by its share") {
+TEST_CASE("the likeliest token, or one sampled by its probability") {
   const std::vector<float> logits{0.0f, std::log(2.0f), std::log(5.0f), std::log(2.0f),
                                   -std::numeric_limits<float>::infinity()};
   CHECK(choose(logits, {}, 0) == 2);
@@ -117,7 +117,7 @@ TEST_CASE("the likeliest token, or one that is drawn by its share") {
   CHECK((near(all[0], 0.1) && near(all[1], 0.2) && near(all[2], 0.5) && near(all[3], 0.2) && all[4] == 0));
   const auto sharp = shares({.temperature = 0.5});  // squares: 1, 4, 25, 4
   CHECK((near(sharp[0], 1.0 / 34) && near(sharp[2], 25.0 / 34)));
-  const auto two = shares({.temperature = 1, .top_k = 2});  // of equal ones the first
+  const auto two = shares({.temperature = 1, .top_k = 2});  // among equal scores the first wins
   CHECK((two[0] == 0 && two[3] == 0 && near(two[1], 2.0 / 7) && near(two[2], 5.0 / 7)));
   const auto most = shares({.temperature = 1, .top_p = 0.6});  // 0.5 is not enough, 0.7 is
   CHECK((most[0] == 0 && most[3] == 0 && near(most[2], 5.0 / 7)));

@@ -1,4 +1,5 @@
-// Weights read in parts, as ranks read them, are parts of the whole; texts that checkpoints keep read back.
+// The boxes of weights that ranks read are equal to these parts of the whole tensor. The model records of
+// checkpoints survive a round trip.
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -41,7 +42,7 @@ core::job::ModelOptions tiny_qwen() {
   return m;
 }
 
-/// A Hugging Face directory whose tensors hold rising numbers.
+/// Writes a Hugging Face directory whose tensors hold consecutive numbers.
 void write_directory(const std::string& path, const std::string& family,
                      const core::job::ModelOptions& model) {
   std::filesystem::create_directories(path);
@@ -117,7 +118,8 @@ TEST_CASE("boxes of a Hugging Face directory and of its checkpoint are parts of 
     CHECK(read_box(*directory, whole_box(tensor)) == read_box(*checkpoint, whole_box(tensor)));
 }
 
-TEST_CASE("a merged projection is the rows of its parts, and GPT-2's weights are turned", "[hf]") {
+TEST_CASE("a merged projection concatenates the rows of its parts, and GPT-2's weights are transposed",
+          "[hf]") {
   const test::TempDir dir;
   write_directory(dir.path() + "/q", "qwen3", tiny_qwen());
   const auto qwen = core::hf::open_weights(dir.path() + "/q");
@@ -136,7 +138,7 @@ TEST_CASE("a merged projection is the rows of its parts, and GPT-2's weights are
   CHECK(read_box(*gpt2, turned) == std::vector<float>{153, 153 + 24, 154, 154 + 24});
 }
 
-TEST_CASE("half precision becomes fp32 exactly, and what is not finite is found", "[hf]") {
+TEST_CASE("half precision becomes fp32 exactly, and values that are not finite are found", "[hf]") {
   const std::vector<std::uint16_t> halves{0x3c00, 0xc000, 0x0001, 0x7bff, 0x8000, 0x7c00};
   std::vector<float> wide(halves.size());
   const auto bad = core::hf::convert(core::hf::Element::f16, std::as_bytes(std::span(halves)),
@@ -149,9 +151,7 @@ TEST_CASE("half precision becomes fp32 exactly, and what is not finite is found"
   CHECK(bad == 5);
 }
 
-TEST_CASE(
-    "every finite half comes back, and what lies between two goes to the nearer, of equal ones the even",
-    "[hf]") {
+TEST_CASE("every finite half survives a round trip, and values between two round to nearest even", "[hf]") {
   std::vector<std::uint16_t> halves(0x7c00);
   for (std::size_t i = 0; i < halves.size(); ++i) halves[i] = static_cast<std::uint16_t>(i);
   std::vector<float> wide(halves.size());
@@ -200,7 +200,7 @@ core::job::ModelOptions tiny_windows() {
 
 }  // namespace
 
-TEST_CASE("checkpoints say of younger options what is not their default", "[hf]") {
+TEST_CASE("checkpoints record newer options only where they are not the default", "[hf]") {
   const auto plain = core::model::model_identity(tiny_qwen());
   for (const auto& [key, value] : plain) {
     CHECK(key.find("rope_scaling") == std::string::npos);
@@ -212,7 +212,7 @@ TEST_CASE("checkpoints say of younger options what is not their default", "[hf]"
   CHECK(windows.count("model.rope_scaling.beta_fast") == 0);
 }
 
-TEST_CASE("scaled angles and windows of every kind come back from a config.json", "[hf]") {
+TEST_CASE("scaled angles and windows of every kind survive a round trip through config.json", "[hf]") {
   using enum core::job::RopeScalingKind;
   core::job::ModelOptions m = tiny_windows();
   std::vector<core::job::ModelOptions> models{m};
@@ -295,8 +295,9 @@ core::job::ModelOptions tiny_phi() {
 
 }  // namespace
 
-TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come back from a config.json",
-          "[hf]") {
+TEST_CASE(
+    "models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 survive a round trip through config.json",
+    "[hf]") {
   core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
   uncapped.attention.softcap = uncapped.logit_softcap = 0;
   capped.attention.softcap = 7, capped.logit_softcap = 8;
@@ -313,7 +314,7 @@ TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come bac
     CHECK(core::hf::read_config(text, "config.json").model == model);
     CHECK(core::hf::family_of(model, "") == family);
   }
-  // What Gemma 2's own files leave out.
+  // Defaults of keys that Gemma 2's own config.json leaves out.
   const core::job::ModelOptions told =
       core::hf::read_config(R"({"model_type": "gemma2", "num_key_value_heads": 2, "head_dim": 8,
                                 "vocab_size": 9, "hidden_size": 16, "intermediate_size": 8,
@@ -326,7 +327,7 @@ TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come bac
             .query_pre_attn_scalar = 256, .window = 4096, .pattern = {"sliding", "full"}, .softcap = 50});
   CHECK(told.logit_softcap == 30);
   CHECK(told.tie_embeddings);
-  // Both spellings of rotated parts, and what no family has.
+  // Both spellings of partial rotary embeddings, and values that no family has.
   const auto stablelm = [](const std::string& rope) {
     return core::hf::read_config(R"({"model_type": "stablelm", "num_key_value_heads": 2, "vocab_size": 9,
                                      "hidden_size": 32, "intermediate_size": 8, "num_hidden_layers": 1,
@@ -351,7 +352,7 @@ TEST_CASE("models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 come bac
   CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));
 }
 
-TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
+TEST_CASE("a model reads back from its record in a checkpoint", "[hf]") {
   for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(),
                                                tiny_gemma2(), tiny_stablelm(), tiny_olmo(), tiny_granite()}) {
     auto identity = core::model::model_identity(model);
@@ -365,7 +366,7 @@ TEST_CASE("a model reads back from what checkpoints say of it", "[hf]") {
   }
 }
 
-TEST_CASE("the record of where weights came from reads back", "[hf]") {
+TEST_CASE("the record of the weights' origin reads back", "[hf]") {
   const core::hf::Origin origin{"{\"a\": \"\\u00e9\"}", "{}", "abc", "/somewhere \"else\"", "123"};
   CHECK(core::hf::parse_origin(core::hf::to_text(origin), "x") == origin);
   CHECK(core::hf::to_text({}).empty());

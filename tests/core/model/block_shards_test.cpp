@@ -1,5 +1,5 @@
-// Tensors of blocks: a test-only optimizer keeps one value per block, which no rank could compute of a part
-// of one. No cut may go through a block, and the numbers are the same on every layout.
+// Block-wise tensors: a test-only optimizer keeps one value per block, which needs the whole block. No shard
+// may end inside a block, and the numbers are the same on every layout.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -28,8 +28,8 @@ using parallel::TensorPlacement;
 
 constexpr parallel::BlockShape kBlock{16, 32};
 
-/// Matrices of blocks cut by rows, by columns and not at all, whose last blocks may be smaller, between
-/// vectors that end at any element.
+/// Block-wise matrices split by rows, by columns and not at all, with smaller blocks at their ends, between
+/// vectors that may be cut at any element.
 std::vector<core::model::ParamInfo> block_params() {
   const auto blocks = [](const std::string& name, kernels::Shape shape, TensorPlacement placement, int dim,
                          std::vector<parallel::SplitSegment> segments) {
@@ -56,7 +56,7 @@ std::vector<core::model::ParamInfo> block_params() {
           vector("last.bias", 19, 1)};
 }
 
-/// Elements by name and place in the logical tensor, and one value per block by its row and column.
+/// Elements by name and logical index, and one value per block by the block's row and column.
 struct Blockwise {
   std::map<std::string, std::map<std::int64_t, float>> elements;
   std::map<std::string, std::map<std::pair<std::int64_t, std::int64_t>, float>> scales;
@@ -69,7 +69,7 @@ void add_value(Map& values, const Key& key, float value) {
   if (!fresh && at->second != value) throw std::logic_error("a value differs between its holders");
 }
 
-/// Each weight moves by its gradient over the greatest one of its block.
+/// Updates each weight by its gradient divided by the block's largest gradient.
 void scale_by_block(const core::model::ParamView& view, Blockwise& result, std::mutex& mutex) {
   for (const core::model::StateRun& run : view.state_runs()) {
     const core::model::ParamInfo& info = view.info(run.id);
@@ -120,7 +120,7 @@ core::job::JobSpec block_job(const std::string& parallel) {
       "blocks.yaml");
 }
 
-/// A rank's parameters in one view: what a plan and a run make of the same infos.
+/// A rank's parameters in one view, built as plans and runs build it.
 struct BlockStore {
   BlockStore(const core::job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
              parallel::World& world, kernels::Backend& backend, kernels::Arena& persistent)
@@ -131,8 +131,8 @@ struct BlockStore {
   core::model::ParamStore params;
 };
 
-/// One step of gradients that are functions of (parameter, logical element), after the state of `saved` where
-/// there is one. `out`: what each rank saves.
+/// One step with gradients that are functions of (parameter, logical element), starting from `saved` if
+/// given. `out` gets each rank's saved state.
 Blockwise block_step(const std::string& parallel, const std::vector<SavedBlocks>* saved = nullptr,
                      std::vector<SavedBlocks>* out = nullptr) {
   const core::job::JobSpec job = block_job(parallel);
@@ -231,7 +231,7 @@ TEST_CASE("no shard of a tensor of blocks ends within one, and block-wise scales
     CAPTURE(parallel);
     std::vector<SavedBlocks> here;
     CHECK(block_step(parallel, nullptr, &here) == one);
-    // Its checkpoint goes on in the layout of one rank, and that of one rank in this one.
+    // Its checkpoint resumes on one rank, and the checkpoint of one rank resumes on this layout.
     CHECK(block_step("", &here) == two);
     CHECK(block_step(parallel, &saved) == two);
   }
@@ -257,7 +257,7 @@ TEST_CASE("a cut over tp that ends within a block is refused", "[blocks]") {
   CHECK(parallel::shard_problem(columns, 2).empty());
   CHECK(parallel::shard_problem(columns, 4) ==
         "tp 4 gives each rank 16 columns from 0 on, which are not whole blocks of 16 x 32");
-  // Padding in whole blocks: 33 rows of a vocabulary over two ranks.
+  // Padding must be whole blocks: 33 rows of a vocabulary over two ranks are refused.
   parallel::ShardSpec padded = rows;
   padded.granularity = Granularity::block, padded.logical = {33, 64}, padded.segments = {{33, 1}},
   padded.pad_to = 1;

@@ -52,8 +52,8 @@ TEST_CASE("scaled rotary frequencies are transformers'", "[rope]") {
     const model::RopeFrequencies actual = model::rope_frequencies(c.model);
     CHECK(actual.factor == Approx(c.expected.factor).epsilon(1e-15));
     REQUIRE(actual.of_pair.size() == c.expected.of_pair.size());
-    // Float64 on both sides, but for YaRN's ramp, which transformers keeps in float32: an error of 2^-24 of a
-    // blend's weight, of a frequency that the blend may leave `factor` times smaller.
+    // Both sides are float64, except YaRN's ramp, which transformers keeps in float32: the blend weight has
+    // an error of 2^-24, and the blended frequency may be `factor` times smaller than its inputs.
     const double bound = c.model.rope_scaling.kind == job::RopeScalingKind::yarn
                              ? 2 * c.model.rope_scaling.factor * 0x1p-24
                              : 1e-14;
@@ -88,7 +88,7 @@ TEST_CASE("a pattern repeats over the layers and has one shortest form", "[spec]
   CHECK(windows() == std::vector<std::int64_t>(7, 10));
   m.attention.pattern = {"sliding", "sliding", "full"};
   CHECK(windows() == std::vector<std::int64_t>{10, 10, 0, 10, 10, 0, 10});
-  m.seq_len = 10;  // the window hides nothing, and the layer is still of its kind
+  m.seq_len = 10;  // a window of the whole sequence counts as none, but layers stay sliding
   CHECK(windows() == std::vector<std::int64_t>(7, 0));
   CHECK(job::layer_options(m, 3).slides);
   CHECK_FALSE(job::layer_options(m, 2).slides);

@@ -1,4 +1,4 @@
-// Rows of the vocabulary padded to a multiple for a device's GEMMs: nothing but the memory knows of them.
+// Rows of the vocabulary padded to a multiple for a device's GEMMs. Padding changes memory only.
 
 #include <catch2/catch.hpp>
 #include <cstring>
@@ -35,7 +35,7 @@ core::job::JobSpec odd_layout(core::job::JobSpec job, std::int64_t tp, std::int6
   return job;
 }
 
-/// This machine's CPU as a device that asks for the multiple.
+/// This machine's CPU with the given `vocab_multiple`.
 parallel::Topology padding_topology(std::int64_t multiple) {
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = 64, topology.nodes = 64;
@@ -48,7 +48,7 @@ struct SavedShard {
   std::vector<io::TensorSlice> slices;
 };
 
-/// What a run leaves: its curve, and what each rank saves before the first step and after the last.
+/// Results of a run: its curve, and the state that each rank saves before the first step and after the last.
 struct PaddedRun {
   std::vector<double> curve;  ///< losses and norms
   std::vector<SavedShard> first, last;
@@ -61,7 +61,7 @@ SavedShard saved_by(core::rank::DeviceRank& rank) {
   return shard;
 }
 
-/// Steps `from` to `to`, going on from `saved` where there is one.
+/// Runs steps `from` to `to`, resumed from `saved` if given.
 PaddedRun train_padded(const core::job::JobSpec& job, std::int64_t multiple, std::int64_t from,
                        std::int64_t to, const std::vector<SavedShard>* saved = nullptr) {
   const std::size_t ranks = test::ranks_of(job);
@@ -94,7 +94,7 @@ void require_close_curves(const std::vector<double>& got, const std::vector<doub
   for (std::size_t i = 0; i < got.size(); ++i) CHECK(got[i] == Approx(expected[i]).epsilon(2e-5));
 }
 
-/// Boxes by name: what of the model is in a rank's file.
+/// Boxes of the model in a rank's file, by name.
 std::map<std::string, std::vector<std::int64_t>> boxes_of_file(const SavedShard& shard) {
   std::map<std::string, std::vector<std::int64_t>> result;
   for (const io::TensorSlice& slice : shard.slices) {
@@ -130,7 +130,7 @@ TEST_CASE("padded rows of the vocabulary change no loss, no norm and nothing tha
     struct Case {
       std::int64_t tp, pp, dp, zero;
     };
-    // With tp 2 and more, ranks hold no row of the vocabulary at all: 97 are in the first one's 128.
+    // From tp 2 on, the other ranks hold padding alone: all 97 rows are in the first rank's 128.
     for (const Case& c : std::vector<Case>{{1, 1, 1, 0}, {2, 1, 1, 1}, {2, 1, 2, 3}, {1, 2, 1, 1}}) {
       CAPTURE(model, c.tp, c.pp, c.dp, c.zero);
       const core::job::JobSpec laid = odd_layout(job, c.tp, c.pp, c.dp, c.zero);

@@ -33,7 +33,7 @@ std::string refusal(const job::JobSpec& job, const std::vector<std::string>& ove
   return "accepted";
 }
 
-TEST_CASE("Llama 3's interruptions are those of its paper", "[goodput]") {
+TEST_CASE("Llama 3's interruptions match its paper", "[goodput]") {
   const job::JobSpec job = llama3_405b();
   const plan::FailureScenario s = plan::failure_scenario(job, plan::job_failures(job, {}), kFigures);
   CHECK(s.nodes == 2048);
@@ -48,7 +48,7 @@ TEST_CASE("Llama 3's interruptions are those of its paper", "[goodput]") {
   CHECK(in_54_days("software") == Approx(63).margin(0.05));
 }
 
-TEST_CASE("Llama 3's inputs predict the effective training time that it published, or more", "[goodput]") {
+TEST_CASE("Llama 3's inputs predict at least the effective training time that its paper gives", "[goodput]") {
   const job::JobSpec job = llama3_405b();
   const plan::FailureScenario s = plan::failure_scenario(job, plan::job_failures(job, {}), kFigures);
   const plan::GoodputReport report =
@@ -58,7 +58,7 @@ TEST_CASE("Llama 3's inputs predict the effective training time that it publishe
   CHECK(report.simulated.mean_low > 0.90);
   CHECK(report.closed_form.shares.useful == Approx(report.simulated.shares.useful).margin(0.01));
   CHECK(report.simulated.interruptions_per_run == Approx(419).epsilon(0.02));
-  // Detection alone takes 600 s of every 54 days / 419.
+  // Detection takes 600 s per failure, and there are 419 failures in 54 days.
   CHECK(report.closed_form.shares.detection == Approx(600 * 419 / (54 * kSecondsOfDay)).epsilon(0.1));
 
   const nlohmann::json json = nlohmann::json::parse(plan::goodput_json(report));
@@ -74,7 +74,7 @@ TEST_CASE("Llama 3's inputs predict the effective training time that it publishe
   CHECK(text.find("    gpu_memory        1.333   storage\n") != std::string::npos);
 }
 
-TEST_CASE("what is missing is said at once", "[goodput]") {
+TEST_CASE("all missing inputs are reported together", "[goodput]") {
   const job::JobSpec job = llama3_405b({"cluster.preset=dgx-b200", "checkpoint.async=true"});
   CHECK(refusal(job, {}, {}) ==
         "cluster.failures: dgx-b200 has no rates: give one, for example --set "
@@ -112,7 +112,7 @@ TEST_CASE("failures can be set beside the cluster's file, and are checked like i
         "or with --set");
   CHECK(refusal(job, {"cluster.failures.min_replicas=129"}, kFigures) ==
         "cluster.failures.min_replicas: 129 are more than the job's dp (nearest valid: 128)");
-  // This machine has no file: everything is set.
+  // The local machine has no cluster file: all values come from overrides.
   const spec::FailureSpec local = plan::job_failures(spec::parse_job(kJob, "job.yaml"),
                                                      {"cluster.failures.software_per_1000_node_days=3"});
   CHECK(local.software == 3);
@@ -128,13 +128,13 @@ TEST_CASE("an elastic job drops the replica of a lost node, whose other nodes st
   CHECK(s.speed_by_missing[1] == 127.0 / 128);
   CHECK(s.speed_by_missing[16] == 127.0 / 128);
   CHECK(s.speed_by_missing[17] == 126.0 / 128);
-  // Two replicas of four devices on a node: it takes both.
+  // A node holds two replicas of four devices: its loss takes both.
   const job::JobSpec small = llama3_405b({"parallel.tp=4", "parallel.pp=1", "parallel.dp=8"});
   const plan::FailureScenario t =
       plan::failure_scenario(small, plan::job_failures(small, {"cluster.failures.elastic=true"}), kFigures);
   CHECK(t.nodes == 4);
   CHECK(t.speed_by_missing == std::vector<double>{1, 0.75, 0.5, 0.25});
-  // With other layouts all devices that are left take part.
+  // With replan, all remaining devices take part.
   const plan::FailureScenario u = plan::failure_scenario(
       job, plan::job_failures(job, {"cluster.failures.elastic={replan: true}"}), kFigures);
   CHECK(u.speed_by_missing.size() == 2048);
@@ -142,7 +142,7 @@ TEST_CASE("an elastic job drops the replica of a lost node, whose other nodes st
   CHECK(u.speed_by_missing.back() == 1.0 / 2048);
 }
 
-TEST_CASE("storage saves as the job says, in the foreground or behind training", "[goodput]") {
+TEST_CASE("storage saves at the job's cadence, in the foreground or in the background", "[goodput]") {
   const job::JobSpec sync = llama3_405b({"checkpoint.every=50"});
   const plan::FailureScenario s = plan::failure_scenario(sync, plan::job_failures(sync, {}), kFigures);
   CHECK(s.tiers.back().every_steps == 50);

@@ -22,7 +22,7 @@ double sum(const plan::GoodputShares& shares) {
   return all;
 }
 
-/// A job that fails every `mtbf` seconds, all of its nodes taken together, with storage alone.
+/// A job with storage as its only tier. The whole job fails every `mtbf` seconds.
 plan::FailureScenario plain(double mtbf, double save, double down) {
   plan::FailureScenario s;
   s.nodes = 512;
@@ -54,7 +54,7 @@ TEST_CASE("Daly's intervals are those of his paper", "[goodput]") {
   CHECK(plan::daly_interval_seconds(30 * kMinute, 15 * kMinute) == 15 * kMinute);
 }
 
-TEST_CASE("the closed form is Daly's cost function where there is one tier", "[goodput]") {
+TEST_CASE("the closed form is Daly's cost function for one tier", "[goodput]") {
   // Daly 2006, eq. 20: wall time over useful time = M / W exp(R / M) (exp((W + C) / M) - 1).
   for (const double mtbf : {15 * kMinute, 6 * kHour, 24 * kHour})
     for (const std::int64_t every : {300, 1800, 7200}) {
@@ -174,7 +174,7 @@ TEST_CASE("the closed form and the simulation agree on an elastic job", "[goodpu
     }
 }
 
-/// Everything at once, over the range of machines from a few nodes to thousands.
+/// A random scenario with all features, from a few nodes to thousands.
 plan::FailureScenario drawn(std::mt19937_64& bits) {
   const auto between = [&](double low, double high) {
     return low * std::pow(high / low, static_cast<double>(bits() >> 11) * 0x1p-53);
@@ -239,25 +239,26 @@ TEST_CASE("a job without failures or saves loses nothing", "[goodput]") {
   CHECK(plan::simulate_goodput(s, {.weeks = 1, .runs = 2}).shares.useful == Approx(1).epsilon(1e-12));
 }
 
-TEST_CASE("the closed form says where it is in caveat", "[goodput]") {
+TEST_CASE("the closed form reports where it is inexact in its caveat", "[goodput]") {
   CHECK(plan::closed_form_goodput(plain(3 * kHour, 10, 10 * kMinute)).caveat.empty());
   plan::FailureScenario s = three_tiers(10 * kMinute);
   s.detection_seconds = 5 * kMinute;
   const plan::GoodputEstimate closed = plan::closed_form_goodput(s);
   CHECK(closed.caveat.find("near the time that one takes to mend") != std::string::npos);
-  // Rightly: failures that are found together are counted one by one.
+  // The caveat is justified: the closed form counts failures that are detected together one by one.
   const double simulated = plan::simulate_goodput(s, {.weeks = 26, .runs = 20}).shares.useful;
   CHECK(std::abs(closed.shares.useful - simulated) > 0.01);
 }
 
-TEST_CASE("a simulation depends on its seed alone, and its interval covers longer ones", "[goodput]") {
+TEST_CASE("a simulation depends only on its seed, and its interval covers longer ones", "[goodput]") {
   const plan::FailureScenario s = three_tiers(3 * kHour);
   const plan::SimulatedGoodput once = plan::simulate_goodput(s, {.weeks = 2, .runs = 50, .seed = 3});
   CHECK(plan::simulate_goodput(s, {.weeks = 2, .runs = 50, .seed = 3}).shares.useful == once.shares.useful);
   CHECK(plan::simulate_goodput(s, {.weeks = 2, .runs = 50, .seed = 4}).shares.useful != once.shares.useful);
   CHECK(once.run_low < once.mean_low);
   CHECK(once.run_high > once.mean_high);
-  // Of 100 intervals at 95%, 88 or fewer cover with probability 0.4%, were they right; of 40, 33 or fewer.
+  // If the 95% intervals are right, 88 or fewer of 100 cover the truth with probability 0.4%; 33 or fewer of
+  // 40.
   const int samples = runs_full() ? 100 : 40;
   const double truth = plan::simulate_goodput(s, {.weeks = 100, .runs = 60, .seed = 1000}).shares.useful;
   int covered = 0;
@@ -269,7 +270,7 @@ TEST_CASE("a simulation depends on its seed alone, and its interval covers longe
   CHECK(covered > (runs_full() ? 88 : 33));
 }
 
-TEST_CASE("cadences nest, and a given one binds the others", "[goodput]") {
+TEST_CASE("cadences are multiples of each other, and a given one constrains the others", "[goodput]") {
   plan::FailureScenario s = three_tiers(3 * kHour);
   std::vector<plan::TierPlan> plans = plan::plan_tiers(s);
   REQUIRE(plans.size() == 3);
@@ -277,7 +278,7 @@ TEST_CASE("cadences nest, and a given one binds the others", "[goodput]") {
     CHECK(plans[i].optimum);
     if (i > 0) CHECK(plans[i].tier.every_steps % plans[i - 1].tier.every_steps == 0);
   }
-  // Where nodes fail more often than processes, it is their tier that sets the pace.
+  // If nodes fail more often than processes, the tier that survives node failures sets the cadence.
   plan::FailureScenario nodes = s;
   std::swap(nodes.kinds[0].per_node_second, nodes.kinds[1].per_node_second);
   nodes.kinds[1].per_node_second *= 20;
@@ -290,7 +291,7 @@ TEST_CASE("cadences nest, and a given one binds the others", "[goodput]") {
   CHECK(plans[2].tier.every_steps == 1000);
   CHECK(1000 % plans[1].tier.every_steps == 0);
   CHECK(plans[1].tier.every_steps % plans[0].tier.every_steps == 0);
-  s.kinds.erase(s.kinds.begin());  // nothing restores from memory alone
+  s.kinds.erase(s.kinds.begin());  // no failure can be restored from the memory tier
   CHECK(plan::plan_tiers(s).front().tier.name == "partner");
 }
 
@@ -302,11 +303,10 @@ TEST_CASE("a scenario that contradicts itself is refused", "[goodput]") {
     plan::check_scenario(s);
     FAIL("accepted");
   } catch (const base::SpecError& e) {
-    CHECK(
-        std::string(e.what()) ==
-        "storage: a copy takes 100.000000 s to write, and the next is due after 30.000000 s: save every 100 "
-        "steps or more\n"
-        "storage: every 30 steps is not a whole multiple of memory's 7");
+    CHECK(std::string(e.what()) ==
+          "storage: a copy takes 100.0 s to write, and the next is due after 30.0 s: save every 100 "
+          "steps or more\n"
+          "storage: every 30 steps is not a whole multiple of memory's 7");
   }
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.weeks = 0}), base::SpecError);
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.runs = 1}), base::SpecError);

@@ -44,8 +44,7 @@ TEST_CASE("a simulated pass as a trace: rows do not overlap, and are full", "[tr
       double end = 0;
       for (const auto& [from, to] : slices) {
         CHECK(from >= end - 1e-3);
-        if (row.second == 0)
-          CHECK(from <= end + 1e-3);  // nothing is left open between computations and bubbles
+        if (row.second == 0) CHECK(from <= end + 1e-3);  // no gaps between computations and bubbles
         end = to;
       }
       if (row.second == 0) CHECK(end == Approx(timeline.makespan * 1e6));
@@ -54,7 +53,7 @@ TEST_CASE("a simulated pass as a trace: rows do not overlap, and are full", "[tr
     CHECK(counts["forward"] == computations);
     CHECK(counts["input gradient"] == computations);
     CHECK(counts["weight gradient"] == computations);
-    // Every chunk but the last sends on, every one but the first sends back.
+    // Every chunk but the last sends forward, every chunk but the first sends backward.
     CHECK(counts["send_forward"] == 8 * (4 * virtual_stages - 1));
     CHECK(counts["send_backward"] == 8 * (4 * virtual_stages - 1));
     CHECK(sums["send_forward"] == Approx(1500.0 * counts["send_forward"]));

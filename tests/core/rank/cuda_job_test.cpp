@@ -1,4 +1,4 @@
-// What a job on CUDA devices means on a machine without one: planned from a preset, refused here in words.
+// CUDA jobs on a machine without CUDA devices: plans from a preset, and the errors.
 
 #include <catch2/catch.hpp>
 
@@ -35,7 +35,7 @@ core::rank::DryRun plan_on_h200(const core::job::JobSpec& job) {
 
 }  // namespace
 
-TEST_CASE("a job for a CUDA device says in one line why there is none here", "[cuda]") {
+TEST_CASE("a job for CUDA on a machine without it fails with a one-line reason", "[cuda]") {
   const std::string why = kernels::why_no_cuda();
   if (why.empty()) {
     WARN("this machine has a CUDA device: its absence cannot be tested");
@@ -51,7 +51,7 @@ TEST_CASE("a job for a CUDA device says in one line why there is none here", "[c
   }
 }
 
-TEST_CASE("ranks on CUDA devices reach each other as the job says", "[cuda][spec]") {
+TEST_CASE("the job chooses the transport between ranks on CUDA devices", "[cuda][spec]") {
   const core::job::JobSpec by_default = cuda_job({"parallel.tp=2"});
   CHECK(core::job::uses_nccl(by_default));
   CHECK_FALSE(core::job::uses_staged(by_default));
@@ -89,14 +89,14 @@ TEST_CASE("gradients in bf16 between ranks of CUDA devices are planned with thei
           if (region.name == "persistent") return region.terms.at("gradients");
         return std::int64_t{0};
       };
-      // Of the largest unit of gradients, a layer's matrices: qkv, projection, gate and up, down.
+      // Elements of the largest unit of gradients, a layer's matrices: qkv, projection, gate and up, down.
       constexpr std::int64_t kUnit = 256 * (256 + 2 * 128) + 256 * 256 + 3 * 256 * 512;
       const std::int64_t staged = gradients("bf16") - gradients("fp32");
       CHECK(staged == (grads == "fp32" ? 4 : 2) * kUnit);
     }
 }
 
-TEST_CASE("ranks share devices evenly where the job says so, and have their own where not", "[cuda]") {
+TEST_CASE("ranks share devices evenly if the job says so, and have one device each otherwise", "[cuda]") {
   using parallel::Devices, parallel::ranks_per_device;
   CHECK(ranks_per_device(4, 8, Devices::own) == 1);
   CHECK(ranks_per_device(4, 4, Devices::shared) == 1);
@@ -118,7 +118,7 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
   std::vector<std::string> with_staged = shape;
   with_staged.push_back("cluster.communication=staged");
   const core::rank::DryRun nccl = plan_on_h200(cuda_job(shape)), staged = plan_on_h200(cuda_job(with_staged));
-  // tp, dp and world.
+  // The groups tp, dp and world.
   constexpr std::int64_t kSnapshots = std::int64_t{16} << 20;
   CHECK(nccl.staging_bytes == kSnapshots);
   CHECK(nccl.overhead_bytes == core::rank::kDeviceOverheadBytes + 3 * core::rank::kNcclOverheadBytes);
@@ -141,7 +141,7 @@ TEST_CASE("staged communication is counted on the host, and NCCL's reserve on th
                     Catch::Contains("its part of the device, which 4 ranks share, has"));
 }
 
-TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
+TEST_CASE("fast attention needs a GPU", "[cuda][spec]") {
   CHECK(cuda_job({"attention=fast"}).attention.backward == kernels::Determinism::fast);
   CHECK_THROWS_WITH(cuda_job({"attention=fast", "device=cpu"}),
                     Catch::Contains("attention") && Catch::Contains("has no effect"));
@@ -149,7 +149,7 @@ TEST_CASE("fast attention is for a GPU", "[cuda][spec]") {
             .attention.backward == kernels::Determinism::fast);
 }
 
-TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
+TEST_CASE("the choice of GEMM algorithms needs a GPU", "[cuda][spec]") {
   CHECK(cuda_job({"gemm_algorithms=timed"}).gemm_algorithms == core::job::GemmAlgorithms::timed);
   CHECK_THROWS_WITH(cuda_job({"gemm_algorithms=timed", "device=cpu"}),
                     Catch::Contains("gemm_algorithms") && Catch::Contains("has no effect"));
@@ -159,7 +159,7 @@ TEST_CASE("GEMM algorithms are chosen for a GPU alone", "[cuda][spec]") {
   CHECK_THROWS_AS(cpu.use_gemms("x"), base::DeviceError);
 }
 
-TEST_CASE("CUDA graphs are used by themselves, or off; a CPU takes either", "[cuda][spec]") {
+TEST_CASE("CUDA graphs are on by default or off; a CPU accepts both", "[cuda][spec]") {
   using core::job::CudaGraphs;
   CHECK(cuda_job({}).cuda_graphs == CudaGraphs::automatic);
   CHECK(cuda_job({"cuda_graphs=off"}).cuda_graphs == CudaGraphs::off);
@@ -199,13 +199,13 @@ TEST_CASE("rank 0 times the GEMMs of every stage, and all ranks get its text", "
   });
 }
 
-TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels take", "[cuda]") {
+TEST_CASE("a CUDA run is planned without CUDA, with the scratch of its kernels", "[cuda]") {
   const core::job::JobSpec job = cuda_job({"cluster.preset=dgx-h200"});
   const core::rank::DryRun plan = plan_on_h200(job);
   // A GEMM's workspace is 32 MiB; nothing else in a model of this size comes near it.
   CHECK(plan.memory.bytes_of("scratch") > (std::int64_t{32} << 20));
   CHECK(plan.memory.bytes_of("scratch") < (std::int64_t{64} << 20));
-  // The parameters, their state and what flows between segments do not depend on the device.
+  // Parameters, optimizer state and tensors between segments do not depend on the device.
   core::job::JobSpec on_cpu = job;
   on_cpu.cluster = {};
   const parallel::Topology cpu = test::cpu_topology(1);
@@ -215,14 +215,15 @@ TEST_CASE("a CUDA run is planned without CUDA, with the scratch that its kernels
   CHECK(plan.snapshot_bytes == planned_cpu.snapshot_bytes);
 }
 
-TEST_CASE("determinism of a long attention costs memory, which the plan knows", "[cuda]") {
+TEST_CASE("deterministic attention over long sequences needs more memory, which the plan includes",
+          "[cuda]") {
   const std::vector<std::string> sizes{"cluster.preset=dgx-h200", "model.seq_len=4096", "batch.micro=1",
                                        "model.head_dim=128"};
   std::vector<std::string> fast = sizes;
   fast.push_back("attention=fast");
   const std::int64_t deterministic_bytes = plan_on_h200(cuda_job(sizes)).memory.bytes_of("scratch");
   const std::int64_t fast_bytes = plan_on_h200(cuda_job(fast)).memory.bytes_of("scratch");
-  // 2 b h s^2 in place of 4 b h s d.
+  // 2 b h s^2 bytes in place of 4 b h s d.
   CHECK(deterministic_bytes - fast_bytes >
         std::int64_t{4} * 4096 * (2 * 4096 - 4 * 128) - (std::int64_t{34} << 20));
   CHECK(deterministic_bytes > fast_bytes);
@@ -239,11 +240,11 @@ TEST_CASE("the head takes thousands of tokens at a time on a GPU, in bounded mem
   CHECK(head_chunk_tokens(32768, head, cpu) == 128);
   CHECK(head_chunk_tokens(32768, head, cuda) == 3456);
   CHECK(head_chunk_tokens(1000, head, cuda) == 1000);
-  // By the input gradient's tiles, 6 of 256 columns for each 128 rows: 3456 tokens have 27 x 6, which is 2
-  // waves of 132 multiprocessors with 102 idle in the second; 2816 have 22 x 6, one whole wave.
+  // The input gradient has 6 tiles of 256 columns per 128 rows. 3456 tokens have 27 x 6 tiles: 2 waves of 132
+  // multiprocessors with 102 idle in the second. 2816 tokens have 22 x 6 tiles: one whole wave.
   cuda.sm_count = 132;
   CHECK(head_chunk_tokens(32768, head, cuda) == 2816);
-  // 14 tiles for each 128 rows: 27 x 14 are 378 of 3 x 132, which no smaller chunk betters.
+  // 14 tiles per 128 rows: 27 x 14 = 378 tiles of 3 x 132 places. No smaller chunk fills its waves better.
   CHECK(head_chunk_tokens(16384, {152064, 3584, DType::bf16}, cuda) == 3456);
   CHECK(head_chunk_tokens(1000, head, cuda) == 1000);
   cuda.tuning.head_chunk_tokens = 8192;
@@ -260,7 +261,7 @@ TEST_CASE("a larger workspace of GEMMs and chunk of the head are planned with th
     return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device)
         .memory.bytes_of("scratch");
   };
-  // 8192 tokens in each microbatch, all at once; 4096, 8192: logits in bf16 beside a GEMM and its workspace.
+  // A microbatch has 8192 tokens. The chunks are 4096 and 8192 tokens: bf16 logits plus a GEMM's workspace.
   const std::int64_t half = scratch({.head_chunk_tokens = 4096}), all = scratch({.head_chunk_tokens = 8192});
   CHECK(all - half >= 4096 * std::int64_t{128256} * 2);
   CHECK(all - half <= 4096 * (std::int64_t{128256} * 2 + 64));

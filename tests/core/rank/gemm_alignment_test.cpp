@@ -1,4 +1,4 @@
-// Operands of a GPU's matrix products: they lie as those that were timed did, so that timed choices apply.
+// Operands of a GPU's GEMMs have the alignment of the timed operands, so that timed choices apply.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -22,7 +22,7 @@ using kernels::cuda::GemmProblem;
 
 namespace {
 
-/// The meta world, which keeps the products that it was asked for and where their operands lie.
+/// The meta world. It records each GEMM's class and the addresses of its operands.
 class SeenGemms final : public kernels::ObservedBackend {
  public:
   using Stream = kernels::Stream;

@@ -22,7 +22,7 @@ TEST_CASE("no step is above the peak, whatever is measured", "[gemm-peak]") {
   CHECK(peak.flops_per_second() == 124);
 }
 
-TEST_CASE("a maker's figure stays what it is, and so does an unknown one", "[gemm-peak]") {
+TEST_CASE("a vendor's figure does not change, nor does an unknown one", "[gemm-peak]") {
   rank::PeakRate given(100, nullptr), unknown(0, [] { return 1.0; });
   CHECK_FALSE(given.raise_to(124));
   CHECK(given.flops_per_second() == 100);

@@ -16,14 +16,13 @@
 #include "io/checkpoint/tensor_file.h"
 #include "io/storage/storage.h"
 
-// TRAINERD_STATE_JOB=job.yaml TRAINERD_STATE_OUT=DIR ./test_core "[.make-state]" writes the checkpoint that a
-// run of the job would have after step 10, of generated values: for tests of states that are too large to be
-// trained for.
+// TRAINERD_STATE_JOB=job.yaml TRAINERD_STATE_OUT=DIR ./test_core "[.make-state]" writes the checkpoint of the
+// job after step 10, with generated values: for tests with states too large to train.
 
 namespace trainerd::core {
 namespace {
 
-/// A value of a tensor at a place of it, from 0 to 0.02: weights that can be trained, and squares.
+/// A tensor's value at `index`, from 0 to 0.02: valid as a trainable weight and as a second moment.
 float value_of(std::uint64_t tensor, std::uint64_t index) {
   std::uint64_t x = tensor + index * 0x9e3779b97f4a7c15;  // splitmix64
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;

@@ -1,4 +1,4 @@
-// How a job says what attention runs by on a GPU, and what a run makes of calls that fell back.
+// The job's keys for attention on a GPU, and a run's reaction to calls that fell back.
 
 #include <catch2/catch.hpp>
 
@@ -41,13 +41,13 @@ TEST_CASE("attention has a short form and a map", "[spec][attention]") {
   CHECK_THROWS_WITH(with_attention("quick"), Catch::Contains("attention: expected deterministic or fast"));
 }
 
-TEST_CASE("calls of attention that fell back are told, or end the run", "[run][attention]") {
+TEST_CASE("attention calls that fell back are reported, or end the run", "[run][attention]") {
   kernels::BackendCounters counters{.own_attention = 5};
   io::StepRecord record;
   record.step = 7;
   core::run::put_counters(counters, with_attention(""), record);
   CHECK(record.own_attention == 5);
-  CHECK(core::run::attention_warning(record, "cuDNN 9.19.0").empty());  // it was planned so
+  CHECK(core::run::attention_warning(record, "cuDNN 9.19.0").empty());  // the plan expected them
   counters.attention_fallbacks = 3;
   core::run::put_counters(counters, with_attention(""), record);
   CHECK_THAT(core::run::attention_warning(record, "cuDNN 9.19.0"),

@@ -11,8 +11,9 @@ namespace {
 using Source = io::CadenceRecord::Source;
 constexpr double kHour = 3600, kDay = 24 * kHour;
 
-TEST_CASE("an automatic cadence takes the mean time that it is given, then the cluster's, then its own",
-          "[cadence]") {
+TEST_CASE(
+    "an automatic cadence takes the given mean time between failures, else the cluster's, else its default",
+    "[cadence]") {
   run::Cadence::Options options{.given_mtbf_seconds = 6 * kHour,
                                 .cluster_mtbf_seconds = 3 * kHour,
                                 .first_save_seconds = 2,
@@ -29,7 +30,7 @@ TEST_CASE("an automatic cadence takes the mean time that it is given, then the c
   options.cluster_mtbf_seconds = 0;
   optimum = run::Cadence(options).optimum();
   CHECK(optimum.source == Source::history);
-  // One day and one interruption are added to what was seen.
+  // The estimate adds one day and one interruption to the history.
   CHECK(optimum.mtbf_seconds == Approx(4 * kDay / 8));
 }
 
@@ -52,7 +53,7 @@ TEST_CASE("an automatic cadence converges to Daly's in a history of failures", "
   const double wanted = plan::checkpoint_interval_seconds(kStall, 20, kMtbf);
   CHECK(cadence.optimum().interval_seconds > 2 * wanted);
   for (int failure = 0; failure < 500; ++failure) {
-    // Saves at the cadence that it says, steps of a minute between them.
+    // Saves at the current cadence, with steps of a minute between saves.
     double left = until_failure(random);
     while (left > 0) {
       const double useful = std::min(left, cadence.optimum().interval_seconds);
@@ -62,8 +63,8 @@ TEST_CASE("an automatic cadence converges to Daly's in a history of failures", "
     }
     cadence.add_interruption();
   }
-  // The mean of 500 draws is within 4.5% at one standard deviation, the interval goes by its root; the median
-  // of nine stalls within 13%. Three of both: 20%.
+  // One standard deviation of the mean of 500 draws is 4.5%, that of the median of nine stalls 13%. The
+  // interval goes with the square root of both. Three standard deviations of both are 20%.
   CHECK(cadence.optimum().interval_seconds == Approx(wanted).epsilon(0.2));
   CHECK(cadence.optimum().mtbf_seconds == Approx(kMtbf).epsilon(0.14));
 }

@@ -12,7 +12,7 @@ using namespace trainerd;
 
 namespace {
 
-/// The receiving end, and the other one for raw bytes.
+/// A channel that receives, and the other end of its socket for raw bytes.
 struct Raw {
   Raw() : Raw(core::run::Channel::make_pair()) {}
   explicit Raw(std::pair<base::UniqueFd, base::UniqueFd> ends)
@@ -34,7 +34,7 @@ std::string length_field(std::uint32_t length) {
 
 }  // namespace
 
-TEST_CASE("messages arrive whole and in order, also those larger than the socket's buffer", "[channel]") {
+TEST_CASE("messages arrive complete and in order, also if larger than the socket's buffer", "[channel]") {
   auto [a, b] = core::run::Channel::make_pair();
   core::run::Channel from(std::move(a)), to(std::move(b));
   const std::vector<std::string> sent{"", "one", std::string(5 << 20, 'x'), std::string("a\0b", 3)};
@@ -71,7 +71,7 @@ TEST_CASE("a message that the other end would refuse is not sent", "[channel]") 
   CHECK(receiver.receive() == "short");
 }
 
-TEST_CASE("sending to a peer that is gone is a communication error", "[channel]") {
+TEST_CASE("sending to a closed peer is a communication error", "[channel]") {
   Raw raw;
   raw.close();
   CHECK_THROWS_WITH(raw.channel.send("hello"),

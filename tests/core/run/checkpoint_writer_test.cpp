@@ -22,7 +22,7 @@ std::atomic<int> hanging{0};
 
 }  // namespace
 
-// Every fsync of this test program comes here: a disk that stands still.
+// Replaces fsync in this test program: simulates a disk that hangs.
 extern "C" int fsync(int fd) {
   ++hanging;
   while (disk_hangs) ::usleep(1000);
@@ -32,7 +32,7 @@ extern "C" int fsync(int fd) {
 
 namespace {
 
-/// A checkpoint of one tensor in a segment of its own.
+/// A checkpoint of one tensor, in its own segment.
 core::run::CheckpointWriter::Job job_at(std::int64_t step) {
   const io::SafetensorsLayout layout =
       io::lay_out_safetensors({{.name = "w", .dtype = kernels::DType::f32, .shape = {4}}}, {});
@@ -54,7 +54,7 @@ core::run::CheckpointWriter::Result wait_for(core::run::CheckpointWriter& writer
 
 using Outcome = core::run::CheckpointWriter::Outcome;
 
-/// A file where the directory was.
+/// Puts a file in place of the directory.
 void break_disk(const test::TempDir& dir) {
   std::filesystem::rename(dir / "run", dir / "away");
   test::write_file(dir / "run", "in the way");
@@ -77,7 +77,7 @@ TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[c
     CHECK(failed.failures == failures);
     CHECK(failed.step == 1);
     CHECK(failed.problem.find(dir / "run") != std::string::npos);
-    // Each wait is twice the one before it.
+    // The delay doubles with each retry.
     CHECK(failed.retry_seconds == Approx(1e-3 * (1 << (failures - 1))));
     CHECK(writer.pending() == 1);
   }
@@ -88,7 +88,7 @@ TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[c
   CHECK(written.failures >= 4);
   CHECK(io::verify_checkpoint(written.record.path).state.step == 1);
   CHECK(writer.pending() == 0);
-  // The count begins anew with what is written.
+  // A successful write resets the count.
   break_disk(dir);
   writer.enqueue(job_at(2));
   CHECK(wait_for(writer).failures == 1);
@@ -97,7 +97,7 @@ TEST_CASE("a checkpoint that cannot be written is tried again until it can", "[c
 
 TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[checkpoint-writer]") {
   const test::TempDir dir;
-  // Two tries of one snapshot are an hour apart: what happens before is the newer one's doing.
+  // Retries of one snapshot are an hour apart: an earlier attempt is due to the newer snapshot.
   core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
                                      {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
   break_disk(dir);
@@ -110,7 +110,7 @@ TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[ch
     CHECK(superseded.step == step - 1);
     CHECK(writer.pending() == 1);
   }
-  // The newest is the one that is tried at the end.
+  // The last attempt writes the newest snapshot.
   mend_disk(dir);
   writer.end_within(10);
   const auto written = wait_for(writer);
@@ -128,7 +128,7 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
   const double start = base::monotonic_seconds();
   writer.enqueue(job_at(1));
   CHECK(wait_for(writer).outcome == Outcome::failed_once);
-  writer.enqueue(job_at(2));  // does not begin the time anew
+  writer.enqueue(job_at(2));  // does not restart the timer
   auto last = wait_for(writer);
   while (last.outcome != Outcome::given_up) last = wait_for(writer);
   CHECK(last.step == 2);
@@ -137,7 +137,7 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
   CHECK_THROWS_AS(std::rethrow_exception(last.error), base::CheckpointError);
   CHECK(base::monotonic_seconds() - start < 30);
   CHECK(writer.pending() == 0);
-  // Later jobs have one try each until something is written.
+  // Later jobs get one attempt each until a write succeeds.
   writer.enqueue(job_at(3));
   CHECK(wait_for(writer).outcome == Outcome::given_up);
   mend_disk(dir);
@@ -145,7 +145,7 @@ TEST_CASE("a writer gives up after its time and one last try, counted from the f
   CHECK(wait_for(writer).outcome == Outcome::written);
 }
 
-TEST_CASE("what another try cannot mend is not tried again", "[checkpoint-writer]") {
+TEST_CASE("an error that a retry cannot fix is not retried", "[checkpoint-writer]") {
   const test::TempDir dir;
   core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {});
   core::run::CheckpointWriter::Job job = job_at(1);
@@ -156,7 +156,7 @@ TEST_CASE("what another try cannot mend is not tried again", "[checkpoint-writer
   CHECK(refused.failures == 0);
 }
 
-TEST_CASE("an abandoned writer is not waited for and what it did not finish is no checkpoint",
+TEST_CASE("an abandoned writer is not waited for, and its unfinished checkpoint does not count",
           "[checkpoint-writer]") {
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
@@ -172,7 +172,7 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
   CHECK(base::monotonic_seconds() - start < 30);
   CHECK(store.list().empty());
   disk_hangs = false;
-  // The one that was being written finishes by itself; the queued one was dropped.
+  // The write in progress finishes; the queued checkpoint was dropped.
   const double end = base::monotonic_seconds() + 60;
   while (store.list().empty() && base::monotonic_seconds() < end) ::usleep(1000);
   ::usleep(50'000);
@@ -180,7 +180,7 @@ TEST_CASE("an abandoned writer is not waited for and what it did not finish is n
   CHECK(io::verify_checkpoint(store.list().front().path).state.step == 1);
 }
 
-TEST_CASE("a writer that is not abandoned finishes what is queued", "[checkpoint-writer]") {
+TEST_CASE("a writer that is not abandoned finishes its queue", "[checkpoint-writer]") {
   const test::TempDir dir;
   const io::CheckpointStore store(dir / "run", 2);
   {

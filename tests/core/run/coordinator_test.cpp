@@ -1,4 +1,4 @@
-// Who leads a run, by a real etcd; and how the next leader takes the output directory over.
+// Leader election over a real etcd, and how the next leader takes over the output directory.
 
 #include "core/run/coordinator/coordinator.h"
 
@@ -33,7 +33,7 @@ using test::message_of;
 
 namespace {
 
-constexpr double kPatience = 120;  // of a loaded machine
+constexpr double kPatience = 120;  // seconds; enough for a loaded machine
 
 std::unique_ptr<Coordinator> agent_of(const EtcdServer& etcd, double dead_seconds = 60,
                                       const std::string& name = "a-run") {
@@ -49,7 +49,7 @@ bool within_patience(Condition condition) {
   return condition();
 }
 
-/// What it says, until the lead is lost.
+/// Collects the coordinator's messages until the lead is lost.
 std::string news_until_lost(Coordinator& coordinator) {
   std::string text;
   bool lost = false;
@@ -65,7 +65,7 @@ std::string news_until_lost(Coordinator& coordinator) {
 
 }  // namespace
 
-TEST_CASE("etcd has one leader of a run, whose address the others learn; after it another may lead",
+TEST_CASE("etcd elects one leader per run, whose address the others learn, and another after it",
           "[coordinator]") {
   const EtcdServer etcd;
   const auto first = agent_of(etcd), second = agent_of(etcd), stranger = agent_of(etcd, 60, "another-run");
@@ -96,7 +96,7 @@ TEST_CASE("etcd has one leader of a run, whose address the others learn; after i
   CHECK(second->take().empty());
 }
 
-TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does not", "[coordinator]") {
+TEST_CASE("a lost lease ends the lead, a restart of etcd does not", "[coordinator]") {
   EtcdServer etcd;
   const auto lead = agent_of(etcd);
   REQUIRE(lead->claim("host1"));
@@ -118,7 +118,7 @@ TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does n
   REQUIRE(lead->leader().has_value());
   CHECK(lead->leader()->epoch == lead->epoch());
 
-  // Some other program of ours takes the lease away.
+  // Another client revokes the lease.
   run::EtcdClient client({etcd.endpoint()}, 10);
   const auto key = client.get("/trainerd/a-run/leader");
   REQUIRE(key.has_value());
@@ -136,10 +136,10 @@ TEST_CASE("a lease that is gone ends the lead, and etcd that starts again does n
   }
 }
 
-TEST_CASE("a leader that etcd cannot hear from any more ends its lead by its own clock", "[coordinator]") {
+TEST_CASE("a leader that cannot reach etcd ends its lead by its own clock", "[coordinator]") {
   EtcdServer etcd;
   const auto lead = agent_of(etcd, 2);
-  // Of a quarter of that time for an answer a loaded machine may need more.
+  // A request may take a quarter of that time. A loaded machine may need longer, so it is retried.
   REQUIRE(within_patience([&] {
     try {
       return lead->claim("host1");
@@ -156,7 +156,7 @@ TEST_CASE("a leader that etcd cannot hear from any more ends its lead by its own
 
 TEST_CASE("of several members of etcd one that answers is enough", "[coordinator]") {
   const EtcdServer etcd;
-  const base::UniqueFd silent = base::listen_at({"127.0.0.1", 0});  // takes connections and says nothing
+  const base::UniqueFd silent = base::listen_at({"127.0.0.1", 0});  // accepts connections and never answers
   run::EtcdClient client({{"127.0.0.1", base::local_port(silent.get())}, {"127.0.0.1", 1}, etcd.endpoint()},
                          0.5);
   CHECK_FALSE(client.get("/nothing").has_value());
@@ -179,7 +179,7 @@ TEST_CASE("of several members of etcd one that answers is enough", "[coordinator
         "etcd refuses /v3/kv/txn: etcdserver: requested lease not found");
 }
 
-TEST_CASE("the address of a coordinator is read, and what is not supported is named", "[coordinator]") {
+TEST_CASE("the address of a coordinator is read, and unsupported parts are named", "[coordinator]") {
   const auto problem = [](const std::string& url) { return spec::parse_etcd_url(url).problem; };
   const spec::EtcdUrl url = spec::parse_etcd_url("etcd://a:2379,[fd00::1]:2380/");
   REQUIRE(url.problem.empty());
@@ -199,7 +199,8 @@ TEST_CASE("the address of a coordinator is read, and what is not supported is na
   CHECK_FALSE(problem("etcd://a:2379/path").empty());
 }
 
-TEST_CASE("the next leader takes the output directory over from one that holds it still", "[coordinator]") {
+TEST_CASE("the next leader takes over the output directory from a leader that still holds it",
+          "[coordinator]") {
   const test::TempDir dir;
   const std::string path = dir / "out";
   const auto kept = run::OutputDirectory::Earlier::kept;
@@ -211,7 +212,7 @@ TEST_CASE("the next leader takes the output directory over from one that holds i
   test::write_file(old.steps(), "1\n");
   const base::UniqueFd open = base::open_append(old.steps());
   const std::string used = "another run is using " + path;
-  // One without a lead, one of another run, and one whose lead is older do not.
+  // A run without a lead, another run, and an older lead cannot take it over.
   CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
   for (const LeadMark& mark : {LeadMark{"b-run", 9}, LeadMark{"a-run", 7}})
     CHECK(
@@ -225,11 +226,11 @@ TEST_CASE("the next leader takes the output directory over from one that holds i
   const run::OutputDirectory next(path, kept, second);
   CHECK_THROWS_AS(old.require_mark(first), run::LeadLost);
   next.require_mark(second);
-  // A follower of the old leader need not wait for a mark that does not come back.
+  // A follower of the old leader fails at once: its mark does not come back.
   CHECK_THROWS_AS(run::OutputDirectory::marked(path, first.text(), 60), run::LeadLost);
   CHECK(test::read_file(path + "/.lock") == second.text());
   CHECK(message_of<base::SpecError>([&] { run::OutputDirectory other(path); }).starts_with(used));
-  // What the old one writes still is not in the log.
+  // Late writes of the old leader do not reach the log.
   const std::string late = "late\n";
   REQUIRE(base::write_all(open.get(), std::as_bytes(std::span(late))) == 0);
   CHECK(test::read_file(next.steps()) == "1\n");
@@ -242,7 +243,7 @@ TEST_CASE("a mark that an earlier leader has left takes no directory from a run 
   const auto kept = run::OutputDirectory::Earlier::kept;
   { const run::OutputDirectory ended(path, kept, LeadMark{"a-run", 7}); }
   {
-    // An etcd that has lost its data counts from the beginning.
+    // An etcd that lost its data restarts its epochs: a lower one is accepted.
     const run::OutputDirectory again(path, kept, LeadMark{"a-run", 2});
     again.require_mark({"a-run", 2});
   }
@@ -274,7 +275,7 @@ TEST_CASE("an agent that does not lead any more changes nothing in a store", "[c
   CHECK(plain.storage()->list("").empty());
 }
 
-TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") {
+TEST_CASE("sinks get nothing from a leader whose lease has expired", "[coordinator]") {
   struct Counting final : io::MetricsSink {
     explicit Counting(int& c) : count(c) {}
     void on_step(const io::StepRecord&) override { ++count; }
@@ -296,7 +297,7 @@ TEST_CASE("sinks of a leader whose lease is over get nothing", "[coordinator]") 
 
 namespace {
 
-/// Answers each request with the same status and JSON, as no etcd does.
+/// A server that is no etcd: answers each request with the same status and body.
 class FalseEtcd {
  public:
   explicit FalseEtcd(std::string body, std::string status = "200 OK")
@@ -308,7 +309,7 @@ class FalseEtcd {
   base::Endpoint endpoint() const { return {"127.0.0.1", base::local_port(listener_.get())}; }
 
  private:
-  /// Whether the header and as much of the body as it names are there.
+  /// True if the header and a body of Content-Length bytes have arrived.
   static bool is_whole(const std::string& request) {
     const std::size_t header = request.find("\r\n\r\n"), length = request.find("Content-Length: ");
     if (header == std::string::npos) return false;
@@ -316,7 +317,7 @@ class FalseEtcd {
   }
   void serve() {
     for (;;) {
-      // The listener does not block; its end wakes the wait, and there is none to accept.
+      // The listener does not block. Its shutdown wakes the poll without a connection to accept.
       pollfd next{listener_.get(), POLLIN, 0};
       ::poll(&next, 1, -1);
       const base::UniqueFd fd(::accept(listener_.get(), nullptr, nullptr));
@@ -343,7 +344,7 @@ class FalseEtcd {
 
 }  // namespace
 
-TEST_CASE("what answers in etcd's place and is none is named with what it said", "[coordinator]") {
+TEST_CASE("a server that is no etcd is reported with its answer", "[coordinator]") {
   const auto said = [](const std::string& body, auto ask) {
     const FalseEtcd server(body);
     run::EtcdClient client({server.endpoint()}, 5);
@@ -364,7 +365,7 @@ TEST_CASE("what answers in etcd's place and is none is named with what it said",
              Catch::StartsWith("no member of etcd can be reached (127.0.0.1:1: "));
 }
 
-TEST_CASE("what etcd says against a lease that is given back is told, but not that it is gone",
+TEST_CASE("an error of etcd on revoking a lease is reported, except that the lease is gone",
           "[coordinator]") {
   const auto revoke = [](const std::string& body, const std::string& status) {
     const FalseEtcd server(body, status);

@@ -1,4 +1,4 @@
-// Copies that ranks hold of the same are compared by their hashes, and the odd one is named.
+// Replicated state is compared between ranks by hashes, and the differing copy is reported.
 
 #include "core/run/agent/copy_watch.h"
 
@@ -22,11 +22,11 @@ CopiesHashed hashed(std::int64_t rank, std::int64_t step, std::vector<std::uint6
 
 }  // namespace
 
-TEST_CASE("of three copies the odd one is named, when all have been heard", "[copies]") {
+TEST_CASE("of three copies the differing one is named, once all ranks have reported", "[copies]") {
   CopyWatch watch(3);
   for (std::int64_t rank = 0; rank < 3; ++rank) CHECK_FALSE(watch.add(hashed(rank, 4, {1, 2}, {"a", "b"})));
   CHECK(watch.equal() == 1);
-  // Ranks are heard in any order, and one may be a state ahead.
+  // Ranks report in any order, and one may be a state ahead.
   CHECK_FALSE(watch.add(hashed(2, 8, {1, 7})));
   CHECK_FALSE(watch.add(hashed(0, 8, {1, 2})));
   CHECK_FALSE(watch.add(hashed(0, 12, {1, 2})));
@@ -56,7 +56,7 @@ TEST_CASE("copies are those of one name, whatever else the ranks hold", "[copies
   CopyWatch watch(4);
   CHECK_FALSE(watch.add(hashed(0, 1, {1, 9}, {"norm", "left"})));
   CHECK_FALSE(watch.add(hashed(1, 1, {8, 1}, {"right", "norm"})));
-  CHECK_FALSE(watch.add(hashed(2, 1, {})));  // holds nothing of others'
+  CHECK_FALSE(watch.add(hashed(2, 1, {})));  // holds no replicated state
   CHECK_FALSE(watch.add(hashed(3, 1, {1}, {"norm"})));
   CHECK(watch.equal() == 1);
   std::vector<std::uint64_t> many(20, 1);
@@ -75,7 +75,7 @@ namespace trainerd::test {
 
 namespace {
 
-/// The hashes of every rank of a job after some steps, in which `before` may change rank 1's state.
+/// Hashes of every rank of a job after each of some steps. Rank 1's state changes before step `flip_before`.
 CopyWatch watched(const core::job::JobSpec& job, std::optional<CopyVerdict>& verdict,
                   std::int64_t flip_before = 0) {
   const auto ranks = static_cast<std::int64_t>(ranks_of(job));
@@ -124,7 +124,7 @@ core::job::JobSpec hashing_job(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-TEST_CASE("what ranks hold alike stays equal on every layout", "[copies][layouts]") {
+TEST_CASE("replicated state stays equal on every layout", "[copies][layouts]") {
   for (const auto& keys : std::vector<std::vector<std::string>>{{"tp"},
                                                                 {"dp", "zero0"},
                                                                 {"dp", "zero0", "bf16"},

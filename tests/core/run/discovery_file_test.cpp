@@ -74,7 +74,7 @@ TEST_CASE("the discovery file of a failed run stays and says how it ended, until
   CHECK_FALSE(std::filesystem::exists(path));
   CHECK_FALSE(std::filesystem::exists(record));
   CHECK(std::filesystem::exists(dir / "d/other.json"));
-  // What is gone already, or was never there, is no matter.
+  // A missing file or directory is no error.
   write_file(record, path);
   run::remove_left_discovery_files(dir / "output");
   CHECK_FALSE(std::filesystem::exists(record));

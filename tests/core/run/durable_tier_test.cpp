@@ -1,4 +1,4 @@
-// Which checkpoints are copied to the durable tier, and the thread that copies them.
+// The choice of checkpoints for the durable tier, and the thread that copies them.
 
 #include <unistd.h>
 
@@ -45,7 +45,7 @@ struct Setup {
   }
 };
 
-/// A file system that does not return from a copy until it is let go.
+/// A storage whose copies block until it is released.
 class Hanging final : public io::Storage {
  public:
   Hanging(std::shared_ptr<io::Storage> whole, std::shared_ptr<std::atomic<bool>> hangs)
@@ -95,7 +95,7 @@ TEST_CASE("a checkpoint is due for the durable tier by steps or by time", "[dura
   CHECK(time.is_due(99, 1060));
 }
 
-TEST_CASE("one copy is under way, and a newer one replaces what has not begun or fails", "[durable]") {
+TEST_CASE("one copy runs at a time, and a newer one replaces a waiting or failing one", "[durable]") {
   DurableTier tier({.to = "x"});
   CHECK_FALSE(tier.add({.step = 1, .folder = "a"}));
   REQUIRE(tier.begin(0));
@@ -133,16 +133,16 @@ TEST_CASE("shards and marker are copied, and tried again until the tier takes th
   copier.enqueue({.part = DurableCopier::Part::completion, .step = 10, .folder = folder, .target = folder});
   CHECK(result_of(copier).path == s.dir / "tier/step-00000010");
   CHECK(io::verify_checkpoint(s.dir / "tier/step-00000010").state.step == 10);
-  // What the run has removed meanwhile is gone, and no failure.
+  // A checkpoint that the run has removed meanwhile is no failure.
   copier.enqueue({.step = 20, .folder = "step-00000020", .target = "step-00000020", .ranks = 1});
   CHECK(result_of(copier).outcome == Outcome::gone);
 }
 
-TEST_CASE("a copy keeps to its rate, and one that is dropped ends at once", "[durable]") {
+TEST_CASE("a copy keeps its rate, and a dropped copy ends at once", "[durable]") {
   Setup s;
   const std::string folder = s.save(10);
   DurableCopier::Options options = s.options("tier");
-  options.rate_bytes_per_second = 1;  // the first piece goes at once, the next in minutes
+  options.rate_bytes_per_second = 1;  // the first piece is copied at once, the next one after minutes
   DurableCopier copier(s.source, options);
   copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
   CHECK(result_of(copier).outcome == Outcome::copied);
@@ -159,7 +159,7 @@ TEST_CASE("a copy keeps to its rate, and one that is dropped ends at once", "[du
   CHECK(io::list_checkpoints(s.dir / "tier").empty());
 }
 
-TEST_CASE("a copy that hangs is told once, and goes on when it can", "[durable]") {
+TEST_CASE("a hanging copy is reported once and resumes when it can", "[durable]") {
   Setup s;
   const std::string folder = s.save(10);
   const auto hangs = std::make_shared<std::atomic<bool>>(true);
@@ -211,15 +211,15 @@ TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete o
   CHECK(tag(10).problem.empty());
   CHECK(is_good(10));
   s.save(20);
-  CHECK(tag(20).problem.empty());  // the tier does not have it
+  CHECK(tag(20).problem.empty());  // step 20 is not in the tier
   copy(20);
   CHECK_FALSE(is_good(20));
-  CHECK(is_good(10));  // and it stays, with keep: 1
+  CHECK(is_good(10));  // the good one stays, despite keep: 1
   s.save(30);
   s.source.tag_good(30);
   copy(30);
   CHECK(is_good(30));
-  // The step was done again: what is in the tier is another one.
+  // The step was repeated: the tier holds a different checkpoint.
   s.save(40);
   copy(40);
   const test::Shard other = test::stamped_shard(41);
@@ -228,7 +228,7 @@ TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete o
   s.source.tag_good(40);
   CHECK(tag(40).problem.empty());
   CHECK_FALSE(is_good(40));
-  // A tier that fails is tried once.
+  // A failing tier is not retried.
   std::filesystem::remove_all(s.dir / "tier");
   test::write_file(s.dir / "tier", "in the way");
   CHECK(tag(30).problem.find(s.dir / "tier") != std::string::npos);

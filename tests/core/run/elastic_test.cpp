@@ -1,4 +1,4 @@
-// Which smaller sizes an elastic job has.
+// The smaller sizes of an elastic job.
 
 #include "core/run/agent/elastic.h"
 
@@ -24,7 +24,7 @@ job::JobSpec elastic_job(const std::string& parallel, int nodes, const std::stri
       "job.yaml");
 }
 
-/// "nodes x dp" of the job on so many nodes; "none".
+/// "nodes x dp" of the job on `nodes` nodes; "none" if it cannot run on them.
 std::string size_on(const job::JobSpec& whole, std::int64_t nodes) {
   const auto job = run::job_on(whole, nodes);
   return job ? std::to_string(job->cluster.nodes) + " x " + std::to_string(job->parallel.dp) : "none";
@@ -32,13 +32,13 @@ std::string size_on(const job::JobSpec& whole, std::int64_t nodes) {
 
 }  // namespace
 
-TEST_CASE("the nodes that are left hold whole replicas of an elastic job", "[elastic]") {
+TEST_CASE("the remaining nodes hold whole replicas of an elastic job", "[elastic]") {
   const job::JobSpec plain = elastic_job("{dp: 4}", 4);
   CHECK(run::job_on(plain, 4) == plain);
   CHECK(size_on(plain, 3) == "3 x 3");
   CHECK(size_on(plain, 1) == "1 x 1");
   CHECK(size_on(plain, 0) == "none");
-  // Several replicas on a node, or one on several.
+  // Several replicas per node, or one replica on several nodes.
   CHECK(size_on(elastic_job("{dp: 4, tp: 2}", 2), 1) == "1 x 2");
   const job::JobSpec spread = elastic_job("{dp: 3, pp: 2}", 6);
   CHECK(size_on(spread, 5) == "4 x 2");
@@ -48,7 +48,7 @@ TEST_CASE("the nodes that are left hold whole replicas of an elastic job", "[ela
   CHECK(size_on(elastic_job("{dp: 2, pp: 3}", 2), 1) == "1 x 1");
   CHECK(size_on(elastic_job("{dp: 4}", 4, ", min_replicas: 3"), 3) == "3 x 3");
   CHECK(size_on(elastic_job("{dp: 4}", 4, ", min_replicas: 3"), 2) == "none");
-  // Groups of ZeRO stay as they are.
+  // ZeRO groups stay whole.
   CHECK(size_on(elastic_job("{dp: 4, zero_group: 2, zero: 2}", 4), 3) == "2 x 2");
 }
 
@@ -60,15 +60,14 @@ TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elasti
   CHECK(smaller.microbatches() == 12);
   smaller.parallel.dp = smaller.cluster.nodes = 4;
   CHECK(smaller == whole);
-  // On one node nothing of several is said.
+  // A job on one node has no keys of several nodes.
   const job::JobSpec one = run::job_on(whole, 1).value();
   CHECK(spec::parse_job(spec::to_yaml(one), "again") == one);
   CHECK(run::JobSizes(whole).smallest().job == one);
   CHECK(run::JobSizes(elastic_job("{dp: 4}", 4, ", min_replicas: 3")).smallest().job.cluster.nodes == 3);
 }
 
-TEST_CASE("one node is watched as the job says, and faults of ranks that it lacks are left out",
-          "[elastic]") {
+TEST_CASE("a job on one node keeps its supervision keys, without faults of missing ranks", "[elastic]") {
   job::JobSpec whole = elastic_job("{dp: 2}", 2);
   whole.supervise.hang_factor = 0;
   whole.supervise.coordinator = "etcd://10.0.0.1:2379";
@@ -82,7 +81,7 @@ TEST_CASE("one node is watched as the job says, and faults of ranks that it lack
   CHECK(one.faults.inject[0].step == 4);
   whole.faults.inject.pop_back();
   CHECK(run::job_on(whole, 1).value().faults == job::FaultsOptions{});
-  // Nor can those of a link, or of messages between ranks.
+  // Faults of a link or of messages between ranks are left out, too.
   whole.faults = {.allow = true,
                   .inject = {{.kind = job::FaultKind::drop_link, .step = 3},
                              {.kind = job::FaultKind::flip_message, .step = 4}},
@@ -105,7 +104,7 @@ job::JobSpec replanned_job(const std::string& parallel, int nodes, const std::st
   return elastic_job(parallel, nodes, ", elastic: {replan: true}" + more);
 }
 
-/// "nodes: tp x pp x dp" that the planner chooses for so many nodes; "none".
+/// "nodes: tp x pp x dp" that the planner chooses for `nodes` nodes; "none" if there is no layout.
 std::string layout_on(const job::JobSpec& whole, std::int64_t nodes) {
   const auto size = run::JobSizes(whole).on(nodes);
   if (!size) return "none";
@@ -117,21 +116,21 @@ std::string layout_on(const job::JobSpec& whole, std::int64_t nodes) {
 }  // namespace
 
 TEST_CASE("the planner chooses the layout of an elastic job's nodes that are left", "[elastic][replan]") {
-  // Replicas of four ranks: no whole one is left, or ranks would be idle.
+  // Replicas of four ranks: none is left whole, or ranks would be idle.
   const job::JobSpec spread = replanned_job("{pp: 4, dp: 1}", 4);
   CHECK(layout_on(spread, 4) == "4: 1 x 4 x 1");
   CHECK(layout_on(spread, 3) == "3: 1 x 1 x 3");
   CHECK(layout_on(spread, 1) == "1: 1 x 1 x 1");
   CHECK(layout_on(replanned_job("{pp: 2, dp: 2}", 4), 3) == "3: 1 x 1 x 3");
-  // What differs least: replicas of the same layout where they take all ranks, else another pp or tp alone.
+  // The smallest change: replicas of the same layout if they use all ranks, else a change of pp or tp only.
   CHECK(layout_on(replanned_job("{pp: 2, dp: 3}", 6), 4) == "4: 1 x 2 x 2");
   CHECK(layout_on(replanned_job("{tp: 2, pp: 2, dp: 2}", 4), 3) == "3: 2 x 1 x 3");
   CHECK(layout_on(replanned_job("{pp: 4, dp: 1}", 4, ", min_replicas: 1"), 2) == "2: 1 x 1 x 2");
-  // Its own, as before, without the key.
+  // Without `replan` the job keeps its layout: it cannot run on 3 nodes.
   CHECK(size_on(elastic_job("{pp: 4, dp: 1}", 4), 3) == "none");
 }
 
-TEST_CASE("followers make the job of a size from what the leader says", "[elastic][replan]") {
+TEST_CASE("followers build the job of a size from the leader's message", "[elastic][replan]") {
   const job::JobSpec whole = replanned_job("{tp: 2, pp: 2, dp: 2}", 4);
   const run::JobSize size = run::JobSizes(whole).on(3).value();
   REQUIRE_FALSE(size.layout.empty());
@@ -142,7 +141,7 @@ TEST_CASE("followers make the job of a size from what the leader says", "[elasti
   CHECK_THROWS_WITH(run::layout_from("{}"),
                     Catch::StartsWith("the layout that node 0 has chosen cannot be read: "));
   CHECK(run::JobSizes(whole).on(4).value().layout.empty());
-  // What is of several nodes is not said of one.
+  // A job on one node has no keys of several nodes.
   const run::JobSize one = run::JobSizes(whole).on(1).value();
   CHECK(spec::parse_job(spec::to_yaml(one.job), "again") == one.job);
   CHECK_FALSE(one.job.cluster.elastic);
@@ -172,7 +171,7 @@ TEST_CASE("with rates the planner chooses the fastest layout of the nodes left",
         .bytes_per_second = network, .latency_seconds = 1e-6, .efficiency = 1, .start_seconds = 0};
     return run::JobSizes(whole, rates).on(3).value().job.parallel;
   };
-  // A slow network makes a pipeline the faster layout, whose stages send activations alone.
+  // On a slow network a pipeline is faster: its stages send activations only.
   CHECK(choice_by(1e12).dp == 3);
   CHECK(choice_by(1e8).pp == 3);
 }

@@ -1,6 +1,6 @@
 #pragma once
 
-// An etcd of the test's own, on free ports of this host.
+// An etcd process for tests, on free ports of this host.
 
 #include <fcntl.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ class EtcdServer {
   EtcdServer& operator=(const EtcdServer&) = delete;
 
   base::Endpoint endpoint() const { return {"127.0.0.1", client_}; }
-  /// Also one that was killed: with the data that it had.
+  /// Also restarts a killed server with its data.
   void start() {
     const std::string client = "http://127.0.0.1:" + std::to_string(client_),
                       peer = "http://127.0.0.1:" + std::to_string(peer_), log = data_ / "log";
@@ -69,7 +69,7 @@ class EtcdServer {
   }
 
  private:
-  /// It listens before it has elected itself.
+  /// True if etcd answers requests. It listens before its election, but answers only after it.
   bool answers(std::string& why) const {
     try {
       core::run::EtcdClient({endpoint()}, 10).get("/");
@@ -81,7 +81,7 @@ class EtcdServer {
   }
   static std::uint16_t free_port() { return base::local_port(base::listen_at({"127.0.0.1", 0}).get()); }
 
-  // In memory where that is: it flushes its files at each change.
+  // In memory (/dev/shm) if available: etcd flushes its files at each change.
   TempDir data_{std::filesystem::is_directory("/dev/shm") ? std::filesystem::path("/dev/shm")
                                                           : std::filesystem::temp_directory_path()};
   std::uint16_t client_, peer_;

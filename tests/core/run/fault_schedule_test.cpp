@@ -1,4 +1,4 @@
-// Which faults a run makes, and that none is made twice.
+// The faults that a run injects, each of them once.
 
 #include "core/run/faults/fault_schedule.h"
 
@@ -32,7 +32,7 @@ std::string temporary(const std::string& name) {
 
 }  // namespace
 
-TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]") {
+TEST_CASE("a fault is due once, at its step, and its id describes it", "[faults]") {
   FaultsOptions options{.allow = true};
   options.inject = {
       Fault{.kind = FaultKind::stop, .step = 4, .rank = 1}, Fault{.step = 3},
@@ -45,7 +45,7 @@ TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]
                                                      "flip_gradient step 4 rank 0 tensor w element 3 bit 2"});
   plan.set_done("stop step 4 rank 1");
   CHECK(plan.due(4).size() == 2);
-  // One that is put before the others does not make these happen again.
+  // A fault inserted before the others does not repeat them.
   options.inject.insert(options.inject.begin(), Fault{.kind = FaultKind::hang, .step = 4});
   const FaultSchedule later(options, 2,
                             {"kill step 3 rank 0", "stop step 4 rank 1", "stop step 4 rank 1 #2"});
@@ -53,7 +53,7 @@ TEST_CASE("a fault is due at its step, once, and known by what it is", "[faults]
   CHECK(later.due(4).size() == 2);
 }
 
-TEST_CASE("random faults are of the rate, of the kinds and ranks, and the same again", "[faults]") {
+TEST_CASE("random faults have the given rate, kinds and ranks, and repeat with the seed", "[faults]") {
   FaultsOptions options{.allow = true};
   options.random = {.seed = 5, .rate = 0.1, .kinds = {"kill", "slow"}};
   const FaultSchedule plan(options, 3), again(options, 3);
@@ -84,18 +84,18 @@ TEST_CASE("random faults are of the rate, of the kinds and ranks, and the same a
   REQUIRE(due.size() == 1);
   all.set_done(due[0].id);
   CHECK(all.due(7).empty());
-  // With fewer ranks too, where another would be drawn.
+  // Also with fewer ranks, where the draw gives another rank.
   for (std::int64_t n = 1; n < 9; ++n) CHECK(FaultSchedule(options, n, {due[0].id}).due(7).empty());
 }
 
-TEST_CASE("a bit is that of the mantissa unless it is named", "[faults]") {
+TEST_CASE("the flipped bit is in the mantissa unless the fault names one", "[faults]") {
   CHECK(core::run::bit_to_flip(-1, 4) == 22);
   CHECK(core::run::bit_to_flip(-1, 2) == 6);
   CHECK(core::run::bit_to_flip(30, 4) == 30);
   CHECK(core::run::bit_to_flip(30, 2) == 15);
 }
 
-TEST_CASE("what was done is kept in a file, without a line that was not finished", "[faults]") {
+TEST_CASE("faults that were injected are kept in a file, whose unfinished last line is ignored", "[faults]") {
   const std::string path = temporary("faults-done");
   {
     core::run::FaultLog log(path);
@@ -109,7 +109,7 @@ TEST_CASE("what was done is kept in a file, without a line that was not finished
   std::filesystem::remove(path);
 }
 
-TEST_CASE("a checkpoint is broken by the node of its rank, the first from its step on", "[faults]") {
+TEST_CASE("the node of a fault's rank damages the first checkpoint from its step on", "[faults]") {
   FaultsOptions options{.allow = true};
   options.inject = {Fault{.kind = FaultKind::flip_checkpoint, .step = 4, .rank = 2},
                     Fault{.kind = FaultKind::flip_checkpoint, .step = 4, .rank = 0},
@@ -118,7 +118,7 @@ TEST_CASE("a checkpoint is broken by the node of its rank, the first from its st
   for (std::int64_t step = 1; step <= 3; ++step) faults.on_step(step, 2, 2);
   CHECK(faults.take(3).empty());
   faults.on_step(4, 2, 2);
-  CHECK(faults.take(3).empty());  // it was on its way
+  CHECK(faults.take(3).empty());  // step 3 was already being saved when the fault came due
   CHECK(ids(faults.take(5)) == std::vector<std::string>{"flip_checkpoint step 4 rank 2"});
   CHECK(faults.take(10).empty());
 }

@@ -6,7 +6,7 @@
 
 #include "core/run/supervise/hang_verdict.h"
 
-// Ranks as an agent may see them.
+// Sights of ranks, as an agent may collect them.
 
 namespace trainerd::test::hang {
 
@@ -28,7 +28,7 @@ inline parallel::Layout layout_of(std::int64_t tp, std::int64_t pp, std::int64_t
   return parallel::resolve_layout(options, topology, {.layers = 8}, 8);
 }
 
-/// In forward of a microbatch of step 12, 6 s since the last sign of it; usual steps take 0.5 s.
+/// A rank in the forward pass of a microbatch of step 12. Its last beat was 6 s ago; usual steps take 0.5 s.
 inline RankSight rank(std::int64_t number, std::int64_t node = 0) {
   RankSight sight{.rank = number, .node = node, .activity = Activity::forward, .step = 12};
   sight.chunk = 0, sight.microbatch = 5;
@@ -45,7 +45,7 @@ inline SeenOperation operation(const char* op, const char* group, std::uint64_t 
   return seen;
 }
 
-/// Asleep in a collective.
+/// A rank asleep in a collective.
 inline RankSight waiting(std::int64_t number, Group group, std::uint64_t sequence, const char* op,
                          const char* label, std::int64_t node = 0) {
   RankSight sight = rank(number, node);

@@ -1,4 +1,4 @@
-// What is made of the pages and rings of ranks: which rank holds the others up, and how that is told.
+// Hang verdicts from the pages and rings of ranks: the rank that blocks the others, and the message.
 
 #include <catch2/catch.hpp>
 
@@ -16,7 +16,7 @@ using namespace trainerd;
 using namespace trainerd::test::hang;
 using core::run::StillTime;
 
-TEST_CASE("the rank that never entered a collective is named, with who waits for it", "[hang]") {
+TEST_CASE("the rank that never entered a collective is named, with the ranks that wait for it", "[hang]") {
   // tp 2, pp 2, dp 2: ranks 0 and 1 are a tensor-parallel group.
   std::vector<RankSight> sights;
   for (std::int64_t i = 0; i < 8; ++i)
@@ -34,7 +34,7 @@ TEST_CASE("the rank that never entered a collective is named, with who waits for
   CHECK(found->ranks == Ranks{5});
 }
 
-TEST_CASE("a rank that waits itself is no cause, and the end of the chain is", "[hang]") {
+TEST_CASE("a rank that waits itself is no cause; the end of the chain of waits is", "[hang]") {
   // dp groups: 0 and 2, 1 and 3. Rank 0 waits for 1, which waits for 3, which sleeps.
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),
                                 waiting(1, Group::dp, 3, "reduce_scatter", "grad bucket 7"),
@@ -49,14 +49,14 @@ TEST_CASE("a rank that waits itself is no cause, and the end of the chain is", "
   CHECK(found->kind == "asleep");
 }
 
-TEST_CASE("what computes is judged by the time in which it could run and its CPU time", "[hang]") {
+TEST_CASE("a computing rank is judged by its runnable time and its CPU time", "[hang]") {
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"), rank(1)};
   StillTime& still = sights[1].still;
-  // Half a minute of a machine that gives it a tenth of a core: two threads, 0.5 s per step, three times.
+  // 30 s on a tenth of a core are less than the limit: three steps of 0.5 s on two threads.
   sights[1].beat_seconds = 30;
   still.running = 30, still.computing = 2.9;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
-  // More CPU time than any step takes, but not for as long as the minimum.
+  // More CPU time than any step takes, but a shorter time than the minimum.
   still.running = 4.9, still.computing = 9;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
   still.running = 5.1, still.computing = 3.1;
@@ -70,13 +70,13 @@ TEST_CASE("what computes is judged by the time in which it could run and its CPU
       "for it");
   CHECK((found->kind == "spinning" && found->own));
   CHECK(found->deadline_seconds == 5);
-  // Where a step takes 4 s of two threads, the same proves nothing.
+  // If a step takes 4 s on two threads, the same times prove nothing.
   sights[1].step_seconds = 4;
   still.running = 30, still.computing = 23;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
   still.computing = 25;
   CHECK(verdict(sights, layout_of(2, 1, 1))->deadline_seconds == 24);
-  // Steps of milliseconds: a fifth of the minimum, which a process that gets a fifth of a core has by then.
+  // Steps of milliseconds: the limit is a fifth of the minimum, in case the process gets a fifth of a core.
   sights[1].step_seconds = sights[1].longest_seconds = 0.01;
   still = {.running = 60, .computing = 0.9};
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 1)));
@@ -92,20 +92,20 @@ TEST_CASE("a first step that computes is held against earlier ones, the plan or 
     first.still = {.running = seconds, .computing = 2 * seconds};
     return limits.cause(first) == core::run::HangCause::spinning;
   };
-  // Nothing says what a step takes: the ranks are not ready.
+  // No estimate of a step's time: the ranks are not ready.
   CHECK_FALSE(spins(limits(), 1e6));
   HangLimits known = limits();
   known.peak_step_seconds = 0.01;
   CHECK_FALSE(spins(known, 59));
   CHECK(spins(known, 61));
-  known.peak_step_seconds = 10;  // 20 times that and the factor: 10 minutes
+  known.peak_step_seconds = 10;  // 20 times this, times the factor: 10 minutes
   CHECK_FALSE(spins(known, 599));
   CHECK(spins(known, 601));
-  known.planned_step_seconds = 10;  // four times that and the factor
+  known.planned_step_seconds = 10;  // four times this, times the factor
   CHECK_FALSE(spins(known, 119));
   CHECK(spins(known, 121));
   known.planned_step_seconds.reset();
-  first.step_seconds = 10;  // of the attempt before
+  first.step_seconds = 10;  // measured in the attempt before
   CHECK_FALSE(spins(known, 119));
   CHECK(spins(known, 121));
 }
@@ -133,9 +133,10 @@ TEST_CASE("a rank that spins outside of steps is judged by the CPU time of all i
     CHECK_FALSE(spins(activity, 1e6, 1e6));
 }
 
-TEST_CASE("a starved rank is not accused, and one that spins is at its deadline and a look", "[hang]") {
-  // A step of 40 to 400 ms of CPU time, without a beat, on a machine that gives the rank a share of a core
-  // that changes from slice to slice.
+TEST_CASE("a starved rank is not accused, and a spinning one is accused within a look of its deadline",
+          "[hang]") {
+  // Steps take 40 to 400 ms of CPU time without a beat. The rank's share of a core changes from slice to
+  // slice.
   std::mt19937_64 random(7);
   const auto draw = [&](double least, double most) {
     return std::uniform_real_distribution<double>(least, most)(random);
@@ -159,7 +160,7 @@ TEST_CASE("a starved rank is not accused, and one that spins is at its deadline 
       cpu += slice * std::clamp(mean_share * draw(0.8, 1.2), 0.05, 1.0);
       if (now < next_look) continue;
       next_look = now + draw(0.1, 0.15);                 // the agent waits for a core, too
-      const double ticks = std::floor(100 * cpu) / 100;  // as the kernel counts
+      const double ticks = std::floor(100 * cpu) / 100;  // CPU time as the kernel reports it, in 1/100 s
       clock.look(now, {.beats = 6, .beat_at = 100}, [&] {
         return core::run::ProcessLook{.state = 'R', .cpu_seconds = ticks, .runnable = true};
       });
@@ -168,12 +169,12 @@ TEST_CASE("a starved rank is not accused, and one that spins is at its deadline 
     }
     CAPTURE(trial, work, mean_share, now, cpu);
     CHECK(accused.has_value() == spins);
-    // With less than a core the CPU time of three steps may take longer than the minimum.
+    // On a share of a core the CPU time of three steps may take longer than the minimum.
     if (spins) CHECK(*accused < std::max(1.0, 3 * work / (0.8 * mean_share)) + 0.5);
   }
 }
 
-TEST_CASE("a rank alone that makes no progress is named", "[hang]") {
+TEST_CASE("a single rank without progress is named", "[hang]") {
   RankSight alone = rank(0);
   alone.still.stopped = 5.1;
   const auto found = verdict({alone}, layout_of(1, 1, 1));
@@ -203,7 +204,7 @@ TEST_CASE("first steps, evaluations and loads have more time, and waits for the 
   CHECK(hung(Activity::load, 301));
   for (const Activity activity : {Activity::none, Activity::agent_wait, Activity::done})
     CHECK_FALSE(hung(activity, 1e6));
-  // With rates a first step has four times what the factor allows of the planned one.
+  // With rates a first step may take four times the planned time, times the factor.
   HangLimits planned = limits();
   planned.planned_step_seconds = 10;
   RankSight first = asleep(rank(0), 119);
@@ -227,7 +228,7 @@ TEST_CASE("the deadline follows the median step and the longest of the latest ac
   CHECK_FALSE(core::run::judge(std::vector{sight}, layout_of(1, 1, 1), {}, off));
 }
 
-TEST_CASE("a slow disk and data that do not come are told, and nothing starts again", "[hang]") {
+TEST_CASE("a slow disk and late data are reported without a restart", "[hang]") {
   RankSight disk = rank(0);
   disk.still.disk = 61;
   auto found = verdict({disk}, layout_of(1, 1, 1));
@@ -247,7 +248,8 @@ TEST_CASE("a slow disk and data that do not come are told, and nothing starts ag
       "microbatch 5 of step 12, 6.0 s ago; no data comes, for 61.0 s; rank 0 waits for it");
 }
 
-TEST_CASE("a collective that all have entered and that does not end is the link's, or the node's", "[hang]") {
+TEST_CASE("a collective that all ranks entered and that does not end is blamed on the link or the node",
+          "[hang]") {
   std::vector<RankSight> sights{waiting(0, Group::dp, 9, "all_reduce", "gradients", 0),
                                 waiting(1, Group::dp, 9, "all_reduce", "gradients", 1)};
   auto found = verdict(sights, layout_of(1, 1, 2));
@@ -263,7 +265,7 @@ TEST_CASE("a collective that all have entered and that does not end is the link'
   REQUIRE(found);
   CHECK(found->kind == "stuck");
   CHECK_THAT(found->message, Catch::EndsWith("6.0 s ago; they are all on one node"));
-  // One of them is at work, or was not asked.
+  // No verdict if one of them is computing or was not asked.
   sights[1].still.asleep = 0;
   CHECK_FALSE(verdict(sights, layout_of(1, 1, 2)));
   CHECK_FALSE(verdict({sights[0]}, layout_of(1, 1, 2)));
@@ -282,7 +284,7 @@ TEST_CASE("a rank that was stopped inside a collective is the cause, and not the
 }
 
 TEST_CASE("a process that is stopped is waited for before one that sleeps is named", "[hang]") {
-  // Rank 0 waits for rank 2, and its page does not tell.
+  // Rank 0 waits for rank 2, but its page does not show it.
   std::vector<RankSight> sights{asleep(rank(0)), waiting(1, Group::tp, 8, "all_reduce", "embedding"), rank(2),
                                 waiting(3, Group::tp, 8, "all_reduce", "embedding")};
   sights[2].process_state = 'T', sights[2].still.stopped = 4.5;
@@ -295,7 +297,7 @@ TEST_CASE("a process that is stopped is waited for before one that sleeps is nam
 }
 
 TEST_CASE("a rank that is about to enter a collective, or does not leave it, waits for nobody", "[hang]") {
-  // Its page says that it waits; its ring has no operation under way.
+  // Rank 1's page shows a wait, but its ring has no operation in progress.
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),
                                 waiting(1, Group::tp, 7, "all_reduce", "row_linear")};
   sights[1].operations[0].state = FlightState::done;
@@ -303,23 +305,23 @@ TEST_CASE("a rank that is about to enter a collective, or does not leave it, wai
   REQUIRE(found);
   CHECK_THAT(found->message, Catch::StartsWith("rank 1 (tp 1) never entered all_reduce #8 'row_linear'") &&
                                  Catch::Contains("its process sleeps, for 6.0 s"));
-  // The other has left that one.
+  // The other rank has left operation 7.
   sights[0].operations.insert(sights[0].operations.begin(),
                               operation("all_reduce", "tp", 7, "row_linear", FlightState::done));
   sights[1].operations[0].state = FlightState::started;
   found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
   CHECK((found->kind == "asleep" && found->ranks == Ranks{1}));
-  // All are in it, and one computes.
+  // All ranks are in it, and one computes.
   sights[0] = waiting(0, Group::tp, 7, "all_reduce", "row_linear");
   sights[1].still = {.running = 6, .computing = 6};
   found = verdict(sights, layout_of(2, 1, 1));
   REQUIRE(found);
   CHECK((found->kind == "spinning" && found->ranks == Ranks{1}));
-  CHECK(found->own);  // in the same step it would do so again
+  CHECK(found->own);  // a deterministic failure: it would repeat in the same step
 }
 
-TEST_CASE("ranks of a group that called different operations are told with both", "[hang]") {
+TEST_CASE("ranks of a group that called different operations are reported with both operations", "[hang]") {
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),
                                 waiting(1, Group::tp, 8, "all_gather", "column")};
   sights[1].operations[0].bytes = 48;
@@ -329,7 +331,7 @@ TEST_CASE("ranks of a group that called different operations are told with both"
   CHECK(found->message ==
         "the ranks of group tp called different operations: rank 0 (tp 0) all_reduce #8 'row_linear' of 24 "
         "bytes fp32; rank 1 (tp 1) all_gather #8 'column' of 48 bytes fp32");
-  // Of another size alone, and of another type alone.
+  // Only a different size, and only a different dtype.
   sights[1] = waiting(1, Group::tp, 8, "all_reduce", "row_linear");
   sights[1].operations[0].bytes = 48;
   CHECK(verdict(sights, layout_of(2, 1, 1))->kind == "mismatch");
@@ -337,7 +339,7 @@ TEST_CASE("ranks of a group that called different operations are told with both"
   CHECK(verdict(sights, layout_of(2, 1, 1))->kind == "mismatch");
 }
 
-TEST_CASE("ranks that wait for each other are told", "[hang]") {
+TEST_CASE("ranks that wait for each other are reported", "[hang]") {
   // tp group 0 and 1, 2 and 3; dp group 0 and 2, 1 and 3.
   std::vector<RankSight> sights{
       waiting(0, Group::tp, 8, "all_reduce", "row_linear"), waiting(1, Group::dp, 3, "all_gather", "params"),
@@ -350,13 +352,13 @@ TEST_CASE("ranks that wait for each other are told", "[hang]") {
   CHECK(found->details[0] ==
         "rank 0 (tp 0, dp 0) waits for all_reduce #8 'row_linear' of group tp, in forward of microbatch 5 of "
         "step 12, for rank 1");
-  // Over two nodes their link is a cause, too.
+  // With two nodes their link may be the cause, too.
   sights[2].node = sights[3].node = 1;
   CHECK(verdict(sights, layout_of(2, 1, 2))->message ==
         "ranks 0, 1, 2, 3 wait for each other; or a link between their nodes loses what is sent");
   CHECK(found->own);
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 2))->own);
-  // Not yet.
+  // One rank has slept for too short a time.
   sights[2].still.asleep = 4;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 2)));
 }
@@ -372,7 +374,7 @@ TEST_CASE("several ranks that stand still are all named", "[hang]") {
   CHECK(found->details.size() == 2);
 }
 
-TEST_CASE("what a rank does is said in words", "[hang]") {
+TEST_CASE("a rank's activity is described in words", "[hang]") {
   RankSight sight = rank(0);
   const auto said = [&](Activity activity) {
     sight.activity = activity;
@@ -408,7 +410,7 @@ TEST_CASE("answers to an earlier question do not count", "[hang]") {
   CHECK(inquiry.sights().size() == 1);
 }
 
-TEST_CASE("a question that is answered is asked again soon, of many ranks after twice the time", "[hang]") {
+TEST_CASE("an answered question is repeated soon, for many ranks after twice the time", "[hang]") {
   const auto next = [](double answer_seconds) {
     core::run::HangInquiry inquiry(2);
     const std::int64_t asked = inquiry.ask(10).value();

@@ -1,5 +1,5 @@
-// What a rank waits for where its page or its ring does not say it: messages of a pipeline, its device, and
-// operations that the ring has lost.
+// Waits that a rank's page or ring does not show: pipeline messages, its device, and operations that the ring
+// has overwritten.
 
 #include <sys/resource.h>
 
@@ -12,8 +12,8 @@
 using namespace trainerd;
 using namespace trainerd::test::hang;
 
-TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]") {
-  // Chunk 1 is rank 1's: in forward it needs rank 0's.
+TEST_CASE("a pipeline neighbour that sends no message is named", "[hang]") {
+  // Rank 1 has chunk 1: its forward pass needs rank 0's output.
   RankSight second = waiting(1, Group::pp, 4, "exchange", "pipeline");
   second.chunk = 1;
   RankSight first = rank(0);
@@ -24,7 +24,7 @@ TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]")
         "rank 0 (pp 0) makes no progress; last seen in forward of microbatch 5 of step 12, 6.0 s ago; its "
         "process is stopped by a signal; rank 1, next to it in the pipeline, waits for a message, in "
         "forward of chunk 1, of microbatch 5 of step 12");
-  // In backward rank 0 needs rank 1's.
+  // In the backward pass rank 0 needs rank 1's gradient.
   RankSight back = waiting(0, Group::pp, 4, "exchange", "pipeline");
   back.activity = Activity::backward;
   RankSight slow = asleep(rank(1));
@@ -35,12 +35,12 @@ TEST_CASE("a pipeline neighbour whose message does not come is named", "[hang]")
              Catch::StartsWith("rank 1 (pp 1) makes no progress; ") &&
                  Catch::EndsWith("; rank 0, next to it in the pipeline, waits for a message, in "
                                  "backward of microbatch 5 of step 12"));
-  // While rank 1 is at work, rank 0 may wait for as long as it takes.
+  // While rank 1 computes, rank 0 may wait for any time.
   slow.still = {.computing = 4};
   CHECK_FALSE(verdict({back, slow}, layout_of(1, 2, 1)));
 }
 
-TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbours", "[hang]") {
+TEST_CASE("a stage that awaits an exchange immediately is judged by both neighbours", "[hang]") {
   // Without overlap the pages still show the actions before the exchanges.
   const auto in_exchange = [](std::int64_t number) {
     RankSight sight = waiting(number, Group::pp, 4, "exchange", "pipeline");
@@ -50,7 +50,7 @@ TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbo
   std::vector<RankSight> sights{in_exchange(0), in_exchange(1), rank(2)};
   sights[0].activity = Activity::backward;
   sights[2].chunk = 2;
-  sights[2].still.computing = 2;  // on a loaded machine
+  sights[2].still.computing = 2;  // computing, on a loaded machine
   CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
   sights[2].still = {.asleep = 6}, sights[2].activity = Activity::data_wait;
   CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
@@ -61,13 +61,13 @@ TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbo
   CHECK_THAT(found->message,
              Catch::EndsWith("; rank 1, next to it in the pipeline, waits for a message, in forward of "
                              "chunk 1, of microbatch 5 of step 12"));
-  // From both sides.
+  // Neighbours on both sides wait.
   std::vector<RankSight> around{in_exchange(0), rank(1), in_exchange(2)};
   around[1].still.stopped = 6;
   CHECK_THAT(verdict(around, layout_of(1, 3, 1))->message,
              Catch::EndsWith("; ranks 0, 2, next to it in the pipeline, wait for messages, rank 0 in forward "
                              "of microbatch 5 of step 12"));
-  // All of them.
+  // All ranks wait.
   sights[2] = in_exchange(2);
   found = verdict(sights, layout_of(1, 3, 1));
   REQUIRE(found);
@@ -77,7 +77,7 @@ TEST_CASE("a stage that awaits an exchange at once is judged by both its neighbo
   CHECK(
       found->details[1] ==
       "rank 1 (pp 1) waits for a message of rank 0 or 2, in forward of chunk 1, of microbatch 5 of step 12");
-  // One that was not asked.
+  // One rank was not asked.
   sights.pop_back();
   CHECK_FALSE(verdict(sights, layout_of(1, 3, 1)));
 }
@@ -96,14 +96,14 @@ TEST_CASE("the last stage of several chunks a rank is next to the first", "[hang
   CHECK_THAT(found->message, Catch::Contains("; rank 0, next to it in the pipeline, waits for a message"));
 }
 
-TEST_CASE("a wait for a message is one even when its exchange is not in the ring", "[hang]") {
+TEST_CASE("a wait for a message counts even if its exchange is not in the ring", "[hang]") {
   RankSight first = rank(0), second = waiting(1, Group::pp, 4, "exchange", "pipeline");
   second.operations.clear();
   second.still.asleep = 60;
   CHECK_FALSE(verdict({first, second}, layout_of(1, 2, 1)));
 }
 
-TEST_CASE("a rank whose ring has lost the operation that it waits in waits for others", "[hang]") {
+TEST_CASE("a rank whose ring has overwritten its current operation waits for others", "[hang]") {
   RankSight late = waiting(1, Group::dp, 3, "reduce_scatter", "grad bucket 7");
   const auto ring_of_tp = [&](std::uint64_t first) {
     late.operations.clear();
@@ -112,16 +112,16 @@ TEST_CASE("a rank whose ring has lost the operation that it waits in waits for o
   };
   ring_of_tp(900);
   CHECK_FALSE(verdict({rank(0), late}, layout_of(1, 1, 2)));
-  // The ring has not gone round: it is about to enter it.
+  // The ring has not wrapped around: the rank is about to enter the operation.
   ring_of_tp(1);
   CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
-  // Nor is one under way that is older than one that is done.
+  // Likewise if an operation in progress is older than a completed one.
   ring_of_tp(900);
   late.operations.back().group = "dp";
   CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
 }
 
-TEST_CASE("a host that waits for its device is judged by the operations there", "[hang]") {
+TEST_CASE("a host that waits for its device is judged by the device's operations", "[hang]") {
   const auto on_device = [](std::int64_t number, bool started) {
     RankSight sight = rank(number);
     sight.activity = Activity::report;
@@ -129,7 +129,7 @@ TEST_CASE("a host that waits for its device is judged by the operations there", 
     if (started) sight.operations = {operation("all_reduce", "dp", 9, "gradients", FlightState::started)};
     return sight;
   };
-  // Its kernels do not come to the all_reduce.
+  // Rank 1's kernels do not reach the all_reduce.
   auto found = verdict({on_device(0, true), on_device(1, false)}, layout_of(1, 1, 2));
   REQUIRE(found);
   CHECK_THAT(
@@ -159,11 +159,11 @@ TEST_CASE("a host whose device waits for a message waits for others", "[hang]") 
   CHECK(found->kind == "deadlock");
   CHECK(found->details[0] ==
         "rank 0 (pp 0) waits for a message of rank 1, in the wait for the device at the end of step 12");
-  // A device that waits in nothing is judged by itself.
+  // A device without an operation in progress is judged by itself.
   RankSight alone = on_device(1);
   alone.operations[0].state = FlightState::done;
   CHECK(verdict({rank(0), alone}, layout_of(1, 2, 1))->kind == "spinning");
-  // The host has issued more than the ring holds: where the device is cannot be told.
+  // The host has issued more operations than the ring holds: the device's position is unknown.
   alone.operations[0].state = FlightState::enqueued;
   CHECK_FALSE(verdict({rank(0), alone}, layout_of(1, 2, 1)));
   HangLimits host = limits();
@@ -172,7 +172,7 @@ TEST_CASE("a host whose device waits for a message waits for others", "[hang]") 
     CHECK_FALSE(host.cause(on_device(1), awaits));
 }
 
-TEST_CASE("a rank that is slowed computes and does not sleep", "[hang][faults]") {
+TEST_CASE("a slowed rank computes and does not sleep", "[hang][faults]") {
   const auto sleeps = [] {
     rusage usage{};
     ::getrusage(RUSAGE_THREAD, &usage);

@@ -1,4 +1,4 @@
-// Signs of life between agents: what counts as dead, and what does not.
+// Heartbeats between agents: when a peer counts as dead.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ using What = Heartbeats::Report::What;
 
 namespace {
 
-/// Judges every quarter of a beat until `end`; peer 1 beats at each, peer 2 does not.
+/// Judges every quarter of a beat until `end`. Peer 1 beats each time, peer 2 never.
 std::vector<BeatWatch::Silent> judge_until(BeatWatch& watch, double begin, double end) {
   for (double now = begin; now <= end; now += 0.25) {
     watch.on_beat(1, now);
@@ -40,7 +40,7 @@ std::pair<base::UniqueFd, base::UniqueFd> connection() {
   return {base::UniqueFd(ends[0]), base::UniqueFd(ends[1])};
 }
 
-/// What comes within a minute.
+/// Reports that arrive within a minute.
 std::vector<Heartbeats::Report> wait_for_report(Heartbeats& beats) {
   const double end = base::monotonic_seconds() + 60;
   while (base::monotonic_seconds() < end) {
@@ -52,7 +52,7 @@ std::vector<Heartbeats::Report> wait_for_report(Heartbeats& beats) {
 
 }  // namespace
 
-TEST_CASE("a peer without beats counts as dead after the time, once, and no other does", "[heartbeat]") {
+TEST_CASE("only a peer without beats counts as dead, after the time and once", "[heartbeat]") {
   BeatWatch watch({.every_seconds = 1, .dead_seconds = 5});
   watch.add(1, 100);
   watch.add(2, 100);
@@ -62,7 +62,7 @@ TEST_CASE("a peer without beats counts as dead after the time, once, and no othe
   REQUIRE(silent.size() == 1);
   CHECK((silent[0].peer == 2 && silent[0].seconds == Approx(5)));
   CHECK(judge_until(watch, 105.25, 120).empty());
-  // One that has gone, or was never there, is not judged by what still comes.
+  // A removed or unknown peer is not judged, even if a beat arrives.
   watch.on_beat(2, 121);
   watch.forget(1);
   CHECK(watch.judge(122).empty());
@@ -74,7 +74,7 @@ TEST_CASE("a process that did not run itself judges no peer by that time", "[hea
   watch.add(1, 100);
   watch.add(2, 100);
   CHECK(judge_until(watch, 100, 103).empty());
-  // Stopped for a minute; what had come meanwhile is read first, and of peer 2 nothing had.
+  // Stopped for a minute. Beats that arrived meanwhile are read first; peer 2 sent none.
   CHECK(judge_until(watch, 163, 164.75).empty());
   const auto silent = judge_until(watch, 165, 170);
   REQUIRE(silent.size() == 1);
@@ -82,7 +82,7 @@ TEST_CASE("a process that did not run itself judges no peer by that time", "[hea
   CHECK(silent[0].seconds == Approx(5).margin(0.3));
 }
 
-TEST_CASE("agents beat to each other, and one that ends without a word is reported", "[heartbeat]") {
+TEST_CASE("agents exchange beats, and one that ends without notice is reported", "[heartbeat]") {
   const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 2};
   auto [a, b] = connection();
   Heartbeats here(options);
@@ -125,7 +125,7 @@ TEST_CASE("a peer that is removed is not reported", "[heartbeat]") {
   CHECK(reports[0].peer == 2);
 }
 
-TEST_CASE("an agent whose event loop does not turn is alive and says so", "[heartbeat]") {
+TEST_CASE("an agent with a blocked event loop is alive and reports it", "[heartbeat]") {
   const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 0.5};
   auto [a, b] = connection();
   Heartbeats here(options), there(options);
@@ -136,7 +136,7 @@ TEST_CASE("an agent whose event loop does not turn is alive and says so", "[hear
   REQUIRE(reports.size() == 1);
   CHECK(reports[0].what == What::busy);
   CHECK(reports[0].seconds >= 0.5);
-  // Once; and again when it has turned meanwhile.
+  // Reported once, and again after the loop has turned.
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
   CHECK(here.take().empty());
   there.loop_waits();
@@ -145,7 +145,7 @@ TEST_CASE("an agent whose event loop does not turn is alive and says so", "[hear
   CHECK(wait_for_report(here).size() == 1);
 }
 
-TEST_CASE("a peer that is long in taking up the connection is not dead, and once it has beaten it can be",
+TEST_CASE("a peer that is slow to accept the connection is not dead, but can be after its first beat",
           "[heartbeat]") {
   const BeatOptions options{.every_seconds = 0.05, .dead_seconds = 0.5};
   auto [a, b] = connection();
@@ -154,7 +154,7 @@ TEST_CASE("a peer that is long in taking up the connection is not dead, and once
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   CHECK(here.take().empty());
   CHECK_FALSE(here.in_doubt());
-  // One beat, and silence.
+  // One beat, then silence.
   const std::uint64_t beat = 0;
   REQUIRE(::send(b.get(), &beat, sizeof(beat), 0) == sizeof(beat));
   const auto reports = wait_for_report(here);
@@ -178,13 +178,13 @@ TEST_CASE("a process counts itself as lost, by its own clock, when its peer sent
       if (counted_on() == wanted) return true;
     return counted_on() == wanted;
   };
-  // Before the first beat the peer may be long in taking the connection up.
+  // Before the first beat the peer may be slow to accept the connection.
   pause(1.5);
   CHECK(counted_on());
   beat_once();
   CHECK(comes_to(false, 60));
   CHECK(wait_for_report(here).size() == 1);
-  // Beats that come all at once may have been sent before the silence: one that follows them counts.
+  // Beats in a burst may have been sent before the silence: only a later beat counts.
   Heartbeats again({.every_seconds = 0.2, .dead_seconds = 1});
   const std::function<bool()> counted_again = again.counted_on();
   auto [c, d] = connection();
@@ -203,12 +203,12 @@ TEST_CASE("beats that pile up while a process is stopped do not count for it", "
   CHECK(last.recent(100));
   for (double now = 100; now <= 110; ++now) last.on_beat(now);
   CHECK((last.recent(114.9) && !last.recent(115)));
-  // Stopped until 130; what had come meanwhile is read at once, then one beat a second again.
+  // Stopped until 130. Beats that arrived meanwhile are read at once; then one beat per second again.
   for (const double now : {130.0, 130.001, 130.002}) last.on_beat(now);
   CHECK_FALSE(last.recent(130.01));
   last.on_beat(131);
   CHECK(last.recent(131));
-  // Twice in a row: a burst after each.
+  // Two stops in a row, with a burst after each.
   last.on_beat(150);
   last.on_beat(170);
   last.on_beat(170.1);
@@ -243,7 +243,7 @@ TEST_CASE("over a dropped link no beat passes, and they pass again when it is ba
     REQUIRE(reports.size() == 1);
     CHECK((reports[0].what == What::silent && reports[0].seconds >= 1));
   }
-  // Shorter than the time after which a peer counts as dead.
+  // Shorter than `dead_seconds`.
   const auto [early, late] = drop(0.5, 60);
   const double end = base::monotonic_seconds() + 60;
   while (!late->in_doubt() && base::monotonic_seconds() < end)

@@ -5,15 +5,14 @@
 
 namespace trainerd::test {
 
-/// What is logged while it lives, by any thread: in place of standard output, to which the log goes again
-/// after it.
+/// Captures the log of all threads while it lives. The log then returns to standard output.
 class LogLines {
  public:
   LogLines();
   ~LogLines();
   LogLines(const LogLines&) = delete;
   LogLines& operator=(const LogLines&) = delete;
-  /// "warning: the text" per line, without the time; the further lines of a text as they are.
+  /// One line "warning: the text" per record, without the time. Further lines of a text are unchanged.
   std::string text() const;
 
  private:

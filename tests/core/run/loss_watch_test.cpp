@@ -20,7 +20,7 @@ class Curve {
   std::normal_distribution<double> noise_;
 };
 
-TEST_CASE("losses of a clean run are in line, spikes are not", "[loss-watch]") {
+TEST_CASE("losses of a clean run are normal, spikes are not", "[loss-watch]") {
   Curve curve;
   LossWatch watch;
   for (std::int64_t step = 1; step <= 100'000; ++step) {
@@ -28,7 +28,7 @@ TEST_CASE("losses of a clean run are in line, spikes are not", "[loss-watch]") {
     if (step % 10'000 == 0) REQUIRE_FALSE(watch.add(step, curve.loss(step) * 1.5));
   }
   CHECK_FALSE(watch.add(100'001, std::numeric_limits<double>::quiet_NaN()));
-  CHECK(watch.add(100'002, 0.5));  // lower is no harm
+  CHECK(watch.add(100'002, 0.5));  // a lower loss is no spike
 }
 
 TEST_CASE("a loss that is not finite is compared with nothing that follows", "[loss-watch]") {
@@ -47,7 +47,7 @@ TEST_CASE("a loss that stays high is out of line for a window, then the new leve
   for (int i = 0; i < 50; ++i) REQUIRE(watch.add(++step, 5 + 0.01 * (i % 3)));
 }
 
-TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss-watch]") {
+TEST_CASE("a checkpoint is good once the losses after it stayed normal", "[loss-watch]") {
   using Verdicts = std::vector<std::pair<std::int64_t, bool>>;
   GoodTags tags(10);
   const auto train = [&](std::int64_t from, std::int64_t to, double loss = 2) {
@@ -57,7 +57,7 @@ TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss
     return verdicts;
   };
   CHECK(train(1, 51).empty());
-  CHECK(tags.add(50));  // complete one step later
+  CHECK(tags.add(50));  // the checkpoint of step 50 is complete one step later
   CHECK(train(52, 58).empty());
   CHECK_FALSE(tags.add(58));  // one at a time
   CHECK(train(59, 60) == Verdicts{{50, true}});
@@ -71,7 +71,7 @@ TEST_CASE("a checkpoint is good once the losses after it stayed in line", "[loss
   CHECK(train(81, 95).empty());
   CHECK(tags.add(90));
   CHECK(train(96, 100) == Verdicts{{90, true}});
-  // One whose spike came before it was complete.
+  // A spike came before this checkpoint was complete.
   CHECK(train(101, 110).empty());
   CHECK(train(111, 111, 9).empty());
   CHECK_FALSE(tags.add(110));

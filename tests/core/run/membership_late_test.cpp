@@ -1,4 +1,4 @@
-// What the leader makes of agents that come, leave and change their places while a run is on.
+// How the leader treats agents that join, leave and change places during a run.
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -20,7 +20,7 @@ using Came = run::Membership::Event::What;
 
 namespace {
 
-/// Three nodes, without signs of life: the agents of the tests send none, and no second connection.
+/// Three nodes without heartbeats: the tests' agents send none and open no second connection.
 class Meeting {
  public:
   explicit Meeting(std::int64_t spares = 0) {
@@ -63,7 +63,7 @@ class Meeting {
 
   static run::NodeMessage received(run::Channel& agent) { return run::decode_node_message(*agent.receive()); }
 
-  /// The next event that is `what`.
+  /// The next event of kind `what`.
   run::Membership::Event next(Came what) {
     const double end = base::monotonic_seconds() + 60;
     while (base::monotonic_seconds() < end) {
@@ -79,7 +79,7 @@ class Meeting {
     return {};
   }
 
-  /// Takes up what came, for a while.
+  /// Serves the leader for 0.2 s.
   void serve() {
     for (const double end = base::monotonic_seconds() + 0.2; base::monotonic_seconds() < end;) {
       std::vector<pollfd> fds;
@@ -89,7 +89,7 @@ class Meeting {
     }
   }
 
-  /// The agent is gone, and its place waits for another.
+  /// Closes the agent's connection. Its place then waits for another agent.
   void lose(std::int64_t node) {
     agents.at(static_cast<std::size_t>(node - 1)) = run::Channel(base::UniqueFd());
     CHECK(next(Came::lost).node == node);
@@ -116,14 +116,14 @@ class Meeting {
 
 }  // namespace
 
-TEST_CASE("any agent takes a place that waits for one", "[membership]") {
+TEST_CASE("a free place goes to any agent", "[membership]") {
   Meeting meeting(1);
   meeting.lose(1);
   run::Channel spare = meeting.join(0, true);
   auto event = meeting.next(Came::returned);
   CHECK((event.node == 1 && event.text.ends_with("takes the place of node 1")));
   CHECK(std::get<run::TakePlace>(Meeting::received(spare)).node == 1);
-  // The host that was node 1 comes back by its own command.
+  // The host of the former node 1 is started again by its own command.
   meeting.lose(2);
   run::Channel back = meeting.join(1);
   CHECK(meeting.next(Came::returned).node == 2);
@@ -131,7 +131,7 @@ TEST_CASE("any agent takes a place that waits for one", "[membership]") {
   CHECK(meeting.leader->spares() == 0);
 }
 
-TEST_CASE("an agent that there is no place for learns why", "[membership]") {
+TEST_CASE("an agent without a place learns why", "[membership]") {
   Meeting meeting;
   run::Channel spare = meeting.join(0, true);
   meeting.serve();
@@ -143,11 +143,10 @@ TEST_CASE("an agent that there is no place for learns why", "[membership]") {
              Catch::EndsWith("is none of the nodes 1 to 2 that node 0 waits for"));
 }
 
-TEST_CASE("an agent that cannot have the number it comes with learns why, and so does the log",
-          "[membership]") {
+TEST_CASE("an agent that cannot have its number learns why, and so does the log", "[membership]") {
   Meeting meeting;
   const test::LogLines log;
-  // Neither an agent nor anybody's sign of life.
+  // The connection is neither an agent's nor a heartbeat.
   const base::UniqueFd stranger = meeting.connect("I am node 1");
   meeting.serve();
   CHECK_THAT(log.text(), Catch::Contains("warning: the rendezvous dropped 127.0.0.1: "));
@@ -159,7 +158,7 @@ TEST_CASE("an agent that cannot have the number it comes with learns why, and so
           "the job runs with " + std::string(to_string(here)) +
               " kernels, and this host has portable at the most");
   }
-  // Node 1 is there and stays: it is waited for twice `dead_after` and 2 s.
+  // Node 1 is alive and stays. The second agent waits for twice `dead_after` plus 2 s.
   run::Channel second = meeting.join(1);
   const std::string why =
       "the job runs already, with a node of each number; end it before it is started again";
@@ -175,7 +174,7 @@ TEST_CASE("an agent that cannot have the number it comes with learns why, and so
 
 TEST_CASE("agents without heartbeats are reported to others and to themselves", "[membership]") {
   Meeting meeting(1);
-  // They have the connection for signs of life, and give none.
+  // The agents open the heartbeat connection, but send no heartbeats.
   run::Channel spare = meeting.join(0, true, "a spare's");
   CHECK(meeting.next(Came::spares).text.ends_with("waits as a spare"));
   const base::UniqueFd silent_spare = meeting.join_beats("a spare's");
@@ -211,7 +210,8 @@ TEST_CASE("an agent of a smaller run that lost a node takes its place", "[member
   CHECK(std::get<run::TakePlace>(Meeting::received(back)).node == 1);
 }
 
-TEST_CASE("another size begins from a checkpoint, whatever the one before began from", "[membership]") {
+TEST_CASE("a run of another size starts from a checkpoint, whatever the one before started from",
+          "[membership]") {
   Meeting meeting;
   const run::Go before = meeting.leader->go();
   CHECK((before.from_memory && before.attempt == 2 && !before.run.empty()));
@@ -222,10 +222,10 @@ TEST_CASE("another size begins from a checkpoint, whatever the one before began 
   CHECK((!go.from_memory && go.attempt == 3 && go.run == before.run && go.isa == before.isa));
 }
 
-TEST_CASE("an agent whose number is taken stays as a spare where a smaller run has room", "[membership]") {
+TEST_CASE("an agent whose number is taken stays as a spare if a smaller run has room", "[membership]") {
   Meeting meeting;
   run::Channel late = meeting.join(2);
-  // It waits from now on.
+  // The agent waits from here on.
   const double end = base::monotonic_seconds() + 60;
   while (!meeting.leader->due_seconds() && base::monotonic_seconds() < end) {
     std::vector<pollfd> fds;
@@ -240,7 +240,7 @@ TEST_CASE("an agent whose number is taken stays as a spare where a smaller run h
   CHECK(meeting.leader->spares() == 1);
 }
 
-TEST_CASE("what a node said before it was made a spare does not end it", "[membership]") {
+TEST_CASE("a message that a node sent before it became a spare does not end it", "[membership]") {
   Meeting meeting;
   run::Channel& agent = meeting.agents[1];
   agent.send(run::encode(run::NodeMessage{run::SnapshotCopied{12, 2, true}}));
@@ -256,7 +256,7 @@ TEST_CASE("what a node said before it was made a spare does not end it", "[membe
   CHECK(meeting.leader->spares() == 0);
 }
 
-TEST_CASE("what agents say while the link is dropped arrives when it is back", "[membership]") {
+TEST_CASE("messages sent while the link is dropped arrive when it is back", "[membership]") {
   Meeting meeting;
   meeting.leader->drop_link(3600);
   meeting.leader->send(run::SaveHeld{7});

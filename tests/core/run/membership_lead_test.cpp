@@ -1,4 +1,4 @@
-// Which agent leads when the one that did is lost, by a coordinator in memory.
+// Which agent leads after the leader is lost, with a coordinator in memory.
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -26,7 +26,7 @@ using run::Membership;
 
 namespace {
 
-/// What the agents see of it in common.
+/// The lead's state, which all agents share.
 struct Lead {
   std::mutex mutex;
   std::optional<LeadRecord> record;
@@ -95,7 +95,7 @@ struct Agents {
     job.cluster.spares = spares;
     job.cluster.elastic = elastic;
     job.supervise.heartbeat_seconds = 0.05;
-    job.supervise.dead_after_seconds = 30;  // nobody is lost by silence
+    job.supervise.dead_after_seconds = 30;  // no agent is lost by silence
   }
 
   run::MembershipOptions place(std::int64_t node, const std::string& lost = "") {
@@ -110,7 +110,7 @@ struct Agents {
     return options;
   }
 
-  /// The agent joins the run, or leads it: then it begins when all are there.
+  /// The agent joins the run or leads it. A leader begins when all agents have joined.
   std::future<std::unique_ptr<Membership>> join(const run::MembershipOptions& options) {
     return std::async(std::launch::async, [this, options] {
       auto agent = std::make_unique<Membership>(options, job, no_signal.get());
@@ -120,7 +120,7 @@ struct Agents {
   }
 };
 
-/// What a leader does when nothing happens: it takes up connections.
+/// Serves connections as an idle leader does, until `done`.
 template <class Condition>
 void serve_until(Membership& leader, Condition done) {
   const double end = base::monotonic_seconds() + 120;
@@ -135,7 +135,7 @@ void serve_until(Membership& leader, Condition done) {
 
 }  // namespace
 
-TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare where another leads",
+TEST_CASE("a spare takes a lost lead, and node 0's agent is a spare while another leads",
           "[membership][coordinator]") {
   Agents agents(1, false);
   auto first = agents.join(agents.place(0)), second = agents.join(agents.place(1)),
@@ -147,14 +147,14 @@ TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare wh
     CHECK(leader->go().run.starts_with("lead 1 of run "));
     CHECK(leader->write_permit()());
     CHECK(node1->write_permit()());
-    // The loss is for those who wait to see what becomes of it.
+    // Calls that wait for the leader get LeaderLost.
     CHECK_THROWS_AS(node1->lose_leader("node 0 was lost"), run::LeaderLost);
     agents.lead.vacate();
     CHECK_FALSE(leader->write_permit()());
     CHECK(leader->lead_is_lost());
     CHECK_THROWS_AS(leader->require_lead(), run::LeadLost);
     CHECK_THROWS_WITH(leader->begin({}), Catch::Contains("does not lead the run any more: the lease"));
-    // Whatever ends an agent that must not lead any more does not end the run.
+    // A failure of an agent that has lost the lead does not end the run.
     leader->finish({.failed = true, .kind = base::ErrorKind::device, .message = "the disk"});
     std::vector<Membership::Event> events;
     for (const double end = base::monotonic_seconds() + 120;
@@ -191,7 +191,7 @@ TEST_CASE("a spare takes the lead that is lost, and node 0's agent is a spare wh
 
 TEST_CASE("a node of an elastic job takes the lead, and all get new numbers", "[membership][coordinator]") {
   Agents agents(0, true);
-  agents.job.supervise.dead_after_seconds = 2;  // of which the wait for the rest is made
+  agents.job.supervise.dead_after_seconds = 2;  // this sets how long the new leader waits for the others
   auto second = agents.join(agents.place(2, "node 0 was lost"));
   auto first = agents.join(agents.place(1, "node 0 was lost"));
   const auto a = first.get(), b = second.get();
@@ -204,7 +204,7 @@ TEST_CASE("a node of an elastic job takes the lead, and all get new numbers", "[
   CHECK(leader.job_nodes() == 3);
 }
 
-TEST_CASE("an agent that finds no leader in time says what it knows", "[membership][coordinator]") {
+TEST_CASE("an agent that finds no leader in time reports what it knows", "[membership][coordinator]") {
   Agents agents(0, false);
   run::MembershipOptions place = agents.place(1, "node 0 was lost");
   place.lead.wait_seconds = 0.2;
@@ -226,7 +226,7 @@ TEST_CASE("an agent that finds no leader in time says what it knows", "[membersh
                     Catch::Contains("host1 has the lead, and does not serve the rendezvous yet"));
 }
 
-TEST_CASE("agents that come while a new leader meets the others get the places of those that do not",
+TEST_CASE("agents that join while a new leader collects the others take missing agents' places",
           "[membership][coordinator]") {
   Agents agents(0, true);
   agents.job.supervise.dead_after_seconds = 1;
@@ -236,14 +236,14 @@ TEST_CASE("agents that come while a new leader meets the others get the places o
     if (agents.lead.record && !agents.lead.record->address.empty()) break;
   }
   auto second = agents.join(agents.place(2, "node 0 was lost"));
-  auto again = agents.join(agents.place(0));  // by its old command
+  auto again = agents.join(agents.place(0));  // started again by its old command
   const auto a = first.get(), b = second.get(), c = again.get();
   CHECK((a->leads() && a->nodes() == 3));
   CHECK((b->node() == 2 && b->nodes() == 3));
   CHECK((c->node() == 1 && c->nodes() == 3));
 }
 
-TEST_CASE("a leader that takes connections and does not answer holds the others up for seconds alone",
+TEST_CASE("a leader that accepts connections and never answers delays the others by seconds only",
           "[membership][coordinator]") {
   Agents agents(0, false);
   agents.job.supervise.dead_after_seconds = 0.1;
@@ -257,7 +257,7 @@ TEST_CASE("a leader that takes connections and does not answer holds the others 
                     Catch::Contains("host1 has the lead, and cannot be reached at " + address +
                                     ": it takes connections, and has not answered for 2 s"));
   CHECK(base::monotonic_seconds() - begin < 28);
-  // The lead that was just lost is not tried while its lease may last.
+  // The lost lead's address is not tried while its lease may last.
   place.lead.lost_epoch = 7;
   std::thread successor([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(500));

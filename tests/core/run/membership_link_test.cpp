@@ -1,4 +1,4 @@
-// Agents whose connection to the leader does not come about as a whole, or says nothing any more.
+// Agents whose connection to the leader is incomplete or has gone silent.
 
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -49,8 +49,8 @@ std::unique_ptr<run::Membership> member(const run::MembershipOptions& options) {
   return std::make_unique<run::Membership>(options, linked_job(), no_signal.get());
 }
 
-/// Passes what comes at one socket on to the other, both ways, until either ends; from `b` to `a` so late
-/// that what was sent meanwhile comes with it.
+/// Relays between two sockets until either ends. Bytes from `b` to `a` are delayed by `late`, so that later
+/// ones arrive together with them.
 void relay(int a, int b, std::chrono::milliseconds late = {}) {
   std::array<char, 65536> bytes;
   for (;;) {
@@ -98,7 +98,7 @@ TEST_CASE("a node that the leader may count as lost writes nothing into the run'
     return std::string();
   };
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
-  // Nothing of it depends on what this agent reads of its connections.
+  // The permit does not depend on what this agent reads from its connections.
   for (const double end = base::monotonic_seconds() + 1.5; base::monotonic_seconds() < end; pause())
     CHECK(refusal().empty());
   drops = true;
@@ -123,7 +123,7 @@ TEST_CASE("a leader that takes no second connection is named", "[membership]") {
     pollfd came{door.get(), POLLIN, 0};  // the listener itself does not block
     ::poll(&came, 1, 60'000);
     base::UniqueFd outside(::accept4(door.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    door.reset();  // whoever comes next is refused
+    door.reset();  // later connections are refused
     std::string why;
     const base::UniqueFd inside = base::try_connect(server.local_endpoint(), 5, why);
     if (outside && inside) relay(outside.get(), inside.get());
@@ -134,13 +134,13 @@ TEST_CASE("a leader that takes no second connection is named", "[membership]") {
   one.join();
 }
 
-TEST_CASE("an agent that is told to go before its second connection makes that yet", "[membership]") {
+TEST_CASE("an agent that gets the go before its second connection still opens it", "[membership]") {
   const parallel::JobToken token = parallel::JobToken::random();
   const std::uint16_t port = free_port();
   base::UniqueFd door = base::listen_at({"127.0.0.1", 0});
   const std::uint16_t far = base::local_port(door.get());
   auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
-  // By the first connection, the go comes together with the end of the rendezvous' handshake.
+  // On the first connection, the go arrives together with the end of the rendezvous handshake.
   std::vector<std::jthread> ways;
   std::atomic<int> came{0};
   std::jthread passes([&] {

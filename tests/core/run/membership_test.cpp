@@ -1,4 +1,4 @@
-// Messages between agents, which nodes the leader admits, and the parts of checkpoints that it keeps.
+// Messages between agents, the leader's admission of nodes, and its records of checkpoint parts.
 
 #include "core/run/nodes/membership.h"
 
@@ -28,9 +28,9 @@ job::JobSpec some_job() {
       "job.yaml");
 }
 
-/// What the leader of two nodes says when `text` joins it.
+/// What the leader of two nodes reports if the other joins with `text`: "all have met" or an error.
 std::string leader_meets(const std::string& text) {
-  // The port is free when the leader takes it.
+  // The leader takes this port, which is free again by then.
   const std::uint16_t port = base::local_port(base::listen_at({"127.0.0.1", 0}).get());
   run::MembershipOptions options;
   options.nodes.nodes = 2;
@@ -69,7 +69,7 @@ run::Hello good_hello() { return {1, 2, version::version(), "gpu7", run::shared_
 
 }  // namespace
 
-TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
+TEST_CASE("messages between agents survive a round trip", "[membership]") {
   const run::Hello hello = run::decode_hello(run::encode(good_hello()));
   CHECK(hello.node == 1);
   CHECK(hello.nodes == 2);
@@ -179,7 +179,7 @@ TEST_CASE("what agents say to each other arrives as it was", "[membership]") {
          failed.failures == 3));
 }
 
-TEST_CASE("what a node sees of its ranks arrives as it was", "[membership]") {
+TEST_CASE("a node's sights of its ranks survive a round trip", "[membership]") {
   const auto crossed = [](const run::NodeMessage& message) {
     return run::decode_node_message(run::encode(message));
   };
@@ -197,7 +197,7 @@ TEST_CASE("what a node sees of its ranks arrives as it was", "[membership]") {
          times.ranks[1].compute_seconds == 3.5));
 }
 
-TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "[membership]") {
+TEST_CASE("saved shards of a node with many ranks are split into several messages, by rank", "[membership]") {
   const io::TensorSlice box{"w", kernels::DType::f32, {4}, {0}, {4}};
   run::ShardsSaved whole{.step = 5, .first_rank = 8, .shards = {}, .write_seconds = 2, .attempt = 3};
   for (const std::size_t boxes : {2, 1, 5, 0, 3})
@@ -217,7 +217,7 @@ TEST_CASE("what a node of many ranks saved goes in several messages, by rank", "
   CHECK(run::in_parts(whole).size() == 1);
 }
 
-TEST_CASE("text that is no message of an agent is a communication error", "[membership]") {
+TEST_CASE("text that is no agent's message is a communication error", "[membership]") {
   for (
       const std::string text :
       {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"go"})", R"({"type":"stop","signal":"x"})",
@@ -238,9 +238,9 @@ TEST_CASE("text that is no message of an agent is a communication error", "[memb
       Catch::Contains("a slice of unknown dtype came in a message"));
 }
 
-TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[membership]") {
+TEST_CASE("a leader admits matching nodes and names the others, with the reason", "[membership]") {
   CHECK(leader_meets(encode(good_hello())) == "all have met");
-  // The same files may lie elsewhere on another node.
+  // Data may be at other paths on another node.
   job::JobSpec elsewhere = some_job();
   elsewhere.data.train = {"/scratch/node1/a.txt"};
   elsewhere.data.cache_directory = "/scratch/node1/cache";
@@ -252,7 +252,7 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   CHECK_THAT(leader_meets(encode(hello)),
              Catch::StartsWith("spec: node 1 (gpu7, 127.0.0.1) runs trainerd 0.0.1 and node 0") &&
                  Catch::EndsWith("; install one version on all nodes"));
-  // Another version may say other things.
+  // Another version may have other fields.
   CHECK_THAT(leader_meets(R"({"type":"hello","node":1,"version":"9.0","host":"h","spirit":"kind"})"),
              Catch::Contains("runs trainerd 9.0"));
   hello = good_hello();
@@ -268,14 +268,14 @@ TEST_CASE("a leader lets in whoever belongs and names who does not, and why", "[
   hello.job_yaml.replace(hello.job_yaml.find("steps: 20"), 9, "steps: 21");
   CHECK_THAT(leader_meets(encode(hello)),
              Catch::Contains("another job") && Catch::Contains("'steps: 21' there, 'steps: 20' at node 0"));
-  // What is no agent is not waited for, and ends nothing.
+  // A connection that is no agent is dropped and does not end the rendezvous.
   const test::LogLines log;
   CHECK_THAT(leader_meets("I am node 1"),
              Catch::StartsWith("comm: of 2 nodes these did not come") && Catch::Contains(": node 1;"));
   CHECK_THAT(log.text(), Catch::Contains("warning: the rendezvous dropped 127.0.0.1: "));
 }
 
-TEST_CASE("a node whose processor can do less is named", "[membership]") {
+TEST_CASE("a node whose processor lacks an instruction set is named", "[membership]") {
   run::Hello hello = good_hello();
   hello.isa = kernels::Isa::portable;
   const kernels::Isa here = kernels::detect_cpu(1, job::most_isa(some_job())).isa;
@@ -311,7 +311,7 @@ TEST_CASE("a checkpoint of several nodes is complete when each rank's shard and 
   CHECK(parts.none());
 }
 
-TEST_CASE("what is known of checkpoints after a restart's step is void, and their steps can be saved again",
+TEST_CASE("records of checkpoints after a restart's step are dropped, and these steps can be saved again",
           "[membership]") {
   run::CheckpointParts parts(2);
   const auto shard = [](const std::string& file) { return io::WrittenShard{{file, 8, "x"}, {}}; };
@@ -320,7 +320,7 @@ TEST_CASE("what is known of checkpoints after a restart's step is void, and thei
   CHECK_FALSE(parts.add(10, 0, {shard("old")}, 0, 0).has_value());
   parts.drop(15);
   parts.forget_after(5);
-  CHECK_FALSE(parts.none());  // step 5 is still on its way
+  CHECK_FALSE(parts.none());  // step 5 is still being saved
   for (const std::int64_t step : {10, 15}) {
     parts.begin(state_at(step, 3), 1);
     CHECK_FALSE(parts.add(step, 1, {shard("1")}, 0, 0).has_value());
@@ -330,7 +330,7 @@ TEST_CASE("what is known of checkpoints after a restart's step is void, and thei
   }
 }
 
-TEST_CASE("the job's token is its owner's, and there for as long as others may come", "[membership]") {
+TEST_CASE("only the owner can read the job's token, which stays while other nodes may join", "[membership]") {
   const test::TempDir dir;
   const std::string output = dir / "runs/a", file = run::TokenFile::path(output);
   CHECK_FALSE(run::TokenFile::read(output).has_value());
@@ -352,7 +352,7 @@ TEST_CASE("the job's token is its owner's, and there for as long as others may c
   }
   CHECK_FALSE(std::filesystem::exists(output));
   {
-    // Another run's is left to it, and so is what else lies there.
+    // The token file of another run and other files stay.
     const run::TokenFile first(output, parallel::JobToken::random());
     const auto second = parallel::JobToken::random();
     auto later = std::make_optional<run::TokenFile>(output, second);
@@ -362,7 +362,7 @@ TEST_CASE("the job's token is its owner's, and there for as long as others may c
     CHECK_FALSE(std::filesystem::exists(file));
   }
   CHECK(std::filesystem::exists(output + "/other"));
-  // Half a file says nothing.
+  // An incomplete file is ignored.
   test::write_file(file, "0123456789abcdef0123");
   std::filesystem::permissions(file, std::filesystem::perms::owner_read);
   CHECK_FALSE(run::TokenFile::read(output).has_value());
@@ -373,7 +373,7 @@ TEST_CASE("the job's token is its owner's, and there for as long as others may c
                         Catch::EndsWith("; set `output` to a directory that can be written"));
 }
 
-TEST_CASE("an agent tells apart a leader that is not there, one without a token, and one of another job",
+TEST_CASE("an agent distinguishes a missing leader, one without a token, and one of another job",
           "[membership]") {
   const test::TempDir dir;
   job::JobSpec job = some_job();

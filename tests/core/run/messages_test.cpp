@@ -33,7 +33,7 @@ TEST_CASE("every dtype of a slice crosses the channel by its name", "[messages]"
   CHECK_THROWS_AS(run::decode_worker_message(wrong), base::CommError);
 }
 
-TEST_CASE("a worker's start crosses the channel with the data that its agent has seen", "[messages]") {
+TEST_CASE("a worker's start crosses the channel with its agent's record of the data", "[messages]") {
   run::Start start;
   start.rank = 3;
   start.data_content = "0123";
@@ -49,7 +49,7 @@ TEST_CASE("a worker's start crosses the channel with the data that its agent has
   CHECK(back.order == start.order);
 }
 
-TEST_CASE("a start carries the layout of its world and the snapshots to begin from", "[messages]") {
+TEST_CASE("a start carries the layout of its world and the snapshots to restore", "[messages]") {
   parallel::ParallelOptions options;
   options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2;
   options.schedule = parallel::ScheduleKind::interleaved, options.virtual_stages = 2;
@@ -87,7 +87,7 @@ TEST_CASE("an evaluation that is not finite crosses the channel", "[messages]") 
   CHECK(back.seconds == 0.25);
 }
 
-TEST_CASE("how far an evaluation is crosses the channel, and a rank's wish to stop", "[messages]") {
+TEST_CASE("an evaluation's progress and a rank's request to stop cross the channel", "[messages]") {
   const auto progress = std::get<io::EvaluationProgress>(
       run::decode_worker_message(run::encode(run::WorkerMessage{io::EvaluationProgress{7, 2, 9}})));
   CHECK((progress.step == 7 && progress.done == 2 && progress.batches == 9));
@@ -112,7 +112,7 @@ TEST_CASE("a worker's notice crosses the channel", "[messages]") {
   CHECK(reported.details == notice.details);
 }
 
-TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
+TEST_CASE("a snapshot's outcome crosses the channel", "[messages]") {
   CHECK(std::get<run::SnapshotSaved>(
             run::decode_agent_message(encode(run::AgentMessage{run::SnapshotSaved{1}})))
             .segment == 1);
@@ -121,7 +121,7 @@ TEST_CASE("what became of a snapshot crosses the channel", "[messages]") {
             .segment == 1);
 }
 
-TEST_CASE("what a snapshot is for crosses the channel", "[messages]") {
+TEST_CASE("a snapshot's purpose crosses the channel", "[messages]") {
   for (const run::SnapshotUse use : {run::SnapshotUse::checkpoint, run::SnapshotUse::memory}) {
     const run::SnapshotReady ready{2, use, 640, 7, 28, 1792, 0.25};
     const auto back =
@@ -162,7 +162,7 @@ TEST_CASE("a rank's memory crosses the channel", "[messages]") {
             .bytes == std::int64_t{1} << 40);
 }
 
-TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
+TEST_CASE("a part of a trace crosses the channel unchanged", "[messages]") {
   const io::TraceSlice slice{.name = "tp all_reduce",
                              .category = "exposed_tp",
                              .process = 3,
@@ -187,7 +187,7 @@ TEST_CASE("a part of a trace crosses the channel whole", "[messages]") {
   CHECK(s.label == slice.label);
 }
 
-TEST_CASE("text that is no message is a communication error, of whatever kind the fault is", "[messages]") {
+TEST_CASE("text that is no message is a communication error, whatever is wrong with it", "[messages]") {
   for (
       const std::string text :
       {"", "{", "[]", "{}", R"({"type":"party"})", R"({"type":"step","line":"{}"})",

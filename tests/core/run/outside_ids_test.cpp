@@ -1,4 +1,4 @@
-// Token ids outside the vocabulary, as a device may get them though the host has read others.
+// Token ids outside the vocabulary. A device may see them although the host read valid ones.
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -14,7 +14,7 @@ using namespace trainerd;
 
 namespace {
 
-/// Samples of a step of which one id, of sample `number`, is another.
+/// A step's samples, in which one token of sample `number` is `id`.
 std::vector<std::int32_t> with_id(const core::job::JobSpec& job, std::int64_t number, std::int32_t id) {
   std::vector<std::int32_t> samples = test::skewed_samples(job, 3);
   samples[static_cast<std::size_t>(number * (job.model.seq_len + 1) + 5)] = id;
@@ -27,10 +27,10 @@ TEST_CASE("a step with a token id outside the vocabulary names the rank and upda
           "[outside_ids]") {
   struct Case {
     std::int64_t tp, pp, dp;
-    std::int64_t rank;  ///< the first that reads the last sample
+    std::int64_t rank;  ///< the first rank that reads the last sample
   };
   for (const Case& c : {Case{1, 1, 1, 0}, Case{1, 1, 2, 1}, Case{2, 1, 1, 0}, Case{1, 2, 1, 0}})
-    // The first beyond the vocabulary of 96 is a padded row where ranks pad to 128.
+    // 96 is the first id outside the vocabulary; with padding to 128 it is a padded row.
     for (const std::int32_t id : {96, -1, std::numeric_limits<std::int32_t>::max()})
       for (const std::int64_t multiple : {1, 128}) {
         CAPTURE(c.tp, c.pp, c.dp, id, multiple);

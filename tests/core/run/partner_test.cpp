@@ -21,7 +21,7 @@ using namespace trainerd::core;
 
 namespace {
 
-/// Two agents that keep each other's copies.
+/// Two agents, each the partner of the other.
 struct Pair {
   parallel::JobToken token = parallel::JobToken::random();
   parallel::StoreServer store{base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {}};
@@ -94,12 +94,12 @@ TEST_CASE("a partner keeps the two newest copies of a node and gives them back a
     }
   }
   CHECK_THROWS_WITH(pair.one.fetch(10), Catch::Contains("node 1 has no copy of step 10 of node 0"));
-  CHECK_THROWS_AS(pair.two.fetch(20), base::CommError);  // nothing of node 1 was sent
+  CHECK_THROWS_AS(pair.two.fetch(20), base::CommError);  // node 1 has sent no copy
   pair.two.drop_after(20);
   CHECK(steps_of(pair.two) == Steps{20});
 }
 
-TEST_CASE("a copy that does not arrive whole is none, and a stranger leaves none", "[partner]") {
+TEST_CASE("an incomplete copy does not count, and a stranger cannot leave one", "[partner]") {
   Pair pair;
   pair.one.send(copy_of(0, 10));
   REQUIRE(sent_by(pair.one).problem.empty());
@@ -122,7 +122,7 @@ TEST_CASE("a copy that does not arrive whole is none, and a stranger leaves none
   CHECK(steps_of(pair.two) == Steps{10, 40});
 }
 
-TEST_CASE("a copy that was damaged on its way is refused", "[partner]") {
+TEST_CASE("a copy that was damaged in transit is refused", "[partner]") {
   Pair pair;
   std::string why;
   base::UniqueFd fd = parallel::join_store(pair.endpoint_of(1), pair.token,
@@ -138,10 +138,10 @@ TEST_CASE("a copy that was damaged on its way is refused", "[partner]") {
   CHECK(steps_of(pair.two).empty());
 }
 
-TEST_CASE("a copy that is not given back as it was is refused, and what is no request is logged",
+TEST_CASE("a returned copy that differs from the one sent is refused, and an invalid request is logged",
           "[partner]") {
   Pair pair;
-  // In place of the partner: it gives bytes of another checksum.
+  // Stands in for the partner: it returns bytes that do not match the checksum.
   parallel::StoreServer other(base::listen_at({"127.0.0.1", 0}), pair.token, [](const std::string&) {});
   parallel::TcpStore words(pair.store.local_endpoint(), pair.token, 5);
   words.set("partner/1/1", base::Endpoint{"127.0.0.1", other.port()}.text());
@@ -168,11 +168,11 @@ TEST_CASE("a copy that is not given back as it was is refused, and what is no re
   CHECK_THAT(log.text(), Catch::Contains("warning: partner copies: a message of unknown type"));
 }
 
-TEST_CASE("the copy that all nodes' partners have stays until a newer one is kept by all", "[partner]") {
+TEST_CASE("the copy that all partners have stays until all have a newer one", "[partner]") {
   Pair pair;
   pair.one.send(copy_of(0, 10));
   REQUIRE(sent_by(pair.one).problem.empty());
-  // Some other node's copies of 20 and 30 did not arrive.
+  // The copies of steps 20 and 30 did not arrive at some other node.
   for (const std::int64_t step : {20, 30}) {
     pair.one.send(copy_of(0, step), 10);
     REQUIRE(sent_by(pair.one).problem.empty());
@@ -187,7 +187,7 @@ TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
   Pair pair;
   pair.one.send(copy_of(0, 10));
   REQUIRE(sent_by(pair.one).problem.empty());
-  // Of the next attempt the receiver knows already, the sender not yet.
+  // The receiver already knows of the next attempt, the sender does not.
   pair.two.begin(2);
   pair.two.drop_after(10);
   pair.one.send(copy_of(0, 20));
@@ -202,9 +202,9 @@ TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
   CHECK(steps_of(pair.two) == Steps{10, 20});
 }
 
-TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any more", "[partner]") {
+TEST_CASE("a copy to a stopped partner ends when it is no longer wanted", "[partner]") {
   Pair pair;
-  // It takes the connection, as the kernel does for a process that is stopped, and never answers.
+  // Accepts the connection, as the kernel does for a stopped process, and never answers.
   const base::UniqueFd stopped = base::listen_at({"127.0.0.1", 0});
   parallel::TcpStore words(pair.store.local_endpoint(), pair.token, 5);
   words.set("partner/1/1", base::Endpoint{"127.0.0.1", base::local_port(stopped.get())}.text());
@@ -215,17 +215,16 @@ TEST_CASE("a copy to a partner that is stopped ends when it is not wanted any mo
   const double begin = base::monotonic_seconds();
   pair.one.stop_sending();
   CHECK_FALSE(sent_by(pair.one).problem.empty());
-  CHECK(base::monotonic_seconds() - begin < 20);  // an answer may take 30 s
+  CHECK(base::monotonic_seconds() - begin < 20);  // the timeout for an answer is 30 s
 }
 
-TEST_CASE("a copy that is under way when the leader is gone ends when it is not wanted any more",
-          "[partner]") {
+TEST_CASE("a copy in progress when the leader is lost ends when it is no longer wanted", "[partner]") {
   parallel::JobToken token = parallel::JobToken::random();
   auto store = std::make_unique<parallel::StoreServer>(base::listen_at({"127.0.0.1", 0}), token,
                                                        [](const std::string&) {});
   run::Partner one({0, 1, store->local_endpoint(), "127.0.0.1", token});
   one.begin(1);
-  // The partner has not come yet.
+  // The partner has not joined yet.
   one.send(copy_of(0, 10));
   one.stop_sending();
   CHECK(sent_by(one).problem == "node 1, which keeps this node's copies, has not said where it listens");
@@ -235,10 +234,10 @@ TEST_CASE("a copy that is under way when the leader is gone ends when it is not 
   const double begin = base::monotonic_seconds();
   one.stop_sending();
   CHECK_FALSE(sent_by(one).problem.empty());
-  CHECK(base::monotonic_seconds() - begin < 6);  // the store is tried for 10 s
+  CHECK(base::monotonic_seconds() - begin < 6);  // the store's timeout is 10 s
 }
 
-TEST_CASE("a sender is told when its partner is gone", "[partner]") {
+TEST_CASE("a sender learns that its partner is lost", "[partner]") {
   parallel::JobToken token = parallel::JobToken::random();
   parallel::StoreServer store(base::listen_at({"127.0.0.1", 0}), token, [](const std::string&) {});
   run::Partner one({0, 1, store.local_endpoint(), "127.0.0.1", token});
@@ -249,7 +248,7 @@ TEST_CASE("a sender is told when its partner is gone", "[partner]") {
   CHECK_THAT(sent_by(one).problem, Catch::Contains("node 1"));
 }
 
-TEST_CASE("partners are a ring, and in other NVLink domains where these span nodes", "[partner]") {
+TEST_CASE("partners form a ring, across NVLink domains if these span nodes", "[partner]") {
   for (const auto& [nodes, domain] :
        std::vector<std::pair<std::int64_t, std::int64_t>>{{2, 0}, {3, 1}, {5, 0}, {36, 18}, {18, 18}}) {
     std::set<std::int64_t> kept_by;

@@ -20,7 +20,7 @@ io::StepRecord step_of(std::int64_t step, double compute, double optimizer) {
   return record;
 }
 
-/// A step of two seconds: 1.5 of compute and 0.5 of optimizer; 1,000 bytes on each of two ranks.
+/// A plan: a step of 2 s, 1.5 s of compute and 0.5 s of optimizer; 1,000 bytes on each of two ranks.
 core::run::Planned planned() {
   core::run::Planned p;
   p.step_seconds = 2;
@@ -38,12 +38,12 @@ const io::PredictionTerm& term(const io::PredictionRecord& record, const std::st
 
 }  // namespace
 
-TEST_CASE("the plan is held against the medians of steps 5 to 20, once every rank has told its memory",
+TEST_CASE("the plan is compared with the medians of steps 5 to 20, once every rank has reported its memory",
           "[plan_check]") {
   core::run::PlanCheck check(planned(), 100, 1000);
   for (std::int64_t step = 101; step <= 120; ++step) {
     CHECK_FALSE(check.take());
-    // The first steps are slow, and one later step is.
+    // The first steps and one later step are slow.
     check.add(step < 105 ? step_of(step, 50, 1) : step_of(step, step == 110 ? 90 : 1.8, 0.4));
   }
   CHECK_FALSE(check.take());
@@ -61,13 +61,11 @@ TEST_CASE("the plan is held against the medians of steps 5 to 20, once every ran
   CHECK(term(*record, "optimizer").error == Approx(-0.1 / 2));
   CHECK(term(*record, "memory_bytes").predicted == 2000);
   CHECK(term(*record, "memory_bytes").error == Approx(-0.05));
-  CHECK_FALSE(check.take());  // once
+  CHECK_FALSE(check.take());  // reported only once
 }
 
-TEST_CASE(
-    "a short run is compared by the steps that it has, a shorter one not at all, and without rates memory "
-    "alone is",
-    "[plan_check]") {
+TEST_CASE("a short run is compared by its steps, a shorter one not at all, and without rates only memory",
+          "[plan_check]") {
   core::run::Planned memory = planned();
   memory.step_seconds.reset();
   core::run::PlanCheck check(memory, 0, 8);
@@ -85,7 +83,7 @@ TEST_CASE(
   CHECK_FALSE(shorter.take());
 }
 
-TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_check]") {
+TEST_CASE("a cluster's rates apply to a machine with the same kind of devices", "[plan_check]") {
   const parallel::Topology cluster = core::spec::named_cluster("dgx-h100", "--rates");
   parallel::Topology here;
   here.device.kind = kernels::DeviceKind::cuda;
@@ -99,7 +97,7 @@ TEST_CASE("rates of a cluster go to a machine with devices of its kind", "[plan_
   CHECK(rated.devices_per_node == 2);
   CHECK(rated.device_memory_bytes == 1000);
   CHECK(rated.device.name == "a GPU");
-  // How its devices are joined is the cluster's word, so that a layout over several has links with a speed.
+  // The cluster defines the links between devices, so that a layout over several devices has link speeds.
   CHECK(rated.nvlink_domain == cluster.nvlink_domain);
   CHECK(rated.rails == cluster.rails);
   const core::job::JobSpec job = core::spec::parse_job(

@@ -26,7 +26,7 @@ namespace {
 
 using kernels::DType;
 
-/// A device one of whose results is changed by `break_it` after each GEMM of a kind.
+/// A device on which `break_it` changes the result of each GEMM of one kind.
 class BrokenBackend : public kernels::ObservedBackend {
  public:
   using Break = std::function<void(const kernels::Tensor&)>;
@@ -47,7 +47,7 @@ class BrokenBackend : public kernels::ObservedBackend {
   Break fprop, dgrad, wgrad;
 };
 
-/// Flips the lowest bit of the byte of each element that holds its sign and exponent.
+/// Flips the lowest bit of each element's most significant byte, which holds the sign and exponent bits.
 BrokenBackend::Break flip(std::vector<std::int64_t> elements) {
   return [elements](const kernels::Tensor& x) {
     const std::int64_t size = kernels::size_of(x.dtype);
@@ -156,7 +156,7 @@ TEST_CASE("a clock is told of when records of two nodes would not agree", "[pref
   CHECK(run::clock_finding({.least = -0.9, .most = 0.9}).empty());
   CHECK(run::clock_finding({.least = 35, .most = 36}) == "its clock is at least 35.0 s ahead of node 0's");
   CHECK(run::clock_finding({.least = -95, .most = -90.04}) == "its clock is at least 90.0 s behind node 0's");
-  // Messages that waited say nothing.
+  // Delayed messages prove nothing.
   CHECK(run::clock_finding({.least = -40, .most = 30}).empty());
 }
 
@@ -205,7 +205,7 @@ class TestStorage : public io::LocalStorage {
 
 }  // namespace
 
-TEST_CASE("a storage is tried by a file that is written, read back and removed", "[preflight]") {
+TEST_CASE("a storage is checked with a file that is written, read back and removed", "[preflight]") {
   const test::TempDir directory;
   const std::string root = directory.path();
   const auto files = [&] {
@@ -253,7 +253,7 @@ TEST_CASE("a storage is tried by a file that is written, read back and removed",
       CHECK(probe.finding() == "storage: " + root + ": 1 MiB was not written and read back within 0.05s");
     }
     hold.set_value();
-    // The thread that hung goes on by itself, and the directory must outlive it.
+    // The hanging thread continues, and the directory must outlive it.
     REQUIRE(is_removed.wait_for(std::chrono::seconds(60)) == std::future_status::ready);
     CHECK(files().empty());
   }

@@ -30,15 +30,14 @@ TEST_CASE("the same crash in the same step is found, another one and another ste
   CHECK_FALSE(is_crash(0));
 }
 
-TEST_CASE("what comes from outside ends a run the third time at one place without a new step",
-          "[supervise]") {
+TEST_CASE("a failure from outside ends the run the third time at one place without progress", "[supervise]") {
   RepeatedFailure failures;
   const FailureCause killed{.what = "rank 1 by signal 9 (Killed)"},
       other{.what = "rank 0 by signal 9 (Killed)"};
   CHECK(failures.add(killed, 12).evidence() ==
         "rank 1 by signal 9 (Killed) in step 12: 1 of 3 times there without a new step in between");
   CHECK_FALSE(failures.add(killed, 12).ends());
-  // A failure that has no place, and one of another rank, are no new step.
+  // Failures without a place or of another rank are no progress.
   CHECK_FALSE(failures.add({}, 12).ends());
   CHECK_FALSE(failures.add(other, 12).ends());
   const CountedFailure third = failures.add(killed, 12);
@@ -46,14 +45,14 @@ TEST_CASE("what comes from outside ends a run the third time at one place withou
   CHECK(third.reason() ==
         "rank 1 by signal 9 (Killed) in step 12 has ended 3 attempts without a new step in between, so the "
         "workers do not start again: look for what does that there, for example a limit of memory");
-  // Steps 12 to 14 were done in between; what crashes by itself is remembered all the same.
+  // Steps 12 to 14 were completed in between. The rank's own crash is still remembered.
   CHECK_FALSE(failures.add({.what = "rank 1 by signal 11", .own = true}, 12).ends());
   CHECK(failures.add({}, 15).evidence().empty());
   CHECK(failures.add(killed, 12).times == 1);
   CHECK(failures.add({.what = "rank 1 by signal 11", .own = true}, 12).ends());
 }
 
-TEST_CASE("failures of an earlier run count in the next one, but those of steps that are done",
+TEST_CASE("failures of an earlier run count in the next one, except those of completed steps",
           "[supervise]") {
   trainerd::test::TempDir dir;
   const std::string path = dir.path() + "/failures.json";
@@ -73,7 +72,7 @@ TEST_CASE("failures of an earlier run count in the next one, but those of steps 
   CHECK((third.ends() && third.times == CountedFailure::kMaxInAllRuns && third.earlier == 2));
   CHECK(next.add(killed, 12).times == 2);
   CHECK(next.add(killed, 13).earlier == 0);
-  // The next run goes on from a checkpoint of step 12.
+  // The next run resumes from a checkpoint of step 12.
   RepeatedFailure later;
   CHECK(restore_failures(later, path, 12).empty());
   CHECK(later.none());

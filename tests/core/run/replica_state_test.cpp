@@ -1,4 +1,4 @@
-// State that data-parallel replicas hold alike, of which one saves it: a node may have none of it in memory.
+// Replicated state is saved by one data-parallel replica only: a node may have no copy in its snapshots.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,7 +19,7 @@ struct Saved {
   std::vector<io::TensorSlice> slices;
 };
 
-/// Whether each rank has its state again, from the snapshots of the `per_node` ranks of its node alone.
+/// Per rank: true if its state comes back from the snapshots of its own node, which has `per_node` ranks.
 std::map<std::int64_t, bool> comes_back(job::JobSpec job, std::int64_t per_node) {
   std::mutex mutex;
   std::map<std::int64_t, Saved> saved;
@@ -76,7 +76,8 @@ TEST_CASE("of hybrid sharding a group gets its parts from the group that saved t
 }
 
 TEST_CASE("all ranks of a run share what they hold, or none does", "[restart]") {
-  // Groups of two and nodes of three ranks and of one: rank 0's groups are on its node, rank 2's are not.
+  // Groups of two ranks, on nodes of three ranks and of one: rank 0's groups are inside its node, rank 2's
+  // are not.
   CHECK(comes_back(replicated(1, 4, 2, 2), 3) == all_of(4));
   const job::JobSpec job = replicated(1, 4, 2, 2);
   const auto elsewhere = [&](std::int64_t ranks_of_node) {

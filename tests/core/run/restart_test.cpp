@@ -1,5 +1,4 @@
-// What a restart of the workers decides by: the budget, the snapshots that a node holds, and what the ranks
-// did last.
+// Inputs to a restart of the workers: the budget, the snapshots on a node, and the ranks' last operations.
 
 #include <sys/types.h>
 #include <unistd.h>
@@ -69,13 +68,12 @@ TEST_CASE("restarts are counted over ten minutes", "[restart]") {
   CHECK(budget.take(200));
   CHECK_FALSE(budget.take(699));
   CHECK(budget.taken() == 2);
-  CHECK(budget.take(701));  // the first is ten minutes ago
+  CHECK(budget.take(701));  // the first restart is ten minutes ago
   CHECK_FALSE(budget.take(702));
   CHECK_FALSE(core::run::RestartBudget(0).take(0));
 }
 
-TEST_CASE("a node holds the newest step of each segment, and steps that are done again are held no more",
-          "[restart]") {
+TEST_CASE("a node holds the newest step of each segment, and drops steps that are repeated", "[restart]") {
   core::run::NodeSnapshots snapshots = two_ranks();
   CHECK(snapshots.held().empty());
   snapshots.add(held(5, 0));
@@ -95,19 +93,19 @@ TEST_CASE("a snapshot is held while none of its ranks' segments is filled again"
   core::run::NodeSnapshots snapshots = two_ranks();
   snapshots.add({.step = 5, .segments = {0, 0}, .bytes = {64, 64}});
   snapshots.add({.step = 10, .segments = {1, 1}, .bytes = {64, 64}});
-  // Rank 4 heard first that segment 0 is free, rank 5 not yet.
+  // Rank 4 already knows that segment 0 is free, rank 5 does not.
   snapshots.add({.step = 15, .segments = {0, 2}, .bytes = {64, 64}});
   CHECK(steps(snapshots) == Steps{10, 15});
   snapshots.add({.step = 20, .segments = {2, 1}, .bytes = {64, 64}});
   CHECK(steps(snapshots) == Steps{15, 20});
 }
 
-TEST_CASE("a node whose ranks need what others save is not self-contained", "[restart]") {
+TEST_CASE("a node whose ranks need state that others save is not self-contained", "[restart]") {
   core::run::NodeSnapshots snapshots = two_ranks();
   snapshots.describe(4, {rows(0, 3)}, {});
   snapshots.describe(5, {rows(3, 2)}, {});
   CHECK(snapshots.self_contained());
-  snapshots.describe(5, {rows(3, 2)}, {rows(1, 3)});  // cut otherwise, but all there
+  snapshots.describe(5, {rows(3, 2)}, {rows(1, 3)});  // sharded differently, but complete
   CHECK(snapshots.self_contained());
   snapshots.describe(5, {rows(3, 2)}, {rows(4, 2)});
   CHECK_FALSE(snapshots.self_contained());
@@ -116,7 +114,7 @@ TEST_CASE("a node whose ranks need what others save is not self-contained", "[re
   CHECK((shards[1].bytes == 64 && shards[1].slices.size() == 1));
 }
 
-TEST_CASE("a failure is told by what each rank did last, and by who has not come", "[restart]") {
+TEST_CASE("a failure report has each rank's last operation and the ranks that are missing", "[restart]") {
   const base::Segment segment = core::run::make_flight_segment(4);
   std::deque<parallel::FlightRecorder> recorders;
   for (std::int64_t place = 0; place < 4; ++place)
@@ -134,12 +132,12 @@ TEST_CASE("a failure is told by what each rank did last, and by who has not come
   begin(0, operation("all_reduce", "tp", 8, "row_linear"));
   begin(2, operation("reduce_scatter", "dp", 3, "gradients"));
   recorders[3].enqueued(
-      operation("reduce_scatter", "dp", 3, "gradients"));  // behind others: it has not begun
+      operation("reduce_scatter", "dp", 3, "gradients"));  // queued behind others: it has not started
   std::vector<core::run::RankFlights> ranks = core::run::read_flights(segment, {0, 4});
   ranks[1].process_state = 'T';
   const double now = base::monotonic_seconds() + 12;
   const std::vector<std::string> lines = core::run::flight_text(ranks, tp2_dp2(), {}, now);
-  // Rank 0 keeps rank 2 waiting, and is no cause: it waits for rank 1.
+  // Rank 0 blocks rank 2 but is not the cause: it waits for rank 1.
   REQUIRE(lines.size() == 5);
   CHECK(lines[0] ==
         "rank 1 has not entered all_reduce #8 \"row_linear\" of group tp (2 ranks), 24 bytes, which rank 0 "
@@ -165,7 +163,7 @@ TEST_CASE("a failure is told by what each rank did last, and by who has not come
   CHECK(end_of_line('X') == "; its process has ended");
 }
 
-TEST_CASE("a ring that has gone round keeps the latest operations in order", "[restart]") {
+TEST_CASE("a ring that wrapped around keeps the latest operations in order", "[restart]") {
   const base::Segment segment = core::run::make_flight_segment(2);
   parallel::FlightRecorder recorder(core::run::flight_ring(segment, 1));
   for (std::uint64_t i = 1; i <= 2 * core::run::kFlightRecords + 5; ++i)
@@ -178,7 +176,7 @@ TEST_CASE("a ring that has gone round keeps the latest operations in order", "[r
   CHECK(core::run::flight_text({ranks[0]}, tp2_dp2(), {}, 0).front() == "rank 6: no communication yet");
 }
 
-TEST_CASE("the state of a process is told, and of one that is gone", "[restart]") {
+TEST_CASE("the state of a process is reported, also of one that has ended", "[restart]") {
   CHECK(std::string("RS").find(core::run::process_state(::getpid())) != std::string::npos);
   CHECK(core::run::process_state(-1) == 'X');
 }

@@ -1,4 +1,4 @@
-// What a resumed run finds changed since its checkpoint.
+// Changes since the checkpoint that a resumed run detects.
 
 #include "core/run/worker/resume_check.h"
 
@@ -24,7 +24,7 @@ core::job::JobSpec text_job(const std::string& path, std::int64_t evaluate_every
   return job;
 }
 
-/// As a run of `seen` saves it after 40 samples of an order that is not the first.
+/// State that a run on `seen` saves after 40 samples, in an order that starts at sample 12.
 io::TrainingState saved_with(const core::run::DataSeen& seen) {
   io::TrainingState state{
       .step = 10, .cursor = 40, .tokens = 960, .seed = 0, .identity = {}, .environment = {}};
@@ -39,7 +39,7 @@ core::run::DataSeen seen_in(const test::TempDir& dir, const std::string& content
 
 }  // namespace
 
-TEST_CASE("a run goes on with the same data in the same order", "[resume]") {
+TEST_CASE("a run continues with the same data in the same order", "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen seen = seen_in(dir, std::string(1000, 'a'));
   const auto resumed = core::run::resumed_data("p", saved_with(seen), seen, io::DataChange::refuse);
@@ -48,7 +48,8 @@ TEST_CASE("a run goes on with the same data in the same order", "[resume]") {
   CHECK(resumed.notices.empty());
 }
 
-TEST_CASE("data of the same names and sizes with other content is refused with a way on", "[resume]") {
+TEST_CASE("data with the same names and sizes but other content is refused, with a way to continue",
+          "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen before = seen_in(dir, std::string(1000, 'a')),
                             now = seen_in(dir, std::string(999, 'a') + "b");
@@ -60,7 +61,7 @@ TEST_CASE("data of the same names and sizes with other content is refused with a
                         Contains("data.on_change: continue") && Contains("output"));
 }
 
-TEST_CASE("changed or added data goes on in a new order from the checkpoint's cursor when the job says so",
+TEST_CASE("changed or added data continues in a new order from the checkpoint's cursor if the job allows it",
           "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen before = seen_in(dir, std::string(1000, 'a'));
@@ -73,7 +74,7 @@ TEST_CASE("changed or added data goes on in a new order from the checkpoint's cu
   CHECK_THAT(resumed.notices[0].details[0], Contains("data: the checkpoint has"));
 }
 
-TEST_CASE("a checkpoint without content on record is compared by names and sizes, and says so", "[resume]") {
+TEST_CASE("a checkpoint without recorded content is compared by names and sizes, with a notice", "[resume]") {
   const test::TempDir dir;
   const core::run::DataSeen before = seen_in(dir, std::string(1000, 'a'));
   io::TrainingState saved = saved_with(before);
@@ -115,7 +116,7 @@ class BlendResume {
                        std::string(1000 * static_cast<std::size_t>(letter - 'a' + 1), letter));
   }
   std::string path(char letter) const { return dir_ / std::string(1, letter); }
-  /// By letters, "ab", with these weights.
+  /// The blend of the files with these letters, "ab", and weights.
   core::run::DataSeen look(const std::string& letters, const std::vector<double>& weights,
                            double epochs = 0) const {
     core::job::JobSpec job = text_job("");
@@ -141,7 +142,7 @@ io::TrainingState saved_at(std::int64_t cursor, const core::run::DataSeen& seen,
 
 }  // namespace
 
-TEST_CASE("a blend that did not change goes on in its order, and its counts are of each source", "[resume]") {
+TEST_CASE("an unchanged blend continues in its order, with counts per source", "[resume]") {
   const BlendResume data;
   const core::run::DataSeen seen = data.look("ab", {3, 1});
   const io::TrainingState saved = saved_at(100, seen, {});
@@ -151,14 +152,13 @@ TEST_CASE("a blend that did not change goes on in its order, and its counts are 
   const auto resumed = core::run::resumed_data("p", saved, seen, io::DataChange::refuse);
   CHECK(resumed.course.order == io::DataOrder{0, {{0, 0}, {1, 0}}});
   CHECK(resumed.notices.empty());
-  // The order in which the sources are listed is no change.
+  // Sources in another order are no change.
   const auto turned = core::run::resumed_data("p", saved, data.look("ba", {1, 3}), io::DataChange::refuse);
   CHECK(turned.course.order == io::DataOrder{0, {{1, 0}, {0, 0}}});
   CHECK(turned.notices.empty());
 }
 
-TEST_CASE("sources that are added, weighed anew and taken away go on after what was taken of each",
-          "[resume]") {
+TEST_CASE("added, reweighted and removed sources continue after the samples taken from each", "[resume]") {
   const BlendResume data;
   const io::TrainingState saved = saved_at(100, data.look("ab", {3, 1}), {});
   const core::run::DataSeen more = data.look("bca", {1, 1, 2});
@@ -168,7 +168,7 @@ TEST_CASE("sources that are added, weighed anew and taken away go on after what 
   CHECK(added.notices[0].kind == io::NoticeKind::change);
   CHECK(added.notices[0].details == Lines{data.path('c') + ": added, weight 1",
                                           data.path('a') + ": weight 3 -> weight 2 after 75 samples"});
-  // 40 samples later b is taken away, and comes back 50 after that.
+  // 40 samples later b is removed; 50 samples after that it comes back.
   const io::TrainingState later = saved_at(140, more, added.course);
   CHECK(later.sources[0].taken == 35);
   const core::run::DataSeen fewer = data.look("ac", {2, 1});
@@ -186,14 +186,13 @@ TEST_CASE("sources that are added, weighed anew and taken away go on after what 
 TEST_CASE("data of one source becomes the first of a blend without a sample twice", "[resume]") {
   const BlendResume data;
   io::TrainingState saved = saved_with(data.look_at_one('a'));
-  if (GENERATE(false, true)) saved.sources.clear();  // of a version that did not count
+  if (GENERATE(false, true)) saved.sources.clear();  // saved by a version that did not count per source
   const auto resumed = core::run::resumed_data("p", saved, data.look("ab", {1, 1}), io::DataChange::refuse);
   CHECK(resumed.course.order == io::DataOrder{40, {{2, 28}, {3, 0}}});
   CHECK(resumed.notices.size() == 1);
 }
 
-TEST_CASE("a source that came where another is gone is refused, as it may be a file that changed",
-          "[resume]") {
+TEST_CASE("a source that replaces another is refused, as it may be a changed file", "[resume]") {
   const BlendResume data;
   const io::TrainingState saved = saved_at(100, data.look("ab", {3, 1}), {});
   const core::run::DataSeen other = data.look("ac", {3, 1});
@@ -206,7 +205,7 @@ TEST_CASE("a source that came where another is gone is refused, as it may be a f
   CHECK(resumed.course.gone[0].taken == 25);
 }
 
-TEST_CASE("sources that cannot give what the job's steps take are refused before the first", "[resume]") {
+TEST_CASE("sources with too few samples for the job's steps are refused before the first step", "[resume]") {
   const BlendResume data;
   const core::run::DataSeen seen = data.look("ab", {1, 1}, 2);
   const std::int64_t all = 2 * (seen.sources[0].samples + seen.sources[1].samples);
@@ -214,7 +213,7 @@ TEST_CASE("sources that cannot give what the job's steps take are refused before
   CHECK_THROWS_WITH(core::run::require_enough(seen, {}, all + 1),
                     Contains("data.sources") && Contains("samples more"));
   CHECK_NOTHROW(core::run::require_enough(data.look("ab", {1, 1}), {}, std::int64_t{1} << 50));
-  // What was taken before counts.
+  // Samples taken before count, too.
   CHECK_THROWS_AS(core::run::require_enough(seen, {10, {{0, 5}, {1, 5}}}, all - 9), base::DataError);
   CHECK_NOTHROW(core::run::require_enough(seen, {10, {{0, 5}, {1, 5}}}, all - 10));
 }
@@ -251,7 +250,7 @@ TEST_CASE("changed keys are listed with their old and new values", "[resume]") {
   for (const core::spec::KeyChange& change : *changes) lines.push_back(core::spec::to_text(change));
   CHECK(lines == Lines{"steps: " + std::to_string(before.steps) + " -> " + std::to_string(now.steps),
                        "optimizer.lr: 0.005 -> 3.0e-04", "trace.steps: none -> [2, 3]"});
-  // Back again, a key that is gone is listed too.
+  // In the other direction, a removed key is listed, too.
   CHECK(core::spec::changed_keys(core::spec::to_yaml(now), before)->back().key == "trace.steps");
   CHECK(core::spec::changed_keys(core::spec::to_yaml(now), before)->back().is.empty());
 }

@@ -1,4 +1,4 @@
-// What a run keeps of going back: samples that are passed over, and which checkpoints count.
+// What a run records of a rollback: skipped samples, and which checkpoints count.
 
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -23,23 +23,22 @@ RunSeries rollback_series(const core::job::JobSpec& job) {
 
 }  // namespace
 
-TEST_CASE("samples that a rollback passed over stay passed over until the run is beyond its step",
-          "[rollback]") {
+TEST_CASE("samples that a rollback skipped stay skipped until the run has passed its step", "[rollback]") {
   const test::TempDir dir;
   const std::string path = dir / "passed-over.json";
   const core::job::JobSpec job;
   RunSeries first = rollback_series(job);
   CHECK_FALSE(run::cursor_after(first, 25, path));
   CHECK(run::pass_samples_over(first, RunSeries::PassedOver{25, 112}, path).empty());
-  // Twice, as of an elastic job that shrinks before its next checkpoint; by the next start of the job; by a
-  // run whose next checkpoint was damaged.
+  // Asked twice, as when an elastic job shrinks before its next checkpoint; by the job's next start; by a run
+  // whose next checkpoint was damaged.
   CHECK(run::cursor_after(first, 25, path) == 112);
   CHECK(run::cursor_after(first, 25, path) == 112);
   RunSeries later = rollback_series(job);
   CHECK_FALSE(run::cursor_after(later, 30, path));
   RunSeries next = rollback_series(job);
   CHECK(run::cursor_after(next, 25, path) == 112);
-  // From before the step its samples are other ones.
+  // A run from before the step has other samples.
   {
     const test::LogLines log;
     CHECK_FALSE(run::cursor_after(next, 20, path));
@@ -49,7 +48,7 @@ TEST_CASE("samples that a rollback passed over stay passed over until the run is
   }
   RunSeries after = rollback_series(job);
   CHECK_FALSE(run::cursor_after(after, 25, path));
-  // A rollback that passes nothing over takes the samples of one before it back.
+  // A rollback that skips nothing takes back the samples that an earlier one skipped.
   CHECK(run::pass_samples_over(first, RunSeries::PassedOver{0, 8}, path).empty());
   CHECK(run::cursor_after(after, 0, path) == 8);
   CHECK(run::pass_samples_over(first, std::nullopt, path).empty());
@@ -62,7 +61,7 @@ TEST_CASE("samples that a rollback passed over stay passed over until the run is
           Catch::EndsWith("; remove it to go on with the samples that the checkpoint names"));
 }
 
-TEST_CASE("a node that does not lead keeps what it needs to lead: used actions and the latest values",
+TEST_CASE("a node that does not lead keeps the data for leading: used actions and the latest values",
           "[rollback]") {
   const core::job::JobSpec job;
   RunSeries series = rollback_series(job);
@@ -73,7 +72,7 @@ TEST_CASE("a node that does not lead keeps what it needs to lead: used actions a
   CHECK((series.judged[1].step == 10 && series.judged[1].loss == 2));
 }
 
-TEST_CASE("a withdrawn checkpoint whose record is cut does not hide one that counts", "[rollback]") {
+TEST_CASE("a truncated record of a withdrawn checkpoint does not hide a valid one", "[rollback]") {
   const test::TempDir dir;
   const run::OutputDirectory output(dir / "run");
   const auto write = [&](std::int64_t start, bool checkpoint, const std::string& withdrawn) {

@@ -10,7 +10,7 @@ using namespace trainerd;
 
 namespace {
 
-/// One file whose state the test sets, and what it was given of all.
+/// A sink with one file, whose state the test sets. It stores the records that it gets.
 struct FakeSink final : io::MetricsSink {
   io::OutletRecord* file;
   std::vector<io::OutletRecord>* seen;
@@ -22,14 +22,14 @@ struct FakeSink final : io::MetricsSink {
 
 }  // namespace
 
-TEST_CASE("a file that begins or ends to fail is told of once, its counts whenever they change") {
+TEST_CASE("a file that starts or stops failing is reported once, its counts whenever they change") {
   io::OutletRecord file{.name = "steps.jsonl", .error = {}};
   std::vector<io::OutletRecord> seen;
   run::RunSinks sinks;
   sinks.add(std::make_unique<FakeSink>(file, seen));
   using Warnings = std::vector<std::string>;
   CHECK(sinks.watch().empty());
-  REQUIRE(seen.size() == 1);  // its zeros are metrics from the start
+  REQUIRE(seen.size() == 1);  // its zero counts are metrics from the start
   CHECK(sinks.watch().empty());
   CHECK(seen.size() == 1);
   file = {.name = "steps.jsonl", .failures = 1, .waiting = 2, .error = "No space left on device"};

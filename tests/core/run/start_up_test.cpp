@@ -1,5 +1,5 @@
-// What starting a job of many ranks costs its leader (planning, meeting the other nodes, hearing that all
-// are ready), and what completing their checkpoint does.
+// Cost of a job with many ranks for its leader: the start (planning, meeting the other nodes, collecting that
+// all are ready) and completing a checkpoint.
 
 #include <malloc.h>
 #include <pthread.h>
@@ -39,7 +39,7 @@ namespace {
 
 constexpr std::int64_t kNodes = 2048, kNodeRanks = 8;
 constexpr const char* kData = "synthetic tokens";
-/// Of a checkpoint: all of them in the long tests, fewer elsewhere, and fewest under a sanitizer.
+/// Nodes of the checkpoint test: all in full tests, fewer otherwise, fewest under a sanitizer.
 std::int64_t saving_nodes() {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   return 64;
@@ -48,7 +48,7 @@ std::int64_t saving_nodes() {
 #endif
 }
 
-/// A figure of this process's memory, in bytes.
+/// A memory value of /proc/self/status, in bytes.
 std::int64_t memory_status(const std::string& key) {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -56,7 +56,7 @@ std::int64_t memory_status(const std::string& key) {
   FAIL("/proc/self/status has no " << key);
   return 0;
 }
-/// The most memory since `forget_peak`, which returns what is taken now.
+/// Peak memory since `forget_peak`, in bytes. `forget_peak` returns the current memory.
 std::int64_t peak_bytes() { return memory_status("VmHWM"); }
 std::int64_t forget_peak() {
   ::malloc_trim(0);
@@ -64,7 +64,7 @@ std::int64_t forget_peak() {
   return memory_status("VmRSS");
 }
 
-/// Of all threads: what others do on the machine meanwhile is not in it.
+/// CPU time of all threads of this process: other work on the machine does not count.
 double processor_seconds() {
   rusage usage{};
   ::getrusage(RUSAGE_SELF, &usage);
@@ -91,7 +91,7 @@ job::JobSpec job_of_16384_ranks() {
       "job.yaml");
 }
 
-/// Held for this process; false where the system does not allow it.
+/// Raises this process's limit of open files; false if the system does not allow it.
 bool allow_descriptors(rlim_t count) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -100,7 +100,7 @@ bool allow_descriptors(rlim_t count) {
   return ::setrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur >= count;
 }
 
-/// What a rank's snapshots hold: of its trainer in a world that computes nothing.
+/// Slices in a rank's snapshots, from its trainer in the meta world, which computes nothing.
 std::vector<io::TensorSlice> slices_of_rank(const job::JobSpec& job, const parallel::Topology& topology,
                                             std::int64_t rank) {
   const parallel::Layout layout = rank::layout_of(job, topology);
@@ -115,7 +115,7 @@ std::vector<io::TensorSlice> slices_of_rank(const job::JobSpec& job, const paral
   return train::Snapshot(trainer.params()).slices();
 }
 
-/// Does what the agents of all other nodes do until they are told that it is over.
+/// Acts as the agents of all other nodes until the run ends.
 void stand_for_others(const std::stop_token& stop, const run::MembershipOptions& options,
                       const std::string& yaml, const std::string& ready) {
   std::vector<run::Channel> channels;
@@ -160,7 +160,7 @@ TEST_CASE("the leader of 16,384 ranks plans them in less than 2 s and 500 MB", "
   CHECK(peak_bytes() - before < 500'000'000);
 }
 
-TEST_CASE("what the leader knows of other nodes' ranks is what planning each of them says", "[start]") {
+TEST_CASE("the leader's record of other nodes' ranks equals the plan of each of them", "[start]") {
   job::JobSpec job = test::small_job();
   job.model.layers = 4;
   for (const auto& [tp, pp, dp, zero] : {std::tuple{2, 2, 2, 1}, {1, 4, 2, 3}, {2, 1, 4, 0}}) {
@@ -196,7 +196,7 @@ TEST_CASE(
     WARN("skipped: this system allows too few open files for " << kNodes << " nodes");
     return;
   }
-  // What the workers of its own node say.
+  // Messages of the workers on the leader's own node.
   const job::JobSpec job = job_of_16384_ranks();
   const parallel::Topology topology = spec::job_topology(job, spec::Absent::assumed);
   std::vector<std::string> workers;
@@ -224,7 +224,7 @@ TEST_CASE(
   std::jthread others([&](const std::stop_token& stop) {
     try {
       stand_for_others(stop, options, yaml, node_ready);
-    } catch (const base::CommError&) {  // the leader is gone, and its test has failed
+    } catch (const base::CommError&) {  // the leader has ended, and its test has failed
     }
   });
   const parallel::Layout layout = rank::layout_of(job, topology);
@@ -235,7 +235,7 @@ TEST_CASE(
   membership.begin({.last_good = "none"});
   const double met = processor_seconds();
   run::ReadyRanks ready(here, membership);
-  std::int64_t own_slices = 0;  // which the node keeps
+  std::int64_t own_slices = 0;  // slices stay on the node
   for (std::int64_t rank = 0; rank < here.count; ++rank) {
     run::Ready own =
         std::get<run::Ready>(run::decode_worker_message(workers[static_cast<std::size_t>(rank)]));
@@ -260,7 +260,7 @@ TEST_CASE(
   CHECK(lost == 0);
   CHECK(ready.threads() == 8 * 16384);
   CHECK(own_slices > 100);
-  // The stand-ins' share is not the leader's. It fell into the last two parts.
+  // The stand-ins' time does not count for the leader. It is part of the last two intervals.
   const double seconds = all_ready - begin - others_seconds;
   const std::int64_t bytes = peak_bytes() - before;
   INFO("planned in " << planned - begin << " s, met in " << met - planned << " s, all ready in "
@@ -290,7 +290,7 @@ TEST_CASE("ranks of a node are ready when all are, and one with other data is na
                         Catch::EndsWith(": a file changed while the run started"));
 }
 
-TEST_CASE("a rank's node says what its evaluations read", "[start]") {
+TEST_CASE("a rank's node reports the data of its evaluations", "[start]") {
   const run::Membership alone;
   run::ReadyRanks ready({.first = 0, .count = 1}, alone);
   ready.add(0, {});
@@ -314,7 +314,8 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
   const job::JobSpec job = job_of_16384_ranks();
   const parallel::Topology topology = spec::job_topology(job, spec::Absent::assumed);
   const parallel::Layout layout = rank::layout_of(job, topology);
-  // What the first rank of a pipeline rank saves stands for what all of it do: other boxes, about as many.
+  // The slices of a stage's first rank stand for those of its other ranks, which have other boxes, but about
+  // as many.
   std::map<std::int64_t, std::vector<io::TensorSlice>> slices;
   for (std::int64_t node = 0; node < nodes; ++node) {
     const std::int64_t rank = node * kNodeRanks;
@@ -322,7 +323,7 @@ TEST_CASE("the leader of thousands of ranks completes their checkpoint in bounde
     const std::int64_t pp = at[static_cast<std::size_t>(parallel::Axis::pp)];
     if (!slices.contains(pp)) slices[pp] = slices_of_rank(job, topology, rank);
   }
-  // Files in memory: what a disk takes is not the leader's.
+  // Files in memory: disk time does not count for the leader.
   const test::TempDir dir(std::filesystem::exists("/dev/shm") ? "/dev/shm"
                                                               : std::filesystem::temp_directory_path());
   const io::CheckpointStore store(dir / "checkpoints", 2);

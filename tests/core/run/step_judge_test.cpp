@@ -1,5 +1,4 @@
-// Steps are judged between their gradients and their update: computed again and compared, skipped, or the
-// end.
+// Steps are judged between gradients and update: computed again and compared, skipped, or the run ends.
 
 #include "core/run/worker/step_judge.h"
 
@@ -30,7 +29,7 @@ namespace {
 using Ranks = std::vector<std::int64_t>;
 using Words = std::vector<std::string>;
 
-/// The agent ends the rank.
+/// Thrown in place of the agent ending the rank.
 struct Ended : std::runtime_error {
   Ended() : std::runtime_error("the agent ends the rank") {}
 };
@@ -50,7 +49,7 @@ StepOutcome broken(std::int64_t step) {
   return o;
 }
 
-/// A judge of a rank alone, whose gradients have the hash that is set.
+/// A judge of a single rank. `hash` is the hash of its gradients.
 struct Alone {
   explicit Alone(core::job::SuperviseOptions options, const core::run::SpikeHistory& history = {})
       : judge(options, 0, 1, history,
@@ -64,7 +63,7 @@ struct Alone {
                      if (--alive_calls < 0) throw Dead{};
                    },
                .await_end = [] { throw Ended{}; }}) {}
-  int alive_calls = 1 << 20;  ///< that find the ranks' communication alive
+  int alive_calls = 1 << 20;  ///< calls that find the ranks' communication alive
   std::uint64_t hash = 1;
   std::vector<ResultsDiffer> differ;
   std::vector<SpikeActed> acts;
@@ -81,24 +80,24 @@ core::job::SuperviseOptions policy(Words words, double score = 0) {
 
 TEST_CASE("a spike is far above the latest values, by the robust z-score", "[judge]") {
   SpikeWatch watch({.score = 10, .window = 20, .policy = {"skip"}}, 0);
-  CHECK(watch.judge(outcome(1, 1e9)).empty());  // with nothing to compare it with
+  CHECK(watch.judge(outcome(1, 1e9)).empty());  // no earlier steps to compare with
   // Losses 2.00, 2.01, ... 2.19: the median is 2.095, the absolute deviations have the median 0.05.
   for (int i = 0; i < 20; ++i) watch.add(outcome(i, 2 + 0.01 * i, 1));
   const double spread = 1.4826 * 0.05;
   CHECK(watch.judge(outcome(21, 2.095 + 9.9 * spread)).empty());
   CHECK(watch.judge(outcome(21, 2.095 + 20 * spread)) ==
         "the loss is 3.578, 20 robust standard deviations above the median 2.095 of the latest 20 steps");
-  CHECK(watch.judge(outcome(21, -100)).empty());  // low is no spike
-  // A norm that never moved has a spread of 1% of it.
+  CHECK(watch.judge(outcome(21, -100)).empty());  // a low loss is no spike
+  // A constant norm has a spread of 1% of its value.
   CHECK(watch.judge(outcome(21, 2.1, 1.09)).empty());
   CHECK(watch.judge(outcome(21, 2.1, 1.2)) ==
         "the gradient norm is 1.2, 20 robust standard deviations above the median 1 of the latest 20 steps");
-  // The window moves on.
+  // The window moves: 50 is now usual.
   for (int i = 0; i < 20; ++i) watch.add(outcome(i, 50, 1));
   CHECK(watch.judge(outcome(50, 50)).empty());
 }
 
-TEST_CASE("what is not finite is reported by the rank that has it, and needs no score", "[judge]") {
+TEST_CASE("a value that is not finite is reported by its rank, and needs no score", "[judge]") {
   StepOutcome o = broken(3);
   CHECK(SpikeWatch({}, 0).judge(o) == "the loss is not finite");
   o.nonfinite_rank = 2, o.nonfinite = "w";
@@ -107,7 +106,7 @@ TEST_CASE("what is not finite is reported by the rank that has it, and needs no 
   CHECK(SpikeWatch({}, 2).judge(outcome(3, 1e300)).empty());
 }
 
-TEST_CASE("a step that is verified is computed twice, and a third time where these differ", "[judge]") {
+TEST_CASE("a verified step is computed twice, and a third time if the two differ", "[judge]") {
   core::job::SuperviseOptions options;
   options.verify_every = 2;
   Alone r(options);
@@ -124,7 +123,7 @@ TEST_CASE("a step that is verified is computed twice, and a third time where the
   REQUIRE(r.differ.size() == 1);
   CHECK(r.differ[0].found == ResultsDiffer::Found::one_of_three);
   CHECK(r.differ[0].tensors == Words{"w"});
-  // The loss alone counts too, by its bits.
+  // A difference in the loss only counts too, even in its last bit.
   CHECK(r.judge.judge(outcome(6, 1)) == StepVerdict::again);
   CHECK(r.judge.judge(outcome(6, std::nextafter(1.0, 2.0))) == StepVerdict::again);
   CHECK(r.judge.judge(outcome(6, 1)) == StepVerdict::update);
@@ -138,7 +137,7 @@ TEST_CASE("a step that is verified is computed twice, and a third time where the
   CHECK(r.differ.back().found == ResultsDiffer::Found::no_two_alike);
 }
 
-TEST_CASE("a spike that comes out alike again gets the next action of the policy, up to its budget",
+TEST_CASE("a spike that repeats identically gets the next action of the policy, up to its budget",
           "[judge]") {
   Alone r(policy({"retry", "skip"}));
   CHECK(r.judge.judge(outcome(1, 1)) == StepVerdict::update);
@@ -159,7 +158,7 @@ TEST_CASE("a spike that comes out alike again gets the next action of the policy
                                     "used"));
 }
 
-TEST_CASE("a spike that the same step does not have again is the hardware's", "[judge]") {
+TEST_CASE("a spike that does not repeat in the same step is blamed on the hardware", "[judge]") {
   Alone r(policy({"retry", "skip"}));
   CHECK(r.judge.judge(broken(2)) == StepVerdict::again);
   CHECK(r.judge.judge(outcome(2, 1)) == StepVerdict::update);
@@ -168,7 +167,7 @@ TEST_CASE("a spike that the same step does not have again is the hardware's", "[
   CHECK(r.acts.size() == 1);
 }
 
-TEST_CASE("what an attempt before has used of the policy is used", "[judge]") {
+TEST_CASE("budgets of the policy that an earlier attempt used stay used", "[judge]") {
   Alone r(policy({"skip", "rollback"}), {.used = {0, 2, 1}});
   CHECK_THROWS_AS(r.judge.judge(broken(2)), Ended);
   REQUIRE(r.acts.size() == 1);
@@ -176,8 +175,8 @@ TEST_CASE("what an attempt before has used of the policy is used", "[judge]") {
   CHECK_THROWS_WITH(r.judge.judge(broken(3)), Catch::Contains("skip: 2 of 2 used; rollback: 2 of 2 used"));
 }
 
-TEST_CASE("nothing is said of values that were read after the communication had ended", "[judge]") {
-  // The reading before the judge, of the hash, and of what the ranks came to.
+TEST_CASE("values read after the communication ended are not reported", "[judge]") {
+  // Communication may end before the judge reads the outcome, the hash, or the ranks' results.
   for (int alive = 0; alive < 5; ++alive) {
     CAPTURE(alive);
     core::job::SuperviseOptions options = policy({"skip"});
@@ -202,8 +201,8 @@ TEST_CASE("a step that was verified is not computed again for its spike", "[judg
   CHECK_THROWS_WITH(r.judge.judge(broken(1)), Catch::Contains("retry: computed again with the same result"));
 }
 
-TEST_CASE("where one rank is wrong in one computation and another in the next, both are named", "[judge]") {
-  // Two ranks whose own results are known; each judge sees what both came to.
+TEST_CASE("if one rank is wrong in one computation and another in the next, both are named", "[judge]") {
+  // Two ranks with given results. Each judge sees the results of both.
   const std::vector<std::vector<std::uint64_t>> hashes{{9, 1, 1}, {1, 9, 1}};
   std::vector<ResultsDiffer> reported;
   core::job::SuperviseOptions options;
@@ -211,7 +210,7 @@ TEST_CASE("where one rank is wrong in one computation and another in the next, b
   const auto level = [&](std::size_t rank, std::size_t a, std::size_t b) {
     return hashes[rank][a] != hashes[rank][b] ? 2.0f : 0.0f;
   };
-  // By the second computation, and by the third.
+  // The second computation against the first, then the third against both.
   const std::vector<std::pair<std::size_t, std::size_t>> pairs{{0, 1}, {0, 1}, {0, 2}, {1, 2}};
   for (std::size_t rank = 0; rank < 2; ++rank) {
     std::size_t computation = 0, compared = 0;
@@ -259,9 +258,9 @@ TEST_CASE("ranks that only got an error from another do not end the run", "[judg
     REQUIRE(verdict);
     return verdict->fatal;
   };
-  // Before the sum over ranks: any of them may have been wrong.
+  // Both ranks differ: the error came before the sum over ranks, and either rank may be wrong.
   for (const std::int64_t step : {1, 2, 3}) CHECK_FALSE(reported(step, {{"w"}, {"w"}}));
-  // The part of the loss is the rank's own.
+  // A rank's part of the loss is its own: a difference in it identifies the rank.
   CHECK_FALSE(reported(4, {{"w"}, {"loss", "w"}}));
   CHECK_FALSE(reported(5, {{"loss", "w"}, {"w"}}));
   CHECK(reported(6, {{"w"}, {"loss", "w"}}));
@@ -319,7 +318,7 @@ core::job::JobSpec judged_job(const Words& keys) {
   return job;
 }
 
-/// What the ranks of a job come to.
+/// Results of the ranks of a job.
 struct Judged {
   std::map<std::int64_t, std::vector<std::byte>> states;  ///< by rank
   std::vector<double> losses;
@@ -328,7 +327,7 @@ struct Judged {
   std::vector<std::int64_t> passed_over;  ///< steps
 };
 
-/// Steps in which rank 1's gradient of one element changes to `value` in computations `bad` of step kBad.
+/// Trains with a fault: in computations `bad` of step kBad one element of rank 1's gradient becomes `value`.
 Judged train(const core::job::JobSpec& job, const Ranks& bad = {}, float value = 3) {
   Judged all;
   std::mutex mutex;
@@ -413,7 +412,7 @@ TEST_CASE("a rank that judges shows that it waits for its device", "[judge]") {
   CHECK(look.seen == std::vector{core::train::Activity::report});
 }
 
-TEST_CASE("a step that is verified comes out as one that is not, on every layout", "[judge][layouts]") {
+TEST_CASE("a verified step gives the same result as an unverified one, on every layout", "[judge][layouts]") {
   for (const Words& keys : kLayouts) {
     CAPTURE(text_of(keys));
     core::job::JobSpec job = judged_job(keys);
@@ -463,7 +462,7 @@ TEST_CASE("a gradient that is not finite is computed again, or its step is skipp
     CHECK(skipped.passed_over == Ranks{kBad});
     CHECK(skipped.acts.at(0).message ==
           "spike in step 4: a gradient of rank 1 is not finite; nothing is updated (skip 1 of 5)");
-    // The step after it sees the parameters that it saw.
+    // The next step sees the same parameters as the skipped one.
     CHECK(std::vector(skipped.losses.begin(), skipped.losses.begin() + kBad) ==
           std::vector(plain.losses.begin(), plain.losses.begin() + kBad));
     CHECK(std::isfinite(skipped.losses.back()));

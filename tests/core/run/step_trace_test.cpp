@@ -23,7 +23,7 @@ struct TracedStep {
   double begin = 0, end = 0;
 };
 
-/// Step 2 of every rank; step 1 is not traced.
+/// Traces step 2 of every rank, but not step 1.
 std::vector<TracedStep> traced(const job::JobSpec& job) {
   std::vector<TracedStep> steps(test::ranks_of(job));
   test::on_every_rank(job, [&](std::int64_t rank, rank::DeviceRank& cpu) {
@@ -104,7 +104,7 @@ TEST_CASE("a trace names every action's chunk and microbatch, and every collecti
     if (s.label == "norm_and_loss") CHECK(s.numbers.back().second == 24);
 }
 
-TEST_CASE("what no part claims of a step is other", "[trace]") {
+TEST_CASE("time of a step that no part claims is other", "[trace]") {
   const Slices filled =
       train::filled_trace({{.name = "a", .category = "compute", .start_seconds = 2, .seconds = 1},
                            {.name = "none", .category = "compute", .start_seconds = 3, .seconds = 0},

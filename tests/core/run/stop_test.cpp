@@ -12,7 +12,7 @@ using namespace trainerd::core;
 
 using Meaning = run::StopSignals::Meaning;
 
-TEST_CASE("a signal that comes again is the same request, however soon", "[stop]") {
+TEST_CASE("a repeated signal is the same request, however soon", "[stop]") {
   for (const int signal : {SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU}) {
     run::StopSignals signals;
     CHECK(signals.on_signal(signal, 5) == Meaning::stop);
@@ -25,7 +25,7 @@ TEST_CASE("a signal that comes again is the same request, however soon", "[stop]
   CHECK(run::stop_request(SIGALRM).exit_signal == SIGTERM);
 }
 
-TEST_CASE("SIGQUIT stops at once, and SIGINT a second after the first one", "[stop]") {
+TEST_CASE("SIGQUIT stops at once, and so does a SIGINT one second after the first", "[stop]") {
   run::StopSignals quit;
   CHECK(quit.on_signal(SIGQUIT, 5) == Meaning::stop_at_once);
   run::StopSignals interrupt;
@@ -44,7 +44,7 @@ TEST_CASE("a time limit leaves room for the steps until a vote and for the save"
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * 10 - 2));
   for (const double step : {4.0, 6.0, 5.0}) limit.add_step(step);
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * (2 * 6 + 10) - 2));
-  limit.add_save(3);  // takes the guess's place
+  limit.add_save(3);  // replaces the guess
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * (2 * 6 + 3) - 2));
   CHECK(limit.stop_at(true) == Approx(1000 - 1.5 * (2 * 6 + 6) - 2));
   limit.add_save(8);
@@ -53,7 +53,7 @@ TEST_CASE("a time limit leaves room for the steps until a vote and for the save"
   CHECK(limit.stop_at(false) == Approx(1000 - 1.5 * (2 * 1 + 8) - 2));
 }
 
-TEST_CASE("an evaluation takes the batches that are asked for, as far as the data has whole ones", "[stop]") {
+TEST_CASE("an evaluation takes the requested batches, as far as the data has whole ones", "[stop]") {
   job::JobSpec job = spec::parse_job(core::kJob, "job.yaml", {"batch={global: 8, micro: 2}"});
   job.evaluate = {.every = 5, .batches = 4};
   CHECK(run::evaluation_batches(job, {}, 32) == 4);

@@ -1,4 +1,4 @@
-// How ranks are watched: their pages, what their processes do meanwhile, and who is slower than its peers.
+// Supervision of ranks: their pages, the state of their processes, and stragglers.
 
 #include <poll.h>
 #include <sys/types.h>
@@ -25,7 +25,7 @@ using core::train::RankPage;
 
 namespace {
 
-/// Looks `count` times, a quarter of a second apart, at a process that the last look said `cpu` seconds of.
+/// Looks at a process every quarter of a second. `cpu` is its CPU time in seconds at the last look.
 struct Watched {
   StillClock clock;
   double now = 100;
@@ -40,7 +40,7 @@ struct Watched {
 
 constexpr ProcessLook kAsleep{.state = 'S'}, kStopped{.state = 'T'}, kRuns{.state = 'R', .runnable = true};
 
-/// Seconds per step of four ranks for a window of ten.
+/// Gives the watch a window of ten steps; `seconds`: per step, by rank.
 std::vector<StragglerWatch::Change> window(StragglerWatch& watch, const std::vector<double>& seconds,
                                            int number) {
   std::vector<StragglerWatch::Change> changes;
@@ -58,7 +58,7 @@ std::vector<StragglerWatch::Change> window(StragglerWatch& watch, const std::vec
 
 }  // namespace
 
-TEST_CASE("a page tells what its rank does, and how long that takes", "[supervise]") {
+TEST_CASE("a page shows its rank's activity and its duration", "[supervise]") {
   const base::Segment segment = core::run::make_flight_segment(2);
   RankPage& page = core::run::rank_page(segment, 1);
   CHECK((page.activity() == Activity::none && page.beats() == 0 && !page.waits()));
@@ -77,7 +77,7 @@ TEST_CASE("a page tells what its rank does, and how long that takes", "[supervis
   CHECK((page.steps() == 0 && page.median_step_seconds() == 0));
   for (const double seconds : {3.0, 1.0, 100.0}) page.end_step(seconds);
   CHECK((page.steps() == 3 && page.median_step_seconds() == 3));
-  // What is long ago is forgotten.
+  // Old durations are forgotten.
   for (std::size_t i = 0; i < RankPage::kDurations; ++i) {
     page.enter(Activity::forward);
     page.enter(Activity::backward);
@@ -88,7 +88,7 @@ TEST_CASE("a page tells what its rank does, and how long that takes", "[supervis
   CHECK(core::run::rank_page(segment, 0).beats() == 0);
 }
 
-TEST_CASE("what is seen of a rank goes to another node unchanged", "[supervise]") {
+TEST_CASE("the sight of a rank goes to another node unchanged", "[supervise]") {
   const base::Segment segment = core::run::make_flight_segment(1);
   parallel::FlightRecorder recorder(core::run::flight_ring(segment, 0));
   parallel::FlightRecord record;
@@ -116,24 +116,24 @@ TEST_CASE("what is seen of a rank goes to another node unchanged", "[supervise]"
   CHECK((read.operations[0].label == "row_linear" && read.operations[0].dtype == "fp32"));
 }
 
-TEST_CASE("time without progress counts by what the process did in it", "[supervise]") {
+TEST_CASE("time without progress is counted by the state of the process", "[supervise]") {
   Watched w;
-  w.look(kAsleep);  // the page changed since before
+  w.look(kAsleep);  // the page has changed since the look before
   w.look(kAsleep);  // a first look at the process
   CHECK(w.clock.time() == StillTime{});
   w.look(kAsleep);
   w.look(kAsleep, 0.002);  // it polls
   CHECK(w.clock.time() == StillTime{.asleep = 0.5});
-  // A core that it gets a tenth of: no sleep, and no more than its CPU time.
+  // The process gets a tenth of a core: no sleep, and `computing` grows by its CPU time only.
   w.look(kRuns, 0.025);
-  w.look({.state = 'S', .runnable = true});  // a thread of it waits for a core
+  w.look({.state = 'S', .runnable = true});  // one of its threads waits for a core
   CHECK(w.clock.time().asleep == 0.5);
   CHECK(w.clock.time().computing == Approx(0.025));
   CHECK(w.clock.time().running == 0.5);
   w.look(kStopped);
   w.look({.state = 'D'});
   CHECK((w.clock.time().stopped == 0.25 && w.clock.time().disk == 0.25 && w.clock.state() == 'D'));
-  // A change of the page begins anew.
+  // A change of the page resets the times.
   w.now += 0.25;
   w.clock.look(w.now, {.beats = 6}, [] { return kAsleep; });
   CHECK(w.clock.time() == StillTime{});
@@ -152,25 +152,24 @@ TEST_CASE("nothing counts while the agent itself did not run, or a debugger hold
   CHECK(w.clock.time() == StillTime{});
 }
 
-TEST_CASE("a process that is stopped between two looks counts as stopped from its last beat on",
-          "[supervise]") {
-  // It beats until 100.03 and is stopped then; the looks are a tenth of a second apart.
+TEST_CASE("a process stopped between two looks counts as stopped since its last beat", "[supervise]") {
+  // It beats until 100.03 and is then stopped. The looks are 0.1 s apart.
   StillClock clock;
   clock.look(100, {.beats = 4, .beat_at = 99.99}, [] { return kRuns; });
   clock.look(100.1, {.beats = 9, .beat_at = 100.03}, [] { return kStopped; });
   clock.look(100.2, {.beats = 9, .beat_at = 100.03}, [] { return kStopped; });
   CHECK(clock.time().stopped == Approx(0.1));
-  // A beat that the look before missed counts nothing before it.
+  // After a beat since the last look, only the time after the beat counts.
   clock.look(100.3, {.beats = 10, .beat_at = 100.21}, [] { return kStopped; });
   clock.look(100.31, {.beats = 10, .beat_at = 100.305}, [] { return kStopped; });
   CHECK(clock.time().stopped == Approx(0.005));
-  // What sleeps at the first look may have computed before it.
+  // A process asleep at the first look may have computed before it.
   clock.look(100.4, {.beats = 11, .beat_at = 100.35}, [] { return kAsleep; });
   clock.look(100.5, {.beats = 11, .beat_at = 100.35}, [] { return kAsleep; });
   CHECK(clock.time() == StillTime{});
 }
 
-TEST_CASE("who reads slow files is asleep since it last used the CPU", "[supervise]") {
+TEST_CASE("a process that reads slow files is asleep since its last use of the CPU", "[supervise]") {
   Watched w;
   for (int i = 0; i < 6; ++i) w.look(kAsleep, 0, 0.25, true);
   CHECK(w.clock.time().asleep == 1);
@@ -180,7 +179,7 @@ TEST_CASE("who reads slow files is asleep since it last used the CPU", "[supervi
   CHECK(w.clock.time().asleep == 0.25);
 }
 
-TEST_CASE("a process is looked at: its state, its CPU time, and that it is gone", "[supervise]") {
+TEST_CASE("a look at a process gives its state, its CPU time, and whether it has ended", "[supervise]") {
   const ProcessLook own = core::run::look_at(::getpid());
   CHECK((own.state == 'R' && own.runnable));
   const double end = base::monotonic_seconds() + 0.2;
@@ -203,7 +202,7 @@ TEST_CASE("a watch sees the page of each rank of its node", "[supervise]") {
   CHECK(::poll(&due, 1, 0) == 0);
 }
 
-TEST_CASE("the ranks of an attempt are held against what those of the attempt before took", "[supervise]") {
+TEST_CASE("the ranks of an attempt are compared with the times of the attempt before", "[supervise]") {
   const base::Segment before = core::run::make_flight_segment(1), after = core::run::make_flight_segment(1);
   RankPage& old = core::run::rank_page(before, 0);
   old.enter(Activity::evaluation);
@@ -215,7 +214,7 @@ TEST_CASE("the ranks of an attempt are held against what those of the attempt be
   page.enter(Activity::evaluation);
   const core::run::RankSight first = watch.pages().at(0);
   CHECK((first.steps == 0 && first.step_seconds == 3 && first.longest_seconds >= 0.02));
-  // It has times of its own, but of an evaluation.
+  // The new page has its own times now, except for an evaluation.
   page.enter(Activity::forward);
   page.end_step(7);
   CHECK(watch.pages().at(0).step_seconds == 7);
@@ -229,7 +228,7 @@ TEST_CASE("a rank that computes longer than its peers for three windows is a str
   CHECK(window(watch, even, 1).empty());
   CHECK(window(watch, slow, 2).empty());
   CHECK(window(watch, slow, 3).empty());
-  CHECK(window(watch, even, 4).empty());  // not three in a row
+  CHECK(window(watch, even, 4).empty());  // slow in two windows, but not in three in a row
   CHECK(window(watch, slow, 5).empty());
   CHECK(window(watch, slow, 6).empty());
   const auto begins = window(watch, slow, 7);
@@ -240,7 +239,7 @@ TEST_CASE("a rank that computes longer than its peers for three windows is a str
   CHECK(StragglerWatch::text_of(begins[0], "rank 2 (dp 2)") ==
         "rank 2 (dp 2) is slow: it computes 30% longer per step than the median of its pipeline stage "
         "(1300.0 ms against 1000.0 ms)");
-  CHECK(window(watch, slow, 8).empty());  // told once
+  CHECK(window(watch, slow, 8).empty());  // reported once
   CHECK(window(watch, even, 9).empty());
   CHECK(window(watch, even, 10).empty());
   const auto ends = window(watch, even, 11);
@@ -261,7 +260,7 @@ TEST_CASE("noise of all ranks, a small difference and other work make no straggl
   CHECK(window(two, {1.0, 1.3}, 1).empty());
   CHECK(window(two, {1.0, 1.3}, 2).empty());
   CHECK(window(two, {1.0, 1.3}, 3).size() == 1);
-  two.restart();  // new processes count from 0
+  two.restart();  // the windows of new processes count from 0
   CHECK(window(two, {1.0, 1.3}, 1).empty());
   CHECK(StragglerWatch({{0}, {1}}).add({0, 100, 5}, 1000).empty());
 }

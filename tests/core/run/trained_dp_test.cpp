@@ -1,4 +1,4 @@
-// dp: auto of a run that has checkpoints: that of the one which the run resumes from, wherever it lies.
+// dp: auto of a run with checkpoints is the dp of the checkpoint that it resumes from, in any storage.
 
 #include "core/run/agent/trained_dp.h"
 

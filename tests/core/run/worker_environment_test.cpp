@@ -30,7 +30,7 @@ TEST_CASE("workers that use NCCL get its variables, and others none", "[worker_e
   core::job::JobSpec staged = nccl_job(2);
   staged.cluster.communication = parallel::Communication::staged;
   CHECK(core::run::worker_variables(staged, "").empty());
-  // A CPU's job does not even look the interface up.
+  // A CPU job does not even look up the interface.
   CHECK(core::run::worker_variables(test::small_job(), "no-such-host.invalid").empty());
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("an interface, by name or by address, reaches NCCL by its exact name",
   CHECK_THROWS_AS(core::run::worker_variables(nccl_job(2), "no-such-host.invalid"), base::CommError);
 }
 
-TEST_CASE("a variable that is set already stays as it is", "[worker_environment]") {
+TEST_CASE("a variable that is already set is not changed", "[worker_environment]") {
   const std::array<const char*, 4> inherited{"HOME=/root", "CUDA_MODULE_LOADING=LAZY", "EMPTY=", nullptr};
   const std::vector<std::string> got = core::run::environment_with(
       inherited.data(), {{"CUDA_MODULE_LOADING", "EAGER"}, {"EMPTY", "1"}, {"NEW", "2"}});

@@ -10,12 +10,12 @@ using namespace trainerd;
 using core::run::Failed;
 using core::run::failure_of;
 
-TEST_CASE("failures of machines in the step loop may be gone when the workers start again",
+TEST_CASE("machine failures in the step loop may be gone after a restart of the workers",
           "[worker_failure]") {
   const Failed reset = failure_of(base::comm_error("reset"), true);
   CHECK((reset.retry && reset.kind == base::ErrorKind::comm && reset.message == "reset"));
   CHECK(failure_of(base::device_error("lost"), true).retry);
-  // The canary's verdict, a library that is missing, ranks that do not meet.
+  // The canary's verdict, a missing library, ranks that do not join.
   CHECK_FALSE(failure_of(base::device_error("computes wrongly"), false).retry);
   CHECK_FALSE(failure_of(base::comm_error("does not come"), false).retry);
   CHECK_FALSE(failure_of(base::data_error("short file"), true).retry);
@@ -26,7 +26,7 @@ TEST_CASE("failures of machines in the step loop may be gone when the workers st
   CHECK(failure_of(std::bad_alloc(), true).kind == base::ErrorKind::capacity);
 }
 
-TEST_CASE("a failure crosses the channel with whether to try again", "[worker_failure]") {
+TEST_CASE("a failure crosses the channel with its retry flag", "[worker_failure]") {
   for (const bool retry : {false, true}) {
     const Failed sent{base::ErrorKind::comm, "x", retry};
     const auto got =

@@ -25,7 +25,7 @@ struct Saved {
   std::vector<std::byte> bytes;
 };
 
-/// What a worker told of one run.
+/// Messages of a worker during one run.
 struct Reports {
   std::vector<io::StepRecord> steps;
   std::vector<io::RankStatusRecord> statuses;
@@ -47,8 +47,8 @@ core::job::JobSpec job_of(const std::string& more) {
       "small.yaml");
 }
 
-/// A run whose reports are `late` steps late. With `stop`, the agent asks for it before the first step. With
-/// `stuck_until`, no checkpoint reaches the disk before that step.
+/// A run whose reports are `late` steps late. With `stop`, the agent asks for a stop before the first step.
+/// With `stuck_until`, no checkpoint reaches the disk before that step.
 Reports run_with_agent(const core::job::JobSpec& job, std::size_t late, bool stop = false,
                        std::int64_t stuck_until = 0) {
   const std::int64_t bytes = core::rank::DeviceRank(job, test::cpu_topology(1)).plan().snapshot_bytes;
@@ -111,7 +111,8 @@ Reports run_with_agent(const core::job::JobSpec& job, std::size_t late, bool sto
       reports.finished = *finished, over = true;
   }
   worker.join();
-  // What stayed in memory, where its segment was not filled again: that goes on while this thread looks.
+  // Reads the newest snapshot of each segment once the worker has ended: until then segments are filled
+  // again.
   std::set<int> seen;
   for (auto saved = reports.snapshots.rbegin(); saved != reports.snapshots.rend(); ++saved)
     if (seen.insert(saved->said.segment).second) saved->bytes = bytes_of(saved->said);
@@ -122,7 +123,7 @@ Reports run_with_agent(const core::job::JobSpec& job, std::size_t late, bool sto
 
 }  // namespace
 
-TEST_CASE("late reports change what is told of no step, evaluation, trace or checkpoint", "[worker]") {
+TEST_CASE("late reports do not change the records of steps, evaluations, traces or checkpoints", "[worker]") {
   const core::job::JobSpec job =
       job_of("evaluate: {every: 5, batches: 1}\ncheckpoint: {every: 3}\ntrace: {steps: [4, 7]}\n");
   const Reports prompt = run_with_agent(job, 0), late = run_with_agent(job, 1);
@@ -152,11 +153,12 @@ TEST_CASE("late reports change what is told of no step, evaluation, trace or che
     CHECK(late.snapshots[i].said.tokens == prompt.snapshots[i].said.tokens);
     CHECK(late.snapshots[i].bytes == prompt.snapshots[i].bytes);
   }
-  CHECK(late.order == prompt.order);  // a checkpoint's step is told before it, an evaluation after
+  CHECK(late.order == prompt.order);  // a step's report comes before its checkpoint; an evaluation comes
+                                      // after its step
 }
 
 TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows of it", "[worker]") {
-  // Due after every step: a report that is one step late brings the vote when the next step is on its way.
+  // Due after every step. With reports one step late, the vote arrives during the next step.
   const core::job::JobSpec by_steps = job_of("checkpoint: {every: 1}\n"),
                            by_time = job_of("checkpoint: {every: 0.001ms}\n");
   const std::size_t late = GENERATE(0u, 1u);
@@ -174,16 +176,16 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
                             : std::vector<std::int64_t>{2, 4, 6, 8}));
 }
 
-TEST_CASE("snapshots that stay in memory have the state of their step, and none overwrites what is needed",
+TEST_CASE("snapshots in memory have the state of their step, and none overwrites one that is needed",
           "[worker]") {
-  // The disk stands still until step 8: checkpoints 3 and 6 keep two of three segments.
+  // The disk hangs until step 8: checkpoints 3 and 6 occupy two of three segments.
   const std::size_t late = GENERATE(0u, 1u);
   const Reports reference = run_with_agent(job_of("steps: 9\ncheckpoint: {every: 1}\n"), 0),
                 reports =
                     run_with_agent(job_of("steps: 9\ncheckpoint: {every: 3, memory: 1}\n"), late, false, 8);
   using core::run::SnapshotUse;
   REQUIRE(reports.snapshots.size() == 8);
-  const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7, 9};  // of 8 there is no room
+  const std::vector<std::int64_t> steps{1, 2, 3, 4, 5, 6, 7, 9};  // no segment is free for step 8
   std::vector<std::int64_t> in_segment(3, 0);
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const core::run::SnapshotReady& said = reports.snapshots[i].said;
@@ -207,7 +209,7 @@ TEST_CASE("a snapshot in memory that is due by the clock is taken", "[worker]") 
   CHECK(run_with_agent(job_of("checkpoint: {every: 0, memory: 1h}\n"), 0).snapshots.size() == 1);
 }
 
-TEST_CASE("a vote to stop takes effect when its report comes, and what was done is saved", "[worker]") {
+TEST_CASE("a vote to stop takes effect with its report, and completed steps are saved", "[worker]") {
   const core::job::JobSpec job = job_of("");
   const std::size_t late = GENERATE(0u, 1u);
   const Reports reports = run_with_agent(job, late, true);
@@ -219,11 +221,11 @@ TEST_CASE("a vote to stop takes effect when its report comes, and what was done 
   CHECK(reports.snapshots[0].said.cursor == job.batch.global * reports.finished.step);
 }
 
-TEST_CASE("a rank tells of itself after its first step and after its last, about once a second between",
+TEST_CASE("a rank reports its status after its first and last step, and about once per second between",
           "[worker]") {
   const double begin = base::monotonic_seconds();
   const Reports reports = run_with_agent(job_of(""), 0);
-  const double took = base::monotonic_seconds() - begin;  // on a busy machine also between two steps
+  const double took = base::monotonic_seconds() - begin;  // on a busy machine also longer between two steps
   REQUIRE(reports.steps.size() == 8);
   REQUIRE(reports.statuses.size() >= 2);
   const io::RankStatusRecord &first = reports.statuses.front(), &last = reports.statuses.back();
@@ -236,5 +238,5 @@ TEST_CASE("a rank tells of itself after its first step and after its last, about
   CHECK(static_cast<double>(reports.statuses.size()) <= 3 + took);
   CHECK(last.memory_used_bytes > 0);
   CHECK(last.memory_used_bytes <= last.memory_planned_bytes);
-  CHECK(last.resident_bytes > last.memory_used_bytes);  // this test's process holds it
+  CHECK(last.resident_bytes > last.memory_used_bytes);  // the memory is part of this test's process
 }

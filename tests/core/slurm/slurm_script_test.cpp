@@ -1,4 +1,4 @@
-// Batch scripts for Slurm, without a Slurm: tests/system/slurm_test.py submits them.
+// Batch scripts for Slurm, without Slurm itself: tests/system/slurm_test.py submits them.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -43,7 +43,7 @@ slurm::BatchScript tiny_script(const job::JobSpec& job) {
           .executable = "/opt/trainerd/bin/trainerd"};
 }
 
-// The script of the repository, from its first action on.
+// The repository's script, from its first command on.
 std::string sbatch_actions() {
   const std::string text = read_file(std::string(TRAINERD_SOURCE_DIR) + "/deploy/slurm/trainerd.sbatch"),
                     begin = "\nset -euo pipefail\n";
@@ -63,7 +63,7 @@ bool has_line(const std::vector<std::string>& lines, const std::string& line) {
   return std::count(lines.begin(), lines.end(), line) == 1;
 }
 
-// What `srun` in a script is given, and the job file that it is to run, by a shell with a srun of its own.
+// Runs a script with a fake srun, which prints its arguments and the job file.
 std::string run_with_stand_in(const TempDir& dir, const std::string& script, const std::string& variables) {
   write_file(dir / "bin/srun", "#!/bin/sh\nprintf '<%s>\\n' \"$@\"\ncat \"$JOB_FILE\"\n");
   REQUIRE(std::system(("chmod +x " + (dir / "bin/srun")).c_str()) == 0);
@@ -78,7 +78,7 @@ std::string run_with_stand_in(const TempDir& dir, const std::string& script, con
 
 }  // namespace
 
-TEST_CASE("the script of a job is a head before trainerd.sbatch", "[slurm]") {
+TEST_CASE("the script of a job is a header followed by trainerd.sbatch", "[slurm]") {
   const job::JobSpec job = slurm_job({"parallel.dp=16", "cluster.preset=dgx-h100"});
   slurm::BatchScript script = tiny_script(job);
   script.notes = {"Made by: trainerd submit job.yaml", "fits: 1 of 80 GiB\ntime: 1 s\n"};
@@ -161,8 +161,8 @@ TEST_CASE("a script gives srun the job, in words that no name breaks", "[slurm]"
         "<--ntasks-per-node=1>\n<--kill-on-bad-exit=0>\n</opt/a 'b'/trainerd>\n<run>\n<" + file +
             ">\n<--nodes>\n<1>\n<--interface>\n<$x y>\n" + spec::to_yaml(job));
   CHECK(spec::parse_job(read_file(file), "written") == job);
-  // Of an array by its task; the variable goes over the executable, and CPUs of a part of a node reach the
-  // step.
+  // An array's task selects its job file. TRAINERD overrides the executable, and the CPUs of a partial node
+  // reach the step.
   write_file(dir / "1.yaml", "its own");
   const std::string array = slurm::array_script(script, {"/none", dir / "1.yaml"}, 0);
   CHECK(run_with_stand_in(dir, array,
@@ -173,7 +173,7 @@ TEST_CASE("a script gives srun the job, in words that no name breaks", "[slurm]"
             (dir / "1.yaml") + ">\n<--nodes>\n<1>\n<--interface>\n<$x y>\nits own");
 }
 
-TEST_CASE("what a job asks of its nodes follows from its ranks and machines", "[slurm]") {
+TEST_CASE("a job's requests per node follow from its ranks and machines", "[slurm]") {
   const job::JobSpec half = slurm_job({"parallel.dp=4", "cluster.preset=dgx-h100", "threads=3"});
   CHECK(slurm_needs(half) == slurm::SlurmResources{.nodes = 1, .gpus = 4});
   CHECK(slurm_needs(half, slurm::NodeShare::part) ==
@@ -183,7 +183,7 @@ TEST_CASE("what a job asks of its nodes follows from its ranks and machines", "[
   CHECK_THROWS_WITH(slurm_needs(cpu, slurm::NodeShare::part), Catch::Contains("set threads"));
 }
 
-TEST_CASE("options of sbatch go over the script's, but for what the script is made of", "[slurm]") {
+TEST_CASE("options of sbatch override the script's, except those that the script needs", "[slurm]") {
   const job::JobSpec job = slurm_job({"parallel.dp=8", "cluster.preset=dgx-h100"});
   slurm::BatchScript script = tiny_script(job);
   script.options = slurm::parse_sbatch_options({"--job-name=other", "--gpus-per-node=h100:8", "--mem=100G"});
@@ -209,7 +209,7 @@ TEST_CASE("options of sbatch go over the script's, but for what the script is ma
   CHECK_THROWS_AS(slurm::parse_sbatch_options({"--comment=a\nrm"}), base::SpecError);
 }
 
-TEST_CASE("a program's output, errors and status come back, whatever their length", "[slurm]") {
+TEST_CASE("a program's output, errors and status are returned, at any length", "[slurm]") {
   const auto both = slurm::run_program({"sh", "-c", "head -c 300000 /dev/zero | tee /dev/stderr; exit 3"});
   REQUIRE(both.has_value());
   CHECK((both->status == 3 && both->output.size() == 300000 && both->error.size() == 300000));

@@ -4,7 +4,7 @@
 
 using namespace trainerd::core;
 
-// Texts are those of Slurm 22.05, and the forms that its manual pages name.
+// Texts are from Slurm 22.05, plus the forms in its manual pages.
 
 TEST_CASE("the number of a submitted job is read", "[slurm]") {
   CHECK(slurm::job_number("17\n") == "17");
@@ -21,7 +21,7 @@ TEST_CASE("states of jobs and of the tasks of an array are read", "[slurm]") {
   CHECK(slurm::read_job_states("").empty());
 }
 
-TEST_CASE("the least of all nodes counts", "[slurm]") {
+TEST_CASE("the smallest value of all nodes counts", "[slurm]") {
   const auto least = [](const std::string& text) {
     const slurm::SlurmNodes nodes = slurm::read_nodes(text);
     return std::pair(nodes.cpus, nodes.gpus);

@@ -7,7 +7,7 @@
 using trainerd::core::spec::differing_keys;
 using trainerd::core::spec::KeyValues;
 
-TEST_CASE("keys in which jobs differ are told once, in the jobs' order, with every job's value") {
+TEST_CASE("keys in which jobs differ are listed once, in the jobs' order, with every job's value") {
   const auto rows = differing_keys({"name: a\nseed: 1\nmodel: {layers: 2, hidden: 8}\nsteps: 5\n",
                                     "name: b\nseed: 1\nmodel: {layers: 4, hidden: 8}\nsteps: 5\n",
                                     "name: c\nseed: 2\nmodel: {layers: 2, hidden: 8}\nsteps: 5\n"});

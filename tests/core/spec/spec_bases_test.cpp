@@ -7,7 +7,7 @@
 namespace trainerd::core {
 namespace {
 
-/// A directory of job files, which is the working directory while it lives.
+/// A directory with job files. It is the working directory during its lifetime.
 class JobFiles {
  public:
   explicit JobFiles(const std::map<std::string, std::string>& files)
@@ -47,13 +47,13 @@ Lines file_problems(const std::string& path, const std::vector<std::string>& ove
   return {};
 }
 
-/// Those of a job that says `text` over kJob in base.yaml, followed by `below`.
+/// Problems of a job with `text`, which extends base.yaml: kJob followed by `below`.
 Lines over_base(const std::string& text, const std::string& below = "") {
   const JobFiles files({{"job.yaml", "extends: base.yaml\n" + text}, {"base.yaml", kJob + below}});
   return file_problems("job.yaml");
 }
 
-TEST_CASE("a job goes over the file that it extends, maps key by key and all else as a whole",
+TEST_CASE("a job overrides the file that it extends, maps key by key and other values as a whole",
           "[spec][bases]") {
   const JobFiles files(
       {{"job.yaml",
@@ -77,7 +77,7 @@ TEST_CASE("a job goes over the file that it extends, maps key by key and all els
   CHECK(spec::load_job("job.yaml", {"model.layers=5", "optimizer.schedule.warmup=4"}).model.layers == 5);
 }
 
-TEST_CASE("a base may extend another, each by its path from the file that says it", "[spec][bases]") {
+TEST_CASE("a base may extend another, each path relative to the file that contains it", "[spec][bases]") {
   const JobFiles files({{"runs/today/job.yaml", "steps: 3\nextends: ../../bases/small.yaml\n"},
                         {"bases/small.yaml", "extends: root.yaml\nsteps: 2\nmodel: {layers: 1}\n"},
                         {"bases/root.yaml", kJob + "seed: 7\n"}});
@@ -101,7 +101,7 @@ TEST_CASE("the path of a base takes variables of the environment", "[spec][bases
               "${BASE:-default}"});
 }
 
-TEST_CASE("data of a base is looked up where the job's own would be", "[spec][bases]") {
+TEST_CASE("data of a base is looked up like the job's own", "[spec][bases]") {
   const JobFiles files({{"here/job.yaml", "extends: ../bases/base.yaml\n"},
                         {"bases/base.yaml", kJob},
                         {"bases/a.txt", "the base's"},
@@ -109,7 +109,7 @@ TEST_CASE("data of a base is looked up where the job's own would be", "[spec][ba
   CHECK(spec::load_job("here/job.yaml").data.train == Lines{files.path() + "/here/a.txt"});
 }
 
-TEST_CASE("a null takes a key or a section of the base away", "[spec][bases]") {
+TEST_CASE("a null removes a key or a section of the base", "[spec][bases]") {
   const JobFiles files(
       {{"job.yaml", "extends: middle.yaml\noptimizer: {betas: null}\nevaluate: ~\nseed: 4\n"},
        {"middle.yaml", "extends: base.yaml\nmodel: {kv_heads: Null}\nseed: ~ # again above\n"},
@@ -123,7 +123,7 @@ TEST_CASE("a null takes a key or a section of the base away", "[spec][bases]") {
   CHECK(job.seed == 4);
 }
 
-TEST_CASE("a null takes away only what is there, and never a value that the job needs", "[spec][bases]") {
+TEST_CASE("a null removes only what exists, and never a required value", "[spec][bases]") {
   CHECK(
       over_base("seed: ~\noptimizer: {lr: ~}\nprecision: {grads: null}\n", "precision: bf16\n") ==
       Lines{
@@ -146,11 +146,11 @@ TEST_CASE("a key whose value was left out is an error, not a null", "[spec][base
               "job.yaml:3:9: batch.global: has no value; expected an integer",
               "job.yaml:4:1: evaluate: expected a map of keys, got nothing; its keys are every, batches, "
               "tokenizer, choices or ema"});
-  // What follows begins like a null.
+  // The next line begins like a null.
   CHECK(over_base("steps:\nnullify: 3\n").at(0) == "job.yaml:2:1: steps: has no value; expected an integer");
 }
 
-TEST_CASE("a map replaces a value that is none, and a value a map", "[spec][bases]") {
+TEST_CASE("a map replaces a scalar, and a scalar replaces a map", "[spec][bases]") {
   const JobFiles files({{"map.yaml", "extends: named.yaml\nprecision: {grads: bf16}\n"},
                         {"named.yaml", "extends: custom.yaml\nprecision: bf16\n"},
                         {"custom.yaml", kJob + "precision: {compute: bf16, reduce: bf16}\n"}});
@@ -180,7 +180,7 @@ TEST_CASE("problems of a base are placed in it, whether the job uses the value o
   CHECK(over_base("seed: few\n", wrong) == both);
 }
 
-TEST_CASE("what depends on several keys is checked of the merged job", "[spec][bases]") {
+TEST_CASE("rules over several keys are checked on the merged job", "[spec][bases]") {
   CHECK(over_base("optimizer: {name: adamw}\n", "optimizer: {name: muon, momentum: 0.9, lr: 0.01}\n") ==
         Lines{"base.yaml:6:35: optimizer.momentum: has no effect: only name: muon has it; leave it out, or "
               "take it "
@@ -199,7 +199,7 @@ TEST_CASE("what depends on several keys is checked of the merged job", "[spec][b
   CHECK(files[0].starts_with("base.yaml:5:15: data.train: has no effect"));
   CHECK(files[1].starts_with("base.yaml:5:31: data.valid: has no effect"));
   CHECK(over_base("data: {format: synthetic, train: ~, valid: ~}\n").empty());
-  // Of the job's own key there is nothing to take away.
+  // The job's own key is an error: the job can leave it out.
   CHECK(over_base("optimizer: {momentum: 0.9}\n") ==
         Lines{"job.yaml:2:23: optimizer.momentum: has no effect: only name: muon has it; leave it out"});
   CHECK(
@@ -213,9 +213,9 @@ TEST_CASE("a preset is below the bases", "[spec][bases]") {
   const JobFiles files(
       {{"job.yaml", "extends: base.yaml\nmodel: {preset: gpt2-124m, kv_heads: ~}\n"}, {"base.yaml", kJob}});
   const job::JobSpec job = spec::load_job("job.yaml");
-  CHECK(job.model.layers == 2);  // of the base
+  CHECK(job.model.layers == 2);  // from the base
   CHECK(job.model.kv_heads == job.model.heads);
-  CHECK(job.model.tie_embeddings);  // of the preset
+  CHECK(job.model.tie_embeddings);  // from the preset
 }
 
 TEST_CASE("overrides go over the merged job, and give it no base", "[spec][bases]") {

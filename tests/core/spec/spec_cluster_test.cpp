@@ -23,7 +23,7 @@ parallel::Topology preset(const std::string& name) {
   return spec::job_topology(job_on("{preset: " + name + "}"));
 }
 
-// As the issue of a layout: sizes that the spec itself does not accept yet.
+// Sets sizes directly, also those that the parser would refuse.
 job::JobSpec laid_out(job::JobSpec job, std::int64_t tp, std::int64_t dp, std::int64_t pp,
                       std::int64_t nodes) {
   job.parallel.tp = tp;
@@ -41,7 +41,7 @@ TEST_CASE("the built-in clusters have the published sizes and rates", "[spec][cl
     std::int64_t devices, domain, rails;
     double memory_gb, memory_tbps, bf16_tflops, nvlink_gbps, rail_gbps;
   };
-  // NVIDIA's data sheets; memory in GB as they print it, which the usable memory must come near to.
+  // NVIDIA's data sheets, with memory in printed GB. The usable memory must be near that.
   const std::vector<Published> published = {
       {"dgx-a100", 8, 8, 8, 80, 2.0, 312, 300, 25},       {"dgx-h100", 8, 8, 8, 80, 3.35, 989, 450, 50},
       {"dgx-h200", 8, 8, 8, 141, 4.8, 989, 450, 50},      {"dgx-b200", 8, 8, 8, 180, 8.0, 2250, 900, 50},
@@ -75,21 +75,21 @@ TEST_CASE("a cluster may be a file, and the resolved job names it", "[spec][clus
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
-TEST_CASE("a preset has as many nodes as the ranks need, unless the job says", "[spec][cluster]") {
+TEST_CASE("a preset has as many nodes as the ranks need, unless the job sets them", "[spec][cluster]") {
   CHECK(job_on("{preset: dgx-h100}").cluster.nodes == 1);
   CHECK(job_on("{preset: dgx-h100, nodes: 5}", {"parallel.dp=5", "batch.global=10"}).cluster.nodes == 5);
   CHECK(spec::parse_job(spec::to_yaml(job_on("{preset: dgx-h100}")), "resolved.yaml") ==
         job_on("{preset: dgx-h100}"));
 }
 
-TEST_CASE("a cluster that is not there or not one is told", "[spec][cluster]") {
+TEST_CASE("a missing or invalid cluster file is reported", "[spec][cluster]") {
   CHECK(with_line("cluster: {preset: dgx-h10}") ==
         Lines{"job.yaml:6:19: cluster.preset: unknown preset 'dgx-h10' (nearest valid: dgx-h100)"});
   CHECK(with_line("cluster: {preset: dgxh200}") ==
         Lines{"job.yaml:6:19: cluster.preset: unknown preset 'dgxh200' (nearest valid: dgx-h200)"});
   CHECK(with_line("cluster: {preset: ./no/such.yaml}") ==
         Lines{"job.yaml:6:19: cluster.preset: cannot open './no/such.yaml': No such file or directory"});
-  // A job is no cluster: its keys are unknown, and those of a cluster are missing.
+  // A job file is no cluster file: its keys are unknown, and the required keys are missing.
   const Lines job_as_cluster =
       with_line("cluster: {preset: " + std::string(TRAINERD_SOURCE_DIR) + "/configs/quickstart.yaml}");
   REQUIRE_FALSE(job_as_cluster.empty());
@@ -102,7 +102,7 @@ TEST_CASE("a cluster that is not there or not one is told", "[spec][cluster]") {
   CHECK(unknown);
 }
 
-TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cluster]") {
+TEST_CASE("an invalid order is reported, a given one is kept", "[spec][cluster]") {
   CHECK(spec::parse_job(kJob + "parallel: {order: tp-pp-dp}\n", "j").parallel.order == "tp-pp-dp");
   CHECK(with_line("parallel: {order: tp-pp-tp}") ==
         Lines{"job.yaml:6:19: parallel.order: 'tp-pp-tp': names tp twice: keep one (nearest valid: "
@@ -112,7 +112,7 @@ TEST_CASE("an order that is none is told, one that is given is kept", "[spec][cl
             .parallel.allow_tp_across_nodes);
 }
 
-TEST_CASE("a job runs on this machine alone", "[spec][cluster]") {
+TEST_CASE("a local job runs on this machine only", "[spec][cluster]") {
   CHECK(spec::job_here(spec::parse_job(kJob, "j")).job.cluster.preset == "local");
   CHECK_THROWS_AS(spec::job_here(job_on("{preset: gb200-nvl72}")), base::CapacityError);
   CHECK_THROWS_WITH(spec::job_here(job_on("{preset: dgx-h100}")),
@@ -140,7 +140,7 @@ TEST_CASE("a job of a calibrated processor runs on such a processor, with its th
   CHECK(here.rates->measured.alone.contains("linear_fprop.fp32"));
   CHECK_THROWS_WITH(spec::job_here(job_of("another processor")),
                     Catch::Contains("another processor") && Catch::Contains("but "));
-  // More ranks than the cluster has devices, and what a job for this machine alone is refused for.
+  // More ranks than the cluster has devices, and the refusals that a job for this machine gets, too.
   const std::string own = made.topology.device.name = parallel::detect_topology(1).device.name;
   job::JobSpec job = job_of(own);
   job.parallel.dp = 3, job.cluster.nodes = 1;
@@ -205,7 +205,7 @@ TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][c
   CHECK(parsed["spec"]["data"]["train"] == nlohmann::json::array({"a.txt"}));
   CHECK(parsed["spec"]["faults"]["allow"] == false);
   REQUIRE(parsed["ranks"].size() == 16);
-  // Stage 1 shares node 0; stages 2 and 3 change places in node 1, so that 1 and 2 are on one rail.
+  // Stages 0 and 1 share node 0. Stages 2 and 3 are swapped on node 1, so that 1 and 2 are on one rail.
   CHECK(parsed["ranks"][13] ==
         nlohmann::json{
             {"rank", 13}, {"node", 1}, {"device", 1}, {"tp", 1}, {"cp", 0}, {"ep", 0}, {"dp", 0}, {"pp", 3}});

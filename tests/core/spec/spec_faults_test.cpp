@@ -3,7 +3,7 @@
 namespace trainerd::core {
 namespace {
 
-TEST_CASE("faults are read, kept in the resolved job, and refused without leave", "[spec][faults]") {
+TEST_CASE("faults are read, kept in the resolved job, and refused without allow", "[spec][faults]") {
   const std::string faults =
       "faults: {allow: true, inject: [{kind: slow, step: 3, steps: 4, factor: 2.5}, {kind: flip_gradient, "
       "step: 20, "
@@ -18,7 +18,7 @@ TEST_CASE("faults are read, kept in the resolved job, and refused without leave"
       job::Fault{.kind = job::FaultKind::flip_gradient, .step = 20, .tensor = "w", .element = 7, .bit = 30});
   CHECK(job.faults.random == job::RandomFaults{.seed = 9, .rate = 0.25, .kinds = {"kill", "hang"}});
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").faults == job.faults);
-  // A required key is written though it has the value of an empty entry.
+  // A required key is written even if its value is the default of an empty entry.
   const job::JobSpec plain =
       spec::parse_job(kJob + "faults: {allow: true, inject: [{kind: kill, step: 3}]}\n", "job.yaml");
   CHECK(spec::parse_job(spec::to_yaml(plain), "resolved.yaml").faults == plain.faults);
@@ -29,7 +29,7 @@ TEST_CASE("faults are read, kept in the resolved job, and refused without leave"
   CHECK(with_line("faults: {allow: true}").empty());
 }
 
-TEST_CASE("what an agent cannot do for a while is read with its seconds", "[spec][faults]") {
+TEST_CASE("temporary faults of an agent are read with their seconds", "[spec][faults]") {
   const job::JobSpec job = spec::parse_job(
       kJob +
           "faults: {allow: true, inject: [{kind: fill_disk, step: 3, seconds: 0.5}, {kind: fill_disk, step: "
@@ -40,7 +40,7 @@ TEST_CASE("what an agent cannot do for a while is read with its seconds", "[spec
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml").faults == job.faults);
 }
 
-TEST_CASE("what is wrong with a fault is told at its place", "[spec][faults]") {
+TEST_CASE("problems of a fault are reported at its place", "[spec][faults]") {
   const auto wrong = [](const std::string& entry) {
     const Lines lines = with_line("faults: {allow: true, inject: [" + entry + "]}");
     REQUIRE(lines.size() == 1);

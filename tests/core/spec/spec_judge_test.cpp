@@ -3,7 +3,7 @@
 namespace trainerd::core {
 namespace {
 
-TEST_CASE("how steps are judged is read and kept in the resolved job", "[spec][judge]") {
+TEST_CASE("the judgement of steps is read and kept in the resolved job", "[spec][judge]") {
   const job::JobSpec job = spec::parse_job(
       kJob +
           "supervise: {verify: {every: 7}, spikes: {score: 12.5, window: 32, policy: [skip, retry], "
@@ -21,7 +21,7 @@ TEST_CASE("how steps are judged is read and kept in the resolved job", "[spec][j
   CHECK((back.supervise.spikes.data == job::RollbackData::skip && back.supervise.spikes.rollbacks == 1));
 }
 
-TEST_CASE("what is wrong with how steps are judged is told at its key", "[spec][judge]") {
+TEST_CASE("problems in the judgement of steps are reported at their key", "[spec][judge]") {
   const auto wrong = [](const std::string& entry) {
     const Lines lines = with_line("supervise: {" + entry + "}");
     REQUIRE(lines.size() == 1);
@@ -33,7 +33,7 @@ TEST_CASE("what is wrong with how steps are judged is told at its key", "[spec][
         "supervise.spikes.policy: 'pray' is no action: give of retry, skip, rollback");
   CHECK(wrong("spikes: {policy: [skip, skip]}") ==
         "supervise.spikes.policy: 'skip' is there twice: each action has a budget of its own");
-  // Without a policy it is told of alone.
+  // Without a policy a spike is reported only.
   CHECK(with_line("supervise: {spikes: {score: 8, window: 32}}").empty());
   CHECK(wrong("spikes: {policy: [skip], window: 32}") ==
         "supervise.spikes.window: has no effect: supervise.spikes.score is 0: only what is not finite is a "

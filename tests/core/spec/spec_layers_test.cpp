@@ -38,7 +38,7 @@ TEST_CASE("scaled rotary angles are read by their kind", "[spec]") {
         job::RopeScaling{.kind = job::RopeScalingKind::linear, .factor = 2.5});
 }
 
-TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default is left out", "[spec]") {
+TEST_CASE("keys of Gemma's and OLMo's layers are read, and defaults are left out", "[spec]") {
   const job::ModelOptions gemma = layers_model(
       "norm_placement: sandwich, norm_weight: less_one, mlp: geglu, scale_embeddings: true, qk_norm: true, "
       "attention: {query_pre_attn_scalar: 20, window: 8, sliding_theta: 100}");
@@ -66,7 +66,7 @@ TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default
   CHECK((granite.attention_bias && granite.qkv_bias && !granite.mlp_bias && !granite.linear_bias));
   // Four layers; biases of 64 queries, keys and values each, and of 64 outputs.
   CHECK(job::count_parameters(granite).total - job::count_parameters(layers_model("")).total == 4 * 4 * 64);
-  // A head has 16 elements, so 0.25 is what scores are multiplied by anyway; and all biases are `bias`.
+  // A head has 16 elements, so 0.25 is the default scale; all biases together are `bias`.
   CHECK(layers_model("attention: {scale: 0.25}").attention == job::AttentionOptions{});
   const job::ModelOptions biased = layers_model("attention_bias: true, mlp_bias: true");
   CHECK(biased == layers_model("bias: true"));
@@ -76,7 +76,7 @@ TEST_CASE("keys of Gemma's and OLMo's layers are read, and what says the default
         job::AttentionOptions{.window = 8});
 }
 
-TEST_CASE("keys of layers that do not go together are told by name", "[spec]") {
+TEST_CASE("contradicting keys of layers are reported by name", "[spec]") {
   const auto said = [](const std::string& keys) {
     const Lines lines = problems(layers_job(keys));
     CAPTURE(keys);

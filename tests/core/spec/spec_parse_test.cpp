@@ -94,7 +94,7 @@ cluster: {preset: local, nodes: 1}
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
-TEST_CASE("texts of any kind survive the resolved job", "[spec]") {
+TEST_CASE("texts of any content survive the resolved job", "[spec]") {
   job::JobSpec job = spec::parse_job(kJob, "job.yaml");
   for (const std::string text : {"yes",
                                  "1e3",
@@ -197,7 +197,7 @@ TEST_CASE("snapshots in memory and partners have a short form and a map", "[spec
       Catch::Contains("checkpoint.partner: has no effect: cluster.nodes is 1"));
 }
 
-TEST_CASE("overrides go over the file, in order, and through the same checks", "[spec]") {
+TEST_CASE("overrides replace values of the file, in order, and pass the same checks", "[spec]") {
   const job::JobSpec job = spec::parse_job(
       kJob, "job.yaml",
       {"optimizer.schedule.warmup=3", "steps=5", "steps=6", "data.train=[x, y]", "model.norm=layer",
@@ -209,7 +209,7 @@ TEST_CASE("overrides go over the file, in order, and through the same checks", "
   CHECK(job.precision.name == "custom");
   CHECK(job.evaluate == job::EvaluateOptions{2, 1});
 
-  // `~` takes a key or a section away, if it is there.
+  // `~` removes a key or a section, if it exists.
   const std::string said = kJob + "optimizer: {lr: 0.5, schedule: {min_lr: 0.1}}\nseed: 3\n";
   const job::JobSpec without =
       spec::parse_job(said, "job.yaml", {"optimizer.schedule=~", "seed=null", "threads=~", "data.valid=~"});
@@ -246,7 +246,7 @@ TEST_CASE("a job file that is absent or a directory is a SpecError that names it
   CHECK_THROWS_AS(spec::load_job("."), base::SpecError);
 }
 
-TEST_CASE("signs of life and spares are of several nodes, and fit each other", "[spec]") {
+TEST_CASE("heartbeats and spares need several nodes and must fit each other", "[spec]") {
   const auto of = [](const std::string& keys, int nodes = 2) {
     return spec::parse_job(
         "steps: 20\nmodel: {layers: 2, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32}\n"
@@ -342,11 +342,11 @@ TEST_CASE("a key that cannot be set is not in the reference", "[spec]") {
   const std::string reference = spec::reference_markdown();
   for (const char* key : {"cp", "ep", "loss_scale", "gemm"})
     CHECK(reference.find("| `" + std::string(key) + "` |") == std::string::npos);
-  // That of texts; evaluate.tokenizer can be set.
+  // data.tokenizer is not listed; evaluate.tokenizer can be set.
   CHECK(reference.find("how text becomes tokens") == std::string::npos);
 }
 
-// ./test_core "[.print-reference]" prints what belongs between the markers of configs/README.md.
+// ./test_core "[.print-reference]" prints the text between the markers of configs/README.md.
 TEST_CASE("print the reference", "[.print-reference]") {
   const std::string reference = spec::reference_markdown();
   std::fwrite(reference.data(), 1, reference.size(), stdout);

@@ -14,8 +14,8 @@ job::JobSpec preset_job(const std::string& preset) {
 }
 
 TEST_CASE("every preset has the published number of parameters", "[spec]") {
-  // GPT-2, Llama, Qwen, Mistral, Gemma, OLMo and StableLM: elements of the published weights. GPT-3 is
-  // published rounded.
+  // GPT-2, Llama, Qwen, Mistral, Gemma, OLMo and StableLM: elements of the published weights. GPT-3's
+  // published number is rounded.
   const std::map<std::string, std::int64_t> published = {
       {"gpt2-124m", 124439808},
       {"gpt2-350m", 354823168},
@@ -56,8 +56,8 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
       {"qwen2.5-72b", 72706203648},
       {"olmo-2-32b", 32234279936},
       {"llama-3.1-405b", 405853388800},
-      // Of Gemma 3 with vision (4300079472, 12187325040 and 27432406640 elements) without its 416866032
-      // elements of vision and the projection of their 1152 columns.
+      // Gemma 3 with vision (4300079472, 12187325040 and 27432406640 elements), minus 416866032 elements of
+      // vision and the projection from its 1152 columns.
       {"gemma-3-4b", 4300079472LL - 416866032 - 1152 * (2560 + 1)},
       {"gemma-3-12b", 12187325040LL - 416866032 - 1152 * (3840 + 1)},
       {"gemma-3-27b", 27432406640LL - 416866032 - 1152 * (5376 + 1)},
@@ -88,28 +88,28 @@ TEST_CASE("a tied head counts as a matrix multiplication and the input embedding
   CHECK(llama.total - llama.matmul == 128256LL * 4096 + 65LL * 4096);
 }
 
-TEST_CASE("FLOPs of a token are six for each matmul parameter and causal attention's", "[spec]") {
+TEST_CASE("FLOPs per token are six per matmul parameter plus those of causal attention", "[spec]") {
   job::ModelOptions model = preset_job("gpt2-124m").model;
   // 6 x 123,532,032 + 6 x 12 x 768 x 1024.
   CHECK(job::flops_per_token(model) == Approx(6.0 * 123532032 + 56623104).epsilon(1e-12));
 }
 
-TEST_CASE("a sliding layer's FLOPs are those of the pairs that its window leaves", "[spec]") {
+TEST_CASE("a sliding layer's FLOPs count the pairs inside its window", "[spec]") {
   job::ModelOptions model = preset_job("mistral-7b").model;
   const double matmul = 6.0 * static_cast<double>(job::count_parameters(model).matmul);
-  // Of 8192 queries each sees min(i, 4096) keys, by the area under the diagonal; two products of 2 FLOPs for
-  // each feature, forward and twice backward.
+  // Query i of 8192 sees min(i, 4096) keys (area under the diagonal). Two products of 2 FLOPs per feature,
+  // once forward and twice backward.
   const double pairs = 8192.0 * 4096 - 4096.0 * 4096 / 2;
   CHECK(job::flops_per_token(model) == Approx(matmul + 32 * 12 * 4096 * pairs / 8192).epsilon(1e-12));
   model.attention.pattern = {"sliding", "full"};
   const double all_pairs = 8192.0 * 8192 / 2;
   CHECK(job::flops_per_token(model) ==
         Approx(matmul + 16 * 12 * 4096 * (pairs + all_pairs) / 8192).epsilon(1e-12));
-  model.seq_len = 4096;  // the window holds it
+  model.seq_len = 4096;  // the window holds the whole sequence
   CHECK(job::flops_per_token(model) == Approx(matmul + 6.0 * 32 * 4096 * 4096).epsilon(1e-12));
 }
 
-TEST_CASE("a job's key of a map goes over its preset's, and the map's others stay", "[spec]") {
+TEST_CASE("a job's key of a map overrides its preset's, and the map's other keys stay", "[spec]") {
   const std::string rest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
   const job::JobSpec job =
       spec::parse_job("model: {preset: llama-3.1-8b, rope_scaling: {factor: 4}" + rest, "job.yaml");
@@ -122,13 +122,13 @@ TEST_CASE("a job's key of a map goes over its preset's, and the map's others sta
   CHECK(spec::parse_job(spec::to_yaml(plain), "resolved.yaml") == plain);
 }
 
-TEST_CASE("qk_norm adds one weight for each feature of a query and a key head", "[spec]") {
+TEST_CASE("qk_norm adds one weight per feature of a query head and of a key head", "[spec]") {
   job::ModelOptions model = preset_job("qwen2.5-0.5b").model;
   model.qk_norm = true;
   CHECK(job::count_parameters(model).total == 494032768 + 24 * 2 * 64);
 }
 
-TEST_CASE("a job's own keys go over its preset's", "[spec]") {
+TEST_CASE("a job's own keys override its preset's", "[spec]") {
   const job::JobSpec job = spec::parse_job(
       "model: {preset: llama-3-8b, layers: 2, hidden: 64, heads: 4, kv_heads: 1}\nsteps: 1\n"
       "batch: {global: 1, micro: 1}\ndata: {format: synthetic}\n",
@@ -140,7 +140,7 @@ TEST_CASE("a job's own keys go over its preset's", "[spec]") {
   CHECK(job.model.rope_theta == 500000.0);
 }
 
-TEST_CASE("learned positions over a preset with rotary ones drop its angle", "[spec]") {
+TEST_CASE("learned positions over a preset with rotary ones drop its rope keys", "[spec]") {
   const job::JobSpec job = spec::parse_job(
       "model: {preset: llama-3-8b, positions: learned}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: "
       "{format: synthetic}\n",
@@ -149,7 +149,7 @@ TEST_CASE("learned positions over a preset with rotary ones drop its angle", "[s
   CHECK(spec::parse_job(spec::to_yaml(job), "resolved.yaml") == job);
 }
 
-TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
+TEST_CASE("an unknown preset is reported with the nearest one", "[spec]") {
   const std::string rest = "steps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
   CHECK(problems("model: {preset: llama3-8b}\n" + rest) ==
         Lines{"job.yaml:1:17: model.preset: unknown preset 'llama3-8b' (nearest valid: llama-3-8b)"});
@@ -157,7 +157,7 @@ TEST_CASE("an unknown preset is told with the nearest one", "[spec]") {
         Lines{"job.yaml:1:17: model.preset: cannot open './no/such.yaml': No such file or directory"});
 }
 
-TEST_CASE("a preset may be a file, whose faults are placed in it", "[spec]") {
+TEST_CASE("a preset may be a file, and its problems are reported in that file", "[spec]") {
   const std::string path = std::string(TRAINERD_SOURCE_DIR) + "/tests/core/data/preset.yaml";
   const std::string rest = "}\nsteps: 1\nbatch: {global: 1, micro: 1}\ndata: {format: synthetic}\n";
   const job::JobSpec job =

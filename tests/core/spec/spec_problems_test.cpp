@@ -7,7 +7,7 @@
 namespace trainerd::core {
 namespace {
 
-TEST_CASE("a trace is of steps that there are", "[spec]") {
+TEST_CASE("traced steps must exist", "[spec]") {
   CHECK(with_line("trace: {steps: 3}") ==
         Lines{"job.yaml:6:16: trace.steps: expected a list of integers, got '3'"});
   CHECK(with_line("trace: {steps: [1, x]}") ==
@@ -18,7 +18,7 @@ TEST_CASE("a trace is of steps that there are", "[spec]") {
         Lines{"job.yaml:6:16: trace.steps: step 21 is after the last one (nearest valid: 20)"});
 }
 
-TEST_CASE("how often workers start again, and how long a communication takes, have limits", "[spec]") {
+TEST_CASE("the number of restarts and the timeout of a communication have limits", "[spec]") {
   CHECK(with_line("restarts: -1") ==
         Lines{"job.yaml:6:11: restarts: must be at least 0, got '-1' (nearest valid: 0)"});
   CHECK(with_line("restarts: 1001") ==
@@ -38,20 +38,20 @@ TEST_CASE("supervise.restarts is another name of restarts", "[spec]") {
         Lines{"job.yaml:6:23: supervise.restarts: is '7', and `restarts`, which is the same key, is '8': "
               "give one "
               "of them"});
-  // A later layer goes over an earlier one, by whichever name.
+  // A later layer overrides an earlier one, under either name.
   CHECK(restarts("supervise: {restarts: 7}", {"restarts=9"}) == 9);
   CHECK(restarts("restarts: 7", {"supervise.restarts=9"}) == 9);
   CHECK(restarts("restarts: 7", {"supervise={restarts: 9}"}) == 9);
   CHECK(restarts("restarts: 7", {"supervise.restarts=9", "restarts=5"}) == 5);
   CHECK(with_line("supervise: {restarts: -1}") ==
         Lines{"job.yaml:6:23: supervise.restarts: must be at least 0, got '-1' (nearest valid: 0)"});
-  // The resolved job has one name.
+  // The resolved job uses one name.
   const std::string written = spec::to_yaml(spec::parse_job(kJob + "supervise: {restarts: 7}\n", "job.yaml"));
   CHECK_THAT(written, Catch::Contains("\nrestarts: 7\n"));
   CHECK_THAT(written, !Catch::Contains("  restarts:"));
 }
 
-TEST_CASE("how long a rank may make no progress has limits", "[spec]") {
+TEST_CASE("the time without progress of a rank has limits", "[spec]") {
   CHECK(with_line("supervise: {hang_factor: -1}") ==
         Lines{"job.yaml:6:26: supervise.hang_factor: must be at least 0, got '-1' (nearest valid: 0)"});
   CHECK(with_line("supervise: {hang_minimum: 0s}")
@@ -64,14 +64,14 @@ TEST_CASE("how long a rank may make no progress has limits", "[spec]") {
   CHECK(with_line("supervise: {hang_factor: 0}").empty());
 }
 
-TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
+TEST_CASE("unknown keys are reported with the nearest valid one", "[spec]") {
   CHECK(with_line("optimiser: {lr: 1e-3}") ==
         Lines{"job.yaml:6:1: optimiser: unknown key (nearest valid: optimizer)"});
   CHECK(with_line("checkpoint: {evry: 3}") ==
         Lines{"job.yaml:6:14: checkpoint.evry: unknown key (nearest valid: every)"});
   CHECK(with_line("optimizer: {schedule: {warmpu: 3}}") ==
         Lines{"job.yaml:6:24: optimizer.schedule.warmpu: unknown key (nearest valid: warmup)"});
-  // The right key in the wrong section.
+  // A valid key in the wrong section.
   CHECK(with_line("grad_clip: 1") ==
         Lines{"job.yaml:6:1: grad_clip: unknown key (nearest valid: optimizer.grad_clip)"});
   CHECK(with_line("metrics: {qqqqqqqq: 1}") ==
@@ -82,7 +82,7 @@ TEST_CASE("unknown keys are told with the nearest valid one", "[spec]") {
         Lines{"job.yaml:6:1: <<: merge keys are not supported: write the keys out"});
 }
 
-TEST_CASE("values of the wrong type are told at their place", "[spec]") {
+TEST_CASE("values of the wrong type are reported at their place", "[spec]") {
   CHECK(with_line("seed: -1") == Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got '-1'"});
   CHECK(with_line("seed: \"1\"") ==
         Lines{"job.yaml:6:7: seed: expected an integer of 0 or more, got the text '1'"});
@@ -127,7 +127,7 @@ TEST_CASE("an empty path is refused alone and in a list", "[spec]") {
   CHECK(problems(kJob, {"data.valid=[b, '']"}) == Lines{"--set data.valid=[b, '']: data.valid[1]: is empty"});
 }
 
-TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
+TEST_CASE("numbers outside their limits are reported with the limit", "[spec]") {
   CHECK(with_line("threads: 99999999999999999999") ==
         Lines{"job.yaml:6:10: threads: '99999999999999999999' is out of the range of a 64-bit integer"});
   CHECK(with_line("seed: 18446744073709551616") ==
@@ -158,7 +158,7 @@ TEST_CASE("numbers outside their limits are told with the limit", "[spec]") {
               "train on fewer tokens"});
 }
 
-TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
+TEST_CASE("missing keys are reported at the section that lacks them", "[spec]") {
   CHECK(
       problems("name: x\nmodel:\n  layers: 2\n  hidden: 64\n  heads: 4\n  ffn: 8\n  vocab: 256\nbatch: "
                "{global: 4}\n") ==
@@ -169,7 +169,7 @@ TEST_CASE("missing keys are told at the section that lacks them", "[spec]") {
             "job.yaml:8:1: batch.micro: is required: sequences of one forward pass of a rank"});
 }
 
-TEST_CASE("all problems are told at once, in order of position", "[spec]") {
+TEST_CASE("all problems are reported together, in order of position", "[spec]") {
   CHECK(
       problems("steps: 0\n"
                "modl: {}\n"
@@ -221,7 +221,7 @@ TEST_CASE("sizes that do not divide are errors", "[spec]") {
   CHECK(problems(kJob, {"batch.micro=16"}) ==
         Lines{"--set batch.micro=16: batch.micro: 16 is more than the global batch of 8 sequences (nearest "
               "valid: 8)"});
-  // What does not divide is padded, as long as every rank has a sequence in every step.
+  // A batch that does not divide is padded, as long as every rank has a sequence in every step.
   CHECK(problems(kJob, {"batch.global=7", "batch.micro=2", "parallel.dp=3"}).empty());
   CHECK(
       problems(kJob, {"batch.global=4", "batch.micro=2", "parallel.dp=3"}) ==
@@ -313,7 +313,7 @@ TEST_CASE("contradictions are errors", "[spec]") {
           "serves none; leave it out"});
 }
 
-TEST_CASE("the durable tier is not the run's own directory, by whatever name", "[spec]") {
+TEST_CASE("the durable tier is not the run's own directory, under any name", "[spec]") {
   const test::TempDir dir;
   std::filesystem::create_directories(dir / "run/checkpoints");
   std::filesystem::create_symlink(dir / "run", dir / "link");
@@ -333,7 +333,7 @@ TEST_CASE("the durable tier is not the run's own directory, by whatever name", "
   CHECK(with(run, "s3://safe/run").empty());
 }
 
-TEST_CASE("Muon's keys are for Muon, and its learning rate has a default of its own", "[spec]") {
+TEST_CASE("Muon's keys need Muon, and its learning rate has its own default", "[spec]") {
   for (const std::string key : {"momentum=0.9", "nesterov=false", "adamw_lr=1e-3"})
     CHECK(problems(kJob, {"optimizer." + key}) ==
           Lines{"--set optimizer." + key + ": optimizer." + key.substr(0, key.find('=')) +
@@ -358,7 +358,7 @@ TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]"
   CHECK(problems(kJob, {"parallel.zero=0", "parallel.zero_group=2"}).size() == 1);
 }
 
-TEST_CASE("what no code honours yet is refused by name", "[spec]") {
+TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
@@ -420,7 +420,7 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   CHECK(problems(kJob, {"parallel.pp=2", "parallel.schedule=zb-h1"}).empty());
 }
 
-TEST_CASE("a text that is no job is one clear problem", "[spec]") {
+TEST_CASE("a text that is no job is one problem", "[spec]") {
   CHECK(problems("") ==
         Lines{"job.yaml:1:1: is empty: write a job, for example from configs/quickstart.yaml"});
   CHECK(problems("# only a comment\n") == problems(""));
@@ -469,7 +469,7 @@ TEST_CASE("deep nesting and huge texts are refused in little time", "[spec]") {
     for (int i = 0; i < 20000; ++i) keys.append("k").append(std::to_string(i)).append(": 1\n");
     return keys;
   }());
-  CHECK(many.size() == 201);  // two hundred problems, and how many more there are
+  CHECK(many.size() == 201);  // 200 problems, and the number of further ones
   CHECK(with_line("device: " + std::string(500000, 'x')).at(0).size() < 200);
 }
 

@@ -36,8 +36,7 @@ TEST_CASE("a blend is a list of sources, and the resolved job holds it", "[spec]
   CHECK(spec::parse_job(yaml, "resolved.yaml").data == job.data);
 }
 
-TEST_CASE("what is wrong with a source is told at its place, by the number of the source",
-          "[spec][sources]") {
+TEST_CASE("problems of a source are reported at its place, by the source's number", "[spec][sources]") {
   CHECK(problems_with_data("{sources: [{path: a, weight: 0}]}") ==
         Lines{"job.yaml:6:36: data.sources[0].weight: must be greater than 0, got '0'"});
   CHECK(problems_with_data("{sources: [{path: a, weight: 1}, {wight: 1, path: b}]}").back() ==
@@ -56,7 +55,7 @@ TEST_CASE("what is wrong with a source is told at its place, by the number of th
   CHECK(problems_with_data("{sources: [{path: a, weight: 1, tokens: 1.5}]}").size() == 1);
 }
 
-TEST_CASE("paths at s3:// have a cache, which local ones have not", "[spec][sources]") {
+TEST_CASE("s3:// paths have a cache, local ones do not", "[spec][sources]") {
   std::string text = kBlend;
   text.replace(text.find("a.txt"), 5, "\"s3://corpus/a/**\"");
   const job::JobSpec job =
@@ -73,7 +72,7 @@ TEST_CASE("paths at s3:// have a cache, which local ones have not", "[spec][sour
              Catch::Contains("data.train: 'gs://a/b': expected s3://bucket/key"));
 }
 
-TEST_CASE("a job of pairs reads pairs, and what does not go with them is told with what does",
+TEST_CASE("a job of pairs reads pairs, and keys that contradict them are reported with the valid ones",
           "[spec][dpo]") {
   std::string text = kBlend;
   text.resize(text.find("data:"));
@@ -139,7 +138,7 @@ TEST_CASE("an evaluation of averaged weights needs them, and fp32 weights", "[sp
              Catch::Contains("evaluate.ema: the averages are fp32") && Catch::Contains("set that to fp32"));
 }
 
-TEST_CASE("a blend is in place of data.train, and of files", "[spec][sources]") {
+TEST_CASE("a blend excludes data.train and synthetic data", "[spec][sources]") {
   const Lines both = problems_with_data("{train: a.txt, sources: [{path: b, weight: 1}]}");
   REQUIRE(both.size() == 1);
   CHECK_THAT(both[0], Catch::Contains("data.sources: data.train is given too"));
@@ -162,7 +161,7 @@ TEST_CASE("texts of a source are expanded, and a blend is set as a whole from th
       Catch::Contains("data.sources[0].path: the variable NONE is not set"));
 }
 
-TEST_CASE("validation sets have names of their own beside the one without a name", "[spec][sources]") {
+TEST_CASE("validation sets have names, beside the one without a name", "[spec][sources]") {
   std::string text = kBlend;
   text += "  valid_sets:\n    - {name: web, path: w.txt, batches: 3}\n    - {name: code-2, path: [c.txt]}\n";
   text += "evaluate: {every: 5, batches: 2}\n";

@@ -1,4 +1,4 @@
-// What a job takes from its surroundings: environment variables, its own directory, the machine's devices.
+// A job's inputs from its environment: environment variables, its own directory, the machine's devices.
 
 #include <cstdlib>
 #include <filesystem>
@@ -63,10 +63,10 @@ TEST_CASE("variables and the home directory are expanded in texts, in lists and 
   CHECK(made.data.train == std::vector<std::string>{"/data/a.txt", "/home/ann/b.txt", "c$d$e~"});
   CHECK(made.data.valid == std::vector<std::string>{"/v/${DATA}"});
   CHECK(made.cluster.preset == "local");
-  CHECK(job_from({"output=${A:-${B}"}, around).output == "${B");  // as far as the first brace
+  CHECK(job_from({"output=${A:-${B}"}, around).output == "${B");  // expands up to the first closing brace
 }
 
-TEST_CASE("a job that does not say its nodes has those that the scheduler gave it", "[spec]") {
+TEST_CASE("a job without a number of nodes takes the scheduler's", "[spec]") {
   std::vector<std::string> remarks;
   spec::Surroundings around;
   around.nodes = [] { return 2; };
@@ -76,7 +76,7 @@ TEST_CASE("a job that does not say its nodes has those that the scheduler gave i
   CHECK_THAT(remarks[0], Catch::Contains("cluster.nodes is 2"));
   CHECK(job_from({"parallel.dp=4", "cluster.nodes=4"}, around).cluster.nodes == 4);
   CHECK(job_from({"parallel.dp=4", "cluster.nodes=1"}, around).cluster.nodes == 1);
-  // A preset knows how many the ranks need.
+  // With a preset, nodes follow from the ranks.
   CHECK(job_from({"parallel.dp=4", "cluster.preset=dgx-h100"}, around).cluster.nodes == 1);
   CHECK_THAT(error_of({"parallel.dp=1"}, around), Catch::Contains("cannot be divided evenly among 2 nodes"));
   around.machine = [] { return spec::Machine{.cores = 2}; };
@@ -85,7 +85,7 @@ TEST_CASE("a job that does not say its nodes has those that the scheduler gave i
   CHECK(job_from({"parallel.dp=4"}, around).cluster.nodes == 1);
 }
 
-TEST_CASE("a resolved job is read back without the environment it was made in", "[spec]") {
+TEST_CASE("a resolved job is read back without the environment of its origin", "[spec]") {
   const job::JobSpec made =
       job_from({"output=${ODD}", "data.train=['a$${x}', '${ODD}']"}, with_variables({{"ODD", "~/${x}$"}}));
   CHECK(made.output == "~/${x}$");
@@ -94,8 +94,7 @@ TEST_CASE("a resolved job is read back without the environment it was made in", 
   CHECK(again.data.train == std::vector<std::string>{"a${x}", "~/${x}$"});
 }
 
-TEST_CASE("a variable that is not set is a problem where it is written, never a directory of that name",
-          "[spec]") {
+TEST_CASE("an unset variable is a problem at its place, never a directory of that name", "[spec]") {
   CHECK(problems("output: ${SCRATCH}/run\n" + kJob.substr(kJob.find('\n') + 1)) ==
         Lines{"job.yaml:1:9: output: the variable SCRATCH is not set in the environment: set it, or write "
               "${SCRATCH:-default}"});
@@ -106,13 +105,14 @@ TEST_CASE("a variable that is not set is a problem where it is written, never a 
              Catch::Contains("output: '~' is the directory HOME, which is not set"));
   CHECK_THAT(error_of({"output=~bob/x"}, with_variables({{"HOME", "/h"}})),
              Catch::Contains("write the path out"));
-  // Only texts: a number stays one.
+  // Only texts are expanded: a number must be a number.
   CHECK_THAT(error_of({"steps=${STEPS}"}, with_variables({{"STEPS", "7"}})),
              Catch::Contains("steps: expected an integer"));
 }
 
 TEST_CASE(
-    "relative data is taken from the job's directory when it is there, and job.yaml then runs from anywhere",
+    "relative data is taken from the job's directory if it exists there, and job.yaml then runs from "
+    "anywhere",
     "[spec]") {
   const Directory directory;
   std::filesystem::create_directory(directory.path / "text");
@@ -129,15 +129,15 @@ TEST_CASE(
   CHECK(spec::parse_job(spec::to_yaml(made), "elsewhere.yaml") == made);
 }
 
-TEST_CASE("device: auto is the GPUs that are there and otherwise the CPU", "[spec]") {
+TEST_CASE("device: auto uses the machine's GPUs, otherwise the CPU", "[spec]") {
   CHECK(job_from({}, on({.cores = 4})).device == job::DeviceChoice::cpu);
   CHECK(job_from({}, on({.cores = 4, .cuda_devices = 1})).device == job::DeviceChoice::cuda);
   CHECK(job_from({"device=cpu"}, on({.cuda_devices = 8})).device == job::DeviceChoice::cpu);
   CHECK(job_from({"cluster.preset=dgx-h100"}, on({.cores = 4})).device == job::DeviceChoice::automatic);
-  // Keys that are a GPU's alone have their effect.
+  // Keys for GPUs only take effect.
   CHECK(job_from({"attention=fast"}, on({.cuda_devices = 1})).attention.backward ==
         kernels::Determinism::fast);
-  // It is not deterministic: what is computed again has other bits.
+  // It is not deterministic: a repeated computation has other bits.
   for (const char* key : {"supervise.verify.every=5", "supervise.spikes.policy=[skip, retry]"})
     CHECK_THAT(error_of({"attention=fast", key}, on({.cuda_devices = 1})),
                Catch::Contains("with attention: fast a step that is computed again has other bits on sound "
@@ -187,14 +187,14 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
     overrides.insert(overrides.end(), more.begin(), more.end());
     return job_from(overrides, on(machine)).parallel.dp;
   };
-  // 8 sequences in microbatches of 2: four parts.
+  // 8 sequences in microbatches of 2: at most dp 4.
   CHECK(dp({"threads=1"}, {.cores = 4}) == 4);
   CHECK(dp({"threads=1"}, {.cores = 64}) == 4);
-  CHECK(dp({"threads=2"}, {.cores = 7}) == 2);  // three fit, and do not divide
+  CHECK(dp({"threads=2"}, {.cores = 7}) == 2);  // three would fit, but do not divide four
   CHECK(dp({"threads=8"}, {.cores = 2}) == 1);
   CHECK(dp({"threads=1", "parallel.tp=2"}, {.cores = 5}) == 2);
   CHECK(dp({"threads=1", "cluster.nodes=2"}, {.cores = 1}) == 2);
-  CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not matter there
+  CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not limit GPUs
   CHECK(dp({"cluster.preset=dgx-h100", "batch.global=32"}, {}) == 8);
   CHECK(job_from({}).parallel.dp == 1);
   CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})),
@@ -217,7 +217,7 @@ TEST_CASE("dp: auto of a run that has a checkpoint is that checkpoint's", "[spec
   CHECK_THAT(spec::to_yaml(made), Catch::Contains("  dp: 2\n"));
 }
 
-TEST_CASE("a job for CUDA devices is laid out where there are none when that is asked for", "[spec]") {
+TEST_CASE("a job for CUDA can be laid out on a machine without CUDA on request", "[spec]") {
   const job::JobSpec cuda = job_from({"device=cuda", "parallel.dp=2"});
   const parallel::PlacedGrid placed = spec::place_job(cuda, spec::Absent::assumed);
   CHECK(placed.placement.ranks() == 2);

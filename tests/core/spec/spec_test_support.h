@@ -9,7 +9,7 @@
 
 namespace trainerd::core {
 
-/// A whole valid job; tests put their fault on top of it.
+/// A complete valid job. Tests add their faulty line to it.
 inline const std::string kJob =
     "name: tiny\n"                                                                                // 1
     "steps: 20\n"                                                                                 // 2
@@ -32,7 +32,7 @@ inline std::vector<std::string> problems(const std::string& text,
   return {};
 }
 
-/// Those of kJob with `line` after it (its line 6).
+/// The problems of kJob followed by `line`, which is line 6.
 inline std::vector<std::string> with_line(const std::string& line) { return problems(kJob + line + "\n"); }
 
 using Lines = std::vector<std::string>;

@@ -16,7 +16,7 @@
 namespace trainerd::core {
 namespace {
 
-/// A directory with kJob as base.yaml and a sweep of it.
+/// A directory with a job, base.yaml, and a sweep of it.
 class SweepFiles {
  public:
   explicit SweepFiles(const std::string& sweep, const std::string& base = kJob) {
@@ -34,7 +34,7 @@ class SweepFiles {
   sweep::Sweep read(const std::vector<std::string>& overrides = {}) const {
     return sweep::read_sweep(file(), {overrides, ""}, {.machine = [] { return spec::Machine{.cores = 8}; }});
   }
-  /// The problems, without the directory's name.
+  /// The problems, without the directory's path.
   Lines problems(const std::vector<std::string>& overrides = {}) const {
     try {
       read(overrides);
@@ -57,12 +57,12 @@ class SweepFiles {
 sweep::Sweep sweep_of(const std::string& text) { return SweepFiles("base: base.yaml\n" + text).read(); }
 Lines sweep_problems(const std::string& text) { return SweepFiles("base: base.yaml\n" + text).problems(); }
 
-/// A model that says what presets differ in.
+/// A job whose model gives all keys in which presets differ.
 const std::string kWholeModel =
     "name: whole\nmodel: {layers: 2, hidden: 64, heads: 4, kv_heads: 4, ffn: 176, vocab: 256, seq_len: 64}\n"
     "batch: {global: 8, micro: 2}\ndata: {format: synthetic}\nsteps: 20\n";
 
-/// What a sweep of the base remarks.
+/// Remarks of a sweep of the base.
 Lines remarks_of(const std::string& text, const std::string& base = kJob) {
   Lines lines;
   const SweepFiles files("base: base.yaml\n" + text, base);
@@ -72,7 +72,7 @@ Lines remarks_of(const std::string& text, const std::string& base = kJob) {
   return lines;
 }
 
-/// "key=value key=value" of a job, as results.jsonl has them.
+/// "key=value key=value" of a job, as in results.jsonl.
 std::string set_of(const sweep::SweepJob& job) {
   std::string text;
   for (const sweep::SetKey& key : job.set) text += (text.empty() ? "" : " ") + key.path + "=" + key.json;
@@ -118,8 +118,7 @@ TEST_CASE("the jobs of a list come after those of the grid; an empty map is the 
   CHECK(set_of(sweep.jobs[3]) == "seed=3 optimizer.lr=0.5 optimizer.eps=1e-06");
 }
 
-TEST_CASE("a random sweep is a function of its seed, and another key or more samples change no draw",
-          "[sweep]") {
+TEST_CASE("a random sweep is a function of its seed; another key or more samples change no draw", "[sweep]") {
   const std::string lr = "optimizer.lr: [1.0e-4, 1.0e-1, log]";
   const auto drawn = [&](int samples, int seed, const std::string& over) {
     return sweep_of("random: {samples: " + std::to_string(samples) + ", seed: " + std::to_string(seed) +
@@ -138,7 +137,7 @@ TEST_CASE("a random sweep is a function of its seed, and another key or more sam
     CHECK(few.jobs[i].spec.optimizer.lr == x);
     CHECK(other.jobs[i].spec.optimizer.lr != x);
   }
-  // Half of them, +- 3.5 standard deviations of a binomial; on a linear scale it would be 2 of 64.
+  // Half of 64, +- 3.5 standard deviations of a binomial. On a linear scale it would be 2 of 64.
   CHECK((below >= 18 && below <= 46));
   CHECK(seeds == std::set<std::int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
@@ -164,7 +163,7 @@ TEST_CASE("a Sobol sweep spreads each key evenly, whatever its seed", "[sweep]")
     const sweep::Sweep sweep =
         sweep_of(std::string("sobol: {samples: 16, seed: ") + seed +
                  ", over: {optimizer.lr: [0.0001, 1.0], optimizer.weight_decay: [0.0, 1.0]}}\n");
-    std::set<int> sixteenths, quarters;  // a net in base 2: one point in each
+    std::set<int> sixteenths, quarters;  // a net in base 2: one point per interval
     for (const sweep::SweepJob& job : sweep.jobs) {
       sixteenths.insert(static_cast<int>(job.spec.optimizer.lr * 16));
       quarters.insert(4 * static_cast<int>(job.spec.optimizer.lr * 4) +
@@ -185,8 +184,7 @@ TEST_CASE("the ends of a range belong to it", "[sweep]") {
 }
 
 TEST_CASE(
-    "every wrong key and value of a sweep is a problem at its place, and those of the base are told beside "
-    "them",
+    "every wrong key and value of a sweep is a problem at its place, with the base's problems beside them",
     "[sweep]") {
   const SweepFiles files(
       "bas: base.yaml\n"                                                                              // 1
@@ -251,7 +249,7 @@ TEST_CASE("a sweep without a base, jobs or rungs is refused", "[sweep]") {
             .starts_with("sweep.yaml:1:7: base: cannot open"));
 }
 
-TEST_CASE("an override of the base that no job would have is refused", "[sweep]") {
+TEST_CASE("an override of the base that no job would use is refused", "[sweep]") {
   const SweepFiles files("base: base.yaml\ngrid: {optimizer.lr: [1.0e-3]}\n");
   CHECK(files.read({"steps=7"}).jobs[0].spec.steps == 7);
   CHECK(files.problems({"optimizer.lr=1", "output=there"}) ==
@@ -259,7 +257,7 @@ TEST_CASE("an override of the base that no job would have is refused", "[sweep]"
               "--set output=there: output: the sweep gives its jobs output: use --output"});
 }
 
-TEST_CASE("a job whose keys do not go together is refused alone; where all are, the sweep is", "[sweep]") {
+TEST_CASE("a job with contradicting keys is refused alone; if all are refused, so is the sweep", "[sweep]") {
   const sweep::Sweep sweep = sweep_of("grid: {model.heads: [4, 5]}\n");
   CHECK(sweep.jobs[0].refused.empty());
   CHECK(sweep.jobs[1].refused.find("64 is not divisible by heads 5") != std::string::npos);
@@ -267,7 +265,7 @@ TEST_CASE("a job whose keys do not go together is refused alone; where all are, 
         std::string::npos);
 }
 
-TEST_CASE("a null in a sweep takes a key of the base away", "[sweep]") {
+TEST_CASE("a null in a sweep removes a key of the base", "[sweep]") {
   const std::string base = kJob + "optimizer: {lr: 1.0e-3, schedule: {kind: cosine, min_lr: 1.0e-4}}\n";
   const SweepFiles files(
       "base: base.yaml\n"
@@ -282,10 +280,10 @@ TEST_CASE("a null in a sweep takes a key of the base away", "[sweep]") {
   CHECK(sweep.jobs[1].spec.optimizer.schedule.min_lr == 1e-5);
   CHECK(sweep.jobs[2].refused.empty());
   CHECK(sweep.jobs[2].spec.optimizer.schedule.kind == job::LrKind::constant);
-  // A key that the base does not give.
+  // A null for a key that the base does not have.
   CHECK(sweep.jobs[3].refused.empty());
   CHECK(sweep.jobs[4].refused.find("steps: is required") != std::string::npos);
-  // What a job has of a key: that of the sweep, of the base, the default, or nothing.
+  // A job's value of a key: from the sweep, from the base, the default, or none.
   CHECK(sweep::value_of(sweep.jobs[0], "optimizer.schedule.min_lr") == "0");
   CHECK(sweep::value_of(sweep.jobs[1], "optimizer.schedule.min_lr") == "1e-05");
   CHECK(sweep::value_of(sweep.jobs[2], "optimizer.schedule.min_lr") == "-");
@@ -309,7 +307,7 @@ TEST_CASE("jobs of a sweep that are the same are named, with the keys that chang
         Lines{"batch.global changes nothing: sweep-001 and sweep-002 are the same job"});
 }
 
-TEST_CASE("each job has a durable tier of its own below that of the base", "[sweep]") {
+TEST_CASE("each job has its own durable tier below the base's", "[sweep]") {
   const std::string sweep = "base: base.yaml\nname: s\ngrid: {seed: [1, 2]}\n";
   const auto tiers = [&](const std::string& to) {
     Lines lines;
@@ -323,7 +321,7 @@ TEST_CASE("each job has a durable tier of its own below that of the base", "[swe
   CHECK(tiers("") == Lines{"", ""});
 }
 
-TEST_CASE("jobs at once divide the cores, unless the base says how many threads", "[sweep]") {
+TEST_CASE("concurrent jobs divide the cores, unless the base sets the number of threads", "[sweep]") {
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[0].spec.threads == 4);
   CHECK(sweep_of("at_once: 2\ngrid: {parallel.dp: [1, 2]}\n").jobs[1].spec.threads == 2);
   CHECK(sweep_of("at_once: 16\ngrid: {seed: [1]}\n").jobs[0].spec.threads == 1);
@@ -342,7 +340,8 @@ TEST_CASE("rungs are eta times apart and before the last step", "[sweep]") {
   CHECK(sweep::rung_steps({.eta = 2, .min_steps = 10}, 10).empty());
 }
 
-TEST_CASE("at a rung the best of eta go on, at least one, and none without a finite loss", "[sweep]") {
+TEST_CASE("a rung promotes the best 1/eta of the jobs, at least one, and none without a finite loss",
+          "[sweep]") {
   using Jobs = std::vector<std::size_t>;
   const std::vector<std::optional<double>> nine = {9, 1, 8, 2, 7, 3, 6, 4, 5};
   CHECK(sweep::promoted(nine, 3) == Jobs{1, 3, 5});

@@ -1,5 +1,4 @@
-// Microbatches made ahead of time: the same values, a bound on how far ahead, and what a slow or broken disk
-// does.
+// Microbatches are prepared ahead of time: same values, bounded read-ahead, slow and broken disks.
 
 #include "core/train/batch_loader.h"
 
@@ -23,7 +22,7 @@ namespace {
 constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1, .global = 12};
 constexpr std::int64_t kGlobal = kShape.global;
 
-// Tokens that say which sample and place they are.
+// Tokens that encode their sample and position.
 void read_place(std::int64_t sample, HostSample& to) {
   for (std::size_t i = 0; i < to.tokens_S1.size(); ++i)
     to.tokens_S1[i] = static_cast<std::int32_t>(100 * sample + static_cast<std::int64_t>(i));
@@ -66,7 +65,7 @@ TEST_CASE("a loader gives the microbatches of every pass, however far it reads a
         CHECK(batch.tokens_T == (request.tokens ? at(0) : std::vector<std::int32_t>{}));
         CHECK(batch.targets_T == (request.tokens ? at(1) : std::vector<std::int32_t>{}));
       }
-    CHECK_THROWS_AS(loader.next({0, true}), std::logic_error);  // no pass is left
+    CHECK_THROWS_AS(loader.next({0, true}), std::logic_error);  // all passes are done
   }
 }
 
@@ -75,7 +74,7 @@ TEST_CASE("microbatches are asked for in the order of a pass", "[batch]") {
   CHECK_THROWS_AS(loader.next({1, true}), std::logic_error);
 }
 
-TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]") {
+TEST_CASE("a loader reads ahead as far as configured, and no further", "[batch]") {
   std::atomic<int> samples = 0;
   core::train::BatchLoader loader(
       {.shape = kShape, .requests = {{0, true}}, .passes = 100, .samples_per_pass = 4, .ahead = 5},
@@ -89,7 +88,7 @@ TEST_CASE("a loader reads as far ahead as it is told, and no further", "[batch]"
   CHECK(samples == 8 * 2);
 }
 
-TEST_CASE("a loader says which samples it will read before it reads them, each once", "[batch]") {
+TEST_CASE("a loader announces each sample once before it reads it", "[batch]") {
   for (const std::int64_t announced : {0, 1, 3, 100}) {
     std::vector<std::int64_t> told, read;
     std::size_t least_ahead = 1000;
@@ -105,15 +104,15 @@ TEST_CASE("a loader says which samples it will read before it reads them, each o
       for (int pass = 0; pass < 2; ++pass)
         for (const core::train::BatchRequest& request : options(1, 0).requests) loader.next(request);
     }
-    // Two microbatches of a pass and a third without tokens: two samples each.
+    // Each pass has two microbatches, and a third without tokens; two samples each.
     CHECK(told == read);
     CHECK(read.size() == 12);
     if (announced == 3) CHECK(least_ahead == 4);
-    if (announced == 100) CHECK(least_ahead == 1000);  // all were told before the first read
+    if (announced == 100) CHECK(least_ahead == 1000);  // all samples were announced before the first read
   }
 }
 
-TEST_CASE("an error of reading comes when its microbatch is asked for", "[batch]") {
+TEST_CASE("a read error is thrown when its microbatch is requested", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
     core::train::BatchLoader loader(options(2, ahead), [](std::int64_t sample, HostSample& to) {
       if (sample >= kGlobal) throw std::runtime_error("the file became shorter");
@@ -139,7 +138,7 @@ TEST_CASE("a loader ends although a read does not return", "[batch]") {
     return base::monotonic_seconds();
   }();
   CHECK(base::monotonic_seconds() - begin < 30);
-  disk.set_value();  // the thread that was left behind finds that it is to end
+  disk.set_value();  // the detached thread finds that it must end
   wait_until([&] { return returned.load(); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
 }
@@ -153,7 +152,7 @@ TEST_CASE("a disk that stops shows in data_wait only beyond the read-ahead", "[b
   const auto requests = trainer.batch_requests(parallel::Pass::train);
   const auto per_step = static_cast<std::int64_t>(requests.size());
   std::atomic<std::int64_t> read = 0;
-  // Two steps are read; then the disk stops once.
+  // The disk stops once, after the samples of two steps.
   const std::int64_t stops_at = 2 * job.batch.global;
   core::train::BatchLoader loader({.shape = trainer.batch_shape(),
                                    .requests = requests,
@@ -176,7 +175,7 @@ TEST_CASE("a disk that stops shows in data_wait only beyond the read-ahead", "[b
   const double beyond = trainer.step(3, loader, {}).time[base::LedgerPart::data_wait];
   INFO("two steps took " << computed << " s, of which " << within << " waited; the third waited " << beyond);
   CHECK(within < 0.25 * kStall);
-  // The loader was asked for the third step's microbatches when the first was taken.
+  // The third step's microbatches were requested when the first step's were taken.
   CHECK(beyond > 0.5 * (kStall - computed));
   CHECK(trainer.step(4, loader, {}).time[base::LedgerPart::data_wait] < 0.25 * kStall);
 }

@@ -1,5 +1,5 @@
-// Several ranks on the CUDA devices of this machine, as many as a layout has on as few devices as there are,
-// by `staged`: one rank's losses. Without a device it says so.
+// Layouts of several ranks on the CUDA devices of this machine give one rank's losses. Ranks share devices,
+// with `staged` communication. Without a device the test says so.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -57,7 +57,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
   return largest;
 }
 
-/// Every layout gives the losses of one rank, of a job with these keys too.
+/// Checks that every layout gives the losses of one rank, for a job with these keys.
 void check_cuda_layouts(const std::vector<std::string>& keys) {
   const auto with = [&](std::vector<std::string> layout) {
     layout.insert(layout.end(), keys.begin(), keys.end());
@@ -65,7 +65,7 @@ void check_cuda_layouts(const std::vector<std::string>& keys) {
   };
   const std::vector<double> one = run_on_devices(with({}));
   CHECK(one.back() < one.front());
-  // As in layouts_test.cpp: how far one rank strays when only the order of its sums changes, four times over.
+  // As in layouts_test.cpp: four times the deviation of one rank when only the order of its sums changes.
   double bound = 0;
   for (const std::string micro : {"batch.micro=2", "batch.micro=4", "batch.micro=8"})
     bound = std::max(bound, 4 * largest_difference(run_on_devices(with({micro})), one));

@@ -1,5 +1,5 @@
-// Attention that stays inside documents: what a microbatch says of them, the leak probe, and packed documents
-// against the same documents as samples of their own.
+// Attention inside documents: a microbatch's document bounds, the leak probe, and packed documents against
+// the same documents as separate samples.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -16,7 +16,8 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kDocumentSeq = 16;
-/// Where documents of every sample begin: 5, 1, 7 and 3 tokens, and the sample's last target begins another.
+/// First tokens of documents in every sample: documents of 5, 1, 7 and 3 tokens; the last target starts
+/// another.
 const std::vector<std::int32_t> kDocumentStarts{5, 6, 13, 16};
 constexpr std::int64_t kPerturbedSample = 2, kPerturbedToken = 8, kPerturbedBegin = 6, kPerturbedEnd = 13;
 
@@ -42,7 +43,7 @@ core::job::JobSpec documents_job(const std::string& model = "llama", const std::
   return job;
 }
 
-/// Sees the logits between the head's product and the loss.
+/// Records the logits between the head's GEMM and the loss.
 class LogitsProbe final : public kernels::ObservedBackend {
  public:
   explicit LogitsProbe(kernels::Backend& inner)
@@ -54,15 +55,15 @@ class LogitsProbe final : public kernels::ObservedBackend {
     }
     kernels::ObservedBackend::ce_stats(s, a);
   }
-  std::vector<std::vector<std::byte>> rows;  ///< of every microbatch, one after the other
+  std::vector<std::vector<std::byte>> rows;  ///< logits of all microbatches in order
 };
 
 struct Probed {
-  std::vector<std::vector<std::byte>> rows;  ///< of an evaluation and a step
-  double other_loss = 0;  ///< of an evaluation in which all documents but the perturbed one count
+  std::vector<std::vector<std::byte>> rows;  ///< logits of an evaluation and a step
+  double other_loss = 0;                     ///< loss of an evaluation without the perturbed document
 };
 
-/// By rank: the logits that it has.
+/// Logits and losses by rank.
 std::vector<Probed> probe(const core::job::JobSpec& job, bool perturbed) {
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = topology.nodes = 64;
@@ -74,7 +75,7 @@ std::vector<Probed> probe(const core::job::JobSpec& job, bool perturbed) {
       samples[static_cast<std::size_t>(kPerturbedSample * (kDocumentSeq + 1) + kPerturbedToken)];
   if (perturbed) token = (token + 41) % static_cast<std::int32_t>(job.model.vocab);
   world.run([&](std::int64_t rank) {
-    // As core::rank::DeviceRank makes a rank, on a backend that is looked into.
+    // Builds a rank as core::rank::DeviceRank does, on the probe's backend.
     test::FunctionWorld others(
         [&](kernels::Backend& backend, const std::string& name, const std::vector<std::int64_t>& members) {
           return world.communicator(rank, backend, members, name);
@@ -144,7 +145,8 @@ std::vector<DocumentCase> document_cases() {
   return cases;
 }
 
-/// Losses and norms of `steps` steps: of samples of the job's length that lie in `text` one after the other.
+/// Losses and norms of `steps` steps. Tokens are those of documents_job(); sample i starts at i x
+/// `sample_tokens`.
 std::vector<double> documents_curve(const core::job::JobSpec& job, std::int64_t sample_tokens,
                                     const std::vector<std::int32_t>& starts, std::int64_t steps = 5) {
   std::vector<std::vector<double>> curves(test::ranks_of(job));
@@ -189,14 +191,14 @@ TEST_CASE("a microbatch has a sequence for each document, and room for more", "[
   // Tokens 2, 3 and 6 are predicted from another document.
   CHECK(first.loss_weight_T == std::vector<float>{1, 0, 0, 1, 1, 0, 1, 1, 1, 1, 1, 1});
   CHECK(first.loss_weight == 9);
-  // A chunk without tokens attends to the same documents; padding is one.
+  // A chunk without tokens has the same documents; padding is one document.
   CHECK(batches.next({0, false}).cu_seqlens == std::vector<std::int32_t>{0, 2, 3, 6, 12, 12, 12});
   CHECK(batches.next({1, true}).cu_seqlens == std::vector<std::int32_t>{0, 6, 12, 12, 12, 12, 12});
   shape.reset_positions = false;
   core::train::SampleBatches counting(shape, read);
   CHECK(counting.next({0, false}).positions_T ==
         std::vector<std::int32_t>{0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4, 5});
-  // Positions alone: attention sees the sample, and all of it counts.
+  // Only positions restart: attention covers the whole sample, and all tokens count.
   shape.documents = 0, shape.reset_positions = true;
   core::train::SampleBatches positions(shape, read);
   CHECK(positions.next({0, true}).cu_seqlens == std::vector<std::int32_t>{0, 6, 12});
@@ -207,7 +209,8 @@ TEST_CASE("a microbatch has a sequence for each document, and room for more", "[
   CHECK_THROWS_AS(few.next({0, true}), std::logic_error);
 }
 
-TEST_CASE("a token of one document moves no logit or loss of another, bit for bit", "[documents][layouts]") {
+TEST_CASE("a token of one document changes no logit or loss of another, bit for bit",
+          "[documents][layouts]") {
   for (const std::string precision : {"fp32", "bf16"})
     for (const DocumentCase& c : document_cases()) {
       CAPTURE(precision, c.tp, c.pp, c.dp, c.zero, c.micro, parallel::to_string(c.schedule));
@@ -226,13 +229,13 @@ TEST_CASE("a token of one document moves no logit or loss of another, bit for bi
           CHECK(position < kPerturbedEnd);
         }
       }
-      // Both passes and the evaluation of the others saw it, in one sample, on each tensor-parallel rank.
+      // Both passes saw the change, in one sample, on each tensor-parallel rank.
       CHECK(moved > 0);
       CHECK(moved <= 2 * c.tp * (kPerturbedEnd - kPerturbedToken));
     }
 }
 
-TEST_CASE("without the mask the same token moves what comes after its document", "[documents]") {
+TEST_CASE("without the mask the same token changes logits after its document", "[documents]") {
   core::job::JobSpec job = documents_job();
   job.data.document_mask = job.data.reset_positions = false;
   const auto before = probe(job, false), after = probe(job, true);
@@ -243,10 +246,10 @@ TEST_CASE("without the mask the same token moves what comes after its document",
   CHECK(before[0].other_loss != after[0].other_loss);
 }
 
-TEST_CASE("packed documents train as samples of their own", "[documents]") {
+TEST_CASE("packed documents train like separate samples", "[documents]") {
   for (const std::string model : {"llama", "gpt2"}) {
     CAPTURE(model);
-    // Two documents of 8 tokens and the beginning of a third, as samples of 8 tokens, which have 7
+    // Two documents of 8 tokens and the start of a third. As separate samples of 8 tokens they have 7
     // predictions.
     core::job::JobSpec packed = documents_job(model), apart = packed;
     packed.model.seq_len = 15;
@@ -255,7 +258,7 @@ TEST_CASE("packed documents train as samples of their own", "[documents]") {
     apart.batch.global = 2 * packed.batch.global;
     const std::vector<double> curve = documents_curve(packed, 16, {8});
     check_same_curve(curve, documents_curve(apart, 8, {}));
-    // Learned positions are those of the document only where they begin anew.
+    // Learned positions match only if they restart at each document.
     packed.data.reset_positions = false;
     const std::vector<double> counted_on = documents_curve(packed, 16, {8});
     if (model == "llama") check_same_curve(counted_on, curve);

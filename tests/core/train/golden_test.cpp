@@ -105,7 +105,7 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
   return job;
 }
 
-/// Runs all steps from PyTorch's initial weights, of `initial`. `after_step` sees the rank after each.
+/// Runs all steps from PyTorch's initial weights in `initial`. Calls `after_step` after each step.
 template <class AfterStep>
 std::vector<double> train_golden(const Golden& initial, const Golden& golden, const core::job::JobSpec& job,
                                  const AfterStep& after_step) {
@@ -133,9 +133,8 @@ std::vector<double> train_golden(const Golden& initial, const Golden& golden, co
   return losses;
 }
 
-/// Rows of a merged query-key-value bias that are keys: softmax does not see them, so their true gradient is
-/// 0, and AdamW turns what rounding leaves of it into full steps of either sign. No two implementations agree
-/// on them.
+/// Key rows of a merged query-key-value bias. They cancel in the softmax, so their true gradient is 0. AdamW
+/// turns the rounding error of it into full steps of either sign: no two implementations agree.
 struct Range {
   std::size_t begin = 0, end = 0;
 };
@@ -166,9 +165,9 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
              lr = golden.get<double>("lr");
   const core::job::JobSpec job = golden_job(name, "fp32");
-  // Single precision through about a hundred chained operations of reduction length up to a few hundred:
-  // 2^-24 * sqrt(100 * 200) is 8e-6. Twelve AdamW steps may amplify it: m / sqrt(v) of a tiny gradient keeps
-  // its error.
+  // Single precision through about 100 chained operations with reductions of about 200 elements: 2^-24 *
+  // sqrt(100 * 200) is 8e-6. Twelve AdamW steps may amplify it: m / sqrt(v) of a tiny gradient keeps its
+  // relative error.
   constexpr double kGradient = 2e-5, kLoss = 5e-6, kWeight = 2e-3;
   const auto losses = train_golden(
       golden, golden, job,
@@ -192,7 +191,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
     CHECK(losses[i] == Approx(loss[i]).epsilon(kLoss * static_cast<double>(i + 1)));
 }
 
-TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run does", "[golden]") {
+TEST_CASE("bf16 losses deviate from float64 by less than twice PyTorch's bf16 run", "[golden]") {
   const std::string name =
       GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss", "olmo", "granite");
   CAPTURE(name);
@@ -204,7 +203,7 @@ TEST_CASE("bf16 losses stray from float64 no further than PyTorch's own bf16 run
   const auto losses =
       train_golden(golden, golden, golden_job(name, "bf16"),
                    [](core::rank::DeviceRank&, std::size_t, const core::train::StepReport&) {});
-  // Two independent roundings of one size: their largest deviations differ by a small factor, not in kind.
+  // Two independent roundings of equal precision: their largest deviations differ by a small factor only.
   for (std::size_t i = 0; i < losses.size(); ++i) CHECK(std::abs(losses[i] - loss[i]) < 2 * torch_strays);
 }
 
@@ -219,8 +218,8 @@ TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon
   job.optimizer.adamw_lr = 5e-3;
   job.optimizer.schedule.min_lr = 4e-4;
   job.steps = 20;
-  // Twenty steps in float64 are 1.6e-7 away from the file's float32 (make_muon.py prints it). The sums of
-  // both programs are made in their own orders.
+  // Twenty steps in float64 are 1.6e-7 away from the file's float32 (make_muon.py prints it). The two
+  // programs sum in different orders.
   constexpr double kLoss = 1e-6, kWeight = 1e-4;
   const auto losses = train_golden(
       Golden(name), golden, job,

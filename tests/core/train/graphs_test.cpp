@@ -1,4 +1,4 @@
-// Steps whose repeated calls run as graphs, on a device that captures (tests/kernels/capturing_backend.h).
+// Steps whose repeated calls run as graphs, on a backend with capture (tests/kernels/capturing_backend.h).
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -20,7 +20,7 @@ using namespace trainerd;
 
 namespace {
 
-/// A rank on `Device`, which captures, with or without graphs.
+/// A rank on `Device`, a backend with capture, with or without graphs.
 template <class Device>
 struct GraphRank {
   GraphRank(const core::job::JobSpec& job, const parallel::Layout& layout, std::int64_t rank,
@@ -50,7 +50,7 @@ struct GraphRank {
 struct GraphResult {
   std::vector<double> losses, norms, rates;
   std::vector<std::byte> state;
-  std::vector<std::string> operators;  ///< of the steps
+  std::vector<std::string> operators;  ///< called in the steps
   kernels::GraphUse use;
   int captured = 0;
   std::int64_t used_bytes = 0;
@@ -99,7 +99,7 @@ std::vector<GraphResult> results_of(const core::job::JobSpec& job, bool with_gra
   return results;
 }
 
-/// Results of all ranks with graphs, which are those without, bit for bit.
+/// Results of all ranks with graphs, after checking that they equal those without, bit for bit.
 std::vector<GraphResult> same_with_graphs(const core::job::JobSpec& job) {
   const std::vector<GraphResult> without = results_of(job, false), with = results_of(job, true);
   for (std::size_t rank = 0; rank < with.size(); ++rank) {
@@ -114,7 +114,7 @@ std::vector<GraphResult> same_with_graphs(const core::job::JobSpec& job) {
   return with;
 }
 
-/// A device that does nothing, in no time: what is left is the host's.
+/// A device that does nothing, in no time: only the host's time is left.
 class NoDevice final : public kernels::ObservedBackend {
  public:
   explicit NoDevice(kernels::Backend& inner)
@@ -137,7 +137,7 @@ class NoDevice final : public kernels::ObservedBackend {
   std::unique_ptr<kernels::Stream> captures_;
 };
 
-/// Calls of a step of so many layers, and the least seconds of the host for one of 400.
+/// Calls per step with `layers` layers, and the minimum host seconds per step over 400 steps.
 std::pair<std::int64_t, double> walk_of(std::int64_t layers, bool with_graphs) {
   core::job::JobSpec job = test::small_job("bf16");
   job.model.layers = layers, job.batch.micro = 4;
@@ -159,8 +159,8 @@ std::pair<std::int64_t, double> walk_of(std::int64_t layers, bool with_graphs) {
 
 }  // namespace
 
-// Hidden: kComparedCallSeconds of core/plan/replay/graph_issue.h.
-TEST_CASE("what the host takes for a call, made and compared", "[.graphs-walk]") {
+// Hidden: it measures kComparedCallSeconds of core/plan/replay/graph_issue.h.
+TEST_CASE("host time per call, executed and compared with a graph", "[.graphs-walk]") {
   for (const bool with_graphs : {false, true}) {
     const auto few = walk_of(4, with_graphs), many = walk_of(36, with_graphs);
     std::printf("%s: %.0f ns a call\n", with_graphs ? "compared with a graph" : "called",
@@ -168,11 +168,11 @@ TEST_CASE("what the host takes for a call, made and compared", "[.graphs-walk]")
   }
 }
 
-TEST_CASE("a step by graphs calls the same operators and has the same bits", "[graphs]") {
+TEST_CASE("a step with graphs calls the same operators and has the same bits", "[graphs]") {
   for (const char* precision : {"fp32", "bf16"}) {
     CAPTURE(precision);
     const GraphResult result = same_with_graphs(test::small_job(precision)).front();
-    // The learning rate is another at each step, and no part of a graph.
+    // The learning rate changes per step and is not part of a graph.
     CHECK(result.rates[0] != result.rates[1]);
     CHECK(result.rates[3] != result.rates[4]);
     // Forward and backward of two microbatches, an evaluation's two, the norm.
@@ -181,7 +181,7 @@ TEST_CASE("a step by graphs calls the same operators and has the same bits", "[g
   }
 }
 
-TEST_CASE("steps of other shapes by graphs have the same bits", "[graphs]") {
+TEST_CASE("steps of other shapes with graphs have the same bits", "[graphs]") {
   core::job::JobSpec job = test::small_job();
   SECTION("many microbatches") { job.batch.micro = 1; }
   SECTION("recomputed layers") { job.recompute.kind = core::job::RecomputeKind::full; }
@@ -197,7 +197,7 @@ TEST_CASE("steps of other shapes by graphs have the same bits", "[graphs]") {
   same_with_graphs(job);
 }
 
-TEST_CASE("ranks whose steps communicate run what lies between as graphs", "[graphs]") {
+TEST_CASE("ranks with communication run the calls between as graphs", "[graphs]") {
   core::job::JobSpec job = test::small_job();
   SECTION("tensor parallel") { job.parallel.tp = 2; }
   SECTION("sequence parallel") { job.parallel.tp = 2, job.parallel.sequence_parallel = true; }
@@ -213,18 +213,18 @@ TEST_CASE("ranks whose steps communicate run what lies between as graphs", "[gra
   same_with_graphs(job);
 }
 
-TEST_CASE("with dropout, whose key is new at each step, what depends on it runs call by call", "[graphs]") {
+TEST_CASE("with dropout, whose key changes per step, dependent operators run call by call", "[graphs]") {
   core::job::JobSpec job = test::small_job();
   job.model.dropout.residual = 0.1;
   const GraphResult with = results_of(job, true).front();
   with.require_same(results_of(job, false).front());
-  // Of the evaluations and the norm.
+  // Graphs of the evaluations and the norm.
   CHECK(with.use.graphs > 0);
   const GraphResult plain = results_of(test::small_job(), true).front();
   CHECK(with.use.graphs < plain.use.graphs);
 }
 
-TEST_CASE("a run tells what became of its graphs", "[graphs]") {
+TEST_CASE("a run reports its use of graphs", "[graphs]") {
   using State = kernels::GraphUse::State;
   kernels::GraphUse use;
   CHECK_FALSE(core::run::graphs_notice(use, 0, 3));

@@ -1,4 +1,4 @@
-// What a checkpoint and the job that resumes it must agree on.
+// What a checkpoint and the resuming job must agree on.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 using namespace trainerd;
 
-TEST_CASE("a checkpoint is refused by every part of the model that a resumed run would compute otherwise",
+TEST_CASE("a checkpoint is refused for every difference of the model that changes the computation",
           "[identity]") {
   const core::job::JobSpec job = test::small_job();
   const auto saved = core::train::checkpoint_identity(job);
@@ -23,7 +23,7 @@ TEST_CASE("a checkpoint is refused by every part of the model that a resumed run
     }
     return std::string();
   };
-  // The smallest change that a double can hold is one.
+  // The smallest change of a double counts.
   CHECK_THAT(
       refused([](core::job::JobSpec& j) { j.model.rope_theta = std::nextafter(j.model.rope_theta, 1e9); }),
       Catch::Contains("model.rope_theta"));
@@ -35,7 +35,7 @@ TEST_CASE("a checkpoint is refused by every part of the model that a resumed run
   CHECK(refused([](core::job::JobSpec& j) { j.optimizer.lr *= 2; }).empty());
 }
 
-TEST_CASE("an option that one side alone has is named, and windows that hold the sequence are none",
+TEST_CASE("an option that only one side has is named, and windows of the whole sequence count as none",
           "[identity]") {
   core::job::JobSpec plain = test::small_job(), windows = plain;
   windows.model.attention = {.window = plain.model.seq_len - 1, .pattern = {"sliding", "full"}};
@@ -51,12 +51,12 @@ TEST_CASE("an option that one side alone has is named, and windows that hold the
              Catch::Contains("model.attention.window: the checkpoint has absent, the job 23"));
   CHECK_THAT(refused(windows, plain),
              Catch::Contains("model.attention.pattern: the checkpoint has sliding full, the job absent"));
-  // Checkpoints of versions that took such models for sequences that fit.
+  // Checkpoints of versions that accepted windows for sequences that fit in them.
   windows.model.attention.window = plain.model.seq_len;
   CHECK(refused(plain, windows).empty());
 }
 
-TEST_CASE("what changed in the environment is named", "[identity]") {
+TEST_CASE("changes of the environment are named", "[identity]") {
   const std::map<std::string, std::string> saved{{"isa", "avx512"}, {"threads", "2"}, {"layout", "tp1"}};
   CHECK(core::train::environment_differences(saved, saved).empty());
   CHECK(

@@ -1,4 +1,4 @@
-// A stall is charged to what the compute stream awaited.
+// A stall is charged to the operation that the compute stream waited for.
 
 #include <catch2/catch.hpp>
 #include <chrono>
@@ -13,7 +13,7 @@ using namespace trainerd;
 
 namespace {
 
-constexpr double kDelay = 0.5;  // seconds, far above what a step of this size takes
+constexpr double kDelay = 0.5;  // seconds, far longer than a step of this size
 constexpr double kThreshold = 0.25;
 
 /// The ledgers of every rank's second step, in which rank `late` sleeps after its first call of the operator
@@ -104,7 +104,7 @@ TEST_CASE("awaiting a pipeline neighbour is bubble, and sending to it exposed co
   }
 }
 
-TEST_CASE("a stall in what all ranks reduce is exposed communication of the world", "[ledger]") {
+TEST_CASE("a stall in a reduction over all ranks is exposed communication of the world", "[ledger]") {
   const auto times = ledgers({.tp = 2, .pp = 2, .dp = 2}, 5, "total_square_sum");
   for (std::size_t rank = 0; rank < times.size(); ++rank) {
     CAPTURE(rank);

@@ -1,5 +1,4 @@
-// Adapters train as the dense weights that they stand for would have them, on every layout, and nothing else
-// moves.
+// Adapters get the gradients that follow from the dense weights, on every layout. No other weight changes.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -93,7 +92,7 @@ struct Rows {
   std::int64_t first = 0, count = 0;
 };
 
-/// One rank's curve and how far it strays when the order of its sums alone changes, as in layouts_test.cpp.
+/// One rank's curve and its deviation when only the order of its sums changes, as in layouts_test.cpp.
 struct LoraReference {
   LoraCurve curve;
   double loss_bound = 0, norm_bound = 0;
@@ -179,9 +178,9 @@ void require_lora_refused(const std::string& text, const std::string& message) {
 
 }  // namespace
 
-// dA = s B^T dW and dB = s dW A^T for the gradient dW of a dense weight, which the same step makes without
-// adapters for weights W + s B A.
-TEST_CASE("gradients of adapters are those of the dense weights that they stand for", "[lora]") {
+// dA = s B^T dW and dB = s dW A^T, where dW is the dense weight's gradient in the same step without adapters,
+// with weights W + s B A.
+TEST_CASE("gradients of adapters follow from the gradients of the dense weights", "[lora]") {
   const std::string targets = GENERATE("all-linear", "[k_proj, gate_proj]", "[q_proj, v_proj, down_proj]",
                                        "[qkv_proj, gate_up_proj, o_proj]");
   core::job::JobSpec job = lora_job("{rank: 4, alpha: 6, targets: " + targets + "}");
@@ -220,7 +219,7 @@ TEST_CASE("gradients of adapters are those of the dense weights that they stand 
       }
     return found;
   };
-  // B is 0 at the start: some other numbers.
+  // B is 0 at the start: set other values.
   std::uint64_t drawn = 0;
   const int count = each_adapter(
       [&](ParamId w, ParamId a, ParamId b, std::int64_t row_a, std::int64_t row_b, const Rows& rows) {
@@ -241,7 +240,7 @@ TEST_CASE("gradients of adapters are those of the dense weights that they stand 
   CHECK(count == 5 * static_cast<int>(job.model.lora.targets.size()));
   rank.trainer().publish();
   dense_rank.trainer().publish();
-  // Masters move in the step: what the gradients are of.
+  // Masters change in the step: keep the values that the gradients belong to.
   std::map<ParamId, std::vector<double>> before;
   for (ParamId id = 0; id < params.count(); ++id)
     if (params.info(id).trainable) before[id] = values_of(params.master(id));
@@ -280,7 +279,7 @@ TEST_CASE("gradients of adapters are those of the dense weights that they stand 
       });
 }
 
-TEST_CASE("an adapter begins as nothing, and training it moves no other weight", "[lora]") {
+TEST_CASE("an adapter starts as zero, and training it changes no other weight", "[lora]") {
   const core::job::JobSpec job = lora_job("{rank: 4}", GENERATE("fp32", "bf16"));
   CHECK(job.model.lora.alpha == 8);
   CHECK(job.model.lora.targets.size() == 7);
@@ -292,12 +291,12 @@ TEST_CASE("an adapter begins as nothing, and training it moves no other weight",
   const std::vector<std::byte> before = frozen_bytes(rank.trainer());
   REQUIRE_FALSE(before.empty());
   const core::model::ParamStore& params = rank.trainer().params();
-  // As PEFT draws: up to 1 / sqrt(32), evenly.
+  // As in PEFT: uniform up to 1 / sqrt(32).
   const std::vector<double> a = values_of(params.master(id_of(params, "layers.0.qkv.lora_a")));
   CHECK(*std::max_element(a.begin(), a.end()) == Approx(1 / std::sqrt(32.0)).epsilon(0.05));
   CHECK(*std::min_element(a.begin(), a.end()) == Approx(-1 / std::sqrt(32.0)).epsilon(0.05));
   const std::vector<double> losses = test::losses(rank.trainer(), job, 1, 5);
-  // Without adapters gate, up and their product are one operator: in bf16 it rounds otherwise.
+  // Without adapters gate, up and their product are one operator, which rounds differently in bf16.
   if (job.precision.name == "fp32")
     CHECK(losses[0] == Approx(test::losses(plain_rank.trainer(), plain, 1, 1)[0]).epsilon(1e-6));
   CHECK(losses.back() < losses.front() - 0.02);
@@ -338,7 +337,7 @@ TEST_CASE("adapters train alike on every layout", "[lora][layouts]") {
     if (layout.zero != 1 || test::runs_full()) check_lora_layout("qwen", qwen, layout);
   }
   check_lora_layout("qwen", qwen, {.tp = 4, .sequence_parallel = true});
-  // One adapter of queries, keys and values, of gate and up, and GPT-2's.
+  // One adapter for queries, keys and values together, one for gate and up, and GPT-2's.
   const core::job::JobSpec together = lora_job("{rank: 4, targets: [qkv_proj, gate_up_proj, down_proj]}"),
                            gpt2 = gpt2_lora_job();
   for (const LoraLayout& layout :
@@ -346,7 +345,7 @@ TEST_CASE("adapters train alike on every layout", "[lora][layouts]") {
     check_lora_layout("together", together, layout);
     check_lora_layout("gpt2", gpt2, layout);
   }
-  // Norms after the adapted layers, and vectors of the heads, that stay as they are.
+  // A model with norms after the adapted layers and with per-head vectors, which are not trained.
   core::job::JobSpec gemma = llama;
   test::set_layers("gemma2", gemma.model);
   gemma.model.attention.sinks = true;
@@ -359,7 +358,7 @@ TEST_CASE("collectives behind the GEMMs of adapted layers change no bit", "[lora
     CAPTURE(sequence_parallel);
     core::job::JobSpec job =
         with_lora_layout(lora_job("{rank: 4}"), {.tp = 2, .sequence_parallel = sequence_parallel});
-    job.batch.micro = 8;  // 128 tokens: rows enough to cut
+    job.batch.micro = 8;  // 128 tokens: enough rows to split
     job.parallel.overlap_tp_backward = false;
     const LoraCurve whole = lora_run(job, 3);
     job.parallel.tp_overlap_chunks = 2, job.parallel.overlap_tp_backward = true;
@@ -369,7 +368,7 @@ TEST_CASE("collectives behind the GEMMs of adapted layers change no bit", "[lora
   }
 }
 
-TEST_CASE("what is kept beside the weights is of the adapters alone", "[lora]") {
+TEST_CASE("gradients, masters and moments exist for the adapters only", "[lora]") {
   core::job::JobSpec job = lora_job("{rank: 2, targets: [q_proj, v_proj]}", "bf16");
   const core::job::ParameterCount count = core::job::count_parameters(job.model);
   CHECK(count.adapters == 5 * 2 * (32 + 32 + 32 + 16));
@@ -381,8 +380,8 @@ TEST_CASE("what is kept beside the weights is of the adapters alone", "[lora]") 
   for (const auto& region : rank.plan().memory.regions)
     if (region.name == "persistent")
       for (const auto& [term, bytes] : region.terms) terms[term] += bytes;
-  // Each tensor and each unit is rounded up: less than one and a half times as much, and far from the
-  // weights'.
+  // Each tensor and unit is rounded up: less than 1.5 times the exact size, and far below that of all
+  // weights.
   CHECK(terms["moments"] >= 8 * count.adapters);
   CHECK(terms["moments"] < 12 * count.adapters);
   CHECK(terms["gradients"] < 6 * count.adapters);

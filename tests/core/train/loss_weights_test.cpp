@@ -1,6 +1,5 @@
-// Tokens that do not count: loss and gradients are means over those that do, of the global batch, on every
-// layout. What is expected comes from jobs without masks, which tests/core/train/golden_test.cpp compares
-// with PyTorch.
+// Masked tokens: loss and gradients are means over the counted tokens of the global batch, on every layout.
+// Expected values come from jobs without masks, which tests/core/train/golden_test.cpp compares with PyTorch.
 
 #include <algorithm>
 #include <array>
@@ -41,7 +40,7 @@ struct MaskedCurve {
 core::train::SampleBatches masked_batches(const core::train::Trainer& trainer, std::int64_t seq_len,
                                           const std::vector<std::int32_t>& samples, std::int64_t step,
                                           const WeightOf& counts) {
-  // `samples` may be of longer sequences: the first tokens of each are taken.
+  // `samples` may have longer sequences: only the first tokens of each are used.
   return {trainer.batch_shape(), [=, &samples](std::int64_t sample, core::train::HostSample& to) {
             std::copy_n(samples.begin() + sample * (seq_len + 1),
                         static_cast<std::ptrdiff_t>(to.tokens_S1.size()), to.tokens_S1.begin());
@@ -85,8 +84,8 @@ void check_close(const MaskedCurve& a, const MaskedCurve& b, double bound) {
 
 bool all_count(std::int64_t, std::int64_t, std::int64_t) { return true; }
 
-/// Ranks have unequal counts: whole samples without any, one with all, others with some, and another share
-/// each step.
+/// Ranks have unequal counts: some samples have none, one has all, others have some. The share changes per
+/// step.
 bool some_count(std::int64_t step, std::int64_t sample, std::int64_t s) {
   if (sample % 3 == 1) return false;
   return sample == 0 || (7 * sample + 3 * s + step) % (2 + step % 3) == 0;
@@ -94,13 +93,13 @@ bool some_count(std::int64_t step, std::int64_t sample, std::int64_t s) {
 
 }  // namespace
 
-TEST_CASE("samples of which nothing counts are as if they were not in the batch", "[masks]") {
+TEST_CASE("samples without counted tokens do not change the result", "[masks]") {
   core::job::JobSpec with = masked_job(), without = with;
   without.batch.global = 5;
   const MaskedCurve masked =
       run_masked(with, with, [](std::int64_t, std::int64_t sample, std::int64_t) { return sample < 5; });
   CHECK(masked.weight == std::vector<double>(6, 5 * 16));
-  // The samples are those of the larger batch: both take the first of the same ones.
+  // Both runs take the first samples of the larger batch.
   check_close(masked, run_masked(without, with, all_count), 1e-5);
 }
 
@@ -127,7 +126,7 @@ TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {
   using parallel::ScheduleKind;
   const core::job::JobSpec one = masked_job();
   const MaskedCurve expected = run_masked(one, one, some_count);
-  // Not the mean of ranks' or microbatches' means.
+  // Counts differ, so the mean of ranks' or microbatches' means would be wrong.
   CHECK(*std::min_element(expected.weight.begin(), expected.weight.end()) <
         *std::max_element(expected.weight.begin(), expected.weight.end()));
   std::vector<Case> cases{{1, 1, 4, 0},
@@ -157,7 +156,7 @@ TEST_CASE("gradients that are kept in bf16 are scaled after they are summed", "[
   core::job::JobSpec with = masked_job("{compute: bf16, params: bf16, grads: bf16, master: fp32}"),
                      without = with;
   without.batch.global = 4;
-  // Half of the tokens count: the factor is 2, which rounds nothing, so the losses agree bit for bit.
+  // Half of the tokens count: the factor 2 causes no rounding, so the losses agree bit for bit.
   const MaskedCurve masked =
       run_masked(with, with, [](std::int64_t, std::int64_t sample, std::int64_t) { return sample < 4; });
   const MaskedCurve expected = run_masked(without, with, all_count);
@@ -165,7 +164,7 @@ TEST_CASE("gradients that are kept in bf16 are scaled after they are summed", "[
   CHECK(masked.norm == expected.norm);
 }
 
-TEST_CASE("a global batch of which no token counts updates nothing and is told", "[masks]") {
+TEST_CASE("a global batch without counted tokens updates nothing and is reported", "[masks]") {
   const core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   core::train::Trainer& trainer = rank.trainer();
@@ -176,7 +175,7 @@ TEST_CASE("a global batch of which no token counts updates nothing and is told",
   auto batches = masked_batches(trainer, job.model.seq_len, samples, 3,
                                 [](std::int64_t, std::int64_t, std::int64_t) { return false; });
   const core::train::StepReport report = trainer.step(3, batches, {});
-  CHECK_FALSE(report.skipped);  // it has not diverged
+  CHECK_FALSE(report.skipped);  // the step did not diverge
   CHECK(report.loss_weight == 0);
   CHECK(test::state_of(trainer) == before);
   CHECK_THROWS_WITH(core::run::require_counted(report.loss_weight, 3, {.first = 8, .count = 4}),
@@ -185,7 +184,7 @@ TEST_CASE("a global batch of which no token counts updates nothing and is told",
 }
 
 TEST_CASE("an evaluation of pairs has TRL's loss and rewards", "[evaluation][dpo]") {
-  // By torch: logits = beta * ((c - r) - (ref_c - ref_r)); -logsigmoid(logits).
+  // Computed with torch: logits = beta * ((c - r) - (ref_c - ref_r)); -logsigmoid(logits).
   core::run::PreferenceMean mean(0.5);
   mean.add({-2, -3}, {-4, -3});     // logits 1: 0.31326168751822286
   mean.add({-9, -1}, {-5, -1});     // logits -2: 2.1269280110429727
@@ -198,7 +197,7 @@ TEST_CASE("an evaluation of pairs has TRL's loss and rewards", "[evaluation][dpo
   CHECK(rewards.rejected == Approx(-749.5 / 3));
   core::run::PreferenceMean wrong(0.5);
   wrong.add({-1501, -1}, {-1, -1});
-  CHECK(wrong.loss() == 750);  // and no infinity
+  CHECK(wrong.loss() == 750);  // no overflow to infinity
 }
 
 TEST_CASE("an evaluation is the mean over all tokens that count", "[masks]") {
@@ -212,7 +211,7 @@ TEST_CASE("an evaluation is the mean over all tokens that count", "[masks]") {
     auto batches = masked_batches(trainer, job.model.seq_len, samples, 1, counts);
     return trainer.evaluate(batches);
   };
-  // The loss of each token alone, and the mean of a choice of them.
+  // The loss of each token alone, and the mean of some of them.
   double sum = 0;
   std::int64_t count = 0;
   for (std::int64_t sample = 0; sample < 4; ++sample)
@@ -239,7 +238,7 @@ TEST_CASE("an evaluation is the mean over all tokens that count", "[masks]") {
   CHECK_THROWS_AS(core::run::EvaluationMean(64).value(), base::DataError);
 }
 
-TEST_CASE("the losses of single samples are those of evaluations of them alone, on every layout",
+TEST_CASE("the losses of single samples equal evaluations of them alone, on every layout",
           "[masks][layouts]") {
   core::job::JobSpec one = masked_job();
   one.batch.global = 7;  // ranks pad
@@ -272,7 +271,7 @@ TEST_CASE("the losses of single samples are those of evaluations of them alone, 
     sum += expected[static_cast<std::size_t>(sample)];
   }
   CHECK(sum == Approx(whole).epsilon(1e-6));
-  CHECK(expected[1] == 0);  // nothing of it counts
+  CHECK(expected[1] == 0);  // sample 1 has no counted token
   for (const auto& [tp, pp, dp, zero] :
        std::vector<std::array<std::int64_t, 4>>{{2, 1, 1, 0}, {1, 2, 2, 1}, {1, 1, 4, 3}, {2, 2, 1, 0}}) {
     CAPTURE(tp, pp, dp, zero);

@@ -1,4 +1,4 @@
-// The plan is the run: what the meta world says is what the CPU world uses.
+// The planned memory equals the memory of a run: the meta world's plan against the CPU world's use.
 
 #include <catch2/catch.hpp>
 
@@ -32,7 +32,7 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   }
 }
 
-TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are alive at once",
+TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are live at once",
           "[memory]") {
   core::job::JobSpec job = test::small_job();
   job.model.layers = 128;
@@ -57,7 +57,7 @@ TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations 
     }
     CHECK(counts.of_pool.front()[kept] == most);
     if (rank == 0) CHECK(most == 16 * 8 + 15);  // Korthikanti et al., 2022, section 4.2.3
-    // What the plan reserves is that many times one frame.
+    // The plan reserves `most` frames of one chunk.
     const core::rank::DryRun plan = core::rank::dry_run(job, layout, rank, topology.device);
     CHECK(plan.memory.bytes_of("forward_to_weight") % most == 0);
   }
@@ -82,10 +82,10 @@ TEST_CASE("a size that no machine has is refused, also where its bytes do not fi
              Catch::Contains("does not fit"));  // 2^60: fits 63 bits, no machine
   CHECK(dry.top() == 0);
   CHECK(message({std::int64_t{1} << 49}).empty());                                      // 2^51
-  CHECK_THAT(message({(std::int64_t{1} << 49) + 1}), Catch::Contains("does not fit"));  // with what is there
+  CHECK_THAT(message({(std::int64_t{1} << 49) + 1}), Catch::Contains("does not fit"));  // on top of 2^51
 }
 
-TEST_CASE("a plan's FLOPs are the convention's, plus what is no matrix product", "[memory]") {
+TEST_CASE("a plan's FLOPs are the convention's plus those outside of matrix products", "[memory]") {
   core::job::JobSpec job = test::small_job();
   // Large enough that products dominate.
   job.model.hidden = 256;

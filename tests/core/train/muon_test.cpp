@@ -1,4 +1,4 @@
-// Muon: a matrix is orthogonalised as a whole, by the same operations on any layout.
+// Muon orthogonalises whole matrices, with the same operations on any layout.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -28,7 +28,7 @@ core::job::JobSpec muon_job(const std::string& precision, const std::string& par
       "muon.yaml");
 }
 
-/// Every element of the model by name and place in the logical tensor: weights and states.
+/// Every weight and state of the model by name and index in the logical tensor.
 using Elements = std::map<std::string, std::map<std::int64_t, double>>;
 
 double value_at(const kernels::Tensor& x, std::int64_t i) {
@@ -108,12 +108,12 @@ TEST_CASE("Muon's update is the same bit for bit on any layout, given the same g
     CAPTURE(precision, parallel);
     CHECK(updated(muon_job(precision, parallel)) == one);
   }
-  // In two levels: four data-parallel ranks on nodes of two devices.
+  // Two levels of reduction: four data-parallel ranks on nodes of two devices.
   CHECK(updated(muon_job(precision, "dp: 4, zero: 1"), 2) == one);
   CHECK(updated(muon_job(precision, "tp: 2, dp: 4, zero: 3"), 4) == one);
 }
 
-TEST_CASE("a matrix of a Muon step is the float64 iteration's", "[muon]") {
+TEST_CASE("a matrix of a Muon step equals the float64 iteration's result", "[muon]") {
   base::ThreadPool pool(2);
   kernels::CpuBackend backend(test::cpu_topology(2).device, pool);
   std::vector<std::byte> memory(std::size_t{16} << 20);
@@ -152,14 +152,14 @@ TEST_CASE("a matrix of a Muon step is the float64 iteration's", "[muon]") {
       wanted = next;
     }
     const kernels::Tensor got = core::train::newton_schulz(backend, *stream, x, other);
-    // Sums of up to 200 products of numbers below 1, each off by 2^-24, through five steps that multiply a
-    // small singular value, and its error, by 3.4445 each: 2^-24 * sqrt(200) * 3.4445^5 is 4e-4.
+    // Sums of up to 200 products of numbers below 1, each with an error of 2^-24, through five iterations
+    // that multiply a small singular value and its error by 3.4445: 2^-24 * sqrt(200) * 3.4445^5 is 4e-4.
     double worst = 0;
     for (std::size_t i = 0; i < m * n; ++i)
       worst = std::max(worst, std::abs(wanted[i] - static_cast<double>(got.as<float>()[i])));
     CHECK(worst < 4e-4);
-    // The rows are orthogonal, nearly: the iteration's fixed points are between 0.68 and 1.13, and a random
-    // matrix that is not square has no singular value near 0.
+    // The rows are nearly orthogonal: the iteration ends with singular values between 0.68 and 1.13, and a
+    // random matrix that is not square has none near 0.
     if (columns < 2 * rows) continue;
     const std::vector<double> gram = product(wanted, wanted, m, n, m, true);
     for (std::size_t i = 0; i < m; ++i) {

@@ -1,5 +1,4 @@
-// Optimizer states in bf16: the weights that are trained are the parameters themselves, rounded by chance or
-// to nearest.
+// Optimizer state in bf16: the parameters are the master weights, with stochastic rounding or to nearest.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -38,7 +37,7 @@ double mean_of_last(const std::vector<double>& losses) {
 
 }  // namespace
 
-TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where one in fp32 takes 14",
+TEST_CASE("a state in bf16 takes 6 bytes per parameter beside the gradients, one in fp32 takes 14",
           "[narrow]") {
   const auto persistent = [](const core::job::JobSpec& job) {
     return core::rank::DeviceRank(job, test::cpu_topology(1)).plan();
@@ -56,9 +55,8 @@ TEST_CASE("a state in bf16 takes 6 bytes a parameter beside the gradients, where
   CHECK(narrow.snapshot_bytes < wide.snapshot_bytes * 55 / 100);
 }
 
-TEST_CASE(
-    "with a state in bf16 a model learns, and small updates are not lost when they are rounded by chance",
-    "[narrow]") {
+TEST_CASE("with a state in bf16 a model learns, and stochastic rounding does not lose small updates",
+          "[narrow]") {
   constexpr std::int64_t kSteps = 40;
   const auto with = [](core::job::JobSpec job, double lr) {
     job.optimizer.lr = lr;
@@ -72,7 +70,7 @@ TEST_CASE(
     for (std::size_t i = 0; i < a.size(); ++i) sum += std::abs(a[i] - b[i]);
     return sum / static_cast<double>(a.size());
   };
-  // Steps that bf16 shows: all three states learn.
+  // Updates large enough for bf16: all three kinds of state learn.
   const double wide = mean_of_last(with(test::small_job("bf16"), 5e-3)), first = std::log(96.0);
   REQUIRE(wide < first - 1);
   for (const std::string rounding : {"nearest", "stochastic"})
@@ -86,9 +84,9 @@ TEST_CASE(
   CHECK(kept < lost / 2);
 }
 
-TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") {
-  // One contribution a rank, so that the stages of ZeRO sum alike: what differs is which rank updates which
-  // elements.
+TEST_CASE("stochastic rounding is the same whichever rank holds the state", "[narrow]") {
+  // One contribution per rank, so that all ZeRO stages sum alike: only the owner of each element's update
+  // differs.
   core::job::JobSpec job = narrow_job("stochastic");
   job.parallel.dp = 2;
   job.batch.micro = 2;
@@ -103,9 +101,9 @@ TEST_CASE("rounding by chance is the same whoever holds the state", "[narrow]") 
   CHECK(curve_of_ranks(other, 2) != std::vector<double>(whole.begin(), whole.begin() + 2));
 }
 
-TEST_CASE("tensor-parallel ranks round their shards as one rank rounds the whole", "[narrow]") {
-  // Sums differ in their last bits between layouts, and a coin may then fall otherwise: the curves stay
-  // close, not equal.
+TEST_CASE("tensor-parallel ranks round their shards like one rank rounds the whole", "[narrow]") {
+  // Sums differ in their last bits between layouts, so a stochastic rounding may go the other way: the curves
+  // are close, not equal.
   core::job::JobSpec job = narrow_job("stochastic");
   const std::vector<double> one = curve(job, 8);
   job.parallel.tp = 2;

@@ -1,5 +1,5 @@
-// What training minimises and keeps beside the plain cross entropy: label smoothing, z-loss, dropout, an
-// average of the weights, and norms of the gradients by group. On every layout the same.
+// Training options beyond the plain cross entropy: label smoothing, z-loss, dropout, an average of the
+// weights, and gradient norms by group. All are the same on every layout.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -107,7 +107,7 @@ void check_near(const std::vector<double>& a, const std::vector<double>& b, doub
   for (std::size_t i = 0; i < a.size(); ++i) CHECK(std::abs(a[i] - b[i]) <= bound * std::abs(b[i]));
 }
 
-/// As tests/core/train/loss_weights_test.cpp: the order of sums differs between layouts.
+/// As in tests/core/train/loss_weights_test.cpp: the order of sums differs between layouts.
 constexpr double kLayoutBound = 2e-5;
 
 /// Runs the job on every layout and compares with one rank.
@@ -145,7 +145,7 @@ void move_along(core::train::Trainer& to, const std::vector<std::vector<float>>&
 
 }  // namespace
 
-TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluation is without them",
+TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluation omits them",
           "[objective][layouts]") {
   core::job::JobSpec job = objective_job("llama");
   job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
@@ -154,8 +154,8 @@ TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluati
   plain.loss = {};
   const ObjectiveCurve without = objective_run(plain, some_tokens);
   CHECK(both.loss[0] != without.loss[0]);
-  // A z-loss alone leaves the first step's cross entropy, and is linear in its factor. Weights are about 0 at
-  // first: logsumexp is about log 97.
+  // A z-loss alone does not change the first step's cross entropy and is linear in its factor. Weights are
+  // about 0 at first: logsumexp is about log 97.
   core::job::JobSpec half = plain;
   half.loss.z_loss = 5e-3;
   const ObjectiveCurve z = objective_run(half, some_tokens);
@@ -163,13 +163,13 @@ TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluati
   CHECK(z.z_loss[0] == Approx(both.z_loss[0] / 2).epsilon(1e-6));
   CHECK(z.z_loss[0] == Approx(5e-3 * std::log(97.0) * std::log(97.0)).epsilon(0.02));
   CHECK(z.norm[0] != without.norm[0]);
-  // Before anything has moved an evaluation sees the plain loss.
+  // Without updates an evaluation gives the plain loss.
   core::job::JobSpec still = job;
   still.optimizer.lr = still.optimizer.schedule.min_lr = 1e-30, still.optimizer.weight_decay = 0;
   CHECK(objective_run(still, some_tokens).evaluated[0] == Approx(without.loss[0]).epsilon(1e-6));
 }
 
-TEST_CASE("what is minimised has the gradients that it is trained by", "[objective]") {
+TEST_CASE("the gradients used in training are those of the minimised loss", "[objective]") {
   const std::string model = GENERATE("llama", "gpt2", "gemma");
   CAPTURE(model);
   core::job::JobSpec job = objective_job(model);
@@ -188,9 +188,9 @@ TEST_CASE("what is minimised has the gradients that it is trained by", "[objecti
     const kernels::Tensor g = params.grad(id);
     gradients.emplace_back(g.as<float>(), g.as<float>() + g.numel());
   }
-  // The slope along the gradient is its norm. Central differences at two lengths, of which Richardson's
-  // extrapolation takes away the error of the order of length^2; what is left of rounding is 1e-7 of the loss
-  // over what it moves by, about 1e-2.
+  // The slope along the gradient is its norm. Central differences at two lengths, with Richardson
+  // extrapolation to remove the error of order length^2. The rounding error left is 1e-7 of the loss over its
+  // change of about 1e-2.
   const auto slope = [&](double length) {
     double ends[2] = {};
     for (const int side : {0, 1}) {
@@ -213,7 +213,7 @@ TEST_CASE("dropout draws the same on every layout, and none in evaluation", "[ob
   core::job::JobSpec plain = job;
   plain.model.dropout = {};
   CHECK(std::abs(dropped.loss[0] - objective_run(plain).loss[0]) > 1e-4);
-  // Another step drops otherwise, of the same samples and weights.
+  // Another step drops other elements of the same samples and weights.
   core::rank::DeviceRank rank(job, test::cpu_topology(1)), again(job, test::cpu_topology(1));
   rank.trainer().initialise();
   again.trainer().initialise();
@@ -225,7 +225,7 @@ TEST_CASE("dropout draws the same on every layout, and none in evaluation", "[ob
   CHECK(std::abs(first - second) > 1e-5);
 }
 
-TEST_CASE("dropout is the same when activations are made again", "[objective][recompute]") {
+TEST_CASE("dropout is the same with recomputation", "[objective][recompute]") {
   const std::string model = GENERATE("llama", "gemma"), precision = GENERATE("fp32", "bf16");
   CAPTURE(model, precision);
   core::job::JobSpec job = objective_job(model, precision);
@@ -269,7 +269,7 @@ TEST_CASE("norms by group are those of one rank, and their squares add up to the
   CHECK(without.loss == curve.loss);
 }
 
-TEST_CASE("an average of the weights follows them, wherever they lie", "[objective]") {
+TEST_CASE("an average of the weights follows them on every layout", "[objective]") {
   struct Place {
     std::string precision;
     core::job::OptimizerKind optimizer;
@@ -290,7 +290,7 @@ TEST_CASE("an average of the weights follows them, wherever they lie", "[objecti
     job.optimizer.average = {.decay = 0.9, .every = place.every};
     std::vector<std::vector<double>> losses(test::ranks_of(job)), plain_losses = losses;
     test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
-      // Of every part the average as it should be.
+      // The expected average of every part.
       std::vector<std::vector<double>> averages;
       const auto each_part = [&](const auto& act) {
         std::size_t i = 0;
@@ -326,7 +326,7 @@ TEST_CASE("an average of the weights follows them, wherever they lie", "[objecti
                 std::max(worst, std::abs(average - static_cast<double>(part.states.back().as<float>()[i])));
           }
         });
-        CHECK(worst < 4 * 2 * 0x1p-24);  // weights are below 2; a rounding or two each step
+        CHECK(worst < 4 * 2 * 0x1p-24);  // weights are below 2; one or two roundings per step
       }
       test::require_as_planned(cpu);
     });
@@ -363,7 +363,7 @@ TEST_CASE("an evaluation of the average is one of a model with these weights, an
     CHECK(test::state_of(trainer) == state);
     CHECK(evaluated(trainer) == of_weights);
     CHECK(std::abs(of_averages - of_weights) > 1e-5);
-    // The average put into the weights' place by hand.
+    // Replaces the weights by the average.
     for (std::size_t v = 0; v < trainer.params().views(); ++v)
       for (const core::model::StatePart& part : trainer.params().view(v).state_parts())
         std::copy_n(part.states.back().as<float>(), part.master.numel(), part.master.as<float>());

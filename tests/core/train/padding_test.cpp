@@ -28,7 +28,7 @@ std::vector<double> uneven_curve(const core::job::JobSpec& job) {
     std::vector<double>& curve = curves[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= 6; ++step) {
       const core::train::StepReport report = test::step_on(cpu.trainer(), job, step);
-      CHECK(report.loss_weight == 7 * 16);  // padding has none
+      CHECK(report.loss_weight == 7 * 16);  // padding has no weight
       curve.push_back(report.loss);
       curve.push_back(report.grad_norm);
     }
@@ -65,7 +65,7 @@ TEST_CASE("ranks take floor or ceiling of the microbatches, the last ones padded
   }
 }
 
-TEST_CASE("a job's microbatches are rounded up, and what is added is counted", "[padding]") {
+TEST_CASE("a job's microbatches are rounded up, and the padding is counted", "[padding]") {
   core::job::JobSpec job = uneven_job();
   job.batch.micro = 2, job.parallel.dp = 3;
   CHECK(job.microbatches() == 2);

@@ -1,4 +1,4 @@
-// Direct preference optimisation: its loss and gradients are PyTorch's by TRL's formula, and the same on
+// Direct preference optimisation: loss and gradients equal PyTorch's with TRL's formula, and are the same on
 // every layout.
 
 #include <algorithm>
@@ -22,10 +22,10 @@ using namespace trainerd;
 
 namespace {
 
-/// A pair as a sample holds it.
+/// A pair in the form of a sample.
 struct PairSample {
   std::vector<std::int32_t> tokens_S1;
-  std::int64_t prompt = 0, chosen = 0, end = 0;  ///< tokens: of the prompt, up to the second answer, of both
+  std::int64_t prompt = 0, chosen = 0, end = 0;  ///< tokens: in the prompt, up to the second answer, in total
   std::array<double, 2> reference{};
 };
 
@@ -57,7 +57,7 @@ core::train::SampleBatches batches_of(const core::train::Trainer& trainer, std::
           }};
 }
 
-/// Pairs of some step, of all lengths that fit.
+/// Random pairs of a step, of all lengths that fit.
 std::vector<PairSample> drawn_pairs(const core::job::JobSpec& job, std::int64_t step) {
   std::vector<PairSample> pairs;
   for (std::int64_t i = 0; i < job.batch.global; ++i) {
@@ -74,7 +74,7 @@ std::vector<PairSample> drawn_pairs(const core::job::JobSpec& job, std::int64_t 
     pair.end = i == 0 ? tokens : pair.chosen + pair.prompt + draw(1, tokens / 4);
     for (std::int64_t s = 0; s < tokens; ++s)
       pair.tokens_S1.push_back(s < pair.end ? static_cast<std::int32_t>(draw(0, job.model.vocab)) : 0);
-    // The two prompts are one.
+    // Both halves have the same prompt.
     std::copy_n(pair.tokens_S1.begin(), pair.prompt, pair.tokens_S1.begin() + pair.chosen);
     pair.reference = {-1.5 * static_cast<double>(i), -7.0 + static_cast<double>(step)};
     pairs.push_back(std::move(pair));
@@ -87,7 +87,7 @@ struct PairCurve {
   bool operator==(const PairCurve&) const = default;
 };
 
-/// Has every step computed twice.
+/// Makes every step be computed twice.
 struct Twice final : core::train::Judge {
   bool judges(std::int64_t) const override { return true; }
   core::train::StepVerdict judge(const core::train::StepOutcome& outcome) override {
@@ -101,7 +101,7 @@ struct Twice final : core::train::Judge {
   core::train::StepOutcome last;
 };
 
-/// Three steps, before each the log-probabilities of its pairs.
+/// Three steps, with the log-probabilities of its pairs before each.
 PairCurve pair_run(const core::job::JobSpec& job) {
   std::vector<PairCurve> curves(test::ranks_of(job));
   test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
@@ -148,8 +148,8 @@ void check_close(const std::vector<double>& a, const std::vector<double>& b, dou
     CHECK(std::abs(a[i] - b[i]) <= bound * std::max(std::abs(b[i]), least));
 }
 
-/// As tests/core/train/objective_test.cpp: the order of sums differs between layouts. Rewards are differences
-/// of log-probabilities of up to a hundred times their size.
+/// As in tests/core/train/objective_test.cpp: the order of sums differs between layouts. Rewards are
+/// differences of log-probabilities that are up to 100 times larger.
 constexpr double kPairBound = 2e-5;
 
 void check_same_pairs(const PairCurve& curve, const PairCurve& expected) {
@@ -197,7 +197,8 @@ double far_from(const std::vector<float>& reference, const float* values) {
 
 }  // namespace
 
-TEST_CASE("losses, rewards, gradients and weights of pairs are PyTorch's by TRL's formula", "[dpo][golden]") {
+TEST_CASE("losses, rewards, gradients and weights of pairs equal PyTorch's with TRL's formula",
+          "[dpo][golden]") {
   const auto [name, beta, smoothing] =
       GENERATE(std::tuple("dpo_llama", 0.5, 0.0), std::tuple("dpo_smooth", 0.3, 0.1));
   CAPTURE(name);
@@ -228,7 +229,7 @@ TEST_CASE("losses, rewards, gradients and weights of pairs are PyTorch's by TRL'
     }
     return pairs;
   };
-  // The reference by our own forward pass: single precision through some hundred operations, as in
+  // The reference from our own forward pass: single precision through some hundred operations, as in
   // golden_test.cpp.
   for (std::int64_t step = 1; step <= job.steps; ++step) {
     auto batches = batches_of(trainer, step_pairs(step));
@@ -254,7 +255,7 @@ TEST_CASE("losses, rewards, gradients and weights of pairs are PyTorch's by TRL'
     CHECK(report.rewards->margin == Approx(margin[at]).margin(60 * bound));
     CHECK(report.rewards->chosen == Approx(chosen[at]).margin(60 * bound));
     CHECK(report.rewards->rejected == Approx(rejected[at]).margin(60 * bound));
-    if (step > 1) CHECK(report.rewards->accuracy == accuracy[at]);  // before, all are ties but for rounding
+    if (step > 1) CHECK(report.rewards->accuracy == accuracy[at]);  // step 1: ties except for rounding
     for (core::model::ParamId id = 0; id < params.count(); ++id) {
       CAPTURE(params.info(id).name);
       if (step == 1)
@@ -293,7 +294,7 @@ TEST_CASE("losses and gradients of pairs are the same on every layout, with adap
   check_same_pairs(pair_run(larger), expected);
 }
 
-TEST_CASE("steps of pairs that are computed twice come out as others do", "[dpo][judge]") {
+TEST_CASE("steps of pairs that are computed twice give the same results", "[dpo][judge]") {
   core::job::JobSpec job = pair_job("");
   job.parallel.dp = 2, job.parallel.zero = 2;
   const PairCurve plain = pair_run(job);
@@ -301,7 +302,7 @@ TEST_CASE("steps of pairs that are computed twice come out as others do", "[dpo]
   CHECK(pair_run(job) == plain);
 }
 
-TEST_CASE("a pair that is longer than a chunk of the head has the loss of one that is not", "[dpo]") {
+TEST_CASE("a pair longer than a chunk of the head has the same loss as in one chunk", "[dpo]") {
   // At this vocabulary a chunk has 128 tokens on one rank, and holds the pair on four.
   core::job::JobSpec job = with_pairs(test::small_job(), 0.3, 0);
   job.model.layers = 1, job.model.hidden = 8, job.model.heads = 4, job.model.kv_heads = 4,
@@ -315,7 +316,7 @@ TEST_CASE("a pair that is longer than a chunk of the head has the loss of one th
   check_same_pairs(pair_run(job), cut);
 }
 
-TEST_CASE("the loss of pairs has the gradients that it is trained by", "[dpo]") {
+TEST_CASE("the gradients used in training are those of the loss of pairs", "[dpo]") {
   core::job::JobSpec job = pair_job("");
   job.model.layers = 2;
   const std::vector<PairSample> pairs = drawn_pairs(job, 1);

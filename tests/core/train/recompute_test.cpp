@@ -1,4 +1,4 @@
-// Activations made again are those that were not kept: the same parameters bit for bit, in less memory.
+// Recomputed activations equal those that were not kept: the same parameters bit for bit, in less memory.
 
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -41,7 +41,7 @@ core::job::JobSpec job_of(const std::string& model, const std::string& precision
   return job;
 }
 
-/// Everything that training made, byte for byte, of one rank.
+/// All results of training on one rank, byte for byte.
 struct Outcome {
   std::vector<std::byte> state;
   std::vector<double> curve;
@@ -75,7 +75,7 @@ void check_same_bytes(core::job::JobSpec job) {
     for (std::size_t rank = 0; rank < kept.size(); ++rank) {
       CAPTURE(rank);
       CHECK(made_again[rank].curve == kept[rank].curve);
-      const bool same_state = made_again[rank].state == kept[rank].state;  // too long to print
+      const bool same_state = made_again[rank].state == kept[rank].state;  // states are too long to print
       CHECK(same_state);
     }
   }
@@ -86,12 +86,12 @@ core::rank::DryRun plan_of(const core::job::JobSpec& job) {
   return core::rank::dry_run(job, core::rank::layout_of(job, topology), 0, topology.device);
 }
 
-/// What lives from forward on.
+/// Bytes that stay alive after the forward pass.
 std::int64_t kept_bytes(const core::rank::DryRun& plan) {
   return plan.memory.bytes_of("forward_to_backward") + plan.memory.bytes_of("forward_to_weight");
 }
 
-/// The table of core/model/README.md: bytes that a layer keeps of a token from forward to backward.
+/// The table of core/model/README.md: bytes per token that a layer keeps from forward to backward.
 std::int64_t bytes_per_token(const core::job::ModelOptions& m, core::job::RecomputeKind kind,
                              std::int64_t element) {
   const std::int64_t qkv = (m.heads + 2 * m.kv_heads) * m.head_dim;
@@ -109,14 +109,14 @@ std::int64_t bytes_per_token(const core::job::ModelOptions& m, core::job::Recomp
 
 }  // namespace
 
-TEST_CASE("one rank trains to the same bytes whatever is made again", "[recompute]") {
+TEST_CASE("one rank trains to the same bytes with any recomputation", "[recompute]") {
   const std::string model = GENERATE("llama", "qwen", "gpt2", "biased llama"),
                     precision = GENERATE("fp32", "bf16");
   CAPTURE(model, precision);
   check_same_bytes(job_of(model, precision));
 }
 
-TEST_CASE("ranks of every layout train to the same bytes whatever is made again", "[recompute][layouts]") {
+TEST_CASE("ranks of every layout train to the same bytes with any recomputation", "[recompute][layouts]") {
   using parallel::ScheduleKind;
   const std::vector<parallel::ParallelOptions> layouts = [] {
     std::vector<parallel::ParallelOptions> all(9);
@@ -131,8 +131,8 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
     all[8].tp = 2, all[8].pp = 2, all[8].dp = 2, all[8].zero = 3, all[8].schedule = ScheduleKind::zb_h1;
     return all;
   }();
-  // Each layout with half of the models and formats, each of those with half of the layouts; all of them with
-  // `tests/run.sh full`.
+  // Each layout runs with half of the models and formats, and each of those with half of the layouts.
+  // `tests/run.sh full` runs all.
   std::size_t turn = 0;
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
@@ -148,7 +148,7 @@ TEST_CASE("ranks of every layout train to the same bytes whatever is made again"
   }
 }
 
-TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "[recompute][memory]") {
+TEST_CASE("a layer keeps the bytes per token that core/model/README.md says", "[recompute][memory]") {
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
     for (const std::string precision : {"fp32", "bf16"}) {
       std::map<core::job::RecomputeKind, std::int64_t> kept;
@@ -173,7 +173,7 @@ TEST_CASE("a layer keeps the bytes of a token that core/model/README.md says", "
   }
 }
 
-TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/README.md says",
+TEST_CASE("a layer of Llama 3 8B keeps the bytes per token that core/model/README.md says",
           "[recompute][memory]") {
   core::job::JobSpec job = core::spec::parse_job(
       "model: {preset: llama-3-8b, seq_len: 1024}\nsteps: 1\nbatch: {global: 1, micro: 1}\n"
@@ -192,8 +192,7 @@ TEST_CASE("a layer of Llama 3 8B keeps the bytes of a token that core/model/READ
 }
 
 TEST_CASE(
-    "full recomputation keeps one tensor of the residual stream a layer and what is made again is of one "
-    "layer",
+    "full recomputation keeps one tensor of the residual stream per layer and recomputes one layer at a time",
     "[recompute][memory]") {
   core::job::JobSpec job = job_of("llama", "bf16");
   job.model.seq_len = 64;
@@ -203,8 +202,8 @@ TEST_CASE(
   job.model.layers = 16;
   const core::rank::DryRun deep = plan_of(job);
   const std::int64_t tokens = 64, flow = tokens * job.model.hidden * 2;
-  // The first layer's is the embedding's output; the head keeps its sum, its norm's output and one statistic.
-  // The batch is tokens, targets, positions, weights, and the bounds of its one sequence.
+  // The first layer keeps the embedding's output; the head keeps its sum, its norm's output and one
+  // statistic. The batch is tokens, targets, positions, weights, and the bounds of its one sequence.
   CHECK(deep.memory.bytes_of("forward_to_backward") == 17 * flow + 4 * tokens);
   CHECK(deep.memory.bytes_of("forward_to_weight") == flow + 4 * 4 * tokens + kernels::align_up(2 * 4));
   for (const char* region : {"scratch", "backward_to_weight", "forward_to_weight"}) {
@@ -246,7 +245,7 @@ TEST_CASE("layers are counted over the whole model, not over a rank's chunk", "[
   }
 }
 
-TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[recompute][memory]") {
+TEST_CASE("hardware FLOPs count recomputation and model FLOPs do not", "[recompute][memory]") {
   core::job::JobSpec job = job_of("llama", "fp32");
   // Large enough that products dominate.
   job.model.hidden = 256;
@@ -258,14 +257,14 @@ TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[re
   const double qkv = static_cast<double>((m.heads + 2 * m.kv_heads) * m.head_dim * m.hidden);
   const double out = static_cast<double>(m.heads * m.head_dim * m.hidden),
                up = static_cast<double>(2 * m.ffn * m.hidden);
-  // Two products, of which the mask leaves half.
+  // Two products, half of which the causal mask removes.
   const double core_attention = 2.0 * static_cast<double>(m.heads * m.head_dim * m.seq_len);
   const double layer_tokens = static_cast<double>(job.tokens_per_step() * m.layers);
   job.recompute.kind = core::job::RecomputeKind::selective;
   const double selective = plan_of(job).flops_per_step - none;
   job.recompute.kind = core::job::RecomputeKind::full;
   const double full = plan_of(job).flops_per_step - none;
-  // The down projection is in no gradient's way.
+  // No gradient needs the output of the down projection.
   const double full_products = layer_tokens * (2 * (qkv + out + up) + core_attention);
   CHECK(full > full_products);
   CHECK(full < 1.05 * full_products);
@@ -274,7 +273,7 @@ TEST_CASE("hardware FLOPs count what is made again and model FLOPs do not", "[re
   CHECK(core::job::flops_per_token(job.model) == model_flops);
 }
 
-TEST_CASE("a job that activations make too large is told of recomputation", "[recompute][memory]") {
+TEST_CASE("the error of a job with too large activations recommends recomputation", "[recompute][memory]") {
   core::job::JobSpec job = job_of("llama", "fp32");
   job.model.layers = 12;
   job.model.seq_len = 512;

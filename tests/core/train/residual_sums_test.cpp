@@ -1,5 +1,5 @@
-// Contributions that the product which makes them adds to the residual stream (Target::adds_in_products): on
-// the CPU, whose products take an addend too, against the sums that the norms make.
+// GEMMs that add their result to the residual stream (Target::adds_in_products). Runs on the CPU, whose GEMMs
+// take an addend too, and compares with sums made by the norms.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -40,7 +40,7 @@ core::job::JobSpec with_recompute(core::job::RecomputeKind kind, std::int64_t ev
   return job;
 }
 
-/// Operators of a step on a CUDA device, by name and whether a product adds.
+/// Operators of a step on a CUDA device, counted by name and by whether they add.
 std::map<std::pair<kernels::Operator, bool>, std::int64_t> calls_on_gpu(
     const std::vector<std::string>& more = {}) {
   std::vector<std::string> overrides{"device=cuda", "cluster.preset=dgx-h200"};
@@ -58,7 +58,7 @@ std::map<std::pair<kernels::Operator, bool>, std::int64_t> calls_on_gpu(
     for (const core::rank::RecordedEvent& event : segment) {
       if (event.kind != core::rank::RecordedEvent::Kind::op) continue;
       const core::rank::RecordedOp& op = record.ops[static_cast<std::size_t>(event.index)];
-      // A sum in the norm is three flows and one more for its output; without one it is two.
+      // A norm that adds moves three flows and one more for its output; a plain one moves two.
       const double flow = 8 * 256 * 256 * 2.0;
       const bool adds =
           op.op == kernels::Operator::add_norm_forward ? op.cost.bytes > 3 * flow : op.what.adds;
@@ -69,10 +69,10 @@ std::map<std::pair<kernels::Operator, bool>, std::int64_t> calls_on_gpu(
 
 }  // namespace
 
-TEST_CASE("products that add to the residual stream train as norms that do", "[residual]") {
+TEST_CASE("GEMMs that add to the residual stream train like norms that do", "[residual]") {
   using core::job::RecomputeKind;
   std::vector<core::job::JobSpec> jobs{with_recompute(RecomputeKind::none)};
-  jobs.push_back(jobs[0]);  // a chunk's last product writes what is sent
+  jobs.push_back(jobs[0]);  // a chunk's last GEMM writes the tensor that is sent
   jobs.back().parallel.pp = 2, jobs.back().parallel.virtual_stages = 2;
   jobs.back().parallel.schedule = parallel::ScheduleKind::interleaved;
   jobs.push_back(jobs[0]);
@@ -85,7 +85,7 @@ TEST_CASE("products that add to the residual stream train as norms that do", "[r
   }
 }
 
-TEST_CASE("recomputation keeps every bit of sums made in products", "[residual]") {
+TEST_CASE("recomputation keeps every bit of sums made in GEMMs", "[residual]") {
   using core::job::RecomputeKind;
   const ResidualRun none = residual_run(with_recompute(RecomputeKind::none), true);
   CHECK((residual_run(with_recompute(RecomputeKind::selective), true).states == none.states));
@@ -93,11 +93,10 @@ TEST_CASE("recomputation keeps every bit of sums made in products", "[residual]"
   CHECK((residual_run(with_recompute(RecomputeKind::full, 2), true).states == none.states));
 }
 
-TEST_CASE("where a norm, dropout or a sum over ranks comes between, the norm that follows adds",
-          "[residual]") {
+TEST_CASE("if a norm, dropout or a sum over ranks comes between, the next norm adds", "[residual]") {
   using kernels::Operator;
   const auto here = calls_on_gpu();
-  // Attention's and the MLP's last product of each layer; the first norm had nothing to add before either.
+  // The last GEMMs of attention and MLP in each layer. The first norm adds nothing in either case.
   CHECK(here.at({Operator::linear_fprop, true}) == 2 * 3);
   CHECK(here.count({Operator::add_norm_forward, true}) == 0);
   for (const std::vector<std::string>& between : {std::vector<std::string>{"dropout.residual=0.1"},

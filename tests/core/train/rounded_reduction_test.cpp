@@ -14,7 +14,7 @@ using namespace trainerd;
 namespace {
 
 constexpr std::int64_t kRoundedSteps = 20;
-/// Of runs that have the same bits.
+/// Steps of runs that must have the same bits.
 const std::int64_t kSameBitSteps = test::runs_full() ? kRoundedSteps : 8;
 
 core::job::JobSpec reduced_job(const std::string& precision, const std::string& parallel,
@@ -29,7 +29,7 @@ core::job::JobSpec reduced_job(const std::string& precision, const std::string& 
       "reduced.yaml");
 }
 
-/// Losses and norms of the steps, one after the other, alike on all ranks; memory is used as planned.
+/// Losses and norms of the steps, alternating. Checks that all ranks agree and use memory as planned.
 std::vector<double> reduced_curve(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
                                   test::Through through = test::Through::memory,
                                   std::int64_t steps = kSameBitSteps) {
@@ -77,7 +77,7 @@ const std::vector<ReducedLayout> kReducedLayouts{
 
 }  // namespace
 
-TEST_CASE("gradients rounded for the way stay as close to fp32 as computing in bf16 does, on every layout",
+TEST_CASE("gradients rounded for transfer stay as close to fp32 as computing in bf16 does, on every layout",
           "[reduction]") {
   for (const std::string optimizer :
        {"name: adamw, lr: 5.0e-3", "name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3"}) {
@@ -93,9 +93,9 @@ TEST_CASE("gradients rounded for the way stay as close to fp32 as computing in b
           curve(reduced_job("{reduce: bf16}", layout.parallel, optimizer), layout.devices_per_node);
       const double apart = losses_apart(rounded, wide);
       CAPTURE(optimizer, layout.parallel, layout.devices_per_node, bf16, apart);
-      CHECK(rounded[0] == Approx(wide[0]).epsilon(1e-6));  // nothing was reduced before the first loss
+      CHECK(rounded[0] == Approx(wide[0]).epsilon(1e-6));  // the first loss comes before any reduction
       CHECK(apart > 0);
-      // Computing in bf16 rounds each gradient once at least, with the same unit. Two levels round twice.
+      // Computing in bf16 rounds each gradient at least once, to the same precision. Two levels round twice.
       CHECK(apart <= 2 * bf16);
     }
   }
@@ -109,8 +109,8 @@ TEST_CASE("one data-parallel rank has nothing to round", "[reduction]") {
   }
 }
 
-TEST_CASE("gradients held in bf16 cross as they are, whatever precision.reduce says", "[reduction]") {
-  // With bf16 the ranks exchange them and make the sums; with fp32 the communicator does.
+TEST_CASE("gradients held in bf16 are sent unchanged, whatever precision.reduce says", "[reduction]") {
+  // With bf16 the ranks exchange the gradients and sum them; with fp32 the communicator sums.
   for (const ReducedLayout& layout : kReducedLayouts) {
     CAPTURE(layout.parallel, layout.devices_per_node);
     const auto curve = [&](const std::string& reduce) {
@@ -122,7 +122,7 @@ TEST_CASE("gradients held in bf16 cross as they are, whatever precision.reduce s
   }
 }
 
-TEST_CASE("rounded sums do not depend on when or how they are made", "[reduction]") {
+TEST_CASE("rounded sums do not depend on the time or method of the reduction", "[reduction]") {
   for (const ReducedLayout& layout : kReducedLayouts) {
     CAPTURE(layout.parallel, layout.devices_per_node);
     core::job::JobSpec job = reduced_job("{compute: bf16, reduce: bf16}", layout.parallel);

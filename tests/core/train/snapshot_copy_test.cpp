@@ -1,4 +1,4 @@
-// A snapshot that is copied beside the next step.
+// Snapshots are copied during the next step.
 
 #include "core/train/snapshot_copy.h"
 
@@ -29,7 +29,7 @@ class SlowLink final : public kernels::ObservedBackend {
 
 }  // namespace
 
-TEST_CASE("a snapshot that is copied beside a step holds the state from before it", "[snapshot_copy]") {
+TEST_CASE("a snapshot copied during a step holds the state from before the step", "[snapshot_copy]") {
   for (const char* precision : {"fp32", "bf16"}) {
     const core::job::JobSpec job = test::small_job(precision);
     core::rank::DeviceRank rank(job, test::cpu_topology(1));
@@ -46,7 +46,7 @@ TEST_CASE("a snapshot that is copied beside a step holds the state from before i
     copy.begin(trainer.stream(), copied);
     const std::vector<std::int32_t> samples = test::skewed_samples(job, 3);
     bool beside = false;
-    // Where the update would write, the copy is still under way: the step's other work did not wait for it.
+    // At the point of the update the copy is still in progress: the step's other work did not wait for it.
     trainer.launch(3, *test::batches(trainer, samples), {}, [&] {
       const int so_far = link.transfers;
       copy.finish();

@@ -1,4 +1,4 @@
-// Marks of the step's clock: which are made, and what is read of them.
+// Events of the step clock: which are recorded, and the ledger that follows from them.
 
 #include "core/train/step_clock.h"
 
@@ -13,7 +13,7 @@ using core::train::StepClock;
 
 namespace {
 
-/// Counts the events that are recorded.
+/// Counts recorded events.
 class CountedEvents final : public kernels::ObservedBackend {
  public:
   explicit CountedEvents(kernels::Backend& inner)
@@ -56,13 +56,13 @@ ClockedStep clocked_step(StepClock::IssueMarks marks, bool traced) {
 
 }  // namespace
 
-TEST_CASE("the issue of an operation that does not stall the stream is marked in traced steps alone",
+TEST_CASE("the issue of an operation that does not stall the stream is marked only in traced steps",
           "[step_clock]") {
   // start, compute, two around the wait, end
   constexpr int kWithoutIssue = 5;
   CHECK(clocked_step(StepClock::IssueMarks::traced, false).events == kWithoutIssue);
   CHECK(clocked_step(StepClock::IssueMarks::traced, true).events == kWithoutIssue + 2);
   CHECK(clocked_step(StepClock::IssueMarks::always, false).events == kWithoutIssue + 2);
-  // What is awaited is charged in every step.
+  // Waits are charged in every step.
   CHECK(clocked_step(StepClock::IssueMarks::traced, false).ledger[base::LedgerPart::exposed_dp] > 0);
 }

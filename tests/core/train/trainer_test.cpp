@@ -18,7 +18,7 @@ TEST_CASE("the same seed gives the same losses bit for bit", "[trainer]") {
   CHECK(first.back() < first.front());
 }
 
-TEST_CASE("how a batch is cut into microbatches does not change the loss curve", "[trainer]") {
+TEST_CASE("the split of a batch into microbatches does not change the loss curve", "[trainer]") {
   core::job::JobSpec job = test::small_job();
   std::vector<double> whole;
   for (const std::int64_t micro : {4, 2, 1}) {
@@ -53,7 +53,7 @@ TEST_CASE("a gradient that is not finite is named and nothing is updated", "[tra
   trainer.initialise();
   test::losses(trainer, job, 1, 2);
   core::model::ParamStore& params = trainer.params();
-  // Poison the last norm: every gradient before it in the model is then lost, and the loss too.
+  // Poison the last norm: every gradient before it in the model is then NaN, and the loss too.
   core::model::ParamId poisoned = core::model::kNoParam;
   for (core::model::ParamId id = 0; id < params.count(); ++id)
     if (params.info(id).name == "final_norm.weight") poisoned = id;
@@ -61,7 +61,7 @@ TEST_CASE("a gradient that is not finite is named and nothing is updated", "[tra
   params.master(poisoned).as<float>()[3] = std::numeric_limits<float>::quiet_NaN();
   trainer.publish();
   CHECK(params.view(0).state_parts()[0].params.defined() == (job.precision.name == "bf16"));
-  // What a skipped step must not touch, bit for bit.
+  // A skipped step must keep this state, bit for bit.
   const std::vector<std::byte> before = test::state_of(trainer);
   const core::train::StepReport report = test::step_on(trainer, job, 3);
   CHECK(report.skipped);
@@ -82,7 +82,7 @@ TEST_CASE("the votes of a step come back with its report", "[trainer]") {
   CHECK(both.vote.checkpoint);
 }
 
-TEST_CASE("the parts of a step's ledger are not negative and none is missing", "[trainer]") {
+TEST_CASE("the parts of a step's ledger are complete and not negative", "[trainer]") {
   const core::job::JobSpec job = test::small_job();
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
@@ -96,7 +96,7 @@ TEST_CASE("the parts of a step's ledger are not negative and none is missing", "
   CHECK(report.time[base::LedgerPart::optimizer] > 0);
 }
 
-TEST_CASE("a step reported after the next was launched reports what it would have at once", "[trainer]") {
+TEST_CASE("a step reported after the launch of the next one reports the same as at once", "[trainer]") {
   const core::job::JobSpec job = test::small_job();
   std::vector<core::train::StepReport> prompt, late;
   for (std::vector<core::train::StepReport>* reports : {&prompt, &late}) {
@@ -109,7 +109,7 @@ TEST_CASE("a step reported after the next was launched reports what it would hav
       if (reports == &prompt || step > 1) reports->push_back(trainer.report());
     }
     if (reports == &late) reports->push_back(trainer.report());
-    CHECK_THROWS_AS(trainer.report(), std::logic_error);  // nothing is on its way
+    CHECK_THROWS_AS(trainer.report(), std::logic_error);  // no step is in flight
   }
   REQUIRE(late.size() == prompt.size());
   for (std::size_t i = 0; i < late.size(); ++i) {

@@ -1,5 +1,5 @@
-// How much data parallelism moves: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section 7), with
-// microbatches.
+// Communication volume of data parallelism: the formulas of the ZeRO paper (Rajbhandari et al. 2020, section
+// 7), with microbatches.
 
 #include <algorithm>
 #include <array>
@@ -18,7 +18,7 @@ using namespace trainerd;
 
 namespace {
 
-/// Bytes of one step by group and operation, as rank 0 calls them; sizes are those of the whole tensors.
+/// Bytes of one step by group and operation, from rank 0's calls; sizes are of whole tensors.
 std::map<std::string, std::int64_t> volume_of(const core::job::JobSpec& job,
                                               std::int64_t devices_per_node = 64) {
   parallel::Topology topology = test::cpu_topology(1);
@@ -36,15 +36,15 @@ std::map<std::string, std::int64_t> volume_of(const core::job::JobSpec& job,
   core::train::StepMemory memory(core::train::count_slots(job, layout, 0), topology.device.alignment);
   core::train::Trainer trainer(job, layout, backend, groups, memory);
   trainer.initialise();
-  core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // a world without values reads none
+  core::train::SampleBatches batches(trainer.batch_shape(), nullptr);  // the meta world reads no samples
   for (std::int64_t step = 1; step <= 2; ++step) {
-    counting = step == 2;  // the first learns the order of use; what it moves is the same
+    counting = step == 2;  // step 1 learns the order of use; its volume is the same
     trainer.step(step, batches, {});
   }
   return volume;
 }
 
-/// Sizes that every unit's parts divide evenly: nothing is padded. Weights in fp32, 4 bytes each.
+/// All units divide evenly into their parts: no padding. Weights in fp32, 4 bytes each.
 core::job::JobSpec job_of(std::int64_t zero, std::int64_t microbatches) {
   core::job::JobSpec job = test::small_job();
   job.model.hidden = 256;
@@ -78,7 +78,8 @@ TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gra
     auto zero2 = volume_of(job_of(2, m));
     CHECK(zero2["dp.reduce_scatter"] == m * kAll);
     CHECK(zero2["dp.all_gather"] == kAll);
-    // The embedding's table is read in forward alone; the head's in backward alone, where its loss is made.
+    // The embedding's table is gathered in the forward pass only; the head's in the backward pass only, where
+    // the loss is computed.
     auto zero3 = volume_of(job_of(3, m));
     CHECK(zero3["dp.reduce_scatter"] == m * kAll);
     CHECK(zero3["dp.all_gather"] == m * (2 * kLayers + 2 * kTable));
@@ -86,7 +87,7 @@ TEST_CASE("data parallelism moves 2P, (m+1)P and 3mP bytes of parameters and gra
 }
 
 TEST_CASE(
-    "activations made again move no parameters more: a layer's are gathered once for that and its backward",
+    "recomputation gathers no more parameters: a layer's are gathered once for it and the backward pass",
     "[volume][recompute]") {
   for (const core::job::RecomputeOptions recompute :
        {core::job::RecomputeOptions{core::job::RecomputeKind::selective},
@@ -100,7 +101,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("with two levels one part of each sum crosses between them", "[volume]") {
+TEST_CASE("with two levels one part of each sum crosses between nodes", "[volume]") {
   core::job::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;
   job.batch.global = 8;
@@ -113,7 +114,7 @@ TEST_CASE("with two levels one part of each sum crosses between them", "[volume]
 }
 
 TEST_CASE(
-    "a layer with sequence parallelism gathers 2 flows in forward and 4 in backward, 6 where that is split",
+    "a layer with sequence parallelism gathers 2 flows in forward and 4 in backward, 6 if backward is split",
     "[volume]") {
   const auto of_a_layer = [](std::int64_t pp, parallel::ScheduleKind schedule) {
     std::array<std::map<std::string, std::int64_t>, 2> volume;
@@ -125,7 +126,7 @@ TEST_CASE(
       job.model.layers = deep == 1 ? 8 : 4;
       volume[deep] = volume_of(job);
     }
-    // Rank 0 is the first stage; deeper models give it 4 / pp layers more.
+    // Rank 0 is in the first stage; the deeper model gives it 4 / pp layers more.
     const std::int64_t flow = job.model.seq_len * job.model.hidden * 4, layers = 4 / pp * job.microbatches();
     return std::pair((volume[1]["tp.all_gather"] - volume[0]["tp.all_gather"]) / flow / layers,
                      (volume[1]["tp.reduce_scatter"] - volume[0]["tp.reduce_scatter"]) / flow / layers);
@@ -135,7 +136,7 @@ TEST_CASE(
   CHECK(of_a_layer(2, parallel::ScheduleKind::zb_h1) == std::pair<std::int64_t, std::int64_t>(8, 4));
 }
 
-TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once a step", "[volume]") {
+TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once per step", "[volume]") {
   core::job::JobSpec job = job_of(3, 3);
   job.parallel.dp = 4;
   job.parallel.zero_group = 2;
@@ -147,7 +148,7 @@ TEST_CASE("hybrid sharding gathers inside its group and sums among replicas once
   CHECK(volume.count("dp_outer.all_gather") == 0);
 }
 
-TEST_CASE("gradients that are rounded for the way halve the bytes of each reduction", "[volume]") {
+TEST_CASE("gradients rounded for transfer halve the bytes of each reduction", "[volume]") {
   const auto rounded = [](core::job::JobSpec job) {
     job.precision.name = "custom";
     job.precision.reduce = kernels::DType::bf16;
@@ -184,7 +185,7 @@ TEST_CASE("gradients that are rounded for the way halve the bytes of each reduct
   CHECK(volume.count("dp_outer.all_reduce") == 0);
 }
 
-TEST_CASE("gradients held in bf16 cross with as many bytes by exchange as by reduce-scatter", "[volume]") {
+TEST_CASE("gradients held in bf16 need as many bytes by exchange as by reduce-scatter", "[volume]") {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
     CAPTURE(zero);
     core::job::JobSpec job = job_of(zero, 3);
@@ -200,7 +201,7 @@ TEST_CASE("gradients held in bf16 cross with as many bytes by exchange as by red
   }
 }
 
-TEST_CASE("rounding for the way takes room for one unit of gradients on its way, or for a bucket",
+TEST_CASE("rounding for transfer needs memory for one unit of gradients in flight, or for a bucket",
           "[volume]") {
   const auto gradients = [](std::int64_t zero, bool background, kernels::DType reduce) {
     core::job::JobSpec job = job_of(zero, 1);
@@ -229,10 +230,9 @@ TEST_CASE("rounding for the way takes room for one unit of gradients on its way,
   }
 }
 
-TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients and optimizer state",
-          "[volume]") {
-  // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes a parameter of the ZeRO paper's
-  // table 1.
+TEST_CASE("a rank keeps its ZeRO stage's share of parameters, gradients and optimizer state", "[volume]") {
+  // bf16 weights and gradients, fp32 master weights and moments: the 16 bytes per parameter of the ZeRO
+  // paper's table 1.
   const auto kept = [](std::int64_t zero, std::int64_t dp) {
     core::job::JobSpec job = job_of(zero, 1);
     job.precision = {.name = "custom",
@@ -258,7 +258,7 @@ TEST_CASE("a rank keeps what its ZeRO stage leaves it of parameters, gradients a
     const auto it = terms.find(name);
     return it == terms.end() ? 0 : it->second;
   };
-  const std::int64_t tables = 4 * 24 * 64;  // of rotary angles, a parameter that nothing trains
+  const std::int64_t tables = 4 * 24 * 64;  // rotary angles: a parameter that is not trained
   for (const std::int64_t dp : {2, 4}) {
     CAPTURE(dp);
     const auto zero1 = kept(1, dp), zero2 = kept(2, dp), zero3 = kept(3, dp);

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the data sets narrow (uint16) and wide (int32) beside this file by the IndexedDatasetBuilder of megatron-core, and what its
-IndexedDataset reads from them as documents.json.
+"""Writes the data sets narrow (uint16) and wide (int32) beside this file with megatron-core's IndexedDatasetBuilder, and
+documents.json with the contents that its IndexedDataset reads.
 
 Made with megatron-core 0.16.1, PyTorch 2.15.0 and NumPy 2.4.6 (pip install megatron-core torch packaging)."""
 
@@ -19,7 +19,7 @@ def make(name, vocab, dtype):
     rng = random.Random(name)
     builder = IndexedDatasetBuilder(str(HERE / f"{name}.bin"), dtype=dtype)
     for number in range(60):
-        # Documents of several sentences, of one, and some that are empty.
+        # Documents of several sentences, of one sentence, and empty ones.
         lengths = [] if number % 13 == 5 else [rng.randrange(1, 40) for _ in range(rng.randrange(1, 4))]
         tokens = [rng.randrange(vocab) for _ in range(sum(lengths))]
         if lengths:

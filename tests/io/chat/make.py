@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Makes expected.json: conversations as `apply_chat_template` of transformers writes and encodes them.
+"""Makes expected.json: conversations as rendered and encoded by `apply_chat_template` of transformers.
 
     pip install transformers==5.23.0 trl==1.16.0 jinja2 tokenizers sentencepiece==0.2.3 protobuf
     python3 tests/io/chat/make.py
 
-The templates of the models are those that trl carries for comparison (trl/chat_templates); chatml, Qwen2's, Llama 2's and
-Mistral's (without tools) are too short to be anyone's. The tokenizers are those of ../tokenizers with the models' tokens added. The tests need none
-of these packages: they import `with_tokens` alone.
+The models' templates are the copies in trl (trl/chat_templates); chatml, Qwen2's, Llama 2's and Mistral's (without tools) are too
+short for a copyright. The tokenizers are those of ../tokenizers plus the models' tokens. The tests need none of these packages:
+they import only `with_tokens`.
 """
 
 import importlib.util
@@ -21,7 +21,7 @@ TOKENIZERS = HERE.parent / "tokenizers"
 CHATML = "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
 QWEN2 = ("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
          "{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}{% endif %}" + CHATML[len("{% for message in messages %}"):])
-# Name here, trl's name or the template, tokenizer.
+# Our name, trl's name or the template, tokenizer.
 TEMPLATES = [("chatml", CHATML, "qwen2"), ("qwen2", QWEN2, "qwen2"), ("qwen2.5", "qwen2_5", "qwen2"), ("qwen3", "qwen3", "qwen2"),
              ("qwen3-instruct", "qwen3_instruct_2507", "qwen2"), ("llama3", "llama3", "llama3"), ("llama3.1", "llama3_1", "llama3")]
 LLAMA2 = ("{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}{% set system_message = messages[0]['content'] %}"
@@ -37,7 +37,7 @@ MISTRAL = ("{%- if messages[0]['role'] == 'system' %}{%- set system_message = me
            "{%- if message['role'] == 'user' %}{%- if loop.last and system_message is defined %}{{- '[INST] ' + system_message + '\\n\\n' + message['content'] + '[/INST]' }}"
            "{%- else %}{{- '[INST] ' + message['content'] + '[/INST]' }}{%- endif %}"
            "{%- elif message['role'] == 'assistant' %}{{- ' ' + message['content']|trim + eos_token }}{%- endif %}{%- endfor %}")
-# The last three by the SentencePiece models that these tokenizers were made of.
+# The last three use the SentencePiece models from which these tokenizers were converted.
 TEMPLATES += [("llama2", LLAMA2, "llama2"), ("mistral", MISTRAL, "mistral"), ("gemma", "gemma", "gemma"), ("gemma3", "gemma3", "gemma"),
               ("llama2", LLAMA2, "llama2.model"), ("mistral", MISTRAL, "mistral.model"), ("gemma", "gemma", "gemma.model")]
 ADDED = {"qwen2": ["<think>", "</think>"], "llama3": ["<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"], "llama2": [], "mistral": ["[INST]", "[/INST]"],
@@ -49,7 +49,7 @@ PIECES = ("llama2", "mistral", "gemma")
 
 
 def model_with_tokens(name):
-    """bpe.model with control pieces for these tokens behind its own; Gemma's puts no space before a text."""
+    """bpe.model with control pieces for these tokens after its own. Gemma's adds no space before a text."""
     message = (TOKENIZERS / "bpe.model").read_bytes()
     for text in ADDED[name]:
         piece = b"\x0a" + bytes([len(text)]) + text.encode() + b"\x18\x03"  # text, type: control
@@ -64,7 +64,7 @@ def config_of(name):
 
 
 def with_tokens(name):
-    """A tokenizer of ../tokenizers with the tokens that the templates write."""
+    """A tokenizer of ../tokenizers plus the tokens of the templates."""
     tokenizer = json.loads((TOKENIZERS / f"{name}.json").read_text())
     next_id = 1 + max(max(tokenizer["model"]["vocab"].values()), max(token["id"] for token in tokenizer["added_tokens"]))
     for i, text in enumerate(ADDED[name]):
@@ -97,7 +97,7 @@ THOUGHTS = [{"role": "user", "content": "Why?"}, {"role": "assistant", "reasonin
 
 
 def answers(text, name):
-    """Where the assistant speaks, by the frame around each turn."""
+    """Patterns of the start and end of the assistant's turns."""
     if name in ("llama2", "mistral"):  # an answer is all from the question's end
         return re.compile(re.escape("[/INST]")), "</s>"
     if name.startswith("gemma"):
@@ -129,11 +129,11 @@ def expect(name, template, tokenizer_name):
         try:
             text = hf.apply_chat_template(messages, tokenize=False)
         except jinja2.TemplateError:
-            out.append(None)  # the template refuses it
+            out.append(None)  # the template rejects it
             continue
         ids = hf.apply_chat_template(messages, tokenize=True, return_dict=False)
-        # By the offsets of the reference library: a token counts when one of its characters is the assistant's. Offsets
-        # are into the text before normalization, as are the spans.
+        # Uses the reference library's offsets: a token counts if one of its characters is the assistant's.
+        # Offsets and spans refer to the text before normalization.
         encoding = fast.encode(text, add_special_tokens=False)
         assert encoding.ids == ids, (name, messages)
         frame, end = answers(text, name)
@@ -142,7 +142,7 @@ def expect(name, template, tokenizer_name):
             if message["role"] != "assistant":
                 continue
             begin = frame.search(text, at).end()
-            # Up to the end of the turn that is not inside the content.
+            # Up to the end of the turn, skipping end texts inside the content.
             skip = message["content"].count(end)
             stop = begin
             for _ in range(skip + 1):

@@ -23,8 +23,8 @@ void write_step(const std::string& directory, std::int64_t step) {
   CheckpointStore(directory, 2).write(state_at(step), std::span(&content, 1));
 }
 
-// Writes one checkpoint after the other, resuming behind the newest valid one and rewriting its step first,
-// as a run that is stopped directly after its resume does.
+// Writes checkpoints one after the other. It resumes from the newest valid one and first rewrites that step,
+// as a run does that is stopped directly after its resume.
 [[noreturn]] void write_until_killed(const std::string& directory) {
   try {
     const auto found = CheckpointStore(directory, 2).newest_valid({});
@@ -38,14 +38,14 @@ void write_step(const std::string& directory, std::int64_t step) {
 
 TEST_CASE("a kill at any moment leaves a whole newest checkpoint") {
   const TempDir dir;
-  // As long as a few checkpoints take on this disk, so that kills fall before, into and between them.
+  // The time of a few checkpoints on this disk, so that kills fall before, into and between them.
   const double before = trainerd::base::monotonic_seconds();
   write_step(dir / "probe", 1);
   const double one_seconds = trainerd::base::monotonic_seconds() - before;
   std::mt19937 random(20240607);
   std::uniform_real_distribution<double> moment(0, 4 * one_seconds);
   std::int64_t newest = 0;
-  // More and longer rounds where the disk or the machine is so slow that hardly a checkpoint was completed.
+  // More and longer rounds if the machine is so slow that hardly any checkpoint was completed.
   for (int round = 0; round < 30 || (newest < 4 && round < 200); ++round) {
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
@@ -55,7 +55,7 @@ TEST_CASE("a kill at any moment leaves a whole newest checkpoint") {
     ::kill(child, SIGKILL);
     int status = 0;
     REQUIRE(::waitpid(child, &status, 0) == child);
-    REQUIRE(WIFSIGNALED(status));  // it was still writing, without an error
+    REQUIRE(WIFSIGNALED(status));  // it was still writing and had no error
     const CheckpointStore store(dir / "run", 2);
     int rejected = 0;
     const auto found =

@@ -1,5 +1,5 @@
-// Checkpoints are written and removed in an order that leaves a whole one behind wherever it ends: every
-// operation of a storage is the last one once.
+// Wherever the process ends, the order of writes and removals must leave a complete checkpoint. Each storage
+// operation is the last one in one of the cases.
 
 #include <catch2/catch.hpp>
 #include <map>
@@ -19,8 +19,8 @@ using namespace trainerd::test;
 
 namespace {
 
-/// What a run does: saves steps, one of them again as after a rollback, of one the shards by two nodes.
-/// `completed` has the value of each step's newest checkpoint that was reported complete.
+/// The saves of a run: several steps, some of them again as after a rollback, one with shards from two nodes.
+/// `completed` gets the value of each step's newest checkpoint that was reported complete.
 void save_all(const std::shared_ptr<Storage>& storage, std::map<std::int64_t, float>& completed) {
   CheckpointStore store(storage, {.keep = 2});
   float value = 0;
@@ -44,11 +44,11 @@ float last_element_of(const std::string& path) {
   return value;
 }
 
-/// Every checkpoint that was reported complete and is to be kept reads back, or a newer one of its step.
+/// Every kept checkpoint that was reported complete must read back, or a newer one of its step.
 void check_all(const CheckpointStore& store, const std::map<std::int64_t, float>& completed) {
   int rejected = 0;
   const auto found = store.newest_valid([&](const std::string&, const std::string&) { ++rejected; });
-  CHECK(rejected == 0);  // what has a marker is whole
+  CHECK(rejected == 0);  // a checkpoint with a marker is valid
   CHECK(found.has_value() >= !completed.empty());
   for (const StoredCheckpoint& where : store.list_attempts()) CHECK_NOTHROW(verify_checkpoint(where.path));
   std::map<std::int64_t, float> there;
@@ -81,7 +81,7 @@ TEST_CASE("a kill at any operation leaves every checkpoint that was complete who
     }
     CheckpointStore store(disk, {.keep = 2});
     check_all(store, completed);
-    // The next process, which goes on: nothing is left of this one.
+    // The next process finds no leftovers of this one.
     CHECK(store.collect_partial().empty());
     check_all(store, completed);
     const Shard shard = stamped_shard(100);

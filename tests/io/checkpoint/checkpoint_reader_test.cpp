@@ -32,7 +32,7 @@ std::vector<float> read(CheckpointReader& reader, const TensorSlice& box) {
   return out;
 }
 
-// What the box must hold, by the definition of row-major order.
+// The content of the box, by the definition of row-major order.
 std::vector<float> expected(const TensorSlice& box) {
   std::vector<float> out;
   std::vector<std::int64_t> at = box.begin;
@@ -53,7 +53,7 @@ std::vector<float> expected(const TensorSlice& box) {
 
 TEST_CASE("any box is read from shards cut along any dimension") {
   const TempDir dir;
-  // w [5, 6, 7] in four boxes that tile it along two dimensions, one of them held twice.
+  // w [5, 6, 7] in four boxes that tile it along two dimensions; one of them is stored twice.
   const auto w = [](std::vector<std::int64_t> begin, std::vector<std::int64_t> shape) {
     return slice("w", {5, 6, 7}, std::move(begin), std::move(shape));
   };
@@ -123,7 +123,7 @@ TEST_CASE("boxes are read from shards in memory as from those on a disk") {
     CHECK(read(reader, box) == expected(box));
   CHECK_THROWS_WITH(read(reader, slice("x", {2}, {0}, {2})),
                     Catch::Contains("the snapshots of step 5: holds no tensor x"));
-  // A shard that is cut off is no shard.
+  // A truncated shard is rejected.
   contents[0].bytes = contents[0].bytes.first(contents[0].bytes.size() - 1);
   CheckpointReader cut("the snapshots of step 5", contents);
   CHECK_THROWS_AS(read(cut, w({0, 0}, {1, 6})), CheckpointError);
@@ -137,7 +137,7 @@ TEST_CASE("a box is covered by boxes of its tensor that hold every element of it
                                       slice("v", {5, 6}, {0, 0}, {5, 6})};
   CHECK(covers(held, w({1, 1}, {4, 3})));
   CHECK_FALSE(covers(held, w({1, 1}, {4, 4})));
-  CHECK_FALSE(covers(held, slice("w", {5, 7}, {0, 0}, {1, 1})));  // another tensor of that name
+  CHECK_FALSE(covers(held, slice("w", {5, 7}, {0, 0}, {1, 1})));  // another tensor with that name
   CHECK_FALSE(covers({}, w({0, 0}, {1, 1})));
   CHECK(covers({}, w({0, 0}, {0, 4})));
 }
@@ -177,7 +177,7 @@ TEST_CASE("two checkpoints are compared by tensors, whatever their shards", "[ch
   };
   const Comparison same = compare(other(plain));
   CHECK((same.tensors == 2 && same.different.empty()));
-  // Element 19 of w, which is 47 at most, by 0.25.
+  // Element 19 of w differs by 0.25; max |w| is 47.
   const auto moved = [&](const std::string& name, std::int64_t n) {
     return value_of(name, n) + (name == "w" && n == 19 ? 0.25f : 0);
   };
@@ -189,14 +189,14 @@ TEST_CASE("two checkpoints are compared by tensors, whatever their shards", "[ch
   CHECK(w.at == std::vector<std::int64_t>{2, 3});
   CHECK(compare(other(moved), 0.0054).different.empty());
   CHECK(compare(other(moved), 0.0053).different.size() == 1);
-  // What is no number is infinitely far from one, and no distance from another such.
+  // NaN is infinitely far from a number, but not from another NaN.
   const auto broken = [&](const std::string& name, std::int64_t n) {
     return name == "b" && n == 4 ? std::numeric_limits<float>::quiet_NaN() : value_of(name, n);
   };
   const Comparison nan = compare(other(broken), 1e9);
   REQUIRE(nan.different.size() == 1);
   CHECK((nan.different[0].name == "b" && std::isinf(nan.different[0].relative)));
-  // Zeros of two signs differ in their bits alone.
+  // Zeros with different signs differ only in their bits.
   const auto zero = [](const std::string&, std::int64_t) { return -0.0f; };
   const TempDir three;
   const std::string zeros =

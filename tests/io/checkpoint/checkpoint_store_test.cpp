@@ -60,7 +60,7 @@ using Rejected = std::vector<std::pair<std::string, std::string>>;
 }  // namespace
 
 TEST_CASE("the checksum of a tensor is XXH3-64") {
-  // Published test vector: of nothing.
+  // Published test vector of empty input.
   CHECK(xxh3_64({}) == 0x2d06800538d394c2);
   const std::string abc = "abc";
   Xxh3Of64 pieces;
@@ -70,7 +70,7 @@ TEST_CASE("the checksum of a tensor is XXH3-64") {
 }
 
 TEST_CASE("the checksum is XXH3-128") {
-  // Published test vectors: of nothing, and of "abc", in the canonical order.
+  // Published test vectors of empty input and of "abc", in the canonical order.
   CHECK(xxh3_hex({}) == "99aa06d3014798d86001c324468d497f");
   const std::string abc = "abc";
   CHECK(xxh3_hex(std::as_bytes(std::span(abc))) == "06b05ab6733a618578af5f94892f3950");
@@ -82,7 +82,7 @@ TEST_CASE("the checksum is XXH3-128") {
 
 namespace {
 
-/// A disk that keeps one file with a flipped bit.
+/// A disk that stores a file with one bit flipped.
 class Flipping final : public LocalStorage {
  public:
   using LocalStorage::LocalStorage;
@@ -94,7 +94,7 @@ class Flipping final : public LocalStorage {
   bool flips = true;
 };
 
-/// A disk whose files end too early for `short_reads` readings.
+/// A disk whose files end too early for `short_reads` reads.
 class Short final : public LocalStorage {
  public:
   using LocalStorage::LocalStorage;
@@ -124,7 +124,7 @@ TEST_CASE("a short read of what was written is the disk's error, which another t
   }
   CHECK(careful.list().empty());
   CHECK(write_step(careful, 10).step == 10);
-  // Nor is a complete checkpoint damaged by it.
+  // A complete checkpoint does not count as damaged because of it either.
   disk->short_reads = 1;
   CHECK_THROWS_AS(careful.newest_valid({}), CheckpointError);
 }
@@ -136,7 +136,7 @@ TEST_CASE("a shard that the disk keeps otherwise than it was written is found by
   try {
     write_step(careful, 10);
     FAIL("nothing was found");
-  } catch (const StorageError& error) {  // another try may do
+  } catch (const StorageError& error) {  // a retry may succeed
     CHECK_THAT(error.what(),
                Catch::Contains("step-00000010/shard-00000.safetensors: what is read back is not "
                                "what was written: its checksum is "));
@@ -146,7 +146,7 @@ TEST_CASE("a shard that the disk keeps otherwise than it was written is found by
   disk->flips = false;
   CHECK(write_step(careful, 10).step == 10);
   CHECK(careful.newest_valid({}));
-  // Without it the damage is found when it is too late.
+  // Without read-back the damage is found too late.
   disk->flips = true;
   CheckpointStore trusting(disk, {});
   write_step(trusting, 20);
@@ -230,7 +230,7 @@ TEST_CASE("a completion that failed at any of its steps is completed by another 
     const Shard shard = stamped_shard(10);
     const std::vector<ShardContent> contents = {shard.content()};
     const auto written = store.write_shards(10, 1, 0, contents);
-    if (obstacle == "marked") {  // by a try whose success was not known, of another state
+    if (obstacle == "marked") {  // left by an attempt with unknown outcome, with another state
       store.complete(state_at(10), 1, written);
       write_file(dir / "step-00000010/manifest.json", "half");
     } else if (obstacle == "half a marker") {
@@ -243,7 +243,7 @@ TEST_CASE("a completion that failed at any of its steps is completed by another 
     CHECK(verify_checkpoint(store.complete(state_at(10), 1, written).path).state.step == 10);
     CHECK(entries(dir / "step-00000010") ==
           std::set<std::string>{"COMPLETE", "manifest.json", "shard-00000.safetensors"});
-    // Called again it stays as it is.
+    // Calling it again changes nothing.
     CHECK(store.complete(state_at(10), 1, written).path == dir / "step-00000010");
     CHECK(verify_checkpoint(dir / "step-00000010").state.step == 10);
     CHECK_THROWS_AS(store.write_shards(10, 1, 0, contents), CheckpointError);
@@ -253,11 +253,11 @@ TEST_CASE("a completion that failed at any of its steps is completed by another 
 TEST_CASE("what kills left unfinished is collected at the start, and nothing else") {
   const TempDir dir;
   const CheckpointStore store(dir.path(), 5);
-  // Of versions that renamed.
+  // Left by versions that used renames.
   write_file(dir / ".partial-step-00000009/shard-00000.safetensors", "half");
   write_file(dir / ".partial-removed-step-00000001/COMPLETE", "x");
   write_file(dir / ".partial-probe-1", "");
-  // One without a manifest was never finished. One that has lost its marker may be all that there is.
+  // Without a manifest it was never complete. One that lost its marker may be the only one: it is kept.
   write_file(dir / "step-00000009.2/shard-00000.safetensors", "half");
   write_file(dir / "step-00000005/shard-00000.safetensors", "no marker");
   write_file(dir / "step-00000005/manifest.json", "{}");
@@ -273,7 +273,7 @@ TEST_CASE("a link in the place of a file to write is not followed") {
   const CheckpointStore store(dir / "run", 2);
   const Shard shard = stamped_shard(10);
   const std::vector<ShardContent> contents = {shard.content()};
-  // In the place of a shard: it is replaced. In that of the folder: it is refused.
+  // A link in place of a shard is replaced. A link in place of the folder is refused.
   std::filesystem::create_directories(dir / "run/step-00000010");
   std::filesystem::create_symlink(dir / "mine", dir / "run/step-00000010/shard-00000.safetensors");
   store.write_shards(10, 1, 0, contents);
@@ -283,7 +283,7 @@ TEST_CASE("a link in the place of a file to write is not followed") {
   CHECK(message_of<CheckpointError>([&] { store.write_shards(15, 1, 0, contents); }).find("symbolic link") !=
         std::string::npos);
   CHECK(std::filesystem::is_empty(dir / "elsewhere"));
-  // A directory of checkpoints that is a link itself is the user's own.
+  // If the directory of checkpoints is a link, the user made it.
   std::filesystem::create_symlink(dir / "elsewhere", dir / "linked");
   CheckpointStore linked(dir / "linked", 2);
   write_step(linked, 5);
@@ -336,7 +336,7 @@ TEST_CASE("nodes that share a directory write one checkpoint while the next is u
   REQUIRE(leader.next_attempts() == std::map<std::int64_t, std::int64_t>{{5, 2}, {10, 2}});
   const auto first = leader.write_shards(10, 2, 0, mine);
   auto all = other.write_shards(10, 2, 1, theirs);
-  other.write_shards(15, 1, 1, theirs);  // the next one
+  other.write_shards(15, 1, 1, theirs);  // of the next checkpoint
   CHECK(leader.list().empty());
   all.insert(all.begin(), first.begin(), first.end());
   const StoredCheckpoint stored = leader.complete(state_at(10), 2, all);
@@ -345,18 +345,18 @@ TEST_CASE("nodes that share a directory write one checkpoint while the next is u
   CHECK(first_value(stored.path, "a", {4}) == 1.0f);
   CHECK(first_value(stored.path, "c", {4}) == 3.0f);
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000010.2", "step-00000015"});
-  // One that lacks a shard, or has another, is not completed.
+  // A checkpoint with a missing or different shard is not completed.
   leader.write_shards(15, 1, 0, mine);
   write_file(dir / "step-00000015/shard-00001.safetensors", "short");
   CHECK_THROWS_AS(leader.complete(state_at(15), 1, all), CheckpointError);
   CHECK(leader.list().size() == 1);
-  // Its shards stay: once all are there, another try completes it.
+  // Its shards stay. Once all exist, a retry completes it.
   other.write_shards(15, 1, 1, theirs);
   CHECK(verify_checkpoint(leader.complete(state_at(15), 1, all).path).shards.size() == 3);
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
   other.write_shards(20, 1, 1, theirs);
   leader.discard(20, 1);
-  leader.discard(15, 1);  // complete: it is one to go on from
+  leader.discard(15, 1);  // complete, so it is kept
   CHECK(entries(dir.path()) == std::set<std::string>{"step-00000015"});
 }
 
@@ -364,7 +364,7 @@ TEST_CASE("what a version that renamed left behind is read") {
   const TempDir dir;
   CheckpointStore store(dir.path(), 1);
   write_step(store, 5);
-  // Killed before the mark of the one that replaces it.
+  // Killed before the new folder got its marker.
   std::filesystem::rename(dir / "step-00000005", dir / "step-00000005.old");
   write_file(dir / "step-00000005/shard-00000.safetensors", "half");
   const auto found = store.newest_valid({});
@@ -450,7 +450,7 @@ TEST_CASE("the newest checkpoint that is good is not removed") {
   CheckpointStore store(dir.path(), 2, 100);
   for (const std::int64_t step : {10, 20, 30}) write_step(store, step);
   CHECK(store.tag_good(20));
-  CHECK_FALSE(store.tag_good(10));  // it is gone
+  CHECK_FALSE(store.tag_good(10));  // already removed
   for (const std::int64_t step : {40, 50}) write_step(store, step);
   CHECK(steps_of(store) == Steps{50, 40, 20});
   CHECK(store.list().back().good);
@@ -508,7 +508,7 @@ TEST_CASE("a damaged later checkpoint neither displaces a new one nor is counted
   flip_byte(dir / "step-00000020/shard-00000.safetensors", 200);
   write_step(store, 15);
   CHECK(store.newest_valid({})->where.step == 15);
-  write_step(store, 20);  // training got there again
+  write_step(store, 20);  // training reached this step again
   CHECK(steps_of(store) == Steps{20});
   CHECK(store.newest_valid({})->where.step == 20);
 }
@@ -529,7 +529,7 @@ TEST_CASE("a full disk is an error that leaves the earlier checkpoint and nothin
   write_step(store, 5);
   const Shard large = stamped_shard(10, 10000);  // 320 KB
   const ShardContent content = large.content();
-  // A limit on file sizes makes write(2) fail in mid-file, as a full disk does.
+  // A limit on file sizes makes write(2) fail in mid-file, as on a full disk.
   rlimit before{};
   ::getrlimit(RLIMIT_FSIZE, &before);
   const rlimit lower{100000, before.rlim_max};

@@ -83,7 +83,7 @@ TEST_CASE("a manifest is indented JSON, written whole or entry by entry") {
 }
 
 TEST_CASE("entries of a manifest may be before what they belong to, or as JSON in one line") {
-  nlohmann::json json = nlohmann::json::parse(to_json(example()));  // keys in the order of the alphabet
+  nlohmann::json json = nlohmann::json::parse(to_json(example()));  // keys in alphabetical order
   json["zzz"] = nlohmann::json::array({{{"name", "of a later version"}}});
   json["aaa"] = {{"slices", nlohmann::json::array({1})}};
   const Manifest back = parse_manifest(json.dump());

@@ -29,9 +29,9 @@ TEST_CASE("the newest checkpoints stay, and the newest that is good", "[retentio
 
 TEST_CASE("the first checkpoint of every so many steps stays for good", "[retention]") {
   CHECK(kept({{40}, {30}, {20}, {10}, {5}}, {.keep = 1, .keep_every = 20}) == Steps{40, 20});
-  // Of a cadence by time, whose steps are no multiples.
+  // With saves by time the steps are no multiples of keep_every.
   CHECK(kept({{47}, {38}, {31}, {22}, {13}}, {.keep = 1, .keep_every = 20}) == Steps{47, 22});
-  // As a run goes, with everything else removed at each save: the same as of all at once.
+  // Removing after each save, as in a run, gives the same result as applying the rules once at the end.
   std::vector<Retained> there;
   Steps all;
   std::vector<Retained> all_of_them;

@@ -1,4 +1,4 @@
-// Where a run goes on, of its own directory and its durable tier.
+// Where a run continues: from its own directory or from its durable tier.
 
 #include <catch2/catch.hpp>
 #include <cerrno>
@@ -20,7 +20,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// A storage of which nothing can be seen, or listed and not opened.
+/// A storage that cannot be accessed, or that can be listed but whose shards cannot be opened.
 class Away final : public Storage {
  public:
   enum class What { all, shards };
@@ -153,7 +153,7 @@ TEST_CASE("a durable tier is of the run that copied to it first", "[tiers]") {
                       Catch::Contains(p.dir / "durable/OWNER") && Catch::Contains("output \"/runs/a\""));
   }
   CHECK_THROWS_AS(require_tier_of(*p.away.storage(), mine), StorageError);
-  // A kill has left a part of it.
+  // A kill has left an incomplete file.
   write_file(p.dir / "durable/OWNER", mine.substr(0, 9));
   CHECK_NOTHROW(require_tier_of(tier, other));
   claim_tier(tier, other);

@@ -34,7 +34,7 @@ TEST_CASE("a choice's tokens are those behind the prompt's, with the white space
   CHECK(quiz.questions() == 2);
   REQUIRE(quiz.texts().size() == 5);
   CHECK(text_of(quiz.texts()[0]) == "Is it \xc3\xa9?  yes");
-  CHECK(quiz.texts()[0].prompt_tokens == 9);  // to "?", in bytes
+  CHECK(quiz.texts()[0].prompt_tokens == 9);  // up to "?", in bytes
   CHECK(text_of(quiz.texts()[1]) == "Is it \xc3\xa9?   no");
   CHECK(text_of(quiz.texts()[4]) == "2+2=22");
   CHECK(quiz.texts()[4].prompt_tokens == 4);
@@ -53,11 +53,11 @@ TEST_CASE("accuracy is that of the likeliest choice, and of the likeliest per ch
     const ChoiceAccuracy score = quiz.score(losses);
     return std::pair(score.accuracy, score.accuracy_norm);
   };
-  // 2 of 1 character, 3 of 3 characters: the first is likelier, the second per character.
+  // Loss 2 for 1 character, 3 for 3 characters: the first is likelier, the second per character.
   CHECK(both({2, 3, 1, 2}) == std::pair(0.5, 1.0));
   CHECK(both({2, 1.5, 2, 1}) == std::pair(0.5, 0.5));
   CHECK(both({2, 7, 2, 1}) == std::pair(0.0, 0.0));
-  CHECK(both({2, 2, 1, 1}) == std::pair(0.5, 1.0));  // of equal ones the first
+  CHECK(both({2, 2, 1, 1}) == std::pair(0.5, 1.0));  // the first of equal choices
 }
 
 TEST_CASE("a text that is too long loses the beginning of its prompt") {

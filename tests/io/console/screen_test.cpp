@@ -37,7 +37,7 @@ std::string read_to_end(int fd) {
   return text;
 }
 
-/// The rows that a terminal shows of what was written to it.
+/// Returns the rows that a terminal shows after this output.
 std::vector<std::string> rows(const std::string& written) {
   std::vector<std::string> rows{""};
   for (std::size_t at = 0; at < written.size();) {
@@ -57,7 +57,7 @@ std::vector<std::string> rows(const std::string& written) {
 }  // namespace
 
 TEST_CASE("a stalled reader delays no writer and learns how many lines it missed") {
-  constexpr std::int64_t kLines = 100'000;  // 1.1 MB: more than the pipe and the queue hold
+  constexpr std::int64_t kLines = 100'000;  // 1.1 MB: more than the pipe and the queue can hold
   Pipe pipe;
   std::int64_t dropped = 0;
   {
@@ -85,7 +85,7 @@ TEST_CASE("a stalled reader delays no writer and learns how many lines it missed
   }
   CHECK(told == dropped);
   CHECK(read + dropped == kLines);
-  CHECK(last == "line 199999");  // the newest are kept
+  CHECK(last == "line 199999");  // the newest lines are kept
 }
 
 TEST_CASE("lines of several threads and the status do not tear each other") {
@@ -106,7 +106,7 @@ TEST_CASE("lines of several threads and the status do not tear each other") {
   }
   reader.join();
   const std::vector<std::string> seen = rows(written);
-  REQUIRE(seen.size() == 3 * 500 + 2);  // the status is left as a line
+  REQUIRE(seen.size() == 3 * 500 + 2);  // the status remains as a line
   for (std::size_t i = 0; i + 2 < seen.size(); ++i)
     CHECK((seen[i] == std::string(70, 'a') || seen[i] == std::string(70, 'b') ||
            seen[i] == std::string(70, 'c')));
@@ -125,7 +125,7 @@ TEST_CASE("a status is drawn on a terminal alone") {
 }
 
 TEST_CASE("a closed pipe ends the output without a signal, and its lines are counted") {
-  // SIGPIPE has its default action here, which would end this process.
+  // The default action of SIGPIPE would end this process.
   const auto before = std::signal(SIGPIPE, SIG_DFL);
   Pipe pipe;
   pipe.read_end.reset();
@@ -142,7 +142,7 @@ TEST_CASE("a terminal gets long lines broken at spaces to its width, and words w
   const TempDir dir;
   const auto shown = [&dir](const std::string& line) {
     const UniqueFd fd(::open((dir / "out").c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    Screen screen(fd.get(), Screen::Style::terminal);  // of a width that is not known: 80
+    Screen screen(fd.get(), Screen::Style::terminal);  // width unknown, so 80
     screen.line(line);
     screen.finish();
     return read_file(dir / "out");

@@ -25,7 +25,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// The whole reply to a request as it is on the wire.
+/// Returns the complete reply to a request, as received.
 std::string raw_reply(const std::string& address, const std::string& request) {
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -46,7 +46,7 @@ std::string request_of(const std::string& method, const std::string& path, const
          "\r\nConnection: close\r\n\r\n" + body;
 }
 
-/// A server that gives every connection these bytes and closes it.
+/// A server that sends these bytes on every connection and closes it.
 class FixedServer {
  public:
   explicit FixedServer(std::string reply) : reply_(std::move(reply)), fd_(::socket(AF_INET, SOCK_STREAM, 0)) {
@@ -143,7 +143,7 @@ TEST_CASE("the client says what is wrong with an answer") {
   CHECK(get_error(FixedServer("SSH-2.0-OpenSSH\r\n").address()).find("no web server") != std::string::npos);
   CHECK(get_error(FixedServer("HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nshort").address())
             .find("was cut") != std::string::npos);
-  // One that takes the request and says nothing.
+  // A server that accepts the request and does not answer.
   const base::UniqueFd silent(::socket(AF_INET, SOCK_STREAM, 0));
   sockaddr_in at{};
   at.sin_family = AF_INET;
@@ -173,13 +173,13 @@ TEST_CASE("the live page and the status are beside the metrics") {
   live.on_step({.step = 1, .loss = 3.5, .mfu = {}, .time = {}});
   const double end = base::monotonic_seconds() + 60;
   while (status().step != 1)
-    REQUIRE(base::monotonic_seconds() < end);  // it is made at most twice in a second
+    REQUIRE(base::monotonic_seconds() < end);  // the status is made at most twice per second
   CHECK(status().info.name == "lively");
   CHECK(status().ranks.size() == 4);
   CHECK(status().last->loss == 3.5);
   const std::string page = http_get(address, "/", 5);
   CHECK(page.find("live.js") != std::string::npos);
-  // The policy of the server allows no script in the page itself.
+  // The server's policy does not allow inline scripts.
   CHECK(page.find("<script>") == std::string::npos);
   CHECK(page.find("style=\"") == std::string::npos);
   CHECK(http_get(address, "/live.js", 5).find("status.json") != std::string::npos);

@@ -71,7 +71,7 @@ TEST_CASE("what waits is bounded, and what is lost is counted") {
   const OutletRecord record = file.record();
   CHECK(record.waiting <= 100);
   CHECK(record.dropped > 0);
-  // Those that waited are written in their places: none is torn.
+  // Waiting lines are written in order and complete.
   std::string read = disk.take();
   CHECK_FALSE(file.finish(0));
   read += disk.take();

@@ -49,13 +49,13 @@ TEST_CASE("a comparison has figures, curves, ledgers and the differing keys of i
     INFO(text);
     CHECK(contains(page, text));
   }
-  // A name cannot end the script's data, nor can the page load anything.
+  // A name cannot close the script's data, and the page cannot load anything.
   CHECK_FALSE(contains(page, "\"a<b>"));
   CHECK(contains(page, "a\\u003cb>"));
   CHECK(contains(page, "default-src 'none'"));
   for (const char* outside : {"http://", "https://", "<link", "src=", "@import"}) {
     std::string without = page;
-    // The name of SVG's elements is no address.
+    // The name space of SVG is not loaded.
     for (std::size_t at = 0; (at = without.find("http://www.w3.org/2000/svg")) != std::string::npos;)
       without.erase(at, 26);
     INFO(outside);

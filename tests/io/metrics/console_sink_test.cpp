@@ -57,7 +57,7 @@ std::string run_to_file(const TempDir& dir, Screen::Style style) {
   ConsoleSink sink(screen, log);
   sink.on_start(info());
   sink.on_step(step(1));
-  // The screen draws the newest bar alone: this one must be there before the next.
+  // The screen draws only the newest bar, so waits until this one is drawn.
   while (read_file(path).find(" 1/200") == std::string::npos) std::this_thread::yield();
   for (std::int64_t n = 2; n <= 200; ++n) sink.on_step(step(n));
   sink.on_evaluation({.step = 200, .loss = 0.0375, .tokens = 1234567, .seconds = 2});
@@ -129,13 +129,13 @@ TEST_CASE("a terminal gets a bar that is redrawn in place and fits the line") {
   CHECK(has(out, "\r\033[K"));
   CHECK(has(out, "200/200  loss 0.0250"));
   std::size_t widest = 0;
-  // How many are drawn depends on how often the screen's thread runs; the last is there always.
+  // How many bars are drawn depends on the screen's thread. The last one is always drawn.
   for (std::size_t at = 0; at < out.size();) {
     const std::size_t end = std::min(out.find_first_of("\r\n", at), out.size());
     std::string drawn = out.substr(at, end - at);
     at = end + 1;
     while (drawn.find("\033[K") != std::string::npos) drawn.erase(drawn.find("\033[K"), 3);
-    if (!has(drawn, "% ") || !has(drawn, "/200  loss")) continue;  // a bar, not a line of text
+    if (!has(drawn, "% ") || !has(drawn, "/200  loss")) continue;  // a bar, not a plain line
     const auto starts_character = [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; };
     widest = std::max(widest,
                       static_cast<std::size_t>(std::count_if(drawn.begin(), drawn.end(), starts_character)));
@@ -159,7 +159,7 @@ TEST_CASE("a long evaluation is shown while it goes on") {
     screen.finish();
     const std::string out = read_file(path);
     INFO(out);
-    // Lines come every few seconds, a terminal's last line is drawn again each time.
+    // Plain lines come every few seconds; a terminal's last line is redrawn each time.
     const std::string shown = style == Screen::Style::terminal ? "3 of 40" : "1 of 40";
     CHECK(has(out, "evaluation at step 5: " + shown + " batches"));
     if (style == Screen::Style::plain) CHECK_FALSE(has(out, "3 of 40"));

@@ -138,7 +138,7 @@ TEST_CASE("a resumed run keeps the events up to its step, in any order") {
     EventLogSink sink(path, 0);
     sink.on_evaluation(evaluation(5));
     sink.on_evaluation(evaluation(10));
-    sink.on_checkpoint(checkpoint(5));  // was on the disk only then
+    sink.on_checkpoint(checkpoint(5));  // reached the disk only now
     sink.on_checkpoint(checkpoint(10));
   }
   CHECK(events(path, 10) == Seen{"evaluation 5", "evaluation 10", "checkpoint 5", "checkpoint 10"});
@@ -158,7 +158,7 @@ TEST_CASE("a torn last event is dropped and a garbled one before it is set aside
   write_file(path, line + "\n" + line.substr(0, 20));
   { EventLogSink sink(path, 9); }
   CHECK(read_file(path) == line + "\n");
-  write_file(path, line);  // lost its line end alone
+  write_file(path, line);  // lost only its line end
   { EventLogSink sink(path, 9); }
   CHECK(read_file(path) == line + "\n");
   write_file(path, "garbage\n" + line + "\n");
@@ -189,4 +189,9 @@ TEST_CASE("evaluations after a restart's step are dropped, checkpoints and notic
   sink.on_evaluation(evaluation(20));
   CHECK(events(path, 99) == Seen{"warning 0", "evaluation 10", "checkpoint 10", "evaluation 15", "warning 16",
                                  "checkpoint 12", "restart 15", "evaluation 20"});
+  // A snapshot in another node's memory was older than the newest complete checkpoint.
+  sink.on_checkpoint(checkpoint(20));
+  sink.on_restart({.step = 8, .tokens = 1});
+  CHECK(events(path, 99) ==
+        Seen{"warning 0", "checkpoint 10", "warning 16", "checkpoint 12", "restart 15", "checkpoint 20"});
 }

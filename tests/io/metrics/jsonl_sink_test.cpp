@@ -76,7 +76,7 @@ TEST_CASE("a garbled line is set aside with a warning, and the records around it
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 2) + lines(4, 7));
   CHECK(read_file(dir / "steps.jsonl.garbled") == "garbage\nmore\n");
   CHECK(JsonlSink(dir / "steps.jsonl", 7).warning().empty());
-  // A later one is added to the others.
+  // A later invalid line is appended to the others.
   write_file(dir / "steps.jsonl", "again\n" + lines(1, 2));
   CHECK_FALSE(JsonlSink(dir / "steps.jsonl", 7).warning().empty());
   CHECK(read_file(dir / "steps.jsonl.garbled") == "garbage\nmore\nagain\n");
@@ -174,7 +174,7 @@ TEST_CASE("the logs say how many attempts there were, since when, and which of t
   CHECK(run.began == 1e9 + 1);
   CHECK(run.useful_seconds == 9.5);
   CHECK(run.ended);
-  CHECK(run.interruptions == 2);  // the restart's, and the failure
+  CHECK(run.interruptions == 2);  // the one before the restart, and the failure
   write_file(events, text +
                          to_json_line(EventRecord{NoticeRecord{
                              .kind = NoticeKind::resume, .message = "m", .details = {}, .wall_time = at}}) +
@@ -206,7 +206,7 @@ TEST_CASE("the logs say what the wall time of earlier attempts went into") {
   CHECK(all.seconds(WallPart::save) == Approx(0.5));
   CHECK(all.seconds(WallPart::evaluate) == Approx(3));
   CHECK(all.total() == Approx(13));
-  // The next process goes on after step 2: step 3 is void, and not in the ledger yet.
+  // The next process resumes after step 2: step 3 becomes void and is not in the ledger yet.
   WallLedger resumed = read_earlier_run(dir / "steps.jsonl", dir / "events.jsonl", 2).wall;
   NoticeRecord resume{
       .kind = NoticeKind::resume, .step = 2, .message = "m", .details = {}, .wall_time = 1e9 + 20};
@@ -229,7 +229,7 @@ TEST_CASE("steps that are done again after a restart are in the file once") {
   sink.on_restart({.step = 7, .tokens = 700});
   sink.on_step(logged_step(8));
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 8));
-  // Other nodes' memory held an older step than the newest checkpoint.
+  // A snapshot in another node's memory was older than the newest checkpoint.
   sink.on_restart({.step = 4, .tokens = 400});
   CHECK(read_file(dir / "steps.jsonl") == lines(1, 4));
   sink.on_step(logged_step(5));
@@ -260,7 +260,7 @@ TEST_CASE("the ledger of samples has each step once, with the attempt that its l
     expect({1, 1, 2, 2});
   }
   {
-    // Killed; goes on after step 1, so that the lines of attempt 2 are done again.
+    // Killed; resumes after step 1, so the steps of attempt 2 are repeated.
     SamplesSink sink(path, 1, 3);
     CHECK(sink.warning().empty());
     sink.on_step(step(2));

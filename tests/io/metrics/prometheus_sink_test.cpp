@@ -54,7 +54,7 @@ std::string http_get(const std::string& address, const std::string& path) {
   return reply.substr(reply.find("\r\n\r\n") + 4);
 }
 
-/// "name{labels}" -> value.
+/// Maps "name{labels}" to values.
 std::map<std::string, double> scrape(const PrometheusSink& sink, const std::string& path = "/metrics") {
   std::istringstream text(http_get(sink.address(), path));
   std::map<std::string, double> values;
@@ -147,7 +147,7 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at("trainerd_learning_rate") == 0.001);
   CHECK(m.at("trainerd_tokens_per_second") == 3413.5);
   CHECK(m.at("trainerd_mfu_ratio") == 0.625);
-  CHECK(m.at("trainerd_tokens_total") == 2048);  // of this process
+  CHECK(m.at("trainerd_tokens_total") == 2048);  // only of this process
   CHECK(m.at("trainerd_run_tokens") == 6144);
   CHECK(m.at("trainerd_widened_gemms_total") == 42);
   CHECK(m.at("trainerd_reference_gemms_total") == 12);
@@ -184,7 +184,7 @@ TEST_CASE("failed tries of checkpoints are counted, and a checkpoint's age is th
   m = scrape(sink);
   CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="write"})") == 2);
   CHECK(m.at(R"(trainerd_checkpoint_failures_total{part="clean_up"})") == 1);
-  // It grows with the clock alone, and a checkpoint begins it anew.
+  // The age grows with the clock, and a checkpoint resets it.
   double old = m.at("trainerd_checkpoint_age_seconds");
   CHECK(old > young);
   for (const double start = trainerd::base::monotonic_seconds(); old < 0.05;) {
@@ -199,14 +199,14 @@ TEST_CASE("the free space of the output directory's file system is that of the s
   const TempDir dir;
   PrometheusSink sink({.listen = "127.0.0.1:0"});
   RunInfo there = served_run();
-  sink.on_start(there);  // its output is no directory
+  sink.on_start(there);  // its output is not a directory
   CHECK_FALSE(scrape(sink).contains("trainerd_output_disk_free_bytes"));
   there.output = dir.path();
   sink.on_start(there);
   const double free = scrape(sink).at("trainerd_output_disk_free_bytes");
   const auto expected = static_cast<double>(std::filesystem::space(dir.path()).available);
   CHECK(free > 0);
-  CHECK(std::abs(free - expected) < 0.05 * expected + 1e9);  // others write to the disk meanwhile
+  CHECK(std::abs(free - expected) < 0.05 * expected + 1e9);  // other processes write to the disk meanwhile
 }
 
 TEST_CASE("metrics are served under another path too, and nothing below any other") {
@@ -413,7 +413,7 @@ TEST_CASE(
   sink.on_straggler({3, 1, 0});
   CHECK(scrape(sink).count(slow) == 0);
   sink.on_straggler({3, 1, 0.5});
-  sink.on_restart({});  // new workers have to show it anew
+  sink.on_restart({});  // new workers must be found slow again
   CHECK(scrape(sink).count(slow) == 0);
 }
 
@@ -434,7 +434,7 @@ TEST_CASE("a restart is counted, and what the workers after it count is added to
   step.widened_gemms = 10;
   sink.on_step(step);
   m = scrape(sink);
-  CHECK(m.at("trainerd_tokens_total") == 400);  // what is trained on again counts again
+  CHECK(m.at("trainerd_tokens_total") == 400);  // repeated tokens count again
   CHECK(m.at("trainerd_run_tokens") == start + 200);
   CHECK(m.at("trainerd_widened_gemms_total") == 50);
 }

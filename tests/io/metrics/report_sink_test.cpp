@@ -99,7 +99,7 @@ TEST_CASE("the report is well-formed") {
   }
   const TempDir dir;
   report(dir, 50);
-  // Every element that is opened is closed, in order (void elements apart).
+  // Every opened element is closed, in order (except void elements).
   write_file(dir / "check.py", R"(import sys
 from html.parser import HTMLParser
 class P(HTMLParser):
@@ -151,7 +151,7 @@ TEST_CASE("a resumed run's report begins at the first step") {
   for (std::int64_t n = 1; n <= 8; ++n) log += to_json_line(reported_step(n)) + "\n";
   write_file(dir / "steps.jsonl", log);
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
-  sink.on_start(reported_info(10, 6));  // steps 7 and 8 were lost with the kill
+  sink.on_start(reported_info(10, 6));  // the kill lost steps 7 and 8
   for (std::int64_t n = 7; n <= 10; ++n) sink.on_step(reported_step(n));
   sink.on_finish({.step = 10, .wall_seconds = 1, .outcome = "done"});
   const std::string page = read_file(dir / "report.html");
@@ -166,7 +166,7 @@ TEST_CASE("evaluations and checkpoints of earlier processes are in a resumed run
     before.on_evaluation({.step = 4, .loss = 3.4567, .tokens = 100, .seconds = 1});
     before.on_checkpoint(
         {.step = 6, .bytes = 7 << 20, .snapshot_seconds = 0.01, .write_seconds = 0.5, .path = "p"});
-    before.on_evaluation({.step = 8, .loss = 2.3456, .tokens = 100, .seconds = 1});  // lost with the kill
+    before.on_evaluation({.step = 8, .loss = 2.3456, .tokens = 100, .seconds = 1});  // lost by the kill
   }
   ReportSink sink(dir / "report.html", dir / "steps.jsonl", dir / "events.jsonl", "");
   sink.on_start(reported_info(10, 6));

@@ -1,4 +1,4 @@
-// What the metrics of a run say, collected as a scrape or an export does.
+// Metrics of a run, collected as a scrape or an export does.
 
 #include "io/metrics/run_metrics.h"
 
@@ -18,7 +18,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// "name{label=value,...}" -> value of counters and gauges.
+/// Maps "name{label=value,...}" to values of counters and gauges.
 std::map<std::string, double> collected(const io::RunMetrics& metrics) {
   std::map<std::string, double> values;
   for (const auto& source : metrics.collectables())
@@ -52,7 +52,7 @@ io::StepRecord step_of(std::int64_t step, double seconds, double checkpoint = 0)
           .time = {{base::LedgerPart::checkpoint, checkpoint}}};
 }
 
-/// A tree like the kernel's: zones by path, with name, energy and range in microjoules.
+/// A tree like the kernel's: zones by path, each with name, energy and range in microjoules.
 struct FakePowercap {
   TempDir dir;
   void zone(const std::string& path, const std::string& name, const std::string& energy,
@@ -86,7 +86,7 @@ TEST_CASE("each rank of a node has its own series, which a restart carries on", 
   CHECK(m.at("trainerd_rank_memory_used_bytes|rank=4") == 900);
   CHECK(m.at("trainerd_rank_memory_planned_bytes|rank=4") == 1000);
   CHECK(m.at("trainerd_rank_resident_bytes|rank=4") == 5000);
-  CHECK_FALSE(m.contains("trainerd_rank_resident_bytes|rank=5"));  // not known is absent
+  CHECK_FALSE(m.contains("trainerd_rank_resident_bytes|rank=5"));  // unknown values are absent
   CHECK(m.at("trainerd_data_requests_total|rank=4") == 10);
   CHECK(m.at("trainerd_data_retries_total|rank=4") == 1);
   CHECK(m.at("trainerd_data_fetched_bytes_total|rank=4") == 2);
@@ -123,7 +123,7 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   CHECK(m.at("trainerd_flops_total") == 0);
   CHECK(m.at("trainerd_goodput_ratio") == Approx(0.3).epsilon(0.01));
   metrics.on_step(step_of(5, 100));
-  metrics.on_step(step_of(6, 60, 10));  // a checkpoint held it up
+  metrics.on_step(step_of(6, 60, 10));  // includes 10 s of checkpoint stall
   metrics.on_checkpoint({.step = 5, .bytes = 1, .path = "p"});
   metrics.on_step(step_of(7, 50));
   m = collected(metrics);
@@ -138,7 +138,7 @@ TEST_CASE("FLOPs, attempts, lost seconds and goodput follow restarts and earlier
   CHECK(m.at("trainerd_lost_seconds_total") == 100);
   CHECK(m.at("trainerd_goodput_ratio") == Approx(0.4).epsilon(0.01));
   CHECK(m.at("trainerd_run_flops") == 30000);
-  CHECK(m.at("trainerd_flops_total") == 18000);  // what was done was done
+  CHECK(m.at("trainerd_flops_total") == 18000);  // work that became void still counts
 }
 
 TEST_CASE("a node that does not know of earlier attempts reports none", "[run_metrics]") {
@@ -161,9 +161,9 @@ TEST_CASE("the CPUs' energy is that of packages and their memory, over the end o
   tree.zone("intel-rapl:0:1", "dram", "100");
   tree.zone("intel-rapl:1", "package-1", "7");
   tree.zone("intel-rapl:2", "psys", "1");
-  tree.zone("intel-rapl-mmio:0", "package-0", "1");  // the same package by another door
+  tree.zone("intel-rapl-mmio:0", "package-0", "1");  // the same package under another path
   std::filesystem::create_directories(tree.dir / "intel-rapl:3");
-  write_file(tree.dir / "intel-rapl:3/name", "package-3\n");  // its counter is not this user's
+  write_file(tree.dir / "intel-rapl:3/name", "package-3\n");  // this user may not read its counter
   io::RunMetrics metrics(tree.dir.path());
   auto m = collected(metrics);
   CHECK(m.at("trainerd_cpu_energy_joules_total|zone=package-0") == 0);

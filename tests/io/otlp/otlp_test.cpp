@@ -1,4 +1,5 @@
-// The exporter of OTLP against a receiver in this process. tests/deploy/otlp_test.py decodes what it sends.
+// Tests the OTLP exporter against a receiver in this process. tests/deploy/otlp_test.py decodes what it
+// sends.
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -22,8 +23,8 @@ using namespace trainerd;
 
 namespace {
 
-/// Answers each request by the next of its replies, the last one again and again; "" ends the connection
-/// without one, "hang" never answers.
+/// Answers each request with the next of its replies and repeats the last one. "" closes the connection
+/// without a reply, "hang" never answers.
 class Receiver {
  public:
   explicit Receiver(std::deque<std::string> replies) : replies_(std::move(replies)) {
@@ -80,7 +81,7 @@ class Receiver {
 
 const std::string kTaken = "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 
-/// Payloads "1", "2", ...
+/// Makes the payloads "1", "2", ...
 std::function<std::string()> numbered() {
   return [n = 0]() mutable { return std::to_string(++n); };
 }
@@ -123,7 +124,7 @@ TEST_CASE("what a receiver may take later is sent again, in order; what it refus
                            "HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nwhy", kTaken});
   const io::OtlpExporter exporter({.url = receiver.url(), .every_seconds = 0.02, .most = 100'000},
                                   numbered());
-  // Retries come 1 and 2 s after the failures: meanwhile payloads wait.
+  // Retries come 1 and 2 s after the failures. Meanwhile payloads are queued.
   REQUIRE(comes_true([&] { return exporter.outlet().failures >= 1; }));
   REQUIRE(comes_true([&] { return receiver.requests().size() >= 5; }));
   const std::vector<std::string> requests = receiver.requests();
@@ -151,7 +152,7 @@ TEST_CASE("a receiver that is down costs memory for so many payloads and no time
     CHECK(outlet.name == "otlp");
     CHECK(outlet.waiting == 4);
     CHECK(outlet.failures >= 1);
-    CHECK(outlet.failures <= 3);  // it backs off
+    CHECK(outlet.failures <= 3);  // the pauses grow
     CHECK(outlet.error.find(url + ": ") == 0);
     exporter.flush(5);
   }
@@ -199,7 +200,7 @@ TEST_CASE("a receiver that takes a part says how much it left", "[otlp]") {
   advised.add_message(1, advice);
   CHECK(io::otlp_rejection(advised.text()).empty());
   CHECK(io::otlp_rejection("").empty());
-  CHECK(io::otlp_rejection("{\"partialSuccess\":{}}").empty());  // no message: read as far as it is one
+  CHECK(io::otlp_rejection("{\"partialSuccess\":{}}").empty());  // not a message; read as far as possible
   const Receiver receiver({"HTTP/1.1 200 OK\r\nContent-Length: " + std::to_string(response.text().size()) +
                            "\r\n\r\n" + response.text()});
   io::OtlpExporter exporter({.url = receiver.url(), .every_seconds = 3600}, numbered());
@@ -215,7 +216,7 @@ TEST_CASE("numbers of a message are read as they were written", "[otlp]") {
     writer.add_varint(16, value);
   writer.add_double(2, 1.5);
   writer.add_bytes(3, "abc");
-  // By the encoding's specification: field 16 as a varint is the tag 0x80 0x01.
+  // By the encoding's specification, field 16 as a varint has the tag 0x80 0x01.
   CHECK(writer.text().substr(0, 6) == std::string("\x80\x01\x00\x80\x01\x7f", 6));
   io::ProtobufReader reader(writer.text());
   for (const std::uint64_t value :
@@ -227,5 +228,5 @@ TEST_CASE("numbers of a message are read as they were written", "[otlp]") {
   CHECK(reader.next()->bytes == std::string("\0\0\0\0\0\0\xf8\x3f", 8));
   CHECK(reader.next()->bytes == "abc");
   CHECK_FALSE(reader.next());
-  CHECK_FALSE(io::ProtobufReader(std::string_view("\x0a\x7f", 2)).next());  // cut off
+  CHECK_FALSE(io::ProtobufReader(std::string_view("\x0a\x7f", 2)).next());  // truncated
 }

@@ -181,7 +181,7 @@ TEST_CASE("a line with one communication figure for all axes is still read, and 
   CHECK(ledger[base::LedgerPart::exposed_dp] == 0.125);
   CHECK(ledger.sum() == Approx(0.375));
   line.replace(line.find("exposed_communication"), 21, "exposed_dp");
-  CHECK_THROWS_AS(parse_step_record(line), DataError);  // a new line has every axis
+  CHECK_THROWS_AS(parse_step_record(line), DataError);  // a new line must have every axis
 }
 
 TEST_CASE("numbers are written for people") {

@@ -1,4 +1,4 @@
-// What the wall time of a run went into, by hand.
+// The split of a run's wall time, with hand-computed values.
 
 #include "io/records/wall_ledger.h"
 
@@ -12,7 +12,7 @@ namespace {
 
 using Begin = WallLedger::Begin;
 
-/// Three steps of 2 s each after 5 s of starting, from 1000 on; the second saves for half a second.
+/// Three steps of 2 s each after 5 s of startup, from 1000 on. The second includes half a second of saving.
 WallLedger three_steps() {
   WallLedger ledger;
   ledger.begin(Begin::process, 1000, 0, 0, 0);
@@ -39,7 +39,7 @@ TEST_CASE("an undisturbed run's time is of its start, steps, saves and evaluatio
 
 TEST_CASE("after a restart void steps are replay, and the time until the next step is separate", "[wall]") {
   WallLedger ledger = three_steps();
-  // Step 4 was under way; the workers begin again after step 1 at 1016.
+  // Step 4 was in progress. The workers restart after step 1 at 1016.
   ledger.begin(Begin::workers, 1016, 1, 1011, 4);
   ledger.step(2, 1021, 2, 0);
   CHECK(ledger.seconds(WallPart::replay) == Approx(1.5 + 2));
@@ -52,7 +52,7 @@ TEST_CASE("after a restart void steps are replay, and the time until the next st
 
 TEST_CASE("the logs of an earlier process lack its void steps, and it is down until the next", "[wall]") {
   WallLedger ledger = three_steps();
-  // It made steps 4 and 5 until 1015, was killed, and began again after step 3 at 1100.
+  // The process did steps 4 and 5 until 1015, was killed, and restarted after step 3 at 1100.
   ledger.begin(Begin::process, 1100, 3, 1015, 4);
   ledger.step(4, 1110, 2, 0);
   CHECK(ledger.seconds(WallPart::replay) == Approx(4));
@@ -60,7 +60,7 @@ TEST_CASE("the logs of an earlier process lack its void steps, and it is down un
   CHECK(ledger.seconds(WallPart::start) == Approx(5 + 8));
   CHECK(ledger.seconds(WallPart::detect) == 0);
   CHECK(ledger.total() == Approx(110));
-  // One that says its end is down from then on.
+  // After a recorded end the run counts as down.
   ledger.end(1112);
   ledger.begin(Begin::process, 1200, 4, 1110, 0);
   CHECK(ledger.seconds(WallPart::down) == Approx(85 + 88));

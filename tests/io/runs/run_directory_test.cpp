@@ -47,7 +47,7 @@ void append_text(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::app) << text;
 }
 
-/// A directory with the job of a run, and steps and events as they are appended.
+/// A run directory with a job. Steps and events are appended by the test.
 struct LoggedRun {
   TempDir dir;
   LoggedRun() { write_file(dir / "job.yaml", "name: x\n"); }
@@ -127,7 +127,7 @@ TEST_CASE("a directory is followed while its run goes on") {
   CHECK(status.step == 3);
   CHECK(status.series.size() == 3);
   CHECK(status.recent_time[0] == Approx(0.4));
-  CHECK_FALSE(status.eta_seconds.has_value());  // nothing says how many steps there are
+  CHECK_FALSE(status.eta_seconds.has_value());  // the number of steps is unknown
   run.step(4, 1.5);
   append_text(run.dir / "steps.jsonl", R"({"step":5,"tok)");
   directory.update();
@@ -146,7 +146,7 @@ TEST_CASE("a resumed run that cuts its logs back is read anew") {
   RunDirectory directory(run.dir.path());
   directory.update();
   CHECK(directory.status(1009).step == 8);
-  JsonlSink(run.dir / "steps.jsonl", 5);  // what a resume after step 5 does
+  JsonlSink(run.dir / "steps.jsonl", 5);  // as a resume after step 5 does
   run.notice(NoticeKind::resume, 5, 2000);
   for (std::int64_t n = 6; n <= 9; ++n) run.step(n, 1.0);
   directory.update();
@@ -182,7 +182,7 @@ TEST_CASE("a run of this host that nothing holds and whose address refuses is lo
     directory.update();
     return directory.status(1010).state;
   };
-  // Bound, but not listening: a connection is refused, and no other process can have the port.
+  // The port is bound but does not listen: connections are refused, and no other process can get the port.
   CHECK(state_on(host.data()) == RunState::lost);
   CHECK(state_on("another-host") == RunState::training);
   {

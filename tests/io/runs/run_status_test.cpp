@@ -80,7 +80,7 @@ TEST_CASE("a status read back from its JSON is the same") {
   CHECK(back.ranks[1].doing_at == 17);
   CHECK(back.ranks[0].doing.empty());
   CHECK(back.memory_used_bytes == 9);
-  CHECK(back.memory_planned_bytes == 11);  // of the ranks that have measured it
+  CHECK(back.memory_planned_bytes == 11);  // only of ranks with a measurement
   CHECK(back.series.size() == 4);
   CHECK(back.series[2].loss.count == 0);
   CHECK(back.eta_seconds.value() == Approx(46));

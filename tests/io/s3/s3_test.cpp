@@ -1,5 +1,5 @@
-// Requests to an object store: signatures by AWS's own examples, settings and replies. What needs a store is
-// run by tests/system/s3_test.py, whose store checks signatures by itself.
+// Requests to an object store: signatures of AWS's own examples, settings and replies. Cases that need a
+// store are run by tests/system/s3_test.py, whose store verifies signatures with its own code.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -32,7 +32,7 @@ std::string signature_of(const RequestToSign& request, const SigningKey& key) {
   return value.substr(value.rfind('=') + 1);
 }
 
-// The suite of AWS's documentation "Signature Version 4 test suite".
+// From AWS's documentation "Signature Version 4 test suite".
 std::string suite_signature(RequestToSign request) {
   request.headers["host"] = "example.amazonaws.com";
   request.headers["x-amz-date"] = "20150830T123600Z";
@@ -42,7 +42,7 @@ std::string suite_signature(RequestToSign request) {
   return signature_of(request, {"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY"});
 }
 
-// "Signature Calculations for the Authorization Header", the examples of Amazon S3's reference.
+// From Amazon S3's reference, "Signature Calculations for the Authorization Header".
 std::string example_signature(RequestToSign request) {
   request.headers["host"] = "examplebucket.s3.amazonaws.com";
   request.headers["x-amz-date"] = "20130524T000000Z";
@@ -166,7 +166,7 @@ TEST_CASE("a cache of blocks keeps its bound, forgets what was read longest ago,
   const auto out = std::as_writable_bytes(std::span(back));
   const auto began = std::filesystem::file_time_type::clock::now() - std::chrono::hours(2);
   const std::string id(32, 'a');
-  // Of somebody else, in the same directory, and older than any block.
+  // Foreign files in the same directory, older than any block.
   const std::vector<std::string> others{dir / "cache/corpus/1", dir / "cache/corpus/.env",
                                         dir / ("cache/" + id + "/notes")};
   for (const std::string& file : others) {
@@ -182,10 +182,10 @@ TEST_CASE("a cache of blocks keeps its bound, forgets what was read longest ago,
   };
   CHECK_FALSE(cache.load(id, 0, out));
   for (int i = 0; i < 40; ++i) {
-    (i % 2 == 0 ? cache : other).store(id, i, bytes);  // as two processes do
+    (i % 2 == 0 ? cache : other).store(id, i, bytes);  // like two processes
     CHECK(kept() <= 10);
     CHECK(cache.load(id, i, out));
-    // The clock of a file system may stand still in between.
+    // The file system's clock may not advance in between.
     std::filesystem::last_write_time(dir / ("cache/" + id + "/" + std::to_string(i)),
                                      began + std::chrono::seconds(i));
   }
@@ -205,7 +205,7 @@ TEST_CASE("a cache of blocks keeps its bound, forgets what was read longest ago,
   CHECK(other.failures() == 1);
   other.store(id, 38, bytes);
   CHECK(cache.load(id, 38, out));
-  const std::string large(20'000, 'x');  // more than the cache is for
+  const std::string large(20'000, 'x');  // larger than the cache
   cache.store(id, 41, std::as_bytes(std::span(large)));
   CHECK(cache.failures() == 2);
   write_file(dir / "file", "");
@@ -216,7 +216,7 @@ TEST_CASE("a cache of blocks keeps its bound, forgets what was read longest ago,
              Catch::Contains("can be written by other users"));
 }
 
-// With a store at AWS_ENDPOINT_URL and its bucket "written".
+// Needs a store at AWS_ENDPOINT_URL with the bucket "written".
 TEST_CASE("objects are written, listed, read and removed", "[.s3-store]") {
   S3Client client(s3_settings([](const std::string& name) -> std::optional<std::string> {
     const char* value = std::getenv(name.c_str());

@@ -1,5 +1,5 @@
-// Checkpoints in an object store. What needs a store is run by tests/system/durable_test.py, whose store
-// checks signatures by itself and fails on demand.
+// Checkpoints in an object store. Cases that need a store are run by tests/system/durable_test.py, whose
+// store verifies signatures with its own code and fails on demand.
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -72,14 +72,14 @@ TEST_CASE("an interrupted copy goes on where it was, and is read by ranges", "[.
   back->read(0, whole);
   CHECK(whole == bytes);
   std::minstd_rand random(1);
-  for (int i = 0; i < 200; ++i) {  // across blocks and at the end
+  for (int i = 0; i < 200; ++i) {  // reads across blocks and at the end
     const std::size_t begin = i == 0 ? bytes.size() - 3000 : random() % (bytes.size() - 3000);
     std::vector<std::byte> some(3000);
     back->read(static_cast<std::int64_t>(begin), some);
     CHECK(std::equal(some.begin(), some.end(), bytes.begin() + static_cast<std::ptrdiff_t>(begin)));
   }
   CHECK_THROWS_AS(back->read(file.bytes() - 1, std::span(whole).first(2)), trainerd::base::CheckpointError);
-  // Other bytes of the same size are sent; the file that was open is known to be another one.
+  // Different bytes of the same size are sent. The file opened before is recognized as replaced.
   const std::vector<std::byte> others = random_bytes(bytes.size(), 8);
   CHECK(storage.copy("x/large", MemoryFile(others), {}) == file.bytes());
   CHECK(message_of<StorageError>([&] {
@@ -103,7 +103,7 @@ TEST_CASE("a kill at any operation on an object store leaves every checkpoint th
     std::int64_t completed = 0;
     try {
       CheckpointStore store(std::make_shared<Mortal>(bucket, operations + 1), {.keep = 1});
-      for (const std::int64_t value : {1, 2, 3}) {  // of step 10, again, of step 20
+      for (const std::int64_t value : {1, 2, 3}) {  // step 10 twice, then step 20
         const Shard shard = stamped_shard(value);
         const ShardContent content = shard.content();
         store.write(state_at(value < 3 ? 10 : 20), std::span(&content, 1));

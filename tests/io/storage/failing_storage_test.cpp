@@ -52,7 +52,7 @@ TEST_CASE("a storage that is full reads and removes, and writes again later", "[
   CHECK(filled.exists("a"));
   CHECK(filled.list("") == std::vector<std::string>{"a"});
   CHECK(io::read_text(filled, "a") == text);
-  CHECK(io::read_text(lost, "a") == text);  // by another fault
+  CHECK(io::read_text(lost, "a") == text);  // has its own fault
 
   gone->fail_for(3600);
   for (const std::function<void()>& call : std::vector<std::function<void()>>{

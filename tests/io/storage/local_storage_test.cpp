@@ -16,7 +16,7 @@ namespace {
 std::atomic<int> flushes{0};
 }  // namespace
 
-// In the place of the C library's.
+// Replaces the C library's fsync.
 extern "C" int fsync(int fd) {
   ++flushes;
   return static_cast<int>(::syscall(SYS_fsync, fd));
@@ -30,7 +30,7 @@ TEST_CASE("a copy that is there already is flushed, and not written again", "[st
   io::LocalStorage storage(dir.path());
   const std::string text = "the bytes of a shard";
   const io::MemoryFile file(io::bytes_of(text));
-  test::write_file(dir / "shard", text);  // by a process that was killed before its fsync
+  test::write_file(dir / "shard", text);  // as left by a process killed before its fsync
   flushes = 0;
   CHECK(storage.copy("shard", file, {}) == 0);
   CHECK(flushes == 1);

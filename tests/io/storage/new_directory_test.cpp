@@ -1,4 +1,4 @@
-// A directory that appears whole or not at all.
+// A directory that is created atomically.
 
 #include "io/storage/new_directory.h"
 
@@ -36,11 +36,11 @@ TEST_CASE("what a killed process left of a new directory is removed by the next,
   }
   REQUIRE(::waitpid(child, nullptr, 0) == child);
   REQUIRE(names_in(dir).size() == 1);
-  std::filesystem::create_directory(dir / "out.partial-mine00");  // not of this program
+  std::filesystem::create_directory(dir / "out.partial-mine00");  // not made by this program
   {
     const NewDirectory working(dir / "out");
     CHECK(names_in(dir).size() == 2);
-    // One that another process still fills stays.
+    // A directory that another process is still filling stays.
     NewDirectory second(dir / "out");
     CHECK(std::filesystem::exists(working.partial()));
     write_file(second.partial() + "/whole", "x");

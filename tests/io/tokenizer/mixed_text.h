@@ -10,8 +10,8 @@
 
 namespace trainerd::test {
 
-/// What tests/io/tokenizers/make.py calls mixed_text: words of many scripts, odd texts and code points of all
-/// of Unicode 14, drawn by Splitmix64.
+/// Same as mixed_text in tests/io/tokenizers/make.py: words of many scripts, odd texts and code points from
+/// all of Unicode 14, drawn by Splitmix64.
 class MixedText {
  public:
   explicit MixedText(const std::string& mix_file) : mix_(nlohmann::json::parse(std::ifstream(mix_file))) {}

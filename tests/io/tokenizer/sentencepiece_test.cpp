@@ -23,7 +23,7 @@ std::vector<std::int32_t> piece_ids(const Tokenizer& tokenizer, const std::strin
   return ids;
 }
 
-// Fields of a protobuf message; texts are shorter than 128 bytes or get a length of two bytes.
+// Fields of a protobuf message. A text of 128 bytes or more gets a length of two bytes.
 std::string number_field(int field, int value) {
   std::string out;
   for (unsigned tag = static_cast<unsigned>(field) << 3;; tag >>= 7) {
@@ -48,7 +48,7 @@ std::string piece(const std::string& text, float score = 0, int type = 1) {
 }
 const std::string kUnknown = piece("<unk>", 0, 2);
 
-// The error of opening it; "neither ..." where it is no model.
+// Returns the error of opening the file; "neither ..." if it is not a model.
 std::string refusal_of(const std::string& model, const std::string& config = "") {
   const TempDir dir;
   write_file(dir / "tokenizer.model", model);
@@ -68,7 +68,7 @@ TEST_CASE("random texts have the ids of SentencePiece and become the text again 
       INFO(name << " " << made["texts"][i].dump(-1, ' ', true));
       const auto expected = of_model["ids"][i].get<std::vector<std::int32_t>>();
       CHECK(piece_ids(*tokenizer, made["texts"][i]) == expected);
-      std::vector<std::int32_t> again{7};  // with words that it saw before
+      std::vector<std::int32_t> again{7};  // with a warm cache
       kept->encode(made["texts"][i].get<std::string>(), again);
       CHECK(std::vector(again.begin() + 1, again.end()) == expected);
       CHECK(tokenizer->decode(expected) == of_model["decoded"][i].get<std::string>());
@@ -137,11 +137,11 @@ TEST_CASE("a damaged SentencePiece model is refused") {
 }
 
 TEST_CASE("a damaged charsmap is an error of the text that needs it") {
-  // The root's child for the byte 0xc3 ends a rule; the leaf behind it has the replacement's place.
+  // The root's child for the byte 0xc3 ends a rule; the leaf behind it holds the offset of the replacement.
   const auto encode = [](unsigned value, const std::string& text) {
     std::vector<std::uint32_t> units(256, 0);
     units[0] = 1u << 10;                           // children at 1 ^ byte
-    units[1 ^ 0xc3] = 0xc3u | 1u << 8 | 2u << 10;  // ends a rule; its value at the place ^ 2
+    units[1 ^ 0xc3] = 0xc3u | 1u << 8 | 2u << 10;  // ends a rule; its value is at index ^ 2
     units[1 ^ 0xc3 ^ 2] = 0x80000000u | value;
     std::string charsmap("\0\x04\0\0", 4);
     for (const std::uint32_t unit : units)
@@ -167,7 +167,7 @@ TEST_CASE("tokenizer_config.json names the tokens that begin and end a text of a
     return std::pair(info.before, info.after);
   };
   using Ids = std::vector<std::int32_t>;
-  CHECK(open_tokenizer(dir / "tokenizer.model")->info().before == Ids{1});  // without a configuration
+  CHECK(open_tokenizer(dir / "tokenizer.model")->info().before == Ids{1});  // without tokenizer_config.json
   CHECK(around(R"({"add_bos_token": true, "bos_token": "<s>"})") == std::pair(Ids{1}, Ids{}));
   CHECK(around(R"({"add_bos_token": false, "add_eos_token": true})") == std::pair(Ids{}, Ids{2}));
   CHECK(around(R"({"tokenizer_class": "LlamaTokenizer"})") == std::pair(Ids{1}, Ids{}));

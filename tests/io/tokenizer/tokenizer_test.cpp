@@ -30,7 +30,7 @@ std::string hash_of_ids(const std::vector<std::int32_t>& ids) {
   return xxh3_hex(std::as_bytes(std::span(ids)));
 }
 
-// The error of opening a file with one part replaced.
+// Returns the error of opening a file with one part replaced.
 std::string refusal_of(const nlohmann::json::json_pointer& place, const nlohmann::json& value,
                        const std::string& name = "gpt2.json") {
   const TempDir dir;
@@ -56,7 +56,7 @@ TEST_CASE("tokens of a megabyte of mixed scripts are those of the reference libr
     REQUIRE(first.size() == 200);
     CHECK(std::vector(ids.begin(), ids.begin() + 200) == first);
     CHECK(hash_of_ids(ids) == of_file["hash"].get<std::string>());
-    // Special tokens' texts as plain text, where the reference has that.
+    // Special tokens as plain text, if the reference supports that.
     if (of_file.contains("plain_hash"))
       CHECK(hash_of_ids(ids_of(*tokenizer, text, SpecialText::plain)) ==
             of_file["plain_hash"].get<std::string>());
@@ -72,7 +72,7 @@ TEST_CASE("odd texts by themselves have the tokens of the reference libraries") 
       INFO(name << " " << expected["cases"][i].dump(-1, ' ', true));
       CHECK(ids_of(*tokenizer, expected["cases"][i]) == of_file["cases"][i].get<std::vector<std::int32_t>>());
     }
-    // What the tokenizer's own rule puts around a text.
+    // The ids that the tokenizer's own rule adds around a text.
     std::vector<std::int32_t> around = tokenizer->info().before;
     for (const std::int32_t id : ids_of(*tokenizer, "a")) around.push_back(id);
     around.insert(around.end(), tokenizer->info().after.begin(), tokenizer->info().after.end());
@@ -87,7 +87,7 @@ TEST_CASE("ids become the text again, and an encoder's answers do not depend on 
     const auto tokenizer = open_tokenizer(kTokenizers + name);
     const std::string text = mixed.make(3, 100'000);
     const std::vector<std::int32_t> ids = ids_of(*tokenizer, text);
-    // Qwen's normalizer changes the text once, and then no more.
+    // Qwen's normalizer changes the text, but a second pass changes nothing.
     if (std::string(name) != "qwen2.json") CHECK(tokenizer->decode(ids) == text);
     else CHECK(tokenizer->decode(ids_of(*tokenizer, tokenizer->decode(ids))) == tokenizer->decode(ids));
     const auto encoder = tokenizer->encoder(SpecialText::token);
@@ -118,7 +118,7 @@ TEST_CASE("the bytes of a text's tokens are the bytes of the text") {
     CHECK(std::cmp_equal(sum, tokenizer->normal_form(text).size()));
     if (const auto eos = tokenizer->info().eos) CHECK(bytes[static_cast<std::size_t>(*eos)] == 0);
   }
-  // SentencePiece puts a space before a text.
+  // SentencePiece adds a space before a text.
   const auto pieces = open_tokenizer(kTokenizers + "bpe.model");
   const std::vector<std::int32_t> bytes = pieces->text_bytes();
   std::int64_t sum = 0;
@@ -129,7 +129,7 @@ TEST_CASE("the bytes of a text's tokens are the bytes of the text") {
 
 TEST_CASE("tokens of characters with bytes become the text again, and tell their places in it") {
   std::string text = MixedText(kTokenizers + "mix.json").make(3, 50'000);
-  // Behind an added token Llama 2's file puts a space.
+  // Llama 2's file adds a space after an added token.
   for (std::size_t at = 0; (at = text.find("tool_call>", at)) != std::string::npos;) text.erase(at, 4);
   for (const char* name : {"llama2.json", "mistral.json", "gemma.json", "bpe.model"}) {
     INFO(name);
@@ -141,7 +141,7 @@ TEST_CASE("tokens of characters with bytes become the text again, and tell their
     CHECK(ids == ids_of(*tokenizer, text, SpecialText::plain));
     REQUIRE(ends.size() == ids.size());
     CHECK(ends.back() == text.size());
-    // U+2581 of the text is a space to these tokenizers.
+    // These tokenizers treat U+2581 in the text as a space.
     const auto with_plain_spaces = [](std::string_view part) {
       std::string out(part);
       for (std::size_t at = 0; (at = out.find("\xe2\x96\x81", at)) != std::string::npos;)
@@ -149,7 +149,7 @@ TEST_CASE("tokens of characters with bytes become the text again, and tell their
       return out;
     };
     CHECK(tokenizer->decode(ids) == with_plain_spaces(text));
-    // Each token's part of the text is its own text, but for the space that the first one may have.
+    // Each token's part of the text is the token's own text, except the space that the first one may have.
     std::size_t begin = 0, wrong = 0;
     const std::vector<std::int32_t> bytes = tokenizer->text_bytes();
     for (std::size_t i = 0; i < ids.size(); ++i) {
@@ -198,7 +198,7 @@ TEST_CASE("white space that a token takes can be a token too, as in the referenc
   write_file(dir / "tokenizer.json", file.dump());
   const auto tokenizer = open_tokenizer(dir / "tokenizer.json");
   const std::int32_t a = *tokenizer->id_of("a"), b = *tokenizer->id_of("b");
-  // What tokenizers 0.23.3 gives for them.
+  // Output of tokenizers 0.23.3.
   CHECK(ids_of(*tokenizer, "a<r>  b") == std::vector{a, right, spaces, b});
   CHECK(ids_of(*tokenizer, "a<r>    b") == std::vector{a, right, spaces, spaces, b});
   CHECK(ids_of(*tokenizer, "a<r>   <l>b") == std::vector{a, right, spaces, left, b});
@@ -293,7 +293,7 @@ TEST_CASE("what is no tokenizer file is refused") {
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir.path()); }), Contains("name the tokenizer.json"));
   CHECK_THAT(message_of<DataError>([&] { open_tokenizer(dir / "cut.json"); }),
              Contains("cut.json: not valid JSON"));
-  // What was read last is shown as text.
+  // The bytes read last are shown as valid text.
   write_file(dir / "bytes.json", "{\"a\xff\": 1}");
   const std::string shown = message_of<DataError>([&] { open_tokenizer(dir / "bytes.json"); });
   CHECK_THAT(shown, Contains("bytes.json: not valid JSON"));

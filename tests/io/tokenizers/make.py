@@ -1,4 +1,4 @@
-"""Makes the tokenizer files of this folder and what the reference libraries make of text by them.
+"""Makes the tokenizer files of this folder and the reference libraries' encodings of text.
 
   pip install tokenizers==0.23.3 sentencepiece==0.2.3 transformers==5.23.0 protobuf xxhash && python3 make.py [FILE ...]
   (Python 3.11: its tables are of Unicode 14; with names only these files are made again)
@@ -108,7 +108,7 @@ def assigned_ranges():
     return ranges
 
 
-# The patterns as the families' files have them.
+# The patterns as in the families' files.
 LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
 
@@ -132,7 +132,7 @@ def make_bpe(name, text):
     if name == "llama3":
         file = json.loads(tokenizer.to_str())
         file["model"]["ignore_merges"] = True
-        file["model"]["vocab"]["Ġtokenizerization"] = VOCAB  # a token that no merges make
+        file["model"]["vocab"]["Ġtokenizerization"] = VOCAB  # a token that no merge makes
         tokenizer = Tokenizer.from_str(json.dumps(file))
     tokenizer.add_special_tokens([AddedToken(token, normalized=False, special=True) for token in special])
     if name == "qwen2":
@@ -150,14 +150,14 @@ def make_bpe(name, text):
 
 
 def make_sentencepiece(name, text):
-    """As Llama 2 (BPE, bytes for unknown characters, text as it is), and unigram with a normalizer of its own."""
+    """Like Llama 2 (BPE, bytes for unknown characters, unchanged text), and unigram with its own normalizer."""
     import sentencepiece
     options = {"bpe": dict(model_type="bpe", byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
                            split_digits=True, allow_whitespace_only_pieces=True, user_defined_symbols=["<tool_call>"]),
                "unigram": dict(model_type="unigram", user_defined_symbols=["</tool_call>"])}[name]
     with tempfile.TemporaryDirectory() as folder:
         if name == "unigram":
-            rules = pathlib.Path(folder) / "rules.tsv"  # code points in hexadecimal: what becomes what
+            rules = pathlib.Path(folder) / "rules.tsv"  # code points in hexadecimal: text and replacement
             pairs = [(a, b) for a, b in zip("０１２３４５６７８９", "0123456789")] + [("ﬁ", "fi"), ("ﬃ", "ffi"), ("é", "e\u0301"), ("e\u0301", "é"), ("\u00a0", " "), ("\u3000", " ")]
             rules.write_text("".join(" ".join(f"{ord(c):X}" for c in a) + "\t" + " ".join(f"{ord(c):X}" for c in b) + "\n" for a, b in pairs[:12] + pairs[13:]))
             options["normalization_rule_tsv"] = str(rules)
@@ -216,7 +216,7 @@ def expect_bpe(name, text):
 
 def main():
     mix = {"words": WORDS, "odd": ODD, "ranges": assigned_ranges()}
-    # ASCII, so that no editor normalizes it.
+    # ASCII, so that editors do not normalize it.
     (HERE / "mix.json").write_text(json.dumps(mix, separators=(",", ":")) + "\n")
     wanted = sys.argv[1:]
     train, text = mixed_text(mix, TRAIN_SEED, TRAIN_BYTES), mixed_text(mix, SEED, TEXT_BYTES)

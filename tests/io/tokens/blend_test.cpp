@@ -21,7 +21,7 @@ std::vector<BlendShare> shares_of(const std::vector<double>& weights) {
   return shares;
 }
 
-/// Random weights that differ by up to a million times.
+/// Random weights that differ by a factor of up to a million.
 std::vector<double> random_weights(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   std::uniform_real_distribution<double> exponent(-3, 3);
@@ -43,7 +43,7 @@ TEST_CASE("every prefix of a blend has each source's share to within two samples
   double worst = 0;
   for (std::int64_t p = 0; p < 20'000; ++p) {
     const Blend::Place place = blend.at(p);
-    // The samples of a source come one after the other, none twice.
+    // The samples of a source come in order, each once.
     REQUIRE(place.sample == counts.at(place.source)++);
     for (std::size_t i = 0; i < sources; ++i)
       worst = std::max(
@@ -95,7 +95,7 @@ TEST_CASE("a source gives its limit and no more, each sample once, and the other
     const Blend::Place place = blend.at(p);
     REQUIRE(place.sample == counts.at(place.source)++);
     REQUIRE(blend.taken(p + 1) == counts);
-    // Until the first is through, all by weight; then 3 to 2.
+    // By weight until the first source ends; then 3 to 2.
     if (p + 1 == 200) REQUIRE(std::abs(counts[0] - 100) <= 2);
     if (p + 1 == 600) REQUIRE(std::abs(counts[1] - (60 + 240)) <= 4);
   }

@@ -60,7 +60,7 @@ TEST_CASE("documents of a Megatron data set begin where its index says", "[docum
 
 TEST_CASE("documents of plain token files end with the end token, and with the file", "[documents]") {
   const TempDir dir;
-  // 9 ends a document. The second file begins one although the first did not end with it.
+  // 9 ends a document. The second file begins one, although the first does not end with 9.
   write_file(dir / "a.bin", raw(std::vector<std::uint16_t>{9, 1, 2, 9, 3, 9, 9, 4}));
   write_file(dir / "b.bin", raw(std::vector<std::uint16_t>{5, 6, 7, 9}));
   write_file(dir / "c.bin", raw(std::vector<std::uint16_t>{5, 6, 7, 8, 8}));
@@ -78,14 +78,14 @@ TEST_CASE("documents of plain token files end with the end token, and with the f
   CHECK(starts_of(8, 1) == std::vector<std::int32_t>{4});
   CHECK(starts_of(4, 0) == std::vector<std::int32_t>{1, 4});
   CHECK(starts_of(4, 1) == std::vector<std::int32_t>{2, 3, 4});
-  // Up to the limit, whose message says what would do: 7 documents, as the last target is in none of them.
+  // Up to the limit. 7 documents suffice, since the last target is in none of them.
   options.max_documents = 7;
   CHECK_NOTHROW(starts_of(16, 0));
   options.max_documents = 6;
   CHECK_THROWS_WITH(starts_of(16, 0), Contains("a.bin: the sample from position 0 on has 7 documents, and "
                                                "data.max_documents allows 6: set it to 7 or more"));
   options.document_mask = false, options.reset_positions = true;
-  CHECK_NOTHROW(starts_of(16, 0));  // positions have no limit
+  CHECK_NOTHROW(starts_of(16, 0));  // positions are not limited
   options.end_token = DataOptions::kNoToken;
   CHECK_THROWS_WITH(starts_of(16, 0), Contains("set data.end_token"));
 }

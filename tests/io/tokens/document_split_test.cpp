@@ -20,7 +20,7 @@ namespace {
 const std::string kFixture = std::string(TRAINERD_SOURCE_DIR) + "/tests/golden/megatron/";
 using Tokens = std::vector<std::int32_t>;
 
-/// The tokens of the fixture's documents that are for validation, or the others, one after the other.
+/// Returns the tokens of the fixture's validation documents, or of the others, concatenated.
 Tokens expected_part(const std::string& name, bool validation, double fraction) {
   const std::vector<Tokens> documents =
       nlohmann::json::parse(read_file(kFixture + "documents.json")).at(name);
@@ -64,7 +64,7 @@ TEST_CASE("a document's part depends on its number and its file's name alone", "
     for (std::int64_t document = 0; document < 20'000; ++document) {
       const bool here = is_validation_document("/a/x.bin", document, fraction);
       REQUIRE(here == is_validation_document("x.bin", document, fraction));
-      // What a smaller fraction chooses, a larger one does too.
+      // A larger fraction includes all documents of a smaller one.
       if (here) REQUIRE(is_validation_document("x.bin", document, fraction * 1.5));
       chosen += here ? 1 : 0;
       same += here && is_validation_document("y.bin", document, fraction) ? 1 : 0;

@@ -1,4 +1,4 @@
-// Files that are neither text nor tokens are refused by what they are.
+// Files that are neither text nor tokens are refused, and the message names their type.
 
 #include <catch2/catch.hpp>
 
@@ -114,7 +114,7 @@ TEST_CASE("Megatron's tokens are read as the index beside them says") {
   const std::vector<std::int32_t> tokens{7, 50256, 9, 1};
   CHECK(all_tokens({dir / "wide.bin"}, tokens_of(TokenType::automatic), 4) == tokens);
   CHECK(all_tokens({dir / "narrow.bin"}, tokens_of(TokenType::automatic), 4) == tokens);
-  // The indices in a directory, or met by a pattern, are no data of their own.
+  // Indices found in a directory or by a pattern are not data files.
   const std::vector<std::int32_t> both{7, 50256, 9, 1, 7, 50256, 9, 1};
   CHECK(all_tokens({dir.path()}, tokens_of(TokenType::automatic), 8) == both);
   CHECK(all_tokens({dir / "*"}, tokens_of(TokenType::automatic), 8) == both);
@@ -141,7 +141,7 @@ TEST_CASE("Megatron's tokens of every integer type are read, and a prefix is the
   reads("d", raw<std::int32_t>({7, 100, 9, 1}), 4, 4);
   reads("e", raw<std::int64_t>({7, 100, 9, 1}), 5, 8);
   reads("f", raw<std::uint16_t>({7, 100, 9, 1}), 8, 2);
-  // Negative and huge ids are outside every vocabulary.
+  // Negative and very large ids are outside every vocabulary.
   const auto refused = [&](const std::string& name, const std::string& bytes, std::uint8_t code, int width) {
     write_file(dir / (name + ".bin"), bytes);
     write_file(dir / (name + ".idx"), index(code, {3, 1}, width));
@@ -191,7 +191,7 @@ TEST_CASE("text is not taken for tokens, whatever type is stated") {
     CHECK_THAT(refusal(dir / "a.jsonl", tokens_of(type)), Contains("a.jsonl") && Contains("JSON lines"));
     CHECK_THAT(refusal(dir / "a.txt", tokens_of(type)), Contains("a.txt") && Contains("format: text"));
   }
-  CHECK(refusal(dir / "a.txt", tokens_of(TokenType::uint8)).empty());  // bytes are what was asked for
+  CHECK(refusal(dir / "a.txt", tokens_of(TokenType::uint8)).empty());  // bytes were requested
 }
 
 TEST_CASE("JSON lines and binary files are not taken for text") {

@@ -1,4 +1,4 @@
-// What `data inspect` finds in files.
+// Reports of `data inspect`.
 
 #include "io/tokens/inspect.h"
 
@@ -26,7 +26,7 @@ TEST_CASE("an inspection says what a file holds") {
   CHECK(text.find("hello <world>") != std::string::npos);
   CHECK(text.find("second") == std::string::npos);
   CHECK(text.find("21") != std::string::npos);
-  CHECK(text.find("119 (vocab of at least 120)") != std::string::npos);  // 'w' is 119, nothing is larger
+  CHECK(text.find("119 (vocab of at least 120)") != std::string::npos);  // 'w' is 119 and the largest byte
   write_file(dir / "b.bin", header(2, 3) + raw<std::uint16_t>({5, 50256, 7}));
   const std::string tokens = inspect_data(dir / "b.bin", {}).text;
   CHECK(tokens.find("trainerd uint16") != std::string::npos);

@@ -18,7 +18,7 @@ std::size_t open_descriptors() {
   return count;
 }
 
-/// A lower limit on open descriptors while it lives.
+/// Lowers the limit on open descriptors during its lifetime.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t limit) {
@@ -63,7 +63,7 @@ TEST_CASE("the descriptor cache keeps no more open than its limit and keeps the 
   const std::size_t before = open_descriptors();
   for (std::size_t i = 0; i < 3; ++i) cache.get(i, paths[i], 1);
   cache.get(0, paths[0], 1);
-  cache.get(3, paths[3], 1);  // takes the place of 1
+  cache.get(3, paths[3], 1);  // replaces file 1
   CHECK(open_descriptors() == before + 3);
   for (const std::string& path : paths) std::filesystem::remove(path);
   CHECK_NOTHROW(cache.get(0, paths[0], 1));

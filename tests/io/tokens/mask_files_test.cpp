@@ -20,7 +20,8 @@ namespace {
 
 constexpr std::int64_t kMaskedSeqLen = 4;
 
-/// Two files of tokens 0, 1, 2, ... and 1000, 1001, ..., and masks that count every third and every fifth.
+/// Two files with tokens 0, 1, 2, ... and 1000, 1001, ..., and masks that count every third and every fifth
+/// token.
 class MaskedData {
  public:
   MaskedData() {
@@ -41,7 +42,7 @@ class MaskedData {
     return dir_ / (name + ending);
   }
   std::string folder() const { return dir_.path(); }
-  /// What `trainerd data prepare` leaves of it.
+  /// Writes the dataset.json as `trainerd data prepare` does.
   void declare(const std::string& loss_mask) const {
     write_file(dir_ / "dataset.json",
                R"({"format": 1, "tokenizer": {"hash": "x", "vocab": 2000}, "loss_mask": )" + loss_mask + "}");
@@ -80,7 +81,7 @@ TEST_CASE("a position's loss weight is the mask of the token that it predicts", 
       CHECK(weights[s] == (counted(tokens[s + 1]) ? 1.0f : 0.0f));
     crosses |= tokens.front() < 1000 && tokens.back() >= 1000;
   }
-  CHECK(crosses);  // a sample had tokens of both files
+  CHECK(crosses);  // one sample had tokens of both files
 }
 
 TEST_CASE("masks are those that dataset.json declares, or those that are named", "[masks]") {
@@ -183,7 +184,7 @@ TEST_CASE("data inspect and data verify know the masks beside token files", "[ma
   const MaskedData files;
   InspectOptions options;
   options.dtype = TokenType::uint16;
-  // 14 of 41 and 9 of 41.
+  // 14 of 41 and 9 of 41 tokens count.
   const Inspection inspected = inspect_data(files.folder(), options);
   CHECK(inspected.problems.empty());
   CHECK_THAT(inspected.text, Contains("28% of tokens count"));

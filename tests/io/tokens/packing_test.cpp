@@ -56,7 +56,7 @@ std::vector<std::int64_t> odd_lengths(std::size_t count, std::int64_t most) {
   return lengths;
 }
 
-/// Best-fit decreasing as its definition says it: how much room sequences of `slots` are left with.
+/// Best-fit decreasing by its definition: returns the room left in each sequence of `slots` tokens.
 std::multiset<std::int64_t> rooms_by_definition(std::vector<std::int64_t> pieces, std::int64_t slots) {
   std::sort(pieces.rbegin(), pieces.rend());
   std::multiset<std::int64_t> rooms;
@@ -76,12 +76,12 @@ TEST_CASE("every token of a document but its first is predicted once, and only l
   const std::int64_t seq_len = GENERATE(1, 7, 63, 64, 100, 4096);
   const std::vector<std::int64_t> lengths = odd_lengths(700, 3 * seq_len + 3);
   const PackedSequences packed = packed_lengths(lengths, {.seq_len = seq_len, .key = 3});
-  std::map<std::int64_t, int> predicted;  // by place in the stream
+  std::map<std::int64_t, int> predicted;  // per position in the stream
   std::vector<std::int64_t> pieces, rooms;
   std::int64_t before = -1;
   for (const auto& sequence : sequences_of(packed)) {
     REQUIRE(filled(sequence) <= seq_len + 1);
-    REQUIRE(sequence[0].position > before);  // numbered by their first pieces
+    REQUIRE(sequence[0].position > before);  // numbered by their first piece
     before = sequence[0].position;
     rooms.push_back(seq_len + 1 - filled(sequence));
     std::int64_t last = -1;
@@ -123,7 +123,7 @@ TEST_CASE("packing depends on lengths, key and limit alone", "[packing]") {
   CHECK(limited > 0);
   CHECK(packed_lengths(lengths, {.seq_len = 64, .most_pieces = 3, .key = 1}).limited() == limited);
   CHECK(packed_lengths(lengths, options).limited() == 0);
-  // 8 and 2 fill 10, 6 and 4 too; 5 is alone. In the order of the documents.
+  // 8 + 2 and 6 + 4 fill 10; 5 is alone. Sequences are numbered in document order.
   const auto small = sequences_of(packed_lengths({2, 5, 6, 1, 0, 4, 8}, {.seq_len = 9}));
   CHECK(small == std::vector<std::vector<PackedPiece>>{{{0, 2}, {18, 8}}, {{2, 5}}, {{7, 6}, {14, 4}}});
   CHECK(packed_lengths({1, 0, 1}, {.seq_len = 9}).count() == 0);
@@ -153,7 +153,7 @@ TEST_CASE("a packed sample is its documents, then zeros that do not count", "[pa
     source.read_loss_weights(i, weights);
     source.read_document_starts(i, tokens, starts);
     CHECK(1 + starts.size() <= (options.document_mask ? 4u : 100u));
-    // Runs of counted predictions are documents; each begins where the sample or a document does.
+    // A run of counted predictions is a document. Each run starts where the sample or a document starts.
     std::vector<std::int32_t> run{tokens[0]};
     for (std::size_t s = 0; s < weights.size(); ++s) {
       if (weights[s] != 0) {
@@ -218,7 +218,7 @@ TEST_CASE("packing is of files that say where documents begin, and inspect says 
              Contains("no file says where its documents begin"));
 }
 
-// The time is told, not judged: machines differ. Full runs pack ten million documents.
+// The time is reported but not checked, because machines differ. Full runs pack ten million documents.
 TEST_CASE("many documents leave next to no room in their sequences", "[packing-speed]") {
   std::mt19937 random(1);
   std::vector<std::int64_t> lengths(runs_full() ? 10'000'000 : 100'000);

@@ -37,7 +37,7 @@ TEST_CASE("permute_index stays in range and distinct for sizes that cannot be li
 }
 
 TEST_CASE("different keys give unrelated orders") {
-  // Two random permutations of n agree in one place on average, with variance one (the matching problem).
+  // Two random permutations of n agree at one place on average, with variance one (the matching problem).
   constexpr std::uint64_t n = 10000;
   int agree = 0, fixed = 0;
   for (std::uint64_t p = 0; p < n; ++p) {
@@ -49,8 +49,8 @@ TEST_CASE("different keys give unrelated orders") {
 }
 
 TEST_CASE("neighbours do not stay neighbours") {
-  // For random pairs |a - b| averages n / 3, with standard deviation n / sqrt(18); the mean of n - 1 of them
-  // is within five standard errors.
+  // For random pairs |a - b| averages n / 3, with standard deviation n / sqrt(18). The mean of n - 1 pairs
+  // must lie within five standard errors.
   constexpr std::uint64_t n = 10000;
   double sum = 0;
   for (std::uint64_t p = 0; p + 1 < n; ++p) {

@@ -87,7 +87,7 @@ TEST_CASE(
   text[170000] = 'b';
   write_file(dir / "y/a", text);
   CHECK(content_of({dir / "y"}) != content);
-  // The border between two files is part of it.
+  // The boundary between two files is part of the content.
   write_file(dir / "z/a", "abc");
   write_file(dir / "z/b", "defg");
   write_file(dir / "w/a", "abcd");
@@ -139,7 +139,7 @@ TEST_CASE("int64 stated as 32 bits is refused although every half is in the voca
   CHECK(sample == std::vector<std::int32_t>{4, 5, 6, 7, 8});
   CHECK_THAT(message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::automatic, 50257); }),
              Contains("as in a file of int64"));
-  ids[500] = std::int64_t{1} << 32;  // with the width stated it is one id too many
+  ids[500] = std::int64_t{1} << 32;  // with the stated width, one id is too large
   write_file(dir / "a.bin", raw(ids));
   CHECK_THAT(
       message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::int64, 50257).check_samples(1); }),
@@ -154,7 +154,7 @@ TEST_CASE("int32 stated as uint16 is refused although every half is in the vocab
   CHECK_THAT(
       message_of<DataError>([&] { open_tokens({dir / "a.bin"}, TokenType::uint16, 50257).check_samples(1); }),
       Contains("a.bin") && Contains("set data.dtype: int32"));
-  ids[500] = 1 << 16;  // one id beyond 16 bits, and it is a file of uint16 as far as anyone can say
+  ids[500] = 1 << 16;  // one id needs more than 16 bits, so the file cannot be told from one of uint16
   write_file(dir / "a.bin", raw(ids));
   CHECK_NOTHROW(open_tokens({dir / "a.bin"}, TokenType::uint16, 50257).check_samples(1));
 }

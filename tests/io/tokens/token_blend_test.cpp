@@ -19,7 +19,7 @@ namespace {
 constexpr std::int64_t kSeqLen = 4;
 using SampleTokens = std::vector<std::int32_t>;
 
-/// Files whose samples say where they are from: token = 1000 x file + place of the sample, modulo none.
+/// Files whose samples identify themselves: first token = 1000 x file + number of the sample.
 class BlendFiles {
  public:
   std::string add(const std::string& name, std::uint16_t number, std::int64_t samples) {
@@ -41,7 +41,7 @@ class BlendFiles {
   TempDir dir_;
 };
 
-/// 1000 x the source + the place of the sample in it.
+/// Returns 1000 x source + number of the sample in it.
 std::int32_t sample_at(TokenBlend& blend, std::int64_t cursor) {
   SampleTokens tokens(kSeqLen + 1);
   blend.read(cursor, tokens);
@@ -114,7 +114,7 @@ TEST_CASE("after a blend changes, each source goes on where it was: nothing is r
     blend.start_order(order);
     for (std::int64_t cursor = order.start; cursor < order.start + count; ++cursor) {
       const std::int32_t sample = sample_at(blend, cursor);
-      REQUIRE(seen[sample / 1000].insert(sample).second);  // within its first epoch
+      REQUIRE(seen[sample / 1000].insert(sample).second);  // each at most once, within its first epoch
       ++samples;
     }
     const std::vector<std::int64_t> taken = blend_after(order, blend.sources()).taken(count);
@@ -124,7 +124,7 @@ TEST_CASE("after a blend changes, each source goes on where it was: nothing is r
   };
   DataOrder order = take(files.open({a, b}), {0, {{0, 0}, {1, 0}}}, 90);
   CHECK(order == DataOrder{90, {{0, 30}, {1, 60}}});
-  // c is added, in front, and a weighs more.
+  // c is added in front, and a gets a larger weight.
   DataSource heavy = a;
   heavy.weight = 4;
   order = take(files.open({c, heavy, b}), {90, {{2, 0}, {0, 30}, {1, 60}}}, 90);

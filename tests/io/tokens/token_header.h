@@ -6,7 +6,7 @@
 
 namespace trainerd::test {
 
-/// The header of trainerd's own token files, as io/README.md describes it.
+/// Returns the header of trainerd's own token files, as described in io/README.md.
 inline std::string token_file_header(std::int64_t token_bytes, std::int64_t tokens) {
   std::string header(64, '\0');
   const std::uint32_t version = 1, width = static_cast<std::uint32_t>(token_bytes);

@@ -36,7 +36,7 @@ std::vector<std::uint16_t> counting(std::size_t n) {
   return tokens;
 }
 
-// The three headers, byte by byte as their writers make them.
+// The three headers, byte by byte as their writers produce them.
 std::string llmc_header(std::int32_t magic, std::int32_t version, std::int32_t tokens) {
   std::vector<std::int32_t> header(256);
   header[0] = magic;
@@ -61,7 +61,7 @@ TEST_CASE("text is one token a byte and samples start every seq_len tokens") {
   CHECK(sample(source, 0, 3) == Sample{'a', 'b', 'c', 'd'});
   CHECK(sample(source, 1, 3) == Sample{'d', 'e', 'f', 'g'});
   CHECK(sample(source, 2, 3) == Sample{'g', 'h', 'i', 'j'});
-  CHECK(sample(source, 3, 3) == Sample{'a', 'b', 'c', 'd'});  // the next epoch
+  CHECK(sample(source, 3, 3) == Sample{'a', 'b', 'c', 'd'});  // next epoch
 }
 
 TEST_CASE("bytes above 127 are tokens above 127") {
@@ -282,7 +282,7 @@ TEST_CASE("synthetic tokens need no files, fill the vocabulary evenly and repeat
   std::vector<int> counts(50);
   for (std::int64_t c = 0; c < 1000; ++c)
     for (const std::int32_t token : sample(source, c, 100)) ++counts.at(static_cast<std::size_t>(token));
-  // 101,000 draws over 50: 2020 each, standard deviation 44.5; five of them.
+  // 101,000 draws from 50 values: 2020 each, standard deviation 44.5; margin of five.
   for (const int count : counts) CHECK(count == Approx(2020).margin(223));
   TokenSource again = open({}, kSynthetic, 100, 50, SampleOrder::in_order, 3);
   TokenSource other = open({}, kSynthetic, 100, 50, SampleOrder::in_order, 4);
@@ -293,7 +293,7 @@ TEST_CASE("synthetic tokens need no files, fill the vocabulary evenly and repeat
 TEST_CASE("synthetic validation tokens are not the training tokens") {
   TokenSource train({}, kSynthetic, 100, 50, 3, SampleOrder::in_order);
   TokenSource valid({}, kSynthetic, 100, 50, 3, SampleOrder::in_order, kValidStream);
-  // Independent draws agree in one place of 50: 202 of 10,100, standard deviation 14; five of them.
+  // Independent draws agree at one place in 50: 202 of 10,100, standard deviation 14; margin of five.
   int equal = 0;
   for (std::int64_t c = 0; c < 100; ++c) {
     const Sample a = sample(train, c, 100), b = sample(valid, c, 100);

@@ -1,5 +1,5 @@
-// Data sets written by Megatron's own builder, and what `data inspect` and `data verify` say of good and torn
-// files.
+// Data sets written by Megatron's own builder, and the reports of `data inspect` and `data verify` on good
+// and damaged files.
 
 #include "io/tokens/verify.h"
 
@@ -28,7 +28,7 @@ std::vector<std::vector<std::int32_t>> golden_documents(const std::string& name)
   return nlohmann::json::parse(read_file(kMegatron + "documents.json")).at(name);
 }
 
-/// A copy of the data set `narrow` that a test may damage.
+/// A copy of the data set `narrow` that the test may damage.
 class DamagedCopy {
  public:
   DamagedCopy() {
@@ -36,7 +36,7 @@ class DamagedCopy {
       std::filesystem::copy_file(kMegatron + "narrow" + ending, dir_ / ("narrow"s + ending));
   }
   std::string path(const std::string& ending) const { return dir_ / ("narrow" + ending); }
-  /// Puts `value` at byte `offset` of the index.
+  /// Writes `value` at byte `offset` of the index.
   template <class T>
   void put(std::int64_t offset, T value) const {
     std::string bytes = read_file(path(".idx"));
@@ -53,7 +53,7 @@ class DamagedCopy {
   TempDir dir_;
 };
 
-// Of `narrow`: where its arrays begin, by the number of its sequences.
+// Number of sequences in `narrow`, which gives the offsets of its arrays.
 std::int64_t narrow_sequences() { return read_megatron_index(kMegatron + "narrow.idx")->sequences; }
 
 }  // namespace
@@ -110,7 +110,7 @@ TEST_CASE("a sound data set has no problems, and its counts and checksum are tho
     const std::string bytes = read_file(kMegatron + "narrow.bin");
     CHECK_THAT(found.text, Contains(xxh3_hex(std::as_bytes(std::span(bytes)))));
   }
-  // A directory of both, and text.
+  // A pattern that matches both data sets, and a text file.
   const TempDir dir;
   write_file(dir / "a.txt", std::string(10'000'000, 'x'));
   CHECK(verify_data({kMegatron + "*.bin", dir / "a.txt"}, {}).problems.empty());
@@ -163,7 +163,7 @@ TEST_CASE("what is torn or contradicts itself is named, whichever part it is", "
     one_problem(copy, "narrow.idx", "sequence 5");
   }
   {
-    const DamagedCopy copy;  // documents that go backwards
+    const DamagedCopy copy;  // documents out of order
     copy.put<std::int64_t>(starts + 8 * 7, 0);
     one_problem(copy, "narrow.idx", "document 6 reaches");
   }

@@ -143,7 +143,7 @@ TEST_CASE("bars of the ledger begin in the same column, however long the times a
   std::set<std::size_t> begins;
   for (const std::string& line : top_frame(s, {.columns = 80, .rows = 40}))
     if (line.starts_with("compute") || line.starts_with("exposed") || line.starts_with("optimizer"))
-      begins.insert(line.find("\xe2\x96"));  // of block elements
+      begins.insert(line.find("\xe2\x96"));  // block elements
   CHECK(begins.size() == 1);
 }
 

@@ -24,7 +24,7 @@ std::vector<std::string> files_in(const std::string& folder) {
 }  // namespace
 
 TEST_CASE("crc32c gives the published values", "[tracking]") {
-  // RFC 3720, appendix B.4, and the check value of the CRC catalogue.
+  // From RFC 3720, appendix B.4, and the check value of the CRC catalogue.
   CHECK(crc32c("123456789") == 0xe3069283U);
   CHECK(crc32c(std::string(32, '\0')) == 0x8a9136aaU);
   CHECK(crc32c(std::string(32, '\xff')) == 0x62a8ab43U);
@@ -32,7 +32,7 @@ TEST_CASE("crc32c gives the published values", "[tracking]") {
 }
 
 TEST_CASE("events are Event messages of TensorFlow's schema, byte by byte", "[tracking]") {
-  // By protoc --encode of event.proto.
+  // Output of protoc --encode for event.proto.
   const std::string wall_time_1 = "\x09\x00\x00\x00\x00\x00\x00\xf0\x3f"s;
   CHECK(version_event(1) == wall_time_1 + "\x1a\x0d" + "brain.Event:2");
   CHECK(start_event(1, 300) == wall_time_1 + "\x10\xac\x02" + "\x3a\x02\x08\x01");
@@ -66,7 +66,7 @@ TEST_CASE("a record is its length and its bytes, each with a masked checksum", "
   REQUIRE(record.size() == 8 + 4 + 3 + 4);
   CHECK(record.substr(0, 8) == "\x03\0\0\0\0\0\0\0"s);
   CHECK(record.substr(12, 3) == "abc");
-  // The empty record of every TFRecord reader's tests.
+  // The empty record, which every TFRecord reader's tests contain.
   CHECK(tf_record("") == "\0\0\0\0\0\0\0\0\x29\x03\x98\x07\xd8\xea\x82\xa2"s);
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("event files of later starts sort after those of earlier ones", "[trac
   const TempDir dir;
   const std::string folder = dir / "tensorboard";
   std::vector<std::string> made;
-  // The third start's clock has been set back.
+  // The third start's clock was set back.
   for (const double at : {1700000000.0, 1700000000.5, 1600000000.0})
     made.push_back(std::filesystem::path(EventFile(folder, at).path()).filename());
   CHECK(files_in(folder) == made);

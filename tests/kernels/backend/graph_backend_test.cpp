@@ -1,4 +1,4 @@
-// Lists of calls that come again run as graphs, and only what was called ever runs.
+// Repeated lists of calls run as graphs, and exactly the called operators run.
 
 #include "kernels/backend/graph_backend.h"
 
@@ -22,7 +22,7 @@ namespace {
 
 constexpr ListPlace kGraphPlace{.part = "forward"};
 
-/// A vector of 64 numbers in memory that the host reaches, a stream, and graphs over a device that captures.
+/// Vectors of 64 numbers in host-accessible memory, a stream, and a GraphBackend over a backend with capture.
 struct GraphMachine {
   explicit GraphMachine(GraphChoice choice = GraphChoice::always)
       : cpu(detect_cpu(1), pool), device(cpu), graphs(device, choice) {
@@ -37,7 +37,7 @@ struct GraphMachine {
     for (std::int64_t i = 0; i < 8; ++i) std::fill_n(vector(i).as<float>(), 64, static_cast<float>(i + 1));
     device.ran.clear();
   }
-  /// y = factor x (0 to 1), y + y, y + x, and a copy of it: 4 calls.
+  /// Four calls: y = factor x (x is vector 0), y = y + y, y = y + x, and a copy of y.
   void four(float factor = 2, std::int64_t y = 1) {
     graphs.scale(*stream, {.x = vector(0), .factor = factor, .out = vector(y)});
     graphs.add(*stream, {.a = vector(y), .b = vector(y), .out = vector(y)});
@@ -65,14 +65,14 @@ const GraphNames kFourAsGraph{"graph", "scale", "add", "add", "copy", "end"};
 
 }  // namespace
 
-TEST_CASE("a list that comes again is one graph of the same calls in the same order", "[graphs]") {
+TEST_CASE("a repeated list is one graph of the same calls in the same order", "[graphs]") {
   GraphMachine m;
   m.list([&] { m.four(); });
   CHECK(m.device.ran == kFourCalls);
   CHECK(m.first(5) == 5);
   for (int time = 2; time < 6; ++time) {
     m.reset();
-    // Memory is read when the graph runs.
+    // Memory is read when the graph runs, not at capture.
     std::fill_n(m.vector(0).as<float>(), 64, static_cast<float>(time));
     m.list([&] {
       m.four();
@@ -97,7 +97,7 @@ TEST_CASE("a list that comes again is one graph of the same calls in the same or
   CHECK(m.device.ran == kFourCalls);
 }
 
-TEST_CASE("other arguments or another place of the scratch are another list", "[graphs]") {
+TEST_CASE("other arguments or another address of the scratch make another list", "[graphs]") {
   GraphMachine m;
   const auto comes = [&](const auto& calls, const GraphNames& as) {
     m.reset();
@@ -106,20 +106,20 @@ TEST_CASE("other arguments or another place of the scratch are another list", "[
   };
   comes([&] { m.four(); }, kFourCalls);
   comes([&] { m.four(); }, kFourAsGraph);
-  // A number, then a pointer.
+  // Another number, then another pointer.
   comes([&] { m.four(3); }, kFourCalls);
   CHECK(m.first(5) == 7);
   comes([&] { m.four(2, 3); }, kFourCalls);
   CHECK(m.first(5) == 5);
   CHECK(m.first(3) == 5);
-  // Each has a graph of its own, and none takes another's place.
+  // Each list has its own graph, and none replaces another.
   comes([&] { m.four(3); }, kFourAsGraph);
   CHECK(m.first(5) == 7);
   comes([&] { m.four(2, 3); }, kFourAsGraph);
   comes([&] { m.four(); }, kFourAsGraph);
   CHECK(m.first(5) == 5);
   CHECK(m.device.captured == 3);
-  // An operator's own scratch would lie elsewhere.
+  // The operators' scratch has another address.
   const auto above = [&] {
     const ArenaScope scope(m.scratch);
     m.scratch.take_bytes(64, MemoryTerm::workspace);
@@ -133,7 +133,7 @@ TEST_CASE("other arguments or another place of the scratch are another list", "[
   CHECK(m.device.ran == kFourCalls);
 }
 
-TEST_CASE("calls that agree with a graph for a while are made when they leave it", "[graphs]") {
+TEST_CASE("calls that match a graph at first are executed when they deviate from it", "[graphs]") {
   GraphMachine m;
   m.list([&] { m.four(); });
   m.list([&] { m.four(); });
@@ -159,7 +159,7 @@ TEST_CASE("calls that agree with a graph for a while are made when they leave it
     CHECK(m.device.operators() == names);
     CHECK(m.first(5) == result);
   }
-  // The beginning of a list alone.
+  // Only the beginning of the list.
   const auto beginning = [&] {
     m.graphs.scale(*m.stream, {.x = m.vector(0), .factor = 2, .out = m.vector(1)});
     m.graphs.add(*m.stream, {.a = m.vector(1), .b = m.vector(1), .out = m.vector(1)});
@@ -170,7 +170,7 @@ TEST_CASE("calls that agree with a graph for a while are made when they leave it
   CHECK(m.first(1) == 4);
 }
 
-TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[graphs]") {
+TEST_CASE("any other use of the stream ends a list, after its calls", "[graphs]") {
   GraphMachine m;
   const auto event = m.graphs.make_event();
   std::vector<std::byte> bytes(256);
@@ -186,7 +186,7 @@ TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[g
       [&] { m.graphs.write_made(*m.stream, to, staging, [](std::span<std::byte>) {}); },
       [&] { m.graphs.read_back(*m.stream, m.vector(5), bytes); },
       [&] { m.graphs.transfer(*m.stream, m.vector(5), m.vector(4)); }, [&] { m.stream->flush(); },
-      // Its runs are memory of the host.
+      // Its `first_block` is in host memory.
       [&] {
         m.graphs.total_square_sum(
             *m.stream,
@@ -210,7 +210,7 @@ TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[g
       CHECK(graphs == (time == 0 ? 0 : 2));
     }
   }
-  // On another stream nothing is held back, and nothing ends.
+  // Calls on another stream run at once and do not end the list.
   const auto beside = m.graphs.make_stream("beside", &m.scratch);
   for (int time = 0; time < 2; ++time) {
     m.reset();
@@ -228,7 +228,7 @@ TEST_CASE("whatever else comes on the stream ends a list, behind its calls", "[g
   CHECK(m.device.ran == GraphNames{"fill_zero", "graph", "scale", "add", "add", "add", "end"});
 }
 
-TEST_CASE("graphs of a place are given up and reported when they cannot be made or do not repeat",
+TEST_CASE("graphs of a part are abandoned and reported if they cannot be captured or do not repeat",
           "[graphs]") {
   SECTION("short lists") {
     GraphMachine m;
@@ -256,7 +256,7 @@ TEST_CASE("graphs of a place are given up and reported when they cannot be made 
     m.list([&] { m.four(); });
     CHECK(m.device.ran == kFourCalls);
   }
-  SECTION("what the device does not capture") {
+  SECTION("an operator that the device does not capture") {
     GraphMachine m;
     m.device.refused = {Operator::copy};
     for (int time = 0; time < 3; ++time) {
@@ -273,7 +273,7 @@ TEST_CASE("graphs of a place are given up and reported when they cannot be made 
   }
 }
 
-TEST_CASE("calls of graphs are counted as if each were made", "[graphs]") {
+TEST_CASE("calls inside graphs are counted as if each were executed", "[graphs]") {
   GraphMachine m;
   for (std::int64_t time = 1; time < 6; ++time) {
     m.list([&] { m.four(); });
@@ -281,7 +281,7 @@ TEST_CASE("calls of graphs are counted as if each were made", "[graphs]") {
   }
 }
 
-TEST_CASE("graphs are made again where operators run otherwise from now on", "[graphs]") {
+TEST_CASE("graphs are captured again after a change in how operators run", "[graphs]") {
   GraphMachine m;
   for (int time = 0; time < 2; ++time) m.list([&] { m.four(); });
   m.graphs.limit_attention(1 << 20);
@@ -292,20 +292,20 @@ TEST_CASE("graphs are made again where operators run otherwise from now on", "[g
   CHECK(m.device.captured == 2);
 }
 
-TEST_CASE("the second step decides whether graphs pay, by the host's time and the device's", "[graphs]") {
+TEST_CASE("the second step decides by host and device time whether graphs pay", "[graphs]") {
   for (const bool slow : {true, false}) {
     GraphMachine m(GraphChoice::measured);
     const auto steps = [&](int count, double device_seconds) {
       for (int i = 0; i < count; ++i) {
         m.list([&] { m.four(); });
-        // An evaluation's calls are no part of a step.
+        // Calls of an evaluation do not count for the step.
         m.list([&] { m.four(); }, {.part = "evaluation", .of_step = false});
         m.graphs.end_step(device_seconds);
       }
     };
     steps(1, 1);
     CHECK(m.graphs.graph_use().state == GraphUse::State::deciding);
-    // An hour, or as good as nothing.
+    // The device takes an hour, or almost no time.
     steps(1, slow ? 3600.0 : 1e-12);
     const GraphUse use = m.graphs.graph_use();
     CHECK(use.state == (slow ? GraphUse::State::not_worth : GraphUse::State::used));
@@ -322,7 +322,7 @@ TEST_CASE("the second step decides whether graphs pay, by the host's time and th
   CHECK_FALSE(graphs_pay(0, 0));
 }
 
-TEST_CASE("worlds without graphs refuse to capture, and take lists as calls", "[graphs]") {
+TEST_CASE("worlds without graphs refuse to capture, and run lists call by call", "[graphs]") {
   base::ThreadPool pool(1);
   CpuBackend cpu(detect_cpu(1), pool);
   CHECK_THROWS_AS(cpu.capture([](Stream&) {}), base::DeviceError);
@@ -332,7 +332,7 @@ TEST_CASE("worlds without graphs refuse to capture, and take lists as calls", "[
   CHECK(cpu.graph_use().state == GraphUse::State::none);
 }
 
-TEST_CASE("what an operator is called with can be kept, but for what lies in the host's memory", "[graphs]") {
+TEST_CASE("an operator's arguments can be stored, except those in host memory", "[graphs]") {
   std::set<std::string> ending;  // operators that end a list
 #define TRAINERD_OPERATOR(name, Args, cuda) \
   if (!Comparable<Args>) ending.insert(#Args);

@@ -1,4 +1,4 @@
-// A backend that times another's operators.
+// A backend that times the operators of another backend.
 
 #include "kernels/backend/observed_backend.h"
 
@@ -14,7 +14,7 @@ using namespace trainerd::kernels;
 
 namespace {
 
-/// Counts the waits of the host.
+/// Counts waits of the host for the device.
 class WaitCounter final : public ObservedBackend {
  public:
   explicit WaitCounter(Backend& inner)
@@ -26,7 +26,7 @@ class WaitCounter final : public ObservedBackend {
 
 }  // namespace
 
-TEST_CASE("operators are observed after each, or all in their order when they are settled", "[observed]") {
+TEST_CASE("operators are observed after each call, or all in order when they are settled", "[observed]") {
   base::ThreadPool pool(1);
   CpuBackend cpu(detect_cpu(1), pool);
   for (const Observation when : {Observation::each, Observation::settled}) {

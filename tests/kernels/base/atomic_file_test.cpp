@@ -17,7 +17,7 @@ int write_text(const std::string& path, const std::string& text) {
   return write_file_atomically(path, std::as_bytes(std::span(text)));
 }
 
-/// No file of this process may grow past `bytes` while it lives.
+/// Limits the size of this process's files to `bytes` during its lifetime.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -37,7 +37,7 @@ class FileSizeLimit {
 
 }  // namespace
 
-TEST_CASE("a file written atomically replaces the one before it and leaves nothing aside") {
+TEST_CASE("an atomic write replaces the old file and leaves no temporary file") {
   const TempDir dir;
   CHECK(write_text(dir / "f", "first, and longer") == 0);
   CHECK(write_text(dir / "f", "second") == 0);
@@ -45,7 +45,7 @@ TEST_CASE("a file written atomically replaces the one before it and leaves nothi
   CHECK_FALSE(std::filesystem::exists(dir / "f.partial"));
 }
 
-TEST_CASE("a failed atomic write keeps the old file and leaves nothing aside") {
+TEST_CASE("a failed atomic write keeps the old file and leaves no temporary file") {
   const TempDir dir;
   REQUIRE(write_text(dir / "f", "old") == 0);
   int error = 0;
@@ -56,7 +56,7 @@ TEST_CASE("a failed atomic write keeps the old file and leaves nothing aside") {
   CHECK(error == EFBIG);
   CHECK(read_file(dir / "f") == "old");
   CHECK_FALSE(std::filesystem::exists(dir / "f.partial"));
-  // A directory in the way: the rename is what fails.
+  // A directory is in the way: the rename fails.
   std::filesystem::create_directories(dir / "d/inside");
   CHECK(write_text(dir / "d", "text") != 0);
   CHECK_FALSE(std::filesystem::exists(dir / "d.partial"));

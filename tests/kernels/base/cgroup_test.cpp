@@ -40,7 +40,7 @@ TEST_CASE("a container that sees only its own group has the limits mounted at th
   CHECK(limits(dir).cores == 0.5);
 }
 
-TEST_CASE("version 1 limits are read, and its words for none are none") {
+TEST_CASE("version 1 limits are read, and its special values for no limit are no limit") {
   const TempDir dir;
   write_file(dir / "self", "4:memory:/a\n3:cpuset:/\n2:cpu,cpuacct:/b\n0::/\n");
   write_file(dir / "fs/memory/a/memory.limit_in_bytes", "123456\n");
@@ -53,7 +53,7 @@ TEST_CASE("version 1 limits are read, and its words for none are none") {
   CHECK(limits(dir).cores == 3);
 }
 
-TEST_CASE("what cannot be read or understood is no limit") {
+TEST_CASE("a file that cannot be read or parsed is no limit") {
   const TempDir dir;
   CHECK(limits(dir).memory_bytes == kNone);
   write_file(dir / "self", "0::/a\nnonsense\n7:\n");
@@ -64,7 +64,7 @@ TEST_CASE("what cannot be read or understood is no limit") {
   CHECK(limits(dir).cores == 0);
 }
 
-TEST_CASE("the node's memory and cores are at most the machine's and at least something") {
+TEST_CASE("the node's memory and cores are positive and at most the machine's") {
   CHECK(base::node_memory_bytes() > 0);
   CHECK(base::node_memory_bytes() <=
         static_cast<std::int64_t>(::sysconf(_SC_PHYS_PAGES)) * ::sysconf(_SC_PAGESIZE));

@@ -13,11 +13,11 @@ namespace {
 
 using kernels::MemoryKind;
 
-/// Whether writing a byte at `at` ends a process.
+/// True if writing a byte at `at` ends the process.
 bool write_faults(std::byte* at) {
   const pid_t child = ::fork();
   if (child == 0) {
-    // The test framework's own handlers would report the fault that is meant to happen.
+    // The test framework's handlers would report the expected fault.
     ::signal(SIGSEGV, SIG_DFL);
     ::signal(SIGBUS, SIG_DFL);
     *const_cast<volatile std::byte*>(at) = std::byte{1};
@@ -44,7 +44,7 @@ TEST_CASE("buffers are aligned, read as zero, and end at a guard page", "[backen
     CHECK_FALSE(write_faults(buffer.data() + bytes - 1));
     CHECK(write_faults(buffer.data() + kernels::align_up(bytes)));
   }
-  // A whole number of pages also begins at a guard page.
+  // A buffer of whole pages also begins at a guard page.
   const kernels::Buffer pages = m.backend().allocate(MemoryKind::host, 8192);
   CHECK(write_faults(pages.data() - 1));
 }

@@ -1,4 +1,4 @@
-// GEMMs of the CPU world alone: what other types and instruction sets they become.
+// GEMMs on the CPU: widening to other types and instruction sets.
 
 #include "tests/kernels/gemm_cases.h"
 
@@ -31,7 +31,7 @@ TEST_CASE("fp32 GEMMs are never counted as widened", "[gemm]") {
   CHECK(m.backend().counters().widened_gemms == 0);
 }
 
-TEST_CASE("what cannot be packed in whole panels has no prepared form", "[gemm]") {
+TEST_CASE("a weight that does not fill whole panels has no prepared form", "[gemm]") {
   kernels::Target target;
   target.isa = kernels::Isa::avx512_bf16;
   target.bf16_gemm = true;

@@ -1,4 +1,4 @@
-// Which instruction set is detected, and what a machine with less than AVX-512 computes by.
+// Detection of the instruction set, and products on a machine without AVX-512.
 
 #include <unistd.h>
 
@@ -15,14 +15,14 @@ namespace {
 
 using kernels::Isa;
 
-/// Runs the hidden cases tagged `tag` in a process of this binary in which oneDNN is limited to `isa`.
+/// Runs the hidden cases with `tag` in a process of this binary with oneDNN limited to `isa`. Returns its
+/// status.
 int status_with_library(const std::string& isa, const std::string& tag) {
   const std::string self = "/proc/" + std::to_string(::getpid()) + "/exe";
   return std::system(("ONEDNN_MAX_CPU_ISA=" + isa + " " + self + " '[" + tag + "]' >&2").c_str());
 }
 
-/// y twice, dx twice (of a prepared weight where there is such a form, and of the plain one) and dw, of [T,
-/// N, C].
+/// y and dx with a prepared weight (if the form exists) and with the plain one, and dw, for sizes [T, N, C].
 std::vector<Values> every_product(Machine& m, DType dtype, const std::array<std::int64_t, 3>& size,
                                   const Values& x_values, const Values& w_values) {
   using kernels::GemmRole;
@@ -56,7 +56,7 @@ std::vector<Values> every_product(Machine& m, DType dtype, const std::array<std:
 
 }  // namespace
 
-TEST_CASE("an instruction set is named in one word and found again by it", "[isa]") {
+TEST_CASE("the name of an instruction set is one word and parses back", "[isa]") {
   for (const Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16}) {
     Isa found{};
     CHECK(kernels::parse_isa(kernels::to_string(isa), found));
@@ -67,7 +67,7 @@ TEST_CASE("an instruction set is named in one word and found again by it", "[isa
   CHECK(found == Isa::avx2);
 }
 
-TEST_CASE("a CPU is detected with no more than is asked for, and only the best has bf16 products", "[isa]") {
+TEST_CASE("detection returns at most the requested set, and only the best has bf16 products", "[isa]") {
   for (const Isa isa : instruction_sets()) {
     const kernels::Target target = kernels::detect_cpu(1, isa);
     CHECK(target.isa == isa);
@@ -88,14 +88,14 @@ TEST_CASE("with oneDNN limited to AVX2 no product runs its reference implementat
   CHECK(status_with_library("AVX2", ".avx2-alone") == 0);
 }
 
-TEST_CASE("in a process with AVX2 alone GEMMs are right, and none is the reference implementation",
+TEST_CASE("in a process with only AVX2 GEMMs are right, and none is the reference implementation",
           "[.avx2-alone]") {
   REQUIRE(kernels::detect_cpu(1).isa == Isa::avx2);
   base::ThreadPool pool(1);
   kernels::Target better = kernels::detect_cpu(1);
   better.isa = Isa::avx512;
   CHECK_THROWS_AS(kernels::CpuBackend(better, pool), base::DeviceError);
-  // oneDNN was asked for the form that it has no AVX2 kernel for.
+  // This form has no AVX2 kernel in oneDNN.
   kernels::GemmKey packed;
   packed.m = 256, packed.n = 64, packed.k = packed.lda = 96;
   packed.right = kernels::GemmKey::Right::prepared;

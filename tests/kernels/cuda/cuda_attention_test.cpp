@@ -1,5 +1,4 @@
-// Attention in bf16 by the library against our own kernels in fp32 on the same values. The reference sees the
-// bf16 inputs exactly.
+// Attention of the library in bf16 against our own kernels in fp32. Both get the same bf16 inputs.
 
 #include "kernels/backend/cuda_plugin.h"
 #include "tests/kernels/machine.h"
@@ -9,7 +8,7 @@ namespace {
 
 struct Case {
   kernels::HeadGeometry heads;
-  std::int64_t sequences, tokens;  // of each sequence
+  std::int64_t sequences, tokens;  // per sequence
   kernels::Determinism determinism = kernels::Determinism::deterministic;
 };
 
@@ -17,8 +16,8 @@ struct Results {
   Values out, lse, dqkv;
 };
 
-/// The gradient is taken at the bf16 output and log-sum-exp of `forward`, so that both backward passes are
-/// given the same.
+/// If given, the backward pass uses the bf16 output and log-sum-exp of `forward`, so that both backward
+/// passes have the same inputs.
 Results run(Machine& m, const Case& k, DType dtype, const Results* forward) {
   const std::int64_t T = k.sequences * k.tokens, W = k.heads.columns(), O = k.heads.heads * k.heads.head_size;
   std::vector<std::int32_t> bounds;
@@ -73,7 +72,8 @@ TEST_CASE("the library's attention agrees with our own in fp32", "[cuda][attenti
       CHECK(m.backend().counters().own_attention == before);
       const Results fp32 = run(m, k, DType::f32, &bf16);
       CHECK(m.backend().counters().own_attention == before + 2);
-      // A weight or a gradient of a score is rounded to bf16 once before it multiplies, the result once more.
+      // Weights and gradients of scores are rounded to bf16 once before their product, and the result once
+      // more.
       CHECK(scaled_error(bf16.lse, fp32.lse) <= tolerance(DType::f32, k.tokens));
       CHECK(scaled_error(bf16.out, fp32.out) <= 2 * tolerance(DType::bf16, k.tokens));
       CHECK(scaled_error(bf16.dqkv, fp32.dqkv) <= 4 * tolerance(DType::bf16, k.tokens));

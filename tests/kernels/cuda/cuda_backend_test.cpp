@@ -1,5 +1,5 @@
-// The CUDA backend on real device memory, as training uses it: streams not awaited, copies through the pinned
-// ring.
+// The CUDA backend on real device memory, used as in training: asynchronous streams, copies through the
+// pinned ring.
 
 #include <array>
 #include <catch2/catch.hpp>
@@ -16,7 +16,7 @@ namespace {
 
 using kernels::MemoryKind;
 
-/// A stream with scratch on the device, and tensors there.
+/// A stream with scratch, and tensors in device memory.
 class Device {
  public:
   explicit Device(std::int64_t scratch_bytes = std::int64_t{256} << 20)
@@ -66,19 +66,19 @@ Tensor upload(Device& d, const Values& values, DType dtype, const Shape& shape) 
 
 }  // namespace
 
-TEST_CASE("device memory reads as zero, and what the device does not have is a capacity error", "[cuda]") {
+TEST_CASE("device memory reads as zero, and an allocation beyond it is a capacity error", "[cuda]") {
   Device d;
   for (const std::int64_t bytes : {std::int64_t{1}, std::int64_t{4096}, (std::int64_t{9} << 20) + 64}) {
     const std::vector<std::byte> read = d.read(d.empty(DType::u8, {bytes}));
     CHECK(std::all_of(read.begin(), read.end(), [](std::byte b) { return b == std::byte{0}; }));
   }
   CHECK_THROWS_AS(d.backend().allocate(MemoryKind::device, std::int64_t{1} << 50), base::CapacityError);
-  // The failure leaves nothing behind for the next call to find.
+  // The failure leaves no error state for the next call.
   const Tensor x = d.empty(DType::f32, {1000});
   CHECK_NOTHROW(d.backend().scale(d.stream(), {.x = x, .factor = 2.0f, .out = x}));
 }
 
-TEST_CASE("write, copy, fill and read back move every byte, also of what exceeds the ring", "[cuda]") {
+TEST_CASE("write, copy, fill and read back move every byte, also of tensors larger than the ring", "[cuda]") {
   Device d;
   for (const std::int64_t n : {std::int64_t{1}, std::int64_t{1000003}, std::int64_t{77000001}}) {
     const Tensor x = d.empty(DType::u8, {n}), y = d.empty(DType::u8, {n});
@@ -178,7 +178,7 @@ TEST_CASE("GEMMs of a model's size match float64 at sampled places, and repeat b
   }
 }
 
-TEST_CASE("the device is described as a target", "[cuda]") {
+TEST_CASE("the device's target has its properties", "[cuda]") {
   const kernels::CudaPlugin cuda = kernels::open_cuda_plugin();
   const kernels::Target target = cuda.describe(0);
   CHECK(target.kind == kernels::DeviceKind::cuda);

@@ -1,5 +1,5 @@
-// cuDNN makes plans for devices that are not here (stand_in_driver.cpp): that it supports the problems
-// training has, and that its workspace is within what the memory plan foresees, for each architecture.
+// cuDNN makes plans for devices that are not present (stand_in_driver.cpp). Checks for each architecture that
+// it supports training's problems and that its workspace is at most the planned one.
 
 #include <catch2/catch.hpp>
 #include <fstream>
@@ -38,8 +38,8 @@ constexpr Shape kShapes[] = {{"qwen2.5-1.5b", 32, 12, 2, 1024, 128},
                              {"gpt2", 8, 12, 12, 1024, 64},
                              {"short", 2, 4, 2, 17, 32}};
 
-/// The first of them on the device that is measured most, and on the others one, in full runs two: a plan
-/// takes a second or two to make.
+/// The first `most` shapes for sm_90, and one for other devices (two in full runs): making a plan takes 1 to
+/// 2 s.
 std::span<const Shape> shapes_for(const Device& d, std::size_t most) {
   return std::span(kShapes).first(d.sm_version == 90 ? most : runs_full() ? 2 : 1);
 }
@@ -88,7 +88,7 @@ kernels::Target target_of(const Device& d) {
 
 }  // namespace
 
-TEST_CASE("cuDNN has forward plans for every architecture, as the formula foresees", "[cudnn]") {
+TEST_CASE("cuDNN has forward plans for every architecture, as the formula predicts", "[cudnn]") {
   for (const Device& d : kDevices)
     for (const Shape& s : shapes_for(d, 2)) {
       std::string why;
@@ -114,14 +114,14 @@ TEST_CASE(
         REQUIRE(graph != nullptr);
         const std::int64_t foreseen = library_workspace(call(s, Pass::backward, determinism), target_of(d));
         CHECK(graph->workspace_bytes() <= foreseen);
-        // Foreseen, not guessed: unused memory is lost to the batch.
+        // The plan must also be tight: unused workspace is memory that the batch could use.
         if (s.tokens >= 1024 && d.sm_version == 90) CHECK(foreseen <= graph->workspace_bytes() + 8192);
       }
 }
 
-TEST_CASE("the formula knows which large heads cuDNN has plans for", "[cudnn]") {
+TEST_CASE("the formula predicts which large heads cuDNN has plans for", "[cudnn]") {
   for (const Device& d : kDevices) {
-    // As all plans of a device are asked for: without one at hand.
+    // As an agent asks for plans: from the device's description alone.
     kernels::cuda::AttentionPlans plans(device_of(d));
     for (const std::int64_t head_size : {136, 256}) {
       const Shape s{"large heads", 1, 8, 2, 1024, head_size};
@@ -137,7 +137,7 @@ TEST_CASE("the formula knows which large heads cuDNN has plans for", "[cudnn]") 
       }
     }
     if (!runs_full() && d.sm_version != 90) continue;
-    // The same value every time, and the plan's own.
+    // Repeated calls give the same value, which is the plan's own.
     const AttentionCall small = call(kShapes[4], Pass::backward);
     AttentionProblem p = problem(kShapes[4]);
     p.backward = true;
@@ -146,7 +146,7 @@ TEST_CASE("the formula knows which large heads cuDNN has plans for", "[cudnn]") 
   }
 }
 
-TEST_CASE("where no plan can be made at all, that is not taken for the call's fault", "[cudnn]") {
+TEST_CASE("if no plan can be made at all, the call is not blamed", "[cudnn]") {
   const AttentionCall any = call(kShapes[4], Pass::backward);
   CHECK(kernels::cuda::AttentionPlans({}).workspace(any) == kernels::kUnknownAttentionPlan);
   kernels::cuda::AttentionDevice nonsense = device_of(kDevices[1]);

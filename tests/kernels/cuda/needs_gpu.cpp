@@ -1,5 +1,5 @@
-// Ends a test executable before its first test, with success, where there is no GPU. Its output tells a run
-// from none.
+// Ends a test executable with success before its first test if there is no GPU. The output shows whether
+// tests ran.
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// A stand-in for the driver's library (libcuda.so.1) that knows no device: enough for cuDNN to make plans
-// from a description of one. Code can be "loaded" and asked for; all else reports that this is a stub, and
+// A stand-in for the driver's library (libcuda.so.1) without devices: enough for cuDNN to make plans from a
+// device description. Code can be "loaded" and looked up; all other calls return the error of a stub, and
 // nothing computes.
 
 #include <cstddef>
@@ -8,14 +8,14 @@
 namespace {
 
 constexpr int kSuccess = 0, kStubLibrary = 34;
-alignas(64) char something[4096];  // what handles point at
+alignas(64) char something[4096];  // target of all handles
 
 int not_here() { return kStubLibrary; }
 int driver_version(int* version) {
   *version = 13000;
   return kSuccess;
 }
-// A handle to whatever was asked for.
+// Returns the same handle for any object.
 int any_handle(void** handle, const void*) {
   *handle = something;
   return kSuccess;
@@ -51,7 +51,7 @@ extern "C" int cuGetProcAddress_v2(const char* name, void** function, int, unsig
   return kSuccess;
 }
 
-// What cuDNN looks up by name instead.
+// Functions that cuDNN looks up by name.
 extern "C" {
 
 int cuGetProcAddress(const char* name, void** function, int version, unsigned long flags) {

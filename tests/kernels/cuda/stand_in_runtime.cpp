@@ -1,5 +1,5 @@
-// The functions of the CUDA runtime that cuDNN's front end links to, for a device that is only described: it
-// asks what the current device is even where it is given a description.
+// Functions of the CUDA runtime that cuDNN's front end links to, for a device that exists only as a
+// description. The front end queries the current device even if it is given a description.
 
 #include "tests/kernels/cuda/stand_in_runtime.h"
 

@@ -2,7 +2,7 @@
 
 namespace trainerd::test {
 
-/// The compute capability (90 for 9.0) that the stand-in runtime's only device has from now on.
+/// Sets the compute capability (90 for 9.0) of the stand-in runtime's only device.
 void set_stand_in_device(int sm_version);
 
 }  // namespace trainerd::test

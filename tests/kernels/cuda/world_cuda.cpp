@@ -11,7 +11,7 @@ namespace {
 using kernels::Stream;
 using kernels::Tensor;
 
-/// The CUDA world with every call awaited, so that the tests see it as they see the CPU's.
+/// The CUDA world with synchronous calls, so that tests can use it like the CPU's.
 class AwaitedBackend final : public kernels::ObservedBackend {
  public:
   explicit AwaitedBackend(kernels::Backend& inner)
@@ -43,15 +43,15 @@ class AwaitedBackend final : public kernels::ObservedBackend {
 
 }  // namespace
 
-// One CUDA backend serves all machines: opening its libraries takes longer than a test. The numbers of
-// threads repeat a run, which must give the same bits.
+// One CUDA backend serves all machines: opening its libraries takes longer than a test. Runs for other
+// numbers of threads repeat the same computation and must give the same bits.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target&, base::ThreadPool&) {
-  // Never destroyed: at exit the libraries it would close may be gone.
+  // Never destroyed: at exit its libraries may already be unloaded.
   static kernels::Backend* const cuda = kernels::open_cuda_plugin().make_backend(0).release();
   return std::make_unique<AwaitedBackend>(*cuda);
 }
 
-// The kind of the copy follows from the addresses: the oracle's tensors are in host memory.
+// cudaMemcpyDefault: the oracle's tensors are in host memory, others in device memory.
 std::vector<std::byte> read_bytes(const Tensor& x) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(x.bytes()));
   kernels::cuda::check(cudaMemcpy(bytes.data(), x.data, bytes.size(), cudaMemcpyDefault), "reading a tensor");

@@ -1,5 +1,4 @@
-// What the meta world makes of attention: the counts that the planner replays, and the arguments that it
-// refuses.
+// Attention in the meta world: the counts that the planner replays, and the arguments that are refused.
 
 #include "kernels/meta/meta_backend.h"
 #include "tests/kernels/attention_oracle.h"
@@ -15,7 +14,7 @@ using kernels::WriteMode;
 
 constexpr kernels::HeadGeometry kHeads{.heads = 4, .kv_heads = 2, .head_size = 64};
 
-/// `sequences` sequences of `queries` queries and `keys` keys each; memory without values.
+/// `sequences` sequences of `queries` queries and `keys` keys each; tensors without values.
 struct Call {
   std::int64_t sequences = 1, queries = 64, keys = 64, first_query = 0, first_key = 0, window = 0;
   MaskKind mask = MaskKind::causal;
@@ -61,7 +60,7 @@ kernels::Target cuda_target() {
   return target;
 }
 
-/// What the meta world records of one call.
+/// The meta world's record of one call.
 class Meta {
  public:
   explicit Meta(const kernels::Target& target)
@@ -96,7 +95,7 @@ class Meta {
   std::unique_ptr<kernels::Stream> stream_;
 };
 
-/// Pairs that the mask leaves of one head, counted.
+/// Number of pairs that the mask allows, per head.
 double pairs(const Call& c) {
   double count = 0;
   for (std::int64_t i = 0; i < c.queries; ++i)
@@ -110,7 +109,7 @@ double pairs(const Call& c) {
 
 }  // namespace
 
-TEST_CASE("attention's FLOPs are of the pairs that the mask leaves, to half the diagonals",
+TEST_CASE("attention's FLOPs count the pairs that the mask allows, up to half of the diagonals",
           "[attention][meta]") {
   Meta meta(cuda_target());
   for (const Call& c :
@@ -123,7 +122,7 @@ TEST_CASE("attention's FLOPs are of the pairs that the mask leaves, to half the 
         (c.window > 0 ? 2 : 1) * 0.5 * static_cast<double>(c.sequences * c.queries) * per_pair;
     const double flops = meta(c.forward()).cost.flops;
     CHECK(std::abs(flops - counted) <= diagonals);
-    // Five products against two; our own kernels make two of them again, so that every sum has one owner.
+    // Five products against two. Our own kernels repeat two of them, so that every sum has one owner.
     const kernels::MetaCall backward = meta(c.backward());
     CHECK(backward.cost.flops ==
           (backward.what.kernel == kernels::AttentionKernel::library ? 2.5 : 3.5) * flops);
@@ -148,7 +147,7 @@ TEST_CASE("attention's FLOPs of blocks add up to those of the whole", "[attentio
 TEST_CASE("documents whose lengths only the device knows count as the longest that fit",
           "[attention][meta]") {
   Meta meta(cuda_target());
-  // 8 documents at most, in 2 rows of 512: as two documents of 512.
+  // At most 8 documents in 2 rows of 512 count as two documents of 512.
   AttentionForward packed = Call{.sequences = 2, .queries = 512, .keys = 512}.forward();
   const double whole = meta(packed).cost.flops;
   packed.block.sequences = 8;
@@ -159,20 +158,20 @@ TEST_CASE("documents whose lengths only the device knows count as the longest th
   CHECK(meta(packed).cost.flops == 2 * whole);  // all keys may come before all queries
 }
 
-TEST_CASE("attention reads what it merges into or adds to", "[attention][meta]") {
+TEST_CASE("attention reads the tensors that it merges into or adds to", "[attention][meta]") {
   Meta meta(cuda_target());
   AttentionForward f = Call{}.forward();
   const double assigned = meta(f).cost.bytes;
   f.mode = WriteMode::accumulate;
   CHECK(meta(f).cost.bytes == assigned + static_cast<double>(f.out_THE.bytes() + f.lse_HT.bytes()));
   AttentionBackward b = Call{}.backward();
-  b.dq_mode = WriteMode::accumulate;  // which the library cannot do: both calls are our own kernels'
+  b.dq_mode = WriteMode::accumulate;  // the library cannot accumulate: both calls use our own kernels
   const double gradients = meta(b).cost.bytes;
   b.dkv_mode = WriteMode::accumulate;
   CHECK(meta(b).cost.bytes == gradients + 2.0 * static_cast<double>(b.dk_TKE.bytes()));
 }
 
-TEST_CASE("a sink costs what it moves, and keeps the library", "[attention][meta]") {
+TEST_CASE("a sink costs its memory traffic, and the library still applies", "[attention][meta]") {
   Meta meta(cuda_target());
   const AttentionForward f = Call{}.forward();
   const auto out = static_cast<double>(f.out_THE.bytes()), lse = static_cast<double>(f.lse_HT.bytes());
@@ -192,7 +191,7 @@ TEST_CASE("a sink costs what it moves, and keeps the library", "[attention][meta
   CHECK_THROWS_AS(meta(forward), std::logic_error);
 }
 
-TEST_CASE("the scratch of the library is planned for what the library is asked, and for no more",
+TEST_CASE("the library's scratch is planned for the calls that the library gets, and not for more",
           "[attention][meta]") {
   Meta meta(cuda_target());
   const Call whole{.sequences = 2, .queries = 256, .keys = 256};
@@ -220,7 +219,7 @@ TEST_CASE("the scratch of the library is planned for what the library is asked, 
   CHECK(meta(merged).scratch_bytes == 0);
 }
 
-TEST_CASE("heads that no kernel of CUDA takes are an error of the plan", "[attention][meta]") {
+TEST_CASE("heads that no CUDA kernel supports are an error of the plan", "[attention][meta]") {
   const kernels::HeadGeometry heads{.heads = 1, .kv_heads = 1, .head_size = 264};
   const Tensor qkv{nullptr, DType::bf16, {64, heads.columns()}}, out{nullptr, DType::bf16, {64, 264}};
   const AttentionForward f{.block = kernels::whole_sequences(heads, 1.0f, {nullptr, DType::i32, {2}}, 64),
@@ -233,7 +232,7 @@ TEST_CASE("heads that no kernel of CUDA takes are an error of the plan", "[atten
   Meta(kernels::Target{})(f);
 }
 
-TEST_CASE("attention's arguments are refused where they are recorded", "[attention][meta]") {
+TEST_CASE("invalid arguments of attention are refused when they are recorded", "[attention][meta]") {
   Meta meta(cuda_target());
   const auto refused = [&](const std::function<void(AttentionBackward&)>& change) {
     AttentionBackward b = Call{.sequences = 2}.backward();

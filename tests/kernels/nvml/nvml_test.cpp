@@ -1,4 +1,4 @@
-// NVML through a stand-in for its library, which is all of it that a machine without a GPU can have.
+// NVML through a stand-in for its library, since machines without a GPU have no NVML.
 
 #include "kernels/nvml/nvml.h"
 
@@ -10,7 +10,7 @@
 
 namespace trainerd::test {
 
-TEST_CASE("a device is read by its PCI bus id, in base units", "[nvml]") {
+TEST_CASE("a device's sensors are read by its PCI bus id, in base units", "[nvml]") {
   const kernels::Nvml nvml(TRAINERD_STAND_IN_NVML);
   const kernels::DeviceReading first = nvml.read("0000:65:00.0");
   CHECK(first.pci_bus_id == "0000:65:00.0");
@@ -25,7 +25,7 @@ TEST_CASE("a device is read by its PCI bus id, in base units", "[nvml]") {
   CHECK(nvml.read("0000:65:00.0").memory_used_bytes.value() == first.memory_used_bytes.value() + 1000);
 }
 
-TEST_CASE("what a device does not support is absent", "[nvml]") {
+TEST_CASE("values that a device does not support are absent", "[nvml]") {
   const kernels::DeviceReading reading = kernels::Nvml(TRAINERD_STAND_IN_NVML).read("0000:CA:00.0");
   CHECK(reading.name == "NVIDIA L40S");
   CHECK_FALSE(reading.power_watts);
@@ -90,7 +90,7 @@ TEST_CASE("a missing library or device is reported in one line", "[nvml]") {
   CHECK_THROWS_AS(kernels::Nvml("libnvidia-ml-of-nobody.so.1"), base::DeviceError);
   CHECK_THROWS_WITH(kernels::Nvml("libnvidia-ml-of-nobody.so.1"),
                     Catch::Contains("libnvidia-ml-of-nobody.so.1"));
-  // Some other library: what it lacks is named.
+  // Another library: the missing function is named.
   CHECK_THROWS_WITH(kernels::Nvml("libm.so.6"), Catch::Contains("nvmlInit_v2"));
   const kernels::Nvml nvml(TRAINERD_STAND_IN_NVML);
   CHECK_THROWS_WITH(nvml.read("0000:00:00.0"),

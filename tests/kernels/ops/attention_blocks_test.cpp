@@ -14,7 +14,7 @@ using kernels::AttentionRows;
 using kernels::HeadView;
 using kernels::WriteMode;
 
-/// Elements between and before the heads of a test's views, which no operator may read or write.
+/// Elements before and between the rows of heads in a test's views. No operator may read or write them.
 constexpr std::int64_t kGap = 8;
 
 /// Columns [column, column + width) of rows [begin, begin + count) of a matrix of `columns`.
@@ -26,7 +26,7 @@ Values part(const Values& x, std::int64_t columns, std::int64_t begin, std::int6
   return values;
 }
 
-/// Rows of a buffer of their own, as another rank's keys are: `kGap` elements, the heads, `kGap` elements.
+/// Rows in a separate buffer, like another rank's keys: `kGap` elements, the heads, `kGap` elements.
 HeadView view(Machine& m, DType dtype, const Values& values, std::int64_t heads, std::int64_t head_size) {
   const std::int64_t width = heads * head_size, rows = static_cast<std::int64_t>(values.size()) / width;
   Values padded(static_cast<std::size_t>(rows * (width + 2 * kGap)), std::nan(""));
@@ -65,8 +65,8 @@ Blocks random_blocks(std::int64_t tokens, std::int64_t count, std::mt19937_64& r
   return blocks;
 }
 
-/// All documents as a block of rows has them: many have no rows there. Positions are counted from `first`,
-/// which only shifts what is in `first_B`.
+/// All documents as seen by a block of rows; many have no rows in it. Positions count from `first`, which
+/// only shifts the values of `first_B`.
 AttentionRows rows_of(Machine& m, const Problem& p, const Block& block, std::int64_t first) {
   const std::vector<std::int32_t> bounds = p.cu_seqlens();
   std::vector<std::int32_t> cu{0}, positions;
@@ -86,7 +86,7 @@ struct Results {
   auto all() const { return std::tie(out, lse, dq, dk, dv); }
 };
 
-/// How a whole is cut and in which order its pairs of blocks come.
+/// A split into blocks, and the order of its pairs of blocks.
 struct Split {
   Blocks queries, keys;
   std::vector<std::pair<std::size_t, std::size_t>> order;  ///< (block of queries, block of keys)
@@ -102,10 +102,10 @@ struct Split {
 };
 
 struct Inputs {
-  Values qkv, dout, out, lse;  ///< `out` and `lse` are what the backward is given
+  Values qkv, dout, out, lse;  ///< `out` and `lse`: inputs of the backward pass
 };
 
-/// Forward and backward over all pairs of blocks; sums over blocks are in `sums`.
+/// Forward and backward over all pairs of blocks; sums over blocks have the dtype `sums`.
 Results run_blocks(Machine& m, const Problem& p, const Split& split, const Inputs& in, DType dtype,
                    DType sums) {
   const std::int64_t E = p.heads.head_size, H = p.heads.heads, K = p.heads.kv_heads, W = p.heads.columns(),
@@ -198,7 +198,7 @@ struct Reference {
   Results whole;
 };
 
-/// The whole in float64; the backward is given its output in `sums` and its log-sum-exp in fp32.
+/// Whole attention in float64. The backward pass gets its output in dtype `sums` and its log-sum-exp in fp32.
 Reference reference_of(const Problem& p, DType dtype, DType sums) {
   const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, K = p.heads.kv_heads,
                      W = p.heads.columns();
@@ -225,7 +225,7 @@ double relative_error(const Values& actual, const Values& reference) {
   return std::sqrt(dot(difference, difference) / dot(reference, reference));
 }
 
-/// As a whole within 1e-6, and each element as close as operators in fp32 are.
+/// Whole tensors agree within 1e-6, and each element within the tolerance of fp32 operators.
 void check_fp32(const Results& actual, const Results& reference, std::int64_t length) {
   const auto check = [&](const char* name, const Values& a, const Values& r) {
     INFO(name);
@@ -239,7 +239,7 @@ void check_fp32(const Results& actual, const Results& reference, std::int64_t le
   check("dv", actual.dv, reference.dv);
 }
 
-/// Weights and gradients of scores are rounded to bf16 once before they multiply, results `roundings` times.
+/// Weights and gradients of scores are rounded to bf16 once before their product, results `roundings` times.
 void check_bf16(const Results& actual, const Results& reference, std::int64_t length, int roundings) {
   const double each = (1 + roundings) * tolerance(DType::bf16, length);
   CHECK(relative_error(actual.lse, reference.lse) <= 1e-6);
@@ -299,7 +299,7 @@ TEST_CASE("blocks in one order give the same bits", "[attention]") {
   }
 }
 
-TEST_CASE("one block in buffers of its own gives the bits of the merged projection", "[attention]") {
+TEST_CASE("one block in separate buffers gives the bits of the merged projection", "[attention]") {
   for (const Problem& p : kProblems)
     for (const DType dtype : kActivationDtypes) {
       const Reference r = reference_of(p, dtype, dtype);
@@ -337,7 +337,7 @@ TEST_CASE("one block in buffers of its own gives the bits of the merged projecti
                              .dk = part(dqkv, W, 0, T, H * E, K * E),
                              .dv = part(dqkv, W, 0, T, (H + K) * E, K * E)};
         CHECK(block.all() == merged.all());
-        // Merged into nothing, the whole is the whole.
+        // Merging into an empty result gives the same result.
         const Tensor nothing = m.tensor(dtype, y.shape, Values(static_cast<std::size_t>(T * H * E), 0.0)),
                      none = m.tensor(
                          DType::f32, lse.shape,
@@ -354,7 +354,7 @@ TEST_CASE("one block in buffers of its own gives the bits of the merged projecti
     }
 }
 
-TEST_CASE("a query that sees no key has nothing, and changes nothing that is there", "[attention]") {
+TEST_CASE("a query without keys gives zeros, and does not change earlier results", "[attention]") {
   const kernels::HeadGeometry heads{.heads = 2, .kv_heads = 1, .head_size = 8};
   constexpr std::int64_t kRows = 20, kKeys = 9, kWidth = 16;
   const double none = -std::numeric_limits<double>::infinity();
@@ -364,7 +364,7 @@ TEST_CASE("a query that sees no key has nothing, and changes nothing that is the
       const Tensor q = m.tensor(dtype, {kRows, kWidth}, normal_values(kRows * kWidth, 1, dtype)),
                    k = m.tensor(dtype, {kKeys, 8}, normal_values(kKeys * 8, 2, dtype)),
                    y = m.empty(dtype, {kRows, kWidth}), lse = m.empty(DType::f32, {2, kRows});
-      // Query i is at position i, key j at 12 + j: queries 0 to 11 see none.
+      // Query i is at position i, key j at 12 + j: queries 0 to 11 see no key.
       const kernels::AttentionForward f{
           .block = {.heads = heads,
                     .sequences = 1,
@@ -383,7 +383,7 @@ TEST_CASE("a query that sees no key has nothing, and changes nothing that is the
           for (std::int64_t e = 0; e < 8; ++e)
             CHECK((at(out, row * kWidth + head * 8 + e) == 0.0) == (row < 12));
         }
-      // Negative zeros and all: the bits stay where no key is seen.
+      // Rows without a key keep their bits, including negative zeros.
       Values earlier = normal_values(kRows * kWidth, 3, dtype);
       for (std::size_t i = 0; i < earlier.size(); i += 3) earlier[i] = -0.0;
       const Values earlier_lse = normal_values(2 * kRows, 4, DType::f32);

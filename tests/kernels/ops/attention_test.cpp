@@ -7,7 +7,7 @@ void check_problem(const Problem& p, DType dtype) {
   const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
   const Values qkv = normal_values(T * W, 1, dtype), dout = normal_values(T * H * E, 2, dtype);
   const Forward f = forward(p, qkv, dtype);
-  // The backward pass is given what the forward stores: its output in the dtype, its log-sum-exp in fp32.
+  // The backward pass gets the stored results of the forward pass: output in the dtype, log-sum-exp in fp32.
   const Values out = rounded(f.out.value, dtype), lse = rounded(f.lse.value, DType::f32);
   const Bounded dqkv = backward(p, qkv, out, lse, dout, dtype);
   for (const kernels::Isa isa : instruction_sets()) {
@@ -90,7 +90,7 @@ TEST_CASE("attention matches float64 for ragged sequences and grouped heads of a
                                       {{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 20}}};
   std::size_t turn = 0;
   for (Problem p : problems) {
-    ++turn;  // one of the two pairs of dtype and mask; both in full runs
+    ++turn;  // half of the pairs of dtype and mask; all in full runs
     for (const DType dtype : kActivationDtypes)
       for (const MaskKind mask : {MaskKind::causal, MaskKind::none}) {
         if (!runs_full() && (turn + (dtype == DType::bf16) + (mask == MaskKind::none)) % 2 != 0) continue;
@@ -116,10 +116,10 @@ TEST_CASE("attention under a softcap matches float64, with every mask", "[attent
   std::size_t turn = 0;
   for (const auto& [mask, window] :
        {std::pair(MaskKind::causal, std::int64_t{0}), {MaskKind::none, 0}, {MaskKind::causal, 33}})
-    // Small caps bend every score, large ones hardly any.
+    // Small caps change every score, large ones hardly any.
     for (const double softcap : {0.5, 50.0})
       for (const DType dtype : kActivationDtypes) {
-        const std::size_t pair = turn++ / 2;  // of mask and cap: in one dtype, in both in full runs
+        const std::size_t pair = turn++ / 2;  // pair of mask and cap: runs in one dtype, in both in full runs
         if (!runs_full() && (dtype == DType::bf16) != ((pair + pair / 2) % 2 == 0)) continue;
         check_problem({{.heads = 2, .kv_heads = 1, .head_size = 16}, {90, 3, 41}, mask, window, softcap},
                       dtype);
@@ -163,7 +163,7 @@ TEST_CASE("attention with sinks matches its definition and its finite difference
   const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
   const Values qkv = normal_values(T * W, 21, DType::f32), dout = normal_values(T * H * E, 22, DType::f32),
                before = normal_values(H, 24, DType::f32);
-  // One that takes nearly all, and one that takes nearly nothing.
+  // One sink takes nearly all of the weight, one nearly none.
   const Values sinks = rounded({0.3, -1.2, 9.0, -30.0}, DType::f32);
   const auto loss = [&](const Values& x, const Values& s) { return dot(attend_with_sinks(p, x, s), dout); };
   const Values out = attend_with_sinks(p, qkv, sinks),
@@ -223,7 +223,7 @@ TEST_CASE("sinks of rows of bf16, and of rows without a key", "[attention]") {
         at(scaled, i) *= std::exp(at(lse, h * T + t) - at(sums, h * T + t));
       }
     }
-  // The backward pass is given what the forward stores.
+  // The backward pass gets the stored results of the forward pass.
   const Values stored = rounded(scaled, DType::bf16), stored_lse = rounded(sums, DType::f32);
   for (std::int64_t i = 0; i < T * H * E; ++i) {
     const std::int64_t h = i / E % H, t = i / (H * E);
@@ -262,7 +262,7 @@ TEST_CASE("large scores neither overflow nor lose the largest", "[attention]") {
   const Problem p{{.heads = 1, .kv_heads = 1, .head_size = 8}, {300}, MaskKind::causal};
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 1);
-    // Every score is 8 * 30 * 30: far above what exp holds; equal keys share the weight.
+    // Every score is 8 * 30 * 30: far beyond the range of exp; equal keys share the weight.
     const Tensor x = m.tensor(DType::f32, {300, 24}, Values(300 * 24, 30.0));
     const Tensor y = m.empty(DType::f32, {300, 8}), sums = m.empty(DType::f32, {1, 300});
     kernels::AttentionBlock block = block_of(p, m.ids({0, 300}));

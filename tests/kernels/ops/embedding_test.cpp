@@ -7,8 +7,7 @@ namespace {
 
 using kernels::WriteMode;
 
-/// Ids in [first - 2, first + rows + 2), so that some are outside the rows held; the first few crowd on one
-/// row.
+/// Ids in [first - 2, first + rows + 2): some are outside of the held rows. Every third is the same row.
 std::vector<std::int32_t> ids_around(std::int64_t first, std::int64_t rows, std::int64_t count) {
   std::mt19937 generator(7);
   std::vector<std::int32_t> ids;
@@ -64,8 +63,7 @@ TEST_CASE("embedding forward takes rows of the held table and adds positions", "
       }
 }
 
-TEST_CASE("ids outside the vocabulary are flagged, wherever they are, and those inside are not",
-          "[embedding]") {
+TEST_CASE("only ids outside the vocabulary are flagged, at any position", "[embedding]") {
   constexpr std::int64_t kTokens = 300;
   constexpr std::int32_t kVocab = 97;
   struct Ids {
@@ -127,7 +125,7 @@ TEST_CASE("embedding backward sums the gradients of equal tokens", "[embedding]"
 }
 
 TEST_CASE("embedding backward adds in rising order of tokens", "[embedding]") {
-  // 1, then -1, then 2^-30: in any order that adds the small one earlier it is lost.
+  // 1, then -1, then 2^-30: any order that adds the small one earlier loses it.
   check_operator([](Machine& m) {
     const kernels::EmbeddingBackward args{.rows_T = m.ids({1, 1, 0, 1}),
                                           .first_row = 0,

@@ -20,7 +20,7 @@ std::vector<std::uint32_t> hash_of(Machine& m, const Tensor& x) {
   return words;
 }
 
-/// The definition in kernels/cpu/reduce.cpp, word by word.
+/// The definition in kernels/cpu/reduce.cpp, one word at a time.
 std::vector<std::uint32_t> defined_hash(const std::vector<std::uint8_t>& bytes) {
   const auto mix = [](std::uint32_t h) {
     h ^= h >> 16;
@@ -60,7 +60,7 @@ TEST_CASE("add and scale match float64, in place too", "[flat]") {
     }
 }
 
-TEST_CASE("dropout keeps by the key and the place alone, and makes up for what it drops", "[flat]") {
+TEST_CASE("dropout depends on key and position only, and scales what it keeps", "[flat]") {
   const std::uint64_t key = 0x1234567890abcdefull, first = 1'000'000'007;
   const double rate = 0.3, scale = 65536.0 / (65536 - 19661);  // 0.3 x 65536 = 19660.8
   for (const DType dtype : kActivationDtypes)
@@ -68,13 +68,13 @@ TEST_CASE("dropout keeps by the key and the place alone, and makes up for what i
       const Values x = normal_values(n, 1, dtype);
       Values expected = x;
       for (std::size_t i = 0; i < x.size(); ++i) {
-        // Eight elements share the four words of a call, low halves first.
+        // Eight elements share the four words of a philox call, low halves first.
         const std::uint64_t place = first + i;
         const auto words = kernels::philox(key, place / 8, 0);
         const std::uint32_t bits = words[place % 8 / 2] >> (16 * (place % 2)) & 0xffffu;
         expected[i] = bits < 19661 ? 0.0 : x[i] * scale;
       }
-      if (n > 10'000) {  // four standard deviations of a binomial share
+      if (n > 10'000) {  // within four standard deviations of a binomial
         const auto dropped = static_cast<double>(std::count(expected.begin(), expected.end(), 0.0));
         CHECK(std::abs(dropped / static_cast<double>(n) - rate) <
               4 * std::sqrt(rate * (1 - rate) / static_cast<double>(n)));
@@ -84,7 +84,7 @@ TEST_CASE("dropout keeps by the key and the place alone, and makes up for what i
         kernels::Dropout args{
             .x = in, .out = out, .rate = static_cast<float>(rate), .key = key, .first = first};
         m.backend().dropout(m.stream(), args);
-        // A part by itself drops what it does as a part of the whole.
+        // A part alone drops the same elements as in the whole.
         const std::int64_t cut = n / 3;
         for (const auto& [begin, count] : {std::pair{std::int64_t{0}, cut}, std::pair{cut, n - cut}}) {
           if (count == 0) continue;
@@ -101,8 +101,8 @@ TEST_CASE("dropout keeps by the key and the place alone, and makes up for what i
 }
 
 TEST_CASE("cast rounds to nearest even and keeps infinities and NaNs", "[flat]") {
-  // bf16 keeps 7 bits of fraction: 1 + 2^-8 lies between two values and goes to the even one, below; 1 + 3 *
-  // 2^-8 goes up; a little more than half goes up.
+  // bf16 has 7 fraction bits: 1 + 2^-8 is a tie and rounds down to even; 1 + 3 * 2^-8 is a tie and rounds up
+  // to even; values above a tie round up.
   const double inf = std::numeric_limits<double>::infinity();
   const Values in{
       1 + 0x1p-8, 1 + 3 * 0x1p-8, 1 + 0x1p-8 + 0x1p-20, -1 - 0x1p-8, inf, -inf, 0.0, 3.3895313892515355e38,
@@ -135,7 +135,7 @@ TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
       }
 }
 
-TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to what was there", "[flat]") {
+TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to the old value", "[flat]") {
   for (const auto& [dtype, out_dtype] : {std::pair(DType::f32, DType::f32),
                                          {DType::bf16, DType::f32},
                                          {DType::f32, DType::bf16},
@@ -229,7 +229,7 @@ TEST_CASE("the tensor hash sees single bits, places and lengths", "[reduce]") {
   std::size_t bits = 0;
   for (std::size_t i = 0; i < 64; ++i)
     for (int bit = 0; bit < 8; ++bit) {
-      // Of each byte two bits, of each bit 16 bytes; all in full runs.
+      // Two bits of each byte, and each bit in 16 bytes; all in full runs.
       if (!runs_full() && (i + static_cast<std::size_t>(bit)) % 4 != 0) continue;
       ++bits;
       Values x = zeros;
@@ -250,7 +250,7 @@ TEST_CASE("philox gives the published test vectors", "[init]") {
 }
 
 TEST_CASE("init_normal gives each element its own value whatever the shard, and 0 in padding", "[init]") {
-  const std::int64_t rows = 50, columns = 37;  // logical; the shards overlap its edges
+  const std::int64_t rows = 50, columns = 37;  // logical sizes; the shards overlap the edges
   struct Shard {
     std::int64_t row, column, rows, columns;
   };
@@ -275,13 +275,13 @@ TEST_CASE("init_normal gives each element its own value whatever the shard, and 
               r < rows && c < columns
                   ? 0.25f + 0.5f * kernels::normal_at(42, static_cast<std::uint64_t>(r * columns + c))
                   : 0.0f);
-      // A device has its own logarithm, sine and cosine.
+      // A GPU has its own logarithm, sine and cosine.
       if (m.backend().target().kind == kernels::DeviceKind::cpu) CHECK(Machine::read(x) == expected);
       return std::vector<Output>{{"x", x, expected}};
     });
 }
 
-TEST_CASE("uniform initial values fill (-1, 1] evenly and are a shard's own", "[init]") {
+TEST_CASE("uniform initial values fill (-1, 1] evenly and do not depend on the shard", "[init]") {
   const std::int64_t rows = 300, columns = 211, n = rows * columns;
   const auto draw = [&](Machine& m, const Tensor& x, std::int64_t row, std::int64_t column) {
     m.backend().init_normal(m.stream(), {.x = x,
@@ -302,7 +302,7 @@ TEST_CASE("uniform initial values fill (-1, 1] evenly and are a shard's own", "[
   const Values values = Machine::read(whole);
   CHECK(*std::min_element(values.begin(), values.end()) > -1);
   CHECK(*std::max_element(values.begin(), values.end()) <= 3);
-  // Counts of 16 bins: four standard deviations of each.
+  // Counts of 16 bins are within four standard deviations.
   std::array<double, 16> bins{};
   for (const double v : values) bins[static_cast<std::size_t>(std::min(15.0, (v + 1) * 4))] += 1;
   const double each = static_cast<double>(n) / 16;

@@ -11,8 +11,8 @@ TEST_CASE("linear forward matches float64, with plain and packed weights, bias a
     }
 }
 
-TEST_CASE("a product runs where its fastest implementation wants more workspace than there is", "[gemm]") {
-  // oneDNN's tiles (AMX) want 2.4 MiB for a deep reduction to few columns.
+TEST_CASE("a product runs if its fastest implementation needs more workspace than available", "[gemm]") {
+  // oneDNN's AMX kernel needs 2.4 MiB of workspace for a deep reduction to few columns.
   const Case k(DType::bf16, {33, 7, 32768});
   check_operator([&](Machine& m) { return run_fprop(m, k); });
 }
@@ -44,7 +44,7 @@ TEST_CASE("the fused SwiGLU GEMMs match the GEMM and the gate in float64", "[gem
       }
 }
 
-TEST_CASE("a weight gradient over no tokens is zero when assigned and nothing when accumulated", "[gemm]") {
+TEST_CASE("a weight gradient over no tokens is zero if assigned and adds nothing if accumulated", "[gemm]") {
   Machine m(kernels::Isa::portable, 1);
   const Tensor x = m.empty(DType::f32, {0, 4}), dy = m.empty(DType::f32, {0, 3});
   const Tensor dw = m.empty(DType::f32, {3, 4}), dbias = m.tensor(DType::f32, {3}, {1, 2, 3});

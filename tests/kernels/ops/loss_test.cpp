@@ -15,7 +15,7 @@ struct Case {
 constexpr Case kCases[] = {{1, 1, 0, 1},   {5, 37, 0, 37},  {4, 32, 32, 96},
                            {7, 40, 0, 33}, {3, 48, 96, 80}, {2, 9001, 0, 9000}};
 
-/// The softcaps that both worlds of a test are tried with; 0 is none.
+/// The softcaps under test; 0 means none.
 constexpr double kCaps[] = {0.0, 1.5, 30.0};
 Values capped(Values x, double cap) {
   if (cap > 0)
@@ -34,8 +34,7 @@ std::vector<std::int32_t> targets_of(const Case& c) {
   return targets;
 }
 
-/// weight[t] (log sum over all real columns of exp(logit) - logit of the target), of one
-/// rank's table.
+/// weight[t] (log sum over all real columns of exp(logit) - logit of the target), for one rank's table.
 double loss_of(const Case& c, const Values& logits, const Values& weight, std::size_t t) {
   const auto v = static_cast<std::size_t>(c.columns);
   double total = 0;
@@ -46,7 +45,7 @@ double loss_of(const Case& c, const Values& logits, const Values& weight, std::s
 
 }  // namespace
 
-TEST_CASE("cross-entropy statistics are those of the real columns held", "[loss]") {
+TEST_CASE("cross-entropy statistics cover the held real columns", "[loss]") {
   std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
     for (const Case& c : kCases) {
@@ -115,7 +114,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
       Values losses, gradient(logits.size(), 0.0);
       for (std::size_t t = 0; t < tokens; ++t) {
         losses.push_back(loss_of(c, counted, weight, t));
-        // Rows do not touch one another: differences in one row at a time, over a row of its own.
+        // Rows are independent: finite differences in one row at a time, on a copy of the row.
         const Case one{1, c.columns, 0, c.vocab};
         const Values row(logits.begin() + static_cast<std::ptrdiff_t>(t * v),
                          logits.begin() + static_cast<std::ptrdiff_t>((t + 1) * v));
@@ -169,7 +168,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
                                  .loss_T = m.empty(DType::f32, {c.tokens}),
                                  .want = Want::loss};
         m.backend().ce_finish(m.stream(), finish);
-        CHECK(Machine::read(x) == logits);  // the loss alone leaves the logits
+        CHECK(Machine::read(x) == logits);  // without gradients the logits stay
         std::vector<Output> outputs{{"loss", finish.loss_T, losses, c.columns}};
         finish.want = Want::loss_and_gradient;
         finish.loss_T = m.empty(DType::f32, {c.tokens});
@@ -183,7 +182,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
 
 TEST_CASE("statistics of two shards, joined, give the loss and gradient of the whole vocabulary", "[loss]") {
   const std::int64_t tokens = 3, vocab = 50,
-                     half = 28;  // 28 + 28: the second shard ends in 6 columns of padding
+                     half = 28;  // 28 + 28 columns: the second shard ends in 6 columns of padding
   const Values logits = normal_values(tokens * vocab, 3, DType::f32, 3.0);
   const std::vector<std::int32_t> targets{2, 49, 28};
   check_operator([&](Machine& m) {
@@ -248,7 +247,7 @@ TEST_CASE("statistics of two shards, joined, give the loss and gradient of the w
 
 namespace {
 
-/// What is minimised beside a cross entropy with one target, as PyTorch and PaLM define it.
+/// Label smoothing and z-loss as PyTorch and PaLM define them.
 struct ObjectiveCase {
   double smoothing, z_loss, cap;
 };
@@ -273,7 +272,7 @@ ObjectiveRow objective_of(const ObjectiveCase& c, const Values& logits, std::siz
 }  // namespace
 
 TEST_CASE("label smoothing and z-loss match float64 and its finite differences, by shards too", "[loss]") {
-  // One shard, and two of which the second ends in padding.
+  // One shard, and two shards, the second of which ends in padding.
   struct Split {
     std::int64_t vocab;
     std::vector<std::int64_t> columns;
@@ -347,7 +346,7 @@ TEST_CASE("label smoothing and z-loss match float64 and its finite differences, 
             shard.target = Machine::read(shard.stats.target_logit_T);
             first += columns;
           }
-          // As parallel::vocab_parallel_head_loss joins them.
+          // Joined as in parallel::vocab_parallel_head_loss.
           Values top(weight.size(), -std::numeric_limits<double>::infinity()), total(weight.size(), 0.0),
               target(weight.size(), 0.0);
           for (std::size_t t = 0; t < weight.size(); ++t) {
@@ -422,7 +421,7 @@ TEST_CASE("a logit that is not finite makes the loss not finite", "[loss]") {
       }
 }
 
-TEST_CASE("the exponential is right to two units in the last place over its range", "[loss]") {
+TEST_CASE("the exponential is accurate to two units in the last place over its range", "[loss]") {
   // With a maximum of 0, a sum of 1 and the target elsewhere, the gradient is the exponential itself.
   Values x;
   for (double v = -87.3; v < 88.7; v += 0.00731) x.push_back(v);

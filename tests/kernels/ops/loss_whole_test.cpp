@@ -1,5 +1,5 @@
-// Statistics, losses and gradients of a whole vocabulary by one operator: those of the two that it stands
-// for.
+// One operator for statistics, losses and gradients of a whole vocabulary gives the results of the two
+// operators that it replaces.
 
 #include "tests/kernels/machine.h"
 
@@ -9,8 +9,8 @@ namespace {
 struct Row {
   std::int64_t tokens, columns, vocab;
 };
-/// One vector for a thread, tails, rows that are not of whole 16-byte chunks, and of vocabularies that fill
-/// what a block holds of a row: in shared memory, and in registers beside it.
+/// One vector per thread, tails, rows that are not whole 16-byte chunks, and vocabularies that fill a block's
+/// capacity for a row: in shared memory, and in registers beside it.
 constexpr Row kRows[] = {{3, 64, 60}, {4, 40, 33}, {2, 9001, 9000}, {2, 58000, 57301}, {1, 152064, 151936}};
 
 struct Objective {
@@ -20,7 +20,8 @@ constexpr Objective kObjectives[] = {{0, 0, 0}, {30, 0.1f, 0}, {0, 0.1f, 1e-3f}}
 
 }  // namespace
 
-TEST_CASE("the loss of whole rows at once has the bits of its statistics and its finish", "[loss]") {
+TEST_CASE("the loss of whole rows at once has the bits of statistics and finish as separate operators",
+          "[loss]") {
   for (const DType dtype : kActivationDtypes)
     for (const Row& r : kRows)
       for (const Objective& o : kObjectives) {

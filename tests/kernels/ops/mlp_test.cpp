@@ -91,7 +91,7 @@ TEST_CASE("activation functions keep their limits at large inputs", "[mlp]") {
   }
 }
 
-TEST_CASE("the activation functions of many blocks are those of one row at a time", "[mlp]") {
+TEST_CASE("activation functions over many blocks equal those of one row at a time", "[mlp]") {
   check_operator([](Machine& m) {
     const std::int64_t rows = 67, ffn = 1000;
     const Values gate_up = normal_values(rows * 2 * ffn, 5, DType::bf16);

@@ -10,10 +10,10 @@ struct Case {
   NormKind kind;
   DType activations, weights;
   std::int64_t rows, columns;
-  double offset = 0;  ///< of the weight
+  double offset = 0;  ///< added to the weight
 };
 
-// Tails, one element, and more rows than one partial sum takes.
+// Tails, one element, and more rows than one partial sum covers.
 std::vector<Case> cases() {
   std::vector<Case> all;
   for (const NormKind kind : {NormKind::rms, NormKind::layer})
@@ -126,7 +126,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
     const Values weight = normal_values(c.columns, 8, c.weights, 0.3, 1.0 - c.offset),
                  bias = normal_values(c.columns, 9, c.weights);
     const Values before = normal_values(c.columns, 10, c.weights);
-    // The statistics that the forward pass left, in fp32, as the backward pass is given them.
+    // The forward pass's statistics in fp32, as the backward pass gets them.
     const Statistics s = statistics(c, x, kEps);
 
     const Values dx = sum(
@@ -159,7 +159,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
       std::vector<Output> outputs{{"dx", args.dx_TD, dx, c.columns},
                                   {"dweight added to", dw, sum(before, dweight), c.rows},
                                   {"dbias added to", db, sum(before, dbias), c.rows}};
-      // Without the other gradient and the bias, assigned, in place of dy.
+      // Without dsum and the bias gradient; results assigned; dx in place of dy.
       args.dsum_TD = args.dbias_D = {};
       args.dy_TD = args.dx_TD = dx2;
       args.dweight_D = dw2;
@@ -167,7 +167,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
       m.backend().add_norm_backward(m.stream(), args);
       outputs.push_back({"dx in place of dy", dx2, dx_alone, c.columns});
       outputs.push_back({"dweight assigned", dw2, dweight, c.rows});
-      // In place of dsum.
+      // dx in place of dsum.
       args.dy_TD = m.tensor(c.activations, shape, dy);
       args.dsum_TD = args.dx_TD = m.tensor(c.activations, shape, dsum);
       m.backend().add_norm_backward(m.stream(), args);
@@ -177,7 +177,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
   }
 }
 
-TEST_CASE("layer norm keeps its variance beside a large mean", "[norm]") {
+TEST_CASE("layer norm keeps its variance despite a large mean", "[norm]") {
   const Case c{NormKind::layer, DType::f32, DType::f32, 3, 100};
   const Values x = normal_values(300, 11, DType::f32, 1.0, 1000.0), weight(100, 1.0);
   check_operator([&](Machine& m) {

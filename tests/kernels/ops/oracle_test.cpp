@@ -1,5 +1,5 @@
-// Shapes of a model's size, and tensors that begin at odd addresses: where a float64 reference or finite
-// differences would cost too much, the reference is the CPU world in fp32 on the same values.
+// Shapes of model size, and tensors at odd addresses. A float64 reference or finite differences would cost
+// too much here, so the reference is the CPU world in fp32 on the same values.
 
 #include <cmath>
 #include <vector>
@@ -13,8 +13,7 @@ namespace {
 
 using kernels::WriteMode;
 
-/// An operator on a machine with activations of a dtype, in tensors that begin `shift` elements into their
-/// memory.
+/// A machine, a dtype of activations, and an offset of tensors in their memory, in elements.
 struct Trial {
   Machine& m;
   DType dtype;
@@ -28,7 +27,7 @@ struct Trial {
   Tensor empty(DType type, const Shape& shape) const {
     return view(m.empty(type, {shape.numel() + shift}), shape);
   }
-  /// Values of the activations' dtype on every machine, so that all see the same.
+  /// Values are rounded to bf16, so that every dtype has the same.
   Tensor normal(const Shape& shape, unsigned seed, double stddev = 1.0, double mean = 0.0) const {
     return tensor(dtype, shape, normal_values(shape.numel(), seed, DType::bf16, stddev, mean));
   }
@@ -50,7 +49,7 @@ struct Result {
   std::int64_t length = 1;
 };
 
-/// Both may be wrong by a tolerance: the oracle in fp32, the result in its own dtype.
+/// Both may be off by a tolerance: the oracle in fp32, the result in its own dtype.
 void check_against_oracle(const std::function<std::vector<Result>(const Trial&)>& op) {
   const auto oracle_backend = [](const kernels::Target& cpu,
                                  base::ThreadPool& pool) -> std::unique_ptr<kernels::Backend> {
@@ -92,12 +91,12 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
   struct Size {
     std::int64_t rows, columns;
   };
-  // Rows in registers and longer ones; several parts of the weight's gradient; no vectors.
+  // Rows that fit in registers and longer ones; several parts of the weight gradient; a size without vectors.
   for (const Size s :
        {Size{35, 72}, Size{3, 1536}, Size{17, 4104}, Size{2, 9000}, Size{1, 17000}, Size{2, 2051}}) {
-    if (s.columns == 9000 && !runs_full()) continue;  // between two others
+    if (s.columns == 9000 && !runs_full()) continue;  // between two other sizes
     for (const kernels::NormKind kind : {kernels::NormKind::rms, kernels::NormKind::layer}) {
-      if (kind == kernels::NormKind::rms && s.columns > 4104) continue;  // those differ by row length alone
+      if (kind == kernels::NormKind::rms && s.columns > 4104) continue;  // differ in length only
       check_against_oracle([&](const Trial& on) {
         const Shape shape{s.rows, s.columns};
         kernels::AddNormForward forward{.kind = kind,
@@ -132,11 +131,11 @@ TEST_CASE("norms of long and of many rows match the CPU world", "[oracle]") {
   }
 }
 
-TEST_CASE("a norm adds delta to long rows as to short ones", "[oracle]") {
+TEST_CASE("a norm adds delta to long rows as it does to short ones", "[oracle]") {
   for (const std::int64_t columns : {40, 4128, 9000, 17000, 2051})
     check_against_oracle([&](const Trial& on) {
       const Shape shape{2, columns};
-      // Sums of values a multiple of 1/16 below 8 are exact in bf16: the same statistics on both sides.
+      // Sums of multiples of 1/16 below 8 are exact in bf16, so both sides have the same statistics.
       Values small;
       for (std::int64_t i = 0; i < shape.numel(); ++i)
         small.push_back(static_cast<double>(i * 7 % 61 - 30) / 16);
@@ -213,7 +212,7 @@ TEST_CASE("heads of models' sizes are normed and rotated as in the CPU world", "
     }
 }
 
-TEST_CASE("cross-entropy over a vocabulary whose rows begin anywhere matches the CPU world", "[oracle]") {
+TEST_CASE("cross-entropy over rows at any address matches the CPU world", "[oracle]") {
   struct Size {
     std::int64_t held, vocab;
     float softcap = 0;
@@ -258,7 +257,7 @@ TEST_CASE("the embedding's gradient over many tiles and digits is the CPU world'
       const std::int64_t tokens = 1100, d = rows == 300 ? 1032 : 24;
       std::vector<std::int32_t> ids = cycle(tokens, 65537 * 3, rows + 40);
       for (std::size_t t = 0; t < ids.size(); t += 3)
-        ids[t] = static_cast<std::int32_t>(20 + rows / 2);  // a crowded row
+        ids[t] = static_cast<std::int32_t>(20 + rows / 2);  // many tokens of one row
       const kernels::EmbeddingBackward args{.rows_T = on.m.ids(ids),
                                             .first_row = 20,
                                             .dout_TD = on.normal({tokens, d}, 1),
@@ -266,7 +265,7 @@ TEST_CASE("the embedding's gradient over many tiles and digits is the CPU world'
                                             .mode = WriteMode::assign};
       on.m.backend().embedding_backward(on.m.stream(), args);
       return std::vector<Result>{
-          {"dtable", args.dtable_VD, 1}};  // the order of the sum is the same: no length
+          {"dtable", args.dtable_VD, 1}};  // same order of the sum: the tolerance has no length
     });
 }
 
@@ -318,7 +317,7 @@ TEST_CASE("updates along a direction and many boxes on odd addresses match the C
                                                     .control = values,
                                                     .lr = 0.01f,
                                                     .scale = 2});
-    // More boxes than one launch takes: single rows, of a matrix that lies transposed.
+    // More boxes than one launch covers: single rows of a transposed matrix.
     std::vector<kernels::MatrixBox> boxes;
     for (std::int64_t r = 0; r < 1200; ++r) boxes.push_back({r * 17, r, 0, 1, 17});
     const Tensor matrix = on.empty(DType::f32, {17, 1200});

@@ -38,7 +38,7 @@ TEST_CASE("momentum and its direction match their float64 formulas", "[orthogona
       }
 }
 
-TEST_CASE("a skipped step leaves momentum and weights, and has no direction", "[orthogonal]") {
+TEST_CASE("a skipped step leaves momentum and weights unchanged, and its direction is zero", "[orthogonal]") {
   const Values ones(20, 1.0), nans(20, std::numeric_limits<double>::quiet_NaN());
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 2);
@@ -97,7 +97,7 @@ TEST_CASE("a direction update matches its float64 formula on its ranges and leav
     }
 }
 
-TEST_CASE("stochastic rounding of a direction update is by the element's own word, and right on average",
+TEST_CASE("stochastic rounding of a direction update depends on the element alone, and is unbiased",
           "[orthogonal]") {
   const std::int64_t n = 6000;
   const Values direction = normal_values(n, 1, DType::f32), master = normal_values(n, 2, DType::bf16);
@@ -119,7 +119,7 @@ TEST_CASE("stochastic rounding of a direction update is by the element's own wor
     };
     const Values got = update(whole, 3);
     CHECK(got != update(whole, 4));
-    // The same elements, in ranges that begin where no vector does.
+    // The same elements, in ranges that do not begin at a vector boundary.
     CHECK(got ==
           update({{.begin = 0, .count = 7, .key = 9, .first = 0, .columns = 7, .stride = 7},
                   {.begin = 7, .count = n - 7, .key = 9, .first = 7, .columns = n - 7, .stride = n - 7}},
@@ -129,8 +129,8 @@ TEST_CASE("stochastic rounding of a direction update is by the element's own wor
       bias += got[i] - (master[i] - 1e-3 * direction[i]);
       moved += 1e-3 * std::abs(direction[i]);
     }
-    // Each is off by less than 2^-8 of |w| < 4, at random: the mean of 6000 by less than 2^-6 / sqrt(6000)
-    // * 4.
+    // Each has a random error of less than 2^-8 |w|, with |w| < 4: the mean of 6000 is off by less than 2^-6
+    // / sqrt(6000) * 4.
     CHECK(std::abs(bias) / static_cast<double>(n) < 0x1p-6 / std::sqrt(6000.0) * 4);
     CHECK(moved > 1);
   }
@@ -138,7 +138,7 @@ TEST_CASE("stochastic rounding of a direction update is by the element's own wor
 
 TEST_CASE("boxes go to their places in the matrix, plain and transposed, and back", "[orthogonal]") {
   const std::int64_t rows = 70, columns = 100;
-  // A tall box, a row's end, whole rows, a row's begin; gaps between them.
+  // A tall box, the end of a row, whole rows, the begin of a row; with gaps between them.
   const std::vector<MatrixBox> boxes{
       {5, 0, 0, 70, 33}, {2400, 0, 33, 1, 67}, {2500, 1, 33, 68, 67}, {7100, 69, 33, 1, 67}};
   const std::int64_t n = 7200;
@@ -171,7 +171,7 @@ TEST_CASE("boxes go to their places in the matrix, plain and transposed, and bac
   }
 }
 
-TEST_CASE("a matrix is divided by its norm and a little more", "[orthogonal]") {
+TEST_CASE("a matrix is divided by its norm plus epsilon", "[orthogonal]") {
   for (const std::int64_t n : {std::int64_t{1}, std::int64_t{37}, std::int64_t{3 * 16384 + 5}}) {
     const Values x = normal_values(n, 1, DType::f32, 1e-3);
     double squares = 0;

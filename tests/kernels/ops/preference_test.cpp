@@ -1,4 +1,4 @@
-// Losses of preference pairs and what their gradients weigh, against float64 and its finite differences.
+// Losses of preference pairs and their gradient weights against float64 and its finite differences.
 
 #include <cmath>
 
@@ -21,7 +21,7 @@ double pair_loss(const PairCase& c, double chosen, double rejected, const double
 }  // namespace
 
 TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][preference]") {
-  // A token, more than a block of threads has, and a padding pair at the end.
+  // One token per answer, more tokens than a block has threads, and a padding pair at the end.
   for (const PairCase& c :
        {PairCase{1, 2, 0.125, 0}, PairCase{3, 37, 0.5, 0}, PairCase{2, 700, 0.125, 0.25}}) {
     CAPTURE(c.pairs, c.tokens, c.beta, c.smoothing);
@@ -32,7 +32,7 @@ TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][pr
     double total = 0;
     for (std::int64_t p = 0; p < c.pairs; ++p) {
       double sums[2] = {0, 0};
-      // A prompt before each answer but the shortest, of an eighth.
+      // A prompt before each answer, an eighth of the pair, except in the shortest case.
       for (std::int64_t t = 0; t < c.tokens; ++t) {
         const bool rejected = 2 * t >= c.tokens;
         const std::int64_t in_answer = rejected ? t - (c.tokens + 1) / 2 : t;
@@ -52,8 +52,8 @@ TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][pr
       rewards[0] += x;
       rewards[1] += x > 0 ? 1 : 0;
       rewards[2] += c.beta * (sums[0] - r[0]);
-      // A token's -log p has the loss's slope as its weight: the chosen answer's by its own log p, the
-      // rejected one's by the other.
+      // The weight of a token's -log p is the slope of the loss with respect to -log p of its answer (chosen
+      // or rejected).
       const double difference = 1e-5;
       const double slopes[2] = {
           (pair_loss(c, sums[0] - difference, sums[1], r) - pair_loss(c, sums[0] + difference, sums[1], r)) /
@@ -72,7 +72,7 @@ TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][pr
       logps.insert(logps.end(), {0, 0});
     }
     check_operator([&](Machine& m) {
-      // What is added to: of microbatches before.
+      // Initial values of the sums, as from earlier microbatches.
       const kernels::PreferenceLoss args{
           .loss_T = m.tensor(DType::f32, {all}, loss),
           .loss_weight_T = m.tensor(DType::f32, {all}, weight),
@@ -90,7 +90,7 @@ TEST_CASE("losses of pairs match float64 and its finite differences", "[loss][pr
           {"loss", args.loss, {2.5 + total}, c.tokens},
           {"rewards", args.rewards, {1 + rewards[0], 2 + rewards[1], 3 + rewards[2]}, c.tokens}};
     });
-    // A rank that adds nothing, and a pass without gradients.
+    // A rank that adds nothing to the sums, and a pass without gradients.
     for (const kernels::Isa isa : instruction_sets()) {
       Machine m(isa, 1);
       const kernels::PreferenceLoss args{

@@ -14,8 +14,8 @@ struct Case {
   std::int64_t tokens;
   bool norm, rope;
   kernels::QkNormSpan span = kernels::QkNormSpan::head;
-  double offset = 0;      ///< of the norms' weights
-  std::int64_t part = 0;  ///< elements of a head that are rotated; 0: all
+  double offset = 0;      ///< added to the norms' weights
+  std::int64_t part = 0;  ///< rotated elements of a head; 0: all
   std::int64_t rotated() const { return part > 0 ? part : heads.head_size; }
 
   std::int64_t q_weights() const { return norm_elements(span, heads.heads, heads.head_size); }
@@ -36,7 +36,7 @@ std::vector<Case> cases() {
         }
         if (!norm) continue;
         if (rope) all.push_back({{2, 1, 12}, dtype, 3, norm, rope, kernels::QkNormSpan::all, 1.0, 8});
-        // More tokens than one part of the sums has; more heads than a block's groups.
+        // More tokens than one partial sum covers; more heads than groups in a block.
         all.push_back({{2, 1, 6}, dtype, 37, norm, rope, kernels::QkNormSpan::all});
         all.push_back({{36, 2, 32}, dtype, 3, norm, rope, kernels::QkNormSpan::all, 1.0});
         all.push_back({{4, 2, 32}, dtype, 5, norm, rope, kernels::QkNormSpan::head, 1.0});
@@ -50,7 +50,7 @@ std::vector<std::int32_t> positions_of(const Case& c) {
   return positions;
 }
 
-/// The rotation as a product of complex numbers, a way unlike the operator's.
+/// The rotation as a product of complex numbers, unlike the operator's method.
 Values reference(const Case& c, const Values& qkv, const Values& q_weight, const Values& k_weight,
                  const Values& table) {
   const auto e = static_cast<std::size_t>(c.heads.head_size),
@@ -107,7 +107,7 @@ Values rope_values(std::int64_t positions, std::int64_t e, double theta, double 
 
 }  // namespace
 
-TEST_CASE("the rope table holds cosines and sines right to one fp32 rounding", "[rope]") {
+TEST_CASE("the rope table holds cosines and sines accurate to one fp32 rounding", "[rope]") {
   check_operator([](Machine& m) {
     std::vector<Output> outputs;
     const std::vector<double> frequencies = rope_frequencies(8, 500.0);
@@ -218,7 +218,7 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
   }
 }
 
-TEST_CASE("a norm over all heads whose heads lie on two ranks is that of one rank", "[rope]") {
+TEST_CASE("a norm over all heads on two ranks equals that of one rank", "[rope]") {
   for (const DType dtype : kActivationDtypes)
     for (const bool rope : {true, false})
       for (const std::int64_t e : {6, 32}) {
@@ -237,7 +237,7 @@ TEST_CASE("a norm over all heads whose heads lie on two ranks is that of one ran
             numeric_gradient([&](const Values& v) { return loss(v, q_weight, k_weight); }, qkv);
         const Values dq = numeric_gradient([&](const Values& v) { return loss(qkv, v, k_weight); }, q_weight);
         const Values dk = numeric_gradient([&](const Values& v) { return loss(qkv, q_weight, v); }, k_weight);
-        // Of each token the rank's queries, keys and values; and of a weight its half.
+        // Per token the rank's queries, keys and values; of a weight the rank's half.
         const auto columns_of = [&](std::size_t rank, const Values& whole) {
           Values part;
           for (std::size_t t = 0; t < static_cast<std::size_t>(c.tokens); ++t)

@@ -44,7 +44,7 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
 }
 
-TEST_CASE("step control skips a step that has an id outside the vocabulary, before all else", "[update]") {
+TEST_CASE("step control skips a step with an id outside the vocabulary before any other check", "[update]") {
   for (const double square_sum : {4.0, std::numeric_limits<double>::infinity()})
     for (const double outside : {0.0, 2.0}) {
       Machine m(kernels::Isa::portable, 1);
@@ -63,8 +63,8 @@ TEST_CASE("step control skips a step that has an id outside the vocabulary, befo
     }
 }
 
-TEST_CASE("square sums by group are those of the group's runs, and of all runs together", "[update]") {
-  // More runs than go into one launch, some of them empty, in three groups, one of which has none.
+TEST_CASE("square sums by group cover the group's runs, and the total covers all runs", "[update]") {
+  // More runs than one launch covers, some of them empty, in three groups, one of which has no runs.
   std::vector<std::int64_t> first_block{0};
   std::vector<std::int32_t> group;
   for (std::int64_t run = 0; run < 2600; ++run) {
@@ -88,7 +88,7 @@ TEST_CASE("square sums by group are those of the group's runs, and of all runs t
   });
 }
 
-TEST_CASE("an average of weights moves by its decay, and not at a step that is skipped", "[update]") {
+TEST_CASE("an average of weights moves by its decay, except in a skipped step", "[update]") {
   for (const DType dtype : kActivationDtypes)
     for (const std::int64_t n : {1, 37, 2 * 16384 + 5}) {
       const float decay = 0.99f;
@@ -115,7 +115,7 @@ TEST_CASE("an average of weights moves by its decay, and not at a step that is s
     }
 }
 
-TEST_CASE("step control brings gradients to the mean over the weights before it clips", "[update]") {
+TEST_CASE("step control divides gradients by the loss weights before it clips", "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const std::vector<std::int64_t> tensors{0, 2, 3};
   const StepControlValues mean = control_of(m, {4.0, 5.0, 16.0}, tensors, 1.0, 0.0, 16.0, 64.0);
@@ -196,7 +196,7 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
         std::vector<Output> outputs{
             {"master", args.master, w}, {"moment1", args.moment1, m1}, {"moment2", args.moment2, m2}};
         if (args.params.defined()) outputs.push_back({"params", args.params, p});
-        // Elements outside every range keep their bits.
+        // Elements outside all ranges keep their bits.
         const Values after = Machine::read(args.master);
         for (const std::size_t i : {std::size_t{0}, std::size_t{4}, std::size_t{306}, std::size_t{999},
                                     std::size_t{16389}, std::size_t{17383}})
@@ -212,7 +212,7 @@ TEST_CASE("adamw matches its float64 formula on its ranges and leaves the rest",
     }
 }
 
-TEST_CASE("adamw does nothing when the control says skip", "[update]") {
+TEST_CASE("adamw does nothing if the control skips the step", "[update]") {
   const std::vector<kernels::UpdateRange> ranges{{0, 20, 0.1f}};
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 1);
@@ -249,7 +249,7 @@ TEST_CASE("adamw refuses ranges that overlap or leave the state", "[update]") {
   CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
   args.ranges = outside;
   CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
-  // Narrow master weights are the parameters: there are no others to write.
+  // bf16 master weights are the parameters: separate parameters are refused.
   args.ranges = {};
   args.master = args.params = m.tensor(DType::bf16, {10}, Values(10, 1.0));
   CHECK_THROWS_AS(m.backend().adamw_update(m.stream(), args), std::logic_error);
@@ -312,8 +312,7 @@ kernels::UpdateRange tensor_range(std::int64_t begin, std::int64_t count, std::i
 
 }  // namespace
 
-TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the value itself on average",
-          "[update][rounding]") {
+TEST_CASE("stochastic rounding gives a neighbour of the exact value, and is unbiased", "[update][rounding]") {
   const std::int64_t n = 1 << 16;
   const NarrowState state(n);
   const float lr = 1e-3f;
@@ -324,8 +323,8 @@ TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the val
         update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::stochastic, 5, lr);
     const Updated nearest =
         update_narrow(m, state, {tensor_range(0, n, 0, 77)}, kernels::Rounding::nearest, 5, lr);
-    // Of each kind: the mean of (rounded - exact) in units of the gap between neighbours, whose variance is
-    // at most a quarter.
+    // For weights and moments: the mean of (rounded - exact) in units of the gap between neighbours. The
+    // variance is at most a quarter.
     double weight_bias = 0, moment_bias = 0;
     std::int64_t outside = 0, stuck = 0, stuck_nearest = 0;
     const auto gap = [](double x) { return std::exp2(std::floor(std::log2(std::abs(x))) - 7); };
@@ -334,7 +333,7 @@ TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the val
       const double m2 = b2 * state.moment2[i] + (1 - b2) * state.grads[i] * state.grads[i];
       const double w = state.master[i] -
                        lr * (m1 / (1 - std::pow(b1, 5))) / (std::sqrt(m2 / (1 - std::pow(b2, 5))) + 1e-8);
-      // An fp32 computation may land on the other side of a neighbour: that is one more gap, and rare.
+      // An fp32 computation may rarely end beyond a neighbour, one gap further.
       outside += std::abs(got.master[i] - w) > gap(w) * (1 + 1e-3) ||
                  std::abs(got.moment2[i] - m2) > gap(m2) * (1 + 1e-3);
       weight_bias += (got.master[i] - w) / gap(w);
@@ -352,7 +351,7 @@ TEST_CASE("stochastic rounding gives a neighbour of the exact value, and the val
   }
 }
 
-TEST_CASE("stochastic rounding leaves what bf16 holds exactly, and is another one in every step",
+TEST_CASE("stochastic rounding keeps values that bf16 holds exactly, and differs per step",
           "[update][rounding]") {
   const std::int64_t n = 4099;
   const NarrowState state(n);

@@ -11,7 +11,7 @@
 namespace trainerd::test::simt {
 namespace {
 
-/// First pages and bytes of what is there, and how many accesses are open.
+/// Device buffers: first address to bytes; and the number of open accesses.
 std::map<std::uintptr_t, std::size_t> pages;
 int open_accesses = 0;
 

@@ -1,16 +1,16 @@
 #pragma once
 
-// Memory that stands for a device's: the host reaches it only while an access is open, and faults else, as it
-// would where a device's memory is not the host's too.
+// Simulated device memory: host code faults on it unless an access is open, as with real device memory that
+// the host cannot read.
 
 #include "kernels/memory/memory.h"
 
 namespace trainerd::test::simt {
 
-/// `memory`, of whole pages up to its end, becomes a device's.
+/// Turns `memory`, which ends at a page boundary, into device memory.
 kernels::Buffer device_buffer(kernels::Buffer memory);
 
-/// What a kernel, a copy or a library's call has. They nest; one thread at a time.
+/// Grants access while a kernel, a copy or a library call runs. Accesses nest; one thread at a time.
 class DeviceAccess {
  public:
   DeviceAccess();

@@ -1,4 +1,4 @@
-// Launchers that are no operator of their own: parts of the CUDA world's GEMMs.
+// Launchers that are not operators but parts of the CUDA world's GEMMs.
 
 #include "kernels/cuda/kernels/kernels.h"
 #include "kernels/cuda/launch/partials.h"
@@ -50,7 +50,7 @@ TEST_CASE("accumulate adds fp32 to bf16 and rounds once", "[launchers]") {
   }
 }
 
-TEST_CASE("init_normal draws the CPU's numbers: with the host's functions each bit is the same",
+TEST_CASE("init_normal draws the CPU's numbers, and with the host's math functions the same bits",
           "[launchers]") {
   check_operator([](Machine& m) {
     const Tensor x = m.empty(DType::f32, {20, 11});

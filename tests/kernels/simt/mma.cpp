@@ -1,5 +1,5 @@
-// The warp's matrix instructions on the host, by the tables of the PTX ISA (fragments of mma.m16n8k16 with
-// bf16, of ldmatrix x4, rules of cp.async), not by what the kernels make of them.
+// The warp's matrix instructions on the host, written from the tables of the PTX ISA (fragments of
+// mma.m16n8k16 with bf16 and of ldmatrix x4, rules of cp.async), independent of the kernels.
 
 #include "kernels/cuda/kernels/mma.cuh"
 
@@ -23,10 +23,10 @@ struct Multiply {
   std::uint32_t b[2];
 };
 
-/// Element i of a lane's fragment, groupID = lane / 4, threadID_in_group = lane % 4:
-///   A, i = 0..7: row groupID for i = 0, 1, 4, 5, else groupID + 8; column threadID_in_group 2 + (i & 1), + 8
-///   from i = 4 on B, i = 0..3: row threadID_in_group 2 + (i & 1), + 8 from i = 2 on; column groupID C, i =
-///   0..3: row groupID, + 8 from i = 2 on; column threadID_in_group 2 + (i & 1)
+/// Element i of a lane's fragment, with g = lane / 4 (groupID) and t = lane % 4 (threadID_in_group):
+/// - A, i = 0..7: row g for i = 0, 1, 4, 5, else g + 8; column 2 t + (i & 1), + 8 from i = 4 on
+/// - B, i = 0..3: row 2 t + (i & 1), + 8 from i = 2 on; column g
+/// - C, i = 0..3: row g, + 8 from i = 2 on; column 2 t + (i & 1)
 void multiply(void* const* lanes) {
   double A[16][16], B[16][8];
   for (int lane = 0; lane < 32; ++lane) {
@@ -54,8 +54,8 @@ struct Load {
   std::uint32_t row;
 };
 
-/// Threads 8 i .. 8 i + 7 give the rows of matrix i; each thread gets elements 2 (lane % 4) and the next of
-/// row lane / 4 of each.
+/// Threads 8 i .. 8 i + 7 give the row addresses of matrix i. Each thread gets elements 2 (lane % 4) and the
+/// next one of row lane / 4 of each matrix.
 template <bool kTransposed>
 void load(void* const* lanes) {
   for (int matrix = 0; matrix < 4; ++matrix) {
@@ -77,8 +77,8 @@ void load(void* const* lanes) {
   ++counts.loads;
 }
 
-/// A copy may arrive at any time until its thread has waited: what was there is gone at once, what comes is
-/// there at the end.
+/// A copy may arrive at any time before its thread has waited: the old bytes are lost at once, and the new
+/// ones are written at the wait.
 struct Copy {
   std::uint32_t to;
   const void* from;

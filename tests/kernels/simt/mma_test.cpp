@@ -18,7 +18,7 @@ using kernels::Bf16;
 
 constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
 
-/// Whether running the kernel ends the process.
+/// True if running the kernel ends the process.
 bool ends(const std::function<void()>& kernel) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -42,9 +42,9 @@ std::vector<Bf16> narrowed(const Values& x) {
 
 }  // namespace
 
-// A product of matrices in memory by the three instructions: what the fragments mean does not enter the
-// expected value.
-TEST_CASE("copies, ldmatrix and mma multiply the matrices that lie in memory", "[simt][mma]") {
+// A product of matrices in memory by the three instructions. The expected value does not depend on the layout
+// of fragments.
+TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]") {
   const Values a = normal_values(16 * 16, 1, DType::bf16), b = normal_values(16 * 8, 2, DType::bf16);
   Values b_rows(16 * 16, 0.0), b_columns(16 * 16, 0.0);  // [k][n] and [n][k], each in 16 rows of 16
   for (std::size_t k = 0; k < 16; ++k)
@@ -91,7 +91,7 @@ TEST_CASE("copies, ldmatrix and mma multiply the matrices that lie in memory", "
     }
 }
 
-TEST_CASE("an asynchronous copy is there when its thread has waited, not before, and is zero when not valid",
+TEST_CASE("an asynchronous copy arrives when its thread has waited, not before, and is zero if not valid",
           "[simt][mma]") {
   alignas(16) const float source[4] = {1, 2, 3, 4};
   simt::set_order(simt::Order::forward);
@@ -118,10 +118,9 @@ TEST_CASE("an asynchronous copy is there when its thread has waited, not before,
 
 TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") {
   std::uint32_t x[4];
-  CHECK(ends([&] { load_matrices(x, 1024); }));  // outside
-  CHECK(ends([&] { load_matrices(x, 8); }));     // not aligned
-  CHECK(
-      ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // its source is not aligned
+  CHECK(ends([&] { load_matrices(x, 1024); }));                                    // outside of shared memory
+  CHECK(ends([&] { load_matrices(x, 8); }));                                       // not aligned
+  CHECK(ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // source not aligned
   alignas(16) static const float source[4] = {};
   CHECK(ends([&] { copy_async_16(0, source, true); }));  // no thread waits
   CHECK(ends([&] {

@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kStackBytes = 256 << 10;
 constexpr unsigned kWarp = 32;
 
-/// Threads that wait for one another: the last to come lets all go on.
+/// A barrier of threads: the last one to arrive releases all.
 struct Barrier {
   unsigned members = 0, arrived = 0;
   std::uint64_t generation = 0;
@@ -123,7 +123,7 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
     fiber.first.uc_stack.ss_size = kStackBytes;
     ::makecontext(&fiber.first, fiber_main, 0);
   }
-  // A warp runs as far as it can before another gets its turn: what one does too early, the others see.
+  // A warp runs as far as it can before the next one: other warps then see writes that come too early.
   std::vector<unsigned> warps(block.warps.size()), lanes(std::min(threads.x, kWarp));
   for (bool all_done = false, progress = true; !all_done;) {
     if (!progress)

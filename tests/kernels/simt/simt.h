@@ -1,8 +1,8 @@
 #pragma once
 
-// CUDA kernels on the host: as much of the runtime's interface as kernels/cuda uses. A launch runs its blocks
-// one after another; the threads of a block are fibers that change places at barriers and shuffles. The order
-// of blocks and threads is chosen by `set_order`: a kernel whose result depends on it lacks a barrier. A
+// CUDA kernels on the host: the part of the runtime's interface that kernels/cuda uses. A launch runs its
+// blocks one after another; the threads of a block are fibers that switch at barriers and shuffles.
+// `set_order` chooses the order of blocks and threads: a kernel whose result depends on it lacks a barrier. A
 // barrier or shuffle that not all threads reach ends the process with a message.
 
 #include <algorithm>
@@ -23,7 +23,7 @@
 #define __host__
 #define __grid_constant__
 #define __launch_bounds__(...)
-// One block runs at a time, so what its threads share can be static.
+// One block runs at a time, so shared memory can be static.
 #define __shared__ static
 
 struct dim3 {
@@ -40,7 +40,7 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return
 
 namespace trainerd::test::simt {
 
-/// forward and backward are by number, shuffled draws anew each time around.
+/// forward and backward are by number; shuffled draws a new order in each round.
 enum class Order { forward, backward, shuffled };
 void set_order(Order order);
 
@@ -48,30 +48,30 @@ void run(dim3 grid, dim3 block, const std::function<void()>& thread, std::size_t
 
 void block_barrier();
 void warp_barrier();
-/// What the lanes of a warp hand each other: `words[lane]` lives until the next exchange.
+/// Exchanges one word per lane of a warp. The result, indexed by lane, is valid until the next exchange.
 const std::uint64_t* exchange(std::uint64_t word);
 int lane();
-/// An instruction of a whole warp: each lane gives its operands, and `whole` runs once, with those of all 32,
-/// when the last has come. A warp whose lanes are at different instructions ends the process.
+/// An instruction of a whole warp: each lane gives its operands, and `whole` runs once with those of all 32
+/// lanes when the last one has arrived. If lanes are at different instructions, the process ends.
 void together(const void* instruction, void* operands, void (*whole)(void* const* lanes));
 
-/// The block's dynamic shared memory, NaNs when it begins. Addresses are offsets; one outside or not aligned
-/// ends the process.
+/// The block's dynamic shared memory, initially NaNs. Addresses are offsets; one that is outside or not
+/// aligned ends the process.
 std::byte* shared_at(std::uint32_t address, std::size_t bytes);
 [[noreturn]] void fail(const char* what);
 
-/// What the matrix instructions (mma.cpp) have done since the process began. Conflicts: reads of 8 rows by
-/// ldmatrix of which two are in the same banks.
+/// Counts of the matrix instructions (mma.cpp) since the start of the process. Conflicts: ldmatrix reads of 8
+/// rows, two of which are in the same banks.
 struct MatrixCounts {
   std::int64_t products = 0, loads = 0, conflicts = 0, copies = 0;
 };
 MatrixCounts matrix_counts();
-/// Ends the process when the block's threads have started copies for which they did not wait.
+/// Ends the process if the block's threads started copies without waiting for them.
 void check_copies();
 
 }  // namespace trainerd::test::simt
 
-// Of the fiber that runs.
+// Values of the running fiber.
 inline dim3 gridDim, blockDim, blockIdx, threadIdx;
 
 inline void __syncthreads() { ::trainerd::test::simt::block_barrier(); }
@@ -112,7 +112,7 @@ inline float rsqrtf(float x) { return 1.0f / ::sqrtf(x); }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
 
-// The runtime: a stream is done with each call when it returns.
+// The runtime is synchronous: each call on a stream is complete when it returns.
 using cudaStream_t = void*;
 enum cudaError_t {
   cudaSuccess = 0,
@@ -133,7 +133,7 @@ inline const char* cudaGetErrorName(cudaError_t e) {
 inline const char* cudaGetErrorString(cudaError_t) { return "on the host"; }
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 
-// Graphs: what is put on a stream that is captured is kept, and runs at each launch of its graph.
+// Graphs: work on a capturing stream is stored, and runs at each launch of its graph.
 struct SimtGraph {
   std::vector<std::function<void()>> work;
   bool broken = false;
@@ -142,7 +142,7 @@ using cudaGraph_t = SimtGraph*;
 using cudaGraphExec_t = SimtGraph*;
 enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
 inline cudaStream_t simt_captured_stream = nullptr;
-inline SimtGraph* simt_capture = nullptr;  // null: no stream is captured
+inline SimtGraph* simt_capture = nullptr;  // null: no capture
 inline cudaError_t simt_put(cudaStream_t stream, std::function<void()> work) {
   if (simt_capture != nullptr && stream == simt_captured_stream)
     simt_capture->work.push_back(std::move(work));
@@ -196,7 +196,7 @@ struct cudaLaunchConfig_t {
   std::size_t dynamicSmemBytes;
   cudaStream_t stream;
 };
-// As on Hopper: 48 KB for every kernel, up to 227 KB for one that was allowed it.
+// As on Hopper: 48 KB of shared memory per kernel, up to 227 KB after cudaFuncSetAttribute.
 inline const void* simt_allowed_kernel = nullptr;
 inline int simt_allowed_bytes = 0;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };

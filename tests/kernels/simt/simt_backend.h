@@ -7,8 +7,9 @@
 
 namespace trainerd::test {
 
-/// The CUDA world's own kernels run on the host (simt.h), with the scratch that the CUDA target plans;
-/// streams and GEMMs are the CPU's, and memory is a device's, which the host reaches by copies alone.
+/// The CUDA world's own kernels run on the host (simt.h), with the scratch planned for the CUDA target.
+/// Streams and GEMMs are the CPU's; memory is simulated device memory, which the host accesses by copies
+/// only.
 class SimtBackend final : public kernels::Backend {
  public:
   SimtBackend(const kernels::Target& cpu, base::ThreadPool& pool) : cpu_(cpu, pool) {
@@ -78,7 +79,8 @@ class SimtBackend final : public kernels::Backend {
     const kernels::ArenaScope scope(stream.scratch());
     const std::int64_t bytes = scratch_bytes(args, target_);
     if (bytes > 0) stream.scratch().take_bytes(bytes, kernels::MemoryTerm::workspace);
-    // Memory of its own, which ends at a guard page and holds NaNs: what is read before it is written shows.
+    // Separate scratch that ends at a guard page and holds NaNs, so that reads of unwritten scratch become
+    // visible.
     const kernels::Buffer scratch = cpu_.allocate(kernels::MemoryKind::device, bytes);
     if (bytes > 0) std::memset(scratch.data(), 0xff, static_cast<std::size_t>(bytes));
     launch({.stream = nullptr, .target = target_, .scratch = bytes > 0 ? scratch.data() : nullptr}, args);

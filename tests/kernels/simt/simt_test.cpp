@@ -13,7 +13,7 @@ namespace {
 
 constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
 
-/// Threads write their neighbour's place and read their own, with a barrier between or without.
+/// Threads write their neighbour's element and read their own, with or without a barrier between.
 std::vector<unsigned> neighbours(simt::Order order, bool barrier) {
   simt::set_order(order);
   std::vector<unsigned> shared(64, 99u), seen(64);
@@ -25,7 +25,7 @@ std::vector<unsigned> neighbours(simt::Order order, bool barrier) {
   return seen;
 }
 
-/// Whether running the kernel ends the process.
+/// True if running the kernel ends the process.
 bool ends(const std::function<void()>& kernel) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -43,14 +43,14 @@ bool ends(const std::function<void()>& kernel) {
 
 }  // namespace
 
-TEST_CASE("a barrier makes the order of threads unseen, and its want is seen", "[simt]") {
+TEST_CASE("a barrier hides the order of threads, and a missing one shows", "[simt]") {
   const std::vector<unsigned> with = neighbours(simt::Order::forward, true);
   for (unsigned i = 0; i < 64; ++i) CHECK(with[i] == (i + 63) % 64);
   for (const simt::Order order : kOrders) CHECK(neighbours(order, true) == with);
   CHECK(neighbours(simt::Order::forward, false) != neighbours(simt::Order::backward, false));
 }
 
-TEST_CASE("shuffles and matches give what the lanes of the warp hold", "[simt]") {
+TEST_CASE("shuffles and matches give the values of the warp's lanes", "[simt]") {
   for (const simt::Order order : kOrders) {
     simt::set_order(order);
     std::vector<double> sum(96);

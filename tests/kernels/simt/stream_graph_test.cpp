@@ -1,4 +1,4 @@
-// CUDA graphs of our own kernels, by a runtime that keeps what is captured (simt.h).
+// CUDA graphs of our own kernels, on a simulated runtime with capture (simt.h).
 
 #include "kernels/cuda/runtime/stream_graph.h"
 
@@ -12,7 +12,7 @@ namespace {
 using kernels::cuda::Launch;
 using kernels::cuda::StreamGraph;
 
-/// A handle of the runtime's.
+/// A valid stream handle.
 cudaStream_t some_stream() {
   static char stream;
   return &stream;
@@ -27,7 +27,7 @@ struct Tensors {
   Tensor x, y, sum, scratch;
 };
 
-/// y = x + 2 x, then its sum: four kernels and more, each of which reads what the one before wrote.
+/// y = x + 2 x, then its sum: at least four kernels, each of which reads the result of the one before.
 void put(const Launch& launch, const Tensors& t) {
   kernels::cuda::scale(launch, {.x = t.x, .factor = 2, .out = t.y});
   kernels::cuda::add(launch, {.a = t.x, .b = t.y, .out = t.y});
@@ -37,7 +37,7 @@ void put(const Launch& launch, const Tensors& t) {
 
 }  // namespace
 
-TEST_CASE("a captured stream runs nothing, and its graph what was put on it, on what memory holds then",
+TEST_CASE("a captured stream runs nothing, and its graph runs the captured work on the memory at launch",
           "[stream_graph]") {
   Machine m(kernels::Isa::portable, 1), other(kernels::Isa::portable, 1);
   const Tensors direct(m), captured(other);
@@ -61,7 +61,7 @@ TEST_CASE("a captured stream runs nothing, and its graph what was put on it, on 
   }
 }
 
-TEST_CASE("what cannot be captured is an error, and the stream is as before", "[stream_graph]") {
+TEST_CASE("work that cannot be captured is an error, and the stream stays usable", "[stream_graph]") {
   Machine m(kernels::Isa::portable, 1);
   const Tensors t(m);
   const Launch launch{.stream = some_stream(), .target = m.backend().target(), .scratch = t.scratch.data};
@@ -70,7 +70,7 @@ TEST_CASE("what cannot be captured is an error, and the stream is as before", "[
   };
   CHECK_THROWS_AS(capture([&] { kernels::cuda::check(cudaStreamSynchronize(some_stream()), "waiting"); }),
                   base::DeviceError);
-  // Found at the end of the capture.
+  // Detected at the end of the capture.
   CHECK_THROWS_WITH(capture([&] { cudaStreamSynchronize(some_stream()); }),
                     Catch::Contains("ending a capture") && Catch::Contains("Invalidated"));
   CHECK_THROWS_AS(capture([] { throw std::logic_error("of an operator"); }), std::logic_error);

@@ -6,7 +6,7 @@
 
 namespace trainerd::test {
 
-// The numbers of threads stand for the orders in which blocks and threads run.
+// The number of threads selects the order in which blocks and threads run.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool) {
   constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
   simt::set_order(kOrders[(pool.threads() - 1) % 3]);

@@ -1,5 +1,5 @@
-// Results of the collectives, by threads: every dtype, sizes that take no step, one, and many with a ragged
-// last one.
+// Results of the collectives with ranks as threads: every dtype, sizes of zero, one and many steps, with a
+// partial last step.
 
 #include <catch2/catch.hpp>
 #include <limits>
@@ -14,7 +14,7 @@ using namespace trainerd::test;
 
 namespace {
 
-// Chunks so small that a few thousand elements take several.
+// Small chunks: a few thousand elements need several.
 constexpr LocalOptions kSmallChunks{.deadline_seconds = 60, .chunk_bytes = 4096, .ring_bytes = 1024};
 
 using RankBody = std::function<void(Communicator&, RankMachine&)>;
@@ -62,7 +62,7 @@ TEST_CASE("fp32 summands may be accumulated in fp64", "[engine]") {
   });
 }
 
-TEST_CASE("the maximum is over the ranks, and a NaN is not lost in it", "[engine]") {
+TEST_CASE("the maximum is over all ranks and keeps a NaN", "[engine]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16, DType::f64, DType::i32);
   const std::int64_t numel = GENERATE(5, 9001);
   on_all_ranks(4, [&](Communicator& comm, RankMachine& m) {
@@ -125,8 +125,7 @@ TEST_CASE("random programs of collectives over overlapping groups give every ran
   SUCCEED("every element was as worked out");
 }
 
-TEST_CASE(
-    "background collectives run in order while the caller goes on, and before a later one of the caller") {
+TEST_CASE("background collectives run in order while the caller continues, and before its later collective") {
   constexpr std::int64_t kOperations = 20, kNumel = 2000;
   on_all_ranks(4, [&](Communicator& comm, RankMachine& m) {
     std::vector<HostTensor> tensors;
@@ -137,7 +136,7 @@ TEST_CASE(
       works.push_back(comm.all_reduce(*m.stream, *tensors.back(), ReduceOp::sum,
                                       {.label = "bucket", .progress = Progress::background}));
     }
-    // The maximum of equal sums is the sum, if the sum was complete on every rank.
+    // The maximum of equal sums is the sum if the sum is complete on every rank.
     comm.all_reduce(*m.stream, *tensors.back(), ReduceOp::max, {.label = "last"})->wait(*m.stream), m.sync();
     for (const auto& work : works) work->wait_host(30);
     for (std::int64_t k = 0; k < kOperations; ++k)
@@ -148,14 +147,14 @@ TEST_CASE(
   });
 }
 
-TEST_CASE("a background collective returns before its peers have come") {
+TEST_CASE("a background collective returns before its peers have called it") {
   World world(2, kSmallChunks);
   std::atomic<bool> returned = false;
   world.run([&](std::int64_t rank) {
     RankMachine m;
     const auto comm = world.communicator(rank, m, {0, 1}, "all");
     const HostTensor x(DType::f32, values_of(DType::f32, 9, rank, 100));
-    if (rank == 1)  // comes only after rank 0 has returned from its call
+    if (rank == 1)  // rank 1 calls only after rank 0's call has returned
       while (!returned) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     const auto work =
         comm->all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "x", .progress = Progress::background});

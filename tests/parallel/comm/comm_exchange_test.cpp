@@ -52,7 +52,7 @@ TEST_CASE(
       for (std::uint64_t k = 0; k < kMessages; ++k) {
         HostTensor x = message(k, 1000 * static_cast<std::int64_t>(k % 7));  // up to six rings long
         r.send(1, *x)->wait(*r.machine.stream), r.machine.sync();
-        for (std::int64_t i = 0; i < (*x).numel(); ++i) put(*x, i, -1);  // used again
+        for (std::int64_t i = 0; i < (*x).numel(); ++i) put(*x, i, -1);  // the buffer is reused
       }
       all_sent = true;
     } else {
@@ -67,7 +67,7 @@ TEST_CASE(
   CHECK(all_sent);
 }
 
-TEST_CASE("messages put aside reach a receiver while their sender waits in another group", "[engine]") {
+TEST_CASE("buffered messages reach a receiver while their sender waits in another group", "[engine]") {
   World world(2, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
@@ -106,8 +106,7 @@ TEST_CASE("an exchange with every neighbour at once completes on a ring of sixte
   SUCCEED("every message arrived");
 }
 
-TEST_CASE("receives are filled in the order they were posted, in whatever order they are awaited",
-          "[engine]") {
+TEST_CASE("receives are filled in the order of posting, whatever the order of waits", "[engine]") {
   World world(2, kSmallRings);
   world.run([&](std::int64_t rank) {
     Rank r(world, rank);
@@ -117,7 +116,7 @@ TEST_CASE("receives are filled in the order they were posted, in whatever order 
     } else {
       const HostTensor a(DType::f32, 700), b(DType::f32, 700), c(DType::f32, 700);
       const auto first = r.receive(0, *a);
-      { const auto unwanted = r.receive(0, *b); }  // given up: its message goes nowhere
+      { const auto unwanted = r.receive(0, *b); }  // abandoned: its message is dropped
       const auto third = r.receive(0, *c);
       third->wait(*r.machine.stream), r.machine.sync();
       expect_message(c, 2);
@@ -133,7 +132,7 @@ TEST_CASE("a message of another size or dtype than its receiver expects is an er
           "[engine]") {
   const DType dtype = GENERATE(DType::f32, DType::bf16);
   const std::int64_t numel = GENERATE(10, 11);
-  if (dtype == DType::f32 && numel == 10) return;  // what is sent
+  if (dtype == DType::f32 && numel == 10) return;  // matches the sent message: no error
   World world(2, kSmallRings);
   std::string text;
   try {

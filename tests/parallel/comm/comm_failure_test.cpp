@@ -1,5 +1,5 @@
-// What ranks see of each other's failures, by threads: disagreement, absence, aborts. And that waiting costs
-// nothing.
+// Failures of other ranks, with ranks as threads: disagreement, absence, aborts. Waiting takes no processor
+// time.
 
 #include <time.h>
 
@@ -130,7 +130,7 @@ TEST_CASE("an abort by any rank ends the waits of all ranks in all groups at onc
       else world.abort("the test ends it");
       return;
     }
-    // Pairs and one that waits for a message: none of them with the rank that aborts.
+    // Pairs of ranks, and one that waits for a message, all without the aborting rank.
     const HostTensor x(DType::f32, 8);
     const Transfer receive{0, *x};
     if (rank == 4)
@@ -162,7 +162,7 @@ TEST_CASE("nothing starts after an abort") {
     CHECK_THAT(text, Catch::Contains("enough") && Catch::Contains("\"late\""));
 }
 
-TEST_CASE("a rank that throws ends the others, and what it threw is reported") {
+TEST_CASE("a rank that throws ends the others, and its exception is reported") {
   World world(4, {.deadline_seconds = 60});
   const auto run = [&] {
     world.run([&](std::int64_t rank) {
@@ -175,7 +175,7 @@ TEST_CASE("a rank that throws ends the others, and what it threw is reported") {
   CHECK_THROWS_AS(run(), base::DataError);
 }
 
-TEST_CASE("a rank makes its communicator of a group once") {
+TEST_CASE("a rank can make its communicator of a group only once") {
   World world(2);
   RankMachine m;
   const auto comm = world.communicator(0, m, {0, 1}, "dp");
@@ -199,7 +199,7 @@ TEST_CASE("a rank that waits takes no processor time") {
   CHECK(waited_cpu_seconds < 0.04);  // a tenth of the wait; a spin takes all of it
 }
 
-TEST_CASE("the flight recorder holds the latest operations and how far they came") {
+TEST_CASE("the flight recorder holds the latest operations and their states") {
   std::array<FlightRecord, 4> ring{};
   FlightRecorder recorder(ring);
   World world(2, {.deadline_seconds = 0.2});
@@ -213,7 +213,7 @@ TEST_CASE("the flight recorder holds the latest operations and how far they came
       if (rank == 0) comm->barrier(*m.stream, {.label = "alone"})->wait(*m.stream), m.sync();
     } catch (const base::CommError&) {}
   });
-  // Operations 3 to 6 are left; the sixth lies where the second did.
+  // Operations 3 to 6 are left; the sixth has replaced the second.
   const FlightRecord& last = ring[1];
   CHECK(last.order == 6);
   CHECK(std::string(last.op.data()) == "barrier");

@@ -1,4 +1,4 @@
-// Communicators among real processes over TCP, which meet through a directory.
+// Communicators between real processes over TCP, with a rendezvous through a directory.
 
 #include <catch2/catch.hpp>
 #include <cstdlib>
@@ -18,7 +18,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// A directory for a rendezvous, gone with the object.
+/// A temporary directory for a rendezvous.
 struct Meeting {
   Meeting() {
     std::string pattern = (std::filesystem::temp_directory_path() / "trainerd-meeting-XXXXXX").string();
@@ -31,7 +31,7 @@ struct Meeting {
   std::string path;
 };
 
-/// Workers over TCP; their chunks are small, so that collectives take several steps.
+/// Workers over TCP, with small chunks, so that collectives take several steps.
 struct GlooWorkers {
   GlooWorkers(std::int64_t ranks, double deadline_seconds,
               const std::function<void(std::int64_t, GlooWorld&)>& body)
@@ -69,7 +69,8 @@ TEST_CASE("random programs of collectives over TCP give every rank the right res
   }
 }
 
-TEST_CASE("gradients reduced over TCP are the fp32 sums in rank order of what crosses, bit for bit") {
+TEST_CASE(
+    "gradients reduced over TCP are the fp32 sums in rank order of the transferred values, bit for bit") {
   const ReductionCase c = GENERATE(ReductionCase{.inner = 3, .microbatches = 2},
                                    ReductionCase{.inner = 2, .outer = 2, .sharded = true, .microbatches = 2},
                                    ReductionCase{.inner = 2,
@@ -92,13 +93,13 @@ TEST_CASE("gradients reduced over TCP are the fp32 sums in rank order of what cr
   }
 }
 
-TEST_CASE("over TCP the others see at once that a process was killed") {
+TEST_CASE("over TCP other ranks detect a killed process at once") {
   constexpr std::int64_t kRanks = 4;
   const std::vector<ProgramGroup> groups = program_groups(kRanks);
   std::mt19937_64 random(6);
   for (int round = 0; round < 4; ++round) {
     GlooWorkers gloo(kRanks, 60, [&](std::int64_t rank, GlooWorld& world) {
-      run_on(rank, world, groups, static_cast<std::uint64_t>(round), 100'000'000);  // does not end by itself
+      run_on(rank, world, groups, static_cast<std::uint64_t>(round), 100'000'000);  // runs until killed
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(300 + random() % 200));
     const std::size_t victim = random() % kRanks;
@@ -112,7 +113,7 @@ TEST_CASE("over TCP the others see at once that a process was killed") {
   }
 }
 
-TEST_CASE("over TCP a rank that hangs is named at the deadline, and one that does something else at once") {
+TEST_CASE("over TCP a hanging rank is named at the deadline, and one that calls something else at once") {
   const bool hangs = GENERATE(true, false);
   GlooWorkers gloo(3, hangs ? 0.5 : 60, [&](std::int64_t rank, GlooWorld& world) {
     RankMachine machine;
@@ -145,7 +146,7 @@ TEST_CASE("ranks missing at the rendezvous are named") {
   CHECK_THAT(text, Catch::Contains("in 0.1") && Catch::Contains(": 2;"));
 }
 
-TEST_CASE("a store gives back what was set, under any key") {
+TEST_CASE("a store returns the value that was set, under any key") {
   const Meeting meeting;
   FileStore store(meeting.path);
   const std::string value("a\0b\n", 4);

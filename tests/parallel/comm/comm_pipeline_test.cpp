@@ -1,5 +1,5 @@
-// The messages of pipeline schedules, posted and awaited as the lists say: from two places by turns, into the
-// places of their slots.
+// Messages of pipeline schedules, posted and awaited in the order of the action lists, from two alternating
+// send buffers into the slots of receives.
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -23,12 +23,12 @@ bool forwards(ActionKind kind) {
          kind == ActionKind::forward || kind == ActionKind::forward_only;
 }
 
-/// What the message to a chunk holds; no other does.
+/// Contents of the message to a chunk, different for every message.
 Values contents(bool forward, int chunk, int microbatch) {
   return values_of(DType::f32, static_cast<std::uint64_t>(2 * microbatch + (forward ? 0 : 1)), chunk, kNumel);
 }
 
-/// One rank, whose computations keep what came and pass on what is told by `contents`.
+/// One rank. Its computations store received messages and send `contents`.
 class PipelineRank {
  public:
   PipelineRank(World& world, const ScheduleShape& shape, std::int64_t rank)
@@ -74,7 +74,7 @@ class PipelineRank {
     return *places_[forward].at(
         static_cast<std::size_t>(slots_[forward].slot_of_microbatch[chunk][microbatch]));
   }
-  /// Where a chunk's result is, of one direction; of the next one after `turn`.
+  /// The buffer of a chunk's result in one direction; `turn` switches to the other buffer.
   const Tensor& result(bool forward, int chunk) {
     auto& [turn, two] = results_[{forward, chunk}];
     while (two.size() < 2) two.emplace_back(DType::f32, kNumel);
@@ -132,7 +132,7 @@ class PipelineRank {
 
 }  // namespace
 
-TEST_CASE("the messages of every schedule come through in their lists' order and places", "[pipeline]") {
+TEST_CASE("messages of every schedule arrive in the order and slots of their lists", "[pipeline]") {
   const std::vector<ScheduleShape> shapes{
       {ScheduleKind::gpipe, 3, 1, 5},        {ScheduleKind::one_f_one_b, 4, 1, 6},
       {ScheduleKind::zb_h1, 4, 1, 6},        {ScheduleKind::zb_h1, 2, 1, 3},

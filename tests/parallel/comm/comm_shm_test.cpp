@@ -1,4 +1,5 @@
-// Communicators among real processes over one segment. A death ends the world, as the agent has it.
+// Communicators between real processes over one shared-memory segment. As with an agent, a dead process ends
+// the world.
 
 #include <catch2/catch.hpp>
 #include <functional>
@@ -23,7 +24,7 @@ ShmLayout layout_of(const std::vector<ProgramGroup>& groups, std::int64_t ranks)
   return layout;
 }
 
-/// Workers over a segment, and the agent's part.
+/// Workers over a segment, and the agent's part of the work.
 struct ShmWorkers {
   ShmWorkers(const ShmLayout& layout, const ShmOptions& options,
              const std::function<void(std::int64_t, ShmWorld&)>& body)
@@ -65,16 +66,16 @@ TEST_CASE("random programs of collectives among processes give every rank the ri
   }
 }
 
-TEST_CASE("when a process is killed at any moment every other one stops with a CommError that says so") {
+TEST_CASE("if a process is killed at any moment, all others stop with a CommError that says so") {
   constexpr std::int64_t kRanks = 4;
   const std::vector<ProgramGroup> groups = program_groups(kRanks);
   std::mt19937_64 random(5);
   for (int round = 0; round < 12; ++round) {
-    ShmWorkers shm(layout_of(groups, kRanks), {.deadline_seconds = 60},
-                   [&](std::int64_t rank, ShmWorld& world) {
-                     run_on(rank, world, groups, static_cast<std::uint64_t>(round),
-                            100'000'000);  // does not end by itself
-                   });
+    ShmWorkers shm(
+        layout_of(groups, kRanks), {.deadline_seconds = 60}, [&](std::int64_t rank, ShmWorld& world) {
+          run_on(rank, world, groups, static_cast<std::uint64_t>(round),
+                 100'000'000);  // runs until killed
+        });
     Workers& workers = shm.workers;
     std::this_thread::sleep_for(std::chrono::microseconds(2000 + random() % 60000));
     const std::size_t victim = random() % kRanks;
@@ -94,7 +95,7 @@ TEST_CASE("when a process is killed at any moment every other one stops with a C
   }
 }
 
-TEST_CASE("when a process hangs the others name it at their deadline") {
+TEST_CASE("if a process hangs, the others name it at their deadline") {
   constexpr std::size_t kRanks = 3, kVictim = 1;
   const std::vector<ProgramGroup> groups{{"all", all_ranks(kRanks)}};
   ShmWorkers shm(layout_of(groups, kRanks), {.deadline_seconds = 0.5}, [&](std::int64_t, ShmWorld& world) {

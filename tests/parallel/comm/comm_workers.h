@@ -1,7 +1,7 @@
 #pragma once
 
-// Ranks as real processes: the test is their agent, which starts them, sees them die, and collects what they
-// say.
+// Ranks as real processes. The test is their agent: it starts them, detects their deaths and collects their
+// messages.
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -26,8 +26,8 @@ constexpr int kCommExit = 7, kWrongExit = 3;
 
 class Workers {
  public:
-  /// Forks a process for each rank, which ends when `body` does: with 0, kCommExit at a CommError, or
-  /// kWrongExit. `on_death` is told the rank of a process that was killed.
+  /// Forks a process per rank that runs `body` and exits with 0, with kCommExit after a CommError, or with
+  /// kWrongExit. Calls `on_death` with the rank of a killed process.
   Workers(std::int64_t ranks, const std::function<void(std::int64_t)>& body,
           std::function<void(std::size_t)> on_death = {})
       : on_death_(std::move(on_death)) {
@@ -54,7 +54,7 @@ class Workers {
 
   void signal(std::size_t rank, int number) const { ::kill(workers_[rank].pid, number); }
 
-  /// Waits for the workers but `except`. False when one is still there after `seconds`.
+  /// Waits for all workers except `except`. False if one still runs after `seconds`.
   bool wait_all(double seconds, std::size_t except = static_cast<std::size_t>(-1)) {
     const double deadline = base::monotonic_seconds() + seconds;
     for (;;) {
@@ -68,7 +68,7 @@ class Workers {
   bool killed(std::size_t rank) const {
     return workers_[rank].status >= 0 && WIFSIGNALED(workers_[rank].status);
   }
-  /// The exit code of a worker that ended by itself.
+  /// The exit code of a worker; -1 if it has not exited or was killed.
   int code(std::size_t rank) const {
     return workers_[rank].status >= 0 && WIFEXITED(workers_[rank].status) ? WEXITSTATUS(workers_[rank].status)
                                                                           : -1;
@@ -80,7 +80,7 @@ class Workers {
     pid_t pid;
     base::UniqueFd out;
     int status;
-    std::string text;  ///< of the exception that ended it
+    std::string text;  ///< message of the exception that ended it
   };
 
   static int work(const std::function<void(std::int64_t)>& body, std::int64_t rank, int out) {

@@ -1,4 +1,4 @@
-// The store that one process serves to all: many clients at once, deadlines, and whatever else comes to its
+// The store that one process serves to all: concurrent clients, deadlines, and foreign connections to its
 // port.
 
 #include <ifaddrs.h>
@@ -26,7 +26,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// A server on a free port, and what it has logged.
+/// A server on a free port, with its log.
 struct Served {
   explicit Served(const StoreLimits& limits = {})
       : server(
@@ -61,7 +61,7 @@ void say(const base::UniqueFd& fd, const std::string& bytes) {
   ::send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
 }
 
-/// Whether the other side closes the connection, with nothing said but answers, within five seconds.
+/// True if the other side closes the connection within five seconds, having sent only answers.
 bool closed_by_peer(const base::UniqueFd& fd) {
   char bytes[256];
   for (;;) {
@@ -75,7 +75,7 @@ std::string greeting_of(const std::string& nonce) {
   return frames::request(frames::kGreet, {}, std::string(frames::kGreeting) + nonce);
 }
 
-/// The proof of one that has the token, to the challenge that comes; returned.
+/// Sends the proof of a client with the token in answer to the server's challenge. Returns the proof.
 std::string prove(const Served& served, const base::UniqueFd& fd, const std::string& nonce) {
   std::string challenge(5 + JobToken::kNonceBytes + JobToken::kProofBytes, '\0');
   REQUIRE(::recv(fd.get(), challenge.data(), challenge.size(), MSG_WAITALL) ==
@@ -93,7 +93,7 @@ std::string prove(const Served& served, const base::UniqueFd& fd, const std::str
   return proof;
 }
 
-/// A connection of a client of the job, whose next bytes are the caller's.
+/// A connection admitted as a client of the job. The caller sends the next bytes.
 base::UniqueFd admitted_to(const Served& served) {
   const std::string nonce(JobToken::kNonceBytes, 'n');
   base::UniqueFd fd = connect_to(served.at);
@@ -132,7 +132,8 @@ TEST_CASE("an interface of this machine is found by its name, a host name or an 
   CHECK_THAT(error_of([] { base::own_address("no-such-card0"); }), Catch::Contains("no-such-card0"));
 }
 
-TEST_CASE("a store gives all clients what one has set, under any key and with any bytes", "[rendezvous]") {
+TEST_CASE("a store gives all clients the value that one has set, with any key and any bytes",
+          "[rendezvous]") {
   Served served;
   TcpStore a(served.at, served.token, 5), b(served.at, served.token, 5);
   const std::string value("a\0b\n\xff", 5), key("tp/0/../\0 1", 11);
@@ -146,7 +147,7 @@ TEST_CASE("a store gives all clients what one has set, under any key and with an
   CHECK(b.wait("large", 5) == large);
 }
 
-TEST_CASE("a wait ends with the value as soon as it is there, and without one at its deadline",
+TEST_CASE("a wait ends with the value as soon as it is set, and without one at its deadline",
           "[rendezvous]") {
   Served served;
   TcpStore a(served.at, served.token, 5), b(served.at, served.token, 5);
@@ -163,14 +164,14 @@ TEST_CASE("a wait ends with the value as soon as it is there, and without one at
   CHECK(base::monotonic_seconds() - begin >= 0.19);
   CHECK(base::monotonic_seconds() - begin < 30);
   CHECK_THAT(error_of([&] { wait_for(a, "never", 0.05); }), Catch::Contains("never"));
-  // A thread that waits does not keep another of the same client from setting what it waits for.
+  // A waiting thread does not block another thread of the same client from setting the value.
   std::thread waiting([&] { CHECK(a.wait("own", 60) == "word"); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   a.set("own", "word");
   waiting.join();
 }
 
-TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
+TEST_CASE("concurrent clients lose no addition and no value", "[rendezvous]") {
   constexpr int kClients = 16, kRounds = 50;
   Served served;
   std::vector<std::thread> threads;
@@ -197,7 +198,7 @@ TEST_CASE("clients at once lose no addition and no value", "[rendezvous]") {
   CHECK_THAT(error_of([&] { store.add("large", 1); }), Catch::Contains("large"));
 }
 
-TEST_CASE("a store that is full refuses more and keeps what it has", "[rendezvous]") {
+TEST_CASE("a full store refuses more values and keeps the old ones", "[rendezvous]") {
   Served served({.stored_bytes = 1000});
   TcpStore store(served.at, served.token, 5);
   store.set("kept", std::string(900, 'k'));
@@ -208,10 +209,10 @@ TEST_CASE("a store that is full refuses more and keeps what it has", "[rendezvou
   store.set("more", std::string(200, 'm'));
 }
 
-TEST_CASE("a connection that is no client is dropped and logged, and clients go on", "[rendezvous]") {
+TEST_CASE("a connection that is no client is dropped and logged, and clients continue", "[rendezvous]") {
   using frames::request;
   const std::string greeting = greeting_of(std::string(JobToken::kNonceBytes, 'n'));
-  // What strangers say, and after the mark ^ what clients of the job do.
+  // Bytes from strangers and, after the mark ^, from admitted clients.
   std::vector<std::string> junk = {
       "GET /metrics HTTP/1.1\r\nHost: node0\r\n\r\n",
       std::string("\xff\xff\xff\xff", 4),
@@ -250,7 +251,7 @@ TEST_CASE("a connection that is no client is dropped and logged, and clients go 
     const bool client = junk[i].starts_with('^');
     const base::UniqueFd fd = client ? admitted_to(served) : connect_to(served.at);
     say(fd, junk[i].substr(client ? 1 : 0));
-    ::shutdown(fd.get(), SHUT_WR);  // random bytes may announce more than comes
+    ::shutdown(fd.get(), SHUT_WR);  // random bytes may announce a longer message than follows
     CHECK(closed_by_peer(fd));
     if (i < told) CHECK(served.logged() == before + 1);
   }
@@ -259,7 +260,7 @@ TEST_CASE("a connection that is no client is dropped and logged, and clients go 
   CHECK_FALSE(store.get("key").has_value());
 }
 
-TEST_CASE("a connection that says nothing is closed and half a message waits for the rest", "[rendezvous]") {
+TEST_CASE("a silent connection is closed, and half a message waits for the rest", "[rendezvous]") {
   Served served({.greeting_seconds = 1});
   const base::UniqueFd silent = connect_to(served.at), slow = connect_to(served.at);
   const std::string nonce(JobToken::kNonceBytes, 'n'), greeting = greeting_of(nonce);
@@ -273,9 +274,9 @@ TEST_CASE("a connection that says nothing is closed and half a message waits for
   CHECK(served.logged() == 1);
 }
 
-// The code is that of `printf "trainerd client %s%s" | openssl dgst -sha256 -hmac 0123456789abcdef` with the
-// two challenges.
-TEST_CASE("a proof is an HMAC by SHA-256 of whose it is and both challenges", "[rendezvous]") {
+// Expected value: `printf "trainerd client %s%s" | openssl dgst -sha256 -hmac 0123456789abcdef` with the two
+// challenges.
+TEST_CASE("a proof is an HMAC-SHA-256 of the sender's role and both challenges", "[rendezvous]") {
   const JobToken token("0123456789abcdef", "the test");
   const std::string ours(JobToken::kNonceBytes, 'c'), theirs(JobToken::kNonceBytes, 's');
   std::string hex;
@@ -303,7 +304,7 @@ TEST_CASE("a client with another token reads and changes nothing, nor does a rep
   CHECK_THAT(why, Catch::Contains("another token"));
   CHECK_THAT(error_of([&] { TcpStore(served.at, JobToken::random(), 0.2); }),
              Catch::Contains("another token"));
-  // One that only repeats what a client of the job has said.
+  // A client that replays another client's proof.
   const std::string nonce(JobToken::kNonceBytes, 'n');
   const base::UniqueFd client = connect_to(served.at), thief = connect_to(served.at);
   say(client, greeting_of(nonce));
@@ -324,7 +325,7 @@ TEST_CASE("a server without the token is not believed", "[rendezvous]") {
   CHECK_FALSE(stranger.server.take_joined().has_value());
 }
 
-TEST_CASE("of many refused connections in a row few are logged and all are counted", "[rendezvous]") {
+TEST_CASE("many refused connections in a row are all counted, but few are logged", "[rendezvous]") {
   Served served;
   for (int i = 0; i < 200; ++i) {
     const base::UniqueFd fd = connect_to(served.at);
@@ -332,24 +333,25 @@ TEST_CASE("of many refused connections in a row few are logged and all are count
     CHECK(closed_by_peer(fd));
   }
   CHECK(served.server.refused() == 200);
-  CHECK(served.logged() == 32 + 2);  // and the 64th and the 128th
+  CHECK(served.logged() == 32 + 2);  // plus the 64th and the 128th
   TcpStore(served.at, served.token, 5).set("key", "value");
 }
 
-TEST_CASE("a rendezvous listens at the address of this machine that it is given", "[rendezvous]") {
+TEST_CASE("a rendezvous listens at the given address of this machine", "[rendezvous]") {
   const auto address = [](const std::string& host) {
     return base::local_address(base::listen_at({host, 0}).get());
   };
   CHECK(address("127.0.0.1") == "127.0.0.1");
   CHECK(address("localhost") == "127.0.0.1");
-  // Another machine's, a name that is known elsewhere, and one that means loopback here alone.
+  // The address of another machine, a name unknown here, and an address that is loopback on this machine
+  // only.
   for (const char* host : {"192.0.2.1", "no-such-host.invalid", "127.0.1.1"}) {
     const base::UniqueFd listener = base::listen_at({host, 0});
     INFO(host);
     CHECK_THAT(base::local_address(listener.get()), Catch::Equals("::") || Catch::Equals("0.0.0.0"));
     CHECK(base::reachable_here(listener.get()) == "127.0.0.1");
   }
-  // One of this machine's own, where it has one that is no loopback.
+  // An address of this machine, if it has one besides loopback.
   ifaddrs* found = nullptr;
   REQUIRE(::getifaddrs(&found) == 0);
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> interfaces(found, &::freeifaddrs);
@@ -362,7 +364,7 @@ TEST_CASE("a rendezvous listens at the address of this machine that it is given"
   }
 }
 
-TEST_CASE("a connection that joins is handed over with what it says", "[rendezvous]") {
+TEST_CASE("a joining connection is handed over with its message", "[rendezvous]") {
   Served served;
   std::string why;
   const base::UniqueFd ours = join_store(served.at, served.token, "I am node 3", 5, why);
@@ -380,7 +382,7 @@ TEST_CASE("a connection that joins is handed over with what it says", "[rendezvo
   CHECK(heard == "hello");
 }
 
-TEST_CASE("a client whose server is not there or goes away says so", "[rendezvous]") {
+TEST_CASE("a client reports a missing or closed server", "[rendezvous]") {
   auto served = std::make_unique<Served>();
   const base::Endpoint at = served->at;
   const JobToken token = served->token;
@@ -398,7 +400,7 @@ TEST_CASE("a client whose server is not there or goes away says so", "[rendezvou
              Catch::Contains("no-such-host.invalid"));
 }
 
-TEST_CASE("two servers cannot have one port", "[rendezvous]") {
+TEST_CASE("two servers cannot share a port", "[rendezvous]") {
   Served served;
   CHECK_THAT(error_of([&] { base::listen_at(served.at); }), Catch::Contains(std::to_string(served.at.port)));
 }
@@ -406,7 +408,7 @@ TEST_CASE("two servers cannot have one port", "[rendezvous]") {
 TEST_CASE("ranks that meet through the TCP store get the right results over TCP", "[rendezvous]") {
   constexpr std::int64_t kRanks = 3;
   const std::vector<ProgramGroup> groups = program_groups(kRanks);
-  // The port is taken before the ranks are forked, and served after: forking is for one thread.
+  // The port is chosen before the fork and served after it: a process must fork with a single thread.
   const std::uint16_t port = [] { return base::local_port(base::listen_at({"127.0.0.1", 0}).get()); }();
   const JobToken token = JobToken::random();
   Workers workers(kRanks, [&](std::int64_t rank) {

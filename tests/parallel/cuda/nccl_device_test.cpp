@@ -1,4 +1,4 @@
-// NCCL itself: ranks as threads, each with a device of its own; on a machine of one device a world of one.
+// Real NCCL: ranks as threads, each with its own device. On a machine with one device the world has one rank.
 
 #include <catch2/catch.hpp>
 #include <cmath>
@@ -15,7 +15,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// A tensor on the device, of small whole numbers whose sums are exact in any order.
+/// A tensor on the device with small integers, whose sums are exact in any order.
 class DeviceTensor {
  public:
   DeviceTensor(kernels::Backend& backend, kernels::Stream& stream, DType dtype, const Values& values)
@@ -47,7 +47,7 @@ Values numbers(std::int64_t rank, std::int64_t count) {
   return values;
 }
 
-/// Every operation of `comm` once, with results worked out one element at a time.
+/// Runs every operation of `comm` once; expected results are computed one element at a time.
 void every_operation(Communicator& comm, kernels::Backend& backend, kernels::Stream& s, DType dtype,
                      std::int64_t part) {
   const std::int64_t n = comm.size(), me = comm.rank();
@@ -128,7 +128,7 @@ TEST_CASE("NCCL's communicators give the right results, in the world and in grou
   CHECK(end.why().empty());
 }
 
-TEST_CASE("a deadline and an abort end what NCCL's ranks wait for", "[nccl][gpu]") {
+TEST_CASE("a deadline and an abort end the waits of NCCL's ranks", "[nccl][gpu]") {
   const kernels::CudaPlugin cuda = kernels::open_cuda_plugin();
   const std::int64_t ranks = cuda.device_count();
   if (ranks == 1) {
@@ -154,7 +154,7 @@ TEST_CASE("a deadline and an abort end what NCCL's ranks wait for", "[nccl][gpu]
       if (rank == 1)
         while (end.why().empty()) std::this_thread::sleep_for(std::chrono::milliseconds(10));
       else comm->all_reduce(*stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*stream);
-      x.values();  // the host waits for the device, and comes back
+      x.values();  // the host's wait for the device ends
       world->throw_if_ended();
     } catch (const base::CommError& error) {
       texts[static_cast<std::size_t>(rank)] = error.what();

@@ -1,5 +1,4 @@
-// Staged communicators over shared memory within the process, for ranks that share this machine's CUDA
-// devices.
+// Staged communicators over memory of the process, for ranks that share this machine's CUDA devices.
 
 #include <atomic>
 

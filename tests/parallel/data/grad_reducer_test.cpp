@@ -27,8 +27,9 @@ void check_on_all_ranks(const ReductionCase& c) {
 
 }  // namespace
 
-TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bit for bit", "[reduction]") {
-  std::mt19937 draw(11);  // half of the cases, but in full runs
+TEST_CASE("reduced gradients are the fp32 sums in rank order of the transferred values, bit for bit",
+          "[reduction]") {
+  std::mt19937 draw(11);  // a random half of the cases, all in full runs
   using parallel::GradDtypes;
   for (const GradDtypes& dtypes : {GradDtypes{DType::f32, DType::bf16}, GradDtypes{DType::f32, DType::f32},
                                    GradDtypes{DType::bf16, DType::bf16}, GradDtypes{DType::bf16, DType::f32}})
@@ -49,7 +50,7 @@ TEST_CASE("reduced gradients are the fp32 sums in rank order of what crosses, bi
           }
 }
 
-TEST_CASE("buckets of a few elements and of whole units have the sums of all others", "[reduction]") {
+TEST_CASE("buckets of a few elements and of whole units give the same sums as all others", "[reduction]") {
   for (const std::int64_t elements : {1, 1 << 20})
     for (const bool sharded : {false, true}) {
       check_on_all_ranks({.inner = 4, .sharded = sharded, .microbatches = 2, .bucket_elements = elements});
@@ -66,7 +67,7 @@ TEST_CASE("one rank's gradients are not rounded", "[reduction]") {
   check_on_all_ranks({.inner = 1, .microbatches = 2});
 }
 
-TEST_CASE("runs of a staging ring lie apart while they are taken", "[reduction]") {
+TEST_CASE("allocated runs of a staging ring do not overlap", "[reduction]") {
   constexpr std::int64_t kElements = 64 * 16;
   kernels::Arena arena = kernels::Arena::dry("staging");
   parallel::StagingRing ring(DType::bf16, kElements, parallel::StagingRing::Staged::both, arena);
@@ -92,7 +93,7 @@ TEST_CASE("runs of a staging ring lie apart while they are taken", "[reduction]"
       REQUIRE(!held.empty());
       ++refused;
     }
-    // The oldest as a rule; now and then another.
+    // Usually the oldest one, sometimes another.
     while (!held.empty() && random() % 3 != 0) {
       const auto at =
           held.begin() + (random() % 8 == 0 ? static_cast<std::ptrdiff_t>(random() % held.size()) : 0);

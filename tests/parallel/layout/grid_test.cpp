@@ -65,7 +65,7 @@ TEST_CASE("the groups are those that Megatron-LM publishes for 16 GPUs", "[grid]
 // Cases of Megatron-LM's test of its rank generator; the expected groups are written as ranges of ranks, as
 // there: tensor groups are consecutive, context groups stride by tp, data groups by tp cp within a stage,
 // stages are blocks.
-TEST_CASE("groups are the ranges of ranks that Megatron-LM's rank generator is tested by", "[grid]") {
+TEST_CASE("groups are the ranges of ranks in the tests of Megatron-LM's rank generator", "[grid]") {
   struct Case {
     std::int64_t ranks, tp, pp, cp;
   };
@@ -117,8 +117,8 @@ TEST_CASE("the order decides which ranks are neighbours", "[grid]") {
   CHECK(grid.groups(Axis::dp) == Groups{{0, 4}, {1, 5}, {2, 6}, {3, 7}});
 }
 
-// Megatron-LM's expert groups: the ranks of a stage as expert tensor, expert and expert data, the last
-// slowest.
+// Megatron-LM's expert groups: the ranks of a stage in the order expert tensor, expert, expert data; the last
+// varies slowest.
 TEST_CASE("experts are spread over the ranks of a stage and keep its pipeline groups", "[grid]") {
   const GridViews views = make_grids(sizes(2, 1, 4, 4, 2), 1);
   CHECK(views.expert.ranks() == 16);
@@ -142,7 +142,7 @@ TEST_CASE("sizes that make no grid are refused", "[grid]") {
   CHECK_THAT(grid_problem(ordered(sizes(2, 1, 1, 2, 1), "tp-pp")),
              Catch::Contains("does not name dp, which has 2"));
   CHECK_THAT(grid_problem(ordered(sizes(1, 1, 1, 2, 1), "dp-qp")), Catch::Contains("'dp-qp'"));
-  // Dense stages 2 apart, expert stages 4 apart.
+  // Dense stages are 2 ranks apart, expert stages 4.
   CHECK_THAT(grid_problem(ordered(sizes(2, 1, 2, 4, 2), "tp-cp-ep-pp-dp")),
              Catch::Contains("same pipeline groups"));
   CHECK_THROWS_AS(make_grids(sizes(1, 1, 3, 4, 1)), base::SpecError);

@@ -54,7 +54,7 @@ TEST_CASE("ranks fill node after node", "[placement]") {
     CHECK(p.placement[rank] == DeviceLocation{rank / 8, rank % 8});
 }
 
-TEST_CASE("more ranks than devices are refused with what would fit", "[placement]") {
+TEST_CASE("more ranks than devices are refused with sizes that would fit", "[placement]") {
   CHECK_THROWS_AS(placed(8, 4, 1, hgx(3)), base::CapacityError);
   CHECK_THROWS_WITH(placed(8, 4, 1, hgx(3)), Catch::Contains("32 ranks") && Catch::Contains("24 devices") &&
                                                  Catch::Contains("cluster.nodes to 4"));
@@ -66,19 +66,19 @@ TEST_CASE("a tensor group has NVLink, replicas and stages of whole nodes have th
   CHECK(links(p, Axis::dp) == std::set<Link>{Link::nvlink});
   CHECK(links(p, Axis::pp) == std::set<Link>{Link::rail});
   CHECK(links(placed(8, 4, 1, hgx(4)), Axis::dp) == std::set<Link>{Link::rail});
-  // Two replicas in each node and the same places in every node: rings can leave each node on its own rails.
+  // Two replicas per node, at the same devices in every node: rings can leave each node on its own rails.
   CHECK(links(placed(4, 8, 1, hgx(4)), Axis::dp) == std::set<Link>{Link::rail});
   CHECK(links(placed(4, 8, 1, hgx(4)), Axis::cp) == std::set<Link>{Link::none});
 }
 
-TEST_CASE("groups that differ in their places from node to node need the whole network", "[placement]") {
-  // Replicas at 0, 3, 6 of node 0 and 1, 4, 7 of node 1 and so on.
+TEST_CASE("groups at different devices from node to node need the whole network", "[placement]") {
+  // Replicas are at devices 0, 3, 6 of node 0 and 1, 4, 7 of node 1 and so on.
   CHECK(links(placed(1, 8, 3, hgx(3), "pp-tp-dp"), Axis::dp).count(Link::network) == 1);
 }
 
-TEST_CASE("pipeline neighbours in different nodes have the same rail, in whatever part of a node a stage is",
+TEST_CASE("pipeline neighbours in different nodes share a rail, in whichever part of a node a stage is",
           "[placement]") {
-  // Pipelines that are longer than a node and fill whole nodes.
+  // Pipelines longer than a node that fill whole nodes.
   const std::vector<std::pair<int, int>> cases = {{4, 4}, {2, 8}, {1, 16}, {4, 8}, {1, 24}, {2, 12}};
   for (const auto& [tp, pp] : cases) {
     INFO("tp " << tp << " pp " << pp);
@@ -131,7 +131,7 @@ TEST_CASE("ranks of one machine without NVLink share its memory", "[placement]")
   CHECK(p.tp_problem().empty());
 }
 
-TEST_CASE("the error for a tensor group that leaves its NVLink domain names its ranks and what to do",
+TEST_CASE("the error for a tensor group that leaves its NVLink domain names its ranks and a remedy",
           "[placement]") {
   const std::string wide = placed(16, 2, 1, hgx(4)).tp_problem();
   CHECK_THAT(wide,

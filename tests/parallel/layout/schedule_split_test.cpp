@@ -26,7 +26,7 @@ double largest(const std::vector<std::int64_t>& counts, const Costs& c) {
   return most;
 }
 
-/// The smallest largest chunk over all splits.
+/// The cost of the largest chunk, minimised over all splits.
 double best(std::int64_t layers, std::size_t chunks, const Costs& costs) {
   double least = std::numeric_limits<double>::infinity();
   std::vector<std::int64_t> counts(chunks, 0);
@@ -81,13 +81,13 @@ TEST_CASE("126 layers on 128 chunks leave the embedding and the head alone, as L
     CHECK(spans[i] == ChunkSpan{static_cast<std::int64_t>(i) - 1, 1, false, false});
 }
 
-TEST_CASE("an even split stays even and later chunks get what is left over", "[split]") {
+TEST_CASE("an even split stays even and later chunks get the remainder", "[split]") {
   CHECK(counts_of(split_layers(12, 4, 1, 0, 0)) == std::vector<std::int64_t>{3, 3, 3, 3});
   CHECK(counts_of(split_layers(10, 4, 1, 0, 0)) == std::vector<std::int64_t>{2, 2, 3, 3});
   CHECK(counts_of(split_layers(10, 4, 1, 0.1, 2.2)) == std::vector<std::int64_t>{3, 3, 3, 1});
 }
 
-TEST_CASE("chunks that nothing fills are refused with the nearest that work", "[split]") {
+TEST_CASE("empty chunks are refused with the nearest numbers that work", "[split]") {
   CHECK(split_problem(126, 128) == "");
   CHECK(split_problem(0, 2) == "");
   const std::string problem = split_problem(5, 8);

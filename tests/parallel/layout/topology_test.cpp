@@ -26,7 +26,7 @@ TEST_CASE("this machine is one node whose cores its devices share", "[topology]"
   CHECK(shared.device.threads == std::max(1, usable_cores() / 2));
 }
 
-TEST_CASE("more devices than cores have a thread each, and threads that are asked for are given",
+TEST_CASE("more devices than cores have one thread each, and an explicit number of threads is used",
           "[topology]") {
   CHECK(detect_topology(0, 100000).device.threads == 1);
   CHECK(detect_topology(3, 4).device.threads == 3);

@@ -1,6 +1,6 @@
 #pragma once
 
-// Ranks of NcclWorlds as threads of one process, and what they share beside NCCL.
+// Ranks of NcclWorlds as threads of one process, and their shared state outside of NCCL.
 
 #include <exception>
 #include <map>
@@ -31,7 +31,7 @@ class MapStore final : public parallel::Store {
   std::map<std::string, std::string> values_;
 };
 
-/// Why the world has ended, for all its ranks.
+/// The reason why the world has ended, shared by all its ranks.
 class End {
  public:
   void report(std::string_view why) {
@@ -48,8 +48,8 @@ class End {
   std::string why_;
 };
 
-/// `body(rank)` on a thread for each rank; the first exception is rethrown when all have ended. A rank that
-/// throws ends the world.
+/// Runs `body(rank)` on one thread per rank. A rank that throws ends the world. Rethrows the first exception
+/// when all ranks have ended.
 inline void run_ranks(std::int64_t ranks, End& end, const std::function<void(std::int64_t)>& body) {
   std::exception_ptr first;
   std::mutex mutex;

@@ -1,4 +1,4 @@
-// Sums of gradients that ranks exchange over NCCL (its stand-in): in rank order, the bits of every other
+// Gradients exchanged over the NCCL stand-in are summed in rank order, with the same bits as on every other
 // transport.
 
 #include <catch2/catch.hpp>
@@ -12,8 +12,8 @@ using namespace trainerd::test;
 using parallel::GradDtypes;
 using parallel::Progress;
 
-TEST_CASE("gradients exchanged over NCCL have the fp32 sums in rank order, bit for bit", "[nccl]") {
-  REQUIRE_FALSE(kSumsInRankOrder);  // of NCCL's own sums
+TEST_CASE("gradients exchanged over NCCL give the fp32 sums in rank order, bit for bit", "[nccl]") {
+  REQUIRE_FALSE(kSumsInRankOrder);  // NCCL's own sums have another order
   for (const DType held : {DType::f32, DType::bf16})
     for (const auto& [inner, outer] : {std::pair<std::int64_t, std::int64_t>{3, 1}, {5, 1}, {2, 2}, {3, 2}})
       for (const bool replicas : {false, true})

@@ -1,5 +1,5 @@
-// NCCL's communicators over a stand-in for NCCL and for the CUDA runtime: splits, order on streams, errors,
-// deadlines, ends.
+// NCCL communicators over stand-ins for NCCL and the CUDA runtime: splits, order on streams, errors,
+// deadlines, the end of a world.
 
 #include <catch2/catch.hpp>
 #include <thread>
@@ -24,7 +24,7 @@ std::vector<NcclGroup> split_groups(std::int64_t ranks) {
   return groups;
 }
 
-/// One world, in which every rank is a thread.
+/// A world whose ranks are threads.
 struct Ranks {
   explicit Ranks(std::int64_t ranks) : count(ranks), id(nccl_unique_id()) {}
   std::int64_t count;
@@ -37,7 +37,7 @@ struct Ranks {
     o.groups = {{"dp", all_ranks(count)}};
     return o;
   }
-  /// What each rank's CommError said, or "".
+  /// The text of each rank's CommError, or "".
   std::vector<std::string> errors(
       const std::function<void(std::int64_t, NcclWorld&, Communicator&, RankMachine&)>& body,
       const std::function<void(NcclOptions&)>& change = {}) {
@@ -80,9 +80,8 @@ TEST_CASE("random programs over groups that are split from the world give every 
   CHECK(nccl_communicators_left() == 0);
 }
 
-TEST_CASE(
-    "an operation comes after what is on the caller's stream, and what waits for it after the operation",
-    "[nccl]") {
+TEST_CASE("an operation runs after earlier work on the caller's stream, and before later work that awaits it",
+          "[nccl]") {
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     const HostTensor early(DType::f32, Values(64, 0.0)),
@@ -102,7 +101,7 @@ TEST_CASE(
   CHECK(texts == std::vector<std::string>(2));
 }
 
-TEST_CASE("a call returns before its peers have come", "[nccl]") {
+TEST_CASE("a call returns before its peers have called", "[nccl]") {
   Ranks world(2);
   std::atomic<bool> returned = false;
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
@@ -117,9 +116,9 @@ TEST_CASE("a call returns before its peers have come", "[nccl]") {
   CHECK(texts == std::vector<std::string>(2));
 }
 
-TEST_CASE("an operation that NCCL starts at once does not send its caller to sleep", "[nccl]") {
+TEST_CASE("an operation that NCCL starts at once does not make its caller sleep", "[nccl]") {
   Ranks world(2);
-  // The stand-in says three times that it is not ready. A sleep of 20 us takes three times as long.
+  // The stand-in is "in progress" three times. A sleep of 20 us really takes about 60 us.
   std::vector<double> quickest(2, 1);
   world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, Values(8, 1.0));
@@ -147,7 +146,7 @@ TEST_CASE("the watchdog ends a world at its deadline and names the operation and
           return;
         }
         comm.all_reduce(*m.stream, *x, ReduceOp::sum, {.label = "gradients"})->wait(*m.stream);
-        m.sync();  // a host that waits for the device comes back
+        m.sync();  // the host's wait for the device ends
         mine.throw_if_ended();
       },
       [](NcclOptions& o) { o.deadline_seconds = 0.4; });
@@ -205,7 +204,7 @@ TEST_CASE("an abort from another thread ends the waits of the host and of the de
   CHECK_THAT(texts[0], Catch::Contains("\"never met\""));
 }
 
-TEST_CASE("an error that NCCL finds by itself ends the world with its words", "[nccl]") {
+TEST_CASE("an asynchronous error of NCCL ends the world with its text", "[nccl]") {
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, 8);
@@ -222,7 +221,7 @@ TEST_CASE("an error that NCCL finds by itself ends the world with its words", "[
                            Catch::Contains("\"gradients\""));
 }
 
-TEST_CASE("nothing starts after an end, which every rank of the world hears of", "[nccl]") {
+TEST_CASE("nothing starts after the end of a world, of which every rank learns", "[nccl]") {
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     comm.barrier(*m.stream, {.label = "all here"})->wait_host(60);
@@ -248,7 +247,7 @@ TEST_CASE(
   CHECK_THAT(world.end.why(), Catch::Contains("rank 0 left group dp with operations under way"));
 }
 
-TEST_CASE("a rank that does not come to the start, or shares another's device, is an error", "[nccl]") {
+TEST_CASE("a rank that is missing at the start, or shares another's device, is an error", "[nccl]") {
   Ranks world(2);
   End end;
   NcclOptions alone = nccl_options(0, 2, world.id, end, nullptr);
@@ -260,7 +259,7 @@ TEST_CASE("a rank that does not come to the start, or shares another's device, i
   CHECK(nccl_communicators_left() == 0);
 }
 
-TEST_CASE("what NCCL cannot do is refused, and a communicator is made once", "[nccl]") {
+TEST_CASE("operations that NCCL lacks are refused, and a communicator is made only once", "[nccl]") {
   Ranks world(2);
   const auto texts = world.errors([&](std::int64_t, NcclWorld& mine, Communicator& comm, RankMachine& m) {
     const HostTensor x(DType::f32, 8), sums(DType::f64, Values(8, 1.0));
@@ -310,8 +309,7 @@ TEST_CASE("the flight recorder follows operations to the device and back", "[ncc
   }
 }
 
-TEST_CASE("staged communicators keep the order of a device that works on while the host goes on",
-          "[staged]") {
+TEST_CASE("staged communicators keep the order of an asynchronous device", "[staged]") {
   const std::int64_t ranks = GENERATE(2, 4);
   const std::vector<ProgramGroup> groups = program_groups(ranks);
   LocalWorld world(ranks);

@@ -7,8 +7,8 @@
 
 namespace trainerd::test {
 
-/// Memory and streams of the stand-in runtime: a device whose memory the host reaches, and that works on
-/// while the host goes on. Of operators it has those of reductions.
+/// Memory and streams of the stand-in runtime: an asynchronous device with host-accessible memory. It has
+/// only the operators that reductions need.
 class StandInBackend final : public kernels::ObservedBackend {
  public:
   explicit StandInBackend(base::ThreadPool& pool)
@@ -70,7 +70,7 @@ class StandInBackend final : public kernels::ObservedBackend {
   kernels::Target target_;
 };
 
-/// Something on the stream that takes this long.
+/// Adds work to the stream that takes `seconds`.
 inline void delay(const kernels::Stream& stream, double seconds) {
   enqueue(kernels::cuda::stream_of(stream),
           [=] { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); });

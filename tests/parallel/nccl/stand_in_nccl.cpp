@@ -1,5 +1,5 @@
-// NCCL among the threads of one process: rendezvous by number of call, data in host memory, the device's half
-// on streams.
+// NCCL between threads of one process: calls are matched by their number, data is in host memory, and the
+// device's part runs on streams.
 
 #include <algorithm>
 #include <array>
@@ -22,10 +22,10 @@ namespace {
 
 using trainerd::kernels::Bf16;
 
-/// How often a communicator says that it is not ready after each call.
+/// Number of polls after each call for which a communicator is in progress.
 constexpr int kTimesInProgress = 3;
 
-/// One collective: what each rank brings, and how many have come to each of its meetings.
+/// One collective: each rank's input, and the number of ranks that have reached each of its two barriers.
 struct Call {
   std::vector<const std::byte*> in;
   std::array<int, 2> met{};
@@ -35,7 +35,7 @@ struct Message {
   std::size_t bytes;
   bool taken = false;
 };
-/// Of all ranks of a communicator. One lock for all: it is for small tests.
+/// State shared by all ranks of a communicator. One global lock is enough for small tests.
 struct Group {
   explicit Group(int n) : size(n) {}
   int size;
@@ -61,15 +61,15 @@ int left = 0;
 
 }  // namespace
 
-/// One rank's; what is on a stream holds it too.
+/// One rank's state, also held by its work on streams.
 struct CommState {
   std::shared_ptr<Group> group;
   int rank = 0, device = 0;
   long calls = 0, splits = 0;
   bool aborted = false, finalised = false;
-  int in_progress = 0;                                 // times still to say so
-  int on_device = 0;                                   // operations that are not done
-  std::function<bool()> joined = [] { return true; };  // what is under way needs no other rank any more
+  int in_progress = 0;                                 // polls left that report "in progress"
+  int on_device = 0;                                   // operations that are not complete
+  std::function<bool()> joined = [] { return true; };  // true if the call needs no other rank
   std::function<void()> launch;
 };
 struct ncclComm {
@@ -99,7 +99,7 @@ ncclComm_t make(std::shared_ptr<Group> group, int rank, int device) {
   return comm;
 }
 
-/// The device's half comes onto the stream when the call is no longer in progress.
+/// Puts the device's part on the stream once the call is no longer in progress.
 ncclResult_t begin(ncclComm_t comm, cudaStream_t stream, std::function<void(const State&)> device) {
   const State s = comm->state;
   if (s->in_progress > 0 || s->finalised)
@@ -118,7 +118,8 @@ ncclResult_t begin(ncclComm_t comm, cudaStream_t stream, std::function<void(cons
   return ncclInProgress;
 }
 
-/// False when the communicator was aborted first. With a member that was, nothing is ever ready.
+/// Waits for `ready`. False if the communicator was aborted first. If another member was aborted, `ready`
+/// never counts.
 template <class Ready>
 bool wait(Lock& lock, const State& s, const Ready& ready) {
   changed.wait(lock, [&] { return s->aborted || (!s->group->broken && ready()); });
@@ -152,7 +153,7 @@ void combine(ncclDataType_t type, std::byte* into, const std::byte* from, std::s
   }
 }
 
-/// Every rank brings `in`; `result(inputs)` makes what the rank writes to `out` when all have made theirs.
+/// Every rank gives `in`. When all results are computed, the rank writes `result(inputs, rank)` to `out`.
 ncclResult_t collective(
     ncclComm_t comm, cudaStream_t stream, const void* in, void* out,
     std::function<std::vector<std::byte>(const std::vector<const std::byte*>&, int rank)> result) {
@@ -175,7 +176,7 @@ ncclResult_t collective(
   });
 }
 
-/// The sum of the ranks' parts at `begin`, as a ring would: from another rank than the first on.
+/// The sum of the ranks' parts at `begin` in the order of a ring that starts at rank `first`.
 std::vector<std::byte> reduced(const std::vector<const std::byte*>& in, ncclDataType_t type,
                                std::size_t begin, std::size_t count, ncclRedOp_t op, int first) {
   const std::size_t bytes = count * size_of(type), n = in.size();
@@ -227,7 +228,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
   cudaGetDevice(&device);
   std::vector<int>& devices = devices_by_id[id.internal];
   if (std::find(devices.begin(), devices.end(), device) != devices.end())
-    return ncclInvalidUsage;  // as NCCL does
+    return ncclInvalidUsage;  // like NCCL
   devices.push_back(device);
   std::shared_ptr<Group>& group = groups_by_id[id.internal];
   if (!group) group = std::make_shared<Group>(ranks);
@@ -247,7 +248,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
   s->in_progress = kTimesInProgress;
   s->joined = [&split, n = s->group->size] { return split.asked == n; };
   *made = nullptr;
-  // Its peers are known once all have asked: then the communicator exists.
+  // The peers are known when all ranks have called: then the communicator is created.
   s->launch = [=, &split] {
     if (color == NCCL_SPLIT_NOCOLOR) return;
     std::vector<std::pair<int, int>> members;  // key, rank
@@ -299,7 +300,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   Lock lock(mutex);
   const State s = comm->state;
   s->aborted = s->group->broken = true;
-  // What was never launched never is.
+  // A call that was not launched yet is dropped.
   if (std::exchange(s->launch, nullptr)) s->on_device = std::max(0, s->on_device - 1);
   changed.notify_all();
   --left;
@@ -312,7 +313,7 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
-// A send is done when its receiver has taken it.
+// A send is complete when its receiver has taken the message.
 ncclResult_t ncclGroupEnd() {
   if (--group_depth > 0) return ncclSuccess;
   if (group_comm == nullptr) return ncclSuccess;

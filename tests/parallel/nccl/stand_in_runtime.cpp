@@ -9,7 +9,7 @@
 
 namespace {
 
-/// Shared by the stream's owner and its thread, which ends when the owner is gone and all is done.
+/// Shared by the stream's owner and its thread, which ends when the owner is gone and all work is done.
 struct StreamState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -30,7 +30,7 @@ struct StreamState {
   }
 };
 
-/// How often an event was recorded, and up to which of these streams have come.
+/// How often an event was recorded, and how many of these records streams have reached.
 struct EventState {
   std::mutex mutex;
   std::condition_variable changed;
@@ -91,7 +91,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
   const std::lock_guard lock(event->state->mutex);
-  // As it is now: a later record means another point.
+  // Waits for the current record: a later one marks another point.
   enqueue(stream, [state = event->state, number = event->state->recorded] { state->wait(number); });
   return cudaSuccess;
 }

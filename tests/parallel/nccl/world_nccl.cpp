@@ -1,5 +1,4 @@
-// Communicators by NCCL's stand-in: a world of its own for every group that a test asks for, with ranks on
-// devices of their own.
+// Communicators over NCCL's stand-in: a separate world per group of a test, with one device per rank.
 
 #include <algorithm>
 
@@ -23,7 +22,7 @@ kernels::Buffer make_memory(std::int64_t bytes) {
 
 namespace {
 
-/// Lives as long as its world.
+/// A communicator that owns its world.
 class Owned final : public parallel::Communicator {
  public:
   Owned(std::unique_ptr<parallel::NcclWorld> world, std::unique_ptr<parallel::Communicator> inner)

@@ -27,8 +27,8 @@ std::string name(const ScheduleShape& s) {
          std::to_string(s.microbatches);
 }
 
-/// Every shape with 1-16 stages, 1-64 microbatches and 1-4 chunks a rank that has a schedule; of those with
-/// more than 16 microbatches every fourth, others at each number of stages, but in full runs.
+/// Every shape with a schedule and 1-16 stages, 1-64 microbatches and 1-4 chunks per rank. Except in full
+/// runs, a quarter of those with more than 16 microbatches, a different one for each number of stages.
 void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, const Lists&)>& body) {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
@@ -39,7 +39,7 @@ void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, co
           if (microbatches > 16 && (microbatches + stages) % 4 != 0 && !trainerd::test::runs_full()) continue;
           if (!schedule_problem(shape).empty()) continue;
           body(shape, make_schedules(shape));
-          // Where it makes a difference; of the larger ones every fourth.
+          // Only where it makes a difference; of the larger shapes every fourth.
           if (stages == 1 || !(shape.ring() || kind == ScheduleKind::zb_h1) ||
               (microbatches > 16 && (microbatches + stages) % 4 != 0))
             continue;
@@ -48,7 +48,7 @@ void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, co
         }
 }
 
-/// CHECK costs too much to be made for every action: it is made of the first broken shape.
+/// A CHECK per action is too slow: one CHECK reports the first broken shape.
 class FirstProblem {
  public:
   void expect(bool holds, const ScheduleShape& shape, const std::string& what) {
@@ -70,7 +70,7 @@ int count(const std::vector<Action>& list, ActionKind kind) {
       std::count_if(list.begin(), list.end(), [kind](const Action& a) { return a.kind == kind; }));
 }
 
-/// Most microbatches, over all chunks of a rank, between a forward and the end that `ends` names.
+/// Largest number of microbatches, over all chunks of a rank, between a forward and its end (one of `ends`).
 int peak_live(const std::vector<Action>& list, const std::vector<ActionKind>& ends) {
   int live = 0, peak = 0;
   for (const Action& a : list) {
@@ -85,8 +85,7 @@ const std::vector<ActionKind> kToBackward{ActionKind::backward, ActionKind::back
 
 }  // namespace
 
-TEST_CASE("every action of a schedule is done once, after what it needs, in any order of arrival",
-          "[schedule]") {
+TEST_CASE("every action of a schedule runs once, after its inputs, in any order of arrival", "[schedule]") {
   FirstProblem problem;
   std::uint32_t seed = 1;
   for (const Pass pass : {Pass::train, Pass::evaluate})
@@ -96,7 +95,7 @@ TEST_CASE("every action of a schedule is done once, after what it needs, in any 
         const std::string broken = run.run(seed++);
         problem.expect(broken.empty(), shape, broken);
       }
-      // Once each: the run refuses a second time, so the counts prove that none is left out.
+      // Each action runs once: the run refuses a repetition, so the counts prove that none is missing.
       const int v = shape.virtual_stages, all = v * shape.microbatches;
       for (int rank = 0; rank < shape.stages; ++rank) {
         const std::vector<Action>& list = lists[static_cast<std::size_t>(rank)];
@@ -144,7 +143,7 @@ TEST_CASE("each chunk sums its gradients in rising order of microbatches and red
   });
 }
 
-TEST_CASE("activations alive are as published", "[schedule]") {
+TEST_CASE("the number of live activations is as published", "[schedule]") {
   FirstProblem problem;
   for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
     const int p = shape.stages, v = shape.virtual_stages, m = shape.microbatches;
@@ -162,8 +161,8 @@ TEST_CASE("activations alive are as published", "[schedule]") {
                        found + " to backward_input");
       }
       // Korthikanti et al., Reducing Activation Recomputation, 2022, section 4.2.3: 1 + (p - 1) / (p v) times
-      // the whole model's activations on the first rank, which are p v chunks' here. A first group that is
-      // larger than p adds its excess for all chunks but the last.
+      // the whole model's activations on the first rank, which has p v chunks here. A first group larger than
+      // p adds its excess for all chunks but the last.
       if (shape.kind == ScheduleKind::interleaved && v > 1) {
         const int groups = std::max(1, m / p), first = (m + groups - 1) / groups;
         const int most = std::min(v * m, p * v + p - 1 + (v - 1) * std::max(0, first - p));
@@ -176,7 +175,7 @@ TEST_CASE("activations alive are as published", "[schedule]") {
   });
 }
 
-TEST_CASE("slots are as many as activations alive, and none is shared while it is needed", "[schedule]") {
+TEST_CASE("there are as many slots as live activations, and none is shared while in use", "[schedule]") {
   FirstProblem problem;
   for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
     if (shape.microbatches > 24) return;
@@ -191,7 +190,7 @@ TEST_CASE("slots are as many as activations alive, and none is shared while it i
           const SlotTable table = color_slots(list, shape, pool_of_chunk, lifetime);
           const std::size_t pools = table.slots.size();
           std::vector<std::map<int, std::pair<int, int>>> holder(
-              pools);  // of each slot in use: chunk, microbatch
+              pools);  // per slot in use: chunk, microbatch
           std::vector<std::size_t> peak(pools, 0);
           for (const Action& a : list) {
             const bool input = a.kind == ActionKind::backward || a.kind == ActionKind::backward_input;
@@ -227,7 +226,7 @@ TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
     problem.expect(unit.stuck.empty(), shape, describe(unit.stuck));
     const std::string found = "bubble " + std::to_string(unit.bubble_fraction);
     if (v > 1 && m < p) {
-      // The first microbatch's trip through all chunks, then the others behind it.
+      // The first microbatch passes all chunks, then the others follow.
       problem.expect(std::abs(unit.makespan - (3 * p * v + 3 * (m - 1))) < 1e-9, shape, found);
     } else if (shape.kind != ScheduleKind::zb_h1) {
       problem.expect(std::abs(unit.bubble_fraction - flush) < 1e-12, shape, found);
@@ -239,18 +238,18 @@ TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
   });
 }
 
-TEST_CASE("received messages wait for little, in places that all chunks of a rank share", "[schedule]") {
+TEST_CASE("few received messages wait, in slots that all chunks of a rank share", "[schedule]") {
   FirstProblem problem;
   for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
     for (int rank = 0; rank < shape.stages && shape.stages > 1; ++rank) {
       const auto& list = lists[static_cast<std::size_t>(rank)];
       const int inputs = color_receives(list, shape, ActionKind::recv_forward).slots.at(0);
       const int grads = color_receives(list, shape, ActionKind::recv_backward).slots.at(0);
-      // As many as there are chunks that receive would be one for each.
+      // Counts if each receiving chunk had its own slot.
       const int to_receive = shape.virtual_stages - (rank == 0 ? 1 : 0);
       const int to_receive_back = shape.virtual_stages - (rank + 1 == shape.stages ? 1 : 0);
       const int back = rank + 1 == shape.stages ? shape.stages / 3 + 1 : 1;
-      // What a group has more than there are stages is back from its trip before its turn.
+      // Microbatches of a group beyond the number of stages come back before their turn.
       const int early =
           shape.virtual_stages > 1 ? std::max(0, microbatch_groups(shape).front() - shape.stages) : 0;
       problem.expect(inputs <= std::max(0, std::min(2, to_receive)) + early, shape,

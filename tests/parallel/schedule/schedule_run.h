@@ -11,9 +11,8 @@
 
 #include "parallel/schedule/schedule.h"
 
-// Runs the action lists of a pipeline as real ranks would: in any order that lists and messages allow, with
-// channels that keep the order of their messages and carry nothing else. An oracle that shares no code with
-// the schedules.
+// Runs the action lists of a pipeline like real ranks: in any order that lists and messages allow, with
+// ordered channels. An oracle that shares no code with the schedules.
 
 namespace trainerd::test {
 
@@ -60,12 +59,12 @@ class ScheduleRun {
   static constexpr int kKinds = 10;
   struct Rank {
     std::size_t next = 0;
-    std::size_t posted_end = 0;  ///< of the group that is under way
-    std::size_t open = 0;        ///< its transfers that have not met their other end
+    std::size_t posted_end = 0;  ///< end of the transfer group in progress
+    std::size_t open = 0;        ///< transfers of the group without a matching other end yet
     bool asleep = false;
   };
   struct Channel {
-    std::deque<Action> sent, wanted;  ///< messages, by their receives
+    std::deque<Action> sent, wanted;  ///< messages, as their receive actions
   };
 
   std::size_t index(ActionKind kind, int chunk, int microbatch) const {
@@ -79,14 +78,14 @@ class ScheduleRun {
     if (std::exchange(ranks_[rank].asleep, false)) awake_.push_back(rank);
   }
 
-  /// A send as the receive that must take it.
+  /// The receive that matches a send.
   static Action receive_of(const Action& send, std::size_t rank) {
     const bool forward = send.kind == ActionKind::send_forward;
     return {forward ? ActionKind::recv_forward : ActionKind::recv_backward, send.chunk + (forward ? 1 : -1),
             send.microbatch, static_cast<int>(rank)};
   }
 
-  /// Whichever groups the two ends are in.
+  /// Compares without the groups of the two ends.
   static bool same(const Action& a, const Action& b) {
     return a.kind == b.kind && a.chunk == b.chunk && a.microbatch == b.microbatch && a.peer == b.peer;
   }

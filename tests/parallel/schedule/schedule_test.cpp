@@ -11,8 +11,8 @@ using namespace trainerd::parallel;
 
 namespace {
 
-/// A rank's computations in the notation of the papers' figures: F forward, B backward (input gradient when
-/// apart), W weight gradient, microbatches from 1, a tick for the second virtual stage.
+/// A rank's computations in the notation of the papers' figures: F forward, B backward (input gradient if
+/// split), W weight gradient, microbatches from 1, a tick for the second virtual stage.
 std::string computations(const ScheduleShape& shape, int rank) {
   const std::map<ActionKind, const char*> letters{{ActionKind::forward, "F"},
                                                   {ActionKind::forward_only, "F"},
@@ -27,7 +27,7 @@ std::string computations(const ScheduleShape& shape, int rank) {
   return out;
 }
 
-/// Of a rank with one chunk.
+/// The slots of a rank with one chunk.
 SlotTable slots_of(const std::vector<Action>& actions, const ScheduleShape& shape, Lifetime lifetime) {
   return color_slots(actions, shape, std::vector<int>{0}, lifetime);
 }
@@ -42,7 +42,7 @@ std::string kinds(const std::vector<Action>& list) {
 
 }  // namespace
 
-TEST_CASE("a rank's schedule is its list among those of all ranks", "[schedule]") {
+TEST_CASE("a rank's schedule equals its list in the schedules of all ranks", "[schedule]") {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
     for (const Pass pass : {Pass::train, Pass::evaluate}) {
@@ -71,8 +71,9 @@ TEST_CASE("a training schedule runs each microbatch forward, then backward, and 
   }
 }
 
-TEST_CASE("schedules are those of the papers' figures", "[schedule]") {
-  // Narayanan et al., SC21, figures 3 and 4: 4 devices, 8 microbatches; interleaved with two chunks a device.
+TEST_CASE("schedules match the papers' figures", "[schedule]") {
+  // Narayanan et al., SC21, figures 3 and 4: 4 devices, 8 microbatches; interleaved with two chunks per
+  // device.
   const ScheduleShape gpipe{ScheduleKind::gpipe, 4, 1, 8, Pass::train};
   CHECK(computations(gpipe, 2) == "F1 F2 F3 F4 F5 F6 F7 F8 B1 B2 B3 B4 B5 B6 B7 B8");
   const ScheduleShape flush{ScheduleKind::one_f_one_b, 4, 1, 8, Pass::train};
@@ -87,7 +88,7 @@ TEST_CASE("schedules are those of the papers' figures", "[schedule]") {
         "F1 F2 F3 F4 F1' B1' F2' B2' F3' B3' F4' B4' F5 B1 F6 B2 F7 B3 F8 B4 F5' B5' F6' B6' F7' B7' F8' B8' "
         "B5 B6 B7 "
         "B8");
-  // Qi et al., Zero Bubble Pipeline Parallelism, 2024, figure 2 (ZB-H1): the same.
+  // Qi et al., Zero Bubble Pipeline Parallelism, 2024, figure 2 (ZB-H1): the same sizes.
   const ScheduleShape zero_bubble{ScheduleKind::zb_h1, 4, 1, 8, Pass::train};
   CHECK(computations(zero_bubble, 0) ==
         "F1 F2 F3 F4 B1 W1 F5 B2 W2 F6 B3 W3 F7 B4 W4 F8 B5 W5 B6 W6 B7 W7 B8 W8");
@@ -138,7 +139,7 @@ TEST_CASE("a receive of zb-h1 is posted before the weight gradients that come be
       "backward_weight forward backward_input send_backward>0 backward_weight backward_weight reduce_grads");
 }
 
-TEST_CASE("neighbouring transfers of a chain go out as one group, each of a ring alone", "[schedule]") {
+TEST_CASE("adjacent transfers of a chain form one group, those of a ring are separate", "[schedule]") {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1, ScheduleKind::interleaved}) {
     const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, Pass::train};
@@ -150,7 +151,7 @@ TEST_CASE("neighbouring transfers of a chain go out as one group, each of a ring
   }
 }
 
-TEST_CASE("a ring posts receives before it needs them, as far as there are places", "[schedule]") {
+TEST_CASE("a ring posts receives early, as far as there are slots", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::interleaved, 4, 2, 8, Pass::train};
   for (const auto& list : make_schedules(shape)) {
     int early = 0, receives = 0;
@@ -181,7 +182,7 @@ TEST_CASE("one stage of 1f1b keeps one microbatch alive", "[schedule]") {
     CHECK(slots_of(make_schedule(shape, 0), shape, lifetime).slots.at(0) == 1);
 }
 
-TEST_CASE("weight gradients apart hold their inputs longer and the rest as 1f1b does", "[schedule]") {
+TEST_CASE("split weight gradients keep their inputs longer, and the rest as long as 1f1b", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::zb_h1, 4, 1, 8, Pass::train};
   for (int rank = 0; rank < 4; ++rank) {
     const auto list = make_schedule(shape, rank);
@@ -191,8 +192,8 @@ TEST_CASE("weight gradients apart hold their inputs longer and the rest as 1f1b 
   }
 }
 
-TEST_CASE("slots never overlap in time and are as few as microbatches alive at once", "[schedule]") {
-  // All forwards, then all backwards from the last: every microbatch is alive in the middle.
+TEST_CASE("slots never overlap in time and are as few as live microbatches", "[schedule]") {
+  // All forwards, then all backwards in reverse order: every microbatch is alive in the middle.
   std::vector<Action> actions;
   for (int m = 0; m < 5; ++m) actions.push_back({ActionKind::forward, 0, m});
   for (int m = 4; m >= 0; --m) actions.push_back({ActionKind::backward, 0, m});
@@ -229,11 +230,11 @@ TEST_CASE(
   CHECK(slots(slot_pools(shape, 0, alike)) == 143);
 }
 
-TEST_CASE("chunks of different sizes share slots only where that takes no more memory", "[schedule]") {
+TEST_CASE("chunks of different sizes share slots only if that needs no more memory", "[schedule]") {
   const ScheduleShape shape{ScheduleKind::interleaved, 16, 8, 64, Pass::train};
   const auto pools = [&](const std::vector<std::int64_t>& sizes) { return slot_pools(shape, 0, sizes); };
-  // The first chunk alone has 32 slots, the others have 112: 143 of 34 are less than 112 of 34 and 32 of 33,
-  // but more than 112 of 17 and 32 of 1.
+  // Separately the first chunk has 32 slots and the others 112. 143 slots of 34 bytes are less than 112 of 34
+  // plus 32 of 33, but more than 112 of 17 plus 32 of 1.
   CHECK(pools({33, 34, 34, 34, 34, 34, 34, 34}) == std::vector<int>(8, 0));
   CHECK(pools({1, 17, 17, 17, 17, 17, 17, 17}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 0});
   CHECK(pools({1, 17, 17, 17, 17, 17, 17, 1}) == std::vector<int>{1, 0, 0, 0, 0, 0, 0, 1});

@@ -31,7 +31,7 @@ TEST_CASE("a timeline adds up computations and transfers along the longest path"
   CHECK(last.front().end == 3.5);
 }
 
-TEST_CASE("a message that comes early is waited for by the computation that uses it", "[schedule]") {
+TEST_CASE("a receive that is posted early is awaited by the computation that uses it", "[schedule]") {
   // Rank 1 posts the receive of microbatch 1 before it computes microbatch 0.
   const std::vector<std::vector<Action>> lists{{{ActionKind::forward, 0, 0},
                                                 {ActionKind::send_forward, 0, 0, 1},
@@ -48,7 +48,7 @@ TEST_CASE("a message that comes early is waited for by the computation that uses
   CHECK(t.makespan == 3.25);
 }
 
-TEST_CASE("a deadlock is found, with the ranks that wait and what for", "[schedule]") {
+TEST_CASE("a deadlock is found, with the waiting ranks and their operations", "[schedule]") {
   // Each of two ranks receives before it sends.
   const std::vector<std::vector<Action>> crossed{
       {{ActionKind::forward, 0, 0},
@@ -96,7 +96,7 @@ TEST_CASE("a zero-bubble schedule is faster than 1f1b as its paper says", "[sche
 
 TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as all forwards first",
           "[schedule]") {
-  // Qi et al., 2024, section 3: their scheduler may do all forwards before the first backward.
+  // Qi et al., 2024, section 3: their scheduler may run all forwards before the first backward.
   const auto all_forwards_first = [](int stages, int microbatches) {
     std::vector<std::vector<Action>> ranks(static_cast<std::size_t>(stages));
     for (int rank = 0; rank < stages; ++rank) {
@@ -120,8 +120,7 @@ TEST_CASE("zb-h1 with as many microbatches as stages hides messages as well as a
             timeline(make_schedules({ScheduleKind::zb_h1, stages, 1, microbatches, Pass::train}), costs)
                 .makespan;
         CHECK(ours <= all_first + 1e-9);
-        // A message of up to half a forward costs what it takes to fill and drain the pipeline, and nothing
-        // else.
+        // Messages of up to half a forward cost time only while the pipeline fills and drains.
         if (transfer <= 0.5 && microbatches == stages)
           CHECK(ours == Approx(3 * microbatches + (stages - 1) * (1 + 2 * transfer)));
       }
@@ -157,7 +156,7 @@ TEST_CASE("the picture distinguishes virtual stages", "[schedule]") {
   CHECK(occurrences(svg, "<g>") == 2 * 2 * 4 * 2);
 }
 
-TEST_CASE("bubbles are those of the zero-bubble paper's table 5, given its unit times", "[schedule]") {
+TEST_CASE("bubbles match the zero-bubble paper's table 5, given its unit times", "[schedule]") {
   for (const trainerd::test::PublishedBubble& row : trainerd::test::zero_bubble_table()) {
     CAPTURE(static_cast<int>(row.shape.kind), row.shape.stages, row.shape.microbatches);
     CHECK(timeline(make_schedules(row.shape), row.costs).bubble_fraction == Approx(row.bubble).margin(0.02));

@@ -1,4 +1,4 @@
-// What is staged's own: how much host memory it holds, and messages in pieces.
+// Properties of staged communicators: their host memory, and messages in pieces.
 
 #include <catch2/catch.hpp>
 #include <mutex>
@@ -15,7 +15,7 @@ using namespace trainerd::test;
 
 namespace {
 
-/// Counts what is allocated on the host, and refuses the device: nothing of `staged` lies there.
+/// Counts host allocations and refuses device allocations: `staged` must not use device memory.
 class CountingBackend final : public kernels::ObservedBackend {
  public:
   explicit CountingBackend(kernels::Backend& inner)
@@ -55,7 +55,7 @@ TEST_CASE(
   CHECK(staged_bytes(1) == 0);
 }
 
-TEST_CASE("a slot that cannot hold something of every rank is refused", "[staged]") {
+TEST_CASE("a slot too small for a part of every rank is refused", "[staged]") {
   LocalWorld world(4);
   world.run([&](std::int64_t rank) {
     RankMachine m;
@@ -71,7 +71,7 @@ TEST_CASE("a slot that cannot hold something of every rank is refused", "[staged
   SUCCEED("on every rank");
 }
 
-TEST_CASE("messages of many pieces arrive whole, whatever is waited for first", "[staged]") {
+TEST_CASE("messages of many pieces arrive complete, whichever is awaited first", "[staged]") {
   constexpr std::int64_t kNumel = 50'001;
   World world(3);
   world.run([&](std::int64_t rank) {

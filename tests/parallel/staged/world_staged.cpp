@@ -1,5 +1,4 @@
-// Staged communicators over shared memory within the process, with the CPU as a device whose memory is the
-// host's.
+// Staged communicators over memory of the process, with the CPU as a device whose memory is the host's.
 
 #include "kernels/cpu/cpu_backend.h"
 #include "parallel/comm/staged/staged_communicator.h"
@@ -13,7 +12,7 @@ std::unique_ptr<kernels::Backend> make_machine(base::ThreadPool& pool) {
   return std::make_unique<kernels::CpuBackend>(kernels::detect_cpu(1), pool);
 }
 
-// Of the backend, so that it ends at a guard page: a piece that is cut wrong shows.
+// From the backend, so that it ends at a guard page: a piece with wrong bounds faults.
 kernels::Buffer make_memory(std::int64_t bytes) {
   base::ThreadPool pool(1);
   return kernels::CpuBackend(kernels::detect_cpu(1), pool).allocate(kernels::MemoryKind::device, bytes);
@@ -32,7 +31,7 @@ std::unique_ptr<parallel::Communicator> World::communicator(std::int64_t rank, R
                                                             const std::vector<std::int64_t>& group_ranks,
                                                             const std::string& name,
                                                             parallel::FlightRecorder* recorder) {
-  // Slots so small that a few thousand elements take several.
+  // Small slots: a few thousand elements need several.
   return parallel::make_staged(state_->world.communicator(rank, machine.backend, group_ranks, name, recorder),
                                machine.backend, {.slot_bytes = 4096});
 }

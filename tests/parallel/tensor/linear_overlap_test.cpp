@@ -1,4 +1,4 @@
-// Tensor-parallel operators in chunks of rows, their collectives behind the GEMMs: the same bits, the same
+// Tensor-parallel operators in chunks of rows, with collectives that overlap GEMMs: the same bits, the same
 // scratch.
 
 #include <catch2/catch.hpp>
@@ -30,17 +30,17 @@ struct Case {
     apart,
     together,
     behind
-  } backward = Backward::none;  ///< instead of all operators
+  } backward = Backward::none;  ///< if set: the backward operators only
 };
 
 struct Outcome {
-  std::vector<std::byte> bits;  ///< of every result of rank 0, then 1, ...
-  std::int64_t issued = 0;      ///< collectives of rank 0
-  std::int64_t scratch = 0;     ///< most bytes at once, rank 0
+  std::vector<std::byte> bits;  ///< bits of all results of rank 0, then rank 1, ...
+  std::int64_t issued = 0;      ///< number of collectives of rank 0
+  std::int64_t scratch = 0;     ///< peak bytes, rank 0
 };
 
-constexpr std::int64_t kFlowRows = 88;           // of a rank: five and a half blocks of 16
-constexpr std::int64_t kHidden = 80, kFfn = 96;  // kFfn: of a rank
+constexpr std::int64_t kFlowRows = 88;           // per rank: five and a half blocks of 16
+constexpr std::int64_t kHidden = 80, kFfn = 96;  // kFfn: per rank
 
 /// One rank's operators on tensors whose values depend on (tensor, rank) alone.
 class Rank {
@@ -79,7 +79,7 @@ class Rank {
     parallel::row_linear_dgrad(
         tp_, stream_,
         {.dy_TN = y, .weight = weight(w_out, GemmRole::dgrad), .dx_TC = output({tokens_, kFfn})});
-    // Its gate and up are its result's place, as in the model.
+    // The result overwrites gate and up, as in the model.
     const Tensor gate_up = output({tokens_, 2 * kFfn});
     tp_.backend.copy(stream_, inner2, gate_up);
     parallel::row_linear_dgrad_swiglu(tp_, stream_,
@@ -91,7 +91,7 @@ class Rank {
     parallel::column_linear_dgrad(
         tp_, stream_,
         {.dy_TN = inner2, .weight = weight(w_in2, GemmRole::dgrad), .dx_TC = output({flow_rows_, kHidden})});
-    // A gather of the caller's own, in order behind what was in the background.
+    // A gather by the caller, ordered after the background collectives.
     parallel::column_linear_wgrad(tp_, stream_,
                                   {.dy_TN = inner,
                                    .x_TC = x,
@@ -99,7 +99,7 @@ class Rank {
                                    .dbias_N = {},
                                    .mode = WriteMode::assign});
   }
-  /// Of a row-parallel linear, with either input gradient, and of a column-parallel one.
+  /// Backward of a row-parallel linear with either kind of input gradient, and of a column-parallel one.
   void backward() {
     const Tensor x = input(1, {flow_rows_, kHidden}), dy = input(2, {flow_rows_, kHidden});
     const Tensor inner = input(3, {tokens_, kFfn}), dinner = input(4, {tokens_, kFfn}),
@@ -202,7 +202,7 @@ Outcome run(const Case& c) {
 
 }  // namespace
 
-TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "[overlap]") {
+TEST_CASE("chunked tensor-parallel operators give the bits of unchunked ones", "[overlap]") {
   Case c;
   c.ranks = GENERATE(2, 3);
   c.dtype = GENERATE(DType::f32, DType::bf16);
@@ -210,7 +210,7 @@ TEST_CASE("chunked tensor-parallel operators give the bits of the whole ones", "
   c.prepared = GENERATE(false, true);
   CAPTURE(c.ranks, name_of(c.dtype), c.sequence_parallel, c.prepared);
   const Outcome whole = run(c);
-  // Seven operators: with sequence parallelism each has one collective, without it the two sums.
+  // Seven operators: with sequence parallelism one collective each, without it only the two sums.
   const std::int64_t chunked = c.sequence_parallel ? 6 : 2, other = c.sequence_parallel ? 1 : 0;
   CHECK(whole.issued == chunked + other);
   for (const auto& [wanted, made] :
@@ -240,13 +240,13 @@ TEST_CASE(
     c.backward = backward;
     const Outcome made = run(c);
     CHECK(made.bits == apart.bits);
-    // With sequence parallelism dy is gathered once where it was twice.
+    // With sequence parallelism dy is gathered once instead of twice.
     const bool shared = c.sequence_parallel && c.ranks > 1 && c.chunks == 1;
     CHECK(made.issued == apart.issued - (shared ? 2 : 0));
   }
 }
 
-TEST_CASE("the meta world shows what a chunked gather and sum have beside them", "[overlap]") {
+TEST_CASE("the meta world shows the work that overlaps a chunked gather and sum", "[overlap]") {
   std::vector<std::string> calls;
   const auto observe = [&](const parallel::MetaCollective& m) {
     calls.push_back(std::string(m.moment == parallel::CommMoment::issue ? "issue " : "wait ") +

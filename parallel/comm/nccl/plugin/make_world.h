@@ -7,7 +7,7 @@
 
 namespace trainerd::parallel {
 
-// NcclPlugin's functions: by NCCL (nccl_world.cpp), or none (nccl_none.cpp).
+// The functions of NcclPlugin: with NCCL (nccl_rank_world.cpp), or stubs that throw (nccl_none.cpp).
 std::string nccl_unique_id();
 std::unique_ptr<NcclWorld> make_nccl_world(NcclOptions options);
 

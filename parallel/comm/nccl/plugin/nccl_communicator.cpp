@@ -36,7 +36,7 @@ ncclDataType_t nccl_type(DType dtype) {
 
 ncclRedOp_t nccl_op(ReduceOp op) { return op == ReduceOp::sum ? ncclSum : ncclMax; }
 
-/// NCCL adds in the tensor's dtype, and bf16 in fp32.
+/// NCCL adds in the tensor's dtype, and bf16 in fp32. Throws std::logic_error if `accumulate` is wider.
 void require_accumulation(const Tensor& x, const CommOptions& options) {
   const bool wider = options.accumulate == DType::f64 && x.dtype != DType::f64;
   base::check(!wider || x.dtype == DType::i32 || x.dtype == DType::u8,
@@ -47,7 +47,7 @@ std::size_t count_of(const Tensor& x) { return static_cast<std::size_t>(x.numel(
 
 bool good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// A group that was opened is closed, whatever happened in it.
+/// Closes a group that was opened, also after an error in it.
 ncclResult_t end_group(ncclResult_t result) {
   const ncclResult_t ended = ncclGroupEnd();
   return good(result) ? ended : result;
@@ -89,7 +89,7 @@ NcclCommunicator::NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLin
   barrier_ = backend.allocate(kernels::MemoryKind::device, kernels::kAlignment);
   int least = 0, greatest = 0;
   check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "making a stream");
-  // Its kernels are few and others wait for them.
+  // Highest priority: its kernels are few, and others wait for them.
   check(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest), "making a stream");
   ready_ = make_event();
   world_.watch(this);
@@ -113,7 +113,7 @@ NcclCommunicator::~NcclCommunicator() {
       }
       finished = !waiting && link_->finish(deadline);
     } catch (const base::Error&) {
-      // The device has failed: there is nothing to finish for.
+      // The device has failed, so nothing can finish.
     }
   }
   if (!finished)
@@ -214,7 +214,7 @@ std::unique_ptr<Work> NcclCommunicator::exchange(Stream& s, std::span<const Tran
     }
   return start(s, record, std::move(peers), options, [&](ncclComm_t comm, cudaStream_t stream) {
     ncclResult_t result = ncclGroupStart();
-    // Both ends know what has no bytes.
+    // Transfers of zero bytes are skipped; both sides know their sizes.
     for (const Transfer& t : sends)
       if (good(result) && t.tensor.bytes() > 0)
         result = ncclSend(t.tensor.data, count_of(t.tensor), nccl_type(t.tensor.dtype),
@@ -298,7 +298,7 @@ NcclCommunicator::Flight NcclCommunicator::take_flight() {
   return flight;
 }
 
-// ---- what is under way
+// ---- operations in progress
 
 void NcclCommunicator::land(double now) {
   while (!flights_.empty()) {
@@ -322,7 +322,7 @@ std::optional<NcclWait> NcclCommunicator::oldest() {
 }
 
 NcclWait NcclCommunicator::wait_of(const NcclFlight& f) const {
-  // What NCCL has not started yet waits for its peers, in connecting, as what the device runs does.
+  // Until NCCL has started an operation, it waits for peers to connect, so the wait counts from the call.
   return {.what = describe(f.record),
           .group =
               group_.name + "-" + std::to_string(*std::min_element(group_.ranks.begin(), group_.ranks.end())),

@@ -17,27 +17,27 @@ namespace trainerd::parallel {
 
 class NcclRankWorld;
 
-/// An operation on its way. Its events are reused once it is destroyed.
+/// An operation in progress. Its events are reused when it is destroyed.
 struct NcclFlight {
   OpRecord record;
   std::vector<std::int64_t> peers;  ///< world ranks of an exchange
-  std::uint64_t order = 0;          ///< in the flight recorder
+  std::uint64_t order = 0;          ///< number in the flight recorder
   double called_at = 0;
-  double begun_at = 0;   ///< its turn on the device, as the watchdog saw it; 0: not yet
-  bool started = false;  ///< NCCL has started it: `done` is recorded
+  double begun_at = 0;   ///< start of its turn on the device, as seen by the watchdog; 0: not yet
+  bool started = false;  ///< NCCL has started it, and `done` is recorded
   cudaEvent_t begun = nullptr, done = nullptr;
 };
 
-/// What the oldest operation that is not done waits for, and since when (0: it is not its turn).
+/// What the oldest unfinished operation waits for, and since when (0: its turn has not come).
 struct NcclWait {
   std::string what;
-  std::string group;  ///< the same on all members, and no other's of the world
+  std::string group;  ///< the same on all members, and unique in the world
   std::uint64_t number = 0;
   std::vector<std::int64_t> members, peers;  ///< world ranks; `peers` of an exchange
   double since = 0;
 };
 
-/// One rank's part of one group (NcclWorld says what it claims). Calls come from one thread.
+/// One rank's part of one group (see NcclWorld for its properties). Calls come from one thread.
 class NcclCommunicator final : public Communicator {
   using Stream = kernels::Stream;
   using Tensor = kernels::Tensor;
@@ -45,7 +45,7 @@ class NcclCommunicator final : public Communicator {
  public:
   NcclCommunicator(NcclRankWorld& world, std::shared_ptr<NcclLink> link, NcclGroup group,
                    kernels::Backend& backend, FlightRecorder* recorder);
-  /// Waits for seconds at most; what is not done then ends the world.
+  /// Waits for seconds at most. Operations that are not done by then end the world.
   ~NcclCommunicator() override;
 
   std::int64_t rank() const override { return rank_; }
@@ -70,11 +70,11 @@ class NcclCommunicator final : public Communicator {
   using Flight = std::shared_ptr<NcclFlight>;
   using Act = std::function<ncclResult_t(ncclComm_t, cudaStream_t)>;
 
-  /// Calls `act` unless there are no bytes.
+  /// Starts an operation. Does not call `act` if there are no bytes.
   std::unique_ptr<Work> start(Stream& stream, OpRecord record, std::vector<std::int64_t> peers,
                               const CommOptions& options, const Act& act);
   Flight take_flight();
-  /// Lets go of what is done; under the lock.
+  /// Removes finished operations from `flights_`. Needs the lock.
   void land(double now);
   void wait_host(const NcclFlight& flight, double deadline_seconds);
   std::string describe(const OpRecord& record) const;
@@ -88,14 +88,14 @@ class NcclCommunicator final : public Communicator {
   NcclGroup group_;
   std::int64_t rank_ = 0;
   FlightRecorder* recorder_;
-  kernels::Buffer barrier_;  ///< what a barrier sums
+  kernels::Buffer barrier_;  ///< operand of a barrier's sum
   cudaStream_t stream_ = nullptr;
-  cudaEvent_t ready_ = nullptr;  ///< what was on the caller's stream
-  std::uint64_t sequence_ = 0;   ///< of collectives
+  cudaEvent_t ready_ = nullptr;  ///< marks the earlier work on the caller's stream
+  std::uint64_t sequence_ = 0;   ///< number of collectives
   std::uint64_t exchanges_ = 0;
 
   std::mutex mutex_;
-  std::deque<Flight> flights_;  ///< not done yet, as far as was looked
+  std::deque<Flight> flights_;  ///< operations not known to be done
   std::mutex events_mutex_;
   std::vector<cudaEvent_t> unused_;
 };

@@ -9,12 +9,12 @@
 namespace trainerd::parallel {
 namespace {
 
-// An operation is started in microseconds, but for the first, which connects. A sleep of any length takes
-// longer than that: it comes only after this long of asking.
+// Operations start in microseconds, except the first one, which connects. Any sleep takes longer, so `settle`
+// polls this long before it sleeps.
 constexpr double kSpinSeconds = 50e-6;
 constexpr std::chrono::microseconds kLinkPollInterval(20);
-// A call that does not block holds the lock for less. One that does, on a full queue of launches, is what an
-// abort is to end.
+// A call that does not block holds the lock for less than this. One that blocks, on a full launch queue, is
+// what an abort must end without the lock.
 constexpr double kLockPatienceSeconds = 1;
 
 }  // namespace

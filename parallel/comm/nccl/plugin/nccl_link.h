@@ -12,32 +12,33 @@
 
 namespace trainerd::parallel {
 
-/// "unhandled system error (a message of NCCL's own)".
+/// NCCL's error string, with its last message: "unhandled system error (details)".
 std::string nccl_text(ncclResult_t result, ncclComm_t comm);
 
-/// Owns one ncclComm_t, which never blocks. Calls come from any thread, one at a time; an abort from any, at
-/// any time.
+/// Owns one non-blocking ncclComm_t. Calls may come from any thread, one at a time. `abort` may come from any
+/// thread at any time.
 class NcclLink {
  public:
   NcclLink(ncclComm_t comm, int device) : comm_(comm), device_(device) {}
-  /// Aborts what was not finished.
+  /// Aborts unless it was finished.
   ~NcclLink() { abort(); }
   NcclLink(const NcclLink&) = delete;
   NcclLink& operator=(const NcclLink&) = delete;
 
-  /// Calls `act(comm)` and waits until NCCL has started what it asked for. Throws CommError with NCCL's
-  /// words; what `interrupt` throws, which is asked while this waits; CommError when it was aborted.
+  /// Calls `act(comm)` and waits until NCCL has started the operation, calling `interrupt` meanwhile. Throws
+  /// CommError with NCCL's message or after an abort, and anything that `interrupt` throws.
   void call(const char* doing, const std::function<ncclResult_t(ncclComm_t)>& act,
             const std::function<void()>& interrupt);
-  /// An error that NCCL found by itself; empty: none.
+  /// An asynchronous error that NCCL reports; empty: none.
   std::string error();
-  /// Ends what is under way, here and soon on the device. It may wait for the device.
+  /// Ends the operations in progress on the host, and soon after on the device. May wait for the device.
   void abort();
-  /// Finalises: false when peers or the device did not let it by `deadline` (base::monotonic_seconds).
+  /// Finalises the communicator. False if peers or the device prevent that until `deadline`
+  /// (base::monotonic_seconds).
   bool finish(double deadline);
 
  private:
-  /// What is under way until it is started: ncclInProgress no longer.
+  /// Waits until `result` is no longer ncclInProgress, or `go_on` returns false.
   ncclResult_t settle(ncclResult_t result, const std::function<bool()>& go_on);
 
   std::mutex mutex_;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/seconds_text.h"
 #include "kernels/cuda/runtime/check_runtime.h"
 #include "parallel/comm/nccl/plugin/make_world.h"
 
@@ -15,10 +16,10 @@ namespace {
 
 using kernels::cuda::check;
 
-/// How long an end waits for NCCL's aborts, and a destructor for peers.
+/// How long `end` waits for NCCL's aborts, and a destructor for its peers.
 constexpr double kWorldFinishSeconds = 5;
-/// A waiting rank writes what it waits for to the store after this part of its deadline, at most after these
-/// seconds: before any rank's deadline passes, so that the first rank that gives up can read it.
+/// A waiting rank writes what it waits for to the store after this fraction of its deadline, or after this
+/// many seconds if that is sooner. So it is there before the first rank gives up and reads it.
 constexpr double kReportPart = 0.25, kMaxReportSeconds = 5;
 
 std::string names(const std::vector<std::int64_t>& ranks) {
@@ -44,7 +45,7 @@ NcclRankWorld::~NcclRankWorld() {
   }
   stopping_.notify_all();
   watchdog_.join();
-  // Those of communicators are finished already. What their peers do not let finish is aborted with its link.
+  // Links of communicators are already finished. A link that peers keep from finishing is aborted.
   const double deadline = base::monotonic_seconds() + kWorldFinishSeconds;
   for (auto link = links_.rbegin(); link != links_.rend() && !ended_; ++link)
     if (!(*link)->finish(deadline))
@@ -78,12 +79,12 @@ void NcclRankWorld::join() {
             throw base::comm_error("the world ended before it began: " + why);
         if (base::monotonic_seconds() > deadline)
           throw base::comm_error("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
-                                 std::to_string(options_.start_seconds) +
-                                 " s; see what became of the others, and of the network between them");
+                                 base::seconds_text(options_.start_seconds) +
+                                 "; see what became of the others, and of the network between them");
       });
 }
 
-// Every rank takes part in every split, in one order: the groups of one name make one.
+// Every rank takes part in every split, in the same order. All groups of one name are made by one split.
 void NcclRankWorld::split() {
   std::vector<std::string> order;
   for (const NcclGroup& group : options_.groups)
@@ -102,7 +103,7 @@ void NcclRankWorld::split() {
       base::check(mine == nullptr, "groups of one name have no rank in common");
       mine = &group, color = static_cast<int>(i), key = static_cast<int>(place - group.ranks.begin());
     }
-    // The first group that is the whole world in its order needs no other communicator than the world's.
+    // The first group that contains the whole world in order uses the world's communicator.
     if (const bool whole = mine != nullptr && std::cmp_equal(mine->ranks.size(), options_.ranks) &&
                            std::is_sorted(mine->ranks.begin(), mine->ranks.end());
         whole && !whole_taken) {
@@ -115,8 +116,8 @@ void NcclRankWorld::split() {
     const auto late = [&] {
       if (base::monotonic_seconds() > deadline)
         throw base::comm_error("group " + name + " was not made in " +
-                               std::to_string(options_.start_seconds) +
-                               " s; see what became of the other ranks");
+                               base::seconds_text(options_.start_seconds) +
+                               "; see what became of the other ranks");
     };
     const std::string doing = "making group " + name;
     links_[0]->call(
@@ -168,8 +169,8 @@ void NcclRankWorld::end(std::string_view why) {
   }
   if (first) {
     if (options_.end) options_.end(why);
-    // An abort may wait for the device, and the device for another communicator's operation: all at a time,
-    // and none is waited for for long.
+    // An abort may wait for the device, and the device for an operation of another communicator. So all run
+    // at once, and each is waited for only briefly.
     for (const std::shared_ptr<NcclLink>& link : links_)
       std::thread([link, aborts] {
         link->abort();
@@ -177,7 +178,7 @@ void NcclRankWorld::end(std::string_view why) {
         if (--aborts->left == 0) aborts->none.notify_all();
       }).detach();
   }
-  // The second caller may free what running operations read, so it waits too.
+  // The caller may free memory that running operations read, so a second caller waits too.
   std::unique_lock lock(aborts->mutex);
   aborts->none.wait_for(lock, std::chrono::duration<double>(kWorldFinishSeconds),
                         [&] { return aborts->left == 0; });
@@ -211,7 +212,7 @@ void NcclRankWorld::watchdog() {
     } catch (const base::Error& failure) {
       error = failure.what();
     }
-    // Words go over the network and are not waited for.
+    // Reports go over the network, so the lock is released for them.
     lock.unlock();
     if (!error.empty() && !waits.empty()) error = waits.front().what + ": " + error;
     if (error.empty() && options_.ended) error = options_.ended();
@@ -245,9 +246,9 @@ void NcclRankWorld::report_wait(const NcclWait& wait) {
   }
 }
 
-/// The ranks that have not arrived, from what the others wrote to the store.
+/// Names the ranks that have not arrived, from what the others wrote to the store.
 std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
-  std::string text = wait.what + " was not done in " + std::to_string(seconds) + " s";
+  std::string text = wait.what + " was not done in " + base::seconds_text(seconds);
   if (wait.since == 0) return text + ": it is behind others";
   std::vector<std::int64_t> missing;
   if (!wait.peers.empty()) {
@@ -257,7 +258,7 @@ std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
       for (const std::int64_t rank : wait.members)
         if (rank != options_.rank && !options_.store->get(word_key(wait, rank))) missing.push_back(rank);
     } catch (const base::Error& error) {
-      return text + "; who did not come is not known: " + error.what();
+      return text + "; the missing ranks are not known: " + error.what();
     }
     if (missing.empty()) return text + ": all ranks have come, so that the network or a device is at fault";
   } else {
@@ -266,7 +267,7 @@ std::string NcclRankWorld::late_text(const NcclWait& wait, double seconds) {
   return text + ", waiting for " + names(missing) + "; see what became of them there";
 }
 
-// ---- what the plugin shows
+// ---- entry points of the plugin
 
 std::string nccl_unique_id() {
   ncclUniqueId id;

@@ -15,7 +15,7 @@
 
 namespace trainerd::parallel {
 
-/// NcclWorld by NCCL: the communicator over all ranks, those split from it, and the watchdog.
+/// NcclWorld with NCCL: the communicator over all ranks, those split from it, and the watchdog.
 class NcclRankWorld final : public NcclWorld {
  public:
   explicit NcclRankWorld(NcclOptions options);
@@ -31,33 +31,33 @@ class NcclRankWorld final : public NcclWorld {
   const NcclOptions& options() const { return options_; }
   bool ended() const { return ended_; }
   void throw_if_ended(const std::string& what) const;
-  /// The first caller's text is kept. Any thread; waits for seconds at most.
+  /// Keeps the first caller's text. Any thread. Waits for seconds at most.
   void end(std::string_view why);
   std::string late_text(const NcclWait& wait, double seconds);
   void watch(NcclCommunicator* communicator);
   void forget(NcclCommunicator* communicator);
 
  private:
-  /// Groups of one rank need no communicator, but in a world of one.
+  /// Groups of one rank need no communicator, except in a world of one rank.
   bool wanted(const NcclGroup& group) const { return group.ranks.size() > 1 || options_.ranks == 1; }
   ncclConfig_t config(const std::string& name);
   void join();
   void split();
   void watchdog();
-  /// What the watchdog has to do about an operation that waits.
+  /// Reports or ends an operation that has waited too long, for the watchdog.
   void look_at(const NcclWait& wait, double now);
   std::string word_key(const NcclWait& wait, std::int64_t rank) const;
   void report_wait(const NcclWait& wait);
 
   NcclOptions options_;
-  // What NCCL has pointers to, there until it has ended: where it writes what it makes, and names.
+  // NCCL keeps pointers to these until it ends: where it writes new communicators, and their names.
   std::deque<ncclComm_t> made_;
   std::deque<std::string> names_;
-  std::vector<std::shared_ptr<NcclLink>> links_;  ///< the first is of the whole world
-  /// By name, until asked for.
+  std::vector<std::shared_ptr<NcclLink>> links_;  ///< the first one covers the whole world
+  /// Groups by name, until `communicator` takes them.
   std::map<std::string, std::pair<std::vector<std::int64_t>, std::shared_ptr<NcclLink>>> groups_;
 
-  /// Under way since the end, on threads of their own.
+  /// The aborts of `end` in progress, one thread per link.
   struct Aborts {
     std::mutex mutex;
     std::condition_variable none;
@@ -72,7 +72,7 @@ class NcclRankWorld final : public NcclWorld {
   std::condition_variable stopping_;
   bool stop_ = false;
   std::vector<NcclCommunicator*> watched_;
-  /// By group, the number of the last wait that was written to the store; used by the watchdog alone.
+  /// Number of the last wait written to the store, by group. Used only by the watchdog.
   std::map<std::string, std::uint64_t> reported_waits_;
   std::thread watchdog_;
 };

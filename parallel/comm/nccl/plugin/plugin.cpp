@@ -1,4 +1,4 @@
-// The communication half of the CUDA plugin: what it shows to parallel/comm/nccl/nccl_plugin.h.
+// Entry point of the CUDA plugin's communication part, for parallel/comm/nccl/nccl_plugin.h.
 
 #include "parallel/comm/nccl/nccl_plugin.h"
 #include "parallel/comm/nccl/plugin/make_world.h"

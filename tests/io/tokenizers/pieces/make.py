@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes SentencePiece models of other kinds than those of ../make.py, and what SentencePiece makes of random texts by them.
+"""Makes SentencePiece models of other kinds than those of ../make.py, and SentencePiece's encodings of random texts.
 
     pip install sentencepiece==0.2.3 && python3 make.py
 

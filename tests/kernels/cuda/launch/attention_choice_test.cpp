@@ -1,4 +1,4 @@
-// What runs attention on a CUDA device, in what pieces and with how much scratch: by shapes and the target.
+// The choice of attention kernel, pieces and scratch on a CUDA device, by shapes and target.
 
 #include <catch2/catch.hpp>
 #include <set>
@@ -68,7 +68,7 @@ AttentionKernel backward_kernel(const WholeSequences& s, int sm) {
   return choose_attention(s.backward(), cuda_device(sm)).kernel;
 }
 
-/// What a library was asked for, and what it says.
+/// A stand-in for the library: records the calls and answers with three times the formula's workspace.
 std::set<AttentionCall> asked;
 std::int64_t thrice(const Target& target, const AttentionCall& call) {
   asked.insert(call);
@@ -79,7 +79,7 @@ std::int64_t unknown(const Target&, const AttentionCall&) { return kernels::kUnk
 
 }  // namespace
 
-TEST_CASE("large heads go to the library where it has plans for them", "[attention][choice]") {
+TEST_CASE("large heads go to the library if it has plans for them", "[attention][choice]") {
   for (const std::int64_t head_size : {136, 192, 256}) {
     const WholeSequences s{.head_size = head_size};
     CHECK(forward_kernel(s, 90) == AttentionKernel::library);
@@ -92,7 +92,7 @@ TEST_CASE("large heads go to the library where it has plans for them", "[attenti
   CHECK(backward_kernel({.head_size = 128}, 80) == AttentionKernel::library);
 }
 
-TEST_CASE("what no library serves runs on tensor cores where its heads are whole chunks",
+TEST_CASE("calls that no library supports run on our tensor core kernels if heads are whole chunks",
           "[attention][choice]") {
   CHECK(forward_kernel({.head_size = 36}, 90) == AttentionKernel::plain);
   CHECK(backward_kernel({.head_size = 36}, 90) == AttentionKernel::plain);
@@ -110,8 +110,7 @@ TEST_CASE("what no library serves runs on tensor cores where its heads are whole
   CHECK(op_class_on(WholeSequences{}.backward(), Target{}).kernel == AttentionKernel::host);
 }
 
-TEST_CASE("a long deterministic backward runs in memory that is linear in its length",
-          "[attention][choice]") {
+TEST_CASE("a long deterministic backward needs memory linear in its length", "[attention][choice]") {
   const Target target = cuda_device(90);
   const WholeSequences s{.sequences = 1, .tokens = 131072, .heads = 32, .kv_heads = 8};
   WholeSequences fast = s;
@@ -147,10 +146,10 @@ TEST_CASE("our own deterministic backward is at most 1.5 times the library's fas
     const double wide = 2.0 * 131072 * 128 * static_cast<double>(heads),
                  narrow = 2.0 * 131072 * 128 * static_cast<double>(kv_heads),
                  row = 4.0 * 131072 * static_cast<double>(heads);
-    // Row sums: o, dO, the sums. Then twice q, k, v, dO, log-sum-exps and sums; and dQ, dK, dV.
+    // Row sums: o, dO, the sums. Then twice q, k, v, dO, log-sum-exps and sums; then dQ, dK, dV.
     CHECK(own.bytes == (2 * wide + row) + 2 * (2 * wide + 2 * narrow + 2 * row) + (wide + 2 * narrow));
-    // The library's inputs and gradients once; its row sums, its dQ in fp32 and, of grouped heads, dK and dV
-    // of each query head are written and read.
+    // The library moves inputs and gradients once. It writes and reads row sums, dQ in fp32 and, with grouped
+    // heads, dK and dV of each query head.
     const double workspace = row + 2 * wide + (heads == kv_heads ? 0 : 2 * wide);
     CHECK(fast.bytes == Approx(4 * wide + 4 * narrow + row + 2 * workspace).epsilon(1e-6));
     CHECK(own.flops <= 1.5 * fast.flops);
@@ -161,7 +160,7 @@ TEST_CASE("our own deterministic backward is at most 1.5 times the library's fas
   compare(32, 32);
 }
 
-TEST_CASE("the limit of the workspace cuts the library's backward into pieces", "[attention][choice]") {
+TEST_CASE("the workspace limit splits the library's backward into pieces", "[attention][choice]") {
   const WholeSequences s{.sequences = 1, .tokens = 8192, .heads = 32, .kv_heads = 8};
   Target target = cuda_device(90);
   const kernels::cuda::AttentionChoice by_head = choose_attention(s.backward(), target);
@@ -174,13 +173,13 @@ TEST_CASE("the limit of the workspace cuts the library's backward into pieces", 
   CHECK_FALSE(whole.limited);
   CHECK(whole.pieces.kv_heads == 8);
   CHECK((whole.workspace > 4 * kGiB && whole.workspace <= 6 * kGiB));
-  // Sequences first.
+  // Sequences are split first.
   target.attention_limit_bytes = kGiB;
   const kernels::cuda::AttentionChoice by_sequence = choose_attention(
       WholeSequences{.sequences = 64, .tokens = 1024, .heads = 32, .kv_heads = 8}.backward(), target);
   CHECK(by_sequence.pieces.kv_heads == 8);
   CHECK((by_sequence.pieces.sequences > 1 && by_sequence.pieces.sequences < 64));
-  // One key head: with the library up to 4 GiB, beyond that within the limit alone.
+  // A single key head: the library may use up to 4 GiB; beyond that only within the limit.
   const WholeSequences grouped{.sequences = 1, .tokens = 8192, .heads = 16, .kv_heads = 1},
       longer{.sequences = 1, .tokens = 32768, .heads = 32, .kv_heads = 8};
   const kernels::cuda::AttentionChoice one_head = choose_attention(grouped.backward(), target);
@@ -192,7 +191,7 @@ TEST_CASE("the limit of the workspace cuts the library's backward into pieces", 
   CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::library);
 }
 
-TEST_CASE("the workspace is what the installed library plans, piece by piece", "[attention][choice]") {
+TEST_CASE("the workspace is the installed library's, piece by piece", "[attention][choice]") {
   Target target = cuda_device(90);
   target.attention_workspace = thrice;
   asked.clear();
@@ -209,7 +208,7 @@ TEST_CASE("the workspace is what the installed library plans, piece by piece", "
                             .tokens = 4096,
                             .head_size = 128};
   CHECK(asked.contains(piece));
-  // And a MiB for the plan of the call itself.
+  // Plus one MiB for the plan of the call itself.
   CHECK(choice.workspace == 3 * kernels::cuda::backward_workspace(piece, 90) + (1 << 20));
   CHECK(kernels::cuda::AttentionScratch(s.backward(), target).total ==
         4 * 12 * 3 * 4096 + kernels::align_up(choice.workspace));

@@ -31,17 +31,17 @@ std::vector<GemmChoice> some() {
 
 }  // namespace
 
-TEST_CASE("the quickest algorithm is the first that gains, and hopeless ones are measured once",
+TEST_CASE("the fastest algorithm wins, the first one on ties, and slow ones are measured once",
           "[gemm_choices]") {
   std::vector<double> seconds{1.0, 0.9, 3.0, 1.3, 0.97};
   std::vector<int> calls(seconds.size(), 0);
-  double slow = 1;  // of the clock in a later turn
+  double slow = 1;  // clock factor in later turns
   const auto measure = [&](std::size_t i) {
     if (++calls[i] == 3) slow = 1.5;
     return slow * seconds[i];
   };
   CHECK(cuda::quickest_algorithm(seconds.size(), measure) == 1);
-  // A quarter above the quickest, 1.125, is the limit; the first always stays.
+  // The limit is a quarter above the fastest, 1.125; the first algorithm always stays.
   CHECK(calls == std::vector<int>{5, 5, 1, 1, 5});
   const auto chosen = [](std::vector<double> of) {
     return cuda::quickest_algorithm(of.size(), [of](std::size_t i) { return of[i]; });
@@ -50,19 +50,19 @@ TEST_CASE("the quickest algorithm is the first that gains, and hopeless ones are
   CHECK(chosen({1.0, 0.975}) == 1);
   CHECK(chosen({9.0, 1.0, 1.1}) == 1);
   CHECK(chosen({1.0}) == 0);
-  // Its best turn counts.
+  // An algorithm's best turn counts.
   int turn = 0;
   CHECK(cuda::quickest_algorithm(2, [&](std::size_t i) {
           return i == 0 ? 1.0 : ++turn == 4 ? 0.5 : 1.1;
         }) == 1);
 }
 
-TEST_CASE("chosen GEMM algorithms come back from their text", "[gemm_choices]") {
+TEST_CASE("chosen GEMM algorithms survive a round trip through text", "[gemm_choices]") {
   CHECK(cuda::parse_choices(cuda::to_text(kHere, some()), kHere) == some());
   CHECK(cuda::parse_choices(cuda::to_text(kHere, {}), kHere).empty());
 }
 
-TEST_CASE("GEMM algorithms of another library or device, and broken ones, are refused with what to do",
+TEST_CASE("GEMM algorithms of another library or device, and broken ones, are refused with a remedy",
           "[gemm_choices]") {
   const std::string text = cuda::to_text(kHere, some());
   const auto refused = [](const std::string& broken, const std::string& here) {
@@ -81,8 +81,7 @@ TEST_CASE("GEMM algorithms of another library or device, and broken ones, are re
   refused(negative, kHere);
 }
 
-TEST_CASE("a choice applies to its own product and alignment, and what it does not apply to is missed",
-          "[gemm_choices]") {
+TEST_CASE("a choice applies to its own product and alignment; others count as missed", "[gemm_choices]") {
   cuda::GemmChoices choices;
   const cuda::GemmProblem timed = some()[0].problem;
   CHECK(choices.find(timed) == nullptr);
@@ -99,7 +98,7 @@ TEST_CASE("a choice applies to its own product and alignment, and what it does n
     CHECK(choices.find(other) == nullptr);
     CHECK(choices.missed(other));
   }
-  // Those of one shape do not stay for the next.
+  // Choices of one shape do not stay for the next.
   choices.use({some()[1]});
   CHECK(choices.find(timed) == nullptr);
   CHECK(choices.missed(timed));
@@ -132,7 +131,7 @@ TEST_CASE("an operator's GEMM is the column-major product that runs it", "[gemm_
                                                      .in = DType::bf16,
                                                      .out = DType::f32,
                                                      .has_c = true});
-  // fp32 products are not rounded to bf16 by the library: through fp32, and added apart.
+  // The library cannot round fp32 products to bf16: the result is fp32, and is added separately.
   wgrad.dtype = DType::f32;
   wgrad.out = DType::bf16;
   CHECK(cuda::problem_of(wgrad) == cuda::GemmProblem{.m = 32, .n = 48, .k = 64, .transpose_b = true});

@@ -1,4 +1,4 @@
-// Which devices a build has kernels for. Host code: runs without CUDA.
+// The devices that a build has kernels for. Host code: runs without CUDA.
 
 #include "kernels/cuda/launch/images.h"
 
@@ -13,7 +13,7 @@ using trainerd::kernels::cuda::image_for;
 
 namespace {
 
-/// The architectures of the preset for all GPUs, with commas.
+/// The architectures of the preset for all GPUs, comma-separated.
 std::string preset_architectures() {
   std::ifstream file(TRAINERD_SOURCE_DIR "/CMakePresets.json");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -53,7 +53,7 @@ TEST_CASE("PTX runs on every later version", "[images]") {
   CHECK(image_for("100-virtual,90a-real", 90) == "90a-real");
 }
 
-TEST_CASE("an architecture of another form is an error of the build", "[images]") {
+TEST_CASE("an invalid architecture is a build error", "[images]") {
   CHECK_THROWS_AS(image_for("native", 90), std::logic_error);
   CHECK_THROWS_AS(image_for("sm_90", 90), std::logic_error);
 }

@@ -1,7 +1,7 @@
 #pragma once
 
-// Stands in for CUDA's header of the same name: as much of the runtime as communicators use, on the host. A
-// stream is a thread that runs what was put on it in order, so that what is not ordered by events shows.
+// Stands in for CUDA's header of the same name: the part of the runtime that communicators use, on the host.
+// A stream is a thread that runs its work in order, so that missing ordering by events shows.
 
 #include <cstddef>
 #include <functional>
@@ -22,7 +22,7 @@ cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t*, unsigned flags);
 cudaError_t cudaStreamCreateWithPriority(cudaStream_t*, unsigned flags, int priority);
-/// What is on the stream still runs.
+/// Work on the stream still runs.
 cudaError_t cudaStreamDestroy(cudaStream_t);
 cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned flags);
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t*, unsigned flags);
@@ -34,7 +34,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaM
 
 namespace trainerd::test {
 
-/// Puts a piece of work on a stream.
+/// Adds work to a stream.
 void enqueue(cudaStream_t stream, std::function<void()> work);
 
 }  // namespace trainerd::test

@@ -1,8 +1,8 @@
 #pragma once
 
-// Stands in for NCCL's header of the same name: as much of it as parallel/nccl uses, among ranks that are
-// threads of one process, with host memory. Nothing blocks: what is called is under way until it has been
-// asked for a few times.
+// Stands in for NCCL's header of the same name: the part that parallel/nccl uses, between ranks that are
+// threads of one process, with host memory. No call blocks: it is in progress until it has been polled a few
+// times.
 
 #include <cstddef>
 
@@ -56,11 +56,11 @@ ncclResult_t ncclBroadcast(const void*, void*, std::size_t count, ncclDataType_t
 
 namespace trainerd::test {
 
-/// From now on every communicator of this device has met `error` by itself; ncclSuccess: no more.
+/// Makes every communicator of this device report `error` as its asynchronous error; ncclSuccess ends that.
 void break_nccl(int device, ncclResult_t error);
-/// Communicators that were made and neither destroyed nor aborted.
+/// Number of communicators that were created and neither destroyed nor aborted.
 int nccl_communicators_left();
-/// What was used in a way that NCCL does not allow; empty: nothing.
+/// Describes a use that NCCL does not allow; empty if there was none.
 const char* nccl_misuse();
 
 }  // namespace trainerd::test

@@ -1,0 +1,14 @@
+#include "kernels/base/seconds_text.h"
+
+#include <array>
+#include <cstdio>
+
+namespace trainerd::base {
+
+std::string seconds_text(double seconds) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), seconds >= 1 || seconds <= 0 ? "%.1f s" : "%.2g s", seconds);
+  return text.data();
+}
+
+}  // namespace trainerd::base

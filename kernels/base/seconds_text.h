@@ -1,0 +1,10 @@
+#pragma once
+
+#include <string>
+
+namespace trainerd::base {
+
+/// "2.5 s", "0.033 s": for messages.
+std::string seconds_text(double seconds);
+
+}  // namespace trainerd::base
