@@ -23,16 +23,17 @@ enum class FaultKind : std::uint8_t {
   flip_checkpoint,  ///< flips a bit of the rank's file in the first checkpoint written from this step on
   flip_message,     ///< flips a bit of the rank's first message in the step
   reset_link,       ///< the rank's connections to all others close in the middle of the step
-  drop_link,        ///< for `seconds` nothing reaches or leaves the agent of the rank's node
-  fill_disk,        ///< for `seconds` that agent's checkpoint writes fail: no space left
-  fail_store,       ///< for `seconds` all its operations in the durable tier fail
+  drop_link,        ///< for `seconds` nothing reaches the agent of the rank's node, or comes from it
+  fill_disk,        ///< for `seconds` that agent's writes of checkpoints fail: no space left
+  fail_store,       ///< for `seconds` all that it does in the durable tier fails
+  device_error,     ///< the agent of the rank's node takes it that the driver reports `xid` of the rank's GPU
 };
 
-/// Words in a job file, by kind.
-inline constexpr std::array<std::string_view, 14> kFaultWords{
+/// By kind.
+inline constexpr std::array<std::string_view, 15> kFaultWords{
     "kill",           "crash",         "kill_agent",      "stop",         "hang",       "slow",
     "flip_parameter", "flip_gradient", "flip_checkpoint", "flip_message", "reset_link", "drop_link",
-    "fill_disk",      "fail_store"};
+    "fill_disk",      "fail_store",    "device_error"};
 inline std::string word_of(FaultKind kind) {
   return std::string(kFaultWords.at(static_cast<std::size_t>(kind)));
 }
@@ -49,8 +50,10 @@ inline bool flips_tensor(FaultKind kind) {
 inline bool lasts_seconds(FaultKind kind) {
   return kind == FaultKind::drop_link || kind == FaultKind::fill_disk || kind == FaultKind::fail_store;
 }
-/// True if the agent of the rank's node fails, not a worker.
-inline bool breaks_agent(FaultKind kind) { return kind == FaultKind::kill_agent || lasts_seconds(kind); }
+/// Whether it is of the agent of the rank's node.
+inline bool breaks_agent(FaultKind kind) {
+  return kind == FaultKind::kill_agent || kind == FaultKind::device_error || lasts_seconds(kind);
+}
 
 /// A failure that the run injects once.
 struct Fault {
@@ -60,11 +63,12 @@ struct Fault {
   std::int64_t steps = 1;  ///< slow only
   double factor = 2;       ///< slow only
   double seconds = 10;     ///< drop_link, fill_disk and fail_store only
-  // Only for flip_parameter and flip_gradient:
-  std::string tensor = {};    ///< empty: a tensor that the rank holds
-  std::int64_t element = -1;  ///< index in the part that the rank updates; -1: random
-  std::int64_t bit = -1;      ///< index in the element, from the lowest bit; -1: the highest of the mantissa
-  std::int64_t times = 1;     ///< flip_gradient only: number of the step's computations with the fault
+  std::int64_t xid = 79;   ///< device_error only: NVIDIA's number of the error
+  // Of flip_parameter and flip_gradient:
+  std::string tensor = {};    ///< empty: one that the rank holds
+  std::int64_t element = -1;  ///< of what the rank updates of it; -1: drawn
+  std::int64_t bit = -1;      ///< of the element, from the lowest; -1: the highest of the mantissa
+  std::int64_t times = 1;     ///< flip_gradient only: in so many computations of the step
 
   bool operator==(const Fault&) const = default;
 };

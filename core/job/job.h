@@ -93,7 +93,14 @@ inline bool uses_staged(const JobSpec& job) {
   return job.cluster.communication == parallel::Communication::staged;
 }
 
-/// The largest instruction set that the job's kernels may use.
+/// Whether the job's replicas compute a step before the first, whose update is left out, and compare what
+/// they make of it.
+inline bool has_canary(const JobSpec& job) {
+  return job.supervise.preflight && job.parallel.dp > 1 &&
+         job.attention.backward != kernels::Determinism::fast;
+}
+
+/// The most that the job's kernels may use.
 inline kernels::Isa most_isa(const JobSpec& job) {
   return job.isa == IsaChoice::automatic ? kernels::Isa::avx512_bf16
                                          : static_cast<kernels::Isa>(static_cast<int>(job.isa) - 1);

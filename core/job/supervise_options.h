@@ -39,6 +39,13 @@ struct SpikesOptions {
   bool operator==(const SpikesOptions&) const = default;
 };
 
+/// What is done about an error of a rank's GPU (core/run/supervise/device_judge.h).
+enum class DevicePolicy : std::uint8_t {
+  log,    ///< it is an event
+  drain,  ///< the run stops with its next checkpoint, as by SIGTERM
+  stop,   ///< the run ends at once
+};
+
 /// How a run watches its ranks and nodes.
 struct SuperviseOptions {
   // Between the agents of several nodes:
@@ -53,7 +60,8 @@ struct SuperviseOptions {
   double hang_minimum_seconds = 5;  ///< minimum time before a rank counts as hung
   /// Check devices, storage and clocks before the first step.
   bool preflight = true;
-  // Comparison of data that must be equal on several ranks.
+  DevicePolicy devices = DevicePolicy::log;
+  // What should be the same on several ranks, compared.
   std::int64_t hash_every = 0;  ///< steps; 0: never
   // Checks on a step before its update.
   std::int64_t verify_every = 0;  ///< every so many steps one is computed twice and compared; 0: none

@@ -11,7 +11,7 @@ namespace {
 using job::FaultKind;
 
 constexpr double kMaxFaultStep = 1e12, kMaxFactor = 1000, kMaxElement = 1e15, kMaxBit = 31, kMaxTimes = 1000,
-                 kMaxFaultSeconds = 1e6;
+                 kMaxFaultSeconds = 1e6, kMaxXid = 1000;
 
 std::vector<Field> fields_of_fault(job::Fault& f) {
   FieldTable t;
@@ -30,7 +30,8 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
         {"reset_link", FaultKind::reset_link},
         {"drop_link", FaultKind::drop_link},
         {"fill_disk", FaultKind::fill_disk},
-        {"fail_store", FaultKind::fail_store}},
+        {"fail_store", FaultKind::fail_store},
+        {"device_error", FaultKind::device_error}},
        "kill: the rank's worker gets SIGKILL; crash: SIGSEGV, as by a bug; kill_agent: the agent of its node "
        "gets SIGKILL; stop: the worker gets SIGSTOP; hang: it computes for ever; slow: its computing takes "
        "`factor` times as long; "
@@ -40,7 +41,9 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
        "reset_link: in the middle of the step its connections to the other ranks close; "
        "drop_link: for `seconds` nothing passes between the agent of its node and other agents; fill_disk: "
        "that agent's writes of checkpoints fail as on a full disk; fail_store: all fails that it does in the "
-       "durable tier")
+       "durable tier; device_error: that agent acts as if the driver had reported the XID `xid` of the "
+       "rank's "
+       "GPU, on a CPU too")
       .needed();
   t.add("step", &f.step, "when").between(1, kMaxFaultStep).needed();
   t.add("rank", &f.rank, "where").between(0, static_cast<double>(parallel::kMaxRanks) - 1);
@@ -49,6 +52,7 @@ std::vector<Field> fields_of_fault(job::Fault& f) {
       .above(1, kMaxFactor);
   t.add("seconds", &f.seconds, "of drop_link, fill_disk and fail_store: for how long")
       .above(0, kMaxFaultSeconds);
+  t.add("xid", &f.xid, "of device_error: NVIDIA's number of the error").between(1, kMaxXid);
   t.add("tensor", &f.tensor, "of flip_parameter and flip_gradient: its name").or_else("one that is drawn");
   t.add("element", &f.element, "of the same: which of those that the rank updates of the tensor")
       .between(0, kMaxElement)
@@ -131,6 +135,8 @@ std::vector<KeyProblem> fault_problems(const job::JobSpec& job, const Problems& 
     const bool slow = f.kind == FaultKind::slow, flips = job::flips_tensor(f.kind);
     if (!job::lasts_seconds(f.kind) && f.seconds != plain.seconds)
       refuse(at + "seconds", "has no effect on a fault " + kind);
+    if (f.kind != FaultKind::device_error && f.xid != plain.xid)
+      refuse(at + "xid", "has no effect on a fault " + kind);
     if (!slow && f.steps != plain.steps) refuse(at + "steps", "has no effect on a fault " + kind);
     if (!slow && f.factor != plain.factor) refuse(at + "factor", "has no effect on a fault " + kind);
     if (!flips && f.tensor != plain.tensor) refuse(at + "tensor", "has no effect on a fault " + kind);

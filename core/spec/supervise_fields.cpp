@@ -95,8 +95,21 @@ void add_preflight(FieldTable& t, job::JobSpec& job) {
   t.add(
       "supervise.preflight", &job.supervise.preflight,
       "before the first step each rank computes products whose values are known, ranks of one kind of device "
-      "are held against each other, each node writes to the output directory and reads back, and nodes "
-      "compare their clocks; under 2 s");
+      "are held against each other, links between nodes too, each node writes to the output directory and "
+      "reads "
+      "back, and nodes compare their clocks: under 2 s; and replicas compute a step without its update from "
+      "one "
+      "batch, whose results must be the same");
+}
+
+void add_devices(FieldTable& t, job::JobSpec& job) {
+  using job::DevicePolicy;
+  t.choice(
+      "supervise.devices", job.supervise.devices,
+      {{"log", DevicePolicy::log}, {"drain", DevicePolicy::drain}, {"stop", DevicePolicy::stop}},
+      "what an error of a rank's GPU does that its driver reports: an uncorrected memory error (ECC), an "
+      "XID of the device, or a GPU that is lost. log: it is an event; drain: the run stops with its next "
+      "checkpoint; stop: the run ends at once, without saving");
 }
 
 void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
@@ -174,6 +187,7 @@ void add_supervise(FieldTable& t, job::JobSpec& job) {
   add_hangs(t, job);
   add_restarts(t, job);
   add_preflight(t, job);
+  add_devices(t, job);
   add_replica_hashes(t, job);
   add_judgement(t, job);
 }

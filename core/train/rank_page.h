@@ -27,9 +27,10 @@ enum class Activity : std::uint8_t {
   evaluation,    ///< of a microbatch
   snapshot,      ///< copies its state
   agent_wait,    ///< waits for the agent, which writes checkpoints
-  done,          ///< has done all its steps
+  done,          ///< all its steps
+  meet,          ///< waits for the members of a group to come and to connect
 };
-inline constexpr std::size_t kActivities = 13;
+inline constexpr std::size_t kActivities = 14;
 /// "forward", ...
 const char* name_of(Activity activity);
 

@@ -121,8 +121,18 @@ class Trainer {
     std::optional<io::PairRewards> rewards = {};  ///< as in StepReport
     bool stop = false;                            ///< some rank asks to stop
   };
-  /// Evaluates one global batch of the same shape; changes no state. No step may be launched. `stop`: this
-  /// rank asks to stop.
+  /// What this rank makes of a step's batch alone, bit by bit: the same on ranks that hold the same part of
+  /// the model and get the same batch.
+  struct OwnResult {
+    std::uint64_t loss = 0;       ///< bits of the sum that this rank adds
+    std::uint64_t gradients = 0;  ///< of what it gives to the data-parallel sums, in their order
+  };
+  /// Forward, backward and the sums over ranks of a step without dropout, of which nothing is kept: no update
+  /// follows. No step is on the way.
+  OwnResult compute_alone(BatchSource& batches);
+
+  /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
+  /// stop.
   Evaluation evaluate(BatchSource& batches, bool stop = false);
 
   struct SampleLosses {

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core::train {
 
@@ -25,8 +27,37 @@ void Trainer::take_judging(Arena& persistent) {
   judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
 }
 
-/// Reads the sum of losses that this rank adds. The host waits for the device as in `report`, and the page
-/// says so, because a delay here comes from the device's operations.
+Trainer::OwnResult Trainer::compute_alone(BatchSource& batches) {
+  base::check(clock_.unread() == 0, "a step whose result is not used comes between steps");
+  Stream& s = *compute_;
+  OwnResult result;
+  // The norm's sums are free while gradients are made.
+  const Tensor hash{square_sums_.data, DType::i32, {2}};
+  const ObserveSends before = std::exchange(
+      sends_, [&](Stream& stream, const parallel::GroupInfo& group, const parallel::CommCall& call) {
+        using parallel::Group, parallel::OpKind;
+        // What crosses the outer groups is summed already.
+        const bool sums = call.kind == OpKind::all_reduce || call.kind == OpKind::reduce_scatter;
+        const bool own = (group.group == Group::dp && (sums || call.kind == OpKind::all_to_all)) ||
+                         (group.group == Group::dp_inner && sums);
+        if (!own || call.sent == nullptr || call.sent->bytes() == 0) return;
+        std::uint64_t value = 0;
+        backend_.tensor_hash(stream, {.x = *call.sent, .out = hash});
+        backend_.read_back(stream, hash, std::as_writable_bytes(std::span(&value, 1)));
+        result.gradients = mix_keys(result.gradients, value);
+      });
+  const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  backend_.fill_zero(s, slot.votes);
+  params_.begin_step(s);
+  run(parallel::ParamGatherer::Pass::train, batches);
+  params_.finish_grads();
+  sends_ = before;
+  backend_.read_back(s, slot.totals.rows(1, 1), std::as_writable_bytes(std::span(&result.loss, 1)));
+  return result;
+}
+
+/// The sum of losses that this rank adds. The host waits for the device, as a report does: what holds it up
+/// is what runs there.
 void Trainer::read_own_loss(const Tensor& loss) {
   page_->enter(Activity::report);
   backend_.read_back(*compute_, loss, std::as_writable_bytes(std::span(&own_loss_, 1)));

@@ -76,6 +76,10 @@ void LiveSink::on_rank_state(const RankStateRecord& record) {
 void LiveSink::on_rank_memory(const RankMemoryRecord& record) {
   state_->apply([&](RunHistory& h) { h.add(record); });
 }
+void LiveSink::on_rank_doing(const RankDoingRecord& record) {
+  const double now = base::wall_seconds();
+  state_->apply([&](RunHistory& h) { h.add(record, now); });
+}
 void LiveSink::on_restart(const RestartRecord& record) {
   state_->apply([&](RunHistory& h) { h.restart(record); });
 }

@@ -9,6 +9,7 @@
 
 #include "io/metrics/age_gauge.h"
 #include "io/metrics/cpu_energy.h"
+#include "io/metrics/device_metrics.h"
 #include "io/metrics/disk_gauge.h"
 #include "io/metrics/evaluation_gauges.h"
 #include "io/metrics/families.h"
@@ -175,19 +176,7 @@ struct RunMetrics::State {
   Family<Histogram>& checkpoint_seconds =
       histogram(r, "trainerd_checkpoint_seconds",
                 "Duration of a checkpoint: part snapshot holds training up, part write does not.");
-  Family<Gauge>& device_memory_used =
-      gauge(r, "trainerd_device_memory_used_bytes", "Memory of the rank's GPU in use, by all processes.");
-  Family<Gauge>& device_memory = gauge(r, "trainerd_device_memory_total_bytes", "Memory of the rank's GPU.");
-  Family<Gauge>& device_power = gauge(r, "trainerd_device_power_watts", "Power drawn by the rank's GPU.");
-  Family<Counter>& device_energy = counter(r, "trainerd_device_energy_joules_total",
-                                           "Energy taken by the rank's GPU since its driver was loaded.");
-  Family<Gauge>& device_clock =
-      gauge(r, "trainerd_device_sm_clock_hertz", "Clock of the multiprocessors of the rank's GPU.");
-  Family<Gauge>& device_temperature =
-      gauge(r, "trainerd_device_temperature_celsius", "Temperature of the rank's GPU.");
-  Family<Gauge>& device_ecc =
-      gauge(r, "trainerd_device_ecc_errors",
-            "Uncorrected memory errors of the rank's GPU since its driver was loaded.");
+  DeviceMetrics devices{r};
   Family<Counter>& failed_writes =
       counter(r, "trainerd_output_failed_writes_total",
               "Writes to a file of the run's records that failed; they are tried again.");
@@ -258,6 +247,7 @@ void RunMetrics::on_start(const RunInfo& info) {
   s.checkpoints.get();
   s.restarts.get();
   s.supervision.begin();
+  s.devices.begin();
   s.snapshots.get();
   s.snapshot_seconds.get();
   for (const char* tier : {"memory", "partner", "disk", "start"}) s.restores.Add({{"tier", tier}});
@@ -365,26 +355,8 @@ void RunMetrics::on_rank_status(const RankStatusRecord& record) {
   state_->cpu_energy->read_within(kEnergySeconds);
 }
 
-void RunMetrics::on_device(const DeviceRecord& record) {
-  State& s = *state_;
-  const kernels::DeviceReading& d = record.reading;
-  // Label names, except the rank's, are those of NVIDIA's DCGM exporter, so that the metrics can be joined.
-  const prometheus::Labels labels{{"rank", std::to_string(record.rank)},
-                                  {"pci_bus_id", d.pci_bus_id},
-                                  {"UUID", d.uuid},
-                                  {"modelName", d.name}};
-  const auto set = [&](Family<Gauge>& family, const std::optional<double>& value) {
-    if (value) family.Add(labels).Set(*value);
-    else family.Remove(&family.Add(labels));  // a value that is no longer known is absent
-  };
-  set(s.device_memory_used, d.memory_used_bytes);
-  set(s.device_memory, d.memory_total_bytes);
-  set(s.device_power, d.power_watts);
-  if (d.energy_joules) raise_to(s.device_energy.Add(labels), *d.energy_joules);
-  set(s.device_clock, d.sm_clock_hertz);
-  set(s.device_temperature, d.temperature_celsius);
-  set(s.device_ecc, d.ecc_errors);
-}
+void RunMetrics::on_device(const DeviceRecord& record) { state_->devices.on_reading(record); }
+void RunMetrics::on_device_finding(const DeviceFindingRecord& record) { state_->devices.on_finding(record); }
 
 void RunMetrics::on_outlet(const OutletRecord& record) {
   const prometheus::Labels labels{{"output", record.name}};
@@ -439,6 +411,7 @@ void RunMetrics::on_restart(const RestartRecord& record) {
 
 void RunMetrics::on_hang(const HangRecord& record) { state_->supervision.on_hang(record); }
 void RunMetrics::on_preflight(const PreflightRecord& record) { state_->supervision.on_preflight(record); }
+void RunMetrics::on_link(const LinkRecord& record) { state_->supervision.on_link(record); }
 void RunMetrics::on_straggler(const StragglerRecord& record) { state_->supervision.on_straggler(record); }
 
 // The sink stays alive, so a last scrape after the last step still gets all values.

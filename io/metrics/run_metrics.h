@@ -32,6 +32,7 @@ class RunMetrics : public MetricsSink {
   void on_durable(const DurableRecord&) override;
   void on_rank_status(const RankStatusRecord&) override;
   void on_device(const DeviceRecord&) override;
+  void on_device_finding(const DeviceFindingRecord&) override;
   void on_prediction(const PredictionRecord&) override;
   void on_outlet(const OutletRecord&) override;
   void on_rendezvous(const RendezvousRecord& record) override;
@@ -41,6 +42,7 @@ class RunMetrics : public MetricsSink {
   void on_spike(const SpikeRecord&) override;
   void on_restart(const RestartRecord&) override;
   void on_preflight(const PreflightRecord&) override;
+  void on_link(const LinkRecord&) override;
   void on_hang(const HangRecord&) override;
   void on_straggler(const StragglerRecord&) override;
   void on_finish(const RunSummary&) override;

@@ -23,9 +23,11 @@ class MetricsSink {
   virtual void on_notice(const NoticeRecord&) {}
   virtual void on_rank_status(const RankStatusRecord&) {}
   virtual void on_device(const DeviceRecord&) {}
-  /// May be called before `on_start`.
+  virtual void on_device_finding(const DeviceFindingRecord&) {}
+  /// Before `on_start` too.
   virtual void on_rank_state(const RankStateRecord&) {}
   virtual void on_rank_memory(const RankMemoryRecord&) {}
+  virtual void on_rank_doing(const RankDoingRecord&) {}
   virtual void on_prediction(const PredictionRecord&) {}
   virtual void on_outlet(const OutletRecord&) {}
   virtual void on_rendezvous(const RendezvousRecord&) {}
@@ -35,6 +37,7 @@ class MetricsSink {
   /// Records of later steps become invalid; these steps will be reported again.
   virtual void on_restart(const RestartRecord&) {}
   virtual void on_preflight(const PreflightRecord&) {}
+  virtual void on_link(const LinkRecord&) {}
   virtual void on_hang(const HangRecord&) {}
   virtual void on_straggler(const StragglerRecord&) {}
   virtual void on_finish(const RunSummary&) {}

@@ -79,6 +79,7 @@ class LiveSink final : public MetricsSink {
   void on_prediction(const PredictionRecord&) override;
   void on_rank_state(const RankStateRecord&) override;
   void on_rank_memory(const RankMemoryRecord&) override;
+  void on_rank_doing(const RankDoingRecord&) override;
   void on_restart(const RestartRecord&) override;
   void on_finish(const RunSummary&) override;
 

@@ -27,7 +27,13 @@ class SupervisionMetrics {
                         "what was done about it.")),
         findings_(counter(r, "trainerd_preflight_findings_total",
                           "Findings before the first step that ended nothing, by what was looked at: device, "
-                          "storage, clock.")),
+                          "storage, clock, link.")),
+        link_latency_(gauge(r, "trainerd_link_latency_seconds",
+                            "One-way time of a short message between ranks of two nodes, measured before the "
+                            "first step.")),
+        link_bandwidth_(gauge(r, "trainerd_link_bytes_per_second",
+                              "Bandwidth between ranks of two nodes, one way, while the other ranks of these "
+                              "nodes send too; measured before the first step.")),
         recovery_(gauge(r, "trainerd_recovery_seconds",
                         "Seconds from the notice of the last failure to the beginning of the next step; "
                         "absent before the first recovery.")),
@@ -39,10 +45,10 @@ class SupervisionMetrics {
   /// Creates the counters of all possible kinds, so that they start at 0.
   void begin() {
     for (const char* kind :
-         {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data"})
+         {"stopped", "asleep", "spinning", "link", "stuck", "mismatch", "deadlock", "disk", "data", "meet"})
       hangs_.Add({{"kind", kind}});
     for (const char* action : {"retry", "skip", "rollback"}) spikes_.Add({{"action", action}});
-    for (const char* part : {"device", "storage", "clock"}) findings_.Add({{"part", part}});
+    for (const char* part : {"device", "storage", "clock", "link"}) findings_.Add({{"part", part}});
   }
   void on_hang(const HangRecord& record) { hangs_.Add({{"kind", record.kind}}).Increment(); }
   void on_straggler(const StragglerRecord& record) {
@@ -61,6 +67,14 @@ class SupervisionMetrics {
   }
   void on_spike(const SpikeRecord& record) { spikes_.Add({{"action", record.action}}).Increment(); }
   void on_preflight(const PreflightRecord& record) { findings_.Add({{"part", record.part}}).Increment(); }
+  void on_link(const LinkRecord& record) {
+    const prometheus::Labels labels{{"from_rank", std::to_string(record.from_rank)},
+                                    {"to_rank", std::to_string(record.to_rank)},
+                                    {"from_node", std::to_string(record.from_node)},
+                                    {"to_node", std::to_string(record.to_node)}};
+    link_latency_.Add(labels).Set(record.latency_seconds);
+    link_bandwidth_.Add(labels).Set(record.bytes_per_second);
+  }
   void on_recovery(const Recovery& recovery) { recovery_.Add({}).Set(recovery.total_seconds); }
   void on_nodes(const NodesRecord& record) {
     spares_.Add({}).Set(static_cast<double>(record.spares));
@@ -78,6 +92,7 @@ class SupervisionMetrics {
   prometheus::Family<prometheus::Counter>& corruptions_;
   prometheus::Family<prometheus::Counter>& spikes_;
   prometheus::Family<prometheus::Counter>& findings_;
+  prometheus::Family<prometheus::Gauge>&link_latency_, &link_bandwidth_;
   prometheus::Family<prometheus::Gauge>& recovery_;
   prometheus::Family<prometheus::Gauge>& spares_;
   prometheus::Family<prometheus::Counter>& lost_nodes_;

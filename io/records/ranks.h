@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace trainerd::io {
 
@@ -34,7 +35,17 @@ struct RankStateRecord {
   RankState state = RankState::starting;
 };
 
-/// Memory of a step on one rank, reported by that rank's node.
+/// What one rank does at the moment, about once a second.
+struct RankDoingRecord {
+  std::int64_t rank = 0;
+  std::string doing = {};  ///< "forward of microbatch 5 of step 12"
+  std::string last = {};   ///< its latest collective: "reduce_scatter #812 'gradients' of dp, under way"
+  double seconds = 0;      ///< since its last progress, as of then
+
+  bool operator==(const RankDoingRecord&) const = default;
+};
+
+/// The memory that a step takes on one rank, reported by that rank's node.
 struct RankMemoryRecord {
   std::int64_t rank = 0;
   std::int64_t planned_bytes = 0;

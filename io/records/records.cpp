@@ -37,9 +37,10 @@ constexpr const char* kEvaluation = "evaluation";
 constexpr const char* kCheckpoint = "checkpoint";
 constexpr const char* kAverages = "averages";
 
-constexpr std::array<const char*, 18> kNotices{
-    "start", "resume", "change",    "warning",  "stop",       "failure",   "finish", "restart",   "durable",
-    "node",  "hang",   "straggler", "injected", "corruption", "withdrawn", "spike",  "recovered", "graphs"};
+constexpr std::array<const char*, 19> kNotices{"start",   "resume",    "change",   "warning",    "stop",
+                                               "failure", "finish",    "restart",  "durable",    "node",
+                                               "hang",    "straggler", "injected", "corruption", "withdrawn",
+                                               "spike",   "recovered", "graphs",   "device"};
 
 std::vector<std::string> strings_of(const nlohmann::json& list) {
   if (!list.is_array()) throw JsonError("\"details\" is not a list");
@@ -350,7 +351,8 @@ void add_to(WallLedger& ledger, const NoticeRecord& notice) {
     case NoticeKind::withdrawn:
     case NoticeKind::spike:
     case NoticeKind::recovered:
-    case NoticeKind::graphs: return;
+    case NoticeKind::graphs:
+    case NoticeKind::device: return;
   }
 }
 

@@ -197,7 +197,8 @@ enum class NoticeKind : std::uint8_t {
   withdrawn,
   spike,
   recovered,
-  graphs
+  graphs,
+  device
 };
 /// Returns "start", "resume", ...: the `event` of its line.
 const char* name_of(NoticeKind kind);
@@ -243,7 +244,15 @@ struct RestartRecord {
 
 /// A finding of the checks before the first step that did not end the run.
 struct PreflightRecord {
-  std::string part;  ///< "device", "storage", "clock"
+  std::string part;  ///< "device", "storage", "clock", "link"
+};
+
+/// What a link between ranks of two nodes does, measured before the first step.
+struct LinkRecord {
+  std::int64_t from_rank = 0, to_rank = 0;
+  std::int64_t from_node = 0, to_node = 0;
+  double latency_seconds = 0;  ///< one way
+  double bytes_per_second = 0;
 };
 
 /// Training was held up; `kind` names the cause (core/run/supervise/hang_verdict.h).
@@ -296,7 +305,14 @@ struct DeviceRecord {
   kernels::DeviceReading reading;
 };
 
-/// State of an output file or stream.
+/// What the GPU of one rank, or its driver, reports: and of what kind
+/// (core/run/supervise/device_judge.h).
+struct DeviceFindingRecord {
+  std::int64_t rank = 0;
+  std::string kind;
+};
+
+/// How a file or stream of output keeps up with what is written to it.
 struct OutletRecord {
   std::string name;           ///< "steps.jsonl", "console"
   std::int64_t failures = 0;  ///< writes that failed

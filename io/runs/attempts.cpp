@@ -71,6 +71,7 @@ std::vector<Attempt> attempts_of(const std::vector<NoticeRecord>& notices) {
       case NoticeKind::spike:
       case NoticeKind::recovered:
       case NoticeKind::graphs:
+      case NoticeKind::device:
       case NoticeKind::warning: break;
     }
   }

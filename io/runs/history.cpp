@@ -15,6 +15,7 @@ constexpr std::size_t kEvents = 48, kShownEvaluations = 256;
 constexpr std::size_t kNotices = 4096, kTurns = 4096, kCheckpoints = 4096, kEvaluations = 4096;
 // With more ranks a grid would be unreadable, and the status too long to send every second.
 constexpr std::int64_t kMaxRanks = 1 << 16;
+constexpr std::int64_t kDoingRanks = 1024;  // of which it is kept what they do: a text each
 
 template <class Record>
 void keep_latest(std::deque<Record>& records, std::size_t limit) {
@@ -107,6 +108,15 @@ void RunHistory::add(const RankMemoryRecord& record) {
   RankStatus& rank = ranks_[static_cast<std::size_t>(record.rank)];
   rank.planned_bytes = record.planned_bytes;
   rank.used_bytes = record.used_bytes;
+}
+
+void RunHistory::add(const RankDoingRecord& record, double now) {
+  if (record.rank >= kDoingRanks) return;
+  if (std::cmp_less_equal(ranks_.size(), record.rank))
+    ranks_.resize(static_cast<std::size_t>(record.rank) + 1);
+  RankStatus& rank = ranks_[static_cast<std::size_t>(record.rank)];
+  rank.doing = record.doing, rank.last = record.last;
+  rank.doing_at = now - record.seconds;
 }
 
 void RunHistory::restart(const RestartRecord& record) {

@@ -25,7 +25,9 @@ class RunHistory {
   void add(const NoticeRecord& record);
   void add(const RankStateRecord& record);
   void add(const RankMemoryRecord& record);
-  /// Steps after the record's step are repeated.
+  /// `now`: Unix seconds.
+  void add(const RankDoingRecord& record, double now);
+  /// Steps after the record's are done again.
   void restart(const RestartRecord& record);
   void finish(const RunSummary& summary);
 

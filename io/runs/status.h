@@ -30,6 +30,8 @@ struct RankStatus {
   std::int64_t node = 0;
   std::int64_t planned_bytes = 0;  ///< 0: not known
   std::optional<std::int64_t> used_bytes = {};
+  std::string doing = {}, last = {};  ///< RankDoingRecord; empty: not known
+  double doing_at = 0;                ///< Unix seconds of its last progress
 };
 
 struct RunEvent {

@@ -207,29 +207,38 @@ std::vector<StepBucket> buckets_of(const Json& o) {
 }
 
 Object object_of_ranks(const std::vector<RankStatus>& ranks) {
-  Object states = Object::array(), nodes = states, planned = states, used = states;
+  Object states = Object::array(), nodes = states, planned = states, used = states, doing = states,
+         last = states, since = states;
   for (const RankStatus& r : ranks) {
     states.push_back(static_cast<int>(r.state));
     nodes.push_back(r.node);
     planned.push_back(r.planned_bytes);
     used.push_back(r.used_bytes ? Object(*r.used_bytes) : Object(nullptr));
+    doing.push_back(r.doing), last.push_back(r.last), since.push_back(r.doing_at);
   }
   Object names = Object::array();
   for (int i = 0; i < kRankStates; ++i) names.push_back(name_of(static_cast<RankState>(i)));
-  return {
-      {"names", names}, {"state", states}, {"node", nodes}, {"planned_bytes", planned}, {"used_bytes", used}};
+  return {{"names", names},     {"state", states}, {"node", nodes}, {"planned_bytes", planned},
+          {"used_bytes", used}, {"doing", doing},  {"last", last},  {"doing_at", since}};
 }
 
 std::vector<RankStatus> ranks_of(const Json& o) {
   const Json &states = list_member(o, "state"), &nodes = list_member(o, "node");
   const Json &planned = list_member(o, "planned_bytes"), &used = list_member(o, "used_bytes");
-  if (nodes.size() != states.size() || planned.size() != states.size() || used.size() != states.size())
-    throw JsonError("columns of ranks are not of one length");
+  const Json &doing = list_member(o, "doing"), &last = list_member(o, "last"),
+             &since = list_member(o, "doing_at");
+  for (const Json* column : {&nodes, &planned, &used, &doing, &last, &since})
+    if (column->size() != states.size()) throw JsonError("columns of ranks are not of one length");
+  const auto text = [](const Json& value) {
+    if (!value.is_string()) throw JsonError("a text is expected");
+    return value.get<std::string>();
+  };
   std::vector<RankStatus> ranks(states.size());
   for (std::size_t i = 0; i < ranks.size(); ++i) {
     const std::int64_t state = integer_of(states[i]);
     if (state < 0 || state >= kRankStates) throw JsonError("a rank's state is not known");
     ranks[i] = {static_cast<RankState>(state), integer_of(nodes[i]), integer_of(planned[i]), {}};
+    ranks[i].doing = text(doing[i]), ranks[i].last = text(last[i]), ranks[i].doing_at = number_of(since[i]);
     if (!used[i].is_null()) ranks[i].used_bytes = integer_of(used[i]);
   }
   return ranks;

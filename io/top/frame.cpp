@@ -19,6 +19,7 @@ namespace {
 constexpr std::size_t kTwoColumns = 110;
 constexpr std::size_t kUnlimitedRows = 50, kMaxCurveRows = 14;
 constexpr std::size_t kGap = 3;  // between two columns of sections
+constexpr double kLately = 3;    // seconds; a report of what a rank does is as old as one or two
 
 using Lines = std::vector<Line>;
 
@@ -293,7 +294,34 @@ class Frame {
     }
     // The line above already shows the state of a single rank.
     if (s_.ranks.size() > 1) grid(out, width, rows);
+    doing(out, width, rows);
     return out;
+  }
+
+  // What ranks do: those that have made no progress for longest, in the order of their numbers.
+  void doing(Lines& out, std::size_t width, std::size_t rows) const {
+    std::vector<std::size_t> shown;
+    for (std::size_t rank = 0; rank < s_.ranks.size(); ++rank)
+      if (!s_.ranks[rank].doing.empty()) shown.push_back(rank);
+    const std::size_t room = std::min(shown.size(), rows);
+    // All that have done something lately are alike.
+    const auto since = [&](std::size_t rank) {
+      const double seconds = s_.now - s_.ranks[rank].doing_at;
+      return seconds < kLately ? 0 : seconds;
+    };
+    std::stable_sort(shown.begin(), shown.end(),
+                     [&](std::size_t a, std::size_t b) { return since(a) > since(b); });
+    shown.resize(room);
+    std::sort(shown.begin(), shown.end());
+    for (const std::size_t rank : shown) {
+      const RankStatus& r = s_.ranks[rank];
+      const bool still = since(rank) > 0;
+      Line& row = out.emplace_back(line(width));
+      row.add(fmt::format("rank {}  ", rank), Tone::dim);
+      if (still) row.add(short_duration(since(rank)) + " in ", Tone::warn);
+      row.add(r.doing);
+      if (!r.last.empty()) row.add("; last " + r.last, Tone::dim);
+    }
   }
 
   void memory(Lines& out, std::size_t width) const {

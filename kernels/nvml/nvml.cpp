@@ -16,7 +16,15 @@ using Device = void*;
 struct Memory {
   unsigned long long total, free, used;
 };
-constexpr Result kSuccess = 0;
+struct EventData {
+  Device device;
+  unsigned long long type, data;
+  unsigned gpu_instance, compute_instance;
+};
+constexpr Result kSuccess = 0, kGpuIsLost = 15;
+constexpr unsigned long long kXidCriticalError = 0x8;
+constexpr unsigned kMaxLinks = 18, kLinkActive = 1;
+constexpr int kLinkReplays = 0, kLinkRecoveries = 1, kLinkFlitChecksums = 2, kLinkDataChecksums = 3;
 constexpr int kClockSm = 1, kTemperatureGpu = 0, kUncorrectedErrors = 1, kSinceDriverLoad = 0;
 
 }  // namespace
@@ -35,6 +43,32 @@ struct Nvml::Functions {
   Result (*clock)(Device, int, unsigned*) = nullptr;        ///< MHz
   Result (*temperature)(Device, int, unsigned*) = nullptr;
   Result (*ecc_errors)(Device, int, int, unsigned long long*) = nullptr;
+  // Null where the library is older or newer than they are:
+  Result (*throttle_reasons)(Device, unsigned long long*) = nullptr;
+  Result (*link_state)(Device, unsigned, unsigned*) = nullptr;
+  Result (*link_errors)(Device, unsigned, int, unsigned long long*) = nullptr;
+  Result (*make_events)(void**) = nullptr;
+  Result (*free_events)(void*) = nullptr;
+  Result (*register_events)(Device, unsigned long long, void*) = nullptr;
+  Result (*wait_event)(void*, EventData*, unsigned) = nullptr;  ///< milliseconds
+
+  std::string text(Device device, Result (*of)(Device, char*, unsigned)) const {
+    std::array<char, 96> text{};
+    return of(device, text.data(), text.size()) == kSuccess ? text.data() : "";
+  }
+  /// Of all links that are active.
+  std::map<int, double> nvlink_errors(Device device) const {
+    std::map<int, double> errors;
+    if (link_state == nullptr || link_errors == nullptr) return errors;
+    for (unsigned link = 0; link < kMaxLinks; ++link) {
+      unsigned state = 0;
+      if (link_state(device, link, &state) != kSuccess || state != kLinkActive) continue;
+      for (const int counter : {kLinkReplays, kLinkRecoveries, kLinkFlitChecksums, kLinkDataChecksums})
+        if (unsigned long long more = 0; link_errors(device, link, counter, &more) == kSuccess)
+          errors[static_cast<int>(link)] += static_cast<double>(more);
+    }
+    return errors;
+  }
 };
 
 Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
@@ -46,6 +80,10 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
     if (function == nullptr)
       throw base::device_error("no readings of devices: " + library + " has no " + symbol +
                                ": update the driver");
+  };
+  const auto find_if_there = [&](auto& function, const char* symbol) {
+    if (function == nullptr)
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(::dlsym(handle, symbol));
   };
   find(f_->init, "nvmlInit_v2");
   find(f_->shutdown, "nvmlShutdown");
@@ -60,11 +98,50 @@ Nvml::Nvml(const std::string& library) : f_(std::make_unique<Functions>()) {
   find(f_->clock, "nvmlDeviceGetClockInfo");
   find(f_->temperature, "nvmlDeviceGetTemperature");
   find(f_->ecc_errors, "nvmlDeviceGetTotalEccErrors");
+  find_if_there(f_->throttle_reasons, "nvmlDeviceGetCurrentClocksEventReasons");
+  find_if_there(f_->throttle_reasons, "nvmlDeviceGetCurrentClocksThrottleReasons");  // before R535
+  find_if_there(f_->link_state, "nvmlDeviceGetNvLinkState");
+  find_if_there(f_->link_errors, "nvmlDeviceGetNvLinkErrorCounter");
+  find_if_there(f_->make_events, "nvmlEventSetCreate");
+  find_if_there(f_->free_events, "nvmlEventSetFree");
+  find_if_there(f_->register_events, "nvmlDeviceRegisterEvents");
+  find_if_there(f_->wait_event, "nvmlEventSetWait_v2");
   if (const Result result = f_->init(); result != kSuccess)
     throw base::device_error("no readings of devices: NVML says " + std::string(f_->error_string(result)));
 }
 
-Nvml::~Nvml() { f_->shutdown(); }
+Nvml::~Nvml() {
+  if (events_ != nullptr) f_->free_events(events_);
+  f_->shutdown();
+}
+
+bool Nvml::listen(const std::vector<std::string>& pci_bus_ids) {
+  if (events_ != nullptr || f_->make_events == nullptr || f_->free_events == nullptr ||
+      f_->register_events == nullptr || f_->wait_event == nullptr || f_->make_events(&events_) != kSuccess)
+    return false;
+  for (const std::string& id : pci_bus_ids) {
+    Device device = nullptr;
+    if (f_->by_pci_bus_id(id.c_str(), &device) != kSuccess ||
+        f_->register_events(device, kXidCriticalError, events_) != kSuccess)
+      continue;
+    watched_[f_->text(device, f_->uuid)] = id;
+  }
+  return !watched_.empty();
+}
+
+std::optional<DeviceXid> Nvml::next_xid(double seconds) const {
+  if (watched_.empty()) return std::nullopt;
+  EventData event{};
+  if (f_->wait_event(events_, &event, static_cast<unsigned>(1000 * seconds)) != kSuccess ||
+      event.type != kXidCriticalError)
+    return std::nullopt;
+  const auto device = watched_.find(f_->text(event.device, f_->uuid));
+  // Of a device that is lost not even the name is known; of one alone that is no question.
+  if (device == watched_.end() && watched_.size() > 1)
+    return DeviceXid{.pci_bus_id = "", .number = static_cast<int>(event.data)};
+  const auto& known = device == watched_.end() ? *watched_.begin() : *device;
+  return DeviceXid{.pci_bus_id = known.second, .number = static_cast<int>(event.data)};
+}
 
 int Nvml::device_count() const {
   unsigned count = 0;
@@ -81,14 +158,16 @@ int count_gpus(const std::string& library) {
 
 DeviceReading Nvml::read(const std::string& pci_bus_id) const {
   Device device = nullptr;
-  if (const Result result = f_->by_pci_bus_id(pci_bus_id.c_str(), &device); result != kSuccess)
-    throw base::device_error("no readings of the device at " + pci_bus_id + ": NVML says " +
-                             f_->error_string(result));
+  const Result result = f_->by_pci_bus_id(pci_bus_id.c_str(), &device);
   DeviceReading reading;
   reading.pci_bus_id = pci_bus_id;
-  std::array<char, 96> text{};
-  if (f_->name(device, text.data(), text.size()) == kSuccess) reading.name = text.data();
-  if (f_->uuid(device, text.data(), text.size()) == kSuccess) reading.uuid = text.data();
+  reading.lost = result == kGpuIsLost;
+  if (reading.lost) return reading;
+  if (result != kSuccess)
+    throw base::device_error("no readings of the device at " + pci_bus_id + ": NVML says " +
+                             f_->error_string(result));
+  reading.name = f_->text(device, f_->name);
+  reading.uuid = f_->text(device, f_->uuid);
   if (Memory memory{}; f_->memory(device, &memory) == kSuccess) {
     reading.memory_used_bytes = static_cast<double>(memory.used);
     reading.memory_total_bytes = static_cast<double>(memory.total);
@@ -101,6 +180,10 @@ DeviceReading Nvml::read(const std::string& pci_bus_id) const {
   if (f_->energy(device, &energy) == kSuccess) reading.energy_joules = 1e-3 * static_cast<double>(energy);
   if (f_->ecc_errors(device, kUncorrectedErrors, kSinceDriverLoad, &errors) == kSuccess)
     reading.ecc_errors = static_cast<double>(errors);
+  if (unsigned long long reasons = 0;
+      f_->throttle_reasons != nullptr && f_->throttle_reasons(device, &reasons) == kSuccess)
+    reading.throttle_reasons = reasons;
+  reading.nvlink_errors = f_->nvlink_errors(device);
   return reading;
 }
 

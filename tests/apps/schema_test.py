@@ -212,7 +212,7 @@ class Schema(unittest.TestCase):
         values = VALUES + sorted({word for words in KEYS.values() for word in words})[::1 if FULL else 3]
         refused = 0
         for value in values:
-            # In two parts, as the parser says 200 problems and counts the others.
+            # The parser names at most 200 problems of a job.
             for job in (nested(keys[::2], value), nested(keys[1::2], value), nested(["precision", *OUTER], value), nested([s for s in INNER if s not in INNERMOST], value),
                         nested(INNERMOST, value), nested(OTHER_NAMES, value)):
                 with self.subTest(value=value, keys=len(job)):

@@ -1,12 +1,13 @@
-// Cost of supervision per step: the rank's status page, the ring of its operations, the agent's reads of both
-// and, with --hash-every, hashes of the replicas' state. One process trains a small job, a thread per rank;
-// short blocks of steps with and without supervision alternate in random order, so that other work on the
-// machine affects both alike. In a third of the pairs both blocks are without: their difference is the error
-// of the method.
+// What watching a rank costs its steps: the page that shows what it does, the ring of its operations, the
+// agent's looks at both; or, with --hash-every, what hashes of the ranks' states cost. One process trains a
+// small job, a thread per rank; short blocks of steps with and without all of that take turns in random
+// order, so that whatever else the machine does meets both alike. A third of the pairs of blocks is without
+// on both sides: what they show is the error of the method.
 //
 //   supervision_bench [--seconds N] [--block STEPS] [--hash-every N] [--set KEY=VALUE ...]
 //
-// A step always writes the page: blocks with supervision write it twice.
+// The writes of the page cannot be left out of a step: blocks with them make as many once more. Blocks with
+// hashes are steps of a second set of ranks, of a job with supervise.hash_every, and nobody watches either.
 
 #include <poll.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include <barrier>
 #include <cmath>
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -63,9 +65,9 @@ Args parse(int argc, char** argv) {
 }
 
 /// configs/tiny.yaml on two ranks, with more communication per step than any other layout of two.
-core::job::JobSpec bench_job(const Args& args) {
+core::job::JobSpec bench_job(const Args& args, bool hashes = false) {
   std::vector<std::string> settings = args.settings;
-  if (args.hash_every > 0) settings.push_back("supervise.hash_every=" + std::to_string(args.hash_every));
+  if (hashes) settings.push_back("supervise.hash_every=" + std::to_string(args.hash_every));
   return core::spec::parse_job(
       "name: bench\nseed: 1\ndevice: cpu\nthreads: 1\n"
       "model: {layers: 4, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 64}\n"
@@ -199,7 +201,8 @@ int main(int argc, char** argv) try {
   const parallel::Layout layout = core::rank::layout_of(job, topology);
   const std::int64_t ranks = layout.grid.ranks();
   const base::Segment flights = core::run::make_flight_segment(ranks);
-  parallel::LocalWorld world(ranks);
+  parallel::LocalWorld world(ranks), hashed_world(ranks);
+  const bool hashes = args.hash_every > 0;
   std::barrier together(ranks);
   std::atomic<bool> over{false}, watched{false}, looks_end{false};
   std::vector<double> ratios, control, steps;
@@ -213,6 +216,14 @@ int main(int argc, char** argv) try {
     core::rank::DeviceRank rank(job, layout, topology, number, others);
     core::train::Trainer& trainer = rank.trainer();
     trainer.initialise();
+    SwitchedWorld hashed_others(hashed_world, number, recorder, on);
+    std::optional<core::rank::DeviceRank> hashed_rank;
+    if (hashes) {
+      hashed_rank.emplace(bench_job(args, true), layout, topology, number, hashed_others);
+      hashed_rank->trainer().initialise();
+      hashed_rank->trainer().begin_state_check();
+    }
+    std::int64_t hashed_step = 0;
     core::train::RankPage own;
     core::train::RankPage& shown = core::run::rank_page(flights, number);
     core::train::SampleBatches batches(
@@ -224,10 +235,15 @@ int main(int argc, char** argv) try {
         });
     std::int64_t step = 0;
     std::uint64_t beats_of_step = 0;
+    const auto step_with_hashes = [&] {
+      const double begin = base::monotonic_seconds();
+      hashed_rank->trainer().hash_copies(++hashed_step % args.hash_every == 0);
+      hashed_rank->trainer().step(hashed_step, batches, {});
+      return base::monotonic_seconds() - begin;
+    };
     const auto one_step = [&] {
       const double begin = base::monotonic_seconds();
       ++step;
-      trainer.hash_copies(on && args.hash_every > 0 && step % args.hash_every == 0);
       (on ? shown : own).begin_step(step);
       trainer.step(step, batches, {});
       if (on)
@@ -238,12 +254,13 @@ int main(int argc, char** argv) try {
     };
     const auto block = [&](bool with) {
       together.arrive_and_wait();
-      on = with;
+      on = with && !hashes;
       trainer.show_on(on ? shown : own);
       if (number == 0) watched = on;
       std::vector<double> seconds;
       for (std::int64_t i = 0; i < args.block; ++i)
-        if (const double took = one_step(); i >= kSettle) seconds.push_back(took);
+        if (const double took = with && hashes ? step_with_hashes() : one_step(); i >= kSettle)
+          seconds.push_back(took);
       if (number == 0) watched = false;
       return io::median(seconds);
     };
@@ -286,8 +303,8 @@ int main(int argc, char** argv) try {
               static_cast<long long>(ranks), static_cast<long long>(args.block),
               static_cast<long long>(args.block - kSettle), 1e3 * usual);
   std::printf("| blocks | pairs | difference of a step | 95%% interval |\n|---|---:|---:|---:|\n");
-  print_ratio("watched over not watched", ratios);
-  print_ratio("not watched over not watched", control);
+  print_ratio(hashes ? "with hashes over without" : "watched over not watched", ratios);
+  print_ratio(hashes ? "without over without" : "not watched over not watched", control);
   std::printf("page: %llu writes of %.0f ns per step, %.4f%%; ring: %llu operations per step\n",
               static_cast<unsigned long long>(beats), 1e9 * write_seconds,
               100 * static_cast<double>(beats) * write_seconds / usual,

@@ -127,7 +127,8 @@ GPU_NODE = "".join(f'{name}{{rank="{rank}",pci_bus_id="0000:6{rank}:00.0",UUID="
                        "trainerd_device_memory_used_bytes": 120e9, "trainerd_device_memory_total_bytes": 150e9,
                        "trainerd_device_power_watts": 600.5, "trainerd_device_energy_joules_total": 9e6,
                        "trainerd_device_sm_clock_hertz": 1.98e9, "trainerd_device_temperature_celsius": 61,
-                       "trainerd_device_ecc_errors": 0}.items())
+                       "trainerd_device_ecc_errors": 0}.items()) + "".join(
+    f'trainerd_device_throttled{{rank="2",reason="{reason}"}} 0\n' for reason in ("thermal", "power", "power_cap"))
 
 
 class Queries(PrometheusTest):

@@ -365,7 +365,22 @@ TEST_CASE("a plan counts the repeated part of verified steps, without update, an
   CHECK_THAT(core::plan::plan_text(verified, 0), Catch::Contains("supervise.verify adds "));
 }
 
-TEST_CASE("a plan as JSON has the fields that programs read", "[plan]") {
+TEST_CASE("a plan says what the step before the first takes, where replicas compute one", "[plan]") {
+  const auto planned = [](const std::string& more) {
+    return plan_of(job_of(kSmall, "batch: {global: 8, micro: 2}\ncluster: {preset: dgx-h100}\n" + more));
+  };
+  const core::plan::Plan two = planned("parallel: {dp: 2}\n");
+  CHECK(two.canary_seconds == Approx(two.time.step_seconds - two.time.mean[base::LedgerPart::optimizer]));
+  CHECK_THAT(
+      core::plan::plan_text(two, 0),
+      Catch::Contains("each start computes a step whose update is left out first (supervise.preflight): "));
+  CHECK(nlohmann::json::parse(core::plan::plan_json(two, 0))["canary_seconds"] == two.canary_seconds);
+  CHECK(planned("parallel: {dp: 1}\n").canary_seconds == 0);
+  CHECK(planned("parallel: {dp: 2}\nsupervise: {preflight: false}\n").canary_seconds == 0);
+  CHECK(planned("parallel: {dp: 2}\nattention: fast\n").canary_seconds == 0);
+}
+
+TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",
              "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: 64, micro: "

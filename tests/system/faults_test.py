@@ -254,6 +254,48 @@ class Faults(FaultsTest):
         self.assertRegex(outputs[0], r"restarted: node 1 .*was lost after step \d+: (it has sent no heartbeat for|its agent has ended) .*\(snapshot in memory, which the partners of node 1 kept\)")
         self.assert_as_whole(name, *PAIR)
 
+    def test_an_error_of_a_gpu_is_an_event_and_stops_the_run_as_the_job_says(self):
+        error = {"kind": "device_error", "step": 12, "rank": 1, "xid": 79}
+        text = "GPU of rank 1 (dp 1): XID 79: the GPU has fallen off the bus"
+
+        def findings(name):
+            return [(e["message"], e.get("details", [])) for e in self.events(name) if e["event"] == "device"]
+
+        # Nothing follows from it, nor from an error of the program.
+        self.broken("told", *PAIR, *faults(error, {"kind": "device_error", "step": 13, "xid": 13}))
+        program = "GPU of rank 0 (dp 0): XID 13: graphics engine exception; of the program that ran on it, not of the device"
+        self.assertEqual(findings("told"), [(text, []), (program, [])])
+        self.assertEqual(self.injected("told")[0], "injected in step 12: the driver reports XID 79 of the GPU of rank 1")
+        self.assert_as_whole("told", *PAIR)
+
+        drain = ["--set", "supervise.devices=drain"]
+        output = self.broken("drained", *PAIR, *drain, "--set", "checkpoint.every=5", *faults(error), status=143)
+        self.assertEqual(findings("drained"), [(text, ["the run stops with its next checkpoint (supervise.devices: drain)"])])
+        [stop] = [e for e in self.events("drained") if e["event"] == "stop"]
+        self.assertEqual(self.last_step("drained"), 15)
+        self.assertRegex(stop["message"], rf"stopped by {re.escape(text)} \(supervise\.devices: drain\) after step 15; the last checkpoint is .*step-00000015")
+        self.broken("drained", *PAIR, *drain, "--set", "checkpoint.every=5")
+        self.assert_as_whole("drained", *PAIR)
+
+        # The workers do not start again on that device; what they hold in memory is saved.
+        self.broken("died", *PAIR, *drain, "--set", "checkpoint={every: 20, memory: 1}", *faults(error, {"kind": "kill", "step": 14, "rank": 1}), status=143)
+        self.assertIn(self.last_step("died"), (12, 13))
+
+        output = self.broken("ended", *PAIR, "--set", "supervise.devices=stop", "--set", "checkpoint.every=5", *faults(error), status=8)
+        self.assertRegex(output, rf"{re.escape(text)}; supervise\.devices: stop ends the run: take the device out of use")
+        self.assertIn("checkpoint at step 10", output)
+        self.assertEqual(findings("ended"), [(text, ["the run ends now (supervise.devices: stop)"])])
+        self.assertEqual([e["event"] for e in self.events("ended")][-1], "failure")
+        self.broken("ended", *PAIR)
+        self.assert_as_whole("ended", *PAIR)
+
+    def test_an_error_of_a_gpu_of_another_node_is_known_to_the_first(self):
+        error = {"kind": "device_error", "step": 12, "rank": 1, "xid": 95}
+        nodes = self.start_nodes(self.job("far", schedule=CONSTANT), *KILLED, *PAIR, "--set", "supervise.devices=drain", *faults(error))
+        self.finish(nodes, status=143)
+        [event] = [e for e in self.events("far") if e["event"] == "device"]
+        self.assertEqual(event["message"], "GPU of rank 1 (node 1, dp 1): XID 95: uncontained ECC error")
+
     def test_random_faults_happen_once_each_and_the_run_is_as_undisturbed(self):
         steps = 400 if FULL else STEPS
         length = ["--set", f"steps={steps}", "--set", "parallel.dp=2", "--set", "checkpoint.memory=2"]

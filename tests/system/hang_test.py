@@ -48,6 +48,30 @@ long syscall(long number, long a, long b, long c, long d, long e, long f) {
 """
 
 
+# A rank that comes late: the process that calls itself what the environment names sleeps while the file of the environment is there.
+LATE = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+int prctl(int option, ...) {
+  static int (*next)(int, unsigned long, unsigned long, unsigned long, unsigned long);
+  if (!next) next = (__typeof__(next))dlsym(RTLD_NEXT, "prctl");
+  va_list list;
+  va_start(list, option);
+  const unsigned long a = va_arg(list, unsigned long), b = va_arg(list, unsigned long), c = va_arg(list, unsigned long), d = va_arg(list, unsigned long);
+  va_end(list);
+  const char *late = getenv("LATE"), *file = getenv("LATE_HOLD");
+  if (option == PR_SET_NAME && late && file && !strcmp((const char*)a, late))
+    while (!access(file, F_OK)) usleep(100000);
+  return next(option, a, b, c, d);
+}
+"""
+
+
 class HangTest(RestartTest):
     def hangs(self, name):
         return [e for e in self.events(name) if e["event"] == "hang"]
@@ -212,6 +236,45 @@ class OneNode(HangTest):
         process.send_signal(signal.SIGTERM)
         self.finish_one(process, status=143)
         self.assert_calm("starved")
+
+
+class Meeting(HangTest):
+    def late(self):
+        """(a file, the environment of a run whose rank 1 begins when the file is gone)"""
+        hold = self.root / "hold"
+        hold.write_text("")
+        return hold, {**self.preloaded("late", LATE), "LATE": "trainerd:rank 1", "LATE_HOLD": str(hold)}
+
+    def test_a_rank_that_does_not_come_is_named_and_the_run_waits_for_it(self):
+        hold, env = self.late()
+        agents = self.start_nodes(self.job("late", schedule=CONSTANT), *KILLED, "--set", "parallel.dp=2", *QUICK, env=env)
+        line = self.read_until(agents[0], "has not come")
+        self.assertRegex(line, r"rank 1 \(node 1, dp 1\) has not come to group \w+; last seen in its start, \d+\.\d s ago; its process sleeps, for \d+\.\d s; rank 0 waits for it")
+        hold.unlink()
+        self.finish(agents)
+        [event], [page] = self.hangs("late"), self.pages("late")
+        self.assertEqual((page["kind"], page["restart"], page["held_up_by"]), ("meet", False, [1]))
+        self.assertIn("its deadline was 1.0 s", event["details"])
+        self.assertEqual(self.restarts("late"), [])
+        self.assert_as_whole("late", "--set", "parallel.dp=2")
+
+    def test_on_one_node_too_and_a_signal_ends_what_waits(self):
+        hold, env = self.late()
+        process = self.start(self.job("alone-late", schedule=CONSTANT), *KILLED, "--set", "parallel.dp=2", *QUICK, env=env)
+        line = self.read_until(process, "has not entered")
+        self.assertRegex(line, r"rank 1 \(dp 1\) has not entered \w+ #1 '\w+' of group \w+; last seen in its start, .*; its process sleeps, .*; rank 0 waits for it")
+        with self.promptly(5):
+            process.send_signal(signal.SIGTERM)
+            self.finish_one(process, status=143)
+
+    def test_a_signal_to_either_agent_ends_both_while_their_ranks_meet(self):
+        hold, env = self.late()
+        for node in (0, 1):
+            agents = self.start_nodes(self.job(f"signal-{node}", schedule=CONSTANT), *KILLED, "--set", "parallel.dp=2", *QUICK, env=env)
+            self.read_until(agents[0], "has not come")
+            with self.promptly(5):
+                agents[node].send_signal(signal.SIGTERM)
+                self.finish(agents, status=143)
 
 
 class Stragglers(HangTest):

@@ -234,10 +234,13 @@ class Top(RunTest):
                              "--set", "batch.micro=1", "--set", "steps=1000000", "--metrics-listen", "127.0.0.1:0") for node in range(2)]
         self.wait_for_step(agents[0], 3)
         shown = {}
-        for file in ("metrics.json", "metrics-node-1.json"):
-            [found] = json.loads((self.root / "a" / file).read_text())
-            with urllib.request.urlopen(f"http://{found['targets'][0]}/status.json", timeout=PATIENCE) as reply:
-                shown[file] = json.load(reply)
+        until = time.monotonic() + PATIENCE
+        # What ranks do comes once a second.
+        while not shown or (not all(shown["metrics.json"]["ranks"]["last"]) and time.monotonic() < until):
+            for file in ("metrics.json", "metrics-node-1.json"):
+                [found] = json.loads((self.root / "a" / file).read_text())
+                with urllib.request.urlopen(f"http://{found['targets'][0]}/status.json", timeout=PATIENCE) as reply:
+                    shown[file] = json.load(reply)
         ranks = shown["metrics.json"]["ranks"]
         self.assertEqual([ranks["names"][s] for s in ranks["state"]], ["training"] * 4)
         self.assertEqual(ranks["node"], [0, 0, 1, 1])
@@ -245,6 +248,12 @@ class Top(RunTest):
         self.assertTrue(all(ranks["planned_bytes"][:2]))
         self.assertTrue(all(shown["metrics-node-1.json"]["ranks"]["planned_bytes"][2:]))
         self.assertGreater(shown["metrics-node-1.json"]["step"], 0)
+        # What each rank does is told to node 0 by the others.
+        does = r"(forward|backward|the \w+ .*|its start|the load of its state)"
+        for rank in range(4):
+            self.assertRegex(ranks["doing"][rank], does)
+            self.assertRegex(ranks["last"][rank], r"^\w+ #\d+ '.*' of \w+, (done|under way|not begun)$")
+        self.assertRegex(trainerd("top", "--once", self.root / "a").stdout, rf"rank 3  (\d\S* ?\w* in )?{does}; last ")
         self.assertIn("4 training", trainerd("top", "--once", self.root / "a").stdout)
         for agent in agents:
             agent.send_signal(signal.SIGTERM)

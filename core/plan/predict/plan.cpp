@@ -146,6 +146,7 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
   const double step = plan.time.step_seconds;
   if (const std::int64_t every = job.supervise.verify_every; every > 0)
     plan.verify_seconds = (step - plan.time.mean[base::LedgerPart::optimizer]) / static_cast<double>(every);
+  if (job::has_canary(job)) plan.canary_seconds = step - plan.time.mean[base::LedgerPart::optimizer];
   plan.tokens_per_second_per_device = tokens / step / devices;
   plan.model_tflops_per_device = job::flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
   plan.mfu = plan.model_tflops_per_device * 1e12 / peak_flops(t, job.precision.compute);

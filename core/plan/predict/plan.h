@@ -76,6 +76,7 @@ struct Plan {
   GraphIssue graphs;  ///< for the stage whose host takes longest
   /// Mean extra time per step of supervise.verify, which repeats every n-th step without its update.
   double verify_seconds = 0;
+  double canary_seconds = 0;  ///< of the step before the first of each start; 0: there is none
   std::vector<TrafficPlan> communication;
   double tokens_per_second_per_device = 0;
   double model_tflops_per_device = 0;     ///< by flops_per_token: recomputation does not count

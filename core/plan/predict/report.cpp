@@ -132,6 +132,10 @@ std::string time_text(const Plan& plan, double tokens) {
     text += fmt::format("  supervise.verify adds {} per step on average ({:.2f}%), every {} steps\n",
                         duration(plan.verify_seconds), 100 * plan.verify_seconds / step,
                         plan.job.supervise.verify_every);
+  if (plan.canary_seconds > 0)
+    text +=
+        fmt::format("  each start computes a step whose update is left out first (supervise.preflight): {}\n",
+                    duration(plan.canary_seconds));
   const double seconds = budget_seconds(plan, tokens);
   if (tokens > 0)
     text += fmt::format("  {:.3g} tokens: {}, {:.3g} device-hours without failures\n", tokens,
@@ -280,6 +284,7 @@ std::string plan_json(const Plan& plan, double tokens) {
   if (plan.timed) {
     out["step_seconds"] = plan.time.step_seconds;
     if (plan.verify_seconds > 0) out["verify_seconds"] = plan.verify_seconds;
+    if (plan.canary_seconds > 0) out["canary_seconds"] = plan.canary_seconds;
     out["tokens_per_second_per_device"] = plan.tokens_per_second_per_device;
     out["tflops_per_device"] = plan.model_tflops_per_device;
     out["hardware_tflops_per_device"] = plan.hardware_tflops_per_device;

@@ -71,13 +71,14 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
       here.fresh = options.fresh && begins;
       if (options.fresh && series.first && !begins)
         log::warn("--fresh is passed over: {}", membership.lead_moved());
-      // The leader ends the other nodes with itself. A signal to one of them is handled after planning.
+      // Before training there is nothing to save: a signal to any agent ends it, and with it the run.
       std::optional<EarlyStop> early;
-      if (membership.leads())
-        early.emplace(options.signal_fd, [&](const StopRequest& stop) {
-          membership.finish({.stop_signal = stop.exit_signal});
-          options.leave(stop);
-        });
+      early.emplace(options.signal_fd, [&](const StopRequest& stop) {
+        // The leader may be busy, too: it learns of it before it misses this node.
+        if (membership.leads()) membership.finish({.stop_signal = stop.exit_signal});
+        else membership.send(StopAsked{stop});
+        options.leave(stop);
+      });
       Run run(here, membership, series);
       run.prepare();
       early.reset();

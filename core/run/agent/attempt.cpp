@@ -62,6 +62,7 @@ void Attempt::begin(Start start, const HeldStep* held, const std::optional<Gathe
   for (std::int64_t i = 0; i < here.count; ++i) start_worker(start, here.first + i, held, gathered);
   // Asked for while this node waited for the others.
   if (run_.stopping()) send_all(Stop{});
+  if (run_.devices().draining()) send_all(Drain{});
 }
 
 /// Records the ranks' first states, before they start.

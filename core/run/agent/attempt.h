@@ -152,9 +152,10 @@ class Attempt {
   std::optional<RankWatch> rank_watch_;
   std::vector<std::string> flights_text_;
   TraceFiles traces_;
-  std::optional<DeviceWatch> devices_;      ///< null without GPUs or sinks
-  std::vector<std::int64_t> device_ranks_;  ///< by index in `devices_`: its rank
-  std::deque<Worker> workers_;              ///< this node's ranks; a deque, so that references stay valid
+  std::optional<DeviceWatch> devices_;      ///< of this node's GPUs
+  std::vector<std::int64_t> device_ranks_;  ///< whose they are
+  std::vector<std::string> device_ids_;     ///< PCI bus ids
+  std::deque<Worker> workers_;              ///< of this node's ranks; they stay where they are
   ReadyRanks ready_;
   std::map<std::int64_t, Finished> finished_;  ///< by rank of this node
   std::set<std::int64_t> finished_nodes_;      ///< other nodes that have finished; leader only

@@ -34,7 +34,7 @@ void Attempt::handle(std::int64_t rank, Ready m) {
   set_rank_state(run_.membership().node(), rank, 1, io::RankState::ready);
   begin_if_all_ready();
   if (!run_.membership().leads() && all_ready())
-    run_.membership().send(run_.preflight(ready_.summary(number_, run_.evaluated_data())));
+    run_.membership().send(run_.preflight().add_findings(ready_.summary(number_, run_.evaluated_data())));
 }
 
 void Attempt::handle_node(std::int64_t node, const NodeReady& m) {
@@ -47,28 +47,21 @@ void Attempt::begin_if_all_ready() {
   if (!all_ready()) return;
   set_rank_states(io::RankState::training);
   run_.on_all_ready(ready_);
-  if (!run_.sinks().none()) watch_devices();
+  watch_devices();
   for (const auto& record : std::exchange(early_, {}))
     std::visit([&](const auto& r) { handle(plan_.here.first, r); }, record);
 }
 
-/// Watches the GPUs on a node whose sinks record them.
 void Attempt::watch_devices() {
-  std::vector<std::string> devices;
   for (const auto& [rank, ready] : ready_.ranks()) {
     if (ready.pci_bus_id.empty()) continue;
-    devices.push_back(ready.pci_bus_id);
+    device_ids_.push_back(ready.pci_bus_id);
     device_ranks_.push_back(rank);
   }
-  if (!devices.empty()) devices_.emplace(std::move(devices), kDeviceSeconds);
+  if (!device_ids_.empty()) devices_.emplace(device_ids_, kDeviceSeconds);
 }
 
-void Attempt::on_devices() {
-  const DeviceWatch::Taken taken = devices_->take();
-  if (!taken.problem.empty()) log::warn("{}", taken.problem);
-  for (std::size_t i = 0; i < taken.readings.size(); ++i)
-    run_.sinks().each(&io::MetricsSink::on_device, io::DeviceRecord{device_ranks_.at(i), taken.readings[i]});
-}
+void Attempt::on_devices() { run_.devices().on_taken(devices_->take(), device_ranks_, device_ids_); }
 
 /// All ranks were ready before the first step, but each has its own channel: a record may arrive before the
 /// last `Ready`.

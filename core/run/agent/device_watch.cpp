@@ -3,6 +3,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -10,10 +11,17 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
 
 namespace trainerd::core::run {
+namespace {
+
+// A wait for XIDs, after which a request to end is seen.
+constexpr double kListenSeconds = 0.5;
+
+}  // namespace
 
 struct DeviceWatch::State {
   base::UniqueFd event;
@@ -24,7 +32,9 @@ struct DeviceWatch::State {
 
   void post(Taken taken) {
     const std::lock_guard lock(mutex);
-    latest = std::move(taken);
+    if (!taken.readings.empty() || !taken.problem.empty()) latest.readings = std::move(taken.readings);
+    latest.xids.insert(latest.xids.end(), taken.xids.begin(), taken.xids.end());
+    latest.problem = std::move(taken.problem);
     const std::uint64_t one = 1;
     (void)!::write(event.get(), &one, sizeof(one));
   }
@@ -33,16 +43,28 @@ struct DeviceWatch::State {
     std::unique_lock lock(mutex);
     return changed.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return stop; });
   }
+  /// Posts the XIDs that come meanwhile. Whether it is time to end.
+  bool listen(const kernels::Nvml& nvml, double seconds) {
+    const double end = base::monotonic_seconds() + seconds;
+    for (double now = base::monotonic_seconds(); now < end; now = base::monotonic_seconds()) {
+      const double most = std::min(kListenSeconds, end - now);
+      if (auto xid = nvml.next_xid(most)) post({{}, {*std::move(xid)}, {}});
+      // A library that cannot wait returns at once.
+      else if (sleep(std::max(0.0, now + most - base::monotonic_seconds()))) return true;
+    }
+    return sleep(0);
+  }
   void run(const std::vector<std::string>& devices, double every_seconds, const std::string& library) {
     try {
-      const kernels::Nvml nvml(library);
+      kernels::Nvml nvml(library);
+      const bool listens = nvml.listen(devices);
       do {
         Taken taken;
         for (const std::string& device : devices) taken.readings.push_back(nvml.read(device));
         post(std::move(taken));
-      } while (!sleep(every_seconds));
+      } while (!(listens ? listen(nvml, every_seconds) : sleep(every_seconds)));
     } catch (const base::DeviceError& error) {
-      post({{}, error.what()});
+      post({{}, {}, error.what()});
     }
     const std::lock_guard lock(mutex);
     ended = true;

@@ -8,8 +8,8 @@
 
 namespace trainerd::core::run {
 
-/// Reads device states every few seconds on its own thread: a driver that hangs must not block the thread
-/// that supervises the workers.
+/// Reads devices every few seconds, and waits for their XIDs meanwhile, on a thread of its own: a driver that
+/// hangs must not stop the thread that watches the workers.
 class DeviceWatch {
  public:
   /// `library` is the file name of NVML. `devices` are PCI bus ids.
@@ -21,8 +21,9 @@ class DeviceWatch {
   /// Readable when there is something to take.
   int event_fd() const;
   struct Taken {
-    std::vector<kernels::DeviceReading> readings;  ///< the latest, in the order of `devices`
-    std::string problem;                           ///< why readings have stopped; reported once
+    std::vector<kernels::DeviceReading> readings;  ///< of the devices, in their order; the latest
+    std::vector<kernels::DeviceXid> xids;          ///< since the last `take`
+    std::string problem;                           ///< why there will be no more readings; given once
   };
   Taken take();
 

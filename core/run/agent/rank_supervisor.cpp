@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -17,6 +18,11 @@ namespace {
 
 // Interval between a node's messages with the step times of its ranks.
 constexpr double kTimesSeconds = 5;
+
+// Between two reports of what the ranks do, in a job of few nodes; and of how many ranks the leader gets
+// them.
+constexpr double kShowSeconds = 1, kFewNodes = 64;
+constexpr std::int64_t kShownRanks = 1024;
 
 HangLimits limits_of(const job::JobSpec& job, const parallel::Topology& topology) {
   const bool cpu = topology.device.kind == kernels::DeviceKind::cpu;
@@ -61,6 +67,7 @@ void RankSupervisor::restart(const Attempt& before) {
 // ---- hangs
 
 void RankSupervisor::on_look(Attempt& attempt) {
+  show(attempt);
   if (attempt.failure() || !attempt.workers_left()) return;
   const std::vector<RankSight> pages = attempt.ranks()->pages();
   if (std::ranges::none_of(pages, [this](const RankSight& page) { return limits_.suspicious(page); })) return;
@@ -148,6 +155,31 @@ std::string RankSupervisor::keep(const HangVerdict& verdict, const std::vector<R
     return "";
   }
   return "what all ranks did is in " + path;
+}
+
+// ---- what the ranks do
+
+void RankSupervisor::show(Attempt& attempt) {
+  const bool leads = run_.membership().leads();
+  const double now = base::monotonic_seconds();
+  const double every =
+      kShowSeconds * std::max(1.0, static_cast<double>(run_.membership().nodes()) / kFewNodes);
+  if (now - shown_at_ < every || attempt.plan().here.first >= kShownRanks || (leads && run_.sinks().none()))
+    return;
+  shown_at_ = now;
+  RanksDoing all{attempt.number(), {}};
+  for (const RankSight& sight : attempt.ranks()->sights())
+    all.ranks.push_back({.rank = sight.rank,
+                         .doing = doing(sight),
+                         .last = latest_operation(sight),
+                         .seconds = sight.beat_seconds});
+  if (leads) on_message(attempt, all);
+  else run_.membership().send(all);
+}
+
+void RankSupervisor::on_message(Attempt&, const RanksDoing& m) {
+  for (const io::RankDoingRecord& record : m.ranks)
+    run_.sinks().each(&io::MetricsSink::on_rank_doing, record);
 }
 
 // ---- stragglers

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "core/run/nodes/node_messages.h"
@@ -18,7 +19,13 @@ namespace trainerd::core::run {
 class Attempt;
 class Run;
 
-/// Detects hangs, which fail the attempt, and reports slow ranks. Every node has one; node 0's decides.
+/// Messages of an attempt between its nodes that this supervisor makes and reads.
+template <class Message>
+concept RankMessage = std::is_same_v<Message, HangSuspected> || std::is_same_v<Message, ShowRanks> ||
+    std::is_same_v<Message, RankSeen> || std::is_same_v<Message, RankTimes> ||
+    std::is_same_v<Message, RanksDoing>;
+
+/// Fails an attempt that hangs and reports slow ranks. Every node has one; the first node's decides for all.
 class RankSupervisor {
  public:
   explicit RankSupervisor(Run& run);
@@ -35,7 +42,8 @@ class RankSupervisor {
   /// Step times of ranks, of this node or another.
   void on_status(Attempt& attempt, const io::RankStatusRecord& record);
   void on_message(Attempt& attempt, const RankTimes& m);
-  /// Prepares for the attempt after `before`.
+  void on_message(Attempt& attempt, const RanksDoing& m);
+  /// Another attempt begins after this one.
   void restart(const Attempt& before);
   /// By the rank's place in the node: usual times from the previous attempt; empty if there was none.
   const std::vector<UsualTimes>& usual() const { return usual_; }
@@ -46,6 +54,7 @@ class RankSupervisor {
   void report(Attempt& attempt, const HangVerdict& verdict, const std::vector<RankSight>& sights);
   std::string keep(const HangVerdict& verdict, const std::vector<RankSight>& sights) const;
   void add(Attempt& attempt, const RankTime& time);
+  void show(Attempt& attempt);
 
   Run& run_;
   HangLimits limits_;
@@ -55,6 +64,7 @@ class RankSupervisor {
   std::unique_ptr<StragglerWatch> stragglers_;  ///< node 0's
   std::map<std::int64_t, RankTime> times_;      ///< of this node's ranks, not sent yet
   double times_sent_at_ = 0;
+  double shown_at_ = 0;  ///< what the ranks do
 };
 
 }  // namespace trainerd::core::run

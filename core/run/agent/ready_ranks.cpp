@@ -18,12 +18,29 @@ std::vector<RankRate> ReadyRanks::rates() const {
   return rates;
 }
 
+std::vector<LinkTime> ReadyRanks::links() const {
+  std::vector<LinkTime> links;
+  for (const auto& [rank, ready] : ranks_) links.insert(links.end(), ready.links.begin(), ready.links.end());
+  for (const auto& [node, ready] : nodes_) links.insert(links.end(), ready.links.begin(), ready.links.end());
+  return links;
+}
+
+std::vector<CanaryResult> ReadyRanks::canaries() const {
+  std::vector<CanaryResult> results;
+  for (const auto& [rank, ready] : ranks_) results.push_back(ready.canary);
+  for (const auto& [node, ready] : nodes_)
+    results.insert(results.end(), ready.canaries.begin(), ready.canaries.end());
+  return results;
+}
+
 NodeReady ReadyRanks::summary(std::int64_t attempt, const Evaluated& evaluated) const {
   return {.attempt = attempt,
           .threads = threads(),
           .data_fingerprint = ranks_.at(here_.first).data_fingerprint,
           .evaluated = evaluated,
-          .rates = rates()};
+          .rates = rates(),
+          .links = links(),
+          .canaries = canaries()};
 }
 
 std::int64_t ReadyRanks::threads() const {

@@ -36,7 +36,11 @@ class ReadyRanks {
   NodeReady summary(std::int64_t attempt, const Evaluated& evaluated = {}) const;
   /// Measured compute rates of all ranks that this agent knows of.
   std::vector<RankRate> rates() const;
-  /// The other nodes; filled on the leader only.
+  /// The links between nodes that the ranks that this agent knows of have measured.
+  std::vector<LinkTime> links() const;
+  /// What they made of the step before the first.
+  std::vector<CanaryResult> canaries() const;
+  /// Of the other nodes, on the leader.
   const std::map<std::int64_t, NodeReady>& nodes() const { return nodes_; }
   /// Bounds on the lead of other nodes' clocks over this node's.
   const std::map<std::int64_t, ClockRange>& clocks() const { return clocks_; }

@@ -152,7 +152,7 @@ AgentResult Run::run() {
     if (stopped_before_start()) return {step_, stop_->exit_signal};
   }
   begin_faults();
-  begin_preflight();
+  preflight_.begin();
   begin();
   if (planned_) plan_check_.emplace(*std::move(planned_), step_, job_.steps);
   begin_time_limit();

@@ -17,6 +17,7 @@
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
 #include "core/run/agent/copy_watch.h"
+#include "core/run/agent/device_supervisor.h"
 #include "core/run/agent/difference_watch.h"
 #include "core/run/agent/discovery_file.h"
 #include "core/run/agent/durable_copier.h"
@@ -27,13 +28,13 @@
 #include "core/run/agent/metrics_file.h"
 #include "core/run/agent/node_snapshots.h"
 #include "core/run/agent/output_directory.h"
+#include "core/run/agent/preflight_watch.h"
 #include "core/run/agent/rank_supervisor.h"
 #include "core/run/agent/restart_budget.h"
 #include "core/run/agent/run_parts.h"
 #include "core/run/agent/run_sinks.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
-#include "core/run/preflight/storage_probe.h"
 #include "core/run/stop/time_limit.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/plan_check.h"
@@ -73,15 +74,18 @@ class Run {
   NodeSnapshots& snapshots() { return *snapshots_; }
   RunSinks& sinks() { return sinks_; }
   RankSupervisor& ranks() { return ranks_; }
+  DeviceSupervisor& devices() { return devices_; }
+  const PlannedWorld& world() const { return attempt_->plan(); }
   std::int64_t step() const { return step_; }
   bool was_ready() const { return series_.was_ready; }  ///< all ranks were ready in some attempt
   bool stopping() const { return stop_.has_value(); }
   const std::map<std::string, std::string>& evaluated_data() const { return data_.evaluated; }
   void request_stop(const StopRequest& request);
+  void drain();
+  void end_by_device(const std::string& why);
   void notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details = {});
-  /// Adds the node's own pre-flight findings to the summary of its ranks.
-  NodeReady preflight(NodeReady ready);
-  /// All ranks are ready. Throws DataError if they do not see the same data.
+  PreflightWatch& preflight() { return preflight_; }
+  /// All ranks are there. Throws DataError when they do not see the same data.
   void on_all_ready(const ReadyRanks& ready);
   void on_step(io::StepRecord record);
   void on_evaluation(io::EvaluationRecord record);
@@ -207,14 +211,10 @@ class Run {
   void on_message(std::int64_t node, const Go& m);
   void on_message(std::int64_t, const ShowState& m);
   void on_message(std::int64_t node, StateShown m);
-  template <class Message>
-  void to_ranks(const Message& m) {
+  void on_message(std::int64_t, const RankMessage auto& m) {
     if (m.attempt == attempt_->number()) ranks_.on_message(*attempt_, m);
   }
-  void on_message(std::int64_t, const HangSuspected& m) { to_ranks(m); }
-  void on_message(std::int64_t, const ShowRanks& m) { to_ranks(m); }
-  void on_message(std::int64_t, const RankSeen& m) { to_ranks(m); }
-  void on_message(std::int64_t, const RankTimes& m) { to_ranks(m); }
+  void on_message(std::int64_t, const DeviceFound& m) { devices_.on_found(m); }
   void on_message(std::int64_t, FaultInjected m);
   void on_message(std::int64_t, CopiesHashed m);
   void on_message(std::int64_t, ResultsDiffer m);
@@ -302,9 +302,6 @@ class Run {
   void withdraw_checkpoints();  // with the two before and the one after: run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
-  // Before the first step (run_preflight.cpp).
-  void begin_preflight();
-  void judge_preflight(const ReadyRanks& ready);
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -431,18 +428,18 @@ class Run {
   std::optional<std::int64_t> dropped_after_;
   std::optional<Go> next_;  ///< the next attempt, as the leader begins it
   RankSupervisor ranks_{*this};
-  // Destroyed before the members above, which it refers to.
+  DeviceSupervisor devices_{*this};
+  // Last: it speaks of the run until it is gone.
   std::unique_ptr<Attempt> attempt_;
   CheckpointParts parts_;  ///< on the leader of several nodes
   std::optional<DurableCopier> copier_;
-  std::optional<DurableTier> durable_;  ///< on the leader
-  std::string early_choice_;            ///< which tier the run starts from, until the sinks are open
-  std::optional<DurableTier::Copy> left_to_copy_;  ///< a checkpoint that the durable tier lacks at the start
-  std::map<std::int64_t, std::int64_t> durable_folders_;  ///< by complete step: its next attempt number there
-  std::int64_t kept_elsewhere_ = -1;                      ///< step of a snapshot that only the tier holds
-  io::TrainingState memory_state_;                        ///< of the newest snapshot
-  std::optional<StorageProbe> storage_probe_;             ///< until all ranks are ready
-  std::set<std::string> preflight_reported_;
+  std::optional<DurableTier> durable_;  ///< the leader's
+  std::string early_choice_;            ///< which of the places it goes on from, before the sinks were open
+  std::optional<DurableTier::Copy> left_to_copy_;         ///< that the durable tier lacks at the start
+  std::map<std::int64_t, std::int64_t> durable_folders_;  ///< the next attempt there, by complete step
+  std::int64_t kept_elsewhere_ = -1;  ///< step of a snapshot that is in the tier, and not in the directory
+  io::TrainingState memory_state_;    ///< of the newest snapshot
+  PreflightWatch preflight_{*this};
 };
 
 }  // namespace trainerd::core::run

@@ -62,6 +62,7 @@ void Run::save_held(const HeldStep& held, double seconds) {
 }
 
 void Run::on_finished(bool stopped) {
+  if (stopped && !stop_) stop_ = devices_.draining();
   if (partner_) {
     partner_->stop_sending();
     copies_.clear();  // no node begins from them any more

@@ -62,6 +62,7 @@ void Run::on_injected(const FaultInjected& m) {
     case job::FaultKind::drop_link: return membership_.drop_link(m.seconds);
     case job::FaultKind::fill_disk: return disk_fault_->fail_for(m.seconds);
     case job::FaultKind::fail_store: return tier_fault_->fail_for(m.seconds);
+    case job::FaultKind::device_error: return devices_.on_xid(m.rank, static_cast<int>(m.xid));
     default: ::kill(::getpid(), SIGKILL);
   }
 }

@@ -44,9 +44,10 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
+  preflight_.require_alike(ready);
   if (!membership_.leads() && sinks_.none()) return;
   if (again) {
-    judge_preflight(ready);
+    preflight_.judge(ready);
     return;
   }
   if (resumed_) {
@@ -74,7 +75,7 @@ void Run::on_all_ready(const ReadyRanks& ready) {
     if (change.kind == io::NoticeKind::restart) sinks_.each(&io::MetricsSink::on_notice, change);
     else notify(change.kind, change.message, change.details);
   if (!early_choice_.empty()) record(io::NoticeKind::durable, std::exchange(early_choice_, {}));
-  judge_preflight(ready);
+  preflight_.judge(ready);
   watch_outlets();
 }
 

@@ -196,8 +196,9 @@ void Run::open_trackers() {
 void Run::notify(io::NoticeKind kind, const std::string& message, std::vector<std::string> details) {
   const bool calm = kind != io::NoticeKind::warning && kind != io::NoticeKind::failure &&
                     kind != io::NoticeKind::hang && kind != io::NoticeKind::straggler &&
-                    kind != io::NoticeKind::injected && kind != io::NoticeKind::corruption &&
-                    kind != io::NoticeKind::withdrawn && kind != io::NoticeKind::spike;
+                    kind != io::NoticeKind::device && kind != io::NoticeKind::injected &&
+                    kind != io::NoticeKind::corruption && kind != io::NoticeKind::withdrawn &&
+                    kind != io::NoticeKind::spike;
   log::write(calm ? log::Level::info : log::Level::warn, message);
   for (const std::string& detail : details)
     log::write(calm ? log::Level::info : log::Level::warn, "  " + detail);

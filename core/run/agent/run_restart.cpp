@@ -55,6 +55,7 @@ Run::Next Run::after_failure() {
   // The run does not grow now; it may later.
   if (std::exchange(grows_, false)) stop_.reset();
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
+  if (!stop_) stop_ = devices_.draining();  // not on the same devices again
   if (rollback_) return roll_back();
   failed_ = series_.failures.add(attempt_->failure()->cause, step_ + 1);
   if (const std::string problem = write_failures(series_.failures, output_.failures()); !problem.empty())

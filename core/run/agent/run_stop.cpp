@@ -46,7 +46,16 @@ void Run::request_stop(const StopRequest& request) {
   attempt_->send_all(Stop{});
 }
 
-/// Ends the run without waiting for a step, a save or another node.
+/// The run stops with its next checkpoint, because of a device.
+void Run::drain() {
+  if (job_.checkpoint.every.never()) return request_stop(*devices_.draining());
+  attempt_->send_all(Drain{});
+}
+
+/// The ranks' state may be wrong: nothing is saved.
+void Run::end_by_device(const std::string& why) { fail({base::ErrorKind::device, why, 3}); }
+
+/// Waits for nothing: no step, no save, no other node.
 void Run::stop_at_once(const StopRequest& request, const std::string& message) {
   killed_ = true;
   stop_ = request;

@@ -14,6 +14,7 @@ std::string id_of(const job::Fault& f) {
   if (f.kind == job::FaultKind::slow) id += " steps " + std::to_string(f.steps);
   if (job::lasts_seconds(f.kind) && f.seconds != job::Fault{}.seconds)
     id += " seconds " + std::to_string(f.seconds);
+  if (f.kind == job::FaultKind::device_error) id += " xid " + std::to_string(f.xid);
   if (!f.tensor.empty()) id += " tensor " + f.tensor;
   if (f.element >= 0) id += " element " + std::to_string(f.element);
   if (f.bit >= 0) id += " bit " + std::to_string(f.bit);

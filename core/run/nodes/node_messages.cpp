@@ -53,11 +53,10 @@ json body(const Go& m) {
 json body(const ShowState& m) { return {{"type", "show_state"}, {"number", m.number}}; }
 json body(const StateShown& m) { return to_json(m); }
 json body(const FaultInjected& m) {
-  return {{"type", "fault"},
-          {"id", m.id},
-          {"message", m.message},
-          {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
-          {"seconds", m.seconds}};
+  return {{"type", "fault"},      {"id", m.id},
+          {"message", m.message}, {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
+          {"seconds", m.seconds}, {"rank", m.rank},
+          {"xid", m.xid}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
 json body(const ResultsDiffer& m) { return to_json(m); }
@@ -103,12 +102,19 @@ json body(const End& m) {
 json body(const NodeReady& m) {
   json rates = json::array();
   for (const RankRate& rate : m.rates) rates.push_back({rate.rank, rate.device, rate.gemm_flops});
+  json links = json::array();
+  for (const LinkTime& l : m.links)
+    links.push_back({l.from_rank, l.to_rank, l.latency_seconds, l.bytes_per_second});
+  json canaries = json::array();
+  for (const CanaryResult& c : m.canaries) canaries.push_back({c.rank, c.kind, c.loss, c.gradients});
   return {{"type", "ready"},
+          {"canaries", canaries},
           {"attempt", m.attempt},
           {"threads", m.threads},
           {"data_fingerprint", m.data_fingerprint},
           {"evaluated", m.evaluated},
           {"rates", rates},
+          {"links", links},
           {"storage", m.storage},
           {"wall_seconds", m.wall_seconds},
           {"clock_ahead", m.clock_ahead}};
@@ -161,6 +167,18 @@ json body(const RankTimes& m) {
   for (const RankTime& time : m.ranks) ranks.push_back({time.rank, time.steps, time.compute_seconds});
   return {{"type", "rank_times"}, {"attempt", m.attempt}, {"ranks", ranks}};
 }
+json body(const RanksDoing& m) {
+  json ranks = json::array();
+  for (const io::RankDoingRecord& r : m.ranks) ranks.push_back({r.rank, r.doing, r.last, r.seconds});
+  return {{"type", "ranks_doing"}, {"attempt", m.attempt}, {"ranks", ranks}};
+}
+json body(const DeviceFound& m) {
+  return {{"type", "device_found"},
+          {"rank", m.rank},
+          {"kind", m.finding.kind},
+          {"text", m.finding.text},
+          {"error", m.finding.error}};
+}
 json body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
 }
@@ -211,6 +229,8 @@ namespace {
 NodeReady node_ready(const json& j) {
   NodeReady m{j.at("attempt"), j.at("threads"), j.at("data_fingerprint"), j.at("evaluated")};
   for (const json& rate : j.at("rates")) m.rates.push_back({rate.at(0), rate.at(1), rate.at(2)});
+  for (const json& l : j.at("links")) m.links.push_back({l.at(0), l.at(1), l.at(2), l.at(3)});
+  for (const json& c : j.at("canaries")) m.canaries.push_back({c.at(0), c.at(1), c.at(2), c.at(3)});
   m.storage = j.at("storage");
   m.wall_seconds = j.at("wall_seconds");
   m.clock_ahead = j.at("clock_ahead");
@@ -282,8 +302,15 @@ NodeMessage decode_node_message(const std::string& text) {
     if (type == "hashes") return copies_hashed_from(j);
     if (type == "differ") return results_differ_from(j);
     if (type == "fault")
-      return FaultInjected{j.at("id"), j.at("message"),
-                           job::fault_kind_of(j.at("at_agent").get<std::string>()), j.at("seconds")};
+      return FaultInjected{
+          j.at("id"),      j.at("message"), job::fault_kind_of(j.at("at_agent").get<std::string>()),
+          j.at("seconds"), j.at("rank"),    j.at("xid")};
+    if (type == "ranks_doing") {
+      RanksDoing m{j.at("attempt"), {}};
+      for (const json& r : j.at("ranks")) m.ranks.push_back({r.at(0), r.at(1), r.at(2), r.at(3)});
+      return m;
+    }
+    if (type == "device_found") return DeviceFound{j.at("rank"), {j.at("kind"), j.at("text"), j.at("error")}};
     if (type == "regroup") return Regroup{j.at("attempt")};
     if (type == "held") {
       Held m{j.at("attempt"), j.at("steps"), j.at("taken"), j.at("self_contained"), {}};

@@ -12,11 +12,13 @@
 
 #include "core/run/preflight/preflight.h"
 #include "core/run/stop/stop.h"
+#include "core/run/supervise/device_judge.h"
 #include "core/run/supervise/rank_sight.h"
 #include "core/run/supervise/repeated_failure.h"
 #include "core/run/supervise/straggler_watch.h"
 #include "core/run/wire/messages.h"
 #include "io/checkpoint/checkpoint.h"
+#include "io/records/ranks.h"
 #include "io/tokens/token_blend.h"
 #include "kernels/base/error.h"
 #include "kernels/target/target.h"
@@ -176,9 +178,11 @@ struct NodeReady {
   std::map<std::string, std::string> evaluated = {};  ///< DataSeen::evaluated
   // Pre-flight findings (core/run/preflight):
   std::vector<RankRate> rates = {};  ///< of its ranks
-  std::string storage = {};          ///< a problem of its storage; empty: none
-  double wall_seconds = 0;           ///< its clock at sending time; 0: not to be compared
-  double clock_ahead = 0;            ///< Membership::clock_ahead
+  std::vector<LinkTime> links = {};  ///< that they have measured
+  std::vector<CanaryResult> canaries = {};
+  std::string storage = {};  ///< what was wrong with its storage; empty: nothing
+  double wall_seconds = 0;   ///< by its clock, as this was sent; 0: not to be compared
+  double clock_ahead = 0;    ///< of the leader's by what `Go` said, and its way
 };
 /// Every rank of the node has done its last step.
 struct NodeFinished {
@@ -270,6 +274,16 @@ struct RankTimes {
   std::int64_t attempt = 1;
   std::vector<RankTime> ranks = {};
 };
+/// What the node's ranks do at the moment.
+struct RanksDoing {
+  std::int64_t attempt = 1;
+  std::vector<io::RankDoingRecord> ranks = {};
+};
+/// What the node has found of the GPU of one of its ranks.
+struct DeviceFound {
+  std::int64_t rank = 0;
+  DeviceFinding finding = {};
+};
 /// The node's agent was asked to stop.
 struct StopAsked {
   StopRequest request;
@@ -283,8 +297,8 @@ using NodeMessage =
     std::variant<Go, Completed, SaveDropped, SaveFailed, End, NodeReady, NodeFinished, ShardsSaved,
                  NodeFailed, StopAsked, Regroup, Held, SaveHeld, CopySnapshot, SnapshotCopied, DurableBegin,
                  DurableDrop, DurableShards, DurableFailed, FetchFailed, TakePlace, WaitAsSpare, Resize,
-                 HangSuspected, ShowRanks, RankSeen, RankTimes, FaultInjected, CopiesHashed, ResultsDiffer,
-                 ShowState, StateShown>;
+                 HangSuspected, ShowRanks, RankSeen, RankTimes, RanksDoing, DeviceFound, FaultInjected,
+                 CopiesHashed, ResultsDiffer, ShowState, StateShown>;
 
 std::string encode(const Hello& hello);
 std::string encode(const BeatHello& hello);

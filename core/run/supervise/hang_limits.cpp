@@ -48,6 +48,7 @@ HangLimits::Allowance HangLimits::allowance(const RankSight& sight) const {
   const bool first = sight.steps == 0;
   switch (sight.activity) {
     case Activity::agent_wait:
+    case Activity::meet:
     case Activity::done: return {kNever, 0};
     case Activity::none:
     case Activity::load: return {kLoad * minimum_seconds, 0};
@@ -114,6 +115,25 @@ bool HangLimits::waits_too_long(const RankSight& sight) const {
   return on() && sight.activity != Activity::none && quiet >= still_seconds(sight);
 }
 
-bool HangLimits::suspicious(const RankSight& sight) const { return cause(sight) || waits_too_long(sight); }
+double HangLimits::meeting_seconds(bool idle) const { return (idle ? 1 : kUnknown) * minimum_seconds; }
+
+bool HangLimits::meets_too_long(const RankSight& sight) const {
+  // The first step, and the one before it, may begin before all are there.
+  const bool first = sight.steps == 0 && in_step(sight.activity);
+  const bool meets = sight.activity == Activity::meet || sight.activity == Activity::load || first;
+  return on() && meets && sight.waits && sight.beat_seconds >= meeting_seconds(true);
+}
+
+bool HangLimits::meets_far_too_long(const RankSight& sight) const {
+  return meets_too_long(sight) && sight.beat_seconds >= meeting_seconds(false);
+}
+
+bool HangLimits::idle(const RankSight& sight) const {
+  return sight.still.asleep >= minimum_seconds || sight.still.disk >= minimum_seconds;
+}
+
+bool HangLimits::suspicious(const RankSight& sight) const {
+  return cause(sight) || waits_too_long(sight) || meets_too_long(sight);
+}
 
 }  // namespace trainerd::core::run

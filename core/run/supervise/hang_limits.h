@@ -22,11 +22,12 @@ enum class Awaits : std::uint8_t { none, all_there, others };
 
 /// Limits on the time without progress of a rank.
 ///
-/// In a step the limit is `factor` times the usual time, and at least `minimum_seconds`. The usual time is
-/// the median of the latest steps, or the longest of the latest activities of the same kind if that is more.
-/// A first step, an evaluation, a snapshot, a wait for data and the work between two steps have at least 12
-/// times the minimum, a load 60 times. As usual time of a first step counts 4 times that of the previous
-/// attempt or of the plan, else 20 times its FLOPs at the device's peak. A wait for the agent has no limit.
+/// In a step: `factor` times the median of its latest steps or the longest of its latest activities of the
+/// kind, whichever is more, and at least `minimum_seconds`. A first step, an evaluation, a snapshot, a wait
+/// for data and what lies between two steps have at least 12 times the minimum, a load 60 times. A first step
+/// is held against four times what the attempt before took, or the plan says; else against 20 times what its
+/// FLOPs take at the device's peak. A wait for the agent, or for the members of a group before the first
+/// step, has no limit.
 ///
 /// Only time with the matching process state counts (StillTime). A sleeping rank must have slept for the
 /// limit. A spinning rank must have been runnable for the limit and have used more CPU time than a working
@@ -53,7 +54,14 @@ struct HangLimits {
   double deadline_seconds(HangCause cause, const RankSight& sight) const;
   /// True if a rank has waited for others, or for its device, for longer than its limit.
   bool waits_too_long(const RankSight& sight) const;
-  /// True if the ranks of all nodes must be inspected because of this rank.
+  /// After how long it is told who is missed by ranks that wait, before the first step, for the members of a
+  /// group to come: the minimum where a missing rank is idle, else 12 times as long.
+  double meeting_seconds(bool idle) const;
+  bool meets_too_long(const RankSight& sight) const;      ///< than the former
+  bool meets_far_too_long(const RankSight& sight) const;  ///< than the latter
+  /// Whether its process sleeps, or waits for a disk, for the minimum.
+  bool idle(const RankSight& sight) const;
+  /// Whether the ranks of all nodes are to be looked at because of this one.
   bool suspicious(const RankSight& sight) const;
 
  private:

@@ -7,6 +7,9 @@
 #include <set>
 #include <utility>
 
+#include "core/run/supervise/hang_meeting.h"
+#include "core/run/supervise/hang_words.h"
+
 namespace trainerd::core::run {
 namespace {
 
@@ -16,45 +19,7 @@ using parallel::Group;
 using parallel::RankRange;
 using train::Activity;
 
-/// "2", "2, 3", "36, 38, 39".
-std::string numbers(const std::vector<std::int64_t>& ranks) {
-  return fmt::format("{}", fmt::join(ranks, ", "));
-}
-std::string names(const std::vector<std::int64_t>& ranks) {
-  return (ranks.size() == 1 ? "rank " : "ranks ") + numbers(ranks);
-}
-
-/// `reduce_scatter #812 'grad bucket 7'`
-std::string describe(const SeenOperation& op) {
-  return fmt::format("{} #{} '{}'", op.op, op.sequence, op.label);
-}
-
-const char* text_of(HangCause cause) {
-  switch (cause) {
-    case HangCause::stopped: return "stopped";
-    case HangCause::asleep: return "asleep";
-    case HangCause::spinning: return "spinning";
-    case HangCause::disk: return "disk";
-    case HangCause::data: break;
-  }
-  return "data";
-}
-
-std::string evidence(HangCause cause, const RankSight& sight) {
-  switch (cause) {
-    case HangCause::stopped: return "its process is stopped by a signal";
-    case HangCause::asleep: return fmt::format("its process sleeps, for {:.1f} s", sight.still.asleep);
-    case HangCause::spinning:
-      return fmt::format("its process computes without progress, for {:.1f} s of CPU time",
-                         sight.still.computing);
-    case HangCause::disk:
-      return fmt::format("its process waits for a disk or a device, for {:.1f} s", sight.still.disk);
-    case HangCause::data: break;
-  }
-  return fmt::format("no data comes, for {:.1f} s", sight.still.asleep);
-}
-
-/// What a rank waits for.
+/// What one rank waits for.
 struct Wait {
   const RankSight* rank = nullptr;
   const SeenOperation* op = nullptr;       ///< the collective
@@ -84,7 +49,8 @@ class Judge {
     if (auto found = culprits(/*restart=*/true)) return found;
     if (auto found = stuck()) return found;
     if (auto found = deadlock()) return found;
-    return culprits(/*restart=*/false);
+    if (auto found = culprits(/*restart=*/false)) return found;
+    return judge_meeting(ranks_, layout_, needs_, limits_);
   }
 
  private:
@@ -92,13 +58,7 @@ class Judge {
     return place_of(sight.rank, sight.node, several_nodes_, layout_);
   }
 
-  static const SeenOperation* of_group(const RankSight& sight, Group group, FlightState state) {
-    for (const SeenOperation& op : sight.operations)
-      if (op.state == state && op.group == info(group).name && !op.exchange()) return &op;
-    return nullptr;
-  }
-
-  /// The group that the rank's main thread, or its device, waits in. A collective is preferred to an
+  /// The group that the rank waits in: its main thread, or its device, by a collective rather than by an
   /// exchange, which may have been issued early.
   static std::optional<Group> group_of(const RankSight& sight) {
     if (sight.waits || sight.activity != Activity::report) return sight.waits;
@@ -113,6 +73,7 @@ class Judge {
   }
 
   std::optional<Wait> wait_of(const RankSight& sight) const {
+    if (sight.activity == Activity::meet) return std::nullopt;  // of no operation: `meeting`
     const std::optional<Group> group = group_of(sight);
     if (!group) return std::nullopt;
     Wait wait{.rank = &sight};
@@ -167,13 +128,6 @@ class Judge {
       if (seen == ranks_.end()) wait.complete = false;
       else if (!has_entered(*seen->second, *wait.op)) wait.missing.push_back(member);
     }
-  }
-
-  static bool has_entered(const RankSight& sight, const SeenOperation& op) {
-    return std::ranges::any_of(sight.operations, [&](const SeenOperation& other) {
-      return !other.exchange() && other.group == op.group && other.sequence >= op.sequence &&
-             other.state != FlightState::enqueued;
-    });
   }
 
   Awaits awaits(std::int64_t rank) const {
@@ -288,7 +242,7 @@ class Judge {
       return {fmt::format(" never entered {} of group {}", describe(op), op.group),
               fmt::format("; {} {} for it", names(ranks_of(most)), most.size() == 1 ? "waits" : "wait")};
     }
-    if (neighbours.empty()) return {};
+    if (neighbours.empty()) return {"", met_by(rank, ranks_, layout_, needs_)};
     const RankSight& first = *neighbours.front()->rank;
     return {"", fmt::format("; {}, next to it in the pipeline, {} in {}", names(ranks_of(neighbours)),
                             neighbours.size() == 1 ? std::string("waits for a message,")

@@ -13,9 +13,10 @@ namespace trainerd::core::run {
 
 /// The cause of a hang.
 struct HangVerdict {
-  /// "stopped", "asleep", "spinning", "disk", "data": a rank's HangCause. "link": all members of a group on
-  /// several nodes have entered a collective, and it does not end; "stuck": the same on one node. "mismatch":
-  /// members of a group called different operations. "deadlock": ranks wait for each other.
+  /// "stopped", "asleep", "spinning", "disk", "data" of a rank; "link": a group of several nodes, all of
+  /// whose members have entered a collective, does not come to its end; "stuck": the same on one node;
+  /// "mismatch": members of a group called different operations; "deadlock": ranks wait for each other;
+  /// "meet": ranks wait, before the first step, for members of a group to come to it; only told.
   std::string kind;
   bool restart = true;  ///< the workers start again; false: only reported
   bool own = false;     ///< caused by the computation in a step, so it would happen there again

@@ -83,9 +83,19 @@ std::string doing(const RankSight& sight) {
              " after step " + std::to_string(sight.step);
     case Activity::snapshot: return "the snapshot after step " + std::to_string(sight.step);
     case Activity::agent_wait: return "the wait for its agent after step " + std::to_string(sight.step);
+    case Activity::meet: return "the wait for members of a group to come";
     case Activity::done: break;
   }
   return "the end of its work";
+}
+
+std::string latest_operation(const RankSight& sight) {
+  if (sight.operations.empty()) return "";
+  const SeenOperation& op = sight.operations.back();
+  return op.op + " #" + std::to_string(op.sequence) + " '" + op.label + "' of " + op.group + ", " +
+         (op.state == FlightState::done      ? "done"
+          : op.state == FlightState::started ? "under way"
+                                             : "not begun");
 }
 
 UsualTimes UsualTimes::of(const train::RankPage& page, const UsualTimes& earlier) {

@@ -68,7 +68,10 @@ struct UsualTimes {
 /// "forward of microbatch 5 of step 12", with the chunk if it is not the first.
 std::string doing(const RankSight& sight);
 
-/// The state of a page and a ring at `now` (base::monotonic_seconds of this machine).
+/// "reduce_scatter #812 'gradients' of dp, under way", of the rank's latest; empty: it has made none.
+std::string latest_operation(const RankSight& sight);
+
+/// A page and a ring as they are at `now` (base::monotonic_seconds of this machine).
 RankSight sight_of(const train::RankPage& page, std::span<const parallel::FlightRecord> ring, double now,
                    const UsualTimes& earlier = {});
 

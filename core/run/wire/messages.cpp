@@ -50,10 +50,14 @@ json body(const Start& m) {
           {"spikes", to_json(m.spikes)}};
 }
 json body(const Stop&) { return {{"type", "stop"}}; }
+json body(const Drain&) { return {{"type", "drain"}}; }
 json body(const SnapshotSaved& m) { return {{"type", "snapshot_saved"}, {"segment", m.segment}}; }
 json body(const SaveEvery& m) { return {{"type", "save_every"}, {"seconds", m.seconds}}; }
 json body(const SnapshotDelayed& m) { return {{"type", "snapshot_delayed"}, {"segment", m.segment}}; }
 json body(const Ready& m) {
+  json links = json::array();
+  for (const LinkTime& l : m.links)
+    links.push_back({l.from_rank, l.to_rank, l.latency_seconds, l.bytes_per_second});
   return {{"type", "ready"},
           {"device", m.device},
           {"threads", m.threads},
@@ -67,7 +71,9 @@ json body(const Ready& m) {
           {"data_tokens", m.data_tokens},
           {"groups_seconds", m.groups_seconds},
           {"reference", m.reference},
-          {"gemm_flops", m.gemm_flops}};
+          {"gemm_flops", m.gemm_flops},
+          {"links", links},
+          {"canary", {m.canary.rank, m.canary.kind, m.canary.loss, m.canary.gradients}}};
 }
 json body(const io::StepRecord& m) {
   json step{{"type", "step"}, {"line", io::to_json_line(m)}, {"samples", {m.first_sample, m.samples}}};
@@ -84,11 +90,10 @@ json body(const ReferenceProgress& m) {
 }
 json body(const StopNeeded& m) { return {{"type", "stop_needed"}, {"reason", m.reason}}; }
 json body(const FaultInjected& m) {
-  return {{"type", "fault"},
-          {"id", m.id},
-          {"message", m.message},
-          {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
-          {"seconds", m.seconds}};
+  return {{"type", "fault"},      {"id", m.id},
+          {"message", m.message}, {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
+          {"seconds", m.seconds}, {"rank", m.rank},
+          {"xid", m.xid}};
 }
 json body(const CopiesHashed& m) { return to_json(m); }
 json body(const ResultsDiffer& m) { return to_json(m); }
@@ -173,6 +178,7 @@ AgentMessage decode_agent_message(const std::string& text) {
       return m;
     }
     if (type == "stop") return Stop{};
+    if (type == "drain") return Drain{};
     if (type == "snapshot_saved") return SnapshotSaved{j.at("segment")};
     if (type == "save_every") return SaveEvery{j.at("seconds")};
     if (type == "snapshot_delayed") return SnapshotDelayed{j.at("segment")};
@@ -182,14 +188,19 @@ AgentMessage decode_agent_message(const std::string& text) {
 
 WorkerMessage decode_worker_message(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) -> WorkerMessage {
-    if (type == "ready")
-      return Ready{j.at("device"),          j.at("threads"),
-                   j.at("peak_flops"),      slices_from(j.at("slices")),
-                   j.at("environment"),     j.at("data_fingerprint"),
-                   j.at("gemm_algorithms"), j.at("pci_bus_id"),
-                   j.at("data_tokens"),     slices_from(j.at("borrowed")),
-                   j.at("groups_seconds"),  j.at("reference"),
-                   j.at("gemm_flops")};
+    if (type == "ready") {
+      Ready m{j.at("device"),          j.at("threads"),
+              j.at("peak_flops"),      slices_from(j.at("slices")),
+              j.at("environment"),     j.at("data_fingerprint"),
+              j.at("gemm_algorithms"), j.at("pci_bus_id"),
+              j.at("data_tokens"),     slices_from(j.at("borrowed")),
+              j.at("groups_seconds"),  j.at("reference"),
+              j.at("gemm_flops")};
+      for (const json& l : j.at("links")) m.links.push_back({l.at(0), l.at(1), l.at(2), l.at(3)});
+      const json& canary = j.at("canary");
+      m.canary = {canary.at(0), canary.at(1), canary.at(2), canary.at(3)};
+      return m;
+    }
     if (type == "step") {
       io::StepRecord m = io::parse_step_record(j.at("line"));
       m.first_sample = j.at("samples").at(0);
@@ -220,8 +231,9 @@ WorkerMessage decode_worker_message(const std::string& text) {
     if (type == "differ") return results_differ_from(j);
     if (type == "spike") return spike_acted_from(j);
     if (type == "fault")
-      return FaultInjected{j.at("id"), j.at("message"),
-                           job::fault_kind_of(j.at("at_agent").get<std::string>()), j.at("seconds")};
+      return FaultInjected{
+          j.at("id"),      j.at("message"), job::fault_kind_of(j.at("at_agent").get<std::string>()),
+          j.at("seconds"), j.at("rank"),    j.at("xid")};
     if (type == "memory") return MemoryUsed{j.at("bytes")};
     if (type == "rank_status") {
       io::RankStatusRecord m{j.at("rank"), j.at("step"),        j.at("steps"),          j.at("step_seconds"),

@@ -10,6 +10,7 @@
 
 #include "core/job/faults_options.h"
 #include "core/job/supervise_options.h"
+#include "core/run/preflight/preflight.h"
 #include "io/checkpoint/checkpoint.h"
 #include "io/records/records.h"
 #include "io/records/trace.h"
@@ -72,7 +73,9 @@ struct Start {
 };
 /// Vote to stop: finish the step that all ranks agree on, save, end.
 struct Stop {};
-/// A snapshot segment is free: its bytes are on the disk, or given up for newer ones.
+/// Vote to stop with the next checkpoint that is due.
+struct Drain {};
+/// The bytes of a snapshot segment are on disk, or given up for newer ones: the segment may be filled again.
 struct SnapshotSaved {
   int segment = 0;
 };
@@ -102,9 +105,11 @@ struct Ready {
   std::int64_t data_tokens = 0;  ///< tokens of an epoch
   /// Slices of this rank's state that other ranks save. A start from a snapshot needs them too.
   std::vector<io::TensorSlice> borrowed = {};
-  double groups_seconds = 0;   ///< time to connect to the ranks of its groups
-  std::string reference = {};  ///< checksum of the reference's log-probabilities (loss.dpo); else empty
-  double gemm_flops = 0;       ///< FLOP/s measured before the first step; 0: not measured
+  double groups_seconds = 0;         ///< that the rank took to meet those of its groups
+  std::string reference = {};        ///< checksum of the reference's log-probabilities (loss.dpo); else empty
+  double gemm_flops = 0;             ///< per second, measured before the first step; 0: it was not
+  std::vector<LinkTime> links = {};  ///< to ranks of other nodes, measured before the first step
+  CanaryResult canary = {};
 };
 /// Progress of the reference's log-probabilities (loss.dpo), before `Ready`; sent by rank 0.
 struct ReferenceProgress {
@@ -169,9 +174,10 @@ struct SpikeActed {
 /// One of the job's `faults` is about to happen.
 struct FaultInjected {
   std::string id;
-  std::string message;                          ///< for the log
-  std::optional<job::FaultKind> at_agent = {};  ///< set if this node's agent makes the fault
-  double seconds = 0;                           ///< duration of a fault that ends by itself
+  std::string message;                          ///< for people
+  std::optional<job::FaultKind> at_agent = {};  ///< what breaks at the agent of this node
+  double seconds = 0;                           ///< for so long, if it passes
+  std::int64_t rank = 0, xid = 0;               ///< of device_error
 };
 /// The rank ends with an error.
 struct Failed {
@@ -186,7 +192,7 @@ struct Finished {
   bool stopped = false;
 };
 
-using AgentMessage = std::variant<Start, Stop, SnapshotSaved, SnapshotDelayed, SaveEvery>;
+using AgentMessage = std::variant<Start, Stop, Drain, SnapshotSaved, SnapshotDelayed, SaveEvery>;
 using WorkerMessage =
     std::variant<Ready, io::StepRecord, io::EvaluationRecord, io::EvaluationProgress, io::NoticeRecord,
                  io::RankStatusRecord, StepTrace, MemoryUsed, SnapshotReady, StopNeeded, FaultInjected,

@@ -153,6 +153,9 @@ void Injector::happen(const DueFault& due) {
       report(due, fmt::format("for {} s all fails that the agent of rank {} does in the durable tier",
                               due.fault.seconds, rank_));
       break;
+    case FaultKind::device_error:
+      report(due, fmt::format("the driver reports XID {} of the GPU of rank {}", due.fault.xid, rank_));
+      break;
     case FaultKind::slow:
     case FaultKind::flip_parameter:
     case FaultKind::flip_gradient:
@@ -226,6 +229,7 @@ void Injector::report(const DueFault& due, const std::string& what) {
   FaultInjected injected{.id = due.id, .message = fmt::format("injected in step {}: {}", step_, what)};
   if (job::breaks_agent(due.fault.kind))
     injected.at_agent = due.fault.kind, injected.seconds = due.fault.seconds;
+  if (due.fault.kind == FaultKind::device_error) injected.rank = rank_, injected.xid = due.fault.xid;
   report_(injected);
 }
 

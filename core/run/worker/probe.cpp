@@ -1,8 +1,11 @@
 #include "core/run/worker/probe.h"
 
 #include <string>
+#include <utility>
 
 #include "core/rank/canary.h"
+#include "core/run/worker/batches.h"
+#include "core/run/worker/link_probe.h"
 #include "kernels/base/error.h"
 
 namespace trainerd::core::run {
@@ -24,6 +27,42 @@ double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend
   } catch (const base::CapacityError&) {
     return 0;
   }
+}
+
+CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank, std::shared_ptr<io::TokenBlend> data,
+                        std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference) {
+  if (!job::has_canary(job)) return {};
+  train::Trainer& trainer = rank.trainer();
+  train::BatchShape shape = trainer.batch_shape();
+  shape.dp_rank = 0;
+  train::SampleBatches batches(shape, sample_reader(trainer, std::move(data), cursor, std::move(reference)));
+  const train::Trainer::OwnResult made = trainer.compute_alone(batches);
+  const std::int64_t number = rank.groups().rank();
+  const kernels::Target& device = rank.backend().target();
+  std::string kind = device.name + ", " + std::to_string(device.threads) + " threads";
+  const parallel::ProcessGrid& grid = rank.layout().grid;
+  for (const parallel::Axis axis :
+       {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp})
+    kind += std::string(", ") + parallel::to_string(axis) + " " +
+            std::to_string(grid.coordinate(number)[static_cast<std::size_t>(axis)]);
+  return {.rank = number, .kind = std::move(kind), .loss = made.loss, .gradients = made.gradients};
+}
+
+std::vector<LinkTime> probe_nodes(const Start& start, rank::DeviceRank& rank) {
+  // Workers that start again have little time; and a GPU may have no memory left for the messages.
+  if (start.attempt > 1 || rank.backend().target().kind != kernels::DeviceKind::cpu) return {};
+  return probe_links(rank.backend(), rank.groups().world(), start.node_count);
+}
+
+Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank,
+                   const rank::PeakRate& peak, std::shared_ptr<io::TokenBlend> data,
+                   std::shared_ptr<const ReferenceTable> reference) {
+  Ready ready;
+  if (!job.supervise.preflight) return ready;
+  ready.gemm_flops = probe_device(job, start.rank, rank.backend(), peak);
+  ready.links = probe_nodes(start, rank);
+  ready.canary = probe_step(job, rank, std::move(data), start.cursor, std::move(reference));
+  return ready;
 }
 
 }  // namespace trainerd::core::run

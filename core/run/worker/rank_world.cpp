@@ -88,7 +88,10 @@ RankWorld::RankWorld(const job::JobSpec& job, const parallel::Layout& layout, Op
 std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend& backend,
                                                                 const parallel::GroupMembers& group) {
   const double begin = base::monotonic_seconds();
+  const train::Activity before = page_ != nullptr ? page_->activity() : train::Activity::none;
+  if (page_ != nullptr) page_->enter(train::Activity::meet), page_->wait(group.group);
   auto made = make_communicator(backend, group);
+  if (page_ != nullptr) page_->resume(), page_->enter(before);
   meeting_seconds_ += base::monotonic_seconds() - begin;
   return made;
 }

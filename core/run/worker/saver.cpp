@@ -33,8 +33,9 @@ bool Saver::due(const io::Interval& interval, double since) const {
 }
 
 train::StepVote Saver::vote(std::int64_t step, bool stop) const {
-  return {.stop = stop,
-          .checkpoint = step == last_step_ || due(options_.every, step) || due(options_.every, saved_at_),
+  const bool checkpoint = step == last_step_ || due(options_.every, step) || due(options_.every, saved_at_);
+  return {.stop = stop || (drains_ && checkpoint),
+          .checkpoint = checkpoint,
           .memory = due(options_.memory, step) || due(options_.memory, copied_at_),
           .no_room = !options_.memory.never() && !segments_.next()};
 }

@@ -33,7 +33,10 @@ class Saver {
   const train::Snapshot& snapshot() const { return *snapshot_; }
   SnapshotSegments& segments() { return segments_; }
 
-  /// Sets the interval of checkpoints from now on.
+  /// From now on the run stops with the next one for the disk.
+  void drain() { drains_ = true; }
+
+  /// One for the disk after so much time, from now on.
   void save_every(double seconds) { options_.every = {.seconds = seconds}; }
 
   /// True if a snapshot is due after `step` by its number.
@@ -63,7 +66,8 @@ class Saver {
   std::function<void()> await_;
   io::CheckpointOptions options_;
   std::int64_t last_step_ = 0;
-  bool decides_ = false;  ///< this rank's clock decides about time intervals
+  bool decides_ = false;  ///< when time has come
+  bool drains_ = false;
   rank::DeviceRank* rank_ = nullptr;
   std::optional<train::Snapshot> snapshot_;
   std::optional<train::SnapshotCopy> copy_;

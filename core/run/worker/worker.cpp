@@ -67,7 +67,7 @@ class Worker {
 
  private:
   void build(const Start& start);
-  Ready ready(const Start& start, const parallel::Topology& topology) const;
+  Ready ready(const Start& start, const parallel::Topology& topology, Ready looked) const;
   void send(const WorkerMessage& message);
   void handle(const AgentMessage& message);
   void listen(bool wait);
@@ -127,6 +127,7 @@ void Worker::send(const WorkerMessage& message) {
 
 void Worker::handle(const AgentMessage& message) {
   if (std::holds_alternative<Stop>(message)) stop_asked_ = true;
+  if (std::holds_alternative<Drain>(message)) saver_.drain();
   if (const auto* every = std::get_if<SaveEvery>(&message)) saver_.save_every(every->seconds);
   if (const auto* saved = std::get_if<SnapshotSaved>(&message))
     saver_.segments().set_free(saved->segment, true);
@@ -191,6 +192,8 @@ void Worker::build(const Start& start) {
                 find_s3_);
   trainer_->begin_state_check();
   cursor_ = start.cursor;
+  Ready looked = look_at_rank(job_, start, *rank_, *peak_, train_, reference);
+  page_->enter(train::Activity::load);
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
                          reference);
   tokens_ = start.tokens;
@@ -208,12 +211,12 @@ void Worker::build(const Start& start) {
                                           .cursor = [this] { return cursor_ + job_.batch.global; }}));
     trainer_->judge_by(*judge_);
   }
-  send(ready(start, topology));
-  missed_before_ = rank_->backend().counters().missed_gemm_choices;  // misses during the probe do not count
+  send(ready(start, topology, std::move(looked)));
+  missed_before_ = rank_->backend().counters().missed_gemm_choices;  // by what looked at the device
 }
 
-Ready Worker::ready(const Start& start, const parallel::Topology& topology) const {
-  Ready ready;
+Ready Worker::ready(const Start& start, const parallel::Topology& topology, Ready looked) const {
+  Ready ready = std::move(looked);
   ready.device = topology.device.name;
   ready.threads = topology.device.threads;
   ready.peak_flops = peak_->flops_per_second();
@@ -224,7 +227,6 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology) cons
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
   ready.data_tokens = train_->tokens();
   ready.reference = reference_;
-  if (job_.supervise.preflight) ready.gemm_flops = probe_device(job_, rank_number_, rank_->backend(), *peak_);
   ready.groups_seconds = world_->meeting_seconds();
   if (rank_number_ == 0) ready.gemm_algorithms = rank_->gemm_algorithms();
   ready.pci_bus_id = rank_->backend().target().pci_bus_id;

@@ -19,7 +19,7 @@ constexpr const char* kPage = R"HTML(<!doctype html>
 <h2>Time and memory</h2><div class="tables">
 <div class="box"><div class="bar" id="ledgerbar"></div><div class="scroll"><table id="ledger"></table></div></div>
 <div class="box"><div class="bar" id="memorybar"></div><div id="memory"></div><div class="scroll"><table id="uses"></table></div>
-<div class="ranks" id="ranks"></div><div class="legend" id="ranklegend"></div></div></div>
+<div class="ranks" id="ranks"></div><div class="legend" id="ranklegend"></div><table id="doing"></table></div></div>
 <h2>Events</h2><div class="box wide scroll"><table id="events"></table></div>
 <h2>Run</h2><div class="box wide facts"><table id="facts"></table></div>
 </main><script src="live.js"></script></body></html>
@@ -142,8 +142,15 @@ function ranks(s) {
     const cell = grid.children[rank], memory = s.ranks.planned_bytes[rank];
     cell.className = "r" + value;
     cell.title = `rank ${rank}, node ${s.ranks.node[rank]}: ${s.ranks.names[value]}` +
-      (memory ? `, ${s.ranks.used_bytes[rank] === null ? "" : T.format("bytes", s.ranks.used_bytes[rank]) + " of "}${T.format("bytes", memory)}` : "");
+      (memory ? `, ${s.ranks.used_bytes[rank] === null ? "" : T.format("bytes", s.ranks.used_bytes[rank]) + " of "}${T.format("bytes", memory)}` : "") + (s.ranks.doing[rank] ? `: ${s.ranks.doing[rank]}` : "");
   });
+  // Those that have made no progress for longest, in the order of their numbers.
+  const doing = by("doing"), quiet = rank => Math.max(0, s.now - s.ranks.doing_at[rank]), shown = state.map((_, rank) => rank)
+    .filter(rank => s.ranks.doing[rank]).sort((a, b) => Math.round((quiet(b) - quiet(a)) / 3) || a - b).slice(0, 16).sort((a, b) => a - b);
+  doing.replaceChildren();
+  if (shown.length) row(doing, [["rank", "n"], ["does"], ["for", "n"], ["latest collective"]], true);
+  for (const rank of shown)
+    row(doing, [[T.format("integer", rank), "n"], [s.ranks.doing[rank]], [T.format("seconds", quiet(rank)), "n nowrap"], [s.ranks.last[rank]]]);
   const legend = by("ranklegend");
   legend.replaceChildren();
   for (const [value, count] of Object.entries(counts)) {

@@ -34,6 +34,7 @@ const char* class_of(NoticeKind kind) {
     case NoticeKind::node:
     case NoticeKind::hang:
     case NoticeKind::straggler:
+    case NoticeKind::device:
     case NoticeKind::injected:
     case NoticeKind::spike:
     case NoticeKind::warning: return "warn";

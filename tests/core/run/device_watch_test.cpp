@@ -4,6 +4,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "tests/kernels/stand_in/nvml_control.h"
+
 using namespace trainerd;
 
 namespace {
@@ -26,6 +28,23 @@ TEST_CASE("devices are read again and again, in the order asked for", "[devices]
     CHECK(taken.readings[1].name == "NVIDIA H200");
   }
   CHECK(second.readings[0].memory_used_bytes.value() > first.readings[0].memory_used_bytes.value());
+}
+
+TEST_CASE("an XID is reported at once, and a lost device instead of its reading", "[devices]") {
+  const test::NvmlControl control;
+  core::run::DeviceWatch watch({"0000:65:00.0"}, 3600, TRAINERD_STAND_IN_NVML);
+  CHECK(next(watch).readings.size() == 1);
+  control.xid(48), control.xid(63);
+  std::vector<int> numbers;
+  while (numbers.size() < 2)
+    for (const kernels::DeviceXid& xid : next(watch).xids) {
+      CHECK(xid.pci_bus_id == "0000:65:00.0");
+      numbers.push_back(xid.number);
+    }
+  CHECK(numbers == std::vector<int>{48, 63});
+  control.set({.lost = true});
+  core::run::DeviceWatch again({"0000:65:00.0"}, 3600, TRAINERD_STAND_IN_NVML);
+  CHECK(next(again).readings.at(0).lost);
 }
 
 TEST_CASE("without NVML, or without the device, there is one word and no reading", "[devices]") {

@@ -184,3 +184,107 @@ TEST_CASE("a slowed rank computes and does not sleep", "[hang][faults]") {
   CHECK(sleeps() == before);
   CHECK(base::monotonic_seconds() - begin >= 0.2);
 }
+
+namespace {
+
+/// Waits for the members of a group to come, for 6 s.
+RankSight meeting(std::int64_t number, Group group, std::int64_t node) {
+  RankSight sight{.rank = number, .node = node, .activity = Activity::meet};
+  sight.waits = group;
+  sight.activity_seconds = sight.beat_seconds = 6;
+  sight.still.asleep = 6;
+  return sight;
+}
+
+RankSight loading(std::int64_t number, std::int64_t node, double seconds) {
+  RankSight sight{.rank = number, .node = node, .activity = Activity::load};
+  sight.activity_seconds = sight.beat_seconds = seconds;
+  return sight;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that wait for others to come tell whom they miss, and what it does", "[hang]") {
+  const parallel::Layout layout = layout_of(1, 1, 3);
+  const auto wait = [](std::int64_t number) { return meeting(number, Group::world, number); };
+  RankSight missing = loading(2, 2, 20);
+  // It is at work: that may take a while.
+  missing.still.computing = 19;
+  CHECK_FALSE(verdict({wait(0), wait(1), missing}, layout));
+  missing.still = {.asleep = 5.5};
+  auto found = verdict({wait(0), wait(1), missing}, layout);
+  REQUIRE(found);
+  CHECK((found->kind == "meet" && !found->restart && found->ranks == Ranks{2}));
+  CHECK(found->message ==
+        "rank 2 (node 2, dp 2) has not come to group world; last seen in the load of its state, 20.0 s ago; "
+        "its "
+        "process sleeps, for 5.5 s; ranks 0, 1 wait for it");
+  CHECK(found->deadline_seconds == 5);
+  // One that has not shown anything yet.
+  missing.activity = Activity::none;
+  missing.still = {.disk = 7};
+  CHECK_THAT(
+      verdict({wait(0), wait(1), missing}, layout)->message,
+      Catch::Contains("rank 2 (node 2, dp 2) has not come to group world; last seen in its start, 20.0 s "
+                      "ago; its process waits for a disk or a device, for 7.0 s"));
+  // One that is stopped ends the attempt.
+  missing.still = {.stopped = 6};
+  found = verdict({wait(0), wait(1), missing}, layout);
+  REQUIRE(found);
+  CHECK((found->kind == "stopped" && found->restart && found->ranks == Ranks{2}));
+  CHECK_THAT(found->message, Catch::EndsWith("; ranks 0, 1 wait for it to come to group world"));
+}
+
+TEST_CASE("a rank that is long at work, or that is not seen, is missed after 12 times the minimum",
+          "[hang]") {
+  const parallel::Layout layout = layout_of(1, 1, 2);
+  RankSight wait = meeting(0, Group::world, 0);
+  RankSight missing = loading(1, 1, 61);
+  missing.still.computing = 55;
+  wait.beat_seconds = 59;
+  CHECK_FALSE(verdict({wait, missing}, layout));
+  CHECK_FALSE(verdict({wait}, layout));
+  wait.beat_seconds = 60;
+  auto found = verdict({wait, missing}, layout);
+  REQUIRE(found);
+  CHECK_THAT(found->message, Catch::EndsWith("; its process computes; rank 0 waits for it"));
+  CHECK(found->deadline_seconds == 60);
+  found = verdict({wait}, layout);
+  REQUIRE(found);
+  CHECK(found->message ==
+        "rank 1 has not come to group world; its agent does not answer; rank 0 waits for it");
+}
+
+TEST_CASE("ranks that have all come and do not connect are told of as a link", "[hang]") {
+  const parallel::Layout layout = layout_of(1, 1, 2);
+  std::vector<RankSight> both{meeting(0, Group::world, 0), meeting(1, Group::world, 1)};
+  CHECK_FALSE(verdict(both, layout));
+  both[0].beat_seconds = both[1].beat_seconds = 61;
+  const auto found = verdict(both, layout);
+  REQUIRE(found);
+  CHECK((found->kind == "meet" && !found->restart));
+  CHECK(found->message ==
+        "ranks 0, 1 have all come to group world and do not connect: a link between their nodes is down or "
+        "loses what is sent");
+  // In different groups they wait for each other's peers.
+  both[1].waits = Group::dp;
+  CHECK_FALSE(verdict(both, layout));
+}
+
+TEST_CASE("a rank that is missed in the first collective of a load is told of", "[hang]") {
+  RankSight wait = waiting(1, Group::dp, 1, "all_gather", "parameters");
+  wait.activity = Activity::load, wait.steps = 0, wait.step_seconds = 0;
+  RankSight missing = asleep(loading(0, 0, 8), 7);
+  const auto found = verdict({missing, wait}, layout_of(1, 1, 2));
+  REQUIRE(found);
+  CHECK(found->message ==
+        "rank 0 (dp 0) has not entered all_gather #1 'parameters' of group dp; last seen in the load of its "
+        "state, "
+        "8.0 s ago; its process sleeps, for 7.0 s; rank 1 waits for it");
+  CHECK_FALSE(found->restart);
+  // The other may have gone on to the first step, and waits there.
+  wait.activity = Activity::forward;
+  CHECK(verdict({missing, wait}, layout_of(1, 1, 2))->kind == "meet");
+  wait.steps = 1, wait.step_seconds = 60;
+  CHECK_FALSE(verdict({missing, wait}, layout_of(1, 1, 2)));
+}

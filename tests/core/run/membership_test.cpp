@@ -107,8 +107,25 @@ TEST_CASE("messages between agents survive a round trip", "[membership]") {
   CHECK((slice.name == box.name && slice.dtype == box.dtype && slice.stored == box.stored));
   CHECK((slice.logical_shape == box.logical_shape && slice.begin == box.begin && slice.shape == box.shape));
   CHECK((shards.snapshot_seconds == 0.25 && shards.write_seconds == 0.5));
-  const auto ready = std::get<run::NodeReady>(crossed(run::NodeReady{
-      2, 64, "a.txt 12 \"x\"", {{"data.valid", "v \"x\""}}, {{3, "a CPU", 5e9}}, "storage: slow", 7.5, 2.5}));
+  const auto ready =
+      std::get<run::NodeReady>(crossed(run::NodeReady{2,
+                                                      64,
+                                                      "a.txt 12 \"x\"",
+                                                      {{"data.valid", "v \"x\""}},
+                                                      {{3, "a CPU", 5e9}},
+                                                      {{3, 5, 1e-5, 2e9}},
+                                                      {{3, "a CPU, tp 0", 0xffffffffffffffffu, 7}},
+                                                      "storage: slow",
+                                                      7.5,
+                                                      2.5}));
+  CHECK(ready.links == std::vector<run::LinkTime>{{3, 5, 1e-5, 2e9}});
+  CHECK(ready.canaries == std::vector<run::CanaryResult>{{3, "a CPU, tp 0", 0xffffffffffffffffu, 7}});
+  const auto doing =
+      std::get<run::RanksDoing>(crossed(run::RanksDoing{2, {{3, "forward", "barrier #1", 0.5}}}));
+  CHECK(doing.ranks == std::vector<io::RankDoingRecord>{{3, "forward", "barrier #1", 0.5}});
+  const auto found = std::get<run::DeviceFound>(crossed(run::DeviceFound{3, {"xid", "XID 79", true}}));
+  CHECK((found.rank == 3 && found.finding.kind == "xid" && found.finding.text == "XID 79" &&
+         found.finding.error));
   CHECK((ready.attempt == 2 && ready.threads == 64 && ready.data_fingerprint == "a.txt 12 \"x\""));
   CHECK(ready.evaluated == std::map<std::string, std::string>{{"data.valid", "v \"x\""}});
   REQUIRE(ready.rates.size() == 1);

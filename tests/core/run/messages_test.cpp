@@ -203,11 +203,13 @@ TEST_CASE("text that is no message is a communication error, whatever is wrong w
 }
 
 TEST_CASE("a fault and the hashes of copies cross the channel", "[messages]") {
-  const run::FaultInjected fault{"drop_link step 3 rank 0", "injected", job::FaultKind::drop_link, 2.5};
+  const run::FaultInjected fault{
+      "drop_link step 3 rank 0", "injected", job::FaultKind::drop_link, 2.5, 3, 79};
   const auto reported =
       std::get<run::FaultInjected>(run::decode_worker_message(run::encode(run::WorkerMessage{fault})));
   CHECK((reported.id == fault.id && reported.message == fault.message &&
-         reported.at_agent == fault.at_agent && reported.seconds == fault.seconds));
+         reported.at_agent == fault.at_agent && reported.seconds == fault.seconds && reported.rank == 3 &&
+         reported.xid == 79));
   const run::CopiesHashed hashes{2, 15, {"a [0:2]"}, {0xffffffffffffffffu, 1}, 3};
   const auto back =
       std::get<run::CopiesHashed>(run::decode_worker_message(run::encode(run::WorkerMessage{hashes})));

@@ -100,7 +100,59 @@ TEST_CASE("a device is slow beside the median of its kind", "[preflight]") {
   CHECK(run::slow_devices(std::vector<run::RankRate>{{0, "A", 5e12}}, run::kSlowGpu).empty());
 }
 
-TEST_CASE("a clock is reported if the records of two nodes would disagree", "[preflight]") {
+TEST_CASE("a link is slow beside the median of all links, or the cluster's rate", "[preflight]") {
+  const auto link = [](std::int64_t from, double speed, double latency = 20e-6) {
+    return run::LinkTime{from, from + 2, latency, speed};
+  };
+  const std::vector<run::LinkTime> links{link(0, 10e9), link(1, 11e9), link(2, 4e9), link(3, 10e9, 5e-3)};
+  auto slow = run::slow_links(links, 0, run::kSlowLink);
+  REQUIRE(slow.size() == 2);
+  CHECK(slow[0].link == links[2]);
+  CHECK(slow[0].text == "4.00 GB/s, and the median of 4 links is 10.0 GB/s");
+  CHECK(slow[1].link == links[3]);
+  CHECK(slow[1].text == "a message takes 5.0 ms, and the median of 4 links is 0.0 ms");
+  CHECK(run::slow_links(links, 0, run::kSlowLinkOnCpu).size() == 1);
+  slow = run::slow_links(links, 50e9, run::kSlowLinkOnCpu);
+  REQUIRE(slow.size() == 4);
+  CHECK(slow[0].text == "10.0 GB/s, and the cluster's rate is 50.0 GB/s");
+  // Two links: the worse is held against the better.
+  CHECK(run::slow_links(std::vector<run::LinkTime>{link(0, 5e9), link(1, 1e9)}, 0, run::kSlowLink)
+            .at(0)
+            .link.from_rank == 1);
+  CHECK(run::slow_links(std::vector<run::LinkTime>{link(0, 5e9)}, 0, run::kSlowLink).empty());
+  CHECK(run::slow_links({}, 0, run::kSlowLink).empty());
+  // A latency that people would not notice is no finding.
+  CHECK(run::slow_links(std::vector<run::LinkTime>{link(0, 5e9), link(1, 5e9), link(2, 5e9, 1e-3)}, 0,
+                        run::kSlowLink)
+            .empty());
+}
+
+TEST_CASE("replicas that make something else of the same step are named", "[preflight]") {
+  const auto made = [](std::int64_t rank, std::uint64_t loss, std::uint64_t gradients,
+                       const char* kind = "tp 0") {
+    return run::CanaryResult{rank, kind, loss, gradients};
+  };
+  using Results = std::vector<run::CanaryResult>;
+  CHECK(run::canary_finding(Results{}).empty());
+  CHECK(
+      run::canary_finding(Results{made(0, 1, 2), made(1, 8, 9, "tp 1"), made(2, 1, 2), made(3, 8, 9, "tp 1")})
+          .empty());
+  CHECK(run::canary_finding(Results{made(0, 1, 2, ""), made(1, 3, 4, "")}).empty());
+  CHECK(run::canary_finding(Results{made(0, 1, 2), made(1, 1, 2), made(2, 1, 3), made(3, 1, 2)}) ==
+        "rank 2 computes other gradients than 3 replicas from the same weights and batch, before the first "
+        "step: "
+        "it computes wrongly, or has loaded other weights; take its device out of use, or its host where it "
+        "has "
+        "none");
+  CHECK_THAT(run::canary_finding(Results{made(0, 5, 2), made(1, 1, 2), made(2, 1, 2)}),
+             Catch::StartsWith("rank 0 computes another loss than 2 replicas"));
+  CHECK(run::canary_finding(Results{made(4, 1, 2, "tp 1"), made(5, 1, 3, "tp 1")}) ==
+        "ranks 4, 5 do not compute the same gradients from the same weights and batch, before the first "
+        "step: one "
+        "of them computes wrongly, or has loaded other weights");
+}
+
+TEST_CASE("a clock is told of when records of two nodes would not agree", "[preflight]") {
   CHECK(run::clock_finding({.least = -0.9, .most = 0.9}).empty());
   CHECK(run::clock_finding({.least = 35, .most = 36}) == "its clock is at least 35.0 s ahead of node 0's");
   CHECK(run::clock_finding({.least = -95, .most = -90.04}) == "its clock is at least 90.0 s behind node 0's");

@@ -60,6 +60,9 @@ TEST_CASE("problems of a fault are reported at its place", "[spec][faults]") {
         "faults.inject[0].times: has no effect on a fault of kind flip_parameter");
   CHECK(wrong("{kind: kill, step: 2, seconds: 3}") ==
         "faults.inject[0].seconds: has no effect on a fault of kind kill");
+  CHECK(wrong("{kind: kill, step: 2, xid: 31}") ==
+        "faults.inject[0].xid: has no effect on a fault of kind kill");
+  CHECK_THAT(wrong("{kind: device_error, step: 2, xid: 0}"), Catch::StartsWith("faults.inject[0].xid: "));
   CHECK(wrong("{kind: flip_message, step: 2}") ==
         "faults.inject[0].kind: flip_message: a job of one rank sends no messages");
   CHECK(wrong("{kind: reset_link, step: 2}") ==

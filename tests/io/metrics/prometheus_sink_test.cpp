@@ -242,7 +242,9 @@ TEST_CASE("a rank's GPU has metrics, and figures that it no longer reports go aw
                     .sm_clock_hertz = 1.98e9,
                     .temperature_celsius = 57,
                     .energy_joules = 9e6,
-                    .ecc_errors = 2};
+                    .ecc_errors = 2,
+                    .throttle_reasons = 0x4c,
+                    .nvlink_errors = {{0, 3}, {5, 4}}};
   sink.on_device(record);
   const std::string labels = R"({UUID="GPU-65",modelName="NVIDIA H200",pci_bus_id="0000:65:00.0",rank="3"})";
   auto values = scrape(sink);
@@ -253,6 +255,13 @@ TEST_CASE("a rank's GPU has metrics, and figures that it no longer reports go aw
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 57);
   CHECK(values.at("trainerd_device_ecc_errors" + labels) == 2);
   CHECK(values.at("trainerd_device_energy_joules_total" + labels) == 9e6);
+  CHECK(values.at("trainerd_device_nvlink_errors" + labels) == 7);
+  // Power cap, and heat, which the hardware's slowdown is due to.
+  const auto throttled = [&](const std::string& reason) {
+    return values.at("trainerd_device_throttled" + labels.substr(0, labels.size() - 1) + ",reason=\"" +
+                     reason + "\"}");
+  };
+  CHECK((throttled("thermal") == 1 && throttled("power") == 0 && throttled("power_cap") == 1));
   record.reading.power_watts.reset();
   record.reading.energy_joules = 9.5e6;
   record.reading.temperature_celsius = 58;
@@ -261,6 +270,15 @@ TEST_CASE("a rank's GPU has metrics, and figures that it no longer reports go aw
   CHECK_FALSE(values.contains("trainerd_device_power_watts" + labels));
   CHECK(values.at("trainerd_device_energy_joules_total" + labels) == 9.5e6);
   CHECK(values.at("trainerd_device_temperature_celsius" + labels) == 58);
+}
+
+TEST_CASE("what is found of GPUs is counted by kind, from 0") {
+  PrometheusSink sink({.listen = "127.0.0.1:0"});
+  sink.on_start(served_run());
+  CHECK(scrape(sink).at("trainerd_device_findings_total{kind=\"xid\"}") == 0);
+  sink.on_device_finding({.rank = 3, .kind = "xid"});
+  CHECK(scrape(sink).at("trainerd_device_findings_total{kind=\"xid\"}") == 1);
+  CHECK(scrape(sink).at("trainerd_device_findings_total{kind=\"ecc\"}") == 0);
 }
 
 TEST_CASE("the plan's figures and their errors are metrics once they are known") {
@@ -373,6 +391,15 @@ TEST_CASE(
   CHECK(scrape(sink).at("trainerd_preflight_findings_total{part=\"clock\"}") == 0);
   sink.on_preflight({"clock"});
   CHECK(scrape(sink).at("trainerd_preflight_findings_total{part=\"clock\"}") == 1);
+  sink.on_link({.from_rank = 3,
+                .to_rank = 5,
+                .from_node = 1,
+                .to_node = 2,
+                .latency_seconds = 2e-5,
+                .bytes_per_second = 1e9});
+  const std::string link = R"({from_node="1",from_rank="3",to_node="2",to_rank="5"})";
+  CHECK(scrape(sink).at("trainerd_link_latency_seconds" + link) == 2e-5);
+  CHECK(scrape(sink).at("trainerd_link_bytes_per_second" + link) == 1e9);
   CHECK(scrape(sink).count("trainerd_recovery_seconds") == 0);
   for (const double seconds : {2.5, 0.75}) {
     NoticeRecord recovered{.kind = NoticeKind::recovered, .step = 4, .message = "recovered", .details = {}};

@@ -38,6 +38,10 @@ RunStatus full_status() {
   history.add(RankStateRecord{.first = 0, .count = 2, .node = 0, .state = RankState::training});
   history.add(RankStateRecord{.first = 2, .count = 1, .node = 1, .state = RankState::dead});
   history.add(RankMemoryRecord{1, 11, 9});
+  history.add(
+      RankDoingRecord{
+          .rank = 1, .doing = "forward of step 4", .last = "barrier #3 'x' of dp, done", .seconds = 2},
+      19);
   for (std::int64_t n = 1; n <= 4; ++n)
     history.add(StepRecord{.step = n,
                            .tokens = n * 64,
@@ -71,6 +75,10 @@ TEST_CASE("a status read back from its JSON is the same") {
   CHECK(back.ranks[2].node == 1);
   CHECK(back.ranks[1].used_bytes == 9);
   CHECK_FALSE(back.ranks[0].used_bytes.has_value());
+  CHECK(back.ranks[1].doing == "forward of step 4");
+  CHECK(back.ranks[1].last == "barrier #3 'x' of dp, done");
+  CHECK(back.ranks[1].doing_at == 17);
+  CHECK(back.ranks[0].doing.empty());
   CHECK(back.memory_used_bytes == 9);
   CHECK(back.memory_planned_bytes == 11);  // only of ranks with a measurement
   CHECK(back.series.size() == 4);

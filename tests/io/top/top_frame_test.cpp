@@ -40,6 +40,12 @@ RunStatus shown_status(std::int64_t ranks) {
   }
   s.ranks.assign(static_cast<std::size_t>(ranks), {.state = RankState::training});
   if (ranks > 3) s.ranks[3].state = RankState::dead;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    RankStatus& r = s.ranks[static_cast<std::size_t>(rank)];
+    r.doing = "forward of microbatch " + std::to_string(rank) + " of step 501";
+    r.last = "all_gather #7 'parameters' of dp, done";
+    r.doing_at = s.now - (rank == 6 ? 42 : 1);
+  }
   s.memory_planned_bytes = 512 << 20;
   s.memory_used_bytes = 384 << 20;
   for (int n = 0; n < 40; ++n)
@@ -89,6 +95,8 @@ TEST_CASE("at 80 columns the frame has each section below the other, at 120 two 
                            "7 training",
                            "1 dead",
                            "■■■✗■■■■",
+                           "rank 0  forward of microbatch 0 of step 501; last all_gather #7",
+                           "rank 6  42.0 s in forward of microbatch 6 of step 501",
                            "── events",
                            "118 MiB in 0.9 s",
                            "22:13:20 UTC"}) {

@@ -5,6 +5,8 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/base/error.h"
+#include "kernels/nvml/xid.h"
+#include "tests/kernels/stand_in/nvml_control.h"
 
 namespace trainerd::test {
 
@@ -32,7 +34,53 @@ TEST_CASE("values that a device does not support are absent", "[nvml]") {
   CHECK(reading.temperature_celsius == 57.0);
 }
 
-TEST_CASE("devices are counted; without the library there are none", "[nvml]") {
+TEST_CASE("reasons of lower clocks and errors of active NVLinks are read", "[nvml]") {
+  const kernels::Nvml nvml(TRAINERD_STAND_IN_NVML);
+  const NvmlControl control;
+  kernels::DeviceReading reading = nvml.read("0000:65:00.0");
+  CHECK(reading.throttle_reasons == kernels::throttle::kPowerCap);
+  // Replays and failed checksums of data; two of the four links are active.
+  CHECK(reading.nvlink_errors == std::map<int, double>{{0, 0}, {1, 6}});
+  CHECK(nvml.read("0000:CA:00.0").nvlink_errors.empty());
+  control.set({.throttle_reasons = 0x48, .replays = 9});
+  reading = nvml.read("0000:65:00.0");
+  CHECK(reading.throttle_reasons == (kernels::throttle::kHardware | kernels::throttle::kHardwareThermal));
+  CHECK(reading.nvlink_errors.at(1) == 10);
+  control.set({.lost = true});
+  reading = nvml.read("0000:65:00.0");
+  CHECK(reading.lost);
+  CHECK(reading.pci_bus_id == "0000:65:00.0");
+}
+
+TEST_CASE("XIDs come with the device that they are of", "[nvml]") {
+  kernels::Nvml nvml(TRAINERD_STAND_IN_NVML);
+  const NvmlControl control;
+  control.xid(79);
+  CHECK_FALSE(nvml.next_xid(0));  // it does not listen
+  REQUIRE(nvml.listen({"0000:CA:00.0", "0000:65:00.0"}));
+  const auto xid = nvml.next_xid(10);
+  REQUIRE(xid);
+  CHECK(xid->number == 79);
+  CHECK(xid->pci_bus_id == "0000:65:00.0");
+  CHECK_FALSE(nvml.next_xid(0.01));
+  CHECK_FALSE(kernels::Nvml(TRAINERD_STAND_IN_NVML).listen({"0000:CA:00.0"}));
+}
+
+// Numbers and meanings by NVIDIA's catalogue of Xid errors.
+TEST_CASE("an XID has a meaning, and is of the device, of the program, or a record", "[nvml]") {
+  using kernels::XidClass;
+  CHECK(kernels::text_of(kernels::xid_of(79)) == "XID 79: the GPU has fallen off the bus");
+  CHECK(kernels::text_of(kernels::xid_of(48)) == "XID 48: double-bit ECC error");
+  CHECK(kernels::xid_of(74).whose == XidClass::device);
+  CHECK(kernels::xid_of(95).whose == XidClass::device);
+  CHECK(kernels::xid_of(13).whose == XidClass::program);
+  CHECK(kernels::xid_of(31).whose == XidClass::program);
+  CHECK(kernels::xid_of(63).whose == XidClass::record);
+  CHECK(kernels::text_of(kernels::xid_of(999)) == "XID 999: see NVIDIA's catalogue of Xid errors");
+  CHECK(kernels::xid_of(999).whose == XidClass::device);
+}
+
+TEST_CASE("devices are counted; a library that is not there has none", "[nvml]") {
   CHECK(kernels::count_gpus(TRAINERD_STAND_IN_NVML) == 2);
   CHECK(kernels::count_gpus("libnvidia-ml-of-nobody.so.1") == 0);
   CHECK(kernels::count_gpus("libm.so.6") == 0);

@@ -1,0 +1,105 @@
+// A step whose update is left out: what ranks make of the same batch, and that nothing of it is kept.
+
+#include <catch2/catch.hpp>
+
+#include "tests/core/train_support.h"
+
+using namespace trainerd;
+
+namespace {
+
+struct Made {
+  core::train::Trainer::OwnResult result, other_batch;
+  std::vector<std::byte> state;
+  std::vector<double> losses;
+};
+
+/// All ranks get the batch of replica 0. `change`: of this rank's weights, before it.
+std::vector<Made> made_by(const core::job::JobSpec& job, bool canary, std::int64_t change = -1,
+                          std::int64_t devices_per_node = 64) {
+  std::vector<Made> made(test::ranks_of(job));
+  test::on_every_rank(
+      job,
+      [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+        core::train::Trainer& trainer = cpu.trainer();
+        Made& own = made[static_cast<std::size_t>(rank)];
+        const auto compute = [&](std::int64_t step) {
+          const std::vector<std::int32_t> samples = test::skewed_samples(job, step);
+          core::train::BatchShape shape = trainer.batch_shape();
+          shape.dp_rank = 0;
+          core::train::SampleBatches batches(shape, [&](std::int64_t sample, core::train::HostSample& to) {
+            const auto count = static_cast<std::ptrdiff_t>(to.tokens_S1.size());
+            std::copy_n(samples.begin() + sample * count, count, to.tokens_S1.begin());
+          });
+          return trainer.compute_alone(batches);
+        };
+        if (rank == change) {
+          const core::model::StatePart& part = trainer.params().view(0).state_parts().front();
+          const kernels::Tensor& params = part.params.data != nullptr ? part.params : part.master;
+          params.data[params.bytes() / 2] ^= std::byte{64};
+        }
+        if (canary) own.result = compute(7), own.other_batch = compute(8);
+        own.losses = test::losses(trainer, job, 1, 3);
+        if (canary) compute(9);
+        own.losses.push_back(test::step_on(trainer, job, 4).loss);
+        own.state = test::state_of(trainer);
+      },
+      devices_per_node);
+  return made;
+}
+
+core::job::JobSpec job_of(const std::string& precision, std::int64_t dp, int zero, std::int64_t tp = 1,
+                          std::int64_t pp = 1) {
+  core::job::JobSpec job = test::small_job(precision);
+  job.parallel.dp = dp, job.parallel.zero = zero, job.parallel.tp = tp, job.parallel.pp = pp;
+  job.batch.micro = 1, job.batch.global = 2 * dp;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("replicas make the same of the same step, and training goes on as without it", "[canary]") {
+  for (const core::job::JobSpec& job :
+       {job_of("bf16", 2, 0), job_of("bf16", 2, 1), job_of("bf16", 2, 2), job_of("bf16", 2, 3),
+        job_of("bf16", 2, 1, 2), job_of("bf16", 2, 1, 1, 2)}) {
+    CAPTURE(job.parallel.zero, job.parallel.tp, job.parallel.pp);
+    const std::vector<Made> with = made_by(job, true), without = made_by(job, false);
+    parallel::Topology topology = test::cpu_topology(1);
+    topology.devices_per_node = topology.nodes = 64;
+    const parallel::Layout layout = core::rank::layout_of(job, topology);
+    for (std::size_t rank = 0; rank < with.size(); ++rank) {
+      CHECK(with[rank].losses == without[rank].losses);
+      CHECK(with[rank].state == without[rank].state);
+      CHECK(with[rank].result.gradients != 0);
+      CHECK(with[rank].result.gradients != with[rank].other_batch.gradients);
+      // The same place in another replica.
+      auto place = layout.grid.coordinate(static_cast<std::int64_t>(rank));
+      place[static_cast<std::size_t>(parallel::Axis::dp)] = 0;
+      const auto first = static_cast<std::size_t>(layout.grid.rank(place));
+      CHECK(with[rank].result.loss == with[first].result.loss);
+      CHECK(with[rank].result.gradients == with[first].result.gradients);
+    }
+  }
+}
+
+TEST_CASE("a replica with other weights makes something else of it", "[canary]") {
+  const std::vector<Made> made = made_by(job_of("fp32", 3, 0), true, 1);
+  CHECK(made[0].result.gradients == made[2].result.gradients);
+  CHECK(made[0].result.loss == made[2].result.loss);
+  CHECK(made[1].result.gradients != made[0].result.gradients);
+}
+
+TEST_CASE("where sums have two levels, what ranks give to the first is their own", "[canary]") {
+  const std::vector<Made> made = made_by(job_of("bf16", 4, 1), true, -1, 2);
+  for (const Made& m : made) CHECK(m.result.gradients == made[0].result.gradients);
+  CHECK(made[0].result.gradients != 0);
+}
+
+TEST_CASE("what a step without its update makes does not depend on dropout's random numbers", "[canary]") {
+  core::job::JobSpec job = job_of("fp32", 2, 1);
+  job.model.dropout.residual = 0.2;
+  const std::vector<Made> with = made_by(job, true), without = made_by(job, false);
+  CHECK(with[0].result.loss == with[1].result.loss);
+  CHECK(with[0].result.gradients == with[1].result.gradients);
+  CHECK(with[0].state == without[0].state);
+}
