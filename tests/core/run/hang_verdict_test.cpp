@@ -388,6 +388,7 @@ TEST_CASE("a rank's activity is described in words", "[hang]") {
   CHECK(said(Activity::evaluation) == "the evaluation of microbatch 5 after step 12");
   CHECK(said(Activity::snapshot) == "the snapshot after step 12");
   CHECK(said(Activity::agent_wait) == "the wait for its agent after step 12");
+  CHECK(said(Activity::meet) == "the wait for members of a group to come");
   CHECK(said(Activity::done) == "the end of its work");
   sight.microbatch = -1, sight.chunk = -1;
   CHECK(said(Activity::optimizer) == "the update of step 12");
