@@ -184,6 +184,8 @@ void complete_longrope(Reading& r) {
       r.problem("rope_scaling", std::string(name) + " has " + std::to_string(factors.size()) +
                                     " factors; a head has " + std::to_string(pairs) +
                                     " pairs of rotated elements, each with a factor");
+    if (std::any_of(factors.begin(), factors.end(), [](double factor) { return !(factor > 0); }))
+      r.problem("rope_scaling", std::string(name) + " has a factor that is not greater than 0");
   };
   check("short_factor", s.short_factor);
   check("long_factor", s.long_factor);

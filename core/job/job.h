@@ -93,10 +93,13 @@ inline bool uses_staged(const JobSpec& job) {
   return job.cluster.communication == parallel::Communication::staged;
 }
 
-/// Whether the job's replicas compute a step before the first, whose update is left out, and compare what
-/// they make of it.
+/// True if the job's replicas compute a step before the first one without an update, and compare its loss and
+/// gradients bit by bit. Sharded gradients that are reduced in two levels over nodes are left out: their
+/// messages include padding with old values. So are groups of NCCL whose order of sums may differ.
 inline bool has_canary(const JobSpec& job) {
-  return job.supervise.preflight && job.parallel.dp > 1 &&
+  const bool sums_alike = !uses_nccl(job) || job.parallel.tp <= 2;
+  return job.supervise.preflight && job.parallel.dp > 1 && sums_alike &&
+         (job.parallel.zero < 2 || job.cluster.nodes == 1) &&
          job.attention.backward != kernels::Determinism::fast;
 }
 

@@ -244,7 +244,10 @@ void Screen::finish() {
   while (!idle()) {
     const std::int64_t before = s.writes;
     const auto until = std::min(end, Clock::now() + kPatience);
-    if (!s.progress.wait_until(lock, until, [&] { return idle() || s.writes != before; })) return;
+    if (s.progress.wait_until(lock, until, [&] { return idle() || s.writes != before; })) continue;
+    // A busy machine may leave the writer without a core. Only a reader that does not read is given up on.
+    pollfd writable{s.fd, POLLOUT, 0};
+    if (Clock::now() >= end || ::poll(&writable, 1, 0) != 1) return;
   }
 }
 

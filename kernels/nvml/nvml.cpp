@@ -124,7 +124,7 @@ bool Nvml::listen(const std::vector<std::string>& pci_bus_ids) {
     if (f_->by_pci_bus_id(id.c_str(), &device) != kSuccess ||
         f_->register_events(device, kXidCriticalError, events_) != kSuccess)
       continue;
-    watched_[f_->text(device, f_->uuid)] = id;
+    watched_[device] = id;
   }
   return !watched_.empty();
 }
@@ -135,8 +135,8 @@ std::optional<DeviceXid> Nvml::next_xid(double seconds) const {
   if (f_->wait_event(events_, &event, static_cast<unsigned>(1000 * seconds)) != kSuccess ||
       event.type != kXidCriticalError)
     return std::nullopt;
-  const auto device = watched_.find(f_->text(event.device, f_->uuid));
-  // Of a device that is lost not even the name is known; of one alone that is no question.
+  const auto device = watched_.find(event.device);
+  // A driver that has lost a device may name none; of one alone that is no question.
   if (device == watched_.end() && watched_.size() > 1)
     return DeviceXid{.pci_bus_id = "", .number = static_cast<int>(event.data)};
   const auto& known = device == watched_.end() ? *watched_.begin() : *device;

@@ -57,7 +57,7 @@ class Nvml {
   struct Functions;
   std::unique_ptr<Functions> f_;
   void* events_ = nullptr;                      ///< the event set, while it listens
-  std::map<std::string, std::string> watched_;  ///< by UUID: its PCI bus id
+  std::map<const void*, std::string> watched_;  ///< by NVML's handle of a device: its PCI bus id
 };
 
 /// Number of GPUs of the machine, according to NVML; 0 if the library is missing or does not initialise.

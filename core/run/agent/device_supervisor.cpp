@@ -18,6 +18,7 @@ void DeviceSupervisor::on_taken(const DeviceWatch::Taken& taken, const std::vect
   }
   for (std::size_t i = 0; i < taken.readings.size(); ++i) {
     const kernels::DeviceReading& reading = taken.readings[i];
+    if (!reading.lost && reading.name.empty() && reading.uuid.empty()) continue;  // it could not be read
     run_.sinks().each(&io::MetricsSink::on_device, io::DeviceRecord{ranks.at(i), reading});
     for (const DeviceFinding& finding : judges_[reading.pci_bus_id].add(reading))
       report(ranks.at(i), finding);

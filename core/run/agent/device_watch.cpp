@@ -8,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -34,7 +35,7 @@ struct DeviceWatch::State {
     const std::lock_guard lock(mutex);
     if (!taken.readings.empty() || !taken.problem.empty()) latest.readings = std::move(taken.readings);
     latest.xids.insert(latest.xids.end(), taken.xids.begin(), taken.xids.end());
-    latest.problem = std::move(taken.problem);
+    if (!taken.problem.empty()) latest.problem = std::move(taken.problem);
     const std::uint64_t one = 1;
     (void)!::write(event.get(), &one, sizeof(one));
   }
@@ -58,9 +59,18 @@ struct DeviceWatch::State {
     try {
       kernels::Nvml nvml(library);
       const bool listens = nvml.listen(devices);
+      std::set<std::string> unread;  // devices whose failure was reported
       do {
         Taken taken;
-        for (const std::string& device : devices) taken.readings.push_back(nvml.read(device));
+        for (const std::string& device : devices) try {
+            taken.readings.push_back(nvml.read(device));
+          } catch (const base::DeviceError& error) {
+            // The others are read on, and XIDs of all.
+            kernels::DeviceReading none;
+            none.pci_bus_id = device;
+            taken.readings.push_back(std::move(none));
+            if (unread.insert(device).second) taken.problem = error.what();
+          }
         post(std::move(taken));
       } while (!(listens ? listen(nvml, every_seconds) : sleep(every_seconds)));
     } catch (const base::DeviceError& error) {

@@ -79,12 +79,9 @@ void PreflightWatch::judge(const ReadyRanks& ready) {
     run_.sinks().each(&io::MetricsSink::on_link,
                       io::LinkRecord{link.from_rank, link.to_rank, link.from_rank / per_node,
                                      link.to_rank / per_node, link.latency_seconds, link.bytes_per_second});
-  const parallel::Topology& topology = run_.topology();
-  const parallel::LinkSpeed& rated = topology.rails > 0 ? topology.rail : topology.network;
   const std::vector<LinkTime> pairs = cpu ? best_of_pairs(ready.links(), per_node) : ready.links();
-  if (rated.bytes_per_second <= 0 && pairs.size() < kLeastLinks) return;
-  for (const SlowLink& slow :
-       slow_links(pairs, rated.efficiency * rated.bytes_per_second, cpu ? kSlowLinkOnCpu : kSlowLink))
+  if (pairs.size() < kLeastLinks) return;
+  for (const SlowLink& slow : slow_links(pairs, 0, cpu ? kSlowLinkOnCpu : kSlowLink))
     report("link",
            place_of(slow.link.from_rank, slow.link.from_rank / per_node, true, world.layout) + " to " +
                place_of(slow.link.to_rank, slow.link.to_rank / per_node, true, world.layout),

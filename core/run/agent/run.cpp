@@ -215,8 +215,7 @@ void Run::train() {
   if (job_.gemm_algorithms == job::GemmAlgorithms::timed && world.here.first == 0)
     start_.gemm_algorithms = output_.gemm_algorithms();
   begin_partner();
-  begin_exchange();
-  meet_exchange(attempt_->number());
+  if (!surviving_.exchange) begin_exchange(), meet_exchange(attempt_->number());
   membership_.admit_late((partner_ != nullptr || membership_.coordinated()) && job_.restarts > 0);
   record_nodes();
   // A node that has come back has its snapshots at its partner.

@@ -287,6 +287,7 @@ class Run {
   std::vector<HeldState> held_states() const;
   void keep_states();
   void forget_survived(bool newer_are_safe);
+  void keep_only(const StateCut& cut, bool begins_from_it);
   void begin_exchange();
   void meet_exchange(std::int64_t attempt);
   std::optional<StateChoice> choose_in_memory(std::int64_t most_step, const Turn& turn);

@@ -83,8 +83,8 @@ Run::Next Run::shrink() {
 /// If enough agents have joined for a larger size, stops the smaller run after the present step and saves.
 void Run::grow_if_possible() {
   if (!membership_.leads() || membership_.nodes() == membership_.job_nodes() || membership_.spares() == 0 ||
-      stop_ || killed_ || attempt_->failure() || !sinks_started_ || !attempt_->all_ready() ||
-      attempt_->all_finished_here())
+      devices_.draining() || stop_ || killed_ || attempt_->failure() || !sinks_started_ ||
+      !attempt_->all_ready() || attempt_->all_finished_here())
     return;
   const auto larger = series_.sizes.on(membership_.nodes() + membership_.spares());
   if (!larger || larger->job.cluster.nodes <= membership_.nodes()) return;
@@ -113,7 +113,8 @@ AgentResult Run::leave_to_next_size() {
              "stopped after step " + std::to_string(step_) + " to go back to " +
                  (*series_.returns_to > 0 ? "step " + std::to_string(*series_.returns_to)
                                           : std::string("the start")));
-    membership_.send(Resize{series_.from_disk});
+    // After a rollback no agent keeps states of the steps that are done again.
+    membership_.send(Resize{series_.from_disk || rollback_.has_value()});
     membership_.resize(*series_.nodes, attempt_->number() + 1, series_.layout);
   }
   // A size that never began gets no report.

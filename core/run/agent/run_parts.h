@@ -56,6 +56,7 @@ struct SurvivingStates {
   std::optional<Gathered> gathered;         ///< until all ranks have loaded it
   std::int64_t question = 0;                ///< the leader's latest
   std::set<std::int64_t> asked;             ///< nodes that have not answered it in full
+  std::set<std::int64_t> answered;          ///< nodes that have
   std::vector<ShownOffer> shown;            ///< the answers so far
   Go begun_with;                            ///< the leader's, of its first attempt
   std::int64_t disk_step = 0;               ///< of the newest checkpoint as this run began; 0: there was none

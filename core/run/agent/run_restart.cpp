@@ -106,7 +106,7 @@ Run::Next Run::lead_restart() {
     go.tokens = choice->cut.tokens;
     go.cut = choice->cut;
     go.sources = choice->sources;
-  } else if (first_step_ > std::max(surviving_.disk_step, completed_step_)) {
+  } else if (finish_saves(kDiskSeconds); first_step_ > std::max(surviving_.disk_step, completed_step_)) {
     return begin_anew_from_disk();
   } else if (const std::string problem = find_checkpoint(go); !problem.empty()) {
     log::error("the workers do not start again: {}", problem);
@@ -120,6 +120,8 @@ Run::Next Run::lead_restart() {
   go.folders = folders_;
   go.faults_done = start_.faults_done;
   go.spikes = start_.spikes = spike_history(go.step);
+  // An agent that joins now may have to lead later.
+  go.head = io::to_json(training_state(go.step, go.cursor, go.tokens), {});
   if (!membership_.alone()) membership_.begin(go);
   next_ = go;
   return Next::attempt;
@@ -128,7 +130,8 @@ Run::Next Run::lead_restart() {
 /// The run began from memory, at a later step than any checkpoint on the disk: its records must be cut back
 /// before it goes on from there, as those of a job that is started again are.
 Run::Next Run::begin_anew_from_disk() {
-  series_.nodes = membership_.nodes(), series_.layout = membership_.layout();
+  series_.nodes = nodes_after_rollback();
+  if (!series_.nodes) return killed_ ? Next::stop : Next::failure;
   series_.from_disk = true;
   record_begin();
   notify(io::NoticeKind::warning, attempt_->failure()->message +

@@ -33,6 +33,8 @@ void Run::prepare() {
   options_.log->open(output_.log(membership_.node()));
   try {
     resume();
+    // The leader gathers at once. It must not wait until this agent has read its data.
+    if (!membership_.leads()) begin_exchange(), meet_exchange(attempt_->number());
     if (membership_.leads() && series_.failures.none())
       if (const std::string problem = restore_failures(series_.failures, output_.failures(), step_);
           !problem.empty())
@@ -43,6 +45,8 @@ void Run::prepare() {
     if (job_.loss.dpo.on()) start_.reference_path = output_.reference();
     if ((start_.resume_path.empty() || kept) && !job_.model.from.empty()) check_weights();
     if (membership_.leads() && !already_trained()) settle_tokenizer();
+  } catch (const LeaderLost&) {
+    throw;
   } catch (const std::exception& error) {
     record_refused(error.what());
     throw;
@@ -66,7 +70,8 @@ void Run::resume() {
     start_.faults_done = go.faults_done;
     start_.spikes = go.spikes;
     keep_history(series_, go.spikes, go.step);
-    if (go.sources.empty()) series_.survived.clear();
+    keep_only(go.cut, !go.sources.empty());
+    series_.from_disk = false;
     learn_from(go.head);
     // Another leads: what it passes over is in the file.
     series_.passed_over.reset(), series_.returns_to.reset();
@@ -90,10 +95,8 @@ void Run::resume() {
   std::optional<io::CheckpointStore::Found> found;
   if (may_survive && !std::exchange(series_.from_disk, false)) found = find_in_memory();
   const bool in_memory = found.has_value();
-  if (!in_memory) {
-    series_.survived.clear();
-    found = find_newest();
-  }
+  keep_only(surviving_.begun_with.cut, in_memory);
+  if (!in_memory) found = find_newest();
   const auto returns_to = std::exchange(series_.returns_to, std::nullopt);
   if (found && returns_to && found->where.step > *returns_to)
     throw base::checkpoint_error(fmt::format(

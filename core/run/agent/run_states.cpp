@@ -129,7 +129,15 @@ void Run::keep_states() { series_.survived = rollback_ ? std::vector<HeldState>{
 
 /// Newer snapshots make them needless.
 void Run::forget_survived(bool newer_are_safe) {
-  if (newer_are_safe && !series_.survived.empty()) series_.survived.clear();
+  if (!newer_are_safe) return;
+  series_.survived.clear();
+  if (surviving_.exchange) surviving_.exchange->offer({});  // it holds their memory too
+}
+
+/// Frees the states that the ranks do not begin from, before the memory of new snapshots is taken.
+void Run::keep_only(const StateCut& cut, bool begins_from_it) {
+  std::erase_if(series_.survived,
+                [&](const HeldState& state) { return !begins_from_it || state.cut != cut; });
 }
 
 void Run::begin_exchange() {
@@ -162,7 +170,7 @@ void Run::on_message(std::int64_t, const ShowState& m) {
 void Run::on_message(std::int64_t node, StateShown m) {
   if (m.number != surviving_.question) return;
   for (StateOffer& offer : m.offers) surviving_.shown.push_back({node, std::move(offer)});
-  if (m.last) surviving_.asked.erase(node);
+  if (m.last) surviving_.asked.erase(node), surviving_.answered.insert(node);
 }
 
 /// The leader's: asks all agents, and waits for their answers by `turn`, which handles what comes for so many
@@ -170,6 +178,7 @@ void Run::on_message(std::int64_t node, StateShown m) {
 std::optional<StateChoice> Run::choose_in_memory(std::int64_t most_step, const Turn& turn) {
   surviving_.shown.clear();
   surviving_.asked.clear();
+  surviving_.answered.clear();
   ++surviving_.question;
   for (std::int64_t node = 1; node < membership_.nodes(); ++node)
     if (membership_.is_there(node)) surviving_.asked.insert(node);
@@ -182,6 +191,11 @@ std::optional<StateChoice> Run::choose_in_memory(std::int64_t most_step, const T
     turn(end - base::monotonic_seconds());
     std::erase_if(surviving_.asked, [&](std::int64_t node) { return !membership_.is_there(node); });
   }
+  // Half an answer would hide an agent's newest states; one that is lost can give none.
+  std::erase_if(surviving_.shown, [&](const ShownOffer& shown) {
+    return shown.from != membership_.node() &&
+           (!surviving_.answered.contains(shown.from) || !membership_.is_there(shown.from));
+  });
   if (surviving_.shown.empty()) return std::nullopt;
   return choose_state(surviving_.shown, whole_state(job_, topology_), most_step);
 }
@@ -251,7 +265,9 @@ bool Run::gather(const Go& go) {
         const auto held = std::find_if(own.begin(), own.end(), [&](const HeldState& state) {
           return state.cut == go.cut && state.copy.node == source.of && state.own != source.copy;
         });
-        base::check(held != own.end(), "the leader names a state that this agent holds");
+        if (held == own.end())
+          throw base::comm_error("node " + std::to_string(source.from) + " has no snapshot of step " +
+                                 std::to_string(go.step) + " of node " + std::to_string(source.of));
         add(held->copy);
       } else {
         base::check(surviving_.exchange != nullptr, "a node alone has all of its state");
@@ -261,7 +277,9 @@ bool Run::gather(const Go& go) {
       }
     }
     needs.require(gathered.shards);
-  } catch (const base::CommError& error) {
+  } catch (const base::Error& error) {
+    const bool memory = error.kind() == base::ErrorKind::capacity;  // not enough for what others have
+    if (!memory && error.kind() != base::ErrorKind::comm) throw;
     without_memory_ = true;
     if (!membership_.leads()) membership_.send(FetchFailed{go.step, attempt_->number()});
     fail({base::ErrorKind::comm,
@@ -271,7 +289,8 @@ bool Run::gather(const Go& go) {
     return false;
   }
   // No other state counts from here on.
-  std::erase_if(series_.survived, [&](const HeldState& state) { return state.cut != go.cut; });
+  keep_only(go.cut, true);
+  for (HeldState& state : series_.survived) state.taken = true;
   log::info("the ranks begin from {}: {} of it came from other nodes, in {}", to_text(go),
             io::short_bytes(fetched), io::short_duration(base::monotonic_seconds() - start));
   surviving_.gathered = std::move(gathered);

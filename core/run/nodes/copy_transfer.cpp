@@ -44,6 +44,8 @@ void send_bytes(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN)
+      throw base::comm_error("the other agent took no part of a snapshot in time");
     if (n <= 0) throw base::comm_error("the connection ended while a snapshot was sent");
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }
@@ -53,6 +55,8 @@ void receive_bytes(int fd, std::span<std::byte> bytes) {
   while (!bytes.empty()) {
     const ssize_t n = ::recv(fd, bytes.data(), bytes.size(), 0);
     if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN)
+      throw base::comm_error("the other agent sent no part of a snapshot in time");
     if (n <= 0) throw base::comm_error("the connection ended while a snapshot came");
     bytes = bytes.subspan(static_cast<std::size_t>(n));
   }

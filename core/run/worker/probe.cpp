@@ -54,13 +54,18 @@ std::vector<LinkTime> probe_nodes(const Start& start, rank::DeviceRank& rank) {
   return probe_links(rank.backend(), rank.groups().world(), start.node_count);
 }
 
-Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank,
+Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank, train::RankPage& page,
                    const rank::PeakRate& peak, std::shared_ptr<io::TokenBlend> data,
                    std::shared_ptr<const ReferenceTable> reference) {
   Ready ready;
   if (!job.supervise.preflight) return ready;
   ready.gemm_flops = probe_device(job, start.rank, rank.backend(), peak);
+  // Other nodes may load for long.
+  page.enter(train::Activity::meet);
+  page.wait(parallel::Group::world);
   ready.links = probe_nodes(start, rank);
+  page.resume();
+  page.enter(train::Activity::load);
   ready.canary = probe_step(job, rank, std::move(data), start.cursor, std::move(reference));
   return ready;
 }

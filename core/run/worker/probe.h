@@ -9,6 +9,7 @@
 #include "core/rank/gemm_peak.h"
 #include "core/run/wire/messages.h"
 #include "core/run/worker/reference.h"
+#include "core/train/rank_page.h"
 
 namespace trainerd::core::run {
 
@@ -28,7 +29,7 @@ CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank, std::sh
 std::vector<LinkTime> probe_nodes(const Start& start, rank::DeviceRank& rank);
 
 /// All of the above, in the members of `Ready` for them; nothing of a job without supervise.preflight.
-Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank,
+Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank, train::RankPage& page,
                    const rank::PeakRate& peak, std::shared_ptr<io::TokenBlend> data,
                    std::shared_ptr<const ReferenceTable> reference);
 

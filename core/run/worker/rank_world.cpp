@@ -89,7 +89,12 @@ std::unique_ptr<parallel::Communicator> RankWorld::communicator(kernels::Backend
                                                                 const parallel::GroupMembers& group) {
   const double begin = base::monotonic_seconds();
   const train::Activity before = page_ != nullptr ? page_->activity() : train::Activity::none;
-  if (page_ != nullptr) page_->enter(train::Activity::meet), page_->wait(group.group);
+  if (page_ != nullptr) {
+    // NCCL's first group waits for all ranks.
+    const bool all = nccl_ && !staged_ && !nccl_world_ && group.ranks.count > 1;
+    page_->enter(train::Activity::meet);
+    page_->wait(all ? parallel::Group::world : group.group);
+  }
   auto made = make_communicator(backend, group);
   if (page_ != nullptr) page_->resume(), page_->enter(before);
   meeting_seconds_ += base::monotonic_seconds() - begin;

@@ -10,6 +10,7 @@
 #include <set>
 #include <thread>
 
+#include "core/run/nodes/copy_transfer.h"
 #include "core/run/wire/channel.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -200,6 +201,21 @@ TEST_CASE("a copy of an attempt that has ended is refused", "[partner]") {
   pair.one.send(copy_of(0, 20));
   CHECK(sent_by(pair.one).problem.empty());
   CHECK(steps_of(pair.two) == Steps{10, 20});
+}
+
+TEST_CASE("a peer that neither reads nor writes the bytes of a copy is given up on", "[partner]") {
+  auto ends = run::Channel::make_pair();
+  const timeval soon{.tv_sec = 0, .tv_usec = 50'000};
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO})
+    REQUIRE(::setsockopt(ends.first.get(), SOL_SOCKET, option, &soon, sizeof(soon)) == 0);
+  run::Channel here(std::move(ends.first)), there(std::move(ends.second));
+  run::NodeCopy copy = copy_of(0, 10);
+  run::send_outline(there, copy);
+  CHECK_THROWS_WITH(run::receive_copy(here, {}),
+                    Catch::Contains("the other agent sent no part of a snapshot in time"));
+  copy.ranks = {{{}, {}, 16 << 20, "", memory_of(16 << 20, 1)}};
+  CHECK_THROWS_WITH(run::send_copy(here, copy),
+                    Catch::Contains("the other agent took no part of a snapshot in time"));
 }
 
 TEST_CASE("a copy to a stopped partner ends when it is no longer wanted", "[partner]") {
