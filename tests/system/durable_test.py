@@ -55,7 +55,7 @@ class Durable(RunTest):
         stored = self.stored()
         self.assertTrue(stored and len(stored) <= 2 and stored[-1] >= "step-00000012", stored)
         self.assertTrue(self.notices("durable"), self.events())
-        self.assertIn("the newest of the run's directory and its durable tier is s3://safe/runs/a/" + stored[-1], self.notices("durable")[-1])
+        self.assertIn("s3://safe/runs/a/" + stored[-1], self.notices("durable")[-1])
         self.assertEqual(self.store.uploads, {})
         # The store is read from outside of the run.
         self.assertIn(stored[-1], self.checkpoint("list", "s3://safe/runs/a"))
@@ -67,6 +67,7 @@ class Durable(RunTest):
         shutil.rmtree(self.root / "a")
         output = self.run_job(self.job(), *self.durable(keep=2), env=self.environment)
         self.assertIn(f"resuming from s3://safe/runs/a/{stored[-1]}", output)
+        self.assertIn("the newest of the run's directory and its durable tier is s3://safe/runs/a/" + stored[-1], self.notices("durable")[0])
         self.assertIn("holds none", self.notices("durable")[0])
         self.assertEqual(self.losses(), self.losses("whole")[last:])
         self.assertEqual(self.stored()[-1], "step-00000024")

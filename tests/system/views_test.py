@@ -249,7 +249,7 @@ class Top(RunTest):
         self.assertTrue(all(shown["metrics-node-1.json"]["ranks"]["planned_bytes"][2:]))
         self.assertGreater(shown["metrics-node-1.json"]["step"], 0)
         # What each rank does is told to node 0 by the others.
-        does = r"(forward|backward|the \w+ .*|its start|the load of its state)"
+        does = r"((forward|backward|the \w+) .*|its start|the load of its state)"
         for rank in range(4):
             self.assertRegex(ranks["doing"][rank], does)
             self.assertRegex(ranks["last"][rank], r"^\w+ #\d+ '.*' of \w+, (done|under way|not begun)$")
