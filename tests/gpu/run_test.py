@@ -18,6 +18,8 @@ import run
 import table
 from documents import documented
 
+BF16 = re.search(r"\b(avx512_bf16|amx_bf16)\b", pathlib.Path("/proc/cpuinfo").read_text())
+
 BUILD = os.environ.get("TRAINERD_BUILD")
 SCRIPT = pathlib.Path(run.__file__).parent / "run.sh"
 TINY = phases.job_file("tiny")
@@ -381,9 +383,6 @@ esac
 
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
-BF16 = re.search(r"\b(avx512_bf16|amx_bf16)\b", pathlib.Path("/proc/cpuinfo").read_text())
-
-
 class OnTheCpu(Script):
     """The real measuring programs in the CPU world."""
 

@@ -71,6 +71,7 @@ struct DeviceWatch::State {
             taken.readings.push_back(std::move(none));
             if (unread.insert(device).second) taken.problem = error.what();
           }
+        if (unread.size() == devices.size()) throw base::device_error(taken.problem);
         post(std::move(taken));
       } while (!(listens ? listen(nvml, every_seconds) : sleep(every_seconds)));
     } catch (const base::DeviceError& error) {
