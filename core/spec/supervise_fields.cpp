@@ -92,24 +92,20 @@ void add_hangs(FieldTable& t, job::JobSpec& job) {
 }
 
 void add_preflight(FieldTable& t, job::JobSpec& job) {
-  t.add(
-      "supervise.preflight", &job.supervise.preflight,
-      "before the first step each rank computes products whose values are known, ranks of one kind of device "
-      "are held against each other, links between nodes too, each node writes to the output directory and "
-      "reads "
-      "back, and nodes compare their clocks: under 2 s; and replicas compute a step without its update from "
-      "one "
-      "batch, whose results must be the same");
+  t.add("supervise.preflight", &job.supervise.preflight,
+        "before the first step: each rank checks matrix products with known results, devices of one kind and "
+        "links between nodes are compared, each node writes a file to the output directory and reads it "
+        "back, and clocks are compared, in under 2 s; then all replicas compute one step without an update "
+        "on the same batch, and their results must be equal");
 }
 
 void add_devices(FieldTable& t, job::JobSpec& job) {
   using job::DevicePolicy;
-  t.choice(
-      "supervise.devices", job.supervise.devices,
-      {{"log", DevicePolicy::log}, {"drain", DevicePolicy::drain}, {"stop", DevicePolicy::stop}},
-      "what an error of a rank's GPU does that its driver reports: an uncorrected memory error (ECC), an "
-      "XID of the device, or a GPU that is lost. log: it is an event; drain: the run stops with its next "
-      "checkpoint; stop: the run ends at once, without saving");
+  t.choice("supervise.devices", job.supervise.devices,
+           {{"log", DevicePolicy::log}, {"drain", DevicePolicy::drain}, {"stop", DevicePolicy::stop}},
+           "the reaction to a GPU error that the driver reports: an uncorrected memory error (ECC), an XID "
+           "of the device, or a lost GPU. log: an event; drain: the run stops with its next checkpoint; "
+           "stop: the run ends at once, without saving");
 }
 
 void add_replica_hashes(FieldTable& t, job::JobSpec& job) {
