@@ -35,16 +35,18 @@ class SweepTest(SweepCase):
         self.assertEqual(self.table("killed"), whole)
 
     def test_jobs_end_with_a_killed_sweep_and_the_next_one_waits_for_them(self):
-        path = self.sweep_file("list: [{seed: 1}]\n", steps=1_000_000, base="restarts: 0\n")
+        path = self.sweep_file("list: [{seed: 1}]\n", steps=1_000_000, base="restarts: 0\nsupervise: {hang_factor: 0}\n")
         process = self.start_sweep(path)
         self.wait_for_step(process, 5, "s/jobs/s-001")
         job, = self.children(process.pid)
-        os.kill(job, signal.SIGSTOP)
+        # The worker, not its agent: when the sweep dies, the kernel continues a stopped process of an orphaned process group (SIGHUP, SIGCONT).
+        worker, = self.children(job)
+        os.kill(worker, signal.SIGSTOP)
         process.kill()
         process.wait()
         second = self.start_sweep(path)
         self.read_until(second, "s-001 still runs, by an earlier sweep: waiting for it")
-        os.kill(job, signal.SIGCONT)
+        os.kill(worker, signal.SIGCONT)
         self.read_until(second, "s-001 started")
         self.assertFalse(alive(job))
         second.send_signal(signal.SIGTERM)

@@ -73,12 +73,8 @@ AgentResult run_with(const AgentOptions& options, Membership& membership, RunSer
         log::warn("--fresh is passed over: {}", membership.lead_moved());
       // Before training there is nothing to save: a signal to any agent ends it, and with it the run.
       std::optional<EarlyStop> early;
-      early.emplace(options.signal_fd, [&](const StopRequest& stop) {
-        // The leader may be busy, too: it learns of it before it misses this node.
-        if (membership.leads()) membership.finish({.stop_signal = stop.exit_signal});
-        else membership.send(StopAsked{stop});
-        options.leave(stop);
-      });
+      early.emplace(options.signal_fd,
+                    [&](const StopRequest& stop) { membership.stop_early(stop, options.leave); });
       Run run(here, membership, series);
       run.prepare();
       early.reset();

@@ -126,6 +126,7 @@ std::string Membership::interface() const {
 // ---- messages
 
 void Membership::watch(std::vector<pollfd>& fds) const {
+  const std::lock_guard lock(in_use_);
   fds.push_back({leads() && coordinated() ? options_.lead.coordinator->event_fd() : -1, POLLIN, 0});
   fds.push_back({server_ ? server_->event_fd() : -1, POLLIN, 0});
   fds.push_back({beats_ ? beats_->event_fd() : -1, POLLIN, 0});
@@ -140,10 +141,12 @@ void Membership::watch(std::vector<pollfd>& fds) const {
 }
 
 void Membership::works() {
+  const std::lock_guard lock(in_use_);
   if (beats_) beats_->loop_works();
 }
 
 std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
+  const std::lock_guard lock(in_use_);
   if (finished_ && leads()) return {};
   if (!link_is_dropped()) restore_link();
   std::vector<Event> events = receive(fds.subspan(2));
@@ -154,7 +157,7 @@ std::vector<Membership::Event> Membership::take(std::span<const pollfd> fds) {
 }
 
 std::vector<Membership::Event> Membership::receive(std::span<const pollfd> fds) {
-  works();
+  if (beats_) beats_->loop_works();
   std::vector<Event> events;
   const std::span<const pollfd> of_members = fds.subspan(1, members_.size()),
                                 of_spares = fds.subspan(1 + members_.size(), spares_.size()),
@@ -272,6 +275,11 @@ void Membership::part_with(Member& member, const std::string& why, bool excludes
 }
 
 void Membership::send(const NodeMessage& message) {
+  const std::lock_guard lock(in_use_);
+  send_message(message);
+}
+
+void Membership::send_message(const NodeMessage& message) {
   const std::string text = encode(message);
   // An injected fault must be recorded before it happens, or it would happen again. So it passes a dropped
   // link.
@@ -292,6 +300,14 @@ void Membership::send(const std::string& text) {
   }
 }
 
+void Membership::stop_early(const StopRequest& stop, const LeaveProcess& leave) {
+  const std::lock_guard lock(in_use_);
+  // The leader may be busy, too: it learns of the stop before it misses this node.
+  if (leads()) finish({.stop_signal = stop.exit_signal});
+  else send_message(StopAsked{stop});
+  leave(stop);
+}
+
 // Closing a connection with unread bytes can discard the last sent message. So this reads until the other
 // side has closed.
 void Membership::finish(const End& end) {
@@ -306,8 +322,8 @@ void Membership::finish(const End& end) {
   beats_.reset();
   if (link_is_dropped()) return members_.clear();
   if (!held_back_.empty()) restore_link();
-  if (leads()) send(end);
-  else if (end.failed) send(NodeFailed{end.kind, end.message, 2});
+  if (leads()) send_message(end);
+  else if (end.failed) send_message(NodeFailed{end.kind, end.message, 2});
   const double deadline = base::monotonic_seconds() + kFarewellSeconds;
   for (Member& member : members_)
     if (member.channel) ::shutdown(member.channel->fd(), SHUT_WR);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <source_location>
@@ -18,6 +19,7 @@
 #include "core/run/nodes/heartbeats.h"
 #include "core/run/nodes/node_messages.h"
 #include "core/run/nodes/token_file.h"
+#include "core/run/stop/stop.h"
 #include "core/run/wire/channel.h"
 #include "kernels/base/socket.h"
 #include "parallel/comm/rendezvous/tcp_store.h"
@@ -109,6 +111,7 @@ class Membership {
   std::string name_of(std::int64_t node) const;
   /// Whether the agent of that node, another than this one, is connected.
   bool is_there(std::int64_t node) const {
+    const std::lock_guard lock(in_use_);
     return node < std::ssize(members_) && members_[static_cast<std::size_t>(node)].channel.has_value();
   }
   /// Whether the run was stopped before it began, or over before (`end`).
@@ -185,6 +188,10 @@ class Membership {
   /// Sends the other nodes the end of the run and waits until they have received it, for at most 2 s. A
   /// leader that has lost the lead sends nothing (`abandon`).
   void finish(const End& end);
+  /// Another thread's, while this one prepares the run and may use only `send`, `watch`, `works`, `take` and
+  /// `is_there`: tells the other nodes of the stop and calls `leave`, which must end the process. Those
+  /// functions wait meanwhile.
+  void stop_early(const StopRequest& stop, const LeaveProcess& leave);
   /// Closes the connections without a message: the other agents wait for another leader.
   void abandon();
 
@@ -266,6 +273,7 @@ class Membership {
   std::vector<Event> receive(std::span<const pollfd> fds);
   void receive_from_spare(std::size_t i, std::vector<Event>& events);
   void receive_reports(std::vector<Event>& events);
+  void send_message(const NodeMessage& message);
   void send(const std::string& text);
   bool link_is_dropped() const;
   void restore_link();
@@ -275,6 +283,7 @@ class Membership {
   void agree_on_isa();
   std::string host_of(std::int64_t node) const;
 
+  mutable std::mutex in_use_;  ///< see stop_early
   MembershipOptions options_;
   std::string output_;                   ///< the job's output directory
   bool leaves_token_ = false;            ///< the leader created the token and must leave it in the token file

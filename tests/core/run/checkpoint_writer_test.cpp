@@ -1,5 +1,7 @@
 #include "core/run/agent/checkpoint_writer.h"
 
+#include <fcntl.h>
+#include <stdio.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,8 +62,10 @@ void break_disk(const test::TempDir& dir) {
   test::write_file(dir / "run", "in the way");
 }
 void mend_disk(const test::TempDir& dir) {
-  std::filesystem::remove(dir / "run");
-  std::filesystem::rename(dir / "away", dir / "run");
+  // In one go: the writer would make a missing directory.
+  REQUIRE(::renameat2(AT_FDCWD, (dir / "away").c_str(), AT_FDCWD, (dir / "run").c_str(), RENAME_EXCHANGE) ==
+          0);
+  std::filesystem::remove(dir / "away");
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <catch2/catch.hpp>
+#include <csignal>
 #include <future>
 #include <thread>
 
@@ -165,4 +166,33 @@ TEST_CASE("an agent that gets the go before its second connection still opens it
   std::unique_ptr<run::Membership> follower = follows.get();
   CHECK(came == 2);
   leader.reset(), follower.reset();
+}
+
+TEST_CASE("a stop that comes while the leader asks the other agents ends the run on all of them",
+          "[membership]") {
+  const parallel::JobToken token = parallel::JobToken::random();
+  const std::uint16_t port = free_port();
+  auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
+  auto follows = std::async(std::launch::async, [&] { return member(linked_options(1, token, port)); });
+  const std::unique_ptr<run::Membership> leader = leads.get();
+  std::atomic<bool> left{false};
+  std::thread stops([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    leader->stop_early({"SIGTERM", SIGTERM}, [&](const run::StopRequest&) { left = true; });
+  });
+  std::int64_t number = 0;
+  while (!left) {
+    leader->send(run::ShowState{++number});
+    std::vector<pollfd> fds;
+    leader->watch(fds);
+    ::poll(fds.data(), fds.size(), 1);
+    leader->works();
+    leader->take(fds);
+    static_cast<void>(leader->is_there(1));
+  }
+  stops.join();
+  const std::unique_ptr<run::Membership> follower = follows.get();
+  CHECK(number > 1);
+  REQUIRE(follower->end());
+  CHECK((!follower->end()->failed && follower->end()->stop_signal == SIGTERM));
 }
