@@ -91,13 +91,14 @@ class Faults(FaultsTest):
 
     def test_a_rank_that_spins_in_the_first_step_of_its_process_is_named(self):
         memory = ["--set", "checkpoint.memory=2"]
-        self.broken("first", *memory, "--set", "supervise.hang_minimum=400ms",
-                    *faults({"kind": "hang", "step": 1, "rank": 0}, {"kind": "kill", "step": 13}, {"kind": "hang", "step": 13}))
+        later = [{"kind": "kill", "step": 13}, {"kind": "hang", "step": 13}] if FULL else []
+        self.broken("first", *memory, "--set", "supervise.hang_minimum=400ms", *faults({"kind": "hang", "step": 1, "rank": 0}, *later))
         hangs = [e for e in self.events("first") if e["event"] == "hang"]
-        self.assertEqual([re.search(r"of (step \d+), .*computes without progress", e["message"])[1] for e in hangs], ["step 1", "step 13"])
+        self.assertEqual([re.search(r"of (step \d+), .*computes without progress", e["message"])[1] for e in hangs],
+                         ["step 1", "step 13"] if FULL else ["step 1"])
         for event in hangs:  # 12 times the minimum
             self.assertIn("its deadline was 4.8 s", event["details"])
-        self.assertEqual([e["step"] for e in self.restarts("first")], [0, 12, 12])
+        self.assertEqual([e["step"] for e in self.restarts("first")], [0, 12, 12] if FULL else [0])
         self.assert_as_whole("first", *memory)
 
     def test_connections_that_close_start_the_workers_again_on_one_node_and_on_two(self):
@@ -306,6 +307,8 @@ class Faults(FaultsTest):
         self.assertTrue(any("is killed" in message for message in self.injected("random")), self.injected("random"))
         self.assert_as_whole("random", *length)
 
+
+class Corruption(FaultsTest):
     def test_a_replica_whose_bit_flips_is_named_by_rank_and_tensor_at_the_next_check(self):
         three = ["--set", "parallel.dp=3", "--set", "parallel.zero=0", "--set", "batch={global: 6, micro: 1}", "--set", "supervise.hash_every=20"]
         output = self.broken("corrupt", *three, *faults({"kind": "flip_gradient", "step": 14, "rank": 2, "tensor": "layers.1.down.weight"}), status=8)
@@ -342,7 +345,7 @@ class Faults(FaultsTest):
         self.assert_as_whole("only", *DP2)
 
     def test_a_rank_whose_state_changes_between_two_updates_is_named_at_any_level_of_zero(self):
-        for zero in range(4):
+        for zero in range(4) if FULL else (1, 3):
             name = f"changed-{zero}"
             arguments = ["--set", "parallel.dp=2", "--set", f"parallel.zero={zero}", "--set", "supervise.hash_every=5", "--set", "checkpoint.every=4"]
             tensor = "layers.1.down.weight"
@@ -361,7 +364,7 @@ class Faults(FaultsTest):
     def test_clean_runs_of_any_layout_raise_no_alarm(self):
         layouts = {"tp2": ["parallel.tp=2"], "pp2": ["parallel.pp=2"]}
         layouts.update({f"dp2-zero{zero}": ["parallel.dp=2", f"parallel.zero={zero}"] for zero in range(4)})
-        for name, layout in list(layouts.items())[::1 if FULL else 2]:
+        for name, layout in list(layouts.items())[::1 if FULL else 3]:
             with self.subTest(name):
                 arguments = [word for flag in [*layout, "supervise.hash_every=1"] for word in ("--set", flag)]
                 self.broken(name, *arguments)

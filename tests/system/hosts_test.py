@@ -380,6 +380,7 @@ class Elastic(HostsTest):
         self.finish(self.agents[:1])
         self.assert_close(*steps, *DP[3])
 
+    @unittest.skipUnless(FULL, SLICE)
     def test_of_three_hosts_two_are_lost_at_once_without_a_spare(self):
         steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
         self.begin("both", *steps, *self.MORE, nodes=3)
