@@ -54,6 +54,7 @@ MembershipOptions membership_of(const AgentOptions& options, RunSeries& series) 
     return smaller ? LeadOptions::Size{smaller->job.cluster.nodes, smaller->layout} : LeadOptions::Size{};
   };
   membership.show_state = [&series](const ShowState& m) { return shown_states(m.number, series.survived); };
+  membership.forget_state = [&series] { series.survived.clear(); };
   return membership;
 }
 

@@ -60,6 +60,9 @@ struct MembershipOptions {
   LeadOptions lead = {};
   /// Called while this agent waits for `Go`: its answer to a leader that asks what it holds in memory.
   std::function<std::vector<StateShown>(const ShowState&)> show_state = {};
+  /// Called when a run that goes on with another size leaves this agent out. Its snapshots are of a past that
+  /// later ones must not be compared with.
+  std::function<void()> forget_state = {};
 };
 
 /// The leader is lost, and another may lead (MembershipOptions::lead).
@@ -254,7 +257,7 @@ class Membership {
   void fill_places();
   void turn_surplus_away();
   void receive_news(std::vector<Event>& events);
-  void await_go(int signal_fd);
+  void await_go(int signal_fd, bool resizes = false);
   std::optional<std::string> receive_from_leader();
   void admit(parallel::StoreServer::Joined joined);
   void admit(const Hello& hello, Member member, const std::string& who);

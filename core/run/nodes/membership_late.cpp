@@ -173,7 +173,7 @@ std::optional<double> Membership::due_seconds() const {
 
 void Membership::await_resize(int signal_fd) {
   log::info("the run goes on from its newest state, with the nodes that node 0 names: waiting for it");
-  await_go(signal_fd);
+  await_go(signal_fd, true);
 }
 
 void Membership::resize(std::int64_t count, std::int64_t attempt, const std::string& layout) {

@@ -355,7 +355,7 @@ std::optional<std::string> Membership::receive_from_leader() {
 
 // No deadline here: the leader decides when to give up, or its loss is noticed. A spare waits until a node is
 // lost.
-void Membership::await_go(int signal_fd) {
+void Membership::await_go(int signal_fd, bool resizes) {
   StopSignals signals;
   for (;;) {
     std::array<pollfd, 3> fds{pollfd{signal_fd, POLLIN, 0}, pollfd{members_[0].channel->fd(), POLLIN, 0},
@@ -404,6 +404,8 @@ void Membership::await_go(int signal_fd) {
     if (std::holds_alternative<WaitAsSpare>(message)) {
       log::info("the run has a node {}: this agent waits as a spare", node());
       options_.spare = true;
+      // Where agents meet a new leader, one that waits may still get a place, and the leader asks it then.
+      if (resizes && options_.forget_state) options_.forget_state();
     }
     if (const auto* place = std::get_if<TakePlace>(&message)) {
       options_.spare = false;

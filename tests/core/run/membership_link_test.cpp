@@ -196,3 +196,25 @@ TEST_CASE("a stop that comes while the leader asks the other agents ends the run
   REQUIRE(follower->end());
   CHECK((!follower->end()->failed && follower->end()->stop_signal == SIGTERM));
 }
+
+TEST_CASE("an agent that a smaller run leaves out forgets its snapshots", "[membership]") {
+  const parallel::JobToken token = parallel::JobToken::random();
+  const std::uint16_t port = free_port();
+  bool forgot = false;
+  run::MembershipOptions left_out = linked_options(1, token, port);
+  left_out.forget_state = [&] { forgot = true; };
+  auto leads = std::async(std::launch::async, [&] { return member(linked_options(0, token, port)); });
+  auto follows = std::async(std::launch::async, [&] { return member(left_out); });
+  const std::unique_ptr<run::Membership> leader = leads.get();
+  leader->begin({.step = 5});
+  const std::unique_ptr<run::Membership> follower = follows.get();
+  leader->resize(1, 2);
+  auto waits = std::async(std::launch::async, [&] {
+    const base::UniqueFd no_signal(::eventfd(0, EFD_CLOEXEC));
+    follower->await_resize(no_signal.get());
+  });
+  leader->finish({});
+  waits.get();
+  CHECK(follower->over());
+  CHECK(forgot);
+}
