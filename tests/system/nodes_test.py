@@ -102,7 +102,7 @@ class Busy(NodesTest):
         self.assertRegex(line, r"node 1 \(\S+\) is alive, but its agent has been busy for 1\.\d+ s: it may wait for a disk")
         busy.unlink()
         self.wait_for_step(agents[0], self.last_step() + 5)
-        [event] = [e for e in self.events() if e["event"] == "warning"]
+        [event] = [e for e in self.events() if e["event"] == "warning" and "pre-flight" not in e["message"]]
         self.assertIn("node 1", event["message"])
         agents[0].send_signal(signal.SIGTERM)
         self.finish(agents, status=143)
@@ -116,7 +116,9 @@ class Preflight(NodesTest):
         job, port = self.job(), free_port()
         arguments = self.arguments("tp2-dp2", "steps=6")
         self.finish([self.start_node(job, 0, port, *arguments), self.start_node(job, 1, port, *arguments, env=environment)])
-        storage, clock = [e["message"] for e in self.events() if "pre-flight" in e.get("message", "")]
+        found = [e["message"] for e in self.events() if "pre-flight" in e.get("message", "")]
+        # On a busy host a rank may also compute slowly.
+        storage, clock = [message for message in found if "computes at" not in message]
         self.assertRegex(storage, r"^pre-flight: node 1 \(.+\): storage: .*/\.preflight-node-1-\w+: .*Input/output error")
         self.assertRegex(clock, r"^pre-flight: node 1 \(.+\): its clock is at least (\d+\.\d) s ahead of node 0's$")
 

@@ -153,7 +153,7 @@ class Run {
   // Spikes and rollbacks (run_spikes.cpp).
   Next roll_back();
   bool finish_saves_before_rollback();
-  std::optional<std::int64_t> nodes_after_rollback();
+  std::optional<std::int64_t> nodes_that_go_on();
   std::int64_t rollback_target(std::int64_t step) const;
   void withdraw_after(std::int64_t step);
   void add_judged(const io::StepRecord& record);

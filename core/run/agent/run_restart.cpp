@@ -130,7 +130,7 @@ Run::Next Run::lead_restart() {
 /// The run began from memory, at a later step than any checkpoint on the disk: its records must be cut back
 /// before it goes on from there, as those of a job that is started again are.
 Run::Next Run::begin_anew_from_disk() {
-  series_.nodes = nodes_after_rollback();
+  series_.nodes = nodes_that_go_on();
   if (!series_.nodes) return killed_ ? Next::stop : Next::failure;
   series_.from_disk = true;
   record_begin();

@@ -163,7 +163,7 @@ bool Run::finish_saves_before_rollback() {
 }
 
 /// The number of nodes that the run continues with; none if it cannot.
-std::optional<std::int64_t> Run::nodes_after_rollback() {
+std::optional<std::int64_t> Run::nodes_that_go_on() {
   series_.layout = membership_.layout();
   if (away_.empty()) return membership_.nodes();
   if (!shrinks()) return await_return() ? std::optional(membership_.nodes()) : std::nullopt;
@@ -204,7 +204,7 @@ Run::Next Run::roll_back() {
     stop_between_ = true;
     return Next::stop;
   }
-  series_.nodes = nodes_after_rollback();
+  series_.nodes = nodes_that_go_on();
   if (!series_.nodes) return killed_ ? Next::stop : Next::failure;
   series_.returns_to = target;
   resizes_ = true;
