@@ -24,9 +24,9 @@ struct Barrier {
   std::uint64_t generation = 0;
 };
 
+/// A thread of a block. Fibers last for all blocks: making one takes two system calls.
 struct Fiber {
   unsigned thread = 0;
-  ucontext_t first;
   jmp_buf at;
   bool started = false, done = false;
   const Barrier* waits_for = nullptr;
@@ -41,7 +41,7 @@ struct Warp {
 };
 
 struct Block {
-  std::vector<Fiber> fibers;
+  std::vector<Fiber> fibers;  ///< as many as the largest block so far has threads
   std::vector<Warp> warps;
   Barrier barrier;
   Fiber* now = nullptr;
@@ -68,9 +68,11 @@ std::byte* stack_of(std::size_t thread) {
 }
 
 void fiber_main() {
-  (*block.thread)();
-  block.now->done = true;
-  _longjmp(block.scheduler, 1);
+  for (;;) {
+    (*block.thread)();
+    block.now->done = true;
+    if (_setjmp(block.now->at) == 0) _longjmp(block.scheduler, 1);
+  }
 }
 
 /// Runs a fiber until it waits or ends.
@@ -80,7 +82,12 @@ void resume(Fiber& fiber) {
   if (_setjmp(block.scheduler) != 0) return;
   if (fiber.started) _longjmp(fiber.at, 1);
   fiber.started = true;
-  ::setcontext(&fiber.first);
+  ucontext_t first;
+  ::getcontext(&first);
+  first.uc_stack.ss_sp = stack_of(fiber.thread);
+  first.uc_stack.ss_size = kStackBytes;
+  ::makecontext(&first, fiber_main, 0);
+  ::setcontext(&first);
   std::abort();
 }
 
@@ -110,7 +117,7 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
   gridDim = grid;
   blockDim = threads;
   blockIdx = index;
-  block.fibers.assign(threads.x, {});
+  if (block.fibers.size() < threads.x) block.fibers.resize(threads.x);
   block.warps.assign((threads.x + kWarp - 1) / kWarp, {});
   block.barrier = {.members = threads.x};
   std::fill(block.shared.begin(), block.shared.end(), std::byte{0xff});
@@ -118,10 +125,8 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
   for (unsigned t = 0; t < threads.x; ++t) {
     Fiber& fiber = block.fibers[t];
     fiber.thread = t;
-    ::getcontext(&fiber.first);
-    fiber.first.uc_stack.ss_sp = stack_of(t);
-    fiber.first.uc_stack.ss_size = kStackBytes;
-    ::makecontext(&fiber.first, fiber_main, 0);
+    fiber.done = false;
+    fiber.waits_for = nullptr;
   }
   // A warp runs as far as it can before the next one: other warps then see writes that come too early.
   std::vector<unsigned> warps(block.warps.size()), lanes(std::min(threads.x, kWarp));
@@ -152,8 +157,7 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
 }  // namespace
 
 void fail(const char* what) {
-  std::fprintf(stderr, "simt: %s (block %u, %u; threads %zu)\n", what, blockIdx.x, blockIdx.y,
-               block.fibers.size());
+  std::fprintf(stderr, "simt: %s (block %u, %u; threads %u)\n", what, blockIdx.x, blockIdx.y, blockDim.x);
   std::abort();
 }
 
