@@ -165,12 +165,15 @@ TEST_CASE("the bound between layouts is at the level of rounding, far below trai
 }
 
 TEST_CASE("tensor and data parallel layouts give one rank's losses", "[layouts]") {
+  // Each of the 26 layouts runs with one of the models. `tests/run.sh full` runs all.
+  std::size_t turn = 0;
   for (const std::string model : {"llama", "qwen", "gpt2"})
     for (const std::int64_t tp : {1, 2, 4})
       for (const std::int64_t dp : {1, 2, 4})
         if (tp * dp > 1)
           for (const std::int64_t zero : {0, 1, 2, 3})
-            if (dp > 1 || zero == 1) check_layout(model, {.tp = tp, .dp = dp, .zero = zero});
+            if ((dp > 1 || zero == 1) && (turn++ % 3 == 0 || test::runs_full()))
+              check_layout(model, {.tp = tp, .dp = dp, .zero = zero});
 }
 
 TEST_CASE("sequence parallel layouts give one rank's losses", "[layouts]") {
