@@ -111,8 +111,11 @@ void make_bpe(const SentencePieceModel& model, SentencePieceTables& tables) {
 // When a sum of scores falls below this, the reference resets it to zero and raises the sums of longer texts
 // alike.
 constexpr float kLowestSum = -100000;
-// Upper bound of the rounding error of a sum between kLowestSum and zero.
+// Upper bounds of the rounding error of a float between kLowestSum and zero, and of one above kNearSum, as
+// sums are at the beginning of a text: fewer words depend on it.
 constexpr double kRounding = 1.0 / 256;
+constexpr float kNearSum = -16384;
+constexpr double kNearRounding = 1.0 / 2048;
 
 class PieceEncoder final : public Encoder {
  public:
@@ -162,12 +165,14 @@ class PieceEncoder final : public Encoder {
   void encode_word(std::string_view word, std::vector<std::int32_t>& ids) {
     const std::size_t before = ids.size();
     if (tables_.algorithm == SentencePieceModel::Algorithm::bpe) {
-      encode_cached(word, ids, [&] { encode_bpe(word, word_ids_); });
+      encode_cached(word, cache_, ids, [&] { encode_bpe(word, word_ids_); });
     } else {
       // Near kLowestSum the reference may reset the sum inside this word.
       const float room = static_cast<float>(PieceCache::kLongest + 1) * tables_.largest_score;
-      if (sum_ - room < kLowestSum ||
-          !encode_cached(word, ids, [&] { encode_clear_word(word, word_ids_); })) {
+      const bool near = sum_ - room >= kNearSum;
+      const double rounding = near ? kNearRounding : kRounding;
+      if (sum_ - room < kLowestSum || !encode_cached(word, near ? near_cache_ : cache_, ids,
+                                                     [&] { encode_clear_word(word, rounding, word_ids_); })) {
         encode_unclear(word, ids);
       } else {
         for (std::size_t i = before; i < ids.size(); ++i) sum_ += score(ids[i]);
@@ -198,7 +203,8 @@ class PieceEncoder final : public Encoder {
 
   // `encode` writes to word_ids_. False: it wrote nothing, or the word is too long to be kept and unigram.
   template <typename Encode>
-  bool encode_cached(std::string_view word, std::vector<std::int32_t>& ids, const Encode& encode) {
+  bool encode_cached(std::string_view word, PieceCache& cache, std::vector<std::int32_t>& ids,
+                     const Encode& encode) {
     word_ids_.clear();
     if (word.size() > PieceCache::kLongest) {
       if (tables_.algorithm != SentencePieceModel::Algorithm::bpe) return false;
@@ -208,10 +214,10 @@ class PieceEncoder final : public Encoder {
     }
     const std::uint64_t hash = PieceCache::hash(word);
     const std::size_t before = ids.size();
-    if (cache_.find(word, hash, ids)) return ids.size() > before;
+    if (cache.find(word, hash, ids)) return ids.size() > before;
     encode();
     // At most 144 ids: a word of 48 spaces with three byte tokens each.
-    cache_.add(word, hash, word_ids_.data(), word_ids_.size());
+    cache.add(word, hash, word_ids_.data(), word_ids_.size());
     ids.insert(ids.end(), word_ids_.begin(), word_ids_.end());
     return !word_ids_.empty();
   }
@@ -267,9 +273,9 @@ class PieceEncoder final : public Encoder {
     add_path(text, ends_, ids);
   }
 
-  // The same for a word of known characters whose segmentation no rounding can change, whatever text precedes
-  // it. Appends nothing for other words.
-  void encode_clear_word(std::string_view word, std::vector<std::int32_t>& ids) {
+  // The same for a word of known characters whose segmentation no rounding up to `rounding` can change,
+  // whatever text precedes it. Appends nothing for other words.
+  void encode_clear_word(std::string_view word, double rounding, std::vector<std::int32_t>& ids) {
     clear_ends_.assign(word.size() + 1, {});
     for (std::size_t begin = 0; begin < word.size(); begin += character_bytes(word[begin])) {
       const double base = clear_ends_[begin].sum;
@@ -289,7 +295,7 @@ class PieceEncoder final : public Encoder {
       if (!known) return;
     }
     for (std::size_t end = word.size(); end > 0; end = static_cast<std::size_t>(clear_ends_[end].begin))
-      if (clear_ends_[end].margin <= 2 * kRounding * static_cast<double>(end)) return;
+      if (clear_ends_[end].margin <= 2 * rounding * static_cast<double>(end)) return;
     add_path(word, clear_ends_, ids);
   }
 
@@ -342,8 +348,8 @@ class PieceEncoder final : public Encoder {
   const MergeTable no_merges_{0};
   const SentencePieceTables& tables_;
   BpeMerger merger_;
-  PieceCache cache_;
-  std::size_t begin_ = 0;  // start of the text's ids
+  PieceCache cache_, near_cache_;  // near: of words that sums above kNearSum precede
+  std::size_t begin_ = 0;          // start of the text's ids
   std::string normalized_, character_;
   std::vector<std::int32_t> word_ids_, symbols_, merged_;
   float sum_ = 0;  // sum of the text's scores so far

@@ -11,6 +11,9 @@ constexpr std::size_t kNone = std::string_view::npos;
 // Without the check of std::string_view::substr, which is a call for each character.
 std::string_view first_bytes(std::string_view text, std::size_t bytes) { return {text.data(), bytes}; }
 
+// The first code point of 2 bytes in UTF-8, and the last of 3.
+constexpr std::uint32_t kTwoBytes = 0x80, kThreeBytes = 0xffff;
+
 bool inside_character(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
 
 }  // namespace
@@ -71,18 +74,42 @@ Charsmap::Rule Charsmap::longest(std::string_view text) const {
   return rule;
 }
 
+bool Charsmap::concerns(std::string_view character) const {
+  if (units_.empty()) return false;
+  std::size_t node = 0;
+  for (const char byte : character) {
+    node = child(node, static_cast<unsigned char>(byte));
+    if (node == kNone) return false;
+    if ((units_[node] >> 8 & 1) != 0) return true;
+  }
+  return true;
+}
+
 SentencePieceNormalizer::SentencePieceNormalizer(const SentencePieceModel& model)
     : dummy_prefix_(model.dummy_prefix), remove_extra_whitespaces_(model.remove_extra_whitespaces) {
   if (!model.charsmap.empty()) charsmap_ = Charsmap(model.charsmap);
   for (unsigned byte = 0; byte < 128; ++byte)
     plain_[byte] = byte != ' ' && !charsmap_.concerns_ascii(static_cast<unsigned char>(byte));
   std::vector<std::pair<std::string, std::int32_t>> symbols;
+  std::array<bool, 256> begins_symbol{};
   for (const SentencePieceModel::Piece& piece : model.pieces) {
     if (piece.type != SentencePieceModel::Type::user_defined) continue;
     plain_[static_cast<unsigned char>(piece.text[0])] = false;
+    begins_symbol[static_cast<unsigned char>(piece.text[0])] = true;
     symbols.emplace_back(piece.text, 0);
   }
   user_defined_ = ByteTrie(std::move(symbols));
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const std::string pair{' ', static_cast<char>(byte)};
+    space_[byte] = byte != ' ' && !begins_symbol[' '] && !charsmap_.concerns(pair);
+  }
+  kept_.resize(kThreeBytes + 1);
+  for (std::uint32_t code_point = kTwoBytes; code_point <= kThreeBytes; ++code_point) {
+    std::string character;
+    append_utf8(character, code_point);
+    kept_[code_point] = !begins_symbol[static_cast<unsigned char>(character[0])] &&
+                        character != kPieceSpace && !charsmap_.concerns(character);
+  }
 }
 
 // Converts the beginning of the text: a user-defined symbol is kept, else the longest rule applies, else one
@@ -112,6 +139,31 @@ void SentencePieceNormalizer::append(std::string_view part, std::string& out) co
   }
 }
 
+// The length of a beginning of the text that stays as it is. A space in it follows and precedes another
+// character.
+std::size_t SentencePieceNormalizer::kept_bytes(std::string_view text) const {
+  std::size_t at = 0;
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
+  while (at + 3 < text.size()) {
+    if (byte(0) == ' ') {
+      if (at == 0 || !space_[byte(1)]) break;
+      ++at;
+    } else if (byte(0) < 0x80) {
+      if (!plain_[byte(0)] || byte(1) >= 0x80) break;
+      ++at;
+    } else if (byte(0) < 0xe0) {
+      if (!kept_[(byte(0) & 0x1fu) << 6 | (byte(1) & 0x3fu)]) break;
+      at += 2;
+    } else if (byte(0) < 0xf0) {
+      if (!kept_[(byte(0) & 0xfu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu)]) break;
+      at += 3;
+    } else {
+      break;
+    }
+  }
+  return at;
+}
+
 // As Normalizer::Normalize in normalizer.cc.
 void SentencePieceNormalizer::normalize(std::string_view text, std::string& out, DummyPrefix prefix) const {
   out.clear();
@@ -127,14 +179,10 @@ void SentencePieceNormalizer::normalize(std::string_view text, std::string& out,
   if (dummy_prefix_ && prefix == DummyPrefix::as_model) out += ' ';
   bool after_space = remove_extra_whitespaces_;  // if set, further spaces are dropped
   while (!text.empty()) {
-    std::size_t plain = 0;
-    while (plain + 1 < text.size() && plain_[static_cast<unsigned char>(text[plain])] &&
-           static_cast<unsigned char>(text[plain + 1]) < 128)
-      ++plain;
-    if (plain > 0) {
-      out.append(first_bytes(text, plain));
-      text.remove_prefix(plain);
-      after_space = false;
+    if (const std::size_t kept = kept_bytes(text); kept > 0) {
+      out.append(first_bytes(text, kept));
+      text.remove_prefix(kept);
+      after_space = remove_extra_whitespaces_ && out.ends_with(' ');
     }
     Part part = first_part(text);
     text.remove_prefix(part.bytes);

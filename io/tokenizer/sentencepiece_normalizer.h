@@ -33,6 +33,8 @@ class Charsmap {
   /// Returns true if there may be a rule for this ASCII character alone, or for it followed by another ASCII
   /// character.
   bool concerns_ascii(unsigned char byte) const { return ascii_[byte]; }
+  /// Returns true if there may be a rule for a text that begins with this character or a part of it.
+  bool concerns(std::string_view character) const;
 
  private:
   // Returns where a node's children begin. A node is a unit of the array.
@@ -70,10 +72,13 @@ class SentencePieceNormalizer {
   };
   Part first_part(std::string_view text) const;
   void append(std::string_view part, std::string& out) const;
+  std::size_t kept_bytes(std::string_view text) const;
 
   Charsmap charsmap_;
   ByteTrie user_defined_;
   std::array<bool, 256> plain_{};  // true if this byte stays unchanged before another ASCII byte
+  std::array<bool, 256> space_{};  // true if a space before this byte stays unchanged
+  std::vector<bool> kept_;         // true if this character of 2 or 3 bytes stays unchanged, by code point
   bool dummy_prefix_, remove_extra_whitespaces_;
 };
 
