@@ -8,6 +8,8 @@
 //
 // The writes of the page cannot be left out of a step: blocks with them make as many once more. Blocks with
 // hashes are steps of a second set of ranks, of a job with supervise.hash_every, and nobody watches either.
+// The last line has no noise of other programs: the time of one write, operation and look, times their
+// number.
 
 #include <poll.h>
 #include <unistd.h>
@@ -42,6 +44,8 @@ namespace {
 
 constexpr std::int64_t kSettle =
     2;  // first steps of a block, not counted: they warm the caches with other buffers
+
+constexpr double kLooksPerSecond = 10;  // of RankWatch
 
 struct Args {
   double seconds = 240;
@@ -171,12 +175,14 @@ void print_ratio(const char* what, const std::vector<double>& ratios) {
               100 * (io::median(ratios) - 1), 100 * (low - 1), 100 * (high - 1));
 }
 
-/// Reads the pages of the ranks as an agent does, while supervision is on.
-void look(const base::Segment& flights, std::int64_t ranks, const std::atomic<bool>& on,
-          const std::atomic<bool>& over) {
+/// Reads the pages of the ranks as an agent does, while supervision is on. Returns the median seconds of a
+/// look.
+double look(const base::Segment& flights, std::int64_t ranks, const std::atomic<bool>& on,
+            const std::atomic<bool>& over) {
   core::run::RankWatch watch(flights, {0, ranks}, 0);
   const core::run::HangLimits limits{.threads = 1};
   const std::vector<pid_t> pids(static_cast<std::size_t>(ranks), ::getpid());
+  std::vector<double> took;
   while (!over) {
     pollfd due{watch.event_fd(), POLLIN, 0};
     if (::poll(&due, 1, 300) <= 0) continue;
@@ -184,12 +190,15 @@ void look(const base::Segment& flights, std::int64_t ranks, const std::atomic<bo
     if (!on) {
       if (::read(watch.event_fd(), &times, sizeof(times)) < 0) continue;
     } else {
+      const double begin = base::monotonic_seconds();
       watch.look(pids);
       for (const core::run::RankSight& page : watch.pages())
         if (limits.suspicious(page))
           std::fprintf(stderr, "rank %lld is suspected\n", static_cast<long long>(page.rank));
+      took.push_back(base::monotonic_seconds() - begin);
     }
   }
+  return took.empty() ? 0 : io::median(took);
 }
 
 }  // namespace
@@ -207,8 +216,8 @@ int main(int argc, char** argv) try {
   std::atomic<bool> over{false}, watched{false}, looks_end{false};
   std::vector<double> ratios, control, steps;
   std::uint64_t beats = 0, operations = 0;
-  double write_seconds = 0;
-  std::thread looks([&] { look(flights, ranks, watched, looks_end); });
+  double write_seconds = 0, record_seconds = 0, look_seconds = 0;
+  std::thread looks([&] { look_seconds = look(flights, ranks, watched, looks_end); });
   world.run([&](std::int64_t number) {
     bool on = false;
     parallel::FlightRecorder recorder(core::run::flight_ring(flights, number));
@@ -293,7 +302,16 @@ int main(int argc, char** argv) try {
     const std::uint64_t order = recorder.enqueued({});
     one_step();
     const std::uint64_t count = recorder.enqueued({}) - order - 1;
-    if (number == 0) operations = count;
+    if (number != 0) return;
+    operations = count;
+    constexpr int kRecords = 100'000;
+    const double start = base::monotonic_seconds();
+    for (int i = 0; i < kRecords; ++i) {
+      const std::uint64_t recorded = recorder.enqueued({});
+      recorder.started(recorded);
+      recorder.done(recorded);
+    }
+    record_seconds = (base::monotonic_seconds() - start) / kRecords;
   });
   looks_end = true;
   looks.join();
@@ -305,10 +323,15 @@ int main(int argc, char** argv) try {
   std::printf("| blocks | pairs | difference of a step | 95%% interval |\n|---|---:|---:|---:|\n");
   print_ratio(hashes ? "with hashes over without" : "watched over not watched", ratios);
   print_ratio(hashes ? "without over without" : "not watched over not watched", control);
-  std::printf("page: %llu writes of %.0f ns per step, %.4f%%; ring: %llu operations per step\n",
-              static_cast<unsigned long long>(beats), 1e9 * write_seconds,
-              100 * static_cast<double>(beats) * write_seconds / usual,
-              static_cast<unsigned long long>(operations));
+  const double page = static_cast<double>(beats) * write_seconds / usual,
+               ring = static_cast<double>(operations) * record_seconds / usual,
+               agent = kLooksPerSecond * look_seconds;
+  std::printf(
+      "page: %llu writes of %.0f ns per step, %.4f%%; ring: %llu operations of %.0f ns per step, %.4f%%; "
+      "agent: %.0f looks of %.0f us per second, %.4f%% of one core; together %.4f%%\n",
+      static_cast<unsigned long long>(beats), 1e9 * write_seconds, 100 * page,
+      static_cast<unsigned long long>(operations), 1e9 * record_seconds, 100 * ring, kLooksPerSecond,
+      1e6 * look_seconds, 100 * agent, 100 * (page + ring + agent));
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "supervision_bench: %s\n", error.what());
