@@ -35,7 +35,7 @@ text.y { text-anchor: end; } text.x { text-anchor: middle; } .grid { stroke: var
 .tables { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(460px, 100%), 1fr)); gap: 14px; align-items: start; }
 .tables > * { overflow-x: auto; } .tables .n { padding-left: 10px; white-space: nowrap; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; } td, th { padding: 4px 10px 4px 0; text-align: left; border-bottom: 1px solid var(--rule); }
-th { white-space: nowrap; color: var(--dim); font-weight: 500; font-size: 13px; } tr:last-child td { border-bottom: 0; } .n { text-align: right; padding-right: 0; }
+th { white-space: nowrap; color: var(--dim); font-weight: 500; font-size: 13px; } tr:last-child td { border-bottom: 0; } .n { text-align: right; padding-right: 0; } .n + :not(.n) { padding-left: 14px; }
 .facts th { width: 1%; white-space: nowrap; padding-right: 24px; vertical-align: top; border-bottom: 1px solid var(--rule); } .facts td { overflow-wrap: anywhere; }
 .facts tr:last-child th { border-bottom: 0; } td { vertical-align: top; } code { font: 13px/1.5 ui-monospace, monospace; } .wide { margin-top: 14px; overflow-x: auto; }
 .nowrap { white-space: nowrap; } .mark { stroke: var(--dim); stroke-dasharray: 3 4; }
