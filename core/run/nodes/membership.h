@@ -60,8 +60,8 @@ struct MembershipOptions {
   LeadOptions lead = {};
   /// Called while this agent waits for `Go`: its answer to a leader that asks what it holds in memory.
   std::function<std::vector<StateShown>(const ShowState&)> show_state = {};
-  /// Called when a run that goes on with another size leaves this agent out. Its snapshots are of a past that
-  /// later ones must not be compared with.
+  /// Called when a run changes its size and leaves this agent out. From then on the other agents have newer
+  /// snapshots than this one.
   std::function<void()> forget_state = {};
 };
 
