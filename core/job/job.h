@@ -94,12 +94,10 @@ inline bool uses_staged(const JobSpec& job) {
 }
 
 /// True if the job's replicas compute a step before the first one without an update, and compare its loss and
-/// gradients bit by bit. Sharded gradients that are reduced in two levels over nodes are left out: their
-/// messages include padding with old values. So are groups of NCCL whose order of sums may differ.
+/// gradients bit by bit. Jobs whose groups of NCCL may sum in different orders have none.
 inline bool has_canary(const JobSpec& job) {
   const bool sums_alike = !uses_nccl(job) || job.parallel.tp <= 2;
   return job.supervise.preflight && job.parallel.dp > 1 && sums_alike &&
-         (job.parallel.zero < 2 || job.cluster.nodes == 1) &&
          job.attention.backward != kernels::Determinism::fast;
 }
 

@@ -46,6 +46,10 @@ WriteMode ParamStore::grad_mode(ParamId id) {
   return view_of(id).grad_mode(id);
 }
 
+void ParamStore::observe_grads(const ParamView::ObserveGrad& observe) {
+  for (const auto& view : views_) view->observe_grads(observe);
+}
+
 void ParamStore::reduce_complete_grads() {
   for (const auto& view : views_) view->reduce_complete_grads();
 }

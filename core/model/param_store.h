@@ -37,6 +37,9 @@ class ParamStore {
   kernels::WriteMode grad_mode(ParamId id);
   /// The contributions so far are computed: starts the reductions of complete units.
   void reduce_complete_grads();
+  /// Calls `observe` from now on for each gradient that is complete on this rank, before it is reduced. None:
+  /// no longer.
+  void observe_grads(const ParamView::ObserveGrad& observe);
   /// Declares elements of a gradient as partial sums on each rank of `group`, which every step adds up.
   void add_partial_sum(ParamId id, std::int64_t begin, std::int64_t count, parallel::Communicator& group,
                        const char* label);

@@ -328,6 +328,8 @@ WriteMode ParamView::grad_mode(ParamId id) {
 
 void ParamView::reduce_complete_grads() {
   for (const std::size_t u : complete_units_) {
+    if (observe_grad_)
+      for (const ParamId id : unit_grads_[u].ids) observe_grad_(*grads_stream_, grad(id));
     reducer_->reduce(*grads_stream_, u);
     unit_grads_[u].made = 0;
     for (const ParamId id : unit_grads_[u].ids) of(id).made_grads = 0;

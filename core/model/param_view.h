@@ -97,6 +97,8 @@ class ParamView {
   const ParamPlacement& placement() const { return placement_; }
   const parallel::BucketLayout& buckets() const { return buckets_; }
 
+  using ObserveGrad = std::function<void(kernels::Stream&, const kernels::Tensor& grad)>;
+
   // As in ParamStore, for this view's parameters.
   Lease use(ParamId id, WeightForm form, kernels::Stream& stream);
   void begin_pass(parallel::ParamGatherer::Pass pass) { gatherer_->begin_pass(pass); }
@@ -105,6 +107,7 @@ class ParamView {
   kernels::Tensor grad(ParamId id);
   kernels::WriteMode grad_mode(ParamId id);
   void reduce_complete_grads();
+  void observe_grads(const ObserveGrad& observe) { observe_grad_ = observe; }
   void finish_grads();
   void finish_gathers(kernels::Stream& stream) { gatherer_->finish(stream); }
   void initialise(kernels::Stream& stream, std::uint64_t seed);
@@ -186,6 +189,7 @@ class ParamView {
   ParamPlacement placement_;
   std::vector<Param> params_;  // by id
   std::vector<UnitGrads> unit_grads_;
+  ObserveGrad observe_grad_;
   std::vector<std::size_t> complete_units_;  // and not yet reduced
   std::vector<parallel::PartialSum> partial_sums_;
   kernels::Backend& backend_;

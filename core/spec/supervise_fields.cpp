@@ -96,7 +96,7 @@ void add_preflight(FieldTable& t, job::JobSpec& job) {
         "before the first step: each rank checks matrix products with known results, devices of one kind and "
         "links between nodes are compared, each node writes a file to the output directory and reads it "
         "back, and clocks are compared, in under 2 s; then all replicas compute one step without an update "
-        "on the same batch, and their results must be equal");
+        "on the same few tokens, and their results must be equal");
 }
 
 void add_devices(FieldTable& t, job::JobSpec& job) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <functional>
 
+#include "core/train/canary_step.h"
 #include "core/train/trainer.h"
 
 namespace trainerd::core::train {
@@ -30,13 +31,19 @@ Tensor Trainer::received(const PassSchedule& schedule, const Action& action, Slo
   Arena& arena = memory_.slot(0, slot_class, slot_of(schedule, action, slot_class));
   // The slot holds one tensor: taking it again returns the same place.
   arena.release(0);
-  return arena.take(job_.precision.compute, {flow_rows_, job_.model.hidden}, MemoryTerm::activations);
+  return arena.take(job_.precision.compute, {flow_rows(), job_.model.hidden}, MemoryTerm::activations);
 }
 
 model::Frame& Trainer::frame_of(const PassSchedule& schedule, const Action& action) {
   const int pool = memory_.pool_of_chunk()[static_cast<std::size_t>(local(action.chunk))];
   return frames_[static_cast<std::size_t>(pool)]
                 [static_cast<std::size_t>(slot_of(schedule, action, SlotClass::forward_to_weight))];
+}
+
+std::int64_t Trainer::flow_rows() const { return shape_.tokens() / row_shares(layout_.options); }
+
+Tensor Trainer::of_pass(const Tensor& x, std::int64_t rows) const {
+  return x.defined() ? x.rows(0, rows) : x;
 }
 
 BatchShape Trainer::batch_shape() const {
@@ -68,16 +75,16 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   model::Batch& batch = frame.batch;
   Arena& arena = *frame.to_weight;
-  batch.tokens_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
-  batch.targets_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
-  batch.positions_T = arena.take(DType::i32, {tokens_}, MemoryTerm::batch);
-  batch.loss_weight_T = arena.take(DType::f32, {tokens_}, MemoryTerm::batch);
-  batch.sequences = batch_shape().sequences();
+  batch.tokens_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
+  batch.targets_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
+  batch.positions_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
+  batch.loss_weight_T = arena.take(DType::f32, {shape_.tokens()}, MemoryTerm::batch);
+  batch.sequences = shape_.sequences();
   batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
   const bool pairs = job_.loss.dpo.on();
-  if (pairs) batch.reference_P2 = arena.take(DType::f64, {job_.batch.micro, 2}, MemoryTerm::batch);
-  batch.max_seqlen = job_.model.seq_len;
-  batch.first_token = batch_shape().first_sample(action.microbatch) * job_.model.seq_len;
+  if (pairs) batch.reference_P2 = arena.take(DType::f64, {shape_.micro, 2}, MemoryTerm::batch);
+  batch.max_seqlen = shape_.seq_len;
+  batch.first_token = shape_.first_sample(action.microbatch) * shape_.seq_len;
   batch.dropout_key = dropout_key_;
 
   const BatchRequest request = request_of(action);
@@ -127,10 +134,11 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
   frame.in_TD = {};
   if (!model.first()) {
     // Backward needs the input longer than the slot in which it was received lives.
-    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows_, job_.model.hidden},
+    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows(), job_.model.hidden},
                                           MemoryTerm::activations);
-    const Tensor in_TD = layout_.options.pp == 1 ? chunks_[static_cast<std::size_t>(chunk) - 1].out
-                                                 : received(schedule, action, SlotClass::received_forward);
+    const Tensor in_TD = layout_.options.pp == 1
+                             ? of_pass(chunks_[static_cast<std::size_t>(chunk) - 1].out, flow_rows())
+                             : received(schedule, action, SlotClass::received_forward);
     land(in_TD.data);
     backend_.copy(*compute_, in_TD, frame.in_TD);
   }
@@ -144,11 +152,11 @@ bool Trainer::adds_loss(const Chunk& chunk) const { return chunk.model.last() &&
 std::optional<parallel::PreferenceTarget> Trainer::preference_of(const Chunk& chunk) const {
   if (!job_.loss.dpo.on()) return std::nullopt;
   const Tensor totals = slots_[static_cast<std::size_t>(slot_)].totals;
-  parallel::PreferenceTarget target{.pair_tokens = job_.model.seq_len,
+  parallel::PreferenceTarget target{.pair_tokens = shape_.seq_len,
                                     .beta = static_cast<float>(job_.loss.dpo.beta),
                                     .label_smoothing = static_cast<float>(job_.loss.dpo.label_smoothing),
                                     .reference_P2 = {},
-                                    .logps_P2 = logps_P2_};
+                                    .logps_P2 = logps_P2_.rows(0, shape_.micro)};
   if (adds_loss(chunk)) target.loss = totals.rows(1, 1), target.rewards = totals.rows(3, 3);
   return target;
 }
@@ -159,7 +167,7 @@ void Trainer::add_loss(const Chunk& chunk, const model::LossTarget& loss) {
   const auto add = [&](const Tensor& x, std::int64_t to) {
     backend_.ordered_sum(*compute_, {.x = x, .out = totals.rows(to, 1), .mode = WriteMode::accumulate});
   };
-  add(loss_T_, 1);
+  add(loss.loss_T, 1);
   if (loss.z_loss > 0) add(loss.z_loss_T, 3);
 }
 
@@ -192,8 +200,10 @@ void Trainer::transfer(const PassSchedule& schedule, std::span<const Action> act
   std::vector<parallel::Transfer> sends, receives;
   for (const Action& action : actions) {
     const Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
-    if (action.kind == ActionKind::send_forward) sends.push_back({action.peer, chunk.out});
-    else if (action.kind == ActionKind::send_backward) sends.push_back({action.peer, chunk.din});
+    if (action.kind == ActionKind::send_forward)
+      sends.push_back({action.peer, of_pass(chunk.out, flow_rows())});
+    else if (action.kind == ActionKind::send_backward)
+      sends.push_back({action.peer, of_pass(chunk.din, flow_rows())});
     else if (action.kind == ActionKind::recv_forward)
       receives.push_back({action.peer, received(schedule, action, SlotClass::received_forward)});
     else receives.push_back({action.peer, received(schedule, action, SlotClass::received_backward)});
@@ -226,19 +236,21 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
   const std::optional<parallel::PreferenceTarget> preference = preference_of(chunk);
-  const model::LossTarget evaluated{.loss_T = loss_T_, .grad_scale = grad_scale_, .preference = preference},
-      loss{.loss_T = loss_T_,
+  const Tensor loss_T = of_pass(loss_T_, shape_.tokens());
+  const model::LossTarget evaluated{.loss_T = loss_T, .grad_scale = grad_scale_, .preference = preference},
+      loss{.loss_T = loss_T,
            .grad_scale = grad_scale_,
            .label_smoothing = static_cast<float>(job_.loss.label_smoothing),
            .z_loss = static_cast<float>(job_.loss.z_loss),
-           .z_loss_T = z_loss_T_,
+           .z_loss_T = of_pass(z_loss_T_, shape_.tokens()),
            .preference = preference};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
     // A single pipeline rank with several chunks passes tensors in place.
-    const Tensor dout_TD = layout_.options.pp == 1
-                               ? chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din
-                               : received(schedule, action, SlotClass::received_backward);
+    const Tensor dout_TD =
+        layout_.options.pp == 1
+            ? of_pass(chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din, flow_rows())
+            : received(schedule, action, SlotClass::received_backward);
     land(dout_TD.data);
     return dout_TD;
   };
@@ -250,24 +262,25 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     std::swap(chunk.din, chunk.other_din);
     land(chunk.din.data);
   }
+  const Tensor out = of_pass(chunk.out, flow_rows()), din = of_pass(chunk.din, flow_rows());
   // The batch is written before the list, and results are read back or added to a report after it. So the
   // list's calls are the same for every microbatch, except for addresses.
   const auto listed = [&](const auto& walk) {
     backend_.open_list(s, {.part = parallel::to_string(action.kind),
                            .chunk = local(action.chunk),
-                           .of_step = action.kind != ActionKind::forward_only});
+                           .of_step = action.kind != ActionKind::forward_only && !alone_});
     walk();
     backend_.close_list(s);
   };
   switch (action.kind) {
     case ActionKind::forward: {
       model::Frame& frame = open_frame(schedule, action, batches);
-      listed([&] { chunk.model.forward(s, frame, chunk.out); });
+      listed([&] { chunk.model.forward(s, frame, out); });
       break;
     }
     case ActionKind::forward_only: {
       model::Frame& frame = open_frame(schedule, action, batches);
-      listed([&] { chunk.model.forward_only(s, frame, chunk.out, evaluated); });
+      listed([&] { chunk.model.forward_only(s, frame, out, evaluated); });
       add_loss(chunk, evaluated);
       if (!sample_losses_.empty() && adds_loss(chunk)) add_sample_losses(action.microbatch);
       frame.to_backward->release(0);
@@ -277,7 +290,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     case ActionKind::backward: {
       model::Frame& frame = frame_of(schedule, action);
       const Tensor dout_TD = dout();
-      listed([&] { chunk.model.backward(s, frame, dout_TD, chunk.din, loss); });
+      listed([&] { chunk.model.backward(s, frame, dout_TD, din, loss); });
       add_loss(chunk, loss);
       frame.to_backward->release(0);
       frame.to_weight->release(0);
@@ -286,7 +299,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
     case ActionKind::backward_input: {
       model::Frame& frame = frame_of(schedule, action);
       const Tensor dout_TD = dout();
-      listed([&] { chunk.model.backward_input(s, frame, dout_TD, chunk.din, loss); });
+      listed([&] { chunk.model.backward_input(s, frame, dout_TD, din, loss); });
       add_loss(chunk, loss);
       frame.to_backward->release(0);
       break;

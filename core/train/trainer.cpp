@@ -46,13 +46,12 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       groups_(clocked(groups, clock_, page_, sends_)),
       memory_(memory),
       microbatches_(job.microbatches()),
-      tokens_(job.batch.micro * job.model.seq_len),
-      flow_rows_(layout.options.sequence_parallel ? tokens_ / layout.options.tp : tokens_),
+      shape_(batch_shape()),
       grad_scale_(1.0f / static_cast<float>(job.loss_terms_per_step())),
       compute_(backend.make_stream("compute", &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
-                                          tokens_, layout.options.sequence_parallel,
+                                          shape_.tokens(), layout.options.sequence_parallel,
                                           backend.target().vocab_multiple)),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
@@ -73,9 +72,9 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
 
 void Trainer::take_persistent(Arena& persistent) {
   rope_ = model::take_rope_tables(job_.model, persistent);
-  loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
+  loss_T_ = persistent.take(DType::f32, {shape_.tokens()}, MemoryTerm::batch);
   const bool z_loss = job_.loss.z_loss > 0;
-  if (z_loss) z_loss_T_ = persistent.take(DType::f32, {tokens_}, MemoryTerm::batch);
+  if (z_loss) z_loss_T_ = persistent.take(DType::f32, {shape_.tokens()}, MemoryTerm::batch);
 
   if (job_.loss.dpo.on()) logps_P2_ = persistent.take(DType::f64, {job_.batch.micro, 2}, MemoryTerm::batch);
   if (!job_.evaluate.choices.empty() || job_.loss.dpo.on())
@@ -109,7 +108,7 @@ void Trainer::take_persistent(Arena& persistent) {
 }
 
 void Trainer::make_chunks(Arena& persistent) {
-  const Shape flow{flow_rows_, job_.model.hidden};
+  const Shape flow{flow_rows(), job_.model.hidden};
   for (const model::ChunkParams& ids : declared_.chunks) {
     Chunk& chunk = chunks_.emplace_back(
         Chunk{model::ModelChunk(job_.model, job_.recompute, ids, job_.precision.compute, params_,

@@ -125,11 +125,13 @@ class Trainer {
   /// the model and get the same batch.
   struct OwnResult {
     std::uint64_t loss = 0;       ///< bits of the sum that this rank adds
-    std::uint64_t gradients = 0;  ///< of what it gives to the data-parallel sums, in their order
+    std::uint64_t gradients = 0;  ///< hash of its gradients before their sum over replicas
   };
   /// Forward, backward and the sums over ranks of a step without dropout, of which nothing is kept: no update
-  /// follows. No step is on the way.
+  /// follows. No step is on the way. `batches` are of `alone_shape`.
   OwnResult compute_alone(BatchSource& batches);
+  /// The shape of its microbatches, of replica 0: few tokens, so that a start costs little.
+  BatchShape alone_shape() const;
 
   /// One global batch of the same shape; changes nothing. No step is on the way. `stop`: this rank asks to
   /// stop.
@@ -249,6 +251,10 @@ class Trainer {
                            BatchSource& batches);
   BatchRequest request_of(const parallel::Action& action) const;
   void take_batch(model::Frame& frame, const parallel::Action& action, BatchSource& batches);
+  /// Rows of activations between layers: all tokens of a microbatch, or this tp rank's share.
+  std::int64_t flow_rows() const;
+  /// The rows of this pass of a tensor whose rows are those of a training pass; undefined stays undefined.
+  kernels::Tensor of_pass(const kernels::Tensor& x, std::int64_t rows) const;
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
   bool adds_loss(const Chunk& chunk) const;
   std::optional<parallel::PreferenceTarget> preference_of(const Chunk& chunk) const;
@@ -289,9 +295,9 @@ class Trainer {
   RankGroups groups_;  ///< wrapped for `clock_`
   StepMemory& memory_;
   std::int64_t microbatches_;
-  std::int64_t tokens_;     ///< of one microbatch
-  std::int64_t flow_rows_;  ///< rows of activations between layers: all tokens, or this tp rank's share
-  float grad_scale_;  ///< 1 / tokens (or pairs) of the global batch, until `update` knows how many count
+  BatchShape shape_;    ///< of the microbatches of the pass under way
+  bool alone_ = false;  ///< that pass is `compute_alone`
+  float grad_scale_;    ///< 1 / tokens (or pairs) of the global batch, until `update` knows how many count
   std::optional<std::uint64_t> dropout_key_;  ///< for the step being launched
   double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "core/train/canary_step.h"
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
@@ -27,31 +28,28 @@ void Trainer::take_judging(Arena& persistent) {
   judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
 }
 
+BatchShape Trainer::alone_shape() const { return canary_shape(batch_shape(), layout_.options); }
+
 Trainer::OwnResult Trainer::compute_alone(BatchSource& batches) {
   base::check(clock_.unread() == 0, "a step whose result is not used comes between steps");
   Stream& s = *compute_;
   OwnResult result;
   // The norm's sums are free while gradients are made.
   const Tensor hash{square_sums_.data, DType::i32, {2}};
-  const ObserveSends before = std::exchange(
-      sends_, [&](Stream& stream, const parallel::GroupInfo& group, const parallel::CommCall& call) {
-        using parallel::Group, parallel::OpKind;
-        // What crosses the outer groups is summed already.
-        const bool sums = call.kind == OpKind::all_reduce || call.kind == OpKind::reduce_scatter;
-        const bool own = (group.group == Group::dp && (sums || call.kind == OpKind::all_to_all)) ||
-                         (group.group == Group::dp_inner && sums);
-        if (!own || call.sent == nullptr || call.sent->bytes() == 0) return;
-        std::uint64_t value = 0;
-        backend_.tensor_hash(stream, {.x = *call.sent, .out = hash});
-        backend_.read_back(stream, hash, std::as_writable_bytes(std::span(&value, 1)));
-        result.gradients = mix_keys(result.gradients, value);
-      });
+  params_.observe_grads([&](Stream& stream, const Tensor& grad) {
+    std::uint64_t value = 0;
+    backend_.tensor_hash(stream, {.x = grad, .out = hash});
+    backend_.read_back(stream, hash, std::as_writable_bytes(std::span(&value, 1)));
+    result.gradients = mix_keys(result.gradients, value);
+  });
   const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   backend_.fill_zero(s, slot.votes);
   params_.begin_step(s);
+  alone_ = true, shape_ = alone_shape();
   run(parallel::ParamGatherer::Pass::train, batches);
+  alone_ = false, shape_ = batch_shape();
   params_.finish_grads();
-  sends_ = before;
+  params_.observe_grads({});
   backend_.read_back(s, slot.totals.rows(1, 1), std::as_writable_bytes(std::span(&result.loss, 1)));
   return result;
 }

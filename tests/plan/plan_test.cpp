@@ -370,10 +370,12 @@ TEST_CASE("a plan says what the step before the first takes, where replicas comp
     return plan_of(job_of(kSmall, "batch: {global: 8, micro: 2}\ncluster: {preset: dgx-h100}\n" + more));
   };
   const core::plan::Plan two = planned("parallel: {dp: 2}\n");
-  CHECK(two.canary_seconds == Approx(two.time.step_seconds - two.time.mean[base::LedgerPart::optimizer]));
-  CHECK_THAT(
-      core::plan::plan_text(two, 0),
-      Catch::Contains("each start computes a step whose update is left out first (supervise.preflight): "));
+  const core::plan::Plan few = plan_of(
+      job_of(kSmall, "batch: {global: 4, micro: 1}\ncluster: {preset: dgx-h100}\nparallel: {dp: 2}\n"));
+  CHECK(two.canary_seconds == Approx(few.time.step_seconds - few.time.mean[base::LedgerPart::optimizer]));
+  CHECK(two.canary_seconds < two.time.step_seconds - two.time.mean[base::LedgerPart::optimizer]);
+  CHECK_THAT(core::plan::plan_text(two, 0),
+             Catch::Contains("each start computes a step of few tokens first (supervise.preflight): "));
   CHECK(nlohmann::json::parse(core::plan::plan_json(two, 0))["canary_seconds"] == two.canary_seconds);
   CHECK(planned("parallel: {dp: 1}\n").canary_seconds == 0);
   CHECK(planned("parallel: {dp: 2}\nsupervise: {preflight: false}\n").canary_seconds == 0);

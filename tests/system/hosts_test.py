@@ -294,8 +294,8 @@ class Elastic(HostsTest):
         losses, whole = self.losses(self.name), self.whole("--set", "precision=fp32", *args)
         self.assertEqual([step for step, _ in losses], [step for step, _ in whole])
         for (step, a), (_, b) in zip(losses, whole):
-            # Hundreds of steps amplify another order of sums to 1.2e-4; a wrong sample changes a loss by several percent.
-            self.assertAlmostEqual(float(a), float(b), delta=1e-3 * float(b), msg=f"step {step}")
+            # Another order of sums changes a loss by 3e-6 in 200 steps (and by 2e-3 in 300); a wrong sample by several percent.
+            self.assertAlmostEqual(float(a), float(b), delta=1e-4 * float(b), msg=f"step {step}")
 
     @unittest.skipUnless(FULL, SLICE)
     def test_a_job_shrinks_without_a_spare_and_grows_when_the_node_is_back(self):
@@ -368,7 +368,7 @@ class Elastic(HostsTest):
 
     @unittest.skipUnless(FULL, SLICE)
     def test_of_three_nodes_two_are_cut_off_one_after_the_other(self):
-        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
+        steps = ["--set", "steps=120", "--set", "evaluate.every=60"]
         self.begin("three", *steps, *self.MORE, nodes=3)
         for host, size in ((2, "2 nodes and dp 2"), (1, "1 node and dp 1")):
             self.train_until(self.last_step(self.name) + 12)
@@ -421,7 +421,7 @@ class Elastic(HostsTest):
 
     @unittest.skipUnless(FULL, SLICE)
     def test_a_job_that_has_started_again_from_memory_shrinks_to_one_node(self):
-        steps = ["--set", "steps=300", "--set", "evaluate.every=100"]
+        steps = ["--set", "steps=200", "--set", "evaluate.every=100"]
         self.begin("memory", *steps, *self.MORE, "--set", "checkpoint.memory=2")
         self.train_until(12)
         self.kill_worker(self.agents[0])

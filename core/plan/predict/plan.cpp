@@ -12,6 +12,7 @@
 #include "core/plan/replay/stage_records.h"
 #include "core/rank/attention_check.h"
 #include "core/rank/dry_run.h"
+#include "core/train/canary_step.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/base/error.h"
@@ -146,13 +147,20 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
   const double step = plan.time.step_seconds;
   if (const std::int64_t every = job.supervise.verify_every; every > 0)
     plan.verify_seconds = (step - plan.time.mean[base::LedgerPart::optimizer]) / static_cast<double>(every);
-  if (job::has_canary(job)) plan.canary_seconds = step - plan.time.mean[base::LedgerPart::optimizer];
   plan.tokens_per_second_per_device = tokens / step / devices;
   plan.model_tflops_per_device = job::flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
   plan.mfu = plan.model_tflops_per_device * 1e12 / peak_flops(t, job.precision.compute);
   double flops = 0;
   for (const auto& record : records.of_rank) flops += record->flops(job.microbatches());
   plan.hardware_tflops_per_device = flops / static_cast<double>(records.of_rank.size()) / step / 1e12;
+}
+
+double canary_seconds(const Plan& plan, const parallel::Layout& layout,
+                      const std::vector<train::SlotCounts>& slots, const GroupPlaces& groups) {
+  const job::JobSpec job = train::canary_job(plan.job);
+  const StageRecords records = record_all(job, layout, plan.topology.device, slots);
+  const Replay time = replay(replay_input(job, plan.topology, groups, records));
+  return time.step_seconds - time.mean[base::LedgerPart::optimizer];
 }
 
 void plan_checkpoints(Plan& plan, const StageRecords& records) {
@@ -215,8 +223,14 @@ Plan make_plan(const job::JobSpec& job, const Topology& topology, const PlanChan
   parallel::Layout layout =
       parallel::resolve_layout(job.parallel, topology, rank::model_costs(job.model), job.microbatches());
   if (changes.layout) changes.layout(layout);
-  return plan_layout(job, topology, layout, train::count_all_slots(job, layout),
-                     GroupPlaces(job.model, layout, topology), WhenTooLarge::all, changes);
+  const std::vector<train::SlotCounts> slots = train::count_all_slots(job, layout);
+  const GroupPlaces groups(job.model, layout, topology);
+  Plan plan = plan_layout(job, topology, layout, slots, groups, WhenTooLarge::all, changes);
+  job::JobSpec as_run = job;
+  if (topology.device.kind == kernels::DeviceKind::cuda) as_run.device = job::DeviceChoice::cuda;
+  if (plan.timed && job::has_canary(as_run))
+    plan.canary_seconds = canary_seconds(plan, layout, slots, groups);
+  return plan;
 }
 
 }  // namespace trainerd::core::plan

@@ -133,9 +133,8 @@ std::string time_text(const Plan& plan, double tokens) {
                         duration(plan.verify_seconds), 100 * plan.verify_seconds / step,
                         plan.job.supervise.verify_every);
   if (plan.canary_seconds > 0)
-    text +=
-        fmt::format("  each start computes a step whose update is left out first (supervise.preflight): {}\n",
-                    duration(plan.canary_seconds));
+    text += fmt::format("  each start computes a step of few tokens first (supervise.preflight): {}\n",
+                        duration(plan.canary_seconds));
   const double seconds = budget_seconds(plan, tokens);
   if (tokens > 0)
     text += fmt::format("  {:.3g} tokens: {}, {:.3g} device-hours without failures\n", tokens,

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "core/rank/canary.h"
-#include "core/run/worker/batches.h"
 #include "core/run/worker/link_probe.h"
 #include "kernels/base/error.h"
+#include "kernels/tensor/rng.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -29,13 +29,16 @@ double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend
   }
 }
 
-CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank, std::shared_ptr<io::TokenBlend> data,
-                        std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference) {
+CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank) {
   if (!job::has_canary(job)) return {};
   train::Trainer& trainer = rank.trainer();
-  train::BatchShape shape = trainer.batch_shape();
-  shape.dp_rank = 0;
-  train::SampleBatches batches(shape, sample_reader(trainer, std::move(data), cursor, std::move(reference)));
+  const train::BatchShape shape = trainer.alone_shape();
+  train::SampleBatches batches(shape, [&](std::int64_t sample, train::HostSample& to) {
+    for (std::size_t i = 0; i < to.tokens_S1.size(); ++i)
+      to.tokens_S1[i] = static_cast<std::int32_t>(kernels::mix_keys(static_cast<std::uint64_t>(sample), i) %
+                                                  static_cast<std::uint64_t>(job.model.vocab));
+    if (shape.pairs) to.starts = {static_cast<std::int32_t>(shape.seq_len / 2)};
+  });
   const train::Trainer::OwnResult made = trainer.compute_alone(batches);
   const std::int64_t number = rank.groups().rank();
   const kernels::Target& device = rank.backend().target();
@@ -55,8 +58,7 @@ std::vector<LinkTime> probe_nodes(const Start& start, rank::DeviceRank& rank) {
 }
 
 Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank, train::RankPage& page,
-                   const rank::PeakRate& peak, std::shared_ptr<io::TokenBlend> data,
-                   std::shared_ptr<const ReferenceTable> reference) {
+                   const rank::PeakRate& peak) {
   Ready ready;
   if (!job.supervise.preflight) return ready;
   ready.gemm_flops = probe_device(job, start.rank, rank.backend(), peak);
@@ -66,7 +68,7 @@ Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank
   ready.links = probe_nodes(start, rank);
   page.resume();
   page.enter(train::Activity::load);
-  ready.canary = probe_step(job, rank, std::move(data), start.cursor, std::move(reference));
+  ready.canary = probe_step(job, rank);
   return ready;
 }
 

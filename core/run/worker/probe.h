@@ -1,14 +1,12 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
 #include "core/job/job.h"
 #include "core/rank/device_rank.h"
 #include "core/rank/gemm_peak.h"
 #include "core/run/wire/messages.h"
-#include "core/run/worker/reference.h"
 #include "core/train/rank_page.h"
 
 namespace trainerd::core::run {
@@ -18,11 +16,9 @@ namespace trainerd::core::run {
 double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend& backend,
                     const rank::PeakRate& peak);
 
-/// What the rank makes of a step whose update is left out, on the batch that replica 0 has from `cursor` on;
-/// of a job that has such a step (job::has_canary), else nothing. All ranks call it together. Throws what
-/// reading throws.
-CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank, std::shared_ptr<io::TokenBlend> data,
-                        std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference);
+/// What the rank makes of a step of few pseudo-random tokens, the same on all replicas, whose update is left
+/// out; nothing of a job without such a step (job::has_canary). All ranks call it together.
+CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank);
 
 /// The links of a rank on a CPU to those of other nodes, at the first start of the workers; all ranks call it
 /// together. Throws CommError.
@@ -30,7 +26,6 @@ std::vector<LinkTime> probe_nodes(const Start& start, rank::DeviceRank& rank);
 
 /// All of the above, in the members of `Ready` for them; nothing of a job without supervise.preflight.
 Ready look_at_rank(const job::JobSpec& job, const Start& start, rank::DeviceRank& rank, train::RankPage& page,
-                   const rank::PeakRate& peak, std::shared_ptr<io::TokenBlend> data,
-                   std::shared_ptr<const ReferenceTable> reference);
+                   const rank::PeakRate& peak);
 
 }  // namespace trainerd::core::run

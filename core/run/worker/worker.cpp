@@ -192,7 +192,7 @@ void Worker::build(const Start& start) {
                 find_s3_);
   trainer_->begin_state_check();
   cursor_ = start.cursor;
-  Ready looked = look_at_rank(job_, start, *rank_, *page_, *peak_, train_, reference);
+  Ready looked = look_at_rank(job_, start, *rank_, *page_, *peak_);
   page_->enter(train::Activity::load);
   batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
                          reference);

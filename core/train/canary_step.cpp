@@ -1,0 +1,32 @@
+#include "core/train/canary_step.h"
+
+#include <algorithm>
+
+namespace trainerd::core::train {
+
+std::int64_t row_shares(const parallel::ParallelOptions& options) {
+  return options.sequence_parallel ? options.tp : 1;
+}
+
+BatchShape canary_shape(const BatchShape& step, const parallel::ParallelOptions& options) {
+  constexpr std::int64_t kTokens = 128;
+  const std::int64_t shares = row_shares(options);
+  BatchShape all = step;
+  all.dp_rank = 0;
+  BatchShape few = all;
+  few.micro = 1;
+  few.seq_len = std::min((kTokens + shares - 1) / shares * shares, step.seq_len);
+  return few.seq_len % shares == 0 ? few : all;
+}
+
+job::JobSpec canary_job(const job::JobSpec& job) {
+  const BatchShape shape =
+      canary_shape({.seq_len = job.model.seq_len, .micro = job.batch.micro}, job.parallel);
+  job::JobSpec few = job;
+  few.batch.global = job.microbatches() * shape.micro * job.parallel.dp;
+  few.batch.micro = shape.micro;
+  few.model.seq_len = shape.seq_len;
+  return few;
+}
+
+}  // namespace trainerd::core::train
