@@ -9,43 +9,43 @@ namespace trainerd::core {
 namespace {
 
 using Source = io::CadenceRecord::Source;
-constexpr double kHour = 3600, kDay = 24 * kHour;
+constexpr double kHourSeconds = 3600, kDaySeconds = 24 * kHourSeconds;
 
 TEST_CASE(
     "an automatic cadence takes the given mean time between failures, else the cluster's, else its default",
     "[cadence]") {
-  run::Cadence::Options options{.given_mtbf_seconds = 6 * kHour,
-                                .cluster_mtbf_seconds = 3 * kHour,
+  run::Cadence::Options options{.given_mtbf_seconds = 6 * kHourSeconds,
+                                .cluster_mtbf_seconds = 3 * kHourSeconds,
                                 .first_save_seconds = 2,
-                                .trained_seconds = 3 * kDay,
+                                .trained_seconds = 3 * kDaySeconds,
                                 .interruptions = 7};
   io::CadenceRecord optimum = run::Cadence(options).optimum();
   CHECK(optimum.source == Source::given);
-  CHECK(optimum.mtbf_seconds == 6 * kHour);
-  CHECK(optimum.interval_seconds == plan::daly_interval_seconds(2, 6 * kHour));
+  CHECK(optimum.mtbf_seconds == 6 * kHourSeconds);
+  CHECK(optimum.interval_seconds == plan::daly_interval_seconds(2, 6 * kHourSeconds));
   options.given_mtbf_seconds = 0;
   optimum = run::Cadence(options).optimum();
   CHECK(optimum.source == Source::cluster);
-  CHECK(optimum.mtbf_seconds == 3 * kHour);
+  CHECK(optimum.mtbf_seconds == 3 * kHourSeconds);
   options.cluster_mtbf_seconds = 0;
   optimum = run::Cadence(options).optimum();
   CHECK(optimum.source == Source::history);
   // The estimate adds one day and one interruption to the history.
-  CHECK(optimum.mtbf_seconds == Approx(4 * kDay / 8));
+  CHECK(optimum.mtbf_seconds == Approx(4 * kDaySeconds / 8));
 }
 
 TEST_CASE("an automatic cadence follows the medians of its saves, and never overtakes their writing",
           "[cadence]") {
-  run::Cadence cadence({.given_mtbf_seconds = kHour, .first_save_seconds = 60});
+  run::Cadence cadence({.given_mtbf_seconds = kHourSeconds, .first_save_seconds = 60});
   for (const double stall : {0.2, 0.1, 0.3, 9.0, 0.2}) cadence.add_save(stall, 4);
   CHECK(cadence.optimum().stall_seconds == 0.2);
-  CHECK(cadence.optimum().interval_seconds == plan::daly_interval_seconds(0.2, kHour));
+  CHECK(cadence.optimum().interval_seconds == plan::daly_interval_seconds(0.2, kHourSeconds));
   for (int i = 0; i < 9; ++i) cadence.add_save(0.2, 300);
   CHECK(cadence.optimum().interval_seconds == 300);
 }
 
 TEST_CASE("an automatic cadence converges to Daly's in a history of failures", "[cadence]") {
-  constexpr double kMtbf = 5 * kHour, kStall = 3;
+  constexpr double kMtbf = 5 * kHourSeconds, kStall = 3;
   std::mt19937_64 random(11);
   std::exponential_distribution<double> until_failure(1 / kMtbf);
   std::lognormal_distribution<double> noise(0, 0.3);

@@ -29,7 +29,7 @@ inline parallel::Layout layout_of(std::int64_t tp, std::int64_t pp, std::int64_t
 }
 
 /// A rank in the forward pass of a microbatch of step 12. Its last beat was 6 s ago; usual steps take 0.5 s.
-inline RankSight rank(std::int64_t number, std::int64_t node = 0) {
+inline RankSight sight_of(std::int64_t number, std::int64_t node = 0) {
   RankSight sight{.rank = number, .node = node, .activity = Activity::forward, .step = 12};
   sight.chunk = 0, sight.microbatch = 5;
   sight.activity_seconds = 6.5, sight.beat_seconds = 6;
@@ -48,7 +48,7 @@ inline SeenOperation operation(const char* op, const char* group, std::uint64_t 
 /// A rank asleep in a collective.
 inline RankSight waiting(std::int64_t number, Group group, std::uint64_t sequence, const char* op,
                          const char* label, std::int64_t node = 0) {
-  RankSight sight = rank(number, node);
+  RankSight sight = sight_of(number, node);
   sight.waits = group;
   sight.still.asleep = 6;
   sight.operations = {operation(op, info(group).name, sequence, label, FlightState::started)};

@@ -21,7 +21,7 @@ TEST_CASE("the rank that never entered a collective is named, with the ranks tha
   std::vector<RankSight> sights;
   for (std::int64_t i = 0; i < 8; ++i)
     sights.push_back(waiting(i, Group::world, 3, "all_reduce", "norm_and_loss", i / 4));
-  sights[5] = rank(5, 1);
+  sights[5] = sight_of(5, 1);
   sights[5].still.stopped = 6;
   const auto found = verdict(sights, layout_of(2, 2, 2));
   REQUIRE(found);
@@ -38,7 +38,8 @@ TEST_CASE("a rank that waits itself is no cause; the end of the chain of waits i
   // dp groups: 0 and 2, 1 and 3. Rank 0 waits for 1, which waits for 3, which sleeps.
   std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"),
                                 waiting(1, Group::dp, 3, "reduce_scatter", "grad bucket 7"),
-                                waiting(2, Group::dp, 3, "reduce_scatter", "grad bucket 7"), asleep(rank(3))};
+                                waiting(2, Group::dp, 3, "reduce_scatter", "grad bucket 7"),
+                                asleep(sight_of(3))};
   sights[1].operations.push_back(operation("all_reduce", "tp", 7, "row_linear", FlightState::done));
   const auto found = verdict(sights, layout_of(2, 1, 2));
   REQUIRE(found);
@@ -50,7 +51,7 @@ TEST_CASE("a rank that waits itself is no cause; the end of the chain of waits i
 }
 
 TEST_CASE("a computing rank is judged by its runnable time and its CPU time", "[hang]") {
-  std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"), rank(1)};
+  std::vector<RankSight> sights{waiting(0, Group::tp, 8, "all_reduce", "row_linear"), sight_of(1)};
   StillTime& still = sights[1].still;
   // 30 s on a tenth of a core are less than the limit: three steps of 0.5 s on two threads.
   sights[1].beat_seconds = 30;
@@ -86,7 +87,7 @@ TEST_CASE("a computing rank is judged by its runnable time and its CPU time", "[
 
 TEST_CASE("a first step that computes is held against earlier ones, the plan or the device's peak",
           "[hang]") {
-  RankSight first = rank(0);
+  RankSight first = sight_of(0);
   first.steps = 0, first.step_seconds = first.longest_seconds = 0;
   const auto spins = [&](const HangLimits& limits, double seconds) {
     first.still = {.running = seconds, .computing = 2 * seconds};
@@ -112,7 +113,7 @@ TEST_CASE("a first step that computes is held against earlier ones, the plan or 
 
 TEST_CASE("a rank that spins outside of steps is judged by the CPU time of all its threads", "[hang]") {
   const auto spins = [](Activity activity, double running, double computing, double longest = 0) {
-    RankSight sight = rank(0);
+    RankSight sight = sight_of(0);
     sight.activity = activity, sight.longest_seconds = longest;
     sight.still = {.running = running, .computing = computing};
     return limits().cause(sight) == core::run::HangCause::spinning;
@@ -146,7 +147,7 @@ TEST_CASE("a starved rank is not accused, and a spinning one is accused within a
     const bool spins = trial % 2 == 0;
     const double work = draw(0.04, 0.4);
     const double mean_share = spins ? draw(0.25, 1) : draw(0.05, 1);
-    RankSight sight = rank(0);
+    RankSight sight = sight_of(0);
     sight.step_seconds = work, sight.longest_seconds = 0;
     core::run::StillClock clock;
     double now = 100, cpu = 0, next_look = 100.1;
@@ -175,7 +176,7 @@ TEST_CASE("a starved rank is not accused, and a spinning one is accused within a
 }
 
 TEST_CASE("a single rank without progress is named", "[hang]") {
-  RankSight alone = rank(0);
+  RankSight alone = sight_of(0);
   alone.still.stopped = 5.1;
   const auto found = verdict({alone}, layout_of(1, 1, 1));
   REQUIRE(found);
@@ -189,7 +190,7 @@ TEST_CASE("a single rank without progress is named", "[hang]") {
 
 TEST_CASE("first steps, evaluations and loads have more time, and waits for the agent all of it", "[hang]") {
   const auto hung = [](Activity activity, double seconds, std::int64_t steps = 11) {
-    RankSight sight = asleep(rank(0), seconds);
+    RankSight sight = asleep(sight_of(0), seconds);
     sight.activity = activity, sight.steps = steps, sight.step_seconds = steps > 0 ? 0.5 : 0;
     return verdict({sight}, layout_of(1, 1, 1)).has_value();
   };
@@ -207,7 +208,7 @@ TEST_CASE("first steps, evaluations and loads have more time, and waits for the 
   // With rates a first step may take four times the planned time, times the factor.
   HangLimits planned = limits();
   planned.planned_step_seconds = 10;
-  RankSight first = asleep(rank(0), 119);
+  RankSight first = asleep(sight_of(0), 119);
   first.steps = 0, first.step_seconds = 0;
   CHECK_FALSE(planned.cause(first));
   first.still.asleep = 121;
@@ -215,7 +216,7 @@ TEST_CASE("first steps, evaluations and loads have more time, and waits for the 
 }
 
 TEST_CASE("the deadline follows the median step and the longest of the latest activities", "[hang]") {
-  RankSight sight = asleep(rank(0), 29);
+  RankSight sight = asleep(sight_of(0), 29);
   sight.step_seconds = 10;
   CHECK_FALSE(verdict({sight}, layout_of(1, 1, 1)));
   sight.still.asleep = 31;
@@ -229,7 +230,7 @@ TEST_CASE("the deadline follows the median step and the longest of the latest ac
 }
 
 TEST_CASE("a slow disk and late data are reported without a restart", "[hang]") {
-  RankSight disk = rank(0);
+  RankSight disk = sight_of(0);
   disk.still.disk = 61;
   auto found = verdict({disk}, layout_of(1, 1, 1));
   REQUIRE(found);
@@ -237,7 +238,7 @@ TEST_CASE("a slow disk and late data are reported without a restart", "[hang]") 
   CHECK(found->message ==
         "rank 0 makes no progress; last seen in forward of microbatch 5 of step 12, 6.0 s ago; its process "
         "waits for a disk or a device, for 61.0 s");
-  RankSight data = asleep(rank(1), 61);
+  RankSight data = asleep(sight_of(1), 61);
   data.activity = Activity::data_wait;
   found = verdict({waiting(0, Group::tp, 8, "all_reduce", "row_linear"), data}, layout_of(2, 1, 1));
   REQUIRE(found);
@@ -285,8 +286,8 @@ TEST_CASE("a rank that was stopped inside a collective is the cause, and not the
 
 TEST_CASE("a process that is stopped is waited for before one that sleeps is named", "[hang]") {
   // Rank 0 waits for rank 2, but its page does not show it.
-  std::vector<RankSight> sights{asleep(rank(0)), waiting(1, Group::tp, 8, "all_reduce", "embedding"), rank(2),
-                                waiting(3, Group::tp, 8, "all_reduce", "embedding")};
+  std::vector<RankSight> sights{asleep(sight_of(0)), waiting(1, Group::tp, 8, "all_reduce", "embedding"),
+                                sight_of(2), waiting(3, Group::tp, 8, "all_reduce", "embedding")};
   sights[2].process_state = 'T', sights[2].still.stopped = 4.5;
   CHECK_FALSE(verdict(sights, layout_of(2, 1, 2)));
   sights[2].still.stopped = 5.1;
@@ -364,7 +365,7 @@ TEST_CASE("ranks that wait for each other are reported", "[hang]") {
 }
 
 TEST_CASE("several ranks that stand still are all named", "[hang]") {
-  std::vector<RankSight> sights{rank(0), rank(1), rank(2)};
+  std::vector<RankSight> sights{sight_of(0), sight_of(1), sight_of(2)};
   for (RankSight& sight : sights) sight.still.stopped = 6;
   const auto found = verdict(sights, layout_of(1, 1, 3));
   REQUIRE(found);
@@ -375,7 +376,7 @@ TEST_CASE("several ranks that stand still are all named", "[hang]") {
 }
 
 TEST_CASE("a rank's activity is described in words", "[hang]") {
-  RankSight sight = rank(0);
+  RankSight sight = sight_of(0);
   const auto said = [&](Activity activity) {
     sight.activity = activity;
     return core::run::doing(sight);
@@ -400,14 +401,14 @@ TEST_CASE("answers to an earlier question do not count", "[hang]") {
   core::run::HangInquiry inquiry(2);
   const auto first = inquiry.ask(10);
   REQUIRE(first);
-  CHECK(inquiry.add(*first, rank(0), 10));
+  CHECK(inquiry.add(*first, sight_of(0), 10));
   CHECK_FALSE(inquiry.ask(10.9));
   CHECK((inquiry.recent(11.9) && !inquiry.recent(12.1)));
   const auto second = inquiry.ask(11);
   REQUIRE(second);
   CHECK(inquiry.sights().empty());
-  CHECK_FALSE(inquiry.add(*first, rank(1), 11));
-  CHECK(inquiry.add(*second, rank(1), 11));
+  CHECK_FALSE(inquiry.add(*first, sight_of(1), 11));
+  CHECK(inquiry.add(*second, sight_of(1), 11));
   CHECK(inquiry.sights().size() == 1);
 }
 
@@ -416,8 +417,8 @@ TEST_CASE("an answered question is repeated soon, for many ranks after twice the
     core::run::HangInquiry inquiry(2);
     const std::int64_t asked = inquiry.ask(10).value();
     CHECK_FALSE(inquiry.complete());
-    CHECK(inquiry.add(asked, rank(0), 10));
-    CHECK(inquiry.add(asked, rank(1), 10 + answer_seconds));
+    CHECK(inquiry.add(asked, sight_of(0), 10));
+    CHECK(inquiry.add(asked, sight_of(1), 10 + answer_seconds));
     CHECK(inquiry.complete());
     double at = 10;
     while (!inquiry.ask(at)) at += 0.01;

@@ -16,7 +16,7 @@ TEST_CASE("a pipeline neighbour that sends no message is named", "[hang]") {
   // Rank 1 has chunk 1: its forward pass needs rank 0's output.
   RankSight second = waiting(1, Group::pp, 4, "exchange", "pipeline");
   second.chunk = 1;
-  RankSight first = rank(0);
+  RankSight first = sight_of(0);
   first.still.stopped = 6;
   auto found = verdict({first, second}, layout_of(1, 2, 1));
   REQUIRE(found);
@@ -27,7 +27,7 @@ TEST_CASE("a pipeline neighbour that sends no message is named", "[hang]") {
   // In the backward pass rank 0 needs rank 1's gradient.
   RankSight back = waiting(0, Group::pp, 4, "exchange", "pipeline");
   back.activity = Activity::backward;
-  RankSight slow = asleep(rank(1));
+  RankSight slow = asleep(sight_of(1));
   slow.chunk = 1;
   found = verdict({back, slow}, layout_of(1, 2, 1));
   REQUIRE(found);
@@ -47,7 +47,7 @@ TEST_CASE("a stage that awaits an exchange immediately is judged by both neighbo
     sight.chunk = static_cast<int>(number);
     return sight;
   };
-  std::vector<RankSight> sights{in_exchange(0), in_exchange(1), rank(2)};
+  std::vector<RankSight> sights{in_exchange(0), in_exchange(1), sight_of(2)};
   sights[0].activity = Activity::backward;
   sights[2].chunk = 2;
   sights[2].still.computing = 2;  // computing, on a loaded machine
@@ -62,7 +62,7 @@ TEST_CASE("a stage that awaits an exchange immediately is judged by both neighbo
              Catch::EndsWith("; rank 1, next to it in the pipeline, waits for a message, in forward of "
                              "chunk 1, of microbatch 5 of step 12"));
   // Neighbours on both sides wait.
-  std::vector<RankSight> around{in_exchange(0), rank(1), in_exchange(2)};
+  std::vector<RankSight> around{in_exchange(0), sight_of(1), in_exchange(2)};
   around[1].still.stopped = 6;
   CHECK_THAT(verdict(around, layout_of(1, 3, 1))->message,
              Catch::EndsWith("; ranks 0, 2, next to it in the pipeline, wait for messages, rank 0 in forward "
@@ -89,15 +89,15 @@ TEST_CASE("the last stage of several chunks a rank is next to the first", "[hang
   parallel::Topology topology;
   topology.nodes = 1, topology.devices_per_node = 3;
   const parallel::Layout layout = parallel::resolve_layout(options, topology, {.layers = 12}, 9);
-  RankSight first = waiting(0, Group::pp, 4, "exchange", "pipeline"), last = rank(2);
+  RankSight first = waiting(0, Group::pp, 4, "exchange", "pipeline"), last = sight_of(2);
   last.still.stopped = 6;
-  const auto found = verdict({first, rank(1), last}, layout);
+  const auto found = verdict({first, sight_of(1), last}, layout);
   REQUIRE(found);
   CHECK_THAT(found->message, Catch::Contains("; rank 0, next to it in the pipeline, waits for a message"));
 }
 
 TEST_CASE("a wait for a message counts even if its exchange is not in the ring", "[hang]") {
-  RankSight first = rank(0), second = waiting(1, Group::pp, 4, "exchange", "pipeline");
+  RankSight first = sight_of(0), second = waiting(1, Group::pp, 4, "exchange", "pipeline");
   second.operations.clear();
   second.still.asleep = 60;
   CHECK_FALSE(verdict({first, second}, layout_of(1, 2, 1)));
@@ -111,19 +111,19 @@ TEST_CASE("a rank whose ring has overwritten its current operation waits for oth
       late.operations.push_back(operation("all_reduce", "tp", i, "row_linear", FlightState::done));
   };
   ring_of_tp(900);
-  CHECK_FALSE(verdict({rank(0), late}, layout_of(1, 1, 2)));
+  CHECK_FALSE(verdict({sight_of(0), late}, layout_of(1, 1, 2)));
   // The ring has not wrapped around: the rank is about to enter the operation.
   ring_of_tp(1);
-  CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
+  CHECK(verdict({sight_of(0), late}, layout_of(1, 1, 2))->kind == "asleep");
   // Likewise if an operation in progress is older than a completed one.
   ring_of_tp(900);
   late.operations.back().group = "dp";
-  CHECK(verdict({rank(0), late}, layout_of(1, 1, 2))->kind == "asleep");
+  CHECK(verdict({sight_of(0), late}, layout_of(1, 1, 2))->kind == "asleep");
 }
 
 TEST_CASE("a host that waits for its device is judged by the device's operations", "[hang]") {
   const auto on_device = [](std::int64_t number, bool started) {
-    RankSight sight = rank(number);
+    RankSight sight = sight_of(number);
     sight.activity = Activity::report;
     sight.still = {.running = 20, .computing = 20};  // it polls
     if (started) sight.operations = {operation("all_reduce", "dp", 9, "gradients", FlightState::started)};
@@ -143,13 +143,13 @@ TEST_CASE("a host that waits for its device is judged by the device's operations
 
 TEST_CASE("a host whose device waits for a message waits for others", "[hang]") {
   const auto on_device = [](std::int64_t number) {
-    RankSight sight = rank(number);
+    RankSight sight = sight_of(number);
     sight.activity = Activity::report, sight.chunk = sight.microbatch = -1;
     sight.still = {.running = 20, .computing = 20};  // it polls
     sight.operations = {operation("exchange", "pp", 9, "pipeline", FlightState::started)};
     return sight;
   };
-  RankSight at_work = rank(0);
+  RankSight at_work = sight_of(0);
   at_work.activity = Activity::data_wait;
   CHECK_FALSE(verdict({at_work, on_device(1)}, layout_of(1, 2, 1)));
   at_work.still.stopped = 6;
@@ -162,10 +162,10 @@ TEST_CASE("a host whose device waits for a message waits for others", "[hang]") 
   // A device without an operation in progress is judged by itself.
   RankSight alone = on_device(1);
   alone.operations[0].state = FlightState::done;
-  CHECK(verdict({rank(0), alone}, layout_of(1, 2, 1))->kind == "spinning");
+  CHECK(verdict({sight_of(0), alone}, layout_of(1, 2, 1))->kind == "spinning");
   // The host has issued more operations than the ring holds: the device's position is unknown.
   alone.operations[0].state = FlightState::enqueued;
-  CHECK_FALSE(verdict({rank(0), alone}, layout_of(1, 2, 1)));
+  CHECK_FALSE(verdict({sight_of(0), alone}, layout_of(1, 2, 1)));
   HangLimits host = limits();
   CHECK(host.cause(on_device(1)) == core::run::HangCause::spinning);
   for (const auto awaits : {core::run::Awaits::others, core::run::Awaits::all_there})

@@ -18,7 +18,7 @@ namespace {
 constexpr std::int64_t kAnyStep = 1'000'000;
 
 /// Rows [begin, end) of the tensor "w", 6 x 2.
-io::TensorSlice rows(std::int64_t begin, std::int64_t end) {
+io::TensorSlice rows_of_w(std::int64_t begin, std::int64_t end) {
   return {"w", kernels::DType::f32, {6, 2}, {begin, 0}, {end - begin, 2}, {}};
 }
 
@@ -41,15 +41,15 @@ run::ShownOffer shown(std::int64_t from, std::int64_t of, const run::StateCut& c
 
 using Shown = std::vector<run::ShownOffer>;
 using Sources = std::vector<run::StateSource>;
-const std::vector<io::TensorSlice> kWhole{rows(0, 6)};
+const std::vector<io::TensorSlice> kWhole{rows_of_w(0, 6)};
 
 }  // namespace
 
 TEST_CASE("the newest step whose snapshots together are whole is chosen", "[states]") {
   // Node 2 is lost; its partner, node 0, keeps a copy of step 10.
-  const Shown offers{shown(0, 0, cut_at(10), rows(0, 2)), shown(0, 0, cut_at(12), rows(0, 2)),
-                     shown(1, 1, cut_at(10), rows(2, 4)), shown(1, 1, cut_at(12), rows(2, 4)),
-                     shown(0, 2, cut_at(10), rows(4, 6), Kind::copy)};
+  const Shown offers{shown(0, 0, cut_at(10), rows_of_w(0, 2)), shown(0, 0, cut_at(12), rows_of_w(0, 2)),
+                     shown(1, 1, cut_at(10), rows_of_w(2, 4)), shown(1, 1, cut_at(12), rows_of_w(2, 4)),
+                     shown(0, 2, cut_at(10), rows_of_w(4, 6), Kind::copy)};
   const auto choice = run::choose_state(offers, kWhole, kAnyStep);
   REQUIRE(choice);
   CHECK(choice->cut == cut_at(10));
@@ -60,14 +60,14 @@ TEST_CASE("the newest step whose snapshots together are whole is chosen", "[stat
 }
 
 TEST_CASE("what the records do not reach is not chosen", "[states]") {
-  const Shown offers{shown(0, 0, cut_at(10), rows(0, 6)), shown(0, 0, cut_at(12), rows(0, 6))};
+  const Shown offers{shown(0, 0, cut_at(10), rows_of_w(0, 6)), shown(0, 0, cut_at(12), rows_of_w(0, 6))};
   CHECK(run::choose_state(offers, kWhole, 12)->cut.step == 12);
   CHECK(run::choose_state(offers, kWhole, 11)->cut.step == 10);
   CHECK_FALSE(run::choose_state(offers, kWhole, 9));
 }
 
 TEST_CASE("a replica that has all of the state is enough", "[states]") {
-  const Shown offers{shown(0, 0, cut_at(8), rows(0, 6))};
+  const Shown offers{shown(0, 0, cut_at(8), rows_of_w(0, 6))};
   const auto choice = run::choose_state(offers, kWhole, kAnyStep);
   REQUIRE(choice);
   CHECK(choice->sources == Sources{{0, 0, false}});
@@ -76,17 +76,18 @@ TEST_CASE("a replica that has all of the state is enough", "[states]") {
 
 TEST_CASE("snapshots of different attempts or leads are not put together", "[states]") {
   CHECK_FALSE(run::choose_state(
-      Shown{shown(0, 0, cut_at(8, 1), rows(0, 3)), shown(1, 1, cut_at(8, 2), rows(3, 6))}, kWhole, kAnyStep));
-  CHECK_FALSE(run::choose_state(
-      Shown{shown(0, 0, cut_at(8, 1, "a"), rows(0, 3)), shown(1, 1, cut_at(8, 1, "b"), rows(3, 6))}, kWhole,
+      Shown{shown(0, 0, cut_at(8, 1), rows_of_w(0, 3)), shown(1, 1, cut_at(8, 2), rows_of_w(3, 6))}, kWhole,
       kAnyStep));
+  CHECK_FALSE(run::choose_state(
+      Shown{shown(0, 0, cut_at(8, 1, "a"), rows_of_w(0, 3)), shown(1, 1, cut_at(8, 1, "b"), rows_of_w(3, 6))},
+      kWhole, kAnyStep));
 }
 
 TEST_CASE("a snapshot that ranks may have begun to overwrite counts as the newest common one alone",
           "[states]") {
   const auto of = [](Kind older) {
-    return Shown{shown(0, 0, cut_at(8), rows(0, 3), older), shown(0, 0, cut_at(10), rows(0, 3)),
-                 shown(1, 1, cut_at(8), rows(3, 6), older), shown(1, 1, cut_at(10), rows(3, 6))};
+    return Shown{shown(0, 0, cut_at(8), rows_of_w(0, 3), older), shown(0, 0, cut_at(10), rows_of_w(0, 3)),
+                 shown(1, 1, cut_at(8), rows_of_w(3, 6), older), shown(1, 1, cut_at(10), rows_of_w(3, 6))};
   };
   // A part of step 10 is missing on node 1: step 8 is the newest that both hold, so no rank has begun.
   Shown offers = of(Kind::overwritten_perhaps);
@@ -99,7 +100,8 @@ TEST_CASE("a snapshot that ranks may have begun to overwrite counts as the newes
 }
 
 TEST_CASE("a node's own snapshots are preferred to its partner's copy", "[states]") {
-  const Shown offers{shown(1, 0, cut_at(8), rows(0, 6), Kind::copy), shown(0, 0, cut_at(8), rows(0, 6))};
+  const Shown offers{shown(1, 0, cut_at(8), rows_of_w(0, 6), Kind::copy),
+                     shown(0, 0, cut_at(8), rows_of_w(0, 6))};
   CHECK(run::choose_state(offers, kWhole, kAnyStep)->sources == Sources{{0, 0, false}});
 }
 
@@ -114,8 +116,8 @@ std::shared_ptr<const base::Segment> filled(std::int64_t bytes, int seed) {
 
 run::HeldState held_of(std::int64_t node, const run::StateCut& cut) {
   run::HeldState state{.cut = cut, .head = "head", .copy = {node, cut.step, cut.cursor, cut.tokens, {}}};
-  state.copy.ranks.push_back({{rows(0, 2)}, {}, 100'000, "", filled(100'000, 1)});
-  state.copy.ranks.push_back({{rows(2, 4), rows(4, 6)}, {}, 5, "", filled(8, 2)});
+  state.copy.ranks.push_back({{rows_of_w(0, 2)}, {}, 100'000, "", filled(100'000, 1)});
+  state.copy.ranks.push_back({{rows_of_w(2, 4), rows_of_w(4, 6)}, {}, 5, "", filled(8, 2)});
   return state;
 }
 

@@ -26,7 +26,7 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return text.replace(at, from.size(), to);
 }
 
-std::string why_refused(const std::string& text) {
+std::string manifest_refusal(const std::string& text) {
   return message_of<CheckpointError>([&] { parse_manifest(text); });
 }
 
@@ -107,35 +107,41 @@ TEST_CASE("a source of a manifest whose counts cannot be is refused") {
   for (const SourceState& wrong :
        {SourceState{.weight = -1}, SourceState{.stream = -1}, SourceState{.before = 5, .taken = 4}}) {
     m.state.sources = {wrong};
-    CHECK_FALSE(why_refused(to_json(m)).empty());
+    CHECK_FALSE(manifest_refusal(to_json(m)).empty());
   }
 }
 
 TEST_CASE("an inconsistent manifest is refused with a reason") {
   Manifest m = example();
   const std::string good = to_json(m);
-  CHECK(why_refused(good).empty());
-  CHECK(why_refused("") != "");
-  CHECK(why_refused("{}") != "");
-  CHECK(why_refused(good.substr(0, good.size() / 2)).find("JSON") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"version\": 1", "\"version\": 2")).find("version 2") !=
+  CHECK(manifest_refusal(good).empty());
+  CHECK(manifest_refusal("") != "");
+  CHECK(manifest_refusal("{}") != "");
+  CHECK(manifest_refusal(good.substr(0, good.size() / 2)).find("JSON") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"version\": 1", "\"version\": 2")).find("version 2") !=
         std::string::npos);
-  CHECK(why_refused(replaced(good, "trainerd checkpoint", "something")).find("format") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": -12")).find("negative") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"order_start\": 0", "\"order_start\": 193")).find("order") !=
+  CHECK(manifest_refusal(replaced(good, "trainerd checkpoint", "something")).find("format") !=
         std::string::npos);
-  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 1.5")).find("step") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"step\": 12", "\"step\": 12, \"step\": 13")).find("twice") !=
+  CHECK(manifest_refusal(replaced(good, "\"step\": 12", "\"step\": -12")).find("negative") !=
         std::string::npos);
-  CHECK(why_refused(replaced(good, "shard-00001", "../shard-00001")).find("shard file") != std::string::npos);
-  CHECK(why_refused(replaced(good, "shard-00001.safetensors", "..")).find("shard file") != std::string::npos);
-  CHECK(why_refused(replaced(good, "shard-00001", "shard-00000")).find("twice") != std::string::npos);
-  CHECK(why_refused(replaced(good, "aaaa", "aaax")).find("checksum") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": 2")).find("shard 2") != std::string::npos);
-  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": -1")) != "");
-  CHECK(why_refused(replaced(good, "\"shard\": 0", "\"shard\": 1")).find("two slices") != std::string::npos);
-  CHECK(why_refused(replaced(good, "fp32", "fp3")).find("fp3") != std::string::npos);
-  CHECK(why_refused(replaced(good, "fp32", "bf16")).find("disagree") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"order_start\": 0", "\"order_start\": 193")).find("order") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"step\": 12", "\"step\": 1.5")).find("step") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"step\": 12", "\"step\": 12, \"step\": 13")).find("twice") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "shard-00001", "../shard-00001")).find("shard file") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "shard-00001.safetensors", "..")).find("shard file") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "shard-00001", "shard-00000")).find("twice") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "aaaa", "aaax")).find("checksum") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"shard\": 0", "\"shard\": 2")).find("shard 2") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "\"shard\": 0", "\"shard\": -1")) != "");
+  CHECK(manifest_refusal(replaced(good, "\"shard\": 0", "\"shard\": 1")).find("two slices") !=
+        std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "fp32", "fp3")).find("fp3") != std::string::npos);
+  CHECK(manifest_refusal(replaced(good, "fp32", "bf16")).find("disagree") != std::string::npos);
   for (const char* list : {"shards", "slices"})
     for (const nlohmann::json& other :
          {nlohmann::json(1), nlohmann::json(), nlohmann::json::object(), nlohmann::json{{"a", {{"b", 1}}}},
@@ -143,14 +149,14 @@ TEST_CASE("an inconsistent manifest is refused with a reason") {
       nlohmann::json changed = nlohmann::json::parse(good);
       changed[list] = other;
       INFO(changed.dump());
-      CHECK(why_refused(changed.dump()).find("list of objects") != std::string::npos);
+      CHECK(manifest_refusal(changed.dump()).find("list of objects") != std::string::npos);
     }
   m.slices[0].second.begin = {4, 0};
-  CHECK(why_refused(to_json(m)).find("outside") != std::string::npos);
+  CHECK(manifest_refusal(to_json(m)).find("outside") != std::string::npos);
   m = example();
   m.slices[0].second.begin = {0};
-  CHECK(why_refused(to_json(m)).find("dimensions") != std::string::npos);
+  CHECK(manifest_refusal(to_json(m)).find("dimensions") != std::string::npos);
   m = example();
   m.slices = {{0, slice("w", {1ll << 40, 1ll << 40}, {0, 0}, {1, 1})}};
-  CHECK(why_refused(to_json(m)).find("2^63") != std::string::npos);
+  CHECK(manifest_refusal(to_json(m)).find("2^63") != std::string::npos);
 }

@@ -25,7 +25,7 @@ using namespace trainerd::test;
 
 namespace {
 
-StepRecord logged_step(std::int64_t n, double loss = 2.0) {
+StepRecord step_record(std::int64_t n, double loss = 2.0) {
   return {.step = n,
           .tokens = n * 100,
           .loss = loss,
@@ -52,7 +52,7 @@ struct LoggedRun {
   TempDir dir;
   LoggedRun() { write_file(dir / "job.yaml", "name: x\n"); }
   void step(std::int64_t n, double loss = 2.0) {
-    append_text(dir / "steps.jsonl", to_json_line(logged_step(n, loss)) + "\n");
+    append_text(dir / "steps.jsonl", to_json_line(step_record(n, loss)) + "\n");
   }
   void notice(NoticeKind kind, std::int64_t step, double wall_time, const std::string& message = "m") {
     append_text(dir / "events.jsonl",
@@ -253,7 +253,7 @@ TEST_CASE("run.json says what the logs do not, and the pace gives the time that 
 TEST_CASE("the history of a run does not grow with it") {
   RunHistory history;
   for (std::int64_t n = 1; n <= 20000; ++n) {
-    history.add(logged_step(n));
+    history.add(step_record(n));
     history.add(EvaluationRecord{.step = n, .loss = 1, .tokens = 1, .seconds = 1});
     history.add(CheckpointRecord{.step = n, .path = "p"});
     history.add(logged_notice(NoticeKind::warning, n, 1));

@@ -18,17 +18,18 @@ std::vector<std::int32_t> ids_around(std::int64_t first, std::int64_t rows, std:
   return ids;
 }
 
-struct Case {
+struct EmbeddingCase {
   std::int64_t tokens, rows, columns, first_row;
 };
-constexpr Case kCases[] = {{1, 1, 1, 0}, {9, 5, 37, 0}, {300, 3, 130, 100}, {40, 1100, 16, 7}};
+constexpr EmbeddingCase kEmbeddingCases[] = {
+    {1, 1, 1, 0}, {9, 5, 37, 0}, {300, 3, 130, 100}, {40, 1100, 16, 7}};
 
 }  // namespace
 
 TEST_CASE("embedding forward takes rows of the held table and adds positions", "[embedding]") {
   for (const DType dtype : kActivationDtypes)
     for (const DType table_dtype : kActivationDtypes)
-      for (const Case& c : kCases) {
+      for (const EmbeddingCase& c : kEmbeddingCases) {
         const std::vector<std::int32_t> tokens = ids_around(c.first_row, c.rows, c.tokens);
         const Values table = normal_values(c.rows * c.columns, 1, table_dtype);
         const Values places = normal_values(4 * c.columns, 2, table_dtype);
@@ -95,7 +96,7 @@ TEST_CASE("only ids outside the vocabulary are flagged, at any position", "[embe
 TEST_CASE("embedding backward sums the gradients of equal tokens", "[embedding]") {
   for (const DType dtype : kActivationDtypes)
     for (const DType grad_dtype : kActivationDtypes)
-      for (const Case& c : kCases) {
+      for (const EmbeddingCase& c : kEmbeddingCases) {
         const std::vector<std::int32_t> tokens = ids_around(c.first_row, c.rows, c.tokens);
         const Values dout = normal_values(c.tokens * c.columns, 3, dtype);
         const Values before = normal_values(c.rows * c.columns, 4, grad_dtype);

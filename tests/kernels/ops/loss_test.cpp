@@ -7,13 +7,13 @@ namespace {
 
 using Want = kernels::CeFinish::Want;
 
-struct Case {
+struct LossCase {
   std::int64_t tokens, columns, first_row, vocab;
 };
 // One column, tails, a shard of a larger vocabulary, padding at its end, a shard that is all padding, several
 // chunks.
-constexpr Case kCases[] = {{1, 1, 0, 1},   {5, 37, 0, 37},  {4, 32, 32, 96},
-                           {7, 40, 0, 33}, {3, 48, 96, 80}, {2, 9001, 0, 9000}};
+constexpr LossCase kLossCases[] = {{1, 1, 0, 1},   {5, 37, 0, 37},  {4, 32, 32, 96},
+                                   {7, 40, 0, 33}, {3, 48, 96, 80}, {2, 9001, 0, 9000}};
 
 /// The softcaps under test; 0 means none.
 constexpr double kCaps[] = {0.0, 1.5, 30.0};
@@ -23,11 +23,11 @@ Values capped(Values x, double cap) {
   return x;
 }
 
-std::int64_t real_columns(const Case& c) {
+std::int64_t real_columns(const LossCase& c) {
   return std::clamp<std::int64_t>(c.vocab - c.first_row, 0, c.columns);
 }
 
-std::vector<std::int32_t> targets_of(const Case& c) {
+std::vector<std::int32_t> targets_of(const LossCase& c) {
   std::vector<std::int32_t> targets;
   for (std::int64_t t = 0; t < c.tokens; ++t)
     targets.push_back(static_cast<std::int32_t>((t * 29 + 3) % c.vocab));
@@ -35,7 +35,7 @@ std::vector<std::int32_t> targets_of(const Case& c) {
 }
 
 /// weight[t] (log sum over all real columns of exp(logit) - logit of the target), for one rank's table.
-double loss_of(const Case& c, const Values& logits, const Values& weight, std::size_t t) {
+double loss_of(const LossCase& c, const Values& logits, const Values& weight, std::size_t t) {
   const auto v = static_cast<std::size_t>(c.columns);
   double total = 0;
   for (std::size_t i = 0; i < static_cast<std::size_t>(real_columns(c)); ++i)
@@ -48,7 +48,7 @@ double loss_of(const Case& c, const Values& logits, const Values& weight, std::s
 TEST_CASE("cross-entropy statistics cover the held real columns", "[loss]") {
   std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
-    for (const Case& c : kCases) {
+    for (const LossCase& c : kLossCases) {
       const double cap = kCaps[turn++ % std::size(kCaps)];
       const Shape shape{c.tokens, c.columns};
       const Values logits = normal_values(shape.numel(), 1, dtype, 4.0), counted = capped(logits, cap);
@@ -102,7 +102,7 @@ TEST_CASE("a shard that holds only padding has no maximum and an empty sum", "[l
 TEST_CASE("cross-entropy loss and gradient match float64 and its finite differences", "[loss]") {
   std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
-    for (const Case& c : kCases) {
+    for (const LossCase& c : kLossCases) {
       if (c.first_row != 0) continue;  // finite differences need the whole vocabulary
       const double cap = kCaps[turn++ % std::size(kCaps)];
       const Shape shape{c.tokens, c.columns};
@@ -115,7 +115,7 @@ TEST_CASE("cross-entropy loss and gradient match float64 and its finite differen
       for (std::size_t t = 0; t < tokens; ++t) {
         losses.push_back(loss_of(c, counted, weight, t));
         // Rows are independent: finite differences in one row at a time, on a copy of the row.
-        const Case one{1, c.columns, 0, c.vocab};
+        const LossCase one{1, c.columns, 0, c.vocab};
         const Values row(logits.begin() + static_cast<std::ptrdiff_t>(t * v),
                          logits.begin() + static_cast<std::ptrdiff_t>((t + 1) * v));
         const auto n = static_cast<std::size_t>(real_columns(one));

@@ -6,7 +6,7 @@ namespace {
 using kernels::NormKind;
 using kernels::WriteMode;
 
-struct Case {
+struct NormCase {
   NormKind kind;
   DType activations, weights;
   std::int64_t rows, columns;
@@ -14,8 +14,8 @@ struct Case {
 };
 
 // Tails, one element, and more rows than one partial sum covers.
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<NormCase> cases() {
+  std::vector<NormCase> all;
   for (const NormKind kind : {NormKind::rms, NormKind::layer})
     for (const DType dtype : kActivationDtypes) {
       all.push_back({kind, dtype, DType::f32, 1, 1});
@@ -32,7 +32,7 @@ struct Statistics {
   Values mean, rstd;
 };
 
-Statistics statistics(const Case& c, const Values& x, double eps) {
+Statistics statistics(const NormCase& c, const Values& x, double eps) {
   const auto d = static_cast<std::size_t>(c.columns);
   Statistics s;
   for (std::size_t t = 0; t < static_cast<std::size_t>(c.rows); ++t) {
@@ -46,7 +46,7 @@ Statistics statistics(const Case& c, const Values& x, double eps) {
   return s;
 }
 
-Values norm(const Case& c, const Values& x, const Values& weight, const Values& bias, double eps) {
+Values norm(const NormCase& c, const Values& x, const Values& weight, const Values& bias, double eps) {
   const auto d = static_cast<std::size_t>(c.columns);
   const Statistics s = statistics(c, x, eps);
   Values y(x.size());
@@ -61,7 +61,7 @@ constexpr float kEps = 1e-2f;  // large enough to be seen in the result
 }  // namespace
 
 TEST_CASE("add_norm forward matches its float64 definition, with and without delta and bias", "[norm]") {
-  for (const Case& c : cases()) {
+  for (const NormCase& c : cases()) {
     const Shape shape{c.rows, c.columns}, row{c.columns}, column{c.rows};
     const Values residual = normal_values(shape.numel(), 1, c.activations, 1.0, 0.5);
     const Values delta = normal_values(shape.numel(), 2, c.activations);
@@ -118,7 +118,7 @@ TEST_CASE("add_norm forward matches its float64 definition, with and without del
 }
 
 TEST_CASE("add_norm backward matches finite differences in its input, weight and bias", "[norm]") {
-  for (const Case& c : cases()) {
+  for (const NormCase& c : cases()) {
     const Shape shape{c.rows, c.columns}, row{c.columns}, column{c.rows};
     const Values x = normal_values(shape.numel(), 5, c.activations, 1.0, 0.5);
     const Values dy = normal_values(shape.numel(), 6, c.activations);
@@ -178,7 +178,7 @@ TEST_CASE("add_norm backward matches finite differences in its input, weight and
 }
 
 TEST_CASE("layer norm keeps its variance despite a large mean", "[norm]") {
-  const Case c{NormKind::layer, DType::f32, DType::f32, 3, 100};
+  const NormCase c{NormKind::layer, DType::f32, DType::f32, 3, 100};
   const Values x = normal_values(300, 11, DType::f32, 1.0, 1000.0), weight(100, 1.0);
   check_operator([&](Machine& m) {
     const Tensor y = m.empty(DType::f32, {3, 100}), rstd = m.empty(DType::f32, {3});

@@ -6,9 +6,9 @@ namespace {
 using kernels::HeadGeometry;
 using kernels::WriteMode;
 
-constexpr float kEps = 1e-2f;
+constexpr float kRopeEps = 1e-2f;
 
-struct Case {
+struct RopeCase {
   HeadGeometry heads;
   DType dtype;
   std::int64_t tokens;
@@ -23,8 +23,8 @@ struct Case {
   std::int64_t k_weights() const { return norm_elements(span, heads.kv_heads, heads.head_size); }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<RopeCase> rope_cases() {
+  std::vector<RopeCase> all;
   for (const DType dtype : kActivationDtypes)
     for (const bool norm : {false, true})
       for (const bool rope : {false, true}) {
@@ -45,7 +45,7 @@ std::vector<Case> cases() {
   return all;
 }
 
-std::vector<std::int32_t> positions_of(const Case& c) {
+std::vector<std::int32_t> positions_of(const RopeCase& c) {
   std::vector<std::int32_t> positions;
   for (std::int64_t t = c.first; t < c.first + c.tokens; ++t)
     positions.push_back(static_cast<std::int32_t>(t * 7 % 11));
@@ -53,7 +53,7 @@ std::vector<std::int32_t> positions_of(const Case& c) {
 }
 
 /// The rotation as a product of complex numbers, unlike the operator's method.
-Values reference(const Case& c, const Values& qkv, const Values& q_weight, const Values& k_weight,
+Values reference(const RopeCase& c, const Values& qkv, const Values& q_weight, const Values& k_weight,
                  const Values& table) {
   const auto e = static_cast<std::size_t>(c.heads.head_size),
              columns = static_cast<std::size_t>(c.heads.columns());
@@ -74,7 +74,7 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
           squares += qkv[t * columns + i] * qkv[t * columns + i];
         for (std::size_t i = 0; i < e; ++i)
           x[i] *= (c.offset + weight[(h - begin) * e + i]) /
-                  std::sqrt(squares / static_cast<double>((end - begin) * e) + kEps);
+                  std::sqrt(squares / static_cast<double>((end - begin) * e) + kRopeEps);
       }
       if (!c.rope) continue;
       const auto r = static_cast<std::size_t>(c.rotated());
@@ -89,7 +89,7 @@ Values reference(const Case& c, const Values& qkv, const Values& q_weight, const
 }
 
 /// Gradient of dot(output, dout) in qkv, token by token: no token's output depends on another token.
-Values qkv_gradient(const Case& c, const Values& qkv, const Values& dout, const Values& q_weight,
+Values qkv_gradient(const RopeCase& c, const Values& qkv, const Values& dout, const Values& q_weight,
                     const Values& k_weight, const Values& table) {
   const auto row_of = [&](const Values& x, std::int64_t t) {
     const auto begin = x.begin() + static_cast<std::ptrdiff_t>(t * c.heads.columns());
@@ -97,7 +97,7 @@ Values qkv_gradient(const Case& c, const Values& qkv, const Values& dout, const 
   };
   Values gradient;
   for (std::int64_t t = 0; t < c.tokens; ++t) {
-    Case token = c;
+    RopeCase token = c;
     token.tokens = 1;
     token.first = t;
     const Values dout_row = row_of(dout, t);
@@ -150,7 +150,7 @@ TEST_CASE("the rope table holds cosines and sines accurate to one fp32 rounding"
 }
 
 TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
-  for (const Case& c : cases()) {
+  for (const RopeCase& c : rope_cases()) {
     const std::int64_t e = c.heads.head_size;
     const Shape shape{c.tokens, c.heads.columns()};
     const Values qkv = normal_values(shape.numel(), 1, c.dtype);
@@ -169,7 +169,7 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
           .q_weight_E = c.norm ? m.tensor(DType::f32, {c.q_weights()}, q_weight) : Tensor{},
           .k_weight_E = c.norm ? m.tensor(DType::f32, {c.k_weights()}, k_weight) : Tensor{},
           .weight_offset = static_cast<float>(c.offset),
-          .eps = kEps};
+          .eps = kRopeEps};
       m.backend().qk_norm_rope_forward(m.stream(), args);
       std::vector<Output> outputs{{"qkv", args.qkv_out, expected, e}};
       if (!c.norm) {
@@ -183,7 +183,7 @@ TEST_CASE("qk_norm_rope forward matches its float64 definition", "[rope]") {
 }
 
 TEST_CASE("qk_norm_rope backward matches finite differences in its input and weights", "[rope]") {
-  for (const Case& c : cases()) {
+  for (const RopeCase& c : rope_cases()) {
     const std::int64_t e = c.heads.head_size;
     const Shape shape{c.tokens, c.heads.columns()};
     const Values qkv = normal_values(shape.numel(), 4, c.dtype),
@@ -210,7 +210,7 @@ TEST_CASE("qk_norm_rope backward matches finite differences in its input and wei
           .q_weight_E = {},
           .k_weight_E = {},
           .weight_offset = static_cast<float>(c.offset),
-          .eps = kEps,
+          .eps = kRopeEps,
           .dq_weight_E = {},
           .dk_weight_E = {},
           .mode = WriteMode::accumulate};
@@ -245,7 +245,7 @@ TEST_CASE("a norm over all heads on two ranks equals that of one rank", "[rope]"
   for (const DType dtype : kActivationDtypes)
     for (const bool rope : {true, false})
       for (const std::int64_t e : {6, 32}) {
-        const Case c{{4, 2, e}, dtype, 19, true, rope, kernels::QkNormSpan::all, 1.0};
+        const RopeCase c{{4, 2, e}, dtype, 19, true, rope, kernels::QkNormSpan::all, 1.0};
         const Shape shape{c.tokens, c.heads.columns()}, part_shape{c.tokens, c.heads.columns() / 2};
         const Values qkv = normal_values(shape.numel(), 1, dtype),
                      dout = normal_values(shape.numel(), 2, dtype);
@@ -311,7 +311,7 @@ TEST_CASE("a norm over all heads on two ranks equals that of one rank", "[rope]"
                                                      .q_weight_E = of.q_weight_E,
                                                      .k_weight_E = of.k_weight_E,
                                                      .weight_offset = 1.0f,
-                                                     .eps = kEps,
+                                                     .eps = kRopeEps,
                                                      .squares_T2 = squares.at(0).sums_T2,
                                                      .ranks = 2};
             m.backend().qk_norm_rope_forward(m.stream(), forward);
@@ -324,7 +324,7 @@ TEST_CASE("a norm over all heads on two ranks equals that of one rank", "[rope]"
                                                        .q_weight_E = of.q_weight_E,
                                                        .k_weight_E = of.k_weight_E,
                                                        .weight_offset = 1.0f,
-                                                       .eps = kEps,
+                                                       .eps = kRopeEps,
                                                        .dq_weight_E = m.empty(DType::f32, {2 * e}),
                                                        .dk_weight_E = m.empty(DType::f32, {e}),
                                                        .mode = WriteMode::assign,
