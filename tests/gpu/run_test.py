@@ -396,7 +396,8 @@ class OnTheCpu(Script):
         # A CPU has no graphs: the stand-in reports one with `auto`.
         self.program("train_bench", f"""set -o pipefail
 graphs=0; case "$*" in *cuda_graphs=auto*) graphs=1 ;; esac
-{real}/train_bench "${{@/%\\/a.yaml//tiny.yaml}}" --set device=cpu | sed "s/\\"graphs\\":0,/\\"graphs\\":$graphs,/"
+small=(); case "$1" in */cpu-*|*/cuda-*) small=(--set model.layers=2 --set model.hidden=64 --set model.ffn=176) ;; esac
+{real}/train_bench "${{@/%\\/a.yaml//tiny.yaml}}" --set device=cpu "${{small[@]}}" | sed "s/\\"graphs\\":0,/\\"graphs\\":$graphs,/"
 """, shell="/bin/bash")
         self.program("test_cuda", f"""case "$*" in
   --list-tags) {real}/test_kernels --list-tags | grep -E '\\[(flat|reduce)\\]' ;;

@@ -1,8 +1,10 @@
 #include "core/run/nodes/state_exchange.h"
 
 #include <algorithm>
+#include <chrono>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <thread>
 #include <utility>
 
 #include "core/run/nodes/copy_transfer.h"
@@ -25,6 +27,7 @@ constexpr double kReachAgentSeconds = 10;
 // The same to say where it listens: it looks at the data before.
 constexpr double kMeetSeconds = 30;
 constexpr double kJoinTrySeconds = 1;
+constexpr std::chrono::milliseconds kRefusedPause{100};
 
 std::string state_key_of(std::int64_t attempt, std::int64_t node) {
   return "state/" + std::to_string(attempt) + "/" + std::to_string(node);
@@ -90,8 +93,11 @@ Channel StateExchange::State::connect(std::int64_t node, const json& what) const
   std::string why;
   base::UniqueFd fd;
   const double end = base::monotonic_seconds() + kReachAgentSeconds;
-  while (!fd && base::monotonic_seconds() < end)
+  for (;;) {
     fd = parallel::join_store(*where, options.token, to_message(what), kJoinTrySeconds, why);
+    if (fd || base::monotonic_seconds() > end) break;
+    std::this_thread::sleep_for(kRefusedPause);  // a connection may be refused at once
+  }
   if (!fd) throw base::comm_error(who + " at " + where->text() + ": " + why);
   base::watch_peer(fd.get(), kPeerSeconds);
   return Channel(std::move(fd));
