@@ -135,7 +135,7 @@ class OneNode(HangTest):
                 self.wait_for_step(process, 7, how)
                 (self.root / "new").write_text(f"trainerd:rank 1 {how}")
                 (self.root / "new").rename(asked)
-                line = self.read_until(process, r"rank 1 \(tp 1\)")
+                line = self.read_until(process, r"rank 1 \(tp 1\) (never|makes)")
                 asked.unlink()
                 self.assertRegex(line, r"rank 1 \(tp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* of step \d+, "
                                        rf"\d+\.\d s ago; {evidence}")
