@@ -16,8 +16,9 @@ namespace trainerd::core::run {
 double probe_device(const job::JobSpec& job, std::int64_t rank, kernels::Backend& backend,
                     const rank::PeakRate& peak);
 
-/// What the rank makes of a step of few pseudo-random tokens, the same on all replicas, whose update is left
-/// out; nothing of a job without such a step (job::has_canary). All ranks call it together.
+/// Computes a step without an update on a few pseudo-random tokens, the same on all replicas, and returns
+/// this rank's loss and gradient hashes. Returns an empty result if the job has no such step
+/// (job::has_canary). All ranks call it together.
 CanaryResult probe_step(const job::JobSpec& job, rank::DeviceRank& rank);
 
 /// The links of a rank on a CPU to those of other nodes, at the first start of the workers; all ranks call it

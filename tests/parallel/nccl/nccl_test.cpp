@@ -1,6 +1,7 @@
 // NCCL communicators over stand-ins for NCCL and the CUDA runtime: splits, order on streams, errors,
 // deadlines, the end of a world.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <thread>
 
@@ -223,9 +224,14 @@ TEST_CASE("an asynchronous error of NCCL ends the world with its text", "[nccl]"
 
 TEST_CASE("nothing starts after the end of a world, of which every rank learns", "[nccl]") {
   Ranks world(2);
+  std::atomic<int> met{0};
   const auto texts = world.errors([&](std::int64_t rank, NcclWorld&, Communicator& comm, RankMachine& m) {
     comm.barrier(*m.stream, {.label = "all here"})->wait_host(60);
-    if (rank == 0) world.end.report("the agent says so");
+    ++met;
+    if (rank == 0) {
+      while (met < 2) std::this_thread::yield();
+      world.end.report("the agent says so");
+    }
     for (;;) comm.barrier(*m.stream, {.label = "late"})->wait(*m.stream);
   });
   for (const std::string& text : texts)
