@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <span>
@@ -20,16 +21,16 @@ namespace {
 // Sums of at most this many products of -1, 0 and 1 are exact in fp32 and bf16.
 constexpr std::int64_t kSize = 256;
 
-/// Row-major, kSize by kSize.
-using Integers = std::vector<int>;
+/// Row-major, kSize by kSize. Sums of kSize products fit.
+using Integers = std::vector<std::int16_t>;
 
 /// Pseudo-random, equal on every machine; `which` selects the matrix.
 Integers small_integers(std::uint32_t which) {
   Integers values(static_cast<std::size_t>(kSize * kSize));
   std::uint32_t state = 0x9e3779b9u * (which + 1);
-  for (int& value : values) {
+  for (std::int16_t& value : values) {
     state = state * 1664525u + 1013904223u;
-    value = static_cast<int>(state >> 30) % 3 - 1;
+    value = static_cast<std::int16_t>(static_cast<int>(state >> 30) % 3 - 1);
   }
   return values;
 }
@@ -41,12 +42,22 @@ Integers transposed(const Integers& a) {
   return result;
 }
 
-/// Returns a b.
+/// Returns a b. The elements of a are -1, 0 and 1. Rows of b are added and subtracted, many elements at a
+/// time: every worker does this at its start.
 Integers product(const Integers& a, const Integers& b) {
-  Integers result(a.size());
-  for (std::size_t i = 0; i < kSize; ++i)
-    for (std::size_t k = 0; k < kSize; ++k)
-      for (std::size_t j = 0; j < kSize; ++j) result[i * kSize + j] += a[i * kSize + k] * b[k * kSize + j];
+  Integers result;
+  result.reserve(a.size());
+  for (std::size_t i = 0; i < kSize; ++i) {
+    std::array<std::int16_t, kSize> row{};
+    for (std::size_t k = 0; k < kSize; ++k) {
+      const std::int16_t* terms = &b[k * kSize];
+      if (a[i * kSize + k] > 0)
+        for (std::size_t j = 0; j < kSize; ++j) row[j] = static_cast<std::int16_t>(row[j] + terms[j]);
+      else if (a[i * kSize + k] < 0)
+        for (std::size_t j = 0; j < kSize; ++j) row[j] = static_cast<std::int16_t>(row[j] - terms[j]);
+    }
+    result.insert(result.end(), row.begin(), row.end());
+  }
   return result;
 }
 

@@ -16,10 +16,10 @@ using namespace kernels;
 namespace {
 
 double best_seconds(Backend& backend, Stream& stream, const LinearFprop& gemm) {
-  constexpr double kSeconds = 0.05;
-  constexpr int kMinRepeats = 5;
+  constexpr double kSeconds = 0.025;
+  constexpr int kMinRepeats = 4;
   // Stop after this many repeats within 1% of the best: disturbances do not slow all repeats equally.
-  constexpr int kAgreeing = 5;
+  constexpr int kAgreeing = 3;
   const auto from = backend.make_event(), to = backend.make_event();
   double best = std::numeric_limits<double>::infinity();
   std::vector<double> seconds;

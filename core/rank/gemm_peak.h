@@ -9,8 +9,8 @@
 namespace trainerd::core::rank {
 
 /// FLOP/s of a square GEMM of `size` in `dtype` on this backend, with a prepared weight if the backend has
-/// that form. Uses the best of several repeats, until five agree within 1%, for a twentieth of a second at
-/// most. 0 if the time could not be measured.
+/// that form. Uses the best of at least four repeats, until three agree within 1%, for 25 ms at most. 0 if
+/// the time could not be measured.
 double gemm_rate(kernels::Backend& backend, kernels::DType dtype, std::int64_t size);
 
 /// The best rate of square GEMMs, from size 512 to the first that takes half a millisecond. Longer ones are
