@@ -34,6 +34,8 @@ class ProgressThread {
  private:
   void loop();
   bool wait_until(std::unique_lock<std::mutex>& lock, double deadline, const std::function<bool()>& ready);
+  /// True if the thread has something to do. Needs no lock.
+  bool has_work() const;
 
   std::function<bool(const std::atomic<bool>&)> push_;
   std::function<void()> wake_;
@@ -41,13 +43,15 @@ class ProgressThread {
   std::condition_variable work_;
   std::condition_variable done_;
   std::deque<std::function<void()>> queue_;
-  std::uint64_t enqueued_ = 0;  ///< written only by the enqueuing thread
-  std::uint64_t finished_ = 0;
-  std::uint64_t pushes_wanted_ = 0;
-  std::uint64_t pushes_done_ = 0;
-  bool stop_ = false;
+  // Written under the lock, and read without it by a thread that polls before it sleeps.
+  std::atomic<std::uint64_t> enqueued_{0};
+  std::atomic<std::uint64_t> finished_{0};
+  std::atomic<std::uint64_t> pushes_wanted_{0};
+  std::atomic<std::uint64_t> pushes_done_{0};
+  std::atomic<bool> failed_{false};
+  std::atomic<bool> stop_{false};
   std::atomic<bool> interrupt_{false};  ///< set when a push should return because there is other work
-  std::exception_ptr error_;
+  std::exception_ptr error_;            ///< what `failed_` says that there is
   std::thread thread_;
 };
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sched.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -29,6 +31,7 @@ void relax();
 /// sleep is longer than kLongestSleepSeconds: if a peer is killed between its change and its notification,
 /// this rank continues late, but it does continue.
 constexpr double kLongestSleepSeconds = 0.05;
+constexpr int kYields = 8;
 template <class Ready>
 bool wait_on(Notifier& notifier, double deadline, double spin_seconds, Ready&& ready) {
   if (ready()) return true;
@@ -38,6 +41,10 @@ bool wait_on(Notifier& notifier, double deadline, double spin_seconds, Ready&& r
       for (int i = 0; i < 16; ++i) relax();
       if (ready()) return true;
     } while (base::monotonic_seconds() < end);
+  }
+  for (int i = 0; i < kYields; ++i) {
+    ::sched_yield();
+    if (ready()) return true;
   }
   for (;;) {
     const std::uint32_t seen = notifier.count.load();
