@@ -191,7 +191,7 @@ class Resume(RunTest):
                       "a checkpoint is being written")
 
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
-        long = ("--set", f"steps={2000 if FULL else 1000}", "--set", "checkpoint.every=7")
+        long = ("--set", f"steps={2000 if FULL else 500}", "--set", "checkpoint.every=7")
         self.run_job(self.job("whole"), *long)
         rng = random.Random(5)
         job = self.job("killed")

@@ -36,7 +36,7 @@ class Kills(StateTest):
         seconds = time.monotonic() - begin
         chance = random.Random(SEED)
         kills, runs, starts = {"agent": 0, "worker": 0, "all": 0}, 0, 0
-        while sum(kills.values()) < (200 if FULL else 9):
+        while sum(kills.values()) < (200 if FULL else 5):
             name = f"killed-{runs}"
             runs += 1
             job = self.job(name, schedule=CONSTANT)
@@ -83,7 +83,7 @@ class Damage(StateTest):
         source = self.root / "source"
         self.run_job(self.job("source", schedule=CONSTANT), *KILLED, "--set", "steps=40")
         chance = random.Random(SEED)
-        for number in range(60 if FULL else 8):
+        for number in range(60 if FULL else 5):
             shutil.rmtree(self.root / "damaged", ignore_errors=True)
             shutil.copytree(source, self.root / "damaged")
             newest = self.checkpoints("damaged")[-1]
