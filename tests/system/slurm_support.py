@@ -91,6 +91,7 @@ class SlurmTest(RunTest):
             (self.root / "gres.conf").write_text(f"NodeName=node[1-{self.node_count}] Name=gpu File={self.root}/gpu[0-{self.gpus - 1}]\n")
         self.env = {**{k: v for k, v in os.environ.items() if not k.startswith("SLURM")}, "SLURM_CONF": str(config),
                     "PATH": os.environ["PATH"] + ":/usr/sbin", "TRAINERD": str(BINARY)}
+        self.addCleanup(self.end_jobs, names)  # when the daemons have ended
         self.start_munge()
         self.daemon("slurmctld", "-D")
         self.slurmd = {node: self.daemon("slurmd", "-D", "-N", node) for node in names}
@@ -138,12 +139,22 @@ class SlurmTest(RunTest):
         """Kills a node's slurmd, its slurmstepd and their processes, as a power cut does."""
         tasks, steps = self.processes_of(node)
         self.assertTrue(tasks and steps)
-        for pid in (self.slurmd[node].pid, *steps, *tasks):
+        self.kill(self.slurmd[node].pid, *steps, *tasks)
+        self.slurmd[node].wait()
+
+    def end_jobs(self, nodes):
+        """Kills what Slurm started. Jobs outlive its daemons, and an endless one would compute beside all later tests."""
+        for node in nodes:
+            tasks, steps = self.processes_of(node)
+            self.kill(*steps, *tasks)
+
+    @staticmethod
+    def kill(*pids):
+        for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.slurmd[node].wait()
 
     @staticmethod
     def end_daemon(process):
