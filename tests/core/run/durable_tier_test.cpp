@@ -19,7 +19,7 @@ namespace io = trainerd::io;
 namespace test = trainerd::test;
 using trainerd::core::run::DurableCopier;
 using trainerd::core::run::DurableTier;
-using Outcome = DurableCopier::Outcome;
+using CopyOutcome = DurableCopier::Outcome;
 
 namespace {
 
@@ -120,14 +120,14 @@ TEST_CASE("shards and marker are copied, and tried again until the tier takes th
   copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
   for (int failures = 1; failures <= 3; ++failures) {
     const auto failed = result_of(copier);
-    REQUIRE(failed.outcome == Outcome::failed);
+    REQUIRE(failed.outcome == CopyOutcome::failed);
     CHECK(failed.failures == failures);
     CHECK(failed.problem.find(s.dir / "tier") != std::string::npos);
   }
   std::filesystem::remove(s.dir / "tier");
   auto copied = result_of(copier);
-  while (copied.outcome == Outcome::failed) copied = result_of(copier);
-  REQUIRE(copied.outcome == Outcome::copied);
+  while (copied.outcome == CopyOutcome::failed) copied = result_of(copier);
+  REQUIRE(copied.outcome == CopyOutcome::copied);
   CHECK(copied.bytes > 0);
   CHECK(io::list_checkpoints(s.dir / "tier").empty());
   copier.enqueue({.part = DurableCopier::Part::completion, .step = 10, .folder = folder, .target = folder});
@@ -135,7 +135,7 @@ TEST_CASE("shards and marker are copied, and tried again until the tier takes th
   CHECK(io::verify_checkpoint(s.dir / "tier/step-00000010").state.step == 10);
   // A checkpoint that the run has removed meanwhile is no failure.
   copier.enqueue({.step = 20, .folder = "step-00000020", .target = "step-00000020", .ranks = 1});
-  CHECK(result_of(copier).outcome == Outcome::gone);
+  CHECK(result_of(copier).outcome == CopyOutcome::gone);
 }
 
 TEST_CASE("a copy keeps its rate, and a dropped copy ends at once", "[durable]") {
@@ -145,7 +145,7 @@ TEST_CASE("a copy keeps its rate, and a dropped copy ends at once", "[durable]")
   options.rate_bytes_per_second = 1;  // the first piece is copied at once, the next one after minutes
   DurableCopier copier(s.source, options);
   copier.enqueue({.step = 10, .folder = folder, .target = folder, .ranks = 1});
-  CHECK(result_of(copier).outcome == Outcome::copied);
+  CHECK(result_of(copier).outcome == CopyOutcome::copied);
   const double begin = base::monotonic_seconds();
   copier.enqueue({.step = 10, .folder = folder, .target = "step-00000010.2", .ranks = 1});
   copier.enqueue({.step = 10, .folder = "other", .target = "other", .ranks = 1});
@@ -154,7 +154,7 @@ TEST_CASE("a copy keeps its rate, and a dropped copy ends at once", "[durable]")
   copier.drop("other");
   CHECK(result_of(copier).folder == "other");
   copier.drop(folder);
-  CHECK(result_of(copier).outcome == Outcome::dropped);
+  CHECK(result_of(copier).outcome == CopyOutcome::dropped);
   CHECK(base::monotonic_seconds() - begin < 30);
   CHECK(io::list_checkpoints(s.dir / "tier").empty());
 }
@@ -174,14 +174,14 @@ TEST_CASE("a hanging copy is reported once and resumes when it can", "[durable]"
   CHECK_FALSE(copier.hung(600));
   const auto hung = copier.hung(0.05);
   REQUIRE(hung);
-  CHECK(hung->outcome == Outcome::failed);
+  CHECK(hung->outcome == CopyOutcome::failed);
   CHECK(hung->folder == folder);
   CHECK(hung->problem.starts_with("nothing has come of it for "));
   CHECK(hung->problem.ends_with(": a call of the file system or store does not return"));
   CHECK_FALSE(copier.hung(0));
   CHECK_FALSE(copier.take());
   *hangs = false;
-  CHECK(result_of(copier).outcome == Outcome::copied);
+  CHECK(result_of(copier).outcome == CopyOutcome::copied);
 }
 
 TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete or after", "[durable]") {
@@ -195,10 +195,10 @@ TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete o
   const auto copy = [&](std::int64_t step) {
     const std::string folder = io::list_checkpoints(s.dir / "run").front().name();
     copier.enqueue({.step = step, .folder = folder, .target = folder, .ranks = 1});
-    REQUIRE(result_of(copier).outcome == Outcome::copied);
+    REQUIRE(result_of(copier).outcome == CopyOutcome::copied);
     copier.enqueue(
         {.part = DurableCopier::Part::completion, .step = step, .folder = folder, .target = folder});
-    REQUIRE(result_of(copier).outcome == Outcome::copied);
+    REQUIRE(result_of(copier).outcome == CopyOutcome::copied);
   };
   const auto tag = [&](std::int64_t step) {
     copier.enqueue({.part = DurableCopier::Part::tag, .step = step, .folder = "tag"});

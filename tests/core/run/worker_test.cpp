@@ -20,7 +20,7 @@ using namespace trainerd;
 
 namespace {
 
-struct Saved {
+struct ReportedSnapshot {
   core::run::SnapshotReady said;
   std::vector<std::byte> bytes;
 };
@@ -30,7 +30,7 @@ struct Reports {
   std::vector<io::StepRecord> steps;
   std::vector<io::RankStatusRecord> statuses;
   std::vector<io::EvaluationRecord> evaluations;
-  std::vector<Saved> snapshots;
+  std::vector<ReportedSnapshot> snapshots;
   std::vector<std::int64_t> traced;
   core::run::Finished finished;
   std::string order;  ///< s step, e evaluation, c snapshot, t trace
@@ -165,9 +165,9 @@ TEST_CASE("a checkpoint that is due by the clock is saved once every rank knows 
   const Reports reference = run_with_agent(by_steps, 0), reports = run_with_agent(by_time, late);
   REQUIRE(reference.snapshots.size() == 8);
   std::vector<std::int64_t> steps;
-  for (const Saved& saved : reports.snapshots) {
+  for (const ReportedSnapshot& saved : reports.snapshots) {
     steps.push_back(saved.said.step);
-    const Saved& same = reference.snapshots[static_cast<std::size_t>(saved.said.step) - 1];
+    const ReportedSnapshot& same = reference.snapshots[static_cast<std::size_t>(saved.said.step) - 1];
     CHECK(saved.said.cursor == same.said.cursor);
     CHECK(saved.said.tokens == same.said.tokens);
     CHECK(saved.bytes == same.bytes);
@@ -191,7 +191,7 @@ TEST_CASE("snapshots in memory have the state of their step, and none overwrites
     const core::run::SnapshotReady& said = reports.snapshots[i].said;
     CHECK(said.step == steps[i]);
     CHECK(said.use == (steps[i] % 3 == 0 ? SnapshotUse::checkpoint : SnapshotUse::memory));
-    const Saved& same = reference.snapshots.at(static_cast<std::size_t>(steps[i]) - 1);
+    const ReportedSnapshot& same = reference.snapshots.at(static_cast<std::size_t>(steps[i]) - 1);
     CHECK((said.cursor == same.said.cursor && said.tokens == same.said.tokens));
     if (said.use == SnapshotUse::checkpoint || steps[i] == 7) CHECK(reports.snapshots[i].bytes == same.bytes);
     std::int64_t& held = in_segment.at(static_cast<std::size_t>(said.segment));

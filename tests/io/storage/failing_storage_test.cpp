@@ -18,7 +18,7 @@ using io::FailingStorage;
 
 namespace {
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> text_bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 std::string error_of(const std::function<void()>& call, int error) {
   try {
@@ -40,11 +40,11 @@ TEST_CASE("a storage that is full reads and removes, and writes again later", "[
   FailingStorage filled(disk, full, FailingStorage::Fails::writes, ENOSPC);
   FailingStorage lost(disk, gone, FailingStorage::Fails::all, EIO);
   const std::string text = "abc";
-  filled.write("a", bytes_of(text));
+  filled.write("a", text_bytes(text));
   CHECK(io::read_text(lost, "a") == text);
 
   full->fail_for(3600);
-  CHECK_THAT(error_of([&] { filled.write("b", bytes_of(text)); }, ENOSPC),
+  CHECK_THAT(error_of([&] { filled.write("b", text_bytes(text)); }, ENOSPC),
              Catch::Contains(
                  "/b: cannot write: No space left on device; the disk is full: free some space (injected)"));
   CHECK_THAT(error_of([&] { filled.make_folder("f"); }, ENOSPC), Catch::Contains("cannot make the folder"));
@@ -56,14 +56,14 @@ TEST_CASE("a storage that is full reads and removes, and writes again later", "[
 
   gone->fail_for(3600);
   for (const std::function<void()>& call : std::vector<std::function<void()>>{
-           [&] { lost.write("b", bytes_of(text)); }, [&] { lost.exists("a"); }, [&] { lost.list(""); },
+           [&] { lost.write("b", text_bytes(text)); }, [&] { lost.exists("a"); }, [&] { lost.list(""); },
            [&] { lost.open("a"); }, [&] { lost.remove("a"); }, [&] { lost.make_folder("f"); }})
     CHECK_THAT(error_of(call, EIO), Catch::Contains("Input/output error"));
   CHECK(disk->exists("a"));
 
   full->fail_for(0.01);
   while (full->fails()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  filled.write("b", bytes_of(text));
+  filled.write("b", text_bytes(text));
   CHECK(io::read_text(filled, "b") == text);
   std::filesystem::remove_all(root);
 }
