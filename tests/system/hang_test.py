@@ -96,7 +96,7 @@ class OneNode(HangTest):
         with self.promptly(2 + 1):
             os.kill(pid, signal.SIGSTOP)
             line = self.read_until(process, r"rank 3 \(tp 1, dp 1\) (never|makes)")
-        self.assertRegex(line, r"rank 3 \(tp 1, dp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* of step \d+, "
+        self.assertRegex(line, r"rank 3 \(tp 1, dp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* (of|after) step \d+, "
                                r"\d+\.\d s ago; its process is stopped by a signal")
         self.assertRegex(self.read_until(process, "restarted: "), r"restarted: rank 3 \(tp 1, dp 1\) .*from step \d+ \(snapshot in memory\)")
         self.assertFalse(alive(pid))
@@ -137,7 +137,7 @@ class OneNode(HangTest):
                 (self.root / "new").rename(asked)
                 line = self.read_until(process, r"rank 1 \(tp 1\) (never|makes)")
                 asked.unlink()
-                self.assertRegex(line, r"rank 1 \(tp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* of step \d+, "
+                self.assertRegex(line, r"rank 1 \(tp 1\) (never entered \w+ #\d+ '\w+' of group \w+|makes no progress); last seen in .* (of|after) step \d+, "
                                        rf"\d+\.\d s ago; {evidence}")
                 self.finish_one(process)
                 self.assert_as_whole(how, *layout)
@@ -301,7 +301,7 @@ class TwoNodes(HangTest):
             self.kill_worker(agents[1], 0, signal.SIGSTOP)
             self.wait_for(agents[0], lambda: self.hangs("nodes"), "the hang's event")
         [event] = self.hangs("nodes")
-        self.assertRegex(event["message"], r"rank 2 \(node 1, tp 0, dp 1\) .*; last seen in .* of step \d+, .* s ago; its process is stopped by a signal")
+        self.assertRegex(event["message"], r"rank 2 \(node 1, tp 0, dp 1\) .*; last seen in .* (of|after) step \d+, .* s ago; its process is stopped by a signal")
         for output in self.finish(agents):
             self.assertRegex(output, r"restarted: rank 2 \(node 1, tp 0, dp 1\) .*\(snapshot in memory\)")
         self.assert_as_whole("nodes", *arguments)
