@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "kernels/base/yield.h"
 
 namespace trainerd::base {
 namespace {
@@ -37,11 +38,7 @@ bool poll_until(const Done& done) {
     if (done()) return true;
     relax();
   }
-  for (int i = 0; i < kYields; ++i) {
-    if (done()) return true;
-    ::sched_yield();
-  }
-  return done();
+  return yield_until(kYields, done);
 }
 
 }  // namespace

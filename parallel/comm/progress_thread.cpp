@@ -1,23 +1,15 @@
 #include "parallel/comm/progress_thread.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/yield.h"
 
 namespace trainerd::parallel {
 namespace {
 
-// To sleep and to be woken takes two system calls and a mutex that both threads want. Where the other thread
-// is about to finish, or needs this thread's core, yielding a few times is cheaper.
-constexpr int kYields = 16;
-
-template <class Ready>
-void yield_until(const Ready& ready) {
-  for (int i = 0; i < kYields && !ready(); ++i) ::sched_yield();
-}
+constexpr int kYields = 16;  // before a thread sleeps
 
 }  // namespace
 
@@ -63,7 +55,7 @@ bool ProgressThread::wait_until(std::unique_lock<std::mutex>& lock, double deadl
 
 bool ProgressThread::wait(std::uint64_t ticket, double deadline) {
   const auto ended = [&] { return finished_ >= ticket || failed_; };
-  yield_until(ended);
+  base::yield_until(kYields, ended);
   if (finished_ >= ticket) return true;
   std::unique_lock lock(mutex_);
   if (!wait_until(lock, deadline, ended)) return false;
@@ -84,7 +76,7 @@ bool ProgressThread::has_work() const {
 
 void ProgressThread::loop() {
   for (;;) {
-    yield_until([&] { return has_work(); });
+    base::yield_until(kYields, [&] { return has_work(); });
     std::unique_lock lock(mutex_);
     work_.wait(lock, [&] { return has_work(); });
     if (stop_) return;

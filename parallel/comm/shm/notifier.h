@@ -1,12 +1,11 @@
 #pragma once
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
 
 #include "kernels/base/clock.h"
+#include "kernels/base/yield.h"
 
 namespace trainerd::parallel {
 
@@ -27,9 +26,9 @@ void sleep_on(Notifier& notifier, std::uint32_t seen, double seconds);
 /// CPU hint for a spin loop.
 void relax();
 
-/// Waits until `ready()`; false at `deadline` (base::monotonic_seconds). Polls for `spin_seconds` first. No
-/// sleep is longer than kLongestSleepSeconds: if a peer is killed between its change and its notification,
-/// this rank continues late, but it does continue.
+/// Waits until `ready()`; false at `deadline` (base::monotonic_seconds). Polls for `spin_seconds`, then
+/// yields a few times, then sleeps. No sleep is longer than kLongestSleepSeconds: if a peer is killed between
+/// its change and its notification, this rank continues late, but it does continue.
 constexpr double kLongestSleepSeconds = 0.05;
 constexpr int kYields = 8;
 template <class Ready>
@@ -42,10 +41,7 @@ bool wait_on(Notifier& notifier, double deadline, double spin_seconds, Ready&& r
       if (ready()) return true;
     } while (base::monotonic_seconds() < end);
   }
-  for (int i = 0; i < kYields; ++i) {
-    ::sched_yield();
-    if (ready()) return true;
-  }
+  if (base::yield_until(kYields, ready)) return true;
   for (;;) {
     const std::uint32_t seen = notifier.count.load();
     if (ready()) return true;
