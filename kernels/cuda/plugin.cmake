@@ -25,8 +25,8 @@ endif()
 set(TRAINERD_CUDNN ${TRAINERD_CUDNN} PARENT_SCOPE)
 list(TRANSFORM cudnn_sources PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/cuda/cudnn/)
 trainerd_room(kernels/cuda/cudnn TYPE OBJECT SOURCES ${cudnn_sources} USES kernels/target LIBRARIES CUDA::cudart_static)
-# only host code that describes work; halves the compile time
-target_compile_options(trainerd_kernels_cuda_cudnn PRIVATE -O1)
+# only host code that describes work; a fifth less to compile than with -O1
+target_compile_options(trainerd_kernels_cuda_cudnn PRIVATE -Og)
 # The front end's own text forms of graphs, a third of the remaining compile time, are not used here.
 target_compile_definitions(trainerd_kernels_cuda_cudnn PRIVATE CUDNN_FRONTEND_SKIP_JSON_LIB)
 if(TRAINERD_CUDNN)
