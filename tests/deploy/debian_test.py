@@ -20,7 +20,8 @@ BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 FULL = "TRAINERD_FULL_TESTS" in os.environ
 
 
-# Runs a script in a root with this machine's files, whose changes are discarded.
+# Runs a script in a root with this machine's files, whose changes are discarded. Without auto-update, man-db does not read all manual
+# pages of this machine.
 OVERLAY = """set -e
 mount --make-rprivate /
 mount -t tmpfs tmpfs "$1"
@@ -30,6 +31,7 @@ mount -t proc proc "$1/root/proc"
 mount --bind /dev "$1/root/dev"
 mkdir "$1/root/package"
 mount --bind "$2" "$1/root/package"
+rm -f "$1/root/var/lib/man-db/auto-update"
 exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive chroot "$1/root" bash -ec "cd /package; $3"
 """
 

@@ -100,6 +100,7 @@ class RealPrometheus(PrometheusTest):
         process = self.start(self.long_job("first"), "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set",
                              f"checkpoint.durable.to={self.root}/safe")
         self.wait_until("the run is found and answers", lambda: self.up("first") == [1])
+        lower_priority(process.pid, *self.children(process.pid))
         [target] = self.targets()
         [group] = json.loads(target.read_text())
         self.assertEqual((group["labels"]["run"], group["labels"]["node"]), ("first", "0"))
@@ -116,6 +117,7 @@ class RealPrometheus(PrometheusTest):
         # Another run on the same port reports only itself.
         second = self.start(self.long_job("second"), "--set", f"metrics.listen={group['targets'][0]}")
         self.wait_until("the second run answers", lambda: self.up("second") == [1])
+        lower_priority(second.pid, *self.children(second.pid))
         self.assertEqual({json.loads(t.read_text())[0]["targets"][0] for t in self.targets()}, {group["targets"][0]})
         alert = self.fires("TrainerdRunDown", "first")
         self.assertEqual(alert["labels"]["severity"], "critical")

@@ -155,15 +155,15 @@ class Durable(RunTest):
 
     def test_a_tag_that_cannot_be_written_is_reported(self):
         rules, environment = self.failing_disk()
-        good = ["--set=checkpoint.every=500", "--set=checkpoint.good_after=500", "--set=steps=1000", "--set=evaluate.every=0"]
-        no_space = r"could not be tagged good: \S*/step-00000500/GOOD\S* .*No space left on device"
+        good = ["--set=checkpoint.every=200", "--set=checkpoint.good_after=200", "--set=steps=400", "--set=evaluate.every=0"]
+        no_space = r"could not be tagged good: \S*/step-00000200/GOOD\S* .*No space left on device"
         rules.write_text(f"write {errno.ENOSPC} /GOOD\n")
-        self.assertRegex(self.run_job(self.job("own"), *good, env=environment), r"\] the checkpoint of step 500 " + no_space)
+        self.assertRegex(self.run_job(self.job("own"), *good, env=environment), r"\] the checkpoint of step 200 " + no_space)
         place = self.root / "place"
-        rules.write_text(f"write {errno.ENOSPC} {place}/step-00000500/GOOD\n")
+        rules.write_text(f"write {errno.ENOSPC} {place}/step-00000200/GOOD\n")
         output = self.run_job(self.job("after"), *self.durable(place), *good, env=environment)
-        self.assertRegex(output, "the checkpoint of step 500 in the durable tier " + no_space)
-        self.assertTrue((self.root / "after" / "checkpoints" / "step-00000500" / "GOOD").exists())
+        self.assertRegex(output, "the checkpoint of step 200 in the durable tier " + no_space)
+        self.assertTrue((self.root / "after" / "checkpoints" / "step-00000200" / "GOOD").exists())
 
         # The copy is complete only after the run's own checkpoint has its tag.
         def fault(handler):
@@ -174,7 +174,7 @@ class Durable(RunTest):
 
         self.store.fault = fault
         output = self.run_job(self.job("before"), *self.durable(), *good, env=self.environment)
-        self.assertRegex(output, r"it could not be tagged good there: s3://\S+/step-00000500/GOOD: ")
+        self.assertRegex(output, r"it could not be tagged good there: s3://\S+/step-00000200/GOOD: ")
 
     def test_while_the_disk_is_full_the_snapshot_in_memory_goes_to_the_tier(self):
         rules, environment = self.failing_disk()

@@ -219,7 +219,7 @@ class Resume(RunTest):
                 while alive(pid) and time.monotonic() < end:
                     time.sleep(0.01)
                 self.assertFalse(alive(pid), "the worker outlived its agent")
-            if process.returncode == 0:
+            if process.returncode == 0 or (late_kills > 7 and not FULL):
                 break
         self.assertGreater(late_kills, 3)
         self.run_job(job, *long, *anew())

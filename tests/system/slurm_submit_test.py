@@ -5,9 +5,9 @@ import unittest
 
 from slurm_support import *
 
-# The quickstart's job, made smaller: steps of 0.1 s.
-STEPS = 40
-QUICKSTART = ["--set", "model.layers=2", "--set", "batch.global=4", "--set", "batch.micro=2", "--set", f"steps={STEPS}",
+# The quickstart's job, made smaller: steps of 0.05 to 0.15 s.
+STEPS = 24
+QUICKSTART = ["--set", "model.layers=2", "--set", "model.seq_len=128", "--set", "batch.global=4", "--set", "batch.micro=2", "--set", f"steps={STEPS}",
               "--set", "optimizer.schedule.warmup=4", "--set", "checkpoint.every=6"]
 
 
@@ -28,7 +28,7 @@ class Submitter(SlurmTest):
         """Submits an endless job and waits until it trains. Returns its number."""
         number = self.submitted(self.job(name, schedule=CONSTANT), *LAYOUT, "--nodes", "2", "--set", "steps=10000000",
                                 "--set", "checkpoint.every=0", *options)
-        self.wait_until("it trains", lambda: self.last_step(name) > 3)
+        self.trains(lambda: self.last_step(name) > 3)
         return number
 
 

@@ -209,8 +209,15 @@ class SlurmTest(RunTest):
     def train(self, name, *options):
         """Submits an endless batch job and waits until it trains. Returns its number."""
         number = self.submit(self.job(name, schedule=CONSTANT), *LAYOUT, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=options)
-        self.wait_until("it trains", lambda: self.last_step(name) > 3)
+        self.trains(lambda: self.last_step(name) > 3)
         return number
+
+    def trains(self, condition):
+        """Waits until an endless job trains. From then on other programs come first: Slurm takes up to a minute to end it."""
+        self.wait_until("it trains", condition)
+        for node in self.slurmd:
+            tasks, _ = self.processes_of(node)
+            lower_priority(*tasks)
 
     def preempt(self):
         number = self.slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", "--partition=urgent", "--output=/dev/null", "--wrap=true").strip()
@@ -239,7 +246,8 @@ class SlurmTest(RunTest):
         self.requeued(number, restart)
         last = self.steps(name)[-1]["step"]
         self.assertEqual(self.checkpoints(name)[-1].name, f"step-{last:08d}", self.output(number))
-        self.hasten(number, "it goes on", lambda: self.steps(name)[-1]["step"] > last + 3)
+        self.hasten(number, "it goes on", lambda: self.steps(name)[-1]["step"] > last)
+        self.trains(lambda: self.steps(name)[-1]["step"] > last + 3)
         self.assertIn(f"checkpoints/step-{last:08d} (step {last})", self.output(number))
 
     def cancelled(self, number, *options):

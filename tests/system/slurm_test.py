@@ -70,7 +70,7 @@ class Script(SlurmTest):
         job = self.job("${SLURM_ARRAY_TASK_ID}", schedule=CONSTANT)
         array = self.submit(job, "--set", "steps=10000000", "--set", "checkpoint.every=0", options=("--array=0-1", "--nodes=1"))
         tasks = [f"{array}_{i}" for i in range(2)]
-        self.wait_until("both train", lambda: all(self.last_step(str(i)) > 3 for i in range(2)))
+        self.trains(lambda: all(self.last_step(str(i)) > 3 for i in range(2)))
         # One of the two tasks has the array's own number.
         self.assertIn(array, [self.scontrol(task)["JobId"] for task in tasks])
         for i, task in enumerate(tasks):

@@ -219,7 +219,7 @@ class Sizes(StateTest):
             with self.subTest(layout=layout):
                 output = self.root / f"ranks-{number}"
                 shutil.copytree(first, output / "checkpoints" / first.name)
-                flags = [word for flag in layout + [f"output={output}", "data.on_change=continue"] for word in ("--set", flag)]
+                flags = [word for flag in layout + [f"output={output}", "batch.global=12", "data.on_change=continue"] for word in ("--set", flag)]
                 planned = json.loads(subprocess.run([BINARY, "plan", job, *flags, "--json"], capture_output=True, text=True, check=True).stdout)
                 process = self.start(job, *flags)
                 self.wait_for_step(process, 11, output.name, timeout=600)

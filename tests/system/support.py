@@ -337,6 +337,20 @@ def seconds_without_core():
     return int(re.search(r"some .*total=(\d+)", text).group(1)) / 1e6
 
 
+def lower_priority(*pids):
+    """Lets other programs have the cores first: for a run that only has to go on while something else is awaited."""
+    for pid in pids:
+        # The kernel may first share the cores among sessions, and within one by the priority of threads.
+        shares = pathlib.Path(f"/proc/{pid}/autogroup")
+        try:
+            if shares.exists() and os.getsid(pid) != os.getsid(0):
+                shares.write_text("10")
+            for thread in pathlib.Path(f"/proc/{pid}/task").iterdir():
+                os.setpriority(os.PRIO_PROCESS, int(thread.name), 10)
+        except (FileNotFoundError, ProcessLookupError):  # it has ended
+            pass
+
+
 def alive(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
@@ -349,4 +363,4 @@ def scrape(address):
         return response.read().decode()
 
 
-__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "scrape", "FULL", "PATIENCE", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
+__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "lower_priority", "scrape", "FULL", "PATIENCE", "random", "signal", "time", "subprocess", "json", "os", "shutil"]

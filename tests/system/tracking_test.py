@@ -1,4 +1,5 @@
-"""Outputs for trackers: starts.jsonl, TensorBoard event files, and runs on a real MLflow server, each read by its own reader."""
+"""Outputs for trackers: starts.jsonl, TensorBoard event files, and runs on a real MLflow server, each read back by its own reader
+or server."""
 
 import http.server
 import pathlib
@@ -7,6 +8,7 @@ import struct
 import tempfile
 import threading
 import unittest
+import urllib.parse
 import urllib.request
 
 from support import *
@@ -24,21 +26,7 @@ reader.Reload()
 json.dump({tag: [(e.step, e.value) for e in reader.Scalars(tag)] for tag in reader.Tags()["scalars"]}, sys.stdout)
 """
 
-# A line with the name of an experiment -> a line with its runs.
-READ_MLFLOW = """
-import json, sys
-from mlflow.tracking import MlflowClient
-client = MlflowClient(sys.argv[1])
-KEYS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "validation_loss", "time/compute")
-for line in sys.stdin:
-    runs = []
-    for run in client.search_runs([client.get_experiment_by_name(line.strip()).experiment_id]):
-        id = run.info.run_id
-        metrics = {key: sorted((m.step, m.value) for m in client.get_metric_history(id, key)) for key in KEYS}
-        runs.append({"id": id, "name": run.info.run_name, "status": run.info.status, "params": run.data.params,
-                     "tags": run.data.tags, "metrics": metrics})
-    print(json.dumps(runs), flush=True)
-"""
+MLFLOW_METRICS = ("loss", "learning_rate", "grad_norm", "tokens_per_second", "validation_loss", "time/compute")
 
 
 def free_port():
@@ -255,18 +243,15 @@ class Mlflow(TrackingTest):
         cls.port = free_port()
         cls.log = open(cls.folder / "log", "w")
         cls.addClassCleanup(cls.log.close)
-        # Disables MLflow's background jobs and telemetry.
-        environment = {**NO_PROXY, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
+        # Disables MLflow's background jobs and telemetry. `mlflow server` would import all of MLflow twice, in itself and in this program.
+        environment = {**NO_PROXY, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true",
+                       "_MLFLOW_SERVER_FILE_STORE": f"sqlite:///{cls.folder}/mlflow.db", "_MLFLOW_SERVER_ARTIFACT_ROOT": f"{cls.folder}/artifacts"}
         if not PYTHON.exists():
             return  # each test reports that
         cls.server = subprocess.Popen(
-            [PYTHON, "-m", "mlflow", "server", "--backend-store-uri", f"sqlite:///{cls.folder}/mlflow.db", "--default-artifact-root",
-             f"{cls.folder}/artifacts", "--host", "127.0.0.1", "--port", str(cls.port), "--workers", "1"],
+            [PYTHON, "-m", "uvicorn", "--host", "127.0.0.1", "--port", str(cls.port), "mlflow.server.fastapi_app:app"],
             stdout=cls.log, stderr=cls.log, env=environment, start_new_session=True)
         cls.addClassCleanup(cls.end_server)
-        cls.reader = subprocess.Popen([PYTHON, "-c", READ_MLFLOW, f"http://127.0.0.1:{cls.port}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                      stderr=cls.log, text=True, env=environment)
-        cls.addClassCleanup(cls.end_reader)
 
     @classmethod
     def end_server(cls):
@@ -275,11 +260,6 @@ class Mlflow(TrackingTest):
         except ProcessLookupError:
             pass
         cls.server.wait()
-
-    @classmethod
-    def end_reader(cls):
-        cls.reader.kill()
-        cls.reader.communicate()
 
     def setUp(self):
         super().setUp()
@@ -306,12 +286,23 @@ class Mlflow(TrackingTest):
     def options(self, experiment, *more):
         return ["--set", f"metrics.mlflow={{uri: 'http://127.0.0.1:{self.proxy.port}', experiment: {experiment}}}", *more]
 
+    def ask(self, path, body=None, **query):
+        """MLflow's answer to a request."""
+        url = f"http://127.0.0.1:{self.port}/api/2.0/mlflow/{path}" + ("?" + urllib.parse.urlencode(query) if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        with urllib.request.urlopen(urllib.request.Request(url, data, {"Content-Type": "application/json"}), timeout=WAIT_SECONDS) as response:
+            return json.load(response)
+
     def runs(self, experiment):
-        self.reader.stdin.write(experiment + "\n")
-        self.reader.stdin.flush()
-        line = self.reader.stdout.readline()
-        self.assertNotEqual(line, "", (self.folder / "log").read_text()[-3000:])
-        return json.loads(line)
+        id = self.ask("experiments/get-by-name", experiment_name=experiment)["experiment"]["experiment_id"]
+        runs = []
+        for run in self.ask("runs/search", {"experiment_ids": [id]})["runs"]:
+            info, data = run["info"], run["data"]
+            histories = {key: self.ask("metrics/get-history", run_id=info["run_id"], metric_key=key).get("metrics", []) for key in MLFLOW_METRICS}
+            runs.append({"id": info["run_id"], "name": info["run_name"], "status": info["status"],
+                         **{kind: {entry["key"]: entry["value"] for entry in data[kind]} for kind in ("params", "tags")},
+                         "metrics": {key: sorted((int(m["step"]), m["value"]) for m in history) for key, history in histories.items()}})
+        return runs
 
     def check_curves(self, run, name="a"):
         steps = self.steps(name)
@@ -350,9 +341,7 @@ class Mlflow(TrackingTest):
         job = self.job()
         self.run_job(job, *self.options("unfinished"))
         [run] = self.runs("unfinished")
-        client = f"http://127.0.0.1:{self.port}/api/2.0/mlflow/runs/update"
-        body = json.dumps({"run_id": run["id"], "status": "RUNNING"}).encode()
-        urllib.request.urlopen(urllib.request.Request(client, body, {"Content-Type": "application/json"})).close()
+        self.ask("runs/update", {"run_id": run["id"], "status": "RUNNING"})
         events = self.root / "a" / "events.jsonl"
         lines = events.read_text().splitlines(keepends=True)
         self.assertEqual(json.loads(lines[-1])["event"], "finish")

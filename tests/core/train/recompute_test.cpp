@@ -24,7 +24,7 @@ const std::vector<core::job::RecomputeOptions> kRecomputing = {{core::job::Recom
 /// Five layers, so that pipelines split unevenly; two key/value heads.
 core::job::JobSpec job_of(const std::string& model, const std::string& precision) {
   core::job::JobSpec job = test::small_job(precision);
-  job.steps = test::runs_full() ? 20 : 8;
+  job.steps = test::runs_full() ? 20 : 4;
   job.model.layers = 5;
   job.model.seq_len = 16;
   job.batch = {.global = 8, .micro = 1};

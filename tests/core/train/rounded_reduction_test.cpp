@@ -79,6 +79,7 @@ const std::vector<ReducedLayout> kReducedLayouts{
 
 TEST_CASE("gradients rounded for transfer stay as close to fp32 as computing in bf16 does, on every layout",
           "[reduction]") {
+  std::size_t turn = 0;  // each of the 11 layouts runs with one of the optimizers, with both in full runs
   for (const std::string optimizer :
        {"name: adamw, lr: 5.0e-3", "name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3"}) {
     const auto curve = [](const core::job::JobSpec& job, std::int64_t devices_per_node = 64) {
@@ -89,6 +90,7 @@ TEST_CASE("gradients rounded for transfer stay as close to fp32 as computing in 
     REQUIRE(wide[2 * kRoundedSteps - 2] < wide[0] - 0.3);
     CHECK(bf16 < 0.01);
     for (const ReducedLayout& layout : kReducedLayouts) {
+      if (turn++ % 2 == 0 && !test::runs_full()) continue;
       const std::vector<double> rounded =
           curve(reduced_job("{reduce: bf16}", layout.parallel, optimizer), layout.devices_per_node);
       const double apart = losses_apart(rounded, wide);
