@@ -300,7 +300,7 @@ class Mlflow(TrackingTest):
             info, data = run["info"], run["data"]
             histories = {key: self.ask("metrics/get-history", run_id=info["run_id"], metric_key=key).get("metrics", []) for key in MLFLOW_METRICS}
             runs.append({"id": info["run_id"], "name": info["run_name"], "status": info["status"],
-                         **{kind: {entry["key"]: entry["value"] for entry in data[kind]} for kind in ("params", "tags")},
+                         **{kind: {entry["key"]: entry["value"] for entry in data.get(kind, [])} for kind in ("params", "tags")},
                          "metrics": {key: sorted((int(m["step"]), m["value"]) for m in history) for key, history in histories.items()}})
         return runs
 
