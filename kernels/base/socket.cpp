@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <charconv>
 #include <memory>
+#include <vector>
 
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"

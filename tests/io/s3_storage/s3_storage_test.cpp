@@ -1,6 +1,7 @@
 // Checkpoints in an object store. Cases that need a store are run by tests/system/durable_test.py, whose
 // store verifies signatures with its own code and fails on demand.
 
+#include <atomic>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <memory>
