@@ -52,7 +52,7 @@ export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # was a busy machine or a race, and both outputs are in the log. If it fails again, the script fails. With a sanitizer nothing is rerun.
 failed=build/$preset/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
-if ! ctest --test-dir "build/$preset" --output-on-failure --timeout $limit -j 8; then
+if ! ctest --test-dir "build/$preset" --output-on-failure --timeout $limit -j 10; then
   if [ "$preset" != release ] || [ ! -s "$failed" ]; then exit 1; fi
   echo "== the tests that failed beside others, alone" >&2
   ctest --test-dir "build/$preset" --output-on-failure --timeout $limit --rerun-failed

@@ -47,7 +47,7 @@ const std::set<std::string> kOfGpus = {
     "sm_version",    "sm_count", "device_overhead_mib", "host_gb_per_second"};
 const std::set<std::string> kOfProcessors = {"threads", "isa", "bf16_gemm", "amx", "gemm_library"};
 
-std::vector<Field> fields_of(ClusterFile& f) {
+std::vector<Field> cluster_fields(ClusterFile& f) {
   std::vector<Field> fields;
   const auto add = [&](const std::string& key, Storage storage, const char* meaning) -> Field& {
     return fields.emplace_back(Field{"cluster." + key, std::move(storage), meaning});
@@ -184,7 +184,7 @@ std::optional<ClusterFile> read_file(const std::string& preset, const Place& pla
   }
   for (const std::string& o : overrides) apply_override(root, o, problems);
   ClusterFile file;
-  std::vector<Field> fields = fields_of(file);
+  std::vector<Field> fields = cluster_fields(file);
   const Places places = read_fields(root, fields, problems);
   drop_empty_curves(file.measured);
   bool whole = true;

@@ -62,7 +62,7 @@ class MlflowSink final : public MetricsSink {
   struct Limits {
     double every_seconds = 2;     ///< between two requests without errors
     double timeout_seconds = 10;  ///< per request
-    double end_seconds = 5;       ///< for the remaining values at the end of the run
+    double end_seconds = 10;      ///< for the remaining values at the end of the run
     std::size_t max_waiting = 50'000;
   };
   /// `warn` gets a line if the end of the run did not reach the server. Throws SpecError if libcurl is

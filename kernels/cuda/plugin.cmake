@@ -5,7 +5,11 @@ if(NOT TRAINERD_BUILD_CUDA)
 endif()
 
 trainerd_room(kernels/cuda/runtime TYPE OBJECT USES kernels/backend LIBRARIES CUDA::cudart_static)
-trainerd_room(kernels/cuda/kernels TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
+file(GLOB kernel_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/cuda/kernels/*.cu)
+if(TRAINERD_UNITY)
+  trainerd_batch_kernels(kernel_sources cu 5 ${kernel_sources})
+endif()
+trainerd_room(kernels/cuda/kernels TYPE OBJECT SOURCES ${kernel_sources} USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static)
 trainerd_room(kernels/cuda/attention TYPE OBJECT USES kernels/cuda/kernels LIBRARIES CUDA::cudart_static)
 trainerd_room(kernels/cuda/gemm TYPE OBJECT USES kernels/cuda/launch kernels/cuda/runtime LIBRARIES CUDA::cudart_static CUDA::cublasLt)
 # cuDNN and its header-only front end (deploy/install-cuda-deps.sh). Without either, attention uses our own

@@ -224,7 +224,8 @@ class Queries(PrometheusTest):
                 self.assertEqual(len(self.answer(panel["targets"][0], {"run": "first", "node": ".*"})), 1, panel["title"])
         # Two ranks of node 0 in the map of ranks, near their median.
         [heat] = [p for p in panels_of(DASHBOARDS["fleet"]) if p["type"] == "status-history" and "median" in p["title"]]
-        self.assertEqual({labels["rank"] for labels in self.answer(heat["targets"][0], {"run": ".*", "node": ".*"})}, {"0", "1"})
+        self.wait_until("both ranks are in the map",
+                        lambda: {labels["rank"] for labels in self.answer(heat["targets"][0], {"run": ".*", "node": ".*"})} == {"0", "1"})
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=60)
 

@@ -113,7 +113,7 @@ class Clone(unittest.TestCase):
             with self.subTest(f"{page}: {beginning}"):
                 _, tests, builds = self.calls_of(page, beginning)
                 limit = 900 if beginning.rstrip() == "./tests/run.sh" else 7200
-                self.assertEqual(tests, [f"ctest --test-dir build/{preset} --output-on-failure --timeout {limit} -j 8"])
+                self.assertEqual(tests, [f"ctest --test-dir build/{preset} --output-on-failure --timeout {limit} -j 10"])
                 unity = "ON" if preset == "release" else "OFF"
                 self.assertEqual(builds, [f"cmake --preset {preset} -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY={unity} -DTRAINERD_CUDA=AUTO",
                                           f"cmake --build --preset {preset}"])

@@ -15,6 +15,7 @@
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
 #include "kernels/base/error.h"
+#include "tests/full.h"
 
 using namespace trainerd;
 using core::job::RecomputeKind;
@@ -44,6 +45,12 @@ struct Case {
   std::string precision = "bf16";
 };
 
+/// `always`, and `others` in full tests.
+std::vector<std::int64_t> more(std::vector<std::int64_t> always, const std::vector<std::int64_t>& others) {
+  if (test::runs_full()) always.insert(always.end(), others.begin(), others.end());
+  return always;
+}
+
 /// Spaces small enough to plan every layout; each kind of value occurs in one of them.
 std::vector<Case> cases() {
   const std::string small =
@@ -68,7 +75,7 @@ std::vector<Case> cases() {
        small + ", mlp: gelu, norm: layer, bias: true, positions: learned",
        "parallel: {dp: 8}\nbatch: {global: 64, micro: 1}\n",
        {.tp = {2},
-        .zero = {1, 3},
+        .zero = more({3}, {1}),
         .zero_group = {0},
         .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1},
         .recompute = {none, selective, full, third}}},
@@ -122,7 +129,7 @@ std::vector<Case> cases() {
        "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
        {.tp = {2, 4},
         .pp = {2, 4},
-        .zero = {1, 2, 3},
+        .zero = more({1, 3}, {2}),
         .micro = {1},
         .zero_group = {0, 8},
         .sequence_parallel = {true},

@@ -7,8 +7,8 @@ from nodes_test import free_port
 from restart_test import RestartTest
 from support import *
 
-STEPS = 100
-LOST = ["--set", f"steps={STEPS}", "--set", "evaluate.every=50", "--set", "checkpoint.every=0"]
+STEPS = 72
+LOST = ["--set", f"steps={STEPS}", "--set", "evaluate.every=36", "--set", "checkpoint.every=0"]
 MEMORY = ["--set", "checkpoint.memory=2", "--set", "checkpoint.partner=true"]
 TWO = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1"]
 THREE = ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]
@@ -126,7 +126,7 @@ class PartnerTest(RestartTest):
 
     def test_agents_of_three_come_back_one_after_the_other(self):
         self.begin("three", THREE, nodes=3)
-        for node, at in ((2, 12), (1, 60)):
+        for node, at in ((2, 12), (1, 40)):
             self.wait_for_step(self.agents[0], at, "three")
             self.lose(node)
             self.agents[node] = self.again(node)
@@ -151,9 +151,9 @@ class PartnerTest(RestartTest):
         """Node 1 is lost and comes back, and node 0 waits for its hanging disk with its part of a checkpoint before the ranks
         restart."""
         hold, environment = self.slow_disk()
-        hold.write_text("step-00000050")
-        self.begin(name, TWO, "--set", "checkpoint.every=50", *more, environments={0: environment})
-        self.wait_for_step(self.agents[0], 53, name)
+        hold.write_text("step-00000030")
+        self.begin(name, TWO, "--set", "checkpoint.every=30", *more, environments={0: environment})
+        self.wait_for_step(self.agents[0], 33, name)
         self.lose(1)
         self.agents[1] = self.again(1)
         self.read_until(self.agents[0], r"node 1 .*is there again")
@@ -187,7 +187,7 @@ class PartnerTest(RestartTest):
 
     def test_one_that_is_lost_while_checkpoints_are_written(self):
         self.begin("saving", TWO, "--set", "checkpoint.every=3")
-        for at in (12, 60):
+        for at in (12, 40):
             self.wait_for_step(self.agents[0], at, "saving")
             self.lose(1)
             self.agents[1] = self.again(1)

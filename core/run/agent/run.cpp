@@ -31,7 +31,7 @@ constexpr double kDeathSeconds = 0.1;
 constexpr double kVerdictSeconds = 5.0;
 
 // Time limit for a failed run to write its complete snapshots.
-constexpr double kEndSeconds = 20.0;
+constexpr double kLastSavesSeconds = 20.0;
 
 // A shared file system may show another node's new file late: NFS caches a file's absence.
 constexpr double kSharedSeconds = 30.0;
@@ -232,7 +232,7 @@ void Run::train() {
       return throw_received_failure();
     }
     if (stop_between_) {
-      finish_saves(kEndSeconds);
+      finish_saves(kLastSavesSeconds);
       return;
     }
     if (resizes_ || (!attempt_->failure() && !regroup_asked_)) return;
@@ -393,7 +393,7 @@ void Run::drain_writer() {
 void Run::drain_quietly() {
   // Without a leader no checkpoint of several nodes becomes complete.
   if (!membership_.leads() || !leaderless_.empty()) return writer_.abandon();
-  writer_.end_within(kEndSeconds);
+  writer_.end_within(kLastSavesSeconds);
   while (writer_.pending() > 0 && !killed_) {
     try {
       drain_writer();

@@ -16,8 +16,8 @@ namespace {
 
 // Time limits for the last checkpoint. A scheduler kills a stopped run soon; a run that is done can wait
 // longer.
-constexpr double kStoppedSeconds = 20;
-constexpr double kDoneSeconds = 60;
+constexpr double kStoppedSavesSeconds = 20;
+constexpr double kDoneSavesSeconds = 60;
 // Number of latest steps whose folders are remembered. Earlier steps are not saved again.
 constexpr std::size_t kFoldersKnown = 1000;
 
@@ -68,7 +68,7 @@ void Run::on_finished(bool stopped) {
     copies_.clear();  // no node begins from them any more
     free_kept();
   }
-  writer_.end_within(stopped ? kStoppedSeconds : kDoneSeconds);
+  writer_.end_within(stopped ? kStoppedSavesSeconds : kDoneSavesSeconds);
 }
 
 void Run::on_saved() {

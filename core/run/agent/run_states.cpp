@@ -25,7 +25,7 @@ namespace trainerd::core::run {
 namespace {
 
 // How long agents have to say what they hold. One that is lost meanwhile is not waited for.
-constexpr double kShowSeconds = 10;
+constexpr double kHoldingsSeconds = 10;
 
 /// "the snapshots of step 40 in the memory of node 0 and node 2".
 std::string text_of(const StateCut& cut, const std::vector<StateSource>& sources) {
@@ -186,7 +186,7 @@ std::optional<StateChoice> Run::choose_in_memory(std::int64_t most_step, const T
   const std::vector<HeldState> own = held_states();
   if (surviving_.exchange) surviving_.exchange->offer(own);
   for (StateShown& part : shown_states(surviving_.question, own)) on_message(0, std::move(part));
-  const double end = base::monotonic_seconds() + kShowSeconds;
+  const double end = base::monotonic_seconds() + kHoldingsSeconds;
   while (!surviving_.asked.empty() && !killed_ && !lost_node_ && base::monotonic_seconds() < end) {
     turn(end - base::monotonic_seconds());
     std::erase_if(surviving_.asked, [&](std::int64_t node) { return !membership_.is_there(node); });

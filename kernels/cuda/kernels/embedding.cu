@@ -13,17 +13,18 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 128;
+constexpr int kEmbeddingThreads = 128;
 
 template <class T, class W, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_forward_kernel(const std::int32_t* tokens, const W* table, std::int64_t held,
                              std::int64_t first_row, const std::int32_t* positions, const W* positions_table,
                              T* out, std::int64_t d) {
   const std::int64_t t = blockIdx.x, row = tokens[t] - first_row;
   const W* token = row >= 0 && row < held ? table + row * d : nullptr;
   const W* place = positions_table != nullptr ? positions_table + positions[t] * d : nullptr;
-  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N; column < d; column += kThreads * N) {
+  for (std::int64_t column = static_cast<std::int64_t>(threadIdx.x) * N; column < d;
+       column += kEmbeddingThreads * N) {
     float x[N] = {}, y[N];
     if (token != nullptr) load<N>(token + column, x);
     if (place != nullptr) {
@@ -52,13 +53,13 @@ struct CheckIdsBody {
 /// Block x is the position of a token in the sorted order. The block of each row's first token sums all
 /// tokens of the row, in order. Block y is a run of columns.
 template <class T, class G, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kEmbeddingThreads)
     embedding_backward_kernel(const std::int32_t* rows, const std::int32_t* order, std::int64_t tokens,
                               std::int64_t held, const T* dout, G* dtable, std::int64_t d, bool accumulate) {
   const std::int64_t begin = blockIdx.x;
   const std::int32_t row = rows[begin];
   if (row >= held || (begin > 0 && rows[begin - 1] == row)) return;
-  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kThreads + threadIdx.x) * N;
+  const std::int64_t column = (static_cast<std::int64_t>(blockIdx.y) * kEmbeddingThreads + threadIdx.x) * N;
   if (column >= d) return;
   // Finds the last position of the row: strides double while they stay in the row, then halve. This is one
   // load if the row has a single token.
@@ -120,7 +121,7 @@ void embedding_forward(const Launch& where, const EmbeddingForward& a) {
       using T = decltype(t);
       using W = decltype(w);
       with_width<T>(aligned(a.table_VD, a.positions_table_SD, a.out_TD), d, [&](auto n) {
-        launch(where, {tokens}, kThreads, "embedding_forward",
+        launch(where, {tokens}, kEmbeddingThreads, "embedding_forward",
                embedding_forward_kernel<T, W, decltype(n)::value>, a.tokens_T.as<std::int32_t>(),
                at<W>(a.table_VD), a.table_VD.size(0), a.first_row,
                placed ? a.positions_T.as<std::int32_t>() : nullptr, at<W>(a.positions_table_SD),
@@ -147,7 +148,7 @@ void embedding_backward(const Launch& where, const EmbeddingBackward& a) {
       using G = decltype(g);
       with_width<T>(aligned(a.dout_TD, a.dtable_VD), d, [&](auto n) {
         constexpr int N = decltype(n)::value;
-        launch(where, {tokens, ceil_div(d, kThreads * N)}, kThreads, "embedding_backward",
+        launch(where, {tokens, ceil_div(d, kEmbeddingThreads * N)}, kEmbeddingThreads, "embedding_backward",
                embedding_backward_kernel<T, G, N>, sorted.rows, sorted.tokens, tokens, held, at<T>(a.dout_TD),
                at<G>(a.dtable_VD), d, accumulate);
       });

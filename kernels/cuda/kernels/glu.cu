@@ -9,7 +9,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kGluThreads = 256;
 
 /// Row and columns of a thread in a block for (row, run of columns), with `chunks` blocks per row.
 template <int N>
@@ -17,7 +17,7 @@ struct Place {
   std::int64_t row, column;
   __device__ explicit Place(unsigned chunks)
       : row(blockIdx.x / chunks),
-        column((static_cast<std::int64_t>(blockIdx.x % chunks) * kThreads + threadIdx.x) * N) {}
+        column((static_cast<std::int64_t>(blockIdx.x % chunks) * kGluThreads + threadIdx.x) * N) {}
 };
 
 /// 2 u for GELU's tanh(u), u = sqrt(2/pi) (x + 0.044715 x^3): (1 + tanh u) / 2 is sigmoid(2 u).
@@ -49,7 +49,7 @@ void with_gate(Gate gate, const F& f) {
 }
 
 template <class T, int N, class Act>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kGluThreads)
     glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
   const Place<N> place(chunks);
   if (place.column >= ffn) return;
@@ -65,8 +65,9 @@ __global__ void __launch_bounds__(kThreads)
 // dgate_up may be gate_up: a thread reads all it needs before it writes, and no other thread reads what it
 // writes.
 template <class T, int N, bool kAct, class Act>
-__global__ void __launch_bounds__(kThreads) glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up,
-                                                                T* act, std::int64_t ffn, unsigned chunks) {
+__global__ void __launch_bounds__(kGluThreads)
+    glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up, T* act, std::int64_t ffn,
+                        unsigned chunks) {
   const Place<N> place(chunks);
   if (place.column >= ffn) return;
   const std::int64_t wide = place.row * 2 * ffn + place.column, narrow = place.row * ffn + place.column;
@@ -121,10 +122,10 @@ struct GeluBackwardBody {
 
 /// Calls `f` with the vector width and the number of blocks per row.
 template <class T, class F>
-void with_width(bool vectors, std::int64_t ffn, const F& f) {
+void with_glu_width(bool vectors, std::int64_t ffn, const F& f) {
   if (vectors && ffn % kVec<T> == 0)
-    f(std::integral_constant<int, kVec<T>>{}, ceil_div(ffn, kVec<T> * kThreads));
-  else f(std::integral_constant<int, 1>{}, ceil_div(ffn, kThreads));
+    f(std::integral_constant<int, kVec<T>>{}, ceil_div(ffn, kVec<T> * kGluThreads));
+  else f(std::integral_constant<int, 1>{}, ceil_div(ffn, kGluThreads));
 }
 
 }  // namespace
@@ -135,9 +136,9 @@ void glu_forward(const Launch& where, const GluForward& a) {
               "glu: gate_up must be [T, 2F], in the dtype of act");
   with_type(a.act_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    with_width<T>(aligned(a.gate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
+    with_glu_width<T>(aligned(a.gate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
       with_gate(a.gate, [&](auto activation) {
-        launch(where, {rows * chunks}, kThreads, "glu_forward",
+        launch(where, {rows * chunks}, kGluThreads, "glu_forward",
                glu_forward_kernel<T, decltype(n)::value, decltype(activation)>, at<T>(a.gate_up_T2F),
                at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
       });
@@ -154,18 +155,18 @@ void glu_backward(const Launch& where, const GluBackward& a) {
       "glu: gate_up must be [T, 2F], and all in the dtype of dact");
   with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    with_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn,
-                  [&](auto n, std::int64_t chunks) {
-                    constexpr int N = decltype(n)::value;
-                    with_gate(a.gate, [&](auto activation) {
-                      using Act = decltype(activation);
-                      launch(where, {rows * chunks}, kThreads, "glu_backward",
-                             a.act_TF.defined() ? glu_backward_kernel<T, N, true, Act>
-                                                : glu_backward_kernel<T, N, false, Act>,
-                             at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF),
-                             ffn, static_cast<unsigned>(chunks));
-                    });
-                  });
+    with_glu_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn,
+                      [&](auto n, std::int64_t chunks) {
+                        constexpr int N = decltype(n)::value;
+                        with_gate(a.gate, [&](auto activation) {
+                          using Act = decltype(activation);
+                          launch(where, {rows * chunks}, kGluThreads, "glu_backward",
+                                 a.act_TF.defined() ? glu_backward_kernel<T, N, true, Act>
+                                                    : glu_backward_kernel<T, N, false, Act>,
+                                 at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F),
+                                 at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+                        });
+                      });
   });
 }
 

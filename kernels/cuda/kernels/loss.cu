@@ -11,7 +11,7 @@ namespace {
 using namespace cross_entropy;
 
 // At least 32 threads: some of them take one element each before or after the aligned run of a row.
-constexpr int kThreads = kMaxRowThreads;
+constexpr int kLossThreads = kMaxRowThreads;
 
 /// Elements [head, tail) of a row of n are aligned to 16 bytes. Fewer than N elements are before and after.
 /// With an odd vocabulary a row may begin at any element.
@@ -28,7 +28,7 @@ struct AlignedRun {
 };
 
 template <class T, bool kCapped, bool kSmooth>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLossThreads)
     ce_stats_kernel(const T* logits, const std::int32_t* targets, std::int64_t held, std::int64_t real,
                     std::int64_t first_row, Cap<T, kCapped> cap, Smoothing smoothing, float* max,
                     float* sum_exp, float* target_logit) {
@@ -92,7 +92,7 @@ __global__ void ce_loss_kernel(Finish a) {
 }
 
 template <class T, bool kCapped, bool kSmooth>
-__global__ void __launch_bounds__(kThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
+__global__ void __launch_bounds__(kLossThreads) ce_gradient_kernel(T* logits, Finish a, Cap<T, kCapped> cap) {
   constexpr int N = kVec<T>;
   const std::int64_t t = blockIdx.x;
   const float weight = a.weight[t], max = a.max[t], sum_exp = a.sum_exp[t], factor = weight * a.grad_scale;

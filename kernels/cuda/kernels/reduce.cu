@@ -14,17 +14,17 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kReduceThreads = 256;
 
 /// One block per block of the norm. Squares and sums are in double on every backend; the order differs from
 /// the CPU's.
 template <class T, int N>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kReduceThreads)
     block_square_sums_kernel(const T* x, std::int64_t n, double* sums) {
   const std::int64_t begin = blockIdx.x * kNormBlock, left = n - begin,
                      count = left < kNormBlock ? left : kNormBlock;
   double total = 0.0;
-  for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * N; i < count; i += kThreads * N) {
+  for (std::int64_t i = static_cast<std::int64_t>(threadIdx.x) * N; i < count; i += kReduceThreads * N) {
     float v[N];
     if (i + N <= count) {
       load<N>(x + begin + i, v);
@@ -153,11 +153,11 @@ __device__ inline std::uint32_t word_at(const std::byte* x, std::int64_t bytes, 
 
 /// Four words per thread and step if the address allows 16-byte loads.
 template <bool kVectors>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kReduceThreads)
     hash_blocks_kernel(const std::byte* x, std::int64_t bytes, std::uint32_t* sums) {
   HashSums hash;
-  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kThreads + threadIdx.x,
-                     threads = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  const std::int64_t thread = static_cast<std::int64_t>(blockIdx.x) * kReduceThreads + threadIdx.x,
+                     threads = static_cast<std::int64_t>(gridDim.x) * kReduceThreads;
   const std::int64_t quads = kVectors ? bytes / 16 : 0, words = ceil_div(bytes, 4);
   if constexpr (kVectors) {
     for (std::int64_t quad = thread; quad < quads; quad += threads) {
@@ -175,10 +175,11 @@ __global__ void __launch_bounds__(kThreads)
   sums[2 * blockIdx.x + 1] = hash.value[1];
 }
 
-__global__ void __launch_bounds__(kThreads) hash_total_kernel(const std::uint32_t* sums, std::int64_t blocks,
-                                                              std::int64_t bytes, std::uint32_t* out) {
+__global__ void __launch_bounds__(kReduceThreads)
+    hash_total_kernel(const std::uint32_t* sums, std::int64_t blocks, std::int64_t bytes,
+                      std::uint32_t* out) {
   std::uint32_t total[2] = {0, 0};
-  for (std::int64_t i = threadIdx.x; i < blocks; i += kThreads) {
+  for (std::int64_t i = threadIdx.x; i < blocks; i += kReduceThreads) {
     total[0] += sums[2 * i];
     total[1] += sums[2 * i + 1];
   }
@@ -195,7 +196,7 @@ void block_square_sums(const Launch& where, const BlockSquareSums& a) {
   base::check(a.sums.numel() == norm_blocks(n), "square sums: one for each block");
   with_type(a.x.dtype, "square sums: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    launch(where, {norm_blocks(n)}, kThreads, "block_square_sums",
+    launch(where, {norm_blocks(n)}, kReduceThreads, "block_square_sums",
            aligned(a.x) ? block_square_sums_kernel<T, kVec<T>> : block_square_sums_kernel<T, 1>, at<T>(a.x),
            n, a.sums.as<double>());
   });
@@ -245,9 +246,9 @@ void tensor_hash(const Launch& where, const TensorHash& a) {
   base::check(a.out.bytes() == 8, "hash: the output is two int32");
   const std::int64_t bytes = a.x.bytes(), blocks = hash_blocks(bytes);
   auto* sums = reinterpret_cast<std::uint32_t*>(where.scratch);
-  launch(where, {blocks}, kThreads, "tensor_hash",
+  launch(where, {blocks}, kReduceThreads, "tensor_hash",
          aligned(a.x) ? hash_blocks_kernel<true> : hash_blocks_kernel<false>, a.x.data, bytes, sums);
-  launch(where, {1}, kThreads, "tensor_hash", hash_total_kernel, sums, blocks, bytes,
+  launch(where, {1}, kReduceThreads, "tensor_hash", hash_total_kernel, sums, blocks, bytes,
          reinterpret_cast<std::uint32_t*>(a.out.data));
 }
 

@@ -12,7 +12,7 @@
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256;
+constexpr int kUpdateThreads = 256;
 /// Elements per vector: 16 bytes of fp32 arrays and 8 of bf16 ones next to them, or 16 bytes of a state that
 /// is entirely bf16.
 template <class W, class M>
@@ -76,7 +76,8 @@ __device__ inline void update(const Adamw& a, const UpdateRange& range, std::int
 }
 
 template <class G, class P, class W, class M>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
+__global__ void __launch_bounds__(kUpdateThreads)
+    adamw_kernel(Adamw a, const __grid_constant__ Ranges ranges) {
   if (a.control->skip != 0) return;
   const float factor = a.control->grad_factor;
   // The last range whose tiles begin at or before this block. This skips empty ranges.
@@ -92,7 +93,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Adamw a, const __grid_c
   const std::int64_t tile = (range_begin / kTile + (blockIdx.x - ranges.first_tile[low])) * kTile;
   const std::int64_t begin = tile > range_begin ? tile : range_begin,
                      end = tile + kTile < range_end ? tile + kTile : range_end;
-  for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kThreads * N) {
+  for (std::int64_t i = tile + threadIdx.x * N; i < end; i += kUpdateThreads * N) {
     if (a.vectors && i >= begin && i + N <= end) {
       update<G, P, W, M, N>(a, range, i, factor);
     } else {
@@ -192,7 +193,7 @@ void adamw_update(const Launch& where, const AdamwUpdate& a) {
       ranges.first_tile[ranges.count + 1] = ranges.first_tile[ranges.count] + tiles;
     }
     const auto launch_as = [&](auto g, auto p, auto w, auto m) {
-      launch(where, {ranges.first_tile[ranges.count]}, kThreads, "adamw_update",
+      launch(where, {ranges.first_tile[ranges.count]}, kUpdateThreads, "adamw_update",
              adamw_kernel<decltype(g), decltype(p), decltype(w), decltype(m)>, args, ranges);
     };
     with_type(a.grads.dtype, "adamw: fp32 or bf16 gradients", [&](auto g) {

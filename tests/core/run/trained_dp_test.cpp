@@ -13,10 +13,10 @@ using namespace trainerd;
 
 namespace {
 
-struct Setup {
+struct TrainedDpSetup {
   test::TempDir dir;
   core::job::JobSpec job;
-  Setup() { job.output = dir / "run"; }
+  TrainedDpSetup() { job.output = dir / "run"; }
 
   /// The checkpoint's folder.
   std::string save(const std::string& where, std::int64_t step, std::int64_t dp) {
@@ -34,7 +34,7 @@ struct Setup {
 }  // namespace
 
 TEST_CASE("the checkpoint's dp is kept, of a file:// output too", "[trained-dp]") {
-  Setup s;
+  TrainedDpSetup s;
   CHECK_FALSE(s.dp());
   s.save(s.own(), 10, 2);
   CHECK(s.dp() == 2);
@@ -43,7 +43,7 @@ TEST_CASE("the checkpoint's dp is kept, of a file:// output too", "[trained-dp]"
 }
 
 TEST_CASE("the checkpoint's dp is that of the one which the run chooses", "[trained-dp]") {
-  Setup s;
+  TrainedDpSetup s;
   s.save(s.own(), 10, 2);
   const std::string newest = s.save(s.own(), 20, 3);
   CHECK(s.dp() == 3);
@@ -53,7 +53,7 @@ TEST_CASE("the checkpoint's dp is that of the one which the run chooses", "[trai
 }
 
 TEST_CASE("the checkpoint's dp is found in the durable tier", "[trained-dp]") {
-  Setup s;
+  TrainedDpSetup s;
   s.job.checkpoint.durable.to = s.dir / "tier";
   CHECK_FALSE(s.dp());
   s.save(s.dir / "tier", 10, 4);
@@ -63,7 +63,7 @@ TEST_CASE("the checkpoint's dp is found in the durable tier", "[trained-dp]") {
 }
 
 TEST_CASE("checkpoints that cannot be looked at are not taken for none", "[trained-dp]") {
-  Setup s;
+  TrainedDpSetup s;
   std::filesystem::create_directories(s.dir / "run");
   std::filesystem::create_symlink("checkpoints", s.own());  // ELOOP
   CHECK_THROWS_AS(s.dp(), base::CheckpointError);

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kSharedDeviceSteps = 8;
 
-core::job::JobSpec job_of(const std::vector<std::string>& layout) {
+core::job::JobSpec cuda_layouts_job(const std::vector<std::string>& layout) {
   std::vector<std::string> overrides{"device=cuda", "cluster.communication=staged"};
   overrides.insert(overrides.end(), layout.begin(), layout.end());
   return core::spec::parse_job(
@@ -61,7 +61,7 @@ double largest_difference(const std::vector<double>& a, const std::vector<double
 void check_cuda_layouts(const std::vector<std::string>& keys) {
   const auto with = [&](std::vector<std::string> layout) {
     layout.insert(layout.end(), keys.begin(), keys.end());
-    return job_of(layout);
+    return cuda_layouts_job(layout);
   };
   const std::vector<double> one = run_on_devices(with({}));
   CHECK(one.back() < one.front());
@@ -103,12 +103,13 @@ TEST_CASE("gradients in bf16 between ranks that share CUDA devices have the same
     WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
     return;
   }
-  const std::vector<double> wide = run_on_devices(job_of({"parallel.dp=2", "parallel.zero=1"}));
+  const std::vector<double> wide = run_on_devices(cuda_layouts_job({"parallel.dp=2", "parallel.zero=1"}));
   for (const std::string precision :
        {"precision={reduce: bf16}", "precision={compute: bf16, grads: bf16, reduce: bf16}"}) {
     CAPTURE(precision);
-    const std::vector<double> whole = run_on_devices(job_of({precision, "parallel.dp=2", "parallel.zero=0"}));
-    CHECK(whole == run_on_devices(job_of({precision, "parallel.dp=2", "parallel.zero=1"})));
+    const std::vector<double> whole =
+        run_on_devices(cuda_layouts_job({precision, "parallel.dp=2", "parallel.zero=0"}));
+    CHECK(whole == run_on_devices(cuda_layouts_job({precision, "parallel.dp=2", "parallel.zero=1"})));
     CHECK(whole.back() < whole.front());
     CHECK(largest_difference(whole, wide) > 0);
     CHECK(largest_difference(whole, wide) <

@@ -27,7 +27,7 @@ struct Curve {
 
 /// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a
 /// vocabulary that tp pads.
-core::job::JobSpec job_of(const std::string& model) {
+core::job::JobSpec layouts_job(const std::string& model) {
   core::job::JobSpec job = core::spec::parse_job(
       "name: layouts\nseed: 5\ndevice: cpu\n"
       "model: {layers: 5, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
@@ -56,8 +56,8 @@ core::job::JobSpec job_of(const std::string& model) {
   return job;
 }
 
-Curve run(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
-          test::Through through = test::Through::memory, std::int64_t steps = kComparedSteps) {
+Curve run_curve(const core::job::JobSpec& job, std::int64_t devices_per_node = 64,
+                test::Through through = test::Through::memory, std::int64_t steps = kComparedSteps) {
   std::vector<Curve> curves(test::ranks_of(job));
   test::on_every_rank(
       job,
@@ -91,11 +91,11 @@ const Reference& reference(const std::string& model) {
   const auto it = known.find(model);
   if (it != known.end()) return it->second;
   Reference made;
-  core::job::JobSpec job = job_of(model);
-  made.curve = run(job, 64, test::Through::memory, kSteps);
+  core::job::JobSpec job = layouts_job(model);
+  made.curve = run_curve(job, 64, test::Through::memory, kSteps);
   for (const std::int64_t parts : {4, 2, 1}) {
     job.batch.micro = job.batch.global / parts;
-    const Curve other = run(job, 64, test::Through::memory, kSteps);
+    const Curve other = run_curve(job, 64, test::Through::memory, kSteps);
     for (std::size_t i = 0; i < other.loss.size(); ++i) {
       const double apart = std::abs(other.loss[i] - made.curve.loss[i]) / made.curve.loss[i];
       made.whole_loss_bound = std::max(made.whole_loss_bound, apart);
@@ -143,7 +143,7 @@ void check_layout(const std::string& model, const LayoutCase& c) {
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
           c.recompute.every);
   const Reference& expected = reference(model);
-  const Curve curve = run(with_layout(job_of(model), c), c.devices_per_node);
+  const Curve curve = run_curve(with_layout(layouts_job(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
     CAPTURE(i);
     CHECK(std::abs(curve.loss[i] - expected.curve.loss[i]) <= expected.loss_bound * expected.curve.loss[i]);
@@ -193,8 +193,8 @@ TEST_CASE("sequence parallel layouts give one rank's losses", "[layouts]") {
 }
 
 TEST_CASE("sequence parallelism changes where sums are computed, not their values", "[layouts]") {
-  const Curve whole = run(with_layout(job_of("llama"), {.tp = 2}));
-  const Curve cut = run(with_layout(job_of("llama"), {.tp = 2, .sequence_parallel = true}));
+  const Curve whole = run_curve(with_layout(layouts_job("llama"), {.tp = 2}));
+  const Curve cut = run_curve(with_layout(layouts_job("llama"), {.tp = 2, .sequence_parallel = true}));
   CHECK(cut.loss[0] == whole.loss[0]);
 }
 
@@ -206,13 +206,13 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
       for (const bool sequence_parallel : {false, true}) {
         CAPTURE(model, tp, sequence_parallel);
         core::job::JobSpec job =
-            with_layout(job_of(model), {.tp = tp, .sequence_parallel = sequence_parallel});
+            with_layout(layouts_job(model), {.tp = tp, .sequence_parallel = sequence_parallel});
         job.batch.micro = 8;  // 128 tokens: enough rows to split
         job.parallel.overlap_tp_backward = false;
-        const Curve whole = run(job);
+        const Curve whole = run_curve(job);
         for (const auto& [chunks, backward] : {std::pair{1, true}, {2, false}, {2, true}}) {
           job.parallel.tp_overlap_chunks = chunks, job.parallel.overlap_tp_backward = backward;
-          const Curve cut = run(job);
+          const Curve cut = run_curve(job);
           CAPTURE(chunks, backward);
           if (any_rows || chunks == 1) {
             CHECK(cut.loss == whole.loss);
@@ -300,12 +300,12 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
         {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .sequence_parallel = true, .recompute = {selective}});
     if (model.starts_with("olmo")) check_layout(model, {.tp = tp, .recompute = {full}});
     // Recomputation changes no bit. Each kind runs with one of the schedules, with both in full runs.
-    const Curve kept = run(with_layout(job_of(model), {.dp = 2}));
+    const Curve kept = run_curve(with_layout(layouts_job(model), {.dp = 2}));
     for (const core::job::RecomputeKind kind : {selective, full})
       for (const auto schedule : {one_f_one_b, zb_h1}) {
         if (!test::runs_full() && (kind == full) != (schedule == zb_h1)) continue;
         const Curve again =
-            run(with_layout(job_of(model), {.dp = 2, .schedule = schedule, .recompute = {kind}}));
+            run_curve(with_layout(layouts_job(model), {.dp = 2, .schedule = schedule, .recompute = {kind}}));
         CHECK(again.loss == kept.loss);
         CHECK(again.norm == kept.norm);
       }
@@ -349,9 +349,9 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
   for (const std::string model : {"llama", "qwen"})
     for (const std::int64_t tp : {1, 2})
       for (const std::int64_t devices_per_node : {64, 2}) {
-        core::job::JobSpec job = job_of(model);
+        core::job::JobSpec job = layouts_job(model);
         const auto curve = [&](std::int64_t zero) {
-          return run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node);
+          return run_curve(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node);
         };
         const Curve several = curve(0);
         CHECK(curve(1).loss == several.loss);
@@ -370,11 +370,12 @@ TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3
 TEST_CASE("the point where a pipeline's messages are awaited changes no bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const auto schedule : {one_f_one_b, zb_h1, interleaved}) {
-    core::job::JobSpec job = with_layout(
-        job_of("llama"), {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
-    const Curve where_used = run(job);
+    core::job::JobSpec job =
+        with_layout(layouts_job("llama"),
+                    {.pp = 2, .schedule = schedule, .virtual_stages = schedule == interleaved ? 2 : 1});
+    const Curve where_used = run_curve(job);
     job.parallel.overlap_p2p = false;
-    const Curve where_posted = run(job);
+    const Curve where_posted = run_curve(job);
     CHECK(where_posted.loss == where_used.loss);
     CHECK(where_posted.norm == where_used.norm);
   }
@@ -382,10 +383,10 @@ TEST_CASE("the point where a pipeline's messages are awaited changes no bit", "[
 
 TEST_CASE("communication in the background changes no bit", "[layouts]") {
   for (const std::int64_t zero : {0, 1, 2, 3}) {
-    core::job::JobSpec job = with_layout(job_of("qwen"), {.pp = 2, .dp = 4, .zero = zero});
-    const Curve background = run(job, 2);
+    core::job::JobSpec job = with_layout(layouts_job("qwen"), {.pp = 2, .dp = 4, .zero = zero});
+    const Curve background = run_curve(job, 2);
     job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
-    const Curve inline_ = run(job, 2);
+    const Curve inline_ = run_curve(job, 2);
     CHECK(inline_.loss == background.loss);
     CHECK(inline_.norm == background.norm);
   }
@@ -393,9 +394,9 @@ TEST_CASE("communication in the background changes no bit", "[layouts]") {
 
 TEST_CASE("schedules that add gradients in the same order give the same losses bit for bit", "[layouts]") {
   using enum parallel::ScheduleKind;
-  const Curve first = run(with_layout(job_of("llama"), {.pp = 2, .schedule = gpipe}));
+  const Curve first = run_curve(with_layout(layouts_job("llama"), {.pp = 2, .schedule = gpipe}));
   for (const auto schedule : {one_f_one_b, zb_h1}) {
-    const Curve other = run(with_layout(job_of("llama"), {.pp = 2, .schedule = schedule}));
+    const Curve other = run_curve(with_layout(layouts_job("llama"), {.pp = 2, .schedule = schedule}));
     CHECK(other.loss == first.loss);
     CHECK(other.norm == first.norm);
   }
@@ -411,8 +412,8 @@ TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
                                       {.tp = 2, .pp = 2, .dp = 2, .zero = 2, .schedule = zb_h1}};
   for (const LayoutCase& c : cases) {
     CAPTURE(c.tp, c.pp, c.dp, c.zero);
-    const core::job::JobSpec job = with_layout(job_of("qwen"), c);
-    const Curve direct = run(job), staged = run(job, 64, test::Through::staged);
+    const core::job::JobSpec job = with_layout(layouts_job("qwen"), c);
+    const Curve direct = run_curve(job), staged = run_curve(job, 64, test::Through::staged);
     CHECK(staged.loss == direct.loss);
     CHECK(staged.norm == direct.norm);
   }
@@ -450,11 +451,11 @@ TEST_CASE("Muon's bound between layouts is that of AdamW", "[layouts][muon]") {
 
 TEST_CASE("Muon's ZeRO stages give the same losses bit for bit, distributed or not", "[layouts][muon]") {
   for (const std::int64_t tp : {1, 2}) {
-    core::job::JobSpec job = job_of("muon");
+    core::job::JobSpec job = layouts_job("muon");
     job.batch.micro = job.batch.global / 4;
-    const Curve whole = run(with_layout(job, {.tp = tp, .dp = 4, .zero = 0}));
+    const Curve whole = run_curve(with_layout(job, {.tp = tp, .dp = 4, .zero = 0}));
     for (const std::int64_t zero : {1, 2, 3}) {
-      const Curve shared = run(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}));
+      const Curve shared = run_curve(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}));
       CHECK(shared.loss == whole.loss);
       CHECK(shared.norm == whole.norm);
     }

@@ -1,38 +1,16 @@
 #include "kernels/cuda/kernels/mma.cuh"
 
-#include <sys/wait.h>
-#include <unistd.h>
 #include <catch2/catch.hpp>
-#include <csignal>
-#include <cstdio>
 
 #include "kernels/tensor/dtype.h"
 #include "tests/kernels/machine.h"
-#include "tests/kernels/simt/simt.h"
+#include "tests/kernels/simt/simt_checks.h"
 
 namespace trainerd::test {
 namespace {
 
 using namespace kernels::cuda;
 using kernels::Bf16;
-
-constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
-
-/// True if running the kernel ends the process.
-bool ends(const std::function<void()>& kernel) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGABRT, SIG_DFL);
-    ::freopen("/dev/null", "w", stderr);
-    simt::set_order(simt::Order::forward);
-    simt::run({1, 1, 1}, {32, 1, 1}, kernel, 1024);
-    ::_exit(0);
-  }
-  REQUIRE(child > 0);
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFSIGNALED(status);
-}
 
 std::vector<Bf16> narrowed(const Values& x) {
   std::vector<Bf16> result;
@@ -118,20 +96,21 @@ TEST_CASE("an asynchronous copy arrives when its thread has waited, not before, 
 
 TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") {
   std::uint32_t x[4];
-  CHECK(ends([&] { load_matrices(x, 1024); }));                                    // outside of shared memory
-  CHECK(ends([&] { load_matrices(x, 8); }));                                       // not aligned
-  CHECK(ends([&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // source not aligned
+  CHECK(ends(32, 1024, [&] { load_matrices(x, 1024); }));  // outside of shared memory
+  CHECK(ends(32, 1024, [&] { load_matrices(x, 8); }));     // not aligned
+  CHECK(ends(32, 1024,
+             [&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // source not aligned
   alignas(16) static const float source[4] = {};
-  CHECK(ends([&] { copy_async_16(0, source, true); }));  // no thread waits
-  CHECK(ends([&] {
+  CHECK(ends(32, 1024, [&] { copy_async_16(0, source, true); }));  // no thread waits
+  CHECK(ends(32, 1024, [&] {
     if (threadIdx.x == 3) return;
     load_matrices(x, 0);
   }));
-  CHECK(ends([&] {
+  CHECK(ends(32, 1024, [&] {
     if (threadIdx.x == 3) load_matrices_transposed(x, 0);
     else load_matrices(x, 0);
   }));
-  CHECK_FALSE(ends([&] {
+  CHECK_FALSE(ends(32, 1024, [&] {
     load_matrices(x, 0);
     copy_async_16(0, source, true);
     wait_copies();

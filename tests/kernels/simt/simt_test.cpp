@@ -1,17 +1,10 @@
-#include "tests/kernels/simt/simt.h"
-
-#include <sys/wait.h>
-#include <unistd.h>
+#include "tests/kernels/simt/simt_checks.h"
 
 #include <catch2/catch.hpp>
-#include <csignal>
-#include <cstdio>
 #include <vector>
 
 namespace trainerd::test {
 namespace {
-
-constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
 
 /// Threads write their neighbour's element and read their own, with or without a barrier between.
 std::vector<unsigned> neighbours(simt::Order order, bool barrier) {
@@ -23,22 +16,6 @@ std::vector<unsigned> neighbours(simt::Order order, bool barrier) {
     seen[threadIdx.x] = shared[threadIdx.x];
   });
   return seen;
-}
-
-/// True if running the kernel ends the process.
-bool ends(const std::function<void()>& kernel) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::signal(SIGABRT, SIG_DFL);
-    ::freopen("/dev/null", "w", stderr);
-    simt::set_order(simt::Order::forward);
-    simt::run({1, 1, 1}, {64, 1, 1}, kernel);
-    ::_exit(0);
-  }
-  REQUIRE(child > 0);
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFSIGNALED(status);
 }
 
 }  // namespace
@@ -78,13 +55,13 @@ TEST_CASE("shuffles and matches give the values of the warp's lanes", "[simt]") 
 }
 
 TEST_CASE("a barrier or shuffle that some threads never reach ends the run", "[simt]") {
-  CHECK(ends([] {
+  CHECK(ends(64, 0, [] {
     if (threadIdx.x != 5) __syncthreads();
   }));
-  CHECK(ends([] {
+  CHECK(ends(64, 0, [] {
     if (threadIdx.x != 40) __shfl_xor_sync(~0u, 1, 1);
   }));
-  CHECK_FALSE(ends([] { __syncthreads(); }));
+  CHECK_FALSE(ends(64, 0, [] { __syncthreads(); }));
 }
 
 }  // namespace trainerd::test

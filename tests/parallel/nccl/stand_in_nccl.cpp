@@ -187,7 +187,7 @@ std::vector<std::byte> reduced(const std::vector<const std::byte*>& in, ncclData
   return sum;
 }
 
-struct Transfer {
+struct QueuedTransfer {
   std::byte* data;
   std::size_t bytes;
   int peer;
@@ -196,9 +196,9 @@ struct Transfer {
 thread_local int group_depth = 0;
 thread_local ncclComm_t group_comm = nullptr;
 thread_local cudaStream_t group_stream = nullptr;
-thread_local std::vector<Transfer> group_transfers;
+thread_local std::vector<QueuedTransfer> group_transfers;
 
-ncclResult_t transfer(ncclComm_t comm, cudaStream_t stream, Transfer t) {
+ncclResult_t transfer(ncclComm_t comm, cudaStream_t stream, QueuedTransfer t) {
   if (group_depth == 0) return misused("a transfer outside a group");
   group_comm = comm, group_stream = stream;
   group_transfers.push_back(t);
@@ -321,13 +321,13 @@ ncclResult_t ncclGroupEnd() {
   return begin(group_comm, group_stream, [transfers = group_transfers](const State& s) {
     Lock held(mutex);
     std::vector<std::shared_ptr<Message>> sent;
-    for (const Transfer& t : transfers)
+    for (const QueuedTransfer& t : transfers)
       if (t.send) {
         sent.push_back(std::make_shared<Message>(Message{t.data, t.bytes}));
         s->group->messages[{s->rank, t.peer}].push_back(sent.back());
       }
     changed.notify_all();
-    for (const Transfer& t : transfers) {
+    for (const QueuedTransfer& t : transfers) {
       if (t.send) continue;
       auto& queue = s->group->messages[{t.peer, s->rank}];
       if (!wait(held, s, [&] { return !queue.empty(); })) return;
