@@ -18,7 +18,7 @@ constexpr std::int64_t kMaxSize = std::numeric_limits<std::int32_t>::max();
 
 std::string shown(const json& value) {
   std::string text = io::text_of(value);
-  if (text.size() > 80) text = text.substr(0, 77) + "...";
+  if (text.size() > 80) text.replace(77, std::string::npos, "...");
   return text;
 }
 
