@@ -373,8 +373,8 @@ class Corruption(FaultsTest):
 
     def test_clean_steps_raise_no_alarm(self):
         tiny = "{layers: 1, hidden: 16, heads: 2, kv_heads: 2, ffn: 32, vocab: 256, seq_len: 8}"
-        # Without the pre-flight check: beside other tests, a rank may have no core while its rate is measured.
         steps = 100_000 if FULL else 2000
+        # Without the pre-flight check: beside other tests, a rank may have no core while its rate is measured.
         self.run_job(self.job("clean", schedule=CONSTANT), "--set", f"model={tiny}", "--set", "batch={global: 2, micro: 1}", "--set", f"steps={steps}",
                      "--set", "parallel.dp=2", "--set", "parallel.zero=0", "--set", "checkpoint={every: 0, memory: 1000}", "--set", "evaluate.every=0",
                      "--set", "supervise.hash_every=10", "--set", "supervise.preflight=false", timeout=3000 if FULL else 120)

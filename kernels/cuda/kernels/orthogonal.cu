@@ -70,7 +70,7 @@ struct DirectionBody {
   }
 };
 
-constexpr int kBoxThreads = 256;
+constexpr int kOrthogonalThreads = 256;
 constexpr std::int64_t kBoxTile = 4096;  ///< elements of a box per block
 constexpr int kBoxesOfLaunch = 512;      ///< passed as kernel parameters (24 kB; the limit is 32 kB)
 
@@ -80,7 +80,7 @@ struct Boxes {
   std::int64_t first_tile[kBoxesOfLaunch + 1];
 };
 
-__global__ void __launch_bounds__(kBoxThreads)
+__global__ void __launch_bounds__(kOrthogonalThreads)
     copy_boxes_kernel(float* packed, float* matrix, std::int64_t stride, bool transposed, bool to_matrix,
                       const __grid_constant__ Boxes boxes) {
   int low = 0, high = boxes.count;
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kBoxThreads)
   const std::int64_t columns = box.columns, count = box.rows * columns;
   const std::int64_t begin = (blockIdx.x - boxes.first_tile[low]) * kBoxTile,
                      end = begin + kBoxTile < count ? begin + kBoxTile : count;
-  for (std::int64_t i = begin + threadIdx.x; i < end; i += kBoxThreads) {
+  for (std::int64_t i = begin + threadIdx.x; i < end; i += kOrthogonalThreads) {
     const std::int64_t r = box.row + i / columns, c = box.column + i % columns;
     float& in_matrix = matrix[transposed ? c * stride + r : r * stride + c];
     float& in_packed = packed[box.begin + i];
@@ -102,10 +102,10 @@ __global__ void __launch_bounds__(kBoxThreads)
   }
 }
 
-__global__ void __launch_bounds__(kBoxThreads)
+__global__ void __launch_bounds__(kOrthogonalThreads)
     inverse_norm_kernel(const double* sums, std::int64_t blocks, float eps, float* factor) {
   double total = 0.0;
-  for (std::int64_t i = threadIdx.x; i < blocks; i += kBoxThreads) total += sums[i];
+  for (std::int64_t i = threadIdx.x; i < blocks; i += kOrthogonalThreads) total += sums[i];
   total = block_sum(total);
   if (threadIdx.x == 0) *factor = static_cast<float>(1.0 / (sqrt(total) + static_cast<double>(eps)));
 }
@@ -150,7 +150,7 @@ void copy_boxes(const Launch& where, const CopyBoxes& a) {
       boxes.first_tile[boxes.count + 1] =
           boxes.first_tile[boxes.count] + ceil_div(a.boxes[i].rows * a.boxes[i].columns, kBoxTile);
     }
-    launch(where, {boxes.first_tile[boxes.count]}, kBoxThreads, "copy_boxes", copy_boxes_kernel,
+    launch(where, {boxes.first_tile[boxes.count]}, kOrthogonalThreads, "copy_boxes", copy_boxes_kernel,
            at<float>(a.packed), at<float>(a.matrix), a.matrix.size(1), a.transposed,
            a.to == CopyBoxes::To::matrix, boxes);
   }
@@ -162,7 +162,8 @@ void normalise(const Launch& where, const Normalise& a) {
   const Tensor sums{where.scratch, DType::f64, {blocks}};
   block_square_sums(where, {.x = a.x, .sums = sums});
   auto* factor = reinterpret_cast<float*>(where.scratch + blocks * 8);
-  launch(where, {1}, kBoxThreads, "normalise", inverse_norm_kernel, at<double>(sums), blocks, a.eps, factor);
+  launch(where, {1}, kOrthogonalThreads, "normalise", inverse_norm_kernel, at<double>(sums), blocks, a.eps,
+         factor);
   launch_flat<4>(where, a.x.numel(), aligned(a.x), "normalise", ScaleByBody{at<float>(a.x), factor});
 }
 
