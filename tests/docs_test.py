@@ -17,6 +17,8 @@ import subprocess
 import tempfile
 import unittest
 
+from slices import in_slice
+
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ["apps", "configs", "core", "deploy", "io", "kernels", "parallel", "tests"]
@@ -217,9 +219,9 @@ class Pages(unittest.TestCase):
         base = pathlib.Path(tempfile.mkdtemp(prefix="trainerd-docs-"))
         self.addCleanup(shutil.rmtree, base)
         copy_sources(base / "clean")
-        for page in pages():
-            scripts = [(line, text) for language, line, text in blocks(page) if language == "sh"]
-            if not scripts:
+        of_pages = {page: [(line, text) for language, line, text in blocks(page) if language == "sh"] for page in pages()}
+        for part, (page, scripts) in enumerate((page, scripts) for page, scripts in of_pages.items() if scripts):
+            if name_of(page) != "README.md" and not in_slice(part, 2):
                 continue
             with tempfile.TemporaryDirectory(dir=base) as folder:
                 copy = pathlib.Path(folder)
@@ -229,7 +231,8 @@ class Pages(unittest.TestCase):
                     seen += 1
                     with self.subTest(f"{name_of(page)}:{line}"):
                         self.run_script(text, copy, environment)
-        self.assertGreater(seen, 10)
+        self.assertGreater(seen, 5)
+        self.assertGreater(sum(map(len, of_pages.values())), 10)
 
     def run_script(self, text, folder, environment):
         process = subprocess.Popen(["bash", "-euo", "pipefail", "-c", text], cwd=folder, env=environment, stdin=subprocess.DEVNULL,

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs, builds and runs every test.
 #   tests/run.sh                    the release build, as CI runs it
-#   tests/run.sh full               the same with full-length loops, of which CI runs a part
+#   tests/run.sh full               the same with full-length loops and all slices (tests/slices.py), of which CI runs a part
 #   tests/run.sh asan | tsan        the same tests under address+undefined or thread sanitizers
 #   tests/run.sh fuzz [SECONDS]     every fuzz target under libFuzzer for SECONDS each (60); needs clang
 set -euo pipefail
@@ -12,6 +12,11 @@ limit=900  # seconds, of a test that has no limit of its own: one that hangs mus
 if [ "$preset" = full ]; then
   preset=release
   export TRAINERD_FULL_TESTS=1
+  unset TRAINERD_TEST_SLICE
+else
+  # The same for the same commit. 0 to 5 contain every slice of two and of three.
+  commit=$(git rev-parse --verify --short=6 HEAD 2>/dev/null || echo 0)
+  export TRAINERD_TEST_SLICE=${TRAINERD_TEST_SLICE:-$((16#${commit:0:6} % 6))}
 fi
 
 ./deploy/install-deps.sh --build-tests
@@ -52,6 +57,7 @@ export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 # was a busy machine or a race, and both outputs are in the log. If it fails again, the script fails. With a sanitizer nothing is rerun.
 failed=build/$preset/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
+echo "== tests: ${TRAINERD_TEST_SLICE:+slice }${TRAINERD_TEST_SLICE:-all} (tests/slices.py)"
 if ! ctest --test-dir "build/$preset" --output-on-failure --timeout $limit -j 10; then
   if [ "$preset" != release ] || [ ! -s "$failed" ]; then exit 1; fi
   echo "== the tests that failed beside others, alone" >&2

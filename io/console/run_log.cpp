@@ -14,7 +14,7 @@
 namespace trainerd::io {
 namespace {
 
-constexpr double kLastTries = 2.0;  // seconds
+constexpr double kLogFinishSeconds = 2.0;
 
 /// "2026-01-31T12:00:00.123+0100"
 std::string timestamp() {
@@ -47,7 +47,7 @@ OutletRecord RunLog::record() const {
 
 void RunLog::finish() {
   const std::lock_guard lock(mutex_);
-  file_.finish(kLastTries);
+  file_.finish(kLogFinishSeconds);
 }
 
 }  // namespace trainerd::io

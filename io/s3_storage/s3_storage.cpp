@@ -18,7 +18,7 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::int64_t kBlock = std::int64_t{2} << 20, kLongRead = std::int64_t{8} << 20;
+constexpr std::int64_t kReadBlock = std::int64_t{2} << 20, kLongRead = std::int64_t{8} << 20;
 constexpr std::size_t kBlocksKept = 16;
 constexpr std::size_t kReaders = 4;
 
@@ -85,9 +85,9 @@ class S3File final : public StoredFile {
       throw base::checkpoint_error(path_.text() + ": ends " + std::to_string(offset + size - bytes()) +
                                    " bytes too early, at " + std::to_string(bytes()));
     as_storage_error([&] {
-      if (size >= kBlock) return read_long(offset, out);
+      if (size >= kReadBlock) return read_long(offset, out);
       for (std::int64_t at = offset; at < offset + size;) {
-        const std::int64_t count = std::min(offset + size, (at / kBlock + 1) * kBlock) - at;
+        const std::int64_t count = std::min(offset + size, (at / kReadBlock + 1) * kReadBlock) - at;
         read_in_block(at,
                       out.subspan(static_cast<std::size_t>(at - offset), static_cast<std::size_t>(count)));
         at += count;
@@ -131,9 +131,9 @@ class S3File final : public StoredFile {
   // A box of a tensor consists of many short runs, so the whole block with the gaps between them is read.
   void read_in_block(std::int64_t at, std::span<std::byte> out) const {
     const std::string object = path_.key + "\n" + object_.etag;
-    const std::int64_t number = at / kBlock;
+    const std::int64_t number = at / kReadBlock;
     const auto take = [&](const CachedBlock& block) {
-      std::memcpy(out.data(), block.bytes.data() + (at - number * kBlock), out.size());
+      std::memcpy(out.data(), block.bytes.data() + (at - number * kReadBlock), out.size());
     };
     {
       const std::lock_guard lock(store_->mutex);
@@ -146,10 +146,10 @@ class S3File final : public StoredFile {
         return take(*known);
       }
     }
-    CachedBlock block{
-        object, number,
-        std::vector<std::byte>(static_cast<std::size_t>(std::min(kBlock, object_.bytes - number * kBlock)))};
-    store_->client.get(path_, object_.etag, number * kBlock, block.bytes);
+    CachedBlock block{object, number,
+                      std::vector<std::byte>(static_cast<std::size_t>(
+                          std::min(kReadBlock, object_.bytes - number * kReadBlock)))};
+    store_->client.get(path_, object_.etag, number * kReadBlock, block.bytes);
     take(block);
     const std::lock_guard lock(store_->mutex);
     store_->blocks.push_front(std::move(block));

@@ -17,7 +17,7 @@
 namespace trainerd::io {
 namespace {
 
-constexpr std::int64_t kMinPart = std::int64_t{8} << 20, kMaxParts = 9'000;
+constexpr std::int64_t kMinPart = std::int64_t{8} << 20, kUploadParts = 9'000;
 constexpr std::int64_t kInFlight = 4;
 
 using Md5 = std::array<unsigned char, 16>;
@@ -163,7 +163,7 @@ void abort_uploads(S3Client& client, const S3Path& path) {
 
 std::int64_t part_bytes_of(std::int64_t file_bytes) {
   constexpr std::int64_t kUnit = std::int64_t{1} << 20;
-  const std::int64_t least = (file_bytes + kMaxParts - 1) / kMaxParts;
+  const std::int64_t least = (file_bytes + kUploadParts - 1) / kUploadParts;
   return std::max(kMinPart, (least + kUnit - 1) / kUnit * kUnit);
 }
 

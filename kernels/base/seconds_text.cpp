@@ -11,4 +11,10 @@ std::string seconds_text(double seconds) {
   return text.data();
 }
 
+std::string one_decimal(double value) {
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", value);
+  return text.data();
+}
+
 }  // namespace trainerd::base

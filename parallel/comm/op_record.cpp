@@ -30,6 +30,12 @@ bool OpRecord::agrees_with(const OpRecord& other) const {
          accumulate == other.accumulate;
 }
 
+OpRecord message_record(const kernels::Tensor& x, const char* label, std::uint64_t sequence) {
+  OpRecord record{.sequence = sequence, .bytes = x.bytes(), .kind = OpKind::exchange, .dtype = x.dtype};
+  record.set_label(label);
+  return record;
+}
+
 std::string describe(const OpRecord& record) {
   std::string text = to_string(record.kind);
   if (record.kind == OpKind::all_reduce || record.kind == OpKind::reduce_scatter) {

@@ -26,6 +26,8 @@ struct OpRecord {
   void set_label(std::string_view text);
   bool agrees_with(const OpRecord& other) const;
 };
+/// Of one message of an exchange.
+OpRecord message_record(const kernels::Tensor& x, const char* label, std::uint64_t sequence);
 /// `all_reduce "gradients" of 4096 bytes fp32`
 std::string describe(const OpRecord& record);
 

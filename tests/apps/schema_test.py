@@ -21,10 +21,12 @@ except ImportError:
         os.execv("/usr/bin/python3", ["/usr/bin/python3", *sys.argv])
     raise SystemExit("python3-jsonschema or python3-yaml is missing: deploy/install-deps.sh --tests installs them")
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from slices import FULL, sliced
+
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 SCHEMA = json.loads(subprocess.run([BINARY, "schema"], capture_output=True, check=True).stdout)
-FULL = "TRAINERD_FULL_TESTS" in os.environ
 JUDGED = itertools.count()
 VALIDATORS = [jsonschema.Draft202012Validator(SCHEMA), jsonschema.Draft7Validator(SCHEMA)]
 
@@ -160,6 +162,7 @@ OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *s
 INNERMOST = [s for s in INNER if any(s.startswith(outer + ".") for outer in INNER)]
 
 
+@sliced(2)
 class Schema(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="trainerd-schema-")

@@ -14,10 +14,10 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented, documented_line
+from slices import FULL, sliced
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
-FULL = "TRAINERD_FULL_TESTS" in os.environ
 
 
 # Runs a script in a root with this machine's files, whose changes are discarded. Without auto-update, man-db does not read all manual
@@ -66,6 +66,7 @@ def run(*command, **arguments):
     return done.stdout
 
 
+@sliced(2)
 class Debian(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -12,11 +12,13 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented
+from slices import FULL, sliced
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
 
+@sliced(2)
 class Install(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -48,7 +50,7 @@ class Install(unittest.TestCase):
         self.assertEqual(executables[0], {"trainerd"})
         self.assertLess({"trainerd", "test_core"}, executables[1])
 
-    @unittest.skipUnless("TRAINERD_FULL_TESTS" in os.environ, "compresses for minutes: tests/run.sh full")
+    @unittest.skipUnless(FULL, "compresses for minutes: tests/run.sh full")
     def test_the_package_trains_where_it_is_unpacked_below_a_path_with_blanks(self):
         before = set(BUILD.glob("trainerd-*.tar.gz"))
         begin = time.time()

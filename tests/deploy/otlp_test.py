@@ -49,6 +49,7 @@ class Post:
         return values[0]
 
 
+@sliced(2)
 class Otlp(RunTest):
     def setUp(self):
         super().setUp()

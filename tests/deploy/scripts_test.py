@@ -14,6 +14,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented, documented_line
+from slices import sliced
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
@@ -24,11 +25,12 @@ STAND_INS = {
     # A build is there already; of the fuzzers one, which says how it was called.
     "cmake": r'if [ "$*" = "--build --preset fuzz" ]; then mkdir -p build/fuzz; printf "#!/bin/sh\\necho fuzz_lines \$* >>\$CALLS\\n" >build/fuzz/fuzz_lines; chmod +x build/fuzz/fuzz_lines; fi',
     # Where the test says so, some tests fail, and pass or fail when they run alone.
-    "ctest": 'for status in $CTEST; do case "$status:$*" in first:*--rerun-failed*) ;; first:* | both:*) mkdir -p "$2/Testing/Temporary"; echo 1:test_core >"$2/Testing/Temporary/LastTestsFailed.log"; exit 8 ;; esac; done',
+    "ctest": 'echo slice ${TRAINERD_TEST_SLICE-all} >>"$CALLS"; for status in $CTEST; do case "$status:$*" in first:*--rerun-failed*) ;; first:* | both:*) mkdir -p "$2/Testing/Temporary"; echo 1:test_core >"$2/Testing/Temporary/LastTestsFailed.log"; exit 8 ;; esac; done',
     "apt-get": "", "clang++": "", "nvcc": "", "sudo": 'exec "$@"',
 }
 
 
+@sliced(2)
 class Clone(unittest.TestCase):
     ran = {}
 
@@ -57,7 +59,8 @@ class Clone(unittest.TestCase):
         listed = re.search(r"(?ms)^python_packages=\(.*?^\)$", (ROOT / "deploy/install-deps.sh").read_text())[0]
         packages = subprocess.run(["bash", "-c", listed + '\nprintf "%s\\n" "${python_packages[@]}"'], capture_output=True, text=True, check=True).stdout
         (python / "installed").write_text(packages)
-        cls.environment = {**os.environ, "PATH": f"{cls.bin}:{os.environ['PATH']}", "CALLS": str(cls.calls), "HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
+        inherited = {name: value for name, value in os.environ.items() if name != "TRAINERD_TEST_SLICE"}
+        cls.environment = {**inherited, "PATH": f"{cls.bin}:{os.environ['PATH']}", "CALLS": str(cls.calls), "HOME": str(home), "CUDA_VISIBLE_DEVICES": ""}
         # Where a build puts it.
         release = cls.clone / "build/release"
         release.mkdir(parents=True)
@@ -112,6 +115,7 @@ class Clone(unittest.TestCase):
                                         ("CONTRIBUTING.md", "./tests/run.sh asan", "asan"), ("CONTRIBUTING.md", "./tests/run.sh tsan", "tsan")):
             with self.subTest(f"{page}: {beginning}"):
                 _, tests, builds = self.calls_of(page, beginning)
+                self.assertIn("slice all" if beginning.endswith("full") else "slice 0", self.run_line(page, beginning)[1])  # 0: no commit is known
                 limit = 900 if beginning.rstrip() == "./tests/run.sh" else 7200
                 self.assertEqual(tests, [f"ctest --test-dir build/{preset} --output-on-failure --timeout {limit} -j 10"])
                 unity = "ON" if preset == "release" else "OFF"

@@ -12,9 +12,9 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from documents import documented_line
+from slices import FULL
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-FULL = "TRAINERD_FULL_TESTS" in os.environ
 # Prints how far the tensors of two files are apart, of the largest of each; a tensor that only one has is an error.
 COMPARE = """import sys
 from safetensors.torch import load_file

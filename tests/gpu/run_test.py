@@ -17,6 +17,7 @@ import phases
 import run
 import table
 from documents import documented
+from slices import sliced
 
 BF16 = re.search(r"\b(avx512_bf16|amx_bf16)\b", pathlib.Path("/proc/cpuinfo").read_text())
 
@@ -383,6 +384,7 @@ esac
 
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
+@sliced(2)
 class OnTheCpu(Script):
     """The real measuring programs in the CPU world."""
 

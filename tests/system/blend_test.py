@@ -28,6 +28,7 @@ metrics: {{listen: "off"}}
 """
 
 
+@sliced(2)
 class Blend(RunTest):
     def setUp(self):
         super().setUp()

@@ -10,6 +10,7 @@ import unittest
 from support import *
 
 
+@sliced(2)
 class Unread(RunTest):
     """Runs whose output is not read."""
 
@@ -63,6 +64,7 @@ class Unread(RunTest):
             self.assertNotIn(b"/metrics\n", path.read_bytes(), path)
 
 
+@sliced(2)
 class Records(RunTest):
     def events(self, name="a"):
         return [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]

@@ -7,6 +7,7 @@ import unittest
 from support import *
 
 
+@sliced(2)
 class Looking(RunTest):
     """A path that cannot be examined does not count as absent."""
 
@@ -201,6 +202,7 @@ class Looking(RunTest):
         self.assertFalse((self.root / "a" / "report.html").is_symlink())
 
 
+@sliced(2)
 class Saving(RunTest):
     """Failed writes are retried while training continues."""
 

@@ -30,6 +30,7 @@ class FaultsTest(RestartTest):
         return self.run_job(self.job(name, schedule=CONSTANT), *KILLED, *arguments, status=status, **kwargs)
 
 
+@sliced(3)
 class Faults(FaultsTest):
     def test_without_leave_a_job_with_faults_is_refused(self):
         output = self.broken("refused", "--set", "faults.inject=[{kind: kill, step: 3}]", status=2)
@@ -37,6 +38,7 @@ class Faults(FaultsTest):
         output = self.broken("absent", *faults({"kind": "flip_parameter", "step": 3, "tensor": "nothing"}), status=2)
         self.assertIn("rank 0 updates nothing of a tensor 'nothing'", output)
 
+    @always
     def test_a_killed_worker_is_killed_once_and_the_run_is_as_undisturbed(self):
         output = self.broken("killed", *TWO, *faults({"kind": "kill", "step": 12, "rank": 2}, {"kind": "kill", "step": 12, "rank": 3},
                                                      {"kind": "kill", "step": 23, "rank": 0}))
@@ -308,6 +310,7 @@ class Faults(FaultsTest):
         self.assert_as_whole("random", *length)
 
 
+@sliced(2)
 class Corruption(FaultsTest):
     def test_a_replica_whose_bit_flips_is_named_by_rank_and_tensor_at_the_next_check(self):
         three = ["--set", "parallel.dp=3", "--set", "parallel.zero=0", "--set", "batch={global: 6, micro: 1}", "--set", "supervise.hash_every=20"]

@@ -39,6 +39,7 @@ LAYOUTS = {
 }
 
 
+@sliced(3)
 class HuggingFace(NodesTest):
     def source(self, family, name="source", dtype="F32", shards=1, tokenizer=True, **changes):
         config = {**CONFIGS[family], **changes}

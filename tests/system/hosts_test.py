@@ -87,6 +87,7 @@ class HostsTest(RestartTest):
         return outputs
 
 
+@sliced(2)
 class Noticed(HostsTest):
     def test_a_stopped_agent_is_named_and_ends_when_it_goes_on(self):
         self.begin("stopped", *LONG)
@@ -135,7 +136,9 @@ class Noticed(HostsTest):
             self.assert_gone(host)
 
 
+@sliced(2)
 class Replaced(HostsTest):
+    @always
     def test_a_spare_takes_the_place_of_a_host_that_is_cut_off_and_no_disk_is_read(self):
         self.begin("spared", *WHOLE, *MEMORY, spares=1)
         address = re.search(r"http://(\S+)/metrics", self.read_until(self.agents[0], "metrics at")).group(1)
@@ -285,6 +288,7 @@ class Survives(HostsTest):
         self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "parallel.zero=0"])
 
 
+@sliced(2)
 class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 
@@ -463,6 +467,7 @@ class Elastic(HostsTest):
         self.assertIn("did not come back within 1s", self.finish_one(self.agents[0], status=7))
 
 
+@sliced(2)
 class Links(HostsTest):
     def test_a_link_that_is_cut_for_a_moment_delays_a_step_and_changes_nothing(self):
         self.begin("moment-cut", *WHOLE, "--set", "supervise={heartbeat: 250ms, dead_after: 60s, hang_minimum: 60s}")

@@ -63,7 +63,9 @@ class LayoutTest(RunTest):
                 compare(sum(step["time"][part] for step in steps), 0)
 
 
+@sliced(2)
 class Layouts(LayoutTest):
+    @always
     def test_every_layout_gives_the_losses_of_one_rank(self):
         steps = "steps=24" if FULL else "steps=12"
         self.run_job(self.job("one"), *arguments("one", "precision=fp32", steps))

@@ -36,6 +36,7 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 """
 
 
+@sliced(3)
 class PartnerTest(RestartTest):
     def begin(self, name, layout, *more, nodes=2, port=None, environments=None):
         """Starts the agents. `environments`: by node."""
@@ -63,6 +64,7 @@ class PartnerTest(RestartTest):
         self.assert_as_whole(self.name, *LOST, *layout)
         return outputs
 
+    @always
     def test_an_agent_of_two_comes_back_and_no_disk_is_read(self):
         self.begin("two", TWO)
         self.address = re.search(r"http://(\S+)/metrics", self.read_until(self.agents[0], "metrics at")).group(1)

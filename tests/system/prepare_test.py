@@ -37,6 +37,7 @@ class Prepare(RunTest):
         return {path.name: path.read_bytes() for path in sorted((self.root / name).iterdir()) if path.name != "dataset.json"}
 
 
+@sliced(2)
 class TokenFiles(Prepare):
     def test_json_lines_become_tokens_with_document_boundaries_that_a_job_trains_on(self):
         texts = self.texts(3000)
@@ -137,6 +138,7 @@ class TokenFiles(Prepare):
         self.assertIn("no token \"<nothing>\"", self.prepare("a.jsonl", *llama, "none", "--eos", "<nothing>", status=2))
 
 
+@sliced(2)
 class Chat(Prepare):
     def tokenizer(self, name):
         folder = self.root / f"tokenizer-{name}"
@@ -358,6 +360,7 @@ class Kills(Prepare):
         process.wait()
 
 
+@sliced(2)
 class Others(Prepare):
     def test_what_is_not_of_an_interrupted_command_is_left_alone(self):
         self.write_lines("a.jsonl", ["a text"])

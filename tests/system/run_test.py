@@ -9,7 +9,9 @@ import unittest
 from support import *
 
 
+@sliced(2)
 class Run(RunTest):
+    @always
     def test_a_job_trains_and_leaves_its_files(self):
         output = self.run_job(self.job())
         steps = self.steps()
@@ -185,6 +187,7 @@ class Run(RunTest):
         self.wait_for(process, counts, "its tokens agree with its steps", timeout=30)
 
 
+@sliced(2)
 class Resume(RunTest):
     def wait_for_save(self, process):
         """Waits until a checkpoint is being written."""
@@ -192,6 +195,7 @@ class Resume(RunTest):
         self.wait_for(process, lambda: [p for p in folder.glob("step-*/*.safetensors") if not (p.parent / "COMPLETE").exists()],
                       "a checkpoint is being written")
 
+    @always
     def test_killed_at_any_moment_it_resumes_bit_for_bit(self):
         long = ("--set", f"steps={2000 if FULL else 500}", "--set", "checkpoint.every=7")
         self.run_job(self.job("whole"), *long)
@@ -524,6 +528,7 @@ class Resume(RunTest):
         self.assertIn("threads was 1, is 2", warnings[0])
 
 
+@sliced(2)
 class Refusals(RunTest):
     def test_a_wrong_job_is_status_2_with_every_problem(self):
         job = self.job(extra="modle: {}\n")

@@ -258,4 +258,4 @@ class SlurmTest(RunTest):
 
 
 
-__all__ = ["SlurmTest", "RunTest", "LAYOUT", "BINARY", "CONSTANT", "FULL", "ROOT", "pathlib", "json", "os", "shutil", "signal", "subprocess", "time"]
+__all__ = ["SlurmTest", "RunTest", "LAYOUT", "BINARY", "CONSTANT", "FULL", "ROOT", "sliced", "pathlib", "json", "os", "shutil", "signal", "subprocess", "time"]

@@ -9,18 +9,20 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 import urllib.request
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from slices import FULL, always, in_slice, sliced
 
 BINARY = pathlib.Path(os.environ["TRAINERD_BINARY"]).resolve()
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 # Sanitizers slow the program down several times and end it themselves if memory is short.
 SANITIZED = b"__asan_init" in BINARY.read_bytes() or b"__tsan_init" in BINARY.read_bytes()
 
-# With `tests/run.sh full` long runs are complete; other runs do a part of them.
-FULL = "TRAINERD_FULL_TESTS" in os.environ
 # Seconds that a test waits for something that is immediate on an idle machine.
 PATIENCE = 300 if SANITIZED else 180
 
@@ -363,4 +365,4 @@ def scrape(address):
         return response.read().decode()
 
 
-__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "lower_priority", "scrape", "FULL", "PATIENCE", "random", "signal", "time", "subprocess", "json", "os", "shutil"]
+__all__ = ["RunTest", "make_text", "BINARY", "CONSTANT", "ROOT", "SANITIZED", "alive", "lower_priority", "scrape", "FULL", "always", "in_slice", "sliced", "PATIENCE", "random", "signal", "time", "subprocess", "json", "os", "shutil"]

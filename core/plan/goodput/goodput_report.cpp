@@ -18,7 +18,7 @@ std::string formatted(const char* format, Values... values) {
   return {text.data(), std::min(static_cast<std::size_t>(size), text.size() - 1)};
 }
 
-std::string duration(double seconds) {
+std::string long_duration(double seconds) {
   if (seconds < 120) return formatted("%.3g s", seconds);
   if (seconds < 2 * 3600) return formatted("%.1f min", seconds / 60);
   if (seconds < 2 * kSecondsPerDay) return formatted("%.2f h", seconds / 3600);
@@ -58,10 +58,11 @@ std::string checkpoints_text(const GoodputReport& r, const std::vector<TierPlan>
   for (const TierPlan& plan : plans) {
     const CheckpointTier& tier = plan.tier;
     const std::string every = formatted("%lld steps, ", static_cast<long long>(tier.every_steps)) +
-                              duration(static_cast<double>(tier.every_steps) * r.scenario.step_seconds);
-    text += formatted("    %-13s %-21s %-14s %-14s %s%s\n", tier.name.c_str(), every.c_str(),
-                      duration(tier.save_seconds).c_str(), duration(tier.write_seconds).c_str(),
-                      duration(tier.restore_seconds).c_str(), plan.optimum ? "   (optimum cadence)" : "");
+                              long_duration(static_cast<double>(tier.every_steps) * r.scenario.step_seconds);
+    text +=
+        formatted("    %-13s %-21s %-14s %-14s %s%s\n", tier.name.c_str(), every.c_str(),
+                  long_duration(tier.save_seconds).c_str(), long_duration(tier.write_seconds).c_str(),
+                  long_duration(tier.restore_seconds).c_str(), plan.optimum ? "   (optimum cadence)" : "");
   }
   return text;
 }
@@ -83,16 +84,16 @@ std::string goodput_text(const GoodputReport& r) {
   const FailureScenario& s = r.scenario;
   const std::vector<TierPlan> plans = plan_tiers(s);
   const double rate = failures_per_second(s);
-  std::string text = r.job +
-                     formatted(": %lld devices on %lld nodes of ", static_cast<long long>(r.devices),
-                               static_cast<long long>(s.nodes)) +
-                     r.cluster +
-                     (rate > 0 ? ", an unexpected interruption every " + duration(1 / rate) : "") + "\n\n";
+  std::string text =
+      r.job +
+      formatted(": %lld devices on %lld nodes of ", static_cast<long long>(r.devices),
+                static_cast<long long>(s.nodes)) +
+      r.cluster + (rate > 0 ? ", an unexpected interruption every " + long_duration(1 / rate) : "") + "\n\n";
   text += interruptions_text(r, plans) + "\n" + checkpoints_text(r, plans) + "\n";
-  text += "  one interruption    detected in " + duration(s.detection_seconds) + ", started again in " +
-          duration(s.restart_seconds) + ", then restored\n";
+  text += "  one interruption    detected in " + long_duration(s.detection_seconds) + ", started again in " +
+          long_duration(s.restart_seconds) + ", then restored\n";
   if (s.replace_seconds > 0)
-    text += "  lost nodes          back after " + duration(s.replace_seconds) +
+    text += "  lost nodes          back after " + long_duration(s.replace_seconds) +
             formatted(", %lld spares; with more lost the job ", static_cast<long long>(s.spares)) +
             (s.speed_by_missing.size() > 1 ? "goes on with fewer replicas\n" : "waits\n");
   const SimulatedGoodput& m = r.simulated;

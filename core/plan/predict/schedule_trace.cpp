@@ -12,12 +12,12 @@ using parallel::TimedAction;
 
 constexpr double kShortest = 0.5e-9;  // seconds: sums of costs in different orders differ by less
 
-struct Part {
+struct NamedTime {
   const char* name;
   double seconds;
 };
 
-std::vector<Part> parts_of(ActionKind kind, const parallel::ActionCosts& costs) {
+std::vector<NamedTime> parts_of(ActionKind kind, const parallel::ActionCosts& costs) {
   switch (kind) {
     case ActionKind::forward:
     case ActionKind::forward_only: return {{train::trace_name(kind), costs.forward}};
@@ -50,7 +50,7 @@ class Builder {
     for (const TimedAction& timed : timeline_.ranks[static_cast<std::size_t>(rank)]) {
       if (is_send(timed.action.kind) && timeline_.transfer > 0) add_message(rank, timed, free_at);
       double at = timed.start;
-      for (const Part& part : parts_of(timed.action.kind, costs_)) {
+      for (const NamedTime& part : parts_of(timed.action.kind, costs_)) {
         add_bubble(rank, end, at);
         trace_.slices.push_back({.name = part.name,
                                  .category = "compute",

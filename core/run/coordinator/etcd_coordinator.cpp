@@ -10,36 +10,29 @@
 #include <condition_variable>
 #include <csignal>
 #include <ctime>
-#include <iomanip>
 #include <limits>
 #include <mutex>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <thread>
 #include <utility>
 
 #include "core/run/coordinator/etcd_client.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
+#include "kernels/base/seconds_text.h"
 
 namespace trainerd::core::run {
 namespace {
 
 using nlohmann::json;
 
-constexpr double kNever = -std::numeric_limits<double>::infinity();
+constexpr double kExpired = -std::numeric_limits<double>::infinity();
 
 /// A clock that also runs while the machine is suspended, as other hosts' clocks do.
 double boot_seconds() {
   timespec t{};
   ::clock_gettime(CLOCK_BOOTTIME, &t);
   return static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec);
-}
-
-std::string one_decimal(double seconds) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << seconds;
-  return text.str();
 }
 
 // Time limit of one request: it leaves time to ask another member before the lease ends.
@@ -88,7 +81,7 @@ class EtcdCoordinator final : public Coordinator {
   std::string lease_, host_;
   std::int64_t epoch_ = 0;
   mutable std::mutex lease_mutex_;
-  mutable double valid_until_ = kNever;  ///< by `boot_seconds`; guarded by `lease_mutex_`
+  mutable double valid_until_ = kExpired;  ///< by `boot_seconds`; guarded by `lease_mutex_`
 
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
@@ -107,8 +100,8 @@ std::string EtcdCoordinator::name() const {
 // A lease that may have expired once stays lost: writes may have been left out meanwhile.
 bool EtcdCoordinator::leads() const {
   const std::lock_guard lock(lease_mutex_);
-  if (boot_seconds() >= valid_until_) valid_until_ = kNever;
-  return valid_until_ != kNever;
+  if (boot_seconds() >= valid_until_) valid_until_ = kExpired;
+  return valid_until_ != kExpired;
 }
 
 double EtcdCoordinator::left_seconds() const {
@@ -119,9 +112,9 @@ double EtcdCoordinator::left_seconds() const {
 /// Sets the lease's end. Returns false, and the lease stays lost, if it may have expired before.
 bool EtcdCoordinator::extend(double until) {
   const std::lock_guard lock(lease_mutex_);
-  if (boot_seconds() >= valid_until_) valid_until_ = kNever;
+  if (boot_seconds() >= valid_until_) valid_until_ = kExpired;
   else valid_until_ = until;
-  return valid_until_ != kNever;
+  return valid_until_ != kExpired;
 }
 
 std::optional<LeadRecord> EtcdCoordinator::leader() {
@@ -187,7 +180,7 @@ void EtcdCoordinator::resign() {
   changed_.notify_all();
   thread_.join();
   const bool led = leads();
-  extend(kNever);
+  extend(kExpired);
   if (led) give_back(lease_);
 }
 
@@ -235,7 +228,7 @@ void EtcdCoordinator::keep() {
       if (left > 0) {
         const std::optional<double> ttl = client.keep_alive(lease_, left);
         if (!ttl) {
-          extend(kNever);
+          extend(kExpired);
           return report({"etcd says that the lease of this agent's lead is over", true});
         }
         problem.clear();
@@ -247,12 +240,12 @@ void EtcdCoordinator::keep() {
     }
     if (!leads())
       return report({"the lease of this agent's lead was not renewed for " +
-                         one_decimal(options_.dead_seconds) + " s (supervise.dead_after)" +
+                         base::one_decimal(options_.dead_seconds) + " s (supervise.dead_after)" +
                          (problem.empty() ? "" : ": " + problem),
                      true});
     if (!problem.empty() && !std::exchange(reported, true))
       report({"the lease of this agent's lead cannot be renewed: " + problem +
-              "; the run ends here if that lasts " + one_decimal(options_.dead_seconds) +
+              "; the run ends here if that lasts " + base::one_decimal(options_.dead_seconds) +
               " s (supervise.dead_after)"});
   }
 }

@@ -5,26 +5,19 @@
 
 #include <algorithm>
 #include <array>
-#include <iomanip>
-#include <sstream>
 
 #include "core/run/log/log.h"
 #include "core/spec/spec.h"
 #include "io/storage/storage.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/seconds_text.h"
 
 namespace trainerd::core::run {
 namespace {
 
 // Time limit for the other nodes to receive the last message.
 constexpr double kFarewellSeconds = 2;
-
-std::string one_decimal(double seconds) {
-  std::ostringstream text;
-  text << std::fixed << std::setprecision(1) << seconds;
-  return text.str();
-}
 
 }  // namespace
 
@@ -33,7 +26,7 @@ int poll_timeout(double deadline) {
 }
 
 std::string silence_text(double seconds) {
-  return "has sent no heartbeat for " + one_decimal(seconds) +
+  return "has sent no heartbeat for " + base::one_decimal(seconds) +
          " s (supervise.dead_after): its agent is stopped, its host is frozen, or the link to it is cut";
 }
 
@@ -225,9 +218,10 @@ void Membership::receive_reports(std::vector<Event>& events) {
     if (silent && !is_node) {
       events.push_back({.what = Event::What::spares,
                         .text = "the spare on " + member->host + " " + silence_text(report.seconds)});
-      part_with(*member,
-                "this spare sent no heartbeat for " + one_decimal(report.seconds) + " s and is given up",
-                true);
+      part_with(
+          *member,
+          "this spare sent no heartbeat for " + base::one_decimal(report.seconds) + " s and is given up",
+          true);
       std::erase_if(spares_, [](const Member& spare) { return !spare.channel; });
       std::erase_if(late_, [](const Late& late) { return !late.member.channel; });
     } else if (is_node) {
@@ -238,7 +232,7 @@ void Membership::receive_reports(std::vector<Event>& events) {
       if (!silent) continue;
       ++lost_;
       part_with(*member,
-                name_of(index) + " sent no heartbeat for " + one_decimal(report.seconds) +
+                name_of(index) + " sent no heartbeat for " + base::one_decimal(report.seconds) +
                     " s and counts as lost: the run goes on without this agent",
                 true);
     }

@@ -16,16 +16,16 @@ namespace {
 
 using nlohmann::json;
 
-json body(const Hello& m) {
+json node_body(const Hello& m) {
   return {{"type", "hello"},  {"node", m.node},    {"nodes", m.nodes},        {"version", m.version},
           {"host", m.host},   {"job", m.job_yaml}, {"isa", to_string(m.isa)}, {"agent", m.agent},
           {"spare", m.spare}, {"lost", m.lost},    {"folders", m.folders},    {"faults_done", m.faults_done}};
 }
-json body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
-json body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
-json body(const Resize& m) { return {{"type", "resize"}, {"from_disk", m.from_disk}}; }
-json body(const WaitAsSpare&) { return {{"type", "wait_as_spare"}}; }
-json body(const Go& m) {
+json node_body(const BeatHello& m) { return {{"type", "beats"}, {"agent", m.agent}}; }
+json node_body(const TakePlace& m) { return {{"type", "take_place"}, {"node", m.node}}; }
+json node_body(const Resize& m) { return {{"type", "resize"}, {"from_disk", m.from_disk}}; }
+json node_body(const WaitAsSpare&) { return {{"type", "wait_as_spare"}}; }
+json node_body(const Go& m) {
   return {{"type", "go"},
           {"run", m.run},
           {"last_good", m.last_good},
@@ -50,18 +50,18 @@ json body(const Go& m) {
           {"head", m.head},
           {"spikes", to_json(m.spikes)}};
 }
-json body(const ShowState& m) { return {{"type", "show_state"}, {"number", m.number}}; }
-json body(const StateShown& m) { return to_json(m); }
-json body(const FaultInjected& m) {
+json node_body(const ShowState& m) { return {{"type", "show_state"}, {"number", m.number}}; }
+json node_body(const StateShown& m) { return to_json(m); }
+json node_body(const FaultInjected& m) {
   return {{"type", "fault"},      {"id", m.id},
           {"message", m.message}, {"at_agent", m.at_agent ? job::word_of(*m.at_agent) : ""},
           {"seconds", m.seconds}, {"rank", m.rank},
           {"xid", m.xid}};
 }
-json body(const CopiesHashed& m) { return to_json(m); }
-json body(const ResultsDiffer& m) { return to_json(m); }
-json body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
-json body(const Held& m) {
+json node_body(const CopiesHashed& m) { return to_json(m); }
+json node_body(const ResultsDiffer& m) { return to_json(m); }
+json node_body(const Regroup& m) { return {{"type", "regroup"}, {"attempt", m.attempt}}; }
+json node_body(const Held& m) {
   json copies = json::array();
   for (const HeldCopy& c : m.copies) copies.push_back({c.node, c.step, c.cursor, c.tokens, c.self_contained});
   return {{"type", "held"},
@@ -71,35 +71,35 @@ json body(const Held& m) {
           {"self_contained", m.self_contained},
           {"copies", copies}};
 }
-json body(const CopySnapshot& m) {
+json node_body(const CopySnapshot& m) {
   return {
       {"type", "copy_snapshot"}, {"step", m.step}, {"attempt", m.attempt}, {"kept_by_all", m.kept_by_all}};
 }
-json body(const FetchFailed& m) {
+json node_body(const FetchFailed& m) {
   return {{"type", "fetch_failed"}, {"step", m.step}, {"attempt", m.attempt}};
 }
-json body(const SnapshotCopied& m) {
+json node_body(const SnapshotCopied& m) {
   return {{"type", "snapshot_copied"}, {"step", m.step}, {"attempt", m.attempt}, {"kept", m.kept}};
 }
-json body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
-json body(const Completed& m) {
+json node_body(const SaveHeld& m) { return {{"type", "save_held"}, {"step", m.step}}; }
+json node_body(const Completed& m) {
   return {{"type", "completed"}, {"step", m.step}, {"path", m.path}, {"folder", m.folder}};
 }
-json body(const SaveDropped& m) {
+json node_body(const SaveDropped& m) {
   return {{"type", "save_dropped"}, {"step", m.step}, {"attempt", m.attempt}};
 }
-json body(const SaveFailed& m) {
+json node_body(const SaveFailed& m) {
   return {{"type", "save_failed"},
           {"step", m.step},
           {"message", m.message},
           {"retry_seconds", m.retry_seconds},
           {"failures", m.failures}};
 }
-json body(const End& m) {
+json node_body(const End& m) {
   return {{"type", "end"},        {"failed", m.failed},      {"kind", base::to_string(m.kind)},
           {"message", m.message}, {"signal", m.stop_signal}, {"excludes", m.excludes}};
 }
-json body(const NodeReady& m) {
+json node_body(const NodeReady& m) {
   json rates = json::array();
   for (const RankRate& rate : m.rates) rates.push_back({rate.rank, rate.device, rate.gemm_flops});
   json links = json::array();
@@ -119,8 +119,8 @@ json body(const NodeReady& m) {
           {"wall_seconds", m.wall_seconds},
           {"clock_ahead", m.clock_ahead}};
 }
-json body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
-json body(const ShardsSaved& m) {
+json node_body(const NodeFinished& m) { return {{"type", "finished"}, {"attempt", m.attempt}}; }
+json node_body(const ShardsSaved& m) {
   json shards = json::array();
   for (const auto& [shard, slices] : m.shards)
     shards.push_back({{"file", shard.file},
@@ -135,18 +135,18 @@ json body(const ShardsSaved& m) {
           {"write_seconds", m.write_seconds},
           {"attempt", m.attempt}};
 }
-json body(const NodeFailed& m) {
+json node_body(const NodeFailed& m) {
   return {{"type", "failed"}, {"kind", base::to_string(m.kind)}, {"message", m.message}, {"weight", m.weight},
           {"death", m.death}, {"cause", m.cause.what},           {"own", m.cause.own},   {"retry", m.retry}};
 }
-json body(const DurableBegin& m) {
+json node_body(const DurableBegin& m) {
   return {{"type", "durable_begin"}, {"step", m.step}, {"folder", m.folder}, {"target", m.target}};
 }
-json body(const DurableDrop& m) { return {{"type", "durable_drop"}, {"folder", m.folder}}; }
-json body(const DurableShards& m) {
+json node_body(const DurableDrop& m) { return {{"type", "durable_drop"}, {"folder", m.folder}}; }
+json node_body(const DurableShards& m) {
   return {{"type", "durable_shards"}, {"folder", m.folder}, {"ranks", m.ranks}, {"bytes", m.bytes}};
 }
-json body(const DurableFailed& m) {
+json node_body(const DurableFailed& m) {
   return {{"type", "durable_failed"},
           {"step", m.step},
           {"folder", m.folder},
@@ -155,31 +155,31 @@ json body(const DurableFailed& m) {
           {"failures", m.failures},
           {"gone", m.gone}};
 }
-json body(const HangSuspected& m) { return {{"type", "hang_suspected"}, {"attempt", m.attempt}}; }
-json body(const ShowRanks& m) {
+json node_body(const HangSuspected& m) { return {{"type", "hang_suspected"}, {"attempt", m.attempt}}; }
+json node_body(const ShowRanks& m) {
   return {{"type", "show_ranks"}, {"attempt", m.attempt}, {"number", m.number}};
 }
-json body(const RankSeen& m) {
+json node_body(const RankSeen& m) {
   return {{"type", "rank_seen"}, {"attempt", m.attempt}, {"number", m.number}, {"sight", to_json(m.sight)}};
 }
-json body(const RankTimes& m) {
+json node_body(const RankTimes& m) {
   json ranks = json::array();
   for (const RankTime& time : m.ranks) ranks.push_back({time.rank, time.steps, time.compute_seconds});
   return {{"type", "rank_times"}, {"attempt", m.attempt}, {"ranks", ranks}};
 }
-json body(const RanksDoing& m) {
+json node_body(const RanksDoing& m) {
   json ranks = json::array();
   for (const io::RankDoingRecord& r : m.ranks) ranks.push_back({r.rank, r.doing, r.last, r.seconds});
   return {{"type", "ranks_doing"}, {"attempt", m.attempt}, {"ranks", ranks}};
 }
-json body(const DeviceFound& m) {
+json node_body(const DeviceFound& m) {
   return {{"type", "device_found"},
           {"rank", m.rank},
           {"kind", m.finding.kind},
           {"text", m.finding.text},
           {"error", m.finding.error}};
 }
-json body(const StopAsked& m) {
+json node_body(const StopAsked& m) {
   return {{"type", "stop"}, {"reason", m.request.reason}, {"signal", m.request.exit_signal}};
 }
 
@@ -216,12 +216,12 @@ std::vector<ShardsSaved> in_parts(ShardsSaved whole, std::size_t boxes) {
   return parts;
 }
 
-std::string encode(const Hello& hello) { return to_message(body(hello)); }
+std::string encode(const Hello& hello) { return to_message(node_body(hello)); }
 
-std::string encode(const BeatHello& hello) { return to_message(body(hello)); }
+std::string encode(const BeatHello& hello) { return to_message(node_body(hello)); }
 
 std::string encode(const NodeMessage& message) {
-  return std::visit([](const auto& m) { return to_message(body(m)); }, message);
+  return std::visit([](const auto& m) { return to_message(node_body(m)); }, message);
 }
 
 namespace {

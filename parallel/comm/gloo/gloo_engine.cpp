@@ -17,9 +17,9 @@ using kernels::host_copy;
 namespace {
 
 constexpr std::int64_t kFrameBytes = 8192;
-constexpr std::int64_t kHeaderBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
+constexpr std::int64_t kRecordBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
 // An all_reduce up to this size is complete once its frames have been exchanged.
-constexpr std::int64_t kInlineBytes = kFrameBytes - kHeaderBytes;
+constexpr std::int64_t kInlineBytes = kFrameBytes - kRecordBytes;
 // How long a destructor waits for messages to leave.
 constexpr double kFinishSeconds = 5;
 
@@ -193,7 +193,7 @@ void GlooEngine::exchange_frames(const Operation& op) {
   std::byte* mine = prepare(frames_, op.record, deadline);
   std::memcpy(mine, &op.record, sizeof(OpRecord));
   if (op.record.kind == OpKind::all_reduce && op.x.bytes() <= kInlineBytes)
-    host_copy(mine + kHeaderBytes, op.x.data, op.x.bytes());
+    host_copy(mine + kRecordBytes, op.x.data, op.x.bytes());
   meet(frames_, op.record, deadline);
   for (std::int64_t i = 0; i < size(); ++i) {
     OpRecord other;
@@ -283,7 +283,7 @@ void GlooEngine::all_reduce(const Operation& op) {
   const std::int64_t bytes = op.x.bytes();
   if (bytes <= kInlineBytes) {
     for (std::int64_t i = 0; i < size(); ++i)
-      inputs_[static_cast<std::size_t>(i)] = frames_.received(i) + kHeaderBytes;
+      inputs_[static_cast<std::size_t>(i)] = frames_.received(i) + kRecordBytes;
     return reduce(op, op.x.data, bytes);
   }
   cut(align_up((bytes + size() - 1) / size()), bytes);

@@ -16,18 +16,12 @@ constexpr std::uint64_t kExchangeSlots = std::uint64_t{1} << 62;
 std::uint64_t header_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence; }
 std::uint64_t payload_slot(std::uint64_t sequence) { return kExchangeSlots + 2 * sequence + 1; }
 
-OpRecord record_of(const kernels::Tensor& x, const char* label, std::uint64_t sequence) {
-  OpRecord record{.sequence = sequence, .bytes = x.bytes(), .kind = OpKind::exchange, .dtype = x.dtype};
-  record.set_label(label);
-  return record;
-}
-
 }  // namespace
 
 bool GlooEngine::send(std::int64_t to, const kernels::Tensor& x, const char* label) {
   base::check(to != rank() && to >= 0 && to < size(), "a message goes to another rank of the group");
   auto message = std::make_unique<Outgoing>();
-  message->record = record_of(x, label, ++sent_[static_cast<std::size_t>(to)]);
+  message->record = message_record(x, label, ++sent_[static_cast<std::size_t>(to)]);
   message->data.assign(x.data, x.data + x.bytes());
   message->peer = to;
   const std::uint64_t sequence = message->record.sequence;
@@ -82,7 +76,7 @@ MessageTicket GlooEngine::post_receive(std::int64_t from, const kernels::Tensor&
   base::check(from != rank() && from >= 0 && from < size(), "a message comes from another rank of the group");
   const std::uint64_t sequence = ++received_[static_cast<std::size_t>(from)];
   Receive& r = receives_[{from, sequence}];  // elements of a map keep their address
-  r.mine = record_of(x, label, sequence);
+  r.mine = message_record(x, label, sequence);
   r.data = x.data;
   try {
     r.header = buffer(&r.sent, sizeof(OpRecord));

@@ -18,16 +18,6 @@ using kernels::host_copy;
 // A message in a ring: its record, then its data, each padded to kAlignment.
 constexpr std::int64_t kHeaderBytes = align_up(static_cast<std::int64_t>(sizeof(OpRecord)));
 
-OpRecord record_of(const kernels::Tensor& x, const char* label, std::uint64_t sequence) {
-  OpRecord record;
-  record.sequence = sequence;
-  record.kind = OpKind::exchange;
-  record.bytes = x.bytes();
-  record.dtype = x.dtype;
-  record.set_label(label);
-  return record;
-}
-
 // Copy between linear memory and a ring of `capacity` bytes, at position `at` of the ring's stream.
 void copy_in(std::byte* ring, std::int64_t capacity, std::uint64_t at, const std::byte* from,
              std::int64_t bytes) {
@@ -65,7 +55,7 @@ std::int64_t Mailbox::push(std::int64_t to, const std::byte* from, std::int64_t 
 bool Mailbox::send(std::int64_t to, const kernels::Tensor& x, const char* label) {
   const std::lock_guard lock(send_mutex_);
   Peer& p = peer(to);
-  const OpRecord record = record_of(x, label, ++p.sent);
+  const OpRecord record = message_record(x, label, ++p.sent);
   alignas(64) std::array<std::byte, kHeaderBytes> header{};
   std::memcpy(header.data(), &record, sizeof(record));
   std::int64_t header_done = 0, done = 0;
@@ -122,7 +112,7 @@ Mailbox::Ticket Mailbox::post_receive(std::int64_t from, const kernels::Tensor& 
               "a message comes from another rank of the group");
   Peer& p = peer(from);
   const std::uint64_t index = p.received + p.receives.size();
-  p.receives.push_back({.record = record_of(x, label, index + 1), .data = x.data});
+  p.receives.push_back({.record = message_record(x, label, index + 1), .data = x.data});
   return {from, index};
 }
 

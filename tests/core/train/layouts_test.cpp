@@ -138,7 +138,10 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   return job;
 }
 
+/// CI checks one of three layouts in a run.
 void check_layout(const std::string& model, const LayoutCase& c) {
+  static std::size_t turn = 0;
+  if (!test::in_slice(turn++, 3)) return;
   CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
           c.recompute.every);
@@ -201,9 +204,11 @@ TEST_CASE("sequence parallelism changes where sums are computed, not their value
 TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layouts]") {
   // Without AVX-512, oneDNN's order of sums depends on the number of rows.
   const bool any_rows = kernels::detect_cpu(1).isa >= kernels::Isa::avx512;
+  std::size_t turn = 0;
   for (const std::string model : {"llama", "gpt2"}) {
     for (const std::int64_t tp : {2, 4}) {
       for (const bool sequence_parallel : {false, true}) {
+        if (!test::in_slice(turn++, 3)) continue;
         CAPTURE(model, tp, sequence_parallel);
         core::job::JobSpec job =
             with_layout(layouts_job(model), {.tp = tp, .sequence_parallel = sequence_parallel});
@@ -284,8 +289,10 @@ TEST_CASE("norms over all heads cross tp if two ranks hold one of two key heads"
 TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recompute]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
+  std::size_t turn = 0;
   for (const std::string model :
        {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite"}) {
+    if (!test::in_slice(turn++, 2)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
     CHECK(reference(model).curve.loss != reference("llama").curve.loss);
@@ -346,9 +353,11 @@ TEST_CASE("hybrid sharding and reduction in two levels give one rank's losses", 
 
 TEST_CASE("ZeRO stages give the same losses bit for bit: 0 and 1 always, 2 and 3 with one microbatch",
           "[layouts]") {
+  std::size_t turn = 0;
   for (const std::string model : {"llama", "qwen"})
     for (const std::int64_t tp : {1, 2})
       for (const std::int64_t devices_per_node : {64, 2}) {
+        if (!test::in_slice(turn++, 3)) continue;
         core::job::JobSpec job = layouts_job(model);
         const auto curve = [&](std::int64_t zero) {
           return run_curve(with_layout(job, {.tp = tp, .dp = 4, .zero = zero}), devices_per_node);
@@ -410,7 +419,9 @@ TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
                                       {.pp = 4, .schedule = one_f_one_b},
                                       {.pp = 2, .schedule = interleaved, .virtual_stages = 2},
                                       {.tp = 2, .pp = 2, .dp = 2, .zero = 2, .schedule = zb_h1}};
+  std::size_t turn = 0;
   for (const LayoutCase& c : cases) {
+    if (!test::in_slice(turn++, 2)) continue;
     CAPTURE(c.tp, c.pp, c.dp, c.zero);
     const core::job::JobSpec job = with_layout(layouts_job("qwen"), c);
     const Curve direct = run_curve(job), staged = run_curve(job, 64, test::Through::staged);
