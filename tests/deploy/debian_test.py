@@ -66,7 +66,7 @@ def run(*command, **arguments):
     return done.stdout
 
 
-@sliced(2)
+@sliced(3)
 class Debian(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

@@ -30,7 +30,7 @@ STAND_INS = {
 }
 
 
-@sliced(2)
+@sliced(3)
 class Clone(unittest.TestCase):
     ran = {}
 

@@ -384,7 +384,7 @@ esac
 
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
-@sliced(2)
+@sliced(3)
 class OnTheCpu(Script):
     """The real measuring programs in the CPU world."""
 

@@ -7,7 +7,7 @@ import unittest
 from support import *
 
 
-@sliced(2)
+@sliced(3)
 class Looking(RunTest):
     """A path that cannot be examined does not count as absent."""
 
@@ -202,7 +202,7 @@ class Looking(RunTest):
         self.assertFalse((self.root / "a" / "report.html").is_symlink())
 
 
-@sliced(2)
+@sliced(3)
 class Saving(RunTest):
     """Failed writes are retried while training continues."""
 

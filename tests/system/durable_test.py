@@ -10,7 +10,7 @@ from s3_server import Store
 from support import *
 
 
-@sliced(2)
+@sliced(3)
 class Durable(RunTest):
     def setUp(self):
         super().setUp()

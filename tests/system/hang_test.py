@@ -86,7 +86,7 @@ class HangTest(RestartTest):
         self.assertEqual((self.hangs(name), self.restarts(name), self.pages(name)), ([], [], []))
 
 
-@sliced(2)
+@sliced(3)
 class OneNode(HangTest):
     @always
     def test_a_stopped_rank_is_named_within_its_deadline_and_the_losses_are_those_of_an_undisturbed_run(self):

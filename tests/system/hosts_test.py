@@ -136,7 +136,7 @@ class Noticed(HostsTest):
             self.assert_gone(host)
 
 
-@sliced(2)
+@sliced(3)
 class Replaced(HostsTest):
     @always
     def test_a_spare_takes_the_place_of_a_host_that_is_cut_off_and_no_disk_is_read(self):
@@ -288,7 +288,7 @@ class Survives(HostsTest):
         self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "parallel.zero=0"])
 
 
-@sliced(2)
+@sliced(3)
 class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 

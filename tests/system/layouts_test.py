@@ -63,7 +63,7 @@ class LayoutTest(RunTest):
                 compare(sum(step["time"][part] for step in steps), 0)
 
 
-@sliced(2)
+@sliced(3)
 class Layouts(LayoutTest):
     @always
     def test_every_layout_gives_the_losses_of_one_rank(self):

@@ -138,7 +138,7 @@ class TokenFiles(Prepare):
         self.assertIn("no token \"<nothing>\"", self.prepare("a.jsonl", *llama, "none", "--eos", "<nothing>", status=2))
 
 
-@sliced(2)
+@sliced(3)
 class Chat(Prepare):
     def tokenizer(self, name):
         folder = self.root / f"tokenizer-{name}"
@@ -308,6 +308,7 @@ class Verify(Prepare):
         self.assertIn("tokens-00000.mask: it is not there", verify(4))
 
 
+@sliced(2)
 class Changes(Prepare):
     def test_inputs_that_change_meanwhile_and_files_that_go_are_noticed(self):
         self.write_lines("a.jsonl", ["a text"])
@@ -327,6 +328,7 @@ class Changes(Prepare):
         self.assertFalse((self.root / "b").exists())
 
 
+@sliced(2)
 class Kills(Prepare):
     def test_a_killed_command_goes_on_and_its_files_do_not_depend_on_it_or_on_workers(self):
         texts = self.texts(100_000, words=60)  # several parts of 16 MiB

@@ -9,7 +9,7 @@ import unittest
 from support import *
 
 
-@sliced(2)
+@sliced(3)
 class Run(RunTest):
     @always
     def test_a_job_trains_and_leaves_its_files(self):
@@ -187,7 +187,7 @@ class Run(RunTest):
         self.wait_for(process, counts, "its tokens agree with its steps", timeout=30)
 
 
-@sliced(2)
+@sliced(3)
 class Resume(RunTest):
     def wait_for_save(self, process):
         """Waits until a checkpoint is being written."""
