@@ -221,7 +221,7 @@ class Training(NodesTest):
                 args = self.arguments("dp4", "steps=1000000", "checkpoint.every=2", f"checkpoint.async={waits}")
                 agents = [self.start_node(job, node, port, *args, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
                 self.wait_for_checkpoint(agents[0], name)
-                rules.write_text("write 28 shard-00003\n")  # the shard of node 1's second rank
+                rules.write_text(f"write {errno.ENOSPC} shard-00003\n")  # the shard of node 1's second rank
                 failed = self.wait_for(agents[0], lambda: [e for e in self.events(name) if "could not be written by node 1" in e.get("message", "")],
                                        "the failure is an event")
                 self.assertIn("No space left", failed[0]["message"])
@@ -235,12 +235,38 @@ class Training(NodesTest):
                 left = sorted(p.name for p in (self.root / name / "checkpoints").iterdir())
                 self.assertEqual(left, [p.name for p in self.checkpoints(name)])
 
+    @always
+    def test_a_checkpoint_that_is_given_up_before_a_busy_agent_has_its_snapshot_blocks_no_rank(self):
+        for slow in (0, 2):  # the leader, and a follower that hears of it from the leader
+            with self.subTest(f"node {slow} is busy"):
+                name, port, busy = f"busy-{slow}", free_port(), self.root / "busy"
+                rules, failing = self.failing_disk()
+                rules.unlink(missing_ok=True)
+                environments = {slow: {**self.preloaded("busy-agent", BUSY), "BUSY": str(busy)}, 1: failing}
+                args = ["--set", "steps=1000000", "--set", "parallel.dp=3", "--set", "batch.global=6", "--set", "batch.micro=1",
+                        "--set", "checkpoint.every=2", "--set", "evaluate.every=0"]
+                agents = [self.start_node(self.job(name), node, port, *args, nodes=3, env=environments.get(node)) for node in range(3)]
+                self.wait_for_checkpoint(agents[0], name)
+                rules.write_text(f"write {errno.ENOSPC} shard-00001\n")
+                for _ in range(4):  # all ranks wait for segments, and node 1 gives snapshots up meanwhile
+                    busy.touch()
+                    time.sleep(0.4)
+                    busy.unlink()
+                    self.wait_for_step(agents[0], self.last_step(name) + 10, name)
+                saved = self.checkpoints(name)[-1]
+                rules.unlink()
+                self.wait_for(agents[0], lambda: self.checkpoints(name)[-1] != saved, "a newer checkpoint")
+                agents[0].send_signal(signal.SIGTERM)
+                self.finish(agents, status=143)
+                left = sorted(p.name for p in (self.root / name / "checkpoints").iterdir())
+                self.assertEqual(left, [p.name for p in self.checkpoints(name)])
+
     def test_a_node_that_cannot_save_ends_the_job_after_its_time_to_give_up(self):
         rules, environment = self.failing_disk()
         port, job, args = free_port(), self.job("gives-up"), self.arguments("dp4", "steps=1000000", "checkpoint.give_up=500ms")
         agents = [self.start_node(job, node, port, *args, **({"env": environment} if node == 1 else {})) for node in (0, 1)]
         self.wait_for_checkpoint(agents[0], "gives-up")
-        rules.write_text("write 28 shard-00002\n")
+        rules.write_text(f"write {errno.ENOSPC} shard-00002\n")
         for output in self.finish(agents, status=5):
             self.assertRegex(output, "could not be written in .*No space left")
 

@@ -12,7 +12,8 @@
 
 namespace trainerd::core::run {
 
-/// Collects the shards of checkpoints that several nodes write, until every rank's shard is written.
+/// Collects the shards of checkpoints that several nodes write, until every rank's shard is written. Only the
+/// leader collects; every node knows which checkpoints were given up.
 class CheckpointParts {
  public:
   explicit CheckpointParts(std::int64_t ranks) : ranks_(ranks) {}
@@ -47,6 +48,9 @@ class CheckpointParts {
     parts_.erase(step);
     dropped_.insert(step);
   }
+  bool dropped(std::int64_t step) const { return dropped_.contains(step); }
+  /// The checkpoint is written after all, from a snapshot that is still held.
+  void retake(std::int64_t step) { dropped_.erase(step); }
   /// Forgets checkpoints after `step`: the run goes back to it and does the later steps again.
   void forget_after(std::int64_t step) {
     parts_.erase(parts_.upper_bound(step), parts_.end());

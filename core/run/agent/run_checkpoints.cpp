@@ -34,9 +34,12 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
   if (!partner_) forget_survived(membership_.alone() || snapshots_->held().size() > 1);
   if (saves_fail_) delay_saves();
   if (partner_) copy_held(step, use);
+  if (const auto saving = saving_.find(step); saving != saving_.end() && saving->second.dropped)
+    release(step);
 }
 
-/// Starts writing a snapshot that all ranks of this node have filled.
+/// Starts writing a snapshot that all ranks of this node have filled, unless another node has given the
+/// checkpoint up already.
 void Run::save_held(const HeldStep& held, double seconds) {
   const NodeRanks& here = attempt_->plan().here;
   const bool alone = membership_.alone();
@@ -54,9 +57,15 @@ void Run::save_held(const HeldStep& held, double seconds) {
   job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
+  const bool dropped = parts_.dropped(held.step);
+  saving_[held.step] = {.segments = held.segments,
+                        .attempt = attempt_->number(),
+                        .folder = job.folder,
+                        .in_use = !dropped,
+                        .dropped = dropped};
+  if (dropped) return;
   end_copy_from_memory();
   memory_state_ = job.state;
-  saving_[held.step] = {.segments = held.segments, .attempt = attempt_->number(), .folder = job.folder};
   if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
   writer_.enqueue(std::move(job));
 }
@@ -273,8 +282,9 @@ std::vector<std::int64_t> Run::busy_segments(std::size_t place) const {
 
 /// A node could not write its shards, or the leader the rest: no node waits for this checkpoint any more.
 void Run::drop_save(std::int64_t step) {
+  // An agent that lags behind its ranks takes their snapshot of this step later.
+  if (!membership_.alone()) parts_.drop(step);
   if (membership_.leads() && !membership_.alone()) {
-    parts_.drop(step);
     membership_.send(SaveDropped{step, attempt_->number()});
     CheckpointWriter::Job discard{.part = CheckpointWriter::Part::discard};
     discard.state.step = step;

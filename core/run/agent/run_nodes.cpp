@@ -116,6 +116,7 @@ void Run::on_message(std::int64_t node, const Held& m) {
 void Run::on_message(std::int64_t, const SaveHeld& m) {
   const HeldStep* held = snapshots_->find(m.step);
   base::check(held != nullptr, "the leader names a step that every node holds");
+  parts_.retake(m.step);
   save_held(*held, 0);
 }
 

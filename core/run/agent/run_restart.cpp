@@ -158,6 +158,7 @@ void Run::save_newest(std::int64_t step) {
   const HeldStep* held = snapshots_->find(step);
   if (held == nullptr || step <= completed_step_ || saving_.contains(step)) return;
   membership_.send(SaveHeld{step});
+  parts_.retake(step);
   save_held(*held, 0);
   finish_saves(kStopSeconds);
 }
@@ -235,6 +236,7 @@ Run::Next Run::follow_restart() {
 /// Prepares the next attempt, on the leader and the followers. Returns false if it cannot begin.
 bool Run::prepare_restart(const Go& go) {
   drop_saves_after(go.step);
+  parts_.forget_after(go.step);
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
   // An earlier write of a step must have ended before the step is saved again.
   if (partner_) partner_->stop_sending();
