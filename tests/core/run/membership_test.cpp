@@ -342,7 +342,9 @@ TEST_CASE("records of checkpoints after a restart's step are dropped, and these 
   parts.begin(state_at(10, 2), 1);
   CHECK_FALSE(parts.add(10, 0, {shard("old")}, 0, 0).has_value());
   parts.drop(15);
+  CHECK((parts.dropped(15) && !parts.dropped(10)));
   parts.forget_after(5);
+  CHECK_FALSE(parts.dropped(15));
   CHECK_FALSE(parts.none());  // step 5 is still being saved
   for (const std::int64_t step : {10, 15}) {
     parts.begin(state_at(step, 3), 1);
@@ -351,6 +353,20 @@ TEST_CASE("records of checkpoints after a restart's step are dropped, and these 
     REQUIRE(job.has_value());
     CHECK(job->written[0].info.file == "new");
   }
+}
+
+TEST_CASE("a checkpoint that was given up can be written from a snapshot that is still held",
+          "[membership]") {
+  run::CheckpointParts parts(1);
+  const io::WrittenShard shard{{"0", 8, "x"}, {}};
+  parts.drop(5);
+  parts.begin(state_at(5, 1), 1);
+  CHECK_FALSE(parts.add(5, 0, {shard}, 0, 0).has_value());
+  parts.retake(5);
+  parts.begin(state_at(5, 1), 2);
+  const auto job = parts.add(5, 0, {shard}, 0, 0);
+  REQUIRE(job.has_value());
+  CHECK(job->folder == 2);
 }
 
 TEST_CASE("only the owner can read the job's token, which stays while other nodes may join", "[membership]") {
