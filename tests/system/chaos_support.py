@@ -31,13 +31,13 @@ BEATS = [f"supervise={{hang_minimum: {HANG}s, heartbeat: 250ms, dead_after: {DEA
 
 # Kinds of `faults` and faults from outside, with their weights in the draw.
 ANY = {"kill": 6, "crash": 3, "stop": 1, "hang": 1, "slow": 2, "flip_checkpoint": 1, "fill_disk": 1}
-OUTSIDE = {"SIGKILL worker": 6, "SIGKILL two workers": 2, "SIGSTOP worker": 1, "pause worker": 1}
+OUTSIDE = {"SIGKILL worker": 6, "SIGKILL two workers": 2, "SIGSTOP worker": 1, "pause worker": 1, "pause agent": 1}
 NODES = {"kill_agent": 2, "drop_link": 1, "SIGKILL agent": 3, "SIGSTOP agent": 1, "SIGKILL worker and agent": 1}
 LEADER = {"SIGKILL leader": 1}
 FLIPS = {"flip_parameter": 1, "flip_gradient": 1}
 # Kinds after which training continues without a restart.
 HANGS = ("stop", "hang", "SIGSTOP worker")
-CALM = ("slow", "flip_checkpoint", "fill_disk", "fail_store", "pause worker")
+CALM = ("slow", "flip_checkpoint", "fill_disk", "fail_store", "pause worker", "pause agent")
 
 
 def draw(rng, weights):
@@ -80,6 +80,9 @@ class Plan:
             if kind in ("drop_link", "SIGSTOP agent"):  # the ranks continue until the fault is detected
                 self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 30})
                 step += 31
+            if kind == "pause agent" and self.nodes == 2:  # what it reads late is of checkpoints that the other node gives up
+                other = (rank * self.nodes // self.ranks + 1) % self.nodes
+                self.faults.append({"kind": "fill_disk", "step": step, "rank": other * self.ranks // self.nodes})
         # A message that is wrong in the same way for all ranks changes all later losses, so it comes last.
         self.wrong_from = None
         if self.ranks > 1 and rng.random() < 0.15:
@@ -234,6 +237,10 @@ class Driver:
         if kind == "pause worker":
             signal_quietly(victim, signal.SIGSTOP)
             self.wake.append((time.monotonic() + 0.2, victim))
+        elif kind == "pause agent":
+            agent = self.agents[fault["rank"] * self.plan.nodes // self.plan.ranks]
+            signal_quietly(agent.pid, signal.SIGSTOP)
+            self.wake.append((time.monotonic() + DEAD / 4, agent.pid))
         elif kind == "SIGSTOP worker":
             signal_quietly(victim, signal.SIGSTOP)
         elif kind == "SIGKILL worker":
