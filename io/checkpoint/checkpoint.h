@@ -118,16 +118,20 @@ struct StoredCheckpoint {
 void check_shard(const SafetensorsHeader& header, std::span<const TensorSlice> slices,
                  const std::string& file);
 
-/// Folders that are being read and must not be removed. Thread-safe.
+/// Folders that must not be removed: they are being read, or the run may need them. Thread-safe.
 class PinnedFolders {
  public:
   void pin(const std::string& folder);
+  /// From now on each checkpoint is pinned as it becomes complete, before older ones are removed.
+  void pin_new();
+  void completed(const std::string& folder);
   void unpin(const std::string& folder);
   bool has(const std::string& folder) const;
 
  private:
   mutable std::mutex mutex_;
   std::multiset<std::string> folders_;
+  bool pins_new_ = false;
 };
 
 /// The checkpoints of one run, each in a folder of a storage. Shards and manifest are written under their

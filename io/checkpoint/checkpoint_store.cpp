@@ -163,6 +163,16 @@ void PinnedFolders::pin(const std::string& folder) {
   folders_.insert(folder);
 }
 
+void PinnedFolders::pin_new() {
+  const std::lock_guard lock(mutex_);
+  pins_new_ = true;
+}
+
+void PinnedFolders::completed(const std::string& folder) {
+  const std::lock_guard lock(mutex_);
+  if (pins_new_) folders_.insert(folder);
+}
+
 void PinnedFolders::unpin(const std::string& folder) {
   const std::lock_guard lock(mutex_);
   if (const auto found = folders_.find(folder); found != folders_.end()) folders_.erase(found);
@@ -284,6 +294,7 @@ StoredCheckpoint CheckpointStore::complete(const TrainingState& state, std::int6
                                            std::span<const WrittenShard> shards) const {
   const std::string name = folder_name(state.step, attempt);
   mark(name, manifest_text(state, shards), shards);
+  pinned_->completed(name);
   return {state.step, storage_->path_of(name), false, clean_up(*storage_, state.step, retention_, *pinned_)};
 }
 

@@ -329,6 +329,20 @@ class Corruption(FaultsTest):
         self.broken("corrupt", *three)
         self.assert_as_whole("corrupt", *three)
 
+    def test_a_sound_checkpoint_stays_beyond_keep_until_a_later_one_is_found_sound(self):
+        three = ["--set", "parallel.dp=3", "--set", "parallel.zero=0", "--set", "batch={global: 6, micro: 1}", "--set", "supervise.hash_every=1",
+                 "--set", "checkpoint.every=1", "--set", "checkpoint.keep=1"]
+        self.broken("sound", *three, *faults({"kind": "flip_gradient", "step": 14, "rank": 2}), status=8)
+        self.assertTrue([e for e in self.events("sound") if e["event"] == "corruption" and "does not count" in e["message"]]
+                        or [e for e in self.events("sound") if e["event"] == "withdrawn"], self.events("sound"))
+        kept = [c.name for c in self.checkpoints("sound")]
+        self.assertTrue(kept)
+        self.assertLessEqual(kept[-1], "step-00000013")
+        self.broken("sound", *three)
+        self.assert_as_whole("sound", *three)
+        # Beyond the newest these are two that were compared, and those that waited for it when the last one was complete.
+        self.assertLess(len(self.checkpoints("sound")), 8)
+
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
         # The checkpoint of step 5 is complete before step 6 compares it.

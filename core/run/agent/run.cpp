@@ -158,6 +158,7 @@ AgentResult Run::run() {
   begin_time_limit();
   begin_cadence();
   if (membership_.leads() && job_.checkpoint.good_after > 0) good_tags_.emplace(job_.checkpoint.good_after);
+  begin_sound();
   try {
     begin_durable();
     train();
@@ -246,6 +247,7 @@ void Run::train() {
     ranks_.restart(*attempt_);
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
     completed_folders_.clear(), copied_folders_.clear();
+    if (sound_) sound_->settle_all();
     const Go go = *std::exchange(next_, std::nullopt);
     surviving_.gathered.reset();
     held = go.from_memory ? held_for(go) : nullptr;

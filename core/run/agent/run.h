@@ -33,6 +33,7 @@
 #include "core/run/agent/restart_budget.h"
 #include "core/run/agent/run_parts.h"
 #include "core/run/agent/run_sinks.h"
+#include "core/run/agent/sound_checkpoints.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
 #include "core/run/stop/time_limit.h"
@@ -300,7 +301,8 @@ class Run {
   void begin_faults();
   void on_changed_state(const ResultsDiffer& m);
   void end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step);
-  void withdraw_checkpoints();  // with the two before and the one after: run_copies.cpp
+  void begin_sound();
+  void withdraw_checkpoints();  // with the three before and the one after: run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
   // Records (run_records.cpp).
@@ -414,6 +416,7 @@ class Run {
   /// Folders that the present attempt completed, and their copies in the durable tier. Only these are
   /// withdrawn after a corruption: an earlier attempt compared its own states.
   std::set<std::string> completed_folders_, copied_folders_;
+  std::optional<SoundCheckpoints> sound_;  ///< on the leader, with supervise.hash_every
   std::string dropped_copy_;  ///< the copy that was under way when a corruption or rollback dropped it
   // Between two attempts.
   RunSeries& series_;

@@ -206,6 +206,8 @@ Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
 void Run::completed(const Completed& m) {
   const auto& [step, path, folder] = m;
   if (membership_.leads()) membership_.send(m);
+  const std::string name = path.substr(path.rfind('/') + 1);
+  if (sound_) sound_->completed(step, name);
   const Saving* saving = saving_in(step, folder);
   if (saving == nullptr || (saving->dropped && !membership_.alone())) {
     // The checkpoint is complete, but the workers have restarted from an earlier step and will do it again.
@@ -217,7 +219,6 @@ void Run::completed(const Completed& m) {
   saves_fail_ = false;
   io::forget_to(latest_steps_, step);
   check_durable_hangs();
-  const std::string name = path.substr(path.rfind('/') + 1);
   completed_folders_.insert(name);
   if (membership_.leads()) copy_durably(step, name);
   // Near the end of the run there are too few later steps for a verdict.

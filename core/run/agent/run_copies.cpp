@@ -6,12 +6,20 @@
 #include <utility>
 
 #include "core/run/agent/run.h"
+#include "io/checkpoint/folders.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 
 // Part of the run (run.h): node 0 compares replicated state, and withdraws checkpoints after a corruption.
 
 namespace trainerd::core::run {
+
+void Run::begin_sound() {
+  if (!membership_.leads() || job_.supervise.hash_every == 0) return;
+  sound_.emplace(store_.pinned());
+  const std::string name = last_good_.substr(last_good_.rfind('/') + 1);
+  if (const auto folder = io::parse_folder(name)) sound_->begin(folder->step, name);
+}
 
 void Run::on_copies(CopiesHashed m) {
   if (!membership_.leads()) {
@@ -24,7 +32,7 @@ void Run::on_copies(CopiesHashed m) {
     copies_attempt_ = attempt_->number();
   }
   const std::optional<CopyVerdict> verdict = copy_watch_->add(std::move(m));
-  if (!verdict) return;
+  if (!verdict) return sound_->settle(copy_watch_->equal_step());
   // The state that the ranks began from counts as sound: all loaded the same.
   end_corrupt(to_text(*verdict), *verdict, std::max(start_.step, copy_watch_->equal_step()));
 }
