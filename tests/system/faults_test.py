@@ -343,6 +343,19 @@ class Corruption(FaultsTest):
         # Beyond the newest these are two that were compared, and those that waited for it when the last one was complete.
         self.assertLess(len(self.checkpoints("sound")), 8)
 
+    def test_a_corrupt_state_is_not_resumed_from_where_the_agent_is_killed_right_after_its_report(self):
+        three = ["--set", "parallel.dp=3", "--set", "parallel.zero=0", "--set", "batch={global: 6, micro: 1}", "--set", "supervise.hash_every=1",
+                 "--set", "checkpoint.every=1", "--set", "checkpoint.keep=24"]
+        arguments = [*KILLED, *three, *faults({"kind": "flip_gradient", "step": 14, "rank": 2}, {"kind": "slow", "step": 15, "rank": 0, "steps": 9, "factor": 8})]
+        agent = self.start(self.job("killed", schedule=CONSTANT), *arguments)
+        self.wait_for(agent, lambda: [e for e in self.events("killed") if e["event"] == "withdrawn"], "the withdrawal")
+        self.assertTrue(self.children(agent.pid))  # its ranks have not ended
+        agent.kill()
+        agent.communicate()
+        self.assertLessEqual(self.checkpoints("killed")[-1].name, "step-00000013")
+        self.broken("killed", *three)
+        self.assert_as_whole("killed", *three)
+
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
         # The checkpoint of step 5 is complete before step 6 compares it.

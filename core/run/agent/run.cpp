@@ -339,7 +339,7 @@ void Run::throw_failure() {
   // The other nodes first, since this disk may be slow. Held snapshots may still become checkpoints.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
-  withdraw_checkpoints();
+  withdraw_checkpoints(true);
   base::throw_error(failure.kind, message);
 }
 

@@ -302,7 +302,7 @@ class Run {
   void on_changed_state(const ResultsDiffer& m);
   void end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step);
   void begin_sound();
-  void withdraw_checkpoints();  // with the three before and the one after: run_copies.cpp
+  void withdraw_checkpoints(bool in_tier);  // with the three before and the one after: run_copies.cpp
   void await_dropped_copy();
   void break_checkpoint(std::int64_t step, const std::string& folder);
   // Records (run_records.cpp).

@@ -39,7 +39,7 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
 }
 
 /// Starts writing a snapshot that all ranks of this node have filled, unless another node has given the
-/// checkpoint up already.
+/// checkpoint up already or the state is corrupt.
 void Run::save_held(const HeldStep& held, double seconds) {
   const NodeRanks& here = attempt_->plan().here;
   const bool alone = membership_.alone();
@@ -57,7 +57,9 @@ void Run::save_held(const HeldStep& held, double seconds) {
   job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
-  const bool dropped = parts_.dropped(held.step);
+  const bool corrupt = equal_until_ && held.step > *equal_until_;
+  if (corrupt && !alone) drop_save(held.step);
+  const bool dropped = corrupt || parts_.dropped(held.step);
   saving_[held.step] = {.segments = held.segments,
                         .attempt = attempt_->number(),
                         .folder = job.folder,

@@ -4,6 +4,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/run/agent/run.h"
 #include "io/checkpoint/folders.h"
@@ -48,7 +49,8 @@ void Run::on_changed_state(const ResultsDiffer& m) {
               {.ranks = {m.rank}, .details = m.tensors}, std::max(start_.step, m.step - 2));
 }
 
-/// Ends the run. Its checkpoints up to `sound_step` are valid.
+/// Ends the run. Its checkpoints up to `sound_step` are valid. Later ones are withdrawn at once, since this
+/// agent may be killed while the ranks end, and once more at the end, in case one was being completed.
 void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step) {
   notify(io::NoticeKind::corruption, what, verdict.details);
   sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict.ranks});
@@ -60,11 +62,17 @@ void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::
   std::string message = what;
   for (const std::string& detail : verdict.details) message += "\n  " + detail;
   fail({base::ErrorKind::device, message, 3});
+  std::vector<std::int64_t> under_way;
+  for (const auto& [step, saving] : saving_)
+    if (step > sound_step) under_way.push_back(step);
+  for (const std::int64_t step : under_way) drop_save(step);
+  withdraw_checkpoints(false);
 }
 
 /// Withdraws the checkpoints of this attempt whose state was not found equal: a checkpoint holds one of the
-/// replicas, and that may be the wrong one.
-void Run::withdraw_checkpoints() {
+/// replicas, and that may be the wrong one. `in_tier`: also their copies in the durable tier, which may take
+/// seconds.
+void Run::withdraw_checkpoints(bool in_tier) {
   if (!equal_until_ || !membership_.leads()) return;
   const auto withdraw = [this](const io::CheckpointStore& store, const std::set<std::string>& folders,
                                io::NoticeKind kind) {
@@ -83,7 +91,7 @@ void Run::withdraw_checkpoints() {
     }
   };
   withdraw(store_, completed_folders_, io::NoticeKind::withdrawn);
-  if (!durable_) return;
+  if (!durable_ || !in_tier) return;
   await_dropped_copy();
   withdraw(tier_store(), copied_folders_, io::NoticeKind::corruption);
 }
