@@ -18,7 +18,7 @@ class SoundCheckpoints {
   /// From now on the store pins each checkpoint as it becomes complete.
   explicit SoundCheckpoints(io::PinnedFolders& pinned) : pinned_(pinned) { pinned_.pin_new(); }
 
-  /// The run goes on from this state, or from a later one that is not on the disk.
+  /// The run starts from this checkpoint, or from a later state in memory.
   void begin(std::int64_t step, const std::string& folder) {
     pinned_.pin(folder);
     completed(step, folder);
