@@ -34,7 +34,8 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
   if (!partner_) forget_survived(membership_.alone() || snapshots_->held().size() > 1);
   if (saves_fail_) delay_saves();
   if (partner_) copy_held(step, use);
-  if (const auto saving = saving_.find(step); saving != saving_.end() && saving->second.dropped)
+  if (const auto saving = saving_.find(step);
+      saving != saving_.end() && saving->second.dropped && !saving->second.in_use)
     release(step);
 }
 
@@ -55,10 +56,10 @@ void Run::save_held(const HeldStep& held, double seconds) {
   }
   // On a job of one node the store picks the attempt number.
   job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
-  folders_[held.step] = job.folder + 1;
-  while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
   const bool corrupt = equal_until_ && held.step > *equal_until_;
   if (corrupt && !alone) drop_save(held.step);
+  folders_[held.step] = job.folder + 1;
+  while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
   const bool dropped = corrupt || parts_.dropped(held.step);
   saving_[held.step] = {.segments = held.segments,
                         .attempt = attempt_->number(),
