@@ -21,10 +21,15 @@ LAYOUTS = {
     "tp2-dp2": (4, ["parallel.tp=2", "parallel.dp=2", "batch.micro=1"]),
     "tp2-dp2-zero3": (4, ["parallel.tp=2", "parallel.dp=2", "batch.micro=1", "parallel.zero=3"]),
     "dp2-pp2": (4, ["parallel.dp=2", "parallel.pp=2", "batch.micro=1", "parallel.zero=0"]),
+    "dp3-zero0": (3, ["parallel.dp=3", "batch.global=6", "batch.micro=1", "parallel.zero=0"]),
+    "dp3-zero1": (3, ["parallel.dp=3", "batch.global=6", "batch.micro=1"]),
+    "dp3-zero3": (3, ["parallel.dp=3", "batch.global=6", "batch.micro=1", "parallel.zero=3"]),
+    "pp3": (3, ["parallel.pp=3", "model.layers=3"]),
+    "tp2-dp3": (6, ["parallel.tp=2", "parallel.dp=3", "batch.global=6", "batch.micro=1"]),
 }
 # Layouts in which `hash_every` finds flipped bits: every rank's state has a replica.
-COPIED = ("dp2-zero0", "dp2-pp2")
-STEPS = 300  # steps of a layout's undisturbed run; other runs have at most as many
+COPIED = ("dp2-zero0", "dp2-pp2", "dp3-zero0")
+STEPS = 300 if FULL else 160  # steps of a layout's undisturbed run; other runs have at most as many
 DEAD, HANG = 2.0, 1.5
 BASE = [f"supervise={{hang_minimum: {HANG}s}}", "evaluate.every=0", "restarts=1000", "metrics.listen=off", "checkpoint.keep=4"]
 BEATS = [f"supervise={{hang_minimum: {HANG}s, heartbeat: 250ms, dead_after: {DEAD}s}}", *BASE[1:]]
@@ -50,17 +55,19 @@ class Plan:
     def __init__(self, seed, count):
         rng = self.rng = random.Random(seed)
         self.seed = seed
-        self.nodes = rng.choice((1, 1, 2))
+        self.nodes = rng.choice((1, 1, 2, 3))
+        # Each node has as many ranks as the others and tp stays inside a node; three nodes have layouts of their own.
         self.layout = rng.choice([name for name, (ranks, _) in LAYOUTS.items()
-                                  if ranks % self.nodes == 0 and (self.nodes == 1 or name != "tp2")])  # tp stays inside a node
+                                  if ranks % self.nodes == 0 and (ranks % 3 == 0) == (self.nodes == 3) and (self.nodes == 1 or name != "tp2")])
+        self.every = rng.choice((2, 5, 10))  # steps between checkpoints
         self.ranks = LAYOUTS[self.layout][0]
         self.memory = rng.choice((1, 2, 2, 4, 0))
-        self.partner = self.nodes == 2 and self.memory > 0 and rng.random() < 0.7
-        self.spare = self.nodes == 2 and rng.random() < 0.4
+        self.partner = self.nodes > 1 and self.memory > 0 and rng.random() < 0.7
+        self.spare = self.nodes > 1 and rng.random() < 0.4
         self.durable = rng.random() < 0.3
         self.hashes = self.layout in COPIED
         weights = {**ANY, **OUTSIDE}
-        if self.nodes == 2:
+        if self.nodes > 1:
             weights.update(NODES)
         weights.update(LEADER)
         if self.hashes:
@@ -72,15 +79,17 @@ class Plan:
         self.faults, step = [], 4
         for _ in range(count):
             step += rng.randrange(5, 16)
+            if step > STEPS - 60:  # one fault may take 31 steps, and a wrong message and the end follow
+                break
             kind = draw(rng, weights)
             rank = rng.randrange(self.ranks)
-            if kind in ("kill_agent", "drop_link") and self.nodes == 2:  # node 0's agent is "SIGKILL leader"
-                rank = rng.randrange(self.ranks // 2, self.ranks)
+            if kind in ("kill_agent", "drop_link") and self.nodes > 1:  # node 0's agent is "SIGKILL leader"
+                rank = rng.randrange(self.ranks // self.nodes, self.ranks)
             self.faults.append({"kind": kind, "step": step, "rank": rank})
             if kind in ("drop_link", "SIGSTOP agent"):  # the ranks continue until the fault is detected
                 self.faults.append({"kind": "slow", "step": step + 1, "rank": 0, "steps": 30, "factor": 30})
                 step += 31
-            if kind == "pause agent" and self.nodes == 2:  # what it reads late is of checkpoints that the other node gives up
+            if kind == "pause agent" and self.nodes > 1:  # what it reads late is of checkpoints that another node gives up
                 other = (rank * self.nodes // self.ranks + 1) % self.nodes
                 self.faults.append({"kind": "fill_disk", "step": step, "rank": other * self.ranks // self.nodes})
         # A message that is wrong in the same way for all ranks changes all later losses, so it comes last.
@@ -89,11 +98,11 @@ class Plan:
             step += 5
             self.faults.append({"kind": "flip_message", "step": step, "rank": rng.randrange(self.ranks)})
             self.wrong_from = step
-        self.steps = min(STEPS, step + rng.randrange(6, 14))
+        self.steps = step + rng.randrange(6, 14)
 
     def copied(self):
         """Whether all of a lost node's state is on another: its partner has it, or a replica does (ZeRO 0)."""
-        return self.nodes == 1 or self.partner or self.layout == "dp2-zero0"
+        return self.nodes == 1 or self.partner or self.layout in ("dp2-zero0", "dp3-zero0")
 
     def inside(self):
         own = []
@@ -112,7 +121,7 @@ class Plan:
         return [f for f in self.faults if "SIG" in f["kind"] or "pause" in f["kind"]]
 
     def arguments(self, root, name):
-        flags = [*(BASE if self.nodes == 1 else BEATS), *LAYOUTS[self.layout][1], f"steps={self.steps}", "checkpoint.every=10",
+        flags = [*(BASE if self.nodes == 1 else BEATS), *LAYOUTS[self.layout][1], f"steps={self.steps}", f"checkpoint.every={self.every}",
                  "faults=" + json.dumps({"allow": True, "inject": self.inside()})]
         if self.memory:
             flags.append(f"checkpoint.memory={self.memory}")
@@ -123,11 +132,11 @@ class Plan:
         if self.hashes:
             flags.append("supervise.hash_every=1")
         if self.durable:
-            flags += [f"checkpoint.durable.to={root / (name + '-durable')}", "checkpoint.durable.every=10"]
+            flags += [f"checkpoint.durable.to={root / (name + '-durable')}", f"checkpoint.durable.every={self.every}"]
         return [word for flag in flags for word in ("--set", flag)]
 
     def __str__(self):
-        what = [f"{self.nodes} node{'s' * (self.nodes > 1)}", self.layout, f"memory {self.memory}"]
+        what = [f"{self.nodes} node{'s' * (self.nodes > 1)}", self.layout, f"every {self.every}", f"memory {self.memory}"]
         what += [word for word in ("partner", "spare", "durable") if getattr(self, word)]
         return f"seed {self.seed}: {', '.join(what)}; " + ", ".join(f"{f['kind']} at {f['step']}/{f['rank']}" for f in self.faults)
 
@@ -233,6 +242,7 @@ class Driver:
         self.done.append((fault, time.time()))
         self.log.write(f"--- {time.time():.3f} {kind}\n")
         self.log.flush()
+        follower = 1 + fault["rank"] % max(1, self.plan.nodes - 1)
         victim = workers[fault["rank"] % len(workers)] if workers else None
         if kind == "pause worker":
             signal_quietly(victim, signal.SIGSTOP)
@@ -252,17 +262,17 @@ class Driver:
             signal_quietly(self.agents[0].pid, signal.SIGKILL)
         elif kind == "SIGKILL worker and agent":
             signal_quietly(self.workers()[0], signal.SIGKILL)
-            signal_quietly(self.agents[1].pid, signal.SIGKILL)
+            signal_quietly(self.agents[follower].pid, signal.SIGKILL)
         elif kind == "SIGKILL agent":
-            signal_quietly(self.agents[1].pid, signal.SIGKILL)
+            signal_quietly(self.agents[follower].pid, signal.SIGKILL)
         elif kind == "SIGSTOP agent":
             # Another agent takes its place. The stopped one is woken later and must end by itself.
-            old = self.agents[1]
+            old = self.agents[follower]
             signal_quietly(old.pid, signal.SIGSTOP)
             self.old.append(old)
             self.wake.append((time.monotonic() + 3 * DEAD, old.pid))
             if self.plan.partner or self.plan.spare:
-                self.agents[1] = self.start(1)
+                self.agents[follower] = self.start(follower)
         else:
             raise AssertionError(kind)
 

@@ -15,7 +15,7 @@ from nodes_test import free_port
 from restart_test import RestartTest
 from support import *
 
-FIRST = int(os.environ.get("TRAINERD_CHAOS_FIRST", 32))  # seed
+FIRST = int(os.environ.get("TRAINERD_CHAOS_FIRST", 63))  # seed
 PER_RUN = 14 if FULL else 6
 FAULTS = int(os.environ.get("TRAINERD_CHAOS_FAULTS", 1000 if FULL else 12))
 AT_ONCE = int(os.environ.get("TRAINERD_CHAOS_AT_ONCE", 2))  # concurrent runs: most of a recovery is waiting
@@ -34,7 +34,7 @@ class Chaos(RestartTest):
         with making:
             if layout not in self.references:
                 name = f"whole-{layout}"
-                flags = [*LAYOUTS[layout][1], f"steps={STEPS if FULL else 160}", "evaluate.every=0", "metrics.listen=off", "checkpoint.every=0"]
+                flags = [*LAYOUTS[layout][1], f"steps={STEPS}", "evaluate.every=0", "metrics.listen=off", "checkpoint.every=0"]
                 self.run_job(self.job(name, schedule=CONSTANT), *(word for flag in flags for word in ("--set", flag)), timeout=600)
                 self.references[layout] = self.curve(name)
             return self.references[layout]
