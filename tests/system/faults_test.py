@@ -357,6 +357,26 @@ class Corruption(FaultsTest):
         self.broken("killed", *three)
         self.assert_as_whole("killed", *three)
 
+    def test_a_checkpoint_that_becomes_complete_after_its_state_was_found_corrupt_is_withdrawn(self):
+        compare = [*DP2, "--set", "supervise.hash_every=1", "--set", "checkpoint.every=7"]
+        hold, environment = self.slow_disk()
+        hold.write_text("step-00000014/COMPLETE")
+        # All shards are written before the slow step ends, whose report tells of the state before it.
+        arguments = [*KILLED, *compare, *faults({"kind": "flip_gradient", "step": 14, "rank": 1}, {"kind": "slow", "step": 15, "rank": 0, "factor": 200})]
+        for nodes in (1, 2):
+            name = f"after-{nodes}"
+            hold.write_text("step-00000014/COMPLETE")
+            agents = self.start_nodes(self.job(name, schedule=CONSTANT), *arguments, nodes=nodes, env=environment) if nodes > 1 else \
+                [self.start(self.job(name, schedule=CONSTANT), *arguments, env=environment)]
+            self.wait_for(agents[0], lambda: [e for e in self.events(name) if e["event"] == "corruption"], "the corruption")
+            self.assertTrue((self.root / name / "checkpoints" / "step-00000014").exists())
+            hold.unlink()
+            self.finish(agents, status=8)
+            self.assertEqual([c.name for c in self.checkpoints(name)], ["step-00000007"])
+            self.assertEqual(["step-00000014" in e["message"] for e in self.events(name) if e["event"] == "withdrawn"], [True])
+            self.broken(name, *compare)
+            self.assert_as_whole(name, *compare)
+
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
         # The checkpoint of step 5 is complete before step 6 compares it.

@@ -208,9 +208,14 @@ Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
 
 void Run::completed(const Completed& m) {
   const auto& [step, path, folder] = m;
-  if (membership_.leads()) membership_.send(m);
   const std::string name = path.substr(path.rfind('/') + 1);
   if (sound_) sound_->completed(step, name);
+  if (equal_until_ && step > *equal_until_) {  // its last file was under way when its state was found corrupt
+    completed_folders_.insert(name);
+    release(step);
+    return withdraw_checkpoints(false);
+  }
+  if (membership_.leads()) membership_.send(m);
   const Saving* saving = saving_in(step, folder);
   if (saving == nullptr || (saving->dropped && !membership_.alone())) {
     // The checkpoint is complete, but the workers have restarted from an earlier step and will do it again.
