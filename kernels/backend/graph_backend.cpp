@@ -67,6 +67,7 @@ void GraphBackend::begin_list() {
   at_ = &lists_->root;
   path_.clear();
   put_ = 0;
+  made_ = 0;
 }
 
 void GraphBackend::append(std::unique_ptr<const Call> call) {
@@ -79,7 +80,15 @@ void GraphBackend::append(std::unique_ptr<const Call> call) {
 }
 
 void GraphBackend::put_on_device() {
-  if (issuing_ || path_.empty()) return;
+  if (issuing_ || made_ == 0) return;
+  end_list();
+  ++spot_.number;
+  begin_list();
+}
+
+/// Puts the rest of the open list on the device.
+void GraphBackend::end_list() {
+  if (path_.empty()) return;  // its calls were made at once
   const Issuing guard(*this);
   if (!at_->list) at_->list.emplace();
   CallList& list = *at_->list;
@@ -89,17 +98,13 @@ void GraphBackend::put_on_device() {
     put_held();
     if (++lists_->fresh > kMaxFreshLists) give_up("arguments that change from step to step");
   }
-  ++spot_.number;
-  begin_list();
 }
 
 /// Handles a list that has come before. All calls of the path are held back.
 void GraphBackend::came_again(CallList& list) {
-  if (list.times == 2) --lists_->fresh, ++use_.lists;
-  if (static_cast<std::int64_t>(path_.size()) < kMinGraphCalls) {
-    put_held();
-    return give_up("fewer than " + std::to_string(kMinGraphCalls) + " calls");
-  }
+  const bool is_short = static_cast<std::int64_t>(path_.size()) < kMinGraphCalls;
+  if (list.times == 2) --lists_->fresh, ++use_.lists, lists_->short_lists += is_short;
+  if (is_short) return put_held();
   if (!list.graph) {
     try {
       capture_held(list);
@@ -174,8 +179,12 @@ void GraphBackend::end_step(double device_seconds) {
 GraphUse GraphBackend::graph_use() const {
   GraphUse use = use_;
   std::map<std::string, std::int64_t> without;
-  for (const auto& [spot, lists] : spots_)
-    if (!lists.given_up.empty()) ++without[std::string(spot.place.part) + ": " + lists.given_up];
+  for (const auto& [spot, lists] : spots_) {
+    const std::string part = std::string(spot.place.part) + ": ";
+    if (!lists.given_up.empty()) ++without[part + lists.given_up];
+    if (lists.short_lists > 0)
+      without[part + "fewer than " + std::to_string(kMinGraphCalls) + " calls"] += lists.short_lists;
+  }
   for (const auto& [why, count] : without)
     use.without.push_back(why + (count > 1 ? " (" + std::to_string(count) + " lists)" : ""));
   return use;

@@ -32,9 +32,9 @@ enum class GraphChoice : std::uint8_t { measured, always };
 ///
 /// A list ends, and the next one begins, at every other use of the stream: events, host writes and reads,
 /// communication (`Stream::flush`), and operators whose arguments refer to host memory (the optimizer's
-/// ranges). A place is given up, and its calls are made at once, if
-/// - its list has fewer than kMinGraphCalls calls,
-/// - kMaxFreshLists lists came that never came again, because arguments change every step (dropout), or
+/// ranges). A list of fewer than kMinGraphCalls calls never becomes a graph. The nth lists of a place are
+/// given up, and their calls are made at once, if
+/// - kMaxFreshLists of them came that never came again, because arguments change every step (dropout), or
 /// - the device refuses a capture.
 /// `graph_use` reports it.
 class GraphBackend final : public Backend, private HeldCalls {
@@ -109,14 +109,16 @@ class GraphBackend final : public Backend, private HeldCalls {
   };
   struct Lists {
     CallNode root;
-    std::int64_t fresh = 0;  ///< lists that came once
-    std::string given_up;    ///< reason, if the place was given up; else empty
+    std::int64_t fresh = 0;        ///< lists that came once
+    std::int64_t short_lists = 0;  ///< lists that came again and have too few calls for a graph
+    std::string given_up;          ///< reason, if they were given up; else empty
   };
 
   template <class Args, class Run>
   void call(Stream& s, Operator op, const Args& args, Run run) {
     if (s.held_by() != this) return run(inner_, s, args);
     if constexpr (Comparable<Args>) {
+      ++made_;
       if (use_.state == GraphUse::State::used && lists().given_up.empty()) {
         if (find<Args>(op, s.scratch().mark(), args)) return;
         put_held();
@@ -160,6 +162,7 @@ class GraphBackend final : public Backend, private HeldCalls {
   void put_on_device() override;
   Lists& lists() { return *lists_; }
   void begin_list();
+  void end_list();
   void append(std::unique_ptr<const Call> call);
   void put_held();
   void make(const Call& call, Stream& stream) const;
@@ -185,7 +188,8 @@ class GraphBackend final : public Backend, private HeldCalls {
   Lists* lists_ = nullptr;
   CallNode* at_ = nullptr;
   std::vector<CallNode*> path_;
-  std::size_t put_ = 0;  ///< number of the path's calls that are on the device
+  std::size_t put_ = 0;    ///< number of the path's calls that are on the device
+  std::int64_t made_ = 0;  ///< number of calls of the list, also where its lists are given up
   bool issuing_ = false;
 };
 

@@ -228,6 +228,46 @@ TEST_CASE("any other use of the stream ends a list, after its calls", "[graphs]"
   CHECK(m.device.ran == GraphNames{"fill_zero", "graph", "scale", "add", "add", "add", "end"});
 }
 
+TEST_CASE("a list without a graph leaves those after it their graphs", "[graphs]") {
+  const auto graphs_of = [](GraphMachine& m) {
+    return std::count(m.device.ran.begin(), m.device.ran.end(), "graph");
+  };
+  SECTION("a short list first, alone in some openings") {
+    GraphMachine m;
+    for (int time = 0; time < 6; ++time)
+      for (const bool alone : {false, true}) {
+        m.reset();
+        m.list([&] {
+          m.graphs.fill_zero(*m.stream, m.vector(4));
+          if (!alone) m.stream->flush();
+          m.four();
+          m.stream->flush();
+          m.four(3);
+        });
+        CAPTURE(time, alone);
+        CHECK(graphs_of(m) == (time == 0 ? 0 : 2));
+        CHECK(m.first(5) == 7);
+      }
+    CHECK(m.graphs.graph_use().without == GraphNames{"forward: fewer than 4 calls"});
+  }
+  SECTION("a list that the device does not capture") {
+    GraphMachine m;
+    m.device.refused = {Operator::fill_zero};
+    for (int time = 0; time < 6; ++time) {
+      m.reset();
+      m.list([&] {
+        m.four();
+        m.graphs.fill_zero(*m.stream, m.vector(4));
+        m.stream->flush();
+        m.four();
+      });
+      CAPTURE(time);
+      CHECK(graphs_of(m) == (time == 0 ? 0 : 1));
+      CHECK(m.first(5) == 5);
+    }
+  }
+}
+
 TEST_CASE("graphs of a part are abandoned and reported if they cannot be captured or do not repeat",
           "[graphs]") {
   SECTION("short lists") {
