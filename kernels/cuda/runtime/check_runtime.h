@@ -20,10 +20,4 @@ inline void check(cudaError_t result, const char* doing,
       where);
 }
 
-/// Call after a kernel launch. Reports failed launches; errors while the kernel runs are reported by later
-/// calls.
-inline void check_launch(const char* kernel, std::source_location where = std::source_location::current()) {
-  check(cudaGetLastError(), kernel, where);
-}
-
 }  // namespace trainerd::kernels::cuda

@@ -261,7 +261,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* made
     *made = make(group, static_cast<int>(mine - members.begin()), s->device);
   };
   changed.notify_all();
-  return ncclInProgress;
+  return ncclSuccess;  // as NCCL 2.28 does: `comm` is in progress, and `*made` is null until it is done
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {

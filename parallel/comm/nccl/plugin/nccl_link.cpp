@@ -9,9 +9,9 @@
 namespace trainerd::parallel {
 namespace {
 
-// Operations start in microseconds, except the first one, which connects. Any sleep takes longer, so `settle`
-// polls this long before it sleeps.
-constexpr double kSpinSeconds = 50e-6;
+// NCCL starts the operations of a non-blocking communicator on a thread that it makes for each, in up to some
+// hundred microseconds (the first one also connects). `settle` polls this long before it sleeps.
+constexpr double kSpinSeconds = 300e-6;
 constexpr std::chrono::microseconds kLinkPollInterval(20);
 // A call that does not block holds the lock for less than this. One that blocks, on a full launch queue, is
 // what an abort must end without the lock.

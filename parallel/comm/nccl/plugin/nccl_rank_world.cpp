@@ -70,18 +70,21 @@ void NcclRankWorld::join() {
     throw base::comm_error("rank " + std::to_string(options_.rank) + " cannot meet the others: NCCL says " +
                            nccl_text(result, nullptr));
   links_.push_back(std::make_shared<NcclLink>(comm, options_.device));
-  const double deadline = base::monotonic_seconds() + options_.start_seconds;
   links_[0]->call(
       "meeting the other ranks", [&](ncclComm_t) { return result; },
-      [&] {
-        if (options_.ended)
-          if (const std::string why = options_.ended(); !why.empty())
-            throw base::comm_error("the world ended before it began: " + why);
-        if (base::monotonic_seconds() > deadline)
-          throw base::comm_error("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
-                                 base::seconds_text(options_.start_seconds) +
-                                 "; see what became of the others, and of the network between them");
-      });
+      until_made("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
+                 base::seconds_text(options_.start_seconds) +
+                 "; see what became of the others, and of the network between them"));
+}
+
+std::function<void()> NcclRankWorld::until_made(std::string late) const {
+  const double deadline = base::monotonic_seconds() + options_.start_seconds;
+  return [this, deadline, late = std::move(late)] {
+    if (options_.ended)
+      if (const std::string why = options_.ended(); !why.empty())
+        throw base::comm_error("the world ended before it began: " + why);
+    if (base::monotonic_seconds() > deadline) throw base::comm_error(late);
+  };
 }
 
 // Every rank takes part in every split, in the same order. All groups of one name are made by one split.
@@ -90,7 +93,6 @@ void NcclRankWorld::split() {
   for (const NcclGroup& group : options_.groups)
     if (wanted(group) && std::find(order.begin(), order.end(), group.name) == order.end())
       order.push_back(group.name);
-  const double deadline = base::monotonic_seconds() + options_.start_seconds;
   bool whole_taken = false;
   for (const std::string& name : order) {
     int color = NCCL_SPLIT_NOCOLOR, key = 0;
@@ -113,21 +115,24 @@ void NcclRankWorld::split() {
     }
     ncclConfig_t settings = config(name);
     ncclComm_t& comm = made_.emplace_back(nullptr);
-    const auto late = [&] {
-      if (base::monotonic_seconds() > deadline)
-        throw base::comm_error("group " + name + " was not made in " +
-                               base::seconds_text(options_.start_seconds) +
-                               "; see what became of the other ranks");
-    };
+    const std::function<void()> interrupt =
+        until_made("group " + name + " was not made in " + base::seconds_text(options_.start_seconds) +
+                   "; see what became of the other ranks");
     const std::string doing = "making group " + name;
+    // NCCL 2.28 returns success at once and creates the communicator in the background. Until then the
+    // world's communicator is in progress.
     links_[0]->call(
-        doing.c_str(), [&](ncclComm_t world) { return ncclCommSplit(world, color, key, &comm, &settings); },
-        late);
+        doing.c_str(),
+        [&](ncclComm_t world) {
+          const ncclResult_t result = ncclCommSplit(world, color, key, &comm, &settings);
+          return result == ncclSuccess ? ncclInProgress : result;
+        },
+        interrupt);
     if (mine == nullptr) continue;
     base::check(comm != nullptr, "a member of a group gets its communicator");
     links_.push_back(std::make_shared<NcclLink>(comm, options_.device));
     links_.back()->call(
-        doing.c_str(), [](ncclComm_t) { return ncclInProgress; }, late);
+        doing.c_str(), [](ncclComm_t) { return ncclInProgress; }, interrupt);
     groups_[name] = {mine->ranks, links_.back()};
   }
 }

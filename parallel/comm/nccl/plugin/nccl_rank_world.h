@@ -43,6 +43,9 @@ class NcclRankWorld final : public NcclWorld {
   ncclConfig_t config(const std::string& name);
   void join();
   void split();
+  /// What a rank does while NCCL makes a communicator: throws if the world has ended, or with `late` if the
+  /// start takes too long.
+  std::function<void()> until_made(std::string late) const;
   void watchdog();
   /// Reports or ends an operation that has waited too long, for the watchdog.
   void look_at(const NcclWait& wait, double now);
