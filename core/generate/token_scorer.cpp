@@ -1,6 +1,7 @@
 #include "core/generate/token_scorer.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -26,8 +27,15 @@ namespace {
 
 using namespace kernels;
 
-// Lengths are rounded up to a multiple of this, because kernels are created per length.
-constexpr std::int64_t kLengthStep = 32;
+/// Rows for `count` tokens. Kernels are created per length: quickly on a CPU; on a GPU attention's plan takes
+/// about a second.
+std::int64_t rows_for(std::int64_t count, DeviceKind device) {
+  constexpr std::int64_t kStep = 32;
+  const std::int64_t rows = (count + kStep - 1) / kStep * kStep;
+  return device == DeviceKind::cuda
+             ? static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(rows)))
+             : rows;
+}
 
 std::string precision_of(const hf::WeightSource& source, const std::string& asked) {
   if (!asked.empty()) return asked;
@@ -103,8 +111,7 @@ class ForwardPass {
   /// Leaves the logits on the device.
   void run(std::span<const std::int32_t> tokens) {
     const auto count = static_cast<std::int64_t>(tokens.size());
-    const std::int64_t rows =
-        std::min((count + kLengthStep - 1) / kLengthStep * kLengthStep, job_.model.seq_len);
+    const std::int64_t rows = std::min(rows_for(count, backend_.target().kind), job_.model.seq_len);
     // No token sees later ones, so the padding's ids do not matter.
     std::vector<std::int32_t> ids(tokens.begin(), tokens.end()), positions(static_cast<std::size_t>(rows));
     ids.resize(static_cast<std::size_t>(rows), 0);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <set>
 
+#include "kernels/base/clock.h"
 #include "kernels/cuda/backend/cuda_backend.h"
 #include "kernels/cuda/gemm/gemm_library.h"
 #include "kernels/cuda/launch/gemm_problem.h"
@@ -10,6 +11,8 @@ namespace {
 
 /// Calls per measurement: enough that their time is well above the resolution of events.
 constexpr int kCalls = 4;
+/// For all problems together. The other ranks wait meanwhile.
+constexpr double kTimingSeconds = 90;
 
 /// Identifies what choices depend on, besides the problem.
 std::string made_with(const Target& target) { return target.gemm_library + " on " + target.name; }
@@ -80,13 +83,18 @@ std::string CudaBackend::time_gemms(std::span<const OpClass> gemms) {
   };
   std::vector<GemmChoice> choices;
   DType filled = DType::u8;
+  const double end = base::monotonic_seconds() + kTimingSeconds;
   for (const GemmProblem& p : problems) {
     if (filled != p.in) fill_normal(*this, *stream, memory.data(), a + b, p.in);
     filled = p.in;
     GemmArguments args = all;
     if (!p.has_c) args.c = nullptr;
     if (!p.has_bias) args.bias = nullptr;
-    choices.push_back(gemms_->time(stream_of(*stream), p, args, measure));
+    // What a problem leaves of its time goes to those after it.
+    const double now = base::monotonic_seconds(),
+                 until = now + (end - now) / static_cast<double>(problems.size() - choices.size());
+    choices.push_back(gemms_->time(stream_of(*stream), p, args, measure,
+                                   [until] { return base::monotonic_seconds() > until; }));
   }
   return to_text(made_with(target_), choices);
 }

@@ -54,14 +54,17 @@ PlannedWorkspace attention_workspace_plans() {
     static std::mutex mutex;
     static std::map<std::string, AttentionPlans> devices;
     const std::lock_guard lock(mutex);
-    auto found = devices.find(target.pci_bus_id);
+    // Plans depend on the kind of device alone.
+    const std::string kind =
+        target.name + "/" + std::to_string(target.sm_version) + "/" + std::to_string(target.sm_count);
+    auto found = devices.find(kind);
     if (found == devices.end()) {
       int device = 0;
       AttentionDevice described;
       if (cudaDeviceGetByPCIBusId(&device, target.pci_bus_id.c_str()) == cudaSuccess)
         described = describe_attention_device(device, target.sm_version);
       else cudaGetLastError();
-      found = devices.emplace(target.pci_bus_id, AttentionPlans(std::move(described))).first;
+      found = devices.emplace(kind, AttentionPlans(std::move(described))).first;
     }
     return found->second.workspace(call);
   };

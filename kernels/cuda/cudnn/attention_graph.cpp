@@ -84,7 +84,8 @@ void add_backward(fe::graph::Graph& graph, const AttentionProblem& p) {
 
 class FrontEndGraph final : public AttentionGraph {
  public:
-  FrontEndGraph(const AttentionProblem& problem) : backward_(problem.backward) {
+  FrontEndGraph(const AttentionProblem& problem)
+      : backward_(problem.backward), uneven_(problem.tokens % 128 != 0) {
     graph_.set_io_data_type(fe::DataType_t::BFLOAT16)
         .set_intermediate_data_type(fe::DataType_t::FLOAT)
         .set_compute_data_type(fe::DataType_t::FLOAT);
@@ -94,6 +95,9 @@ class FrontEndGraph final : public AttentionGraph {
 
   /// Builds the plan. Empty on success, else cuDNN's error message.
   std::string build(const AttentionDevice& device) {
+    // Up to 9.15 the front end pads such sequences from host memory that it frees after the call. A captured
+    // call would read it at each replay.
+    if (backward_ && uneven_ && cudnnGetVersion() <= 91500) return "backwards of this length need cuDNN 9.16";
     if (device.handle == nullptr) {
       auto properties = std::make_shared<fe::DeviceProperties>();
       if (auto e = properties->deserialize(device.description); e.is_bad()) return e.get_message();
@@ -122,7 +126,7 @@ class FrontEndGraph final : public AttentionGraph {
 
  private:
   fe::graph::Graph graph_;
-  bool backward_;
+  bool backward_, uneven_;
   std::int64_t workspace_ = 0;
 };
 

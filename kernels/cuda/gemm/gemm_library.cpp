@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kernels/cuda/launch/gemm_problem.h"
@@ -154,7 +155,8 @@ GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
   return *plans_.emplace(p, std::move(plan)).first->second;
 }
 
-void GemmLibrary::run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const {
+cublasStatus_t GemmLibrary::start(cudaStream_t stream, const GemmConfig& plan,
+                                  const GemmArguments& args) const {
   const auto address = reinterpret_cast<std::uintptr_t>(args.scratch);
   std::byte* workspace =
       args.scratch +
@@ -162,9 +164,8 @@ void GemmLibrary::run(cudaStream_t stream, const GemmConfig& plan, const GemmArg
        address);
   const float one = 1.0f, beta = args.c != nullptr ? 1.0f : 0.0f;
   const std::byte* c = args.c != nullptr ? args.c : args.d;
-  check(cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d,
-                       args.d, plan.d, &plan.algorithm, workspace, plan.workspace, stream),
-        "running a GEMM");
+  return cublasLtMatmul(handle_, plan.descriptor, &one, args.a, plan.a, args.b, plan.b, &beta, c, plan.d,
+                        args.d, plan.d, &plan.algorithm, workspace, plan.workspace, stream);
 }
 
 void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& args) {
@@ -178,18 +179,25 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   GemmConfig& plan = plan_of(p, args.bias);
   if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
   missed_choices_ += plan.missed;
-  run(stream, plan, args);
+  check(start(stream, plan, args), "running a GEMM");
 }
 
 GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args,
-                             const Measure& measure) {
+                             const Measure& measure, const std::function<bool()>& late) {
   const auto plan = describe(p, args.bias);
   const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan, kTimed);
-  const std::size_t best = quickest_algorithm(results.size(), [&](std::size_t i) {
+  const auto seconds_of = [&](std::size_t i) {
     plan->algorithm = results[i].algo;
     plan->workspace = results[i].workspaceSize;
-    return measure([&] { run(stream, *plan, args); });
-  });
+    bool refused = false;  // the heuristic may propose what the call does not take
+    const double seconds = measure([&] {
+      const cublasStatus_t status = start(stream, *plan, args);
+      refused = status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE;
+      if (!refused) check(status, "timing a GEMM");
+    });
+    return refused ? std::numeric_limits<double>::infinity() : seconds;
+  };
+  const std::size_t best = quickest_algorithm(results.size(), seconds_of, late);
   const cublasLtMatmulHeuristicResult_t& result = results[best];
   GemmChoice choice{
       .problem = p, .algorithm = {}, .workspace_bytes = static_cast<std::int64_t>(result.workspaceSize)};

@@ -52,9 +52,9 @@ class GemmLibrary {
   /// Seconds of one call on the stream; waits for its end.
   using Measure = std::function<double(const std::function<void()>& call)>;
   /// The fastest of the heuristic's first 96 algorithms for a problem with aligned operands, chosen by
-  /// `quickest_algorithm`. Overwrites the memory that `args` point to.
+  /// `quickest_algorithm` with this `late`. Overwrites the memory that `args` point to.
   GemmChoice time(cudaStream_t stream, const GemmProblem& problem, const GemmArguments& args,
-                  const Measure& measure);
+                  const Measure& measure, const std::function<bool()>& late);
   /// From now on uses these choices for their problems, and no earlier ones. Throws DeviceError if the
   /// library does not know one.
   void use(std::vector<GemmChoice> choices);
@@ -66,7 +66,7 @@ class GemmLibrary {
   std::unique_ptr<GemmConfig> describe(const GemmProblem& problem, const std::byte* bias) const;
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem, const GemmConfig& plan,
                                                           int asked) const;
-  void run(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;
+  cublasStatus_t start(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;
   cublasLtHandle_t handle_ = nullptr;
   std::size_t workspace_bytes_;
   GemmChoices choices_;

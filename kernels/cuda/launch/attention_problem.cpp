@@ -49,6 +49,13 @@ std::int64_t even(std::int64_t count, std::int64_t most) {
   return (count + pieces - 1) / pieces;
 }
 
+/// True if each piece's log-sum-exp begins at a multiple of 16 bytes, as the library expects.
+bool pieces_aligned(const AttentionPieces& p, const AttentionBlock& b) {
+  const auto is_aligned = [&](std::int64_t heads) { return heads * b.queries.max_seqlen * 4 % 16 == 0; };
+  return (p.sequences == b.sequences || is_aligned(p.sequences * b.heads.heads)) &&
+         (p.kv_heads == b.heads.kv_heads || is_aligned(p.kv_heads * (b.heads.heads / b.heads.kv_heads)));
+}
+
 /// The library's backward within the limit. The kernel is `plain` if the library has no plan for it or the
 /// limit is too small.
 AttentionChoice library_backward(const AttentionBackward& a, const Target& target) {
@@ -88,6 +95,7 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
     else if (choice.workspace <= kOneHeadBytes) break;
     else return {.limited = true};
   }
+  if (!pieces_aligned(p, a.block)) return {.limited = true};
   choice.kernel = AttentionKernel::library;
   return choice;
 }

@@ -69,7 +69,8 @@ struct AttentionChoice {
 /// A backward runs in pieces whose workspace stays within the target's limit: whole sequences, or one
 /// sequence at a time with as many key heads as fit. If one key head of one sequence exceeds both the limit
 /// and 4 GiB, our own kernels run it, with scratch of one number per row. That happens with the deterministic
-/// backward of long sequences, whose workspace grows with the square of the length.
+/// backward of long sequences, whose workspace grows with the square of the length. The same where a piece's
+/// log-sum-exp would not begin at a multiple of 16 bytes (a length that is no multiple of 4).
 AttentionChoice choose_attention(const AttentionForward&, const Target&);
 AttentionChoice choose_attention(const AttentionBackward&, const Target&);
 

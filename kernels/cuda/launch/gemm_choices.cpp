@@ -1,6 +1,7 @@
 #include "kernels/cuda/launch/gemm_choices.h"
 
 #include <algorithm>
+#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -78,17 +79,22 @@ std::vector<GemmChoice> parse_choices(const std::string& text, const std::string
   return choices;
 }
 
-std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure) {
+std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure,
+                               const std::function<bool()>& late) {
   constexpr int kRounds = 5;
-  constexpr double kContender = 1.25, kGain = 0.98;
-  std::vector<double> quickest(count);
-  for (std::size_t i = 0; i < count; ++i) quickest[i] = measure(i);
-  const double limit = kContender * *std::min_element(quickest.begin(), quickest.end());
+  constexpr double kContender = 1.25, kGain = 0.98, kNever = std::numeric_limits<double>::infinity();
+  std::vector<double> quickest(count, kNever);
+  double least = kNever;
+  for (std::size_t i = 0; i < count && !(least < kNever && late()); ++i)
+    least = std::min(least, quickest[i] = measure(i));
+  if (least == kNever)
+    throw base::device_error("the library refuses all algorithms that it proposes for a GEMM");
   std::vector<std::size_t> contenders;
   for (std::size_t i = 0; i < count; ++i)
-    if (i == 0 || quickest[i] <= limit) contenders.push_back(i);
+    if (quickest[i] < kNever && (i == 0 || quickest[i] <= kContender * least)) contenders.push_back(i);
   for (int round = 1; round < kRounds; ++round)
-    for (const std::size_t i : contenders) quickest[i] = std::min(quickest[i], measure(i));
+    for (const std::size_t i : contenders)
+      if (!late()) quickest[i] = std::min(quickest[i], measure(i));
   const auto best =
       static_cast<std::size_t>(std::min_element(quickest.begin(), quickest.end()) - quickest.begin());
   return quickest[best] < kGain * quickest[0] ? best : 0;

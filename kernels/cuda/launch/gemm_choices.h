@@ -54,12 +54,14 @@ std::string to_text(const std::string& made_with, const std::vector<GemmChoice>&
 /// Throws DeviceError if the text is invalid, or was made with another library or device than `made_with`.
 std::vector<GemmChoice> parse_choices(const std::string& text, const std::string& made_with);
 
-/// Seconds of one call of the i-th algorithm.
+/// Seconds of one call of the i-th algorithm; infinity if the library refuses it.
 using MeasureAlgorithm = std::function<double(std::size_t i)>;
 /// Index of the fastest of `count` algorithms, in the library's order; 0 unless another one gains more than
 /// 2%. Measures all once. Then measures those within a quarter of the fastest in turns, so that changes of
-/// the clock rate affect all alike. Each counts with its best of five.
-std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure);
+/// the clock rate affect all alike. Each counts with its best of five. Once `late` returns true nothing more
+/// is measured but the first algorithm. Throws DeviceError if the library refuses all.
+std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure,
+                               const std::function<bool()>& late);
 
 /// The choices that a run uses.
 class GemmChoices {

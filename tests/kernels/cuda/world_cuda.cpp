@@ -60,6 +60,9 @@ std::vector<std::byte> read_bytes(const Tensor& x) {
 
 void write_bytes(std::span<const std::byte> from, const Tensor& x) {
   kernels::cuda::check(cudaMemcpy(x.data, from.data(), from.size(), cudaMemcpyDefault), "filling a tensor");
+  // A copy from pageable memory may return before the device has the bytes, and the operators' streams do not
+  // wait for it.
+  kernels::cuda::check(cudaStreamSynchronize(cudaStreamLegacy), "filling a tensor");
 }
 
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }

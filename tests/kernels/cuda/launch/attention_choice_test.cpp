@@ -191,6 +191,26 @@ TEST_CASE("the workspace limit splits the library's backward into pieces", "[att
   CHECK(choose_attention(longer.backward(), target).kernel == AttentionKernel::library);
 }
 
+TEST_CASE("pieces whose log-sum-exp would not begin at 16 bytes are not the library's",
+          "[attention][choice]") {
+  const auto kernel = [](std::int64_t tokens, std::int64_t heads) {
+    const WholeSequences s{.sequences = 1, .tokens = tokens, .heads = heads, .kv_heads = heads};
+    const kernels::cuda::AttentionChoice choice = choose_attention(s.backward(), cuda_device(90));
+    CHECK(choice.limited);
+    return choice.kernel;
+  };
+  CHECK(kernel(8192, 32) == AttentionKernel::library);
+  CHECK(kernel(8190, 31) == AttentionKernel::tensor_cores);
+  // Without pieces any length will do.
+  CHECK(backward_kernel({.sequences = 1, .tokens = 1022}, 90) == AttentionKernel::library);
+  // Pieces of sequences begin at a multiple of their heads.
+  const WholeSequences even{.sequences = 64, .tokens = 1022, .heads = 32, .kv_heads = 8},
+      odd{.sequences = 65, .tokens = 1021, .heads = 31, .kv_heads = 31};
+  CHECK(choose_attention(even.backward(), cuda_device(90)).kernel == AttentionKernel::library);
+  CHECK(choose_attention(even.backward(), cuda_device(90)).limited);
+  CHECK(choose_attention(odd.backward(), cuda_device(90)).kernel == AttentionKernel::tensor_cores);
+}
+
 TEST_CASE("the workspace is the installed library's, piece by piece", "[attention][choice]") {
   Target target = cuda_device(90);
   target.attention_workspace = thrice;

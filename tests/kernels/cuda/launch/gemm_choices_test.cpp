@@ -3,6 +3,8 @@
 #include "kernels/cuda/launch/gemm_choices.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
+#include <utility>
 
 #include "kernels/base/error.h"
 
@@ -40,11 +42,13 @@ TEST_CASE("the fastest algorithm wins, the first one on ties, and slow ones are 
     if (++calls[i] == 3) slow = 1.5;
     return slow * seconds[i];
   };
-  CHECK(cuda::quickest_algorithm(seconds.size(), measure) == 1);
+  const auto never = [] { return false; };
+  CHECK(cuda::quickest_algorithm(seconds.size(), measure, never) == 1);
   // The limit is a quarter above the fastest, 1.125; the first algorithm always stays.
   CHECK(calls == std::vector<int>{5, 5, 1, 1, 5});
-  const auto chosen = [](std::vector<double> of) {
-    return cuda::quickest_algorithm(of.size(), [of](std::size_t i) { return of[i]; });
+  const auto chosen = [&](std::vector<double> of) {
+    return cuda::quickest_algorithm(
+        of.size(), [of](std::size_t i) { return of[i]; }, never);
   };
   CHECK(chosen({1.0, 0.985}) == 0);
   CHECK(chosen({1.0, 0.975}) == 1);
@@ -52,9 +56,30 @@ TEST_CASE("the fastest algorithm wins, the first one on ties, and slow ones are 
   CHECK(chosen({1.0}) == 0);
   // An algorithm's best turn counts.
   int turn = 0;
-  CHECK(cuda::quickest_algorithm(2, [&](std::size_t i) {
-          return i == 0 ? 1.0 : ++turn == 4 ? 0.5 : 1.1;
-        }) == 1);
+  CHECK(cuda::quickest_algorithm(
+            2, [&](std::size_t i) { return i == 0        ? 1.0
+                                           : ++turn == 4 ? 0.5
+                                                         : 1.1; }, never) == 1);
+}
+
+TEST_CASE("timing of algorithms passes over those that are refused, and ends when its time is over",
+          "[gemm_choices]") {
+  constexpr double kRefused = std::numeric_limits<double>::infinity();
+  const auto chosen = [](std::vector<double> of, int most) {
+    int calls = 0;
+    return std::pair(
+        cuda::quickest_algorithm(
+            of.size(), [&](std::size_t i) { return ++calls, of[i]; }, [&] { return calls >= most; }),
+        calls);
+  };
+  CHECK(chosen({kRefused, 2.0, 1.0}, 1000) == std::pair<std::size_t, int>(2, 7));
+  CHECK(chosen({1.0, kRefused}, 1000) == std::pair<std::size_t, int>(0, 6));
+  CHECK_THROWS_AS(chosen({kRefused, kRefused}, 1000), base::DeviceError);
+  // At least one that is not refused is measured.
+  CHECK(chosen({2.0, 1.0, 0.5}, 0) == std::pair<std::size_t, int>(0, 1));
+  CHECK(chosen({kRefused, 1.0, 0.5}, 0) == std::pair<std::size_t, int>(1, 2));
+  CHECK(chosen({2.0, 1.0, 0.5}, 2) == std::pair<std::size_t, int>(1, 2));
+  CHECK(chosen({1.0, 1.1}, 5) == std::pair<std::size_t, int>(0, 5));
 }
 
 TEST_CASE("chosen GEMM algorithms survive a round trip through text", "[gemm_choices]") {
