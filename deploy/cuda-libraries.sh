@@ -6,7 +6,7 @@
 # One that is nowhere is an error, unless the loader knows it. What is for another major version of CUDA is passed over.
 set -euo pipefail
 
-# NCCL is for jobs of several ranks.
+# A build with NCCL needs it for any job on a GPU.
 required=(libcublasLt.so.13 libcudnn.so.9)
 optional=(libnccl.so.2)
 
@@ -51,7 +51,10 @@ look_for() {
 
 given=("$@")
 for library in "${required[@]}"; do look_for "$library" || is_known "$library" || missing+=("$library"); done
-for library in "${optional[@]}"; do look_for "$library" || true; done
+for library in "${optional[@]}"; do
+  look_for "$library" || is_known "$library" ||
+    echo "cuda-libraries.sh: $library not found: a trainerd that was built with it cannot load its CUDA world" >&2
+done
 if [ "${#missing[@]}" -gt 0 ]; then
   {
     echo "cuda-libraries.sh: not found: ${missing[*]}"

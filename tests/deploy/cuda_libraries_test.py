@@ -103,7 +103,11 @@ class CudaLibraries(unittest.TestCase):
 
     def test_nccl_alone_may_be_missing(self):
         folder = self.put("cuda/lib64", CUBLAS, CUDNN)
-        self.assertEqual(self.found(toolkit=self.root / "cuda"), [folder])
+        done = self.run_script(toolkit=self.root / "cuda")
+        self.assertEqual((done.returncode, done.stdout), (0, folder + "\n"))
+        self.assertEqual(done.stderr, f"cuda-libraries.sh: {NCCL} not found: a trainerd that was built with it cannot load its CUDA world\n")
+        self.put("cuda/lib64", NCCL)
+        self.assertEqual(self.run_script(toolkit=self.root / "cuda").stderr, "")
 
 
 if __name__ == "__main__":

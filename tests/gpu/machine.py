@@ -17,6 +17,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 TESTS = HERE.parent
 # A phase must end by itself on machines that limit a command to ten minutes.
 PHASE_SECONDS = 570
+# Limit of programs that only report something.
+SHORT_SECONDS = 60
 # Reserved at the end of a phase for stopping programs and for the table.
 RESERVE_SECONDS = 25
 
@@ -41,10 +43,10 @@ class Places:
 
     def libraries(self):
         """LD_LIBRARY_PATH for our programs."""
-        found = subprocess.run([self.share / "deploy" / "cuda-libraries.sh"], capture_output=True, text=True)
-        if found.returncode != 0:
-            print(found.stderr, file=sys.stderr, end="")
-        return ":".join(p for p in (found.stdout.strip(), os.environ.get("LD_LIBRARY_PATH", "")) if p)
+        found, error = asked([self.share / "deploy" / "cuda-libraries.sh"])
+        if error:
+            print(error, file=sys.stderr)
+        return ":".join(p for p in (found.strip(), os.environ.get("LD_LIBRARY_PATH", "")) if p)
 
     def build(self):
         """Version, commit and architectures, from the package or from git."""
@@ -71,16 +73,24 @@ class Watch(threading.Thread):
 
     def run(self):
         for line in self.process.stdout:
-            try:
-                self.samples.append([float(x) for x in line.split(",")])
-            except ValueError:
-                continue  # "[N/A]": this sample is incomplete
+            self.add(line)
+
+    def add(self, line):
+        try:
+            sample = [float(x) for x in line.split(",")]
+        except ValueError:
+            return  # "[N/A]"
+        if len(sample) == len(self.QUERY):  # the last line may be cut off
+            self.samples.append(sample)
 
     def summary(self):
         if self.process is None:
             return None
-        self.process.terminate()
-        self.process.wait()
+        self.process.kill()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            pass  # it waits for the driver
         self.join(5)
         if not self.samples:
             return None
@@ -174,6 +184,15 @@ class Run:
         self.log.close()
 
 
+def asked(command, env=None):
+    """(standard output, error) of a program that only reports something; the error is empty if it succeeded."""
+    try:
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace", env=env, timeout=SHORT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return "", str(error)
+    return done.stdout, "" if done.returncode == 0 else done.stderr.strip() or f"status {done.returncode}"
+
+
 def json_lines(output):
     """Complete JSON lines: a stopped program may leave an incomplete one."""
     found = []
@@ -202,6 +221,9 @@ def run_limited(command, limit, env):
             os.killpg(process.pid, signal.SIGKILL)
         except ProcessLookupError:
             pass
-        process.wait()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            outcome += ", and could not be killed"  # it waits for the driver
         out.seek(0)
         return out.read(), outcome

@@ -6,11 +6,10 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import tempfile
 from statistics import median
 
-from machine import HERE, run_limited
+from machine import HERE, asked, run_limited
 
 JOBS = HERE.parent / "bench" / "gpu"
 
@@ -38,7 +37,7 @@ def python():
 
 @functools.cache
 def has_torch(program):
-    return subprocess.run([program, "-c", "import torch"], capture_output=True).returncode == 0
+    return not asked([program, "-c", "import torch"])[1]
 
 
 def skip_torch(run, what):
@@ -70,11 +69,11 @@ def pytorch(run, job, mode, *flags, overrides=(), limit=240):
     if not run.wants(name):
         return {}
     command = with_overrides([run.ours("train_bench"), str(file), "--describe"], overrides)
-    described = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ, LD_LIBRARY_PATH=run.libraries))
-    if described.returncode != 0:
-        return run.record(step=name, outcome="failed: the job cannot be described", tail=described.stderr)
+    described, error = asked(command, dict(os.environ, LD_LIBRARY_PATH=run.libraries))
+    if error:
+        return run.record(step=name, outcome="failed: the job cannot be described", tail=error)
     shapes = run.out / "shapes.json"
-    shapes.write_text(described.stdout)
+    shapes.write_text(described)
     return run.step(name, [python(), JOBS / "pytorch_train.py", shapes, "--mode", mode, *flags], limit, ours=False, watch=True)[0]
 
 
@@ -86,6 +85,9 @@ def compare_losses(run, job, ours, theirs, whose="ours and PyTorch's"):
     """The first losses come from the same weights and tokens, so they differ by less than one rounding to bf16."""
     a, b = losses_of(ours), losses_of(theirs)
     if not a or not b:
+        return
+    if None in (a[0], b[0]):  # NaN, in JSON
+        run.record(step=f"losses of {job}: {whose}", outcome="failed: a loss is not finite")
         return
     apart_by = [abs(x - y) / abs(x) for x, y in zip(a, b)]
     outcome = "passed" if apart_by[0] <= 2.0 ** -9 else f"failed: the first losses are {a[0]:.6f} and {b[0]:.6f}"
@@ -102,23 +104,45 @@ def check_path(run, record):
     run.record(step=f"{record['step']}: losses and kernels", outcome="failed: " + ", ".join(wrong) if wrong else "passed")
 
 
-def against(run, job, smaller, limit, again=True):
-    """Runs ours, PyTorch's, and ours `again`. `smaller`: overrides to try if PyTorch runs out of memory. Returns the overrides that
-    it needed."""
-    ours = train(run, job)
+def lacks_memory(record):
+    tail = record.get("tail", "").lower()
+    return "does not fit" in tail or "out of memory" in tail
+
+
+# Overrides of each benchmark for smaller devices, in this order: A fits an H100 as it is, B with microbatches of 4, C with 4096 tokens.
+SMALLER = {"a": ("batch.micro=16",), "b": ("batch.micro=8", "batch.micro=4", "batch.micro=2"), "c": ("model.seq_len=4096", "model.seq_len=2048")}
+
+
+def train_largest(run, job, *overrides):
+    """Trains in the largest size that fits. Returns the record and the overrides of that size and of the smaller ones."""
+    sizes = [(), *((override,) for override in SMALLER[job])]
+    ours = train(run, job, *overrides, *sizes[0])
+    while lacks_memory(ours) and len(sizes) > 1:
+        ours["ours"] = False  # a device that is too small fails nothing
+        sizes.pop(0)
+        ours = train(run, job, *overrides, *sizes[0])
     check_path(run, ours)
+    return ours, sizes
+
+
+def against(run, job, limit, again=True):
+    """Runs ours, PyTorch's, and ours `again`, in the largest size that fits. If PyTorch needs smaller microbatches, ours keeps its
+    own. Returns PyTorch's overrides."""
+    ours, sizes = train_largest(run, job)
     if not has_torch(python()):
         skip_torch(run, f"PyTorch {job}")
-        return ()
-    fits = ()
-    theirs = pytorch(run, job, "default", "--deterministic", limit=limit)
-    if smaller and "out of memory" in theirs.get("tail", "").lower():
-        fits = smaller
-        theirs = pytorch(run, job, "default", "--deterministic", overrides=fits, limit=limit)
+        return sizes[0]
+    if not losses_of(ours):
+        run.record(step=f"PyTorch {job}", outcome="not run: there is no result of ours to compare with")
+        return sizes[0]
+    theirs = pytorch(run, job, "default", "--deterministic", overrides=sizes[0], limit=limit)
     if again:
-        train(run, job)
+        train(run, job, *sizes[0])
+    if lacks_memory(theirs) and len(sizes) > 1 and "seq_len" not in sizes[1][0]:  # another length is another benchmark
+        sizes.pop(0)
+        theirs = pytorch(run, job, "default", "--deterministic", overrides=sizes[0], limit=limit)
     compare_losses(run, job, ours, theirs)
-    return fits
+    return sizes[0]
 
 
 # ---- Contact: does it run at all, on which path, and the time of each operator ----
@@ -141,7 +165,7 @@ def versions(run):
     if plugin.exists():
         record, output = run.step("libraries of the plugin", ["ldd", plugin], 30)
         paths = dict(re.findall(r"^\s*(lib(?:cu|nccl|nv)\S*) => (\S.*?)(?: \(0x|$)", output, re.M))
-        absent = sorted(name for name, path in paths.items() if path == "not found" and not name.startswith("libnccl"))
+        absent = sorted(name for name, path in paths.items() if path == "not found")
         run.record(step="libraries that the loader finds", outcome="failed: not found: " + ", ".join(absent) if absent else "passed", paths=paths)
     run.step("PyTorch's version", [python(), "-c", "import torch; print(torch.__version__, torch.version.cuda, torch.backends.cudnn.version())"], 60,
              ours=False)
@@ -253,7 +277,7 @@ def tuning(run):
     else:
         skip_torch(run, "PyTorch a")
     train(run, "a")
-    check_path(run, train(run, "b", "gemm_algorithms=timed"))
+    train_largest(run, "b", "gemm_algorithms=timed")
     for job in "ab":
         run.step(f"rates of operators, {job}", [run.ours("operators_bench"), job_file(job)], 90, watch=True, lines=True)
 
@@ -261,12 +285,12 @@ def tuning(run):
 # ---- The record: the reported figures ----
 
 def record(run):
-    fits = against(run, "a", ("batch.micro=16",), 150)
-    against(run, "b", ("batch.micro=8",), 200)
-    against(run, "c", (), 150, again=False)
+    fits = against(run, "a", 150)
     curve_against_pytorch(run)
     layouts(run)
     quickstart(run)
+    against(run, "b", 200)
+    against(run, "c", 150, again=False)
     sanitizer(run)
     if has_torch(python()):
         pytorch(run, "a", AUTOTUNE, "--deterministic", overrides=fits)

@@ -114,7 +114,7 @@ class Tables(Folder):
         ours, theirs = 524288 / 8.1, 524288 / (16 * 0.6 + 0.1)
         self.assertIn(f"| {ours:,.0f} | {100 * ours * 1e10 / 989e12:.1f}% | 64.0 |", text)
         self.assertIn(f"| {theirs:,.0f} | {100 * theirs * 1e10 / 989e12:.1f}% | 64.0 | 1755 | 690 | 100.0 |", text)
-        self.assertIn(f"| a | deterministic | bf16 | {ours:,.0f} | {theirs:,.0f} (pytorch default) | {ours / theirs:.3f} |", text)
+        self.assertIn(f"| a, 1024 tokens | deterministic | bf16 | {ours:,.0f} | {theirs:,.0f} (pytorch default) | {ours / theirs:.3f} |", text)
         self.assertIn("| a: qkv fprop | 32768 x 2048 x 1536 | 250 | 0.200 | 800 | 1000 | 80% |", text)
         self.assertIn("| a: fprop | 800 | 1000 |", text)
         self.assertIn("| a: add_norm_forward | 32768 x 1536 | 125 | 400.0 | 100 | 3200 | 80% |", text)
@@ -171,7 +171,7 @@ class Tables(Folder):
         done = subprocess.run(words, capture_output=True, text=True, cwd=SCRIPT.parents[2])
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(done.stdout.rstrip(), table.markdown(rows).rstrip())
-        self.assertIn("| a | deterministic | bf16 |", done.stdout)
+        self.assertIn("| a, 1024 tokens | deterministic | bf16 |", done.stdout)
 
     def test_nothing_measured_is_a_table_of_steps_alone(self):
         text = table.markdown([{"phase": "contact", "step": "x", "outcome": "failed: status 1\nmore", "seconds": 2.0}])
@@ -197,7 +197,8 @@ class Judgements(Folder):
         self.assertEqual(one.records[-1]["outcome"], "passed")
         phases.compare_losses(one, "a", {"result": OURS}, {"result": {**THEIRS, "losses": [12.1, 11.5]}})
         self.assertTrue(one.records[-1]["outcome"].startswith("failed"))
-
+        phases.compare_losses(one, "a", {"result": {**OURS, "losses": [None, 11.5]}}, {"result": THEIRS})
+        self.assertEqual(one.records[-1]["outcome"], "failed: a loss is not finite")
 
     def test_a_rate_by_other_kernels_than_the_librarys_fails(self):
         one = machine.Run(self.root, machine.Places(self.root))
@@ -222,6 +223,12 @@ class Judgements(Folder):
             finally:
                 phases.train = train
             self.assertEqual(one.records[-1]["outcome"], outcome)
+
+    def test_a_line_of_nvidia_smi_that_is_cut_off_is_no_sample(self):
+        watch = machine.Watch()
+        for line in ("1755, 690.1, 80000, 60\n", "1755, [N/A], 80000, 60\n", "1755, 690.\n", "\n"):
+            watch.add(line)
+        self.assertEqual(watch.samples, [[1755, 690.1, 80000, 60]])
 
     def test_half_a_line_is_no_result(self):
         self.assertEqual(machine.json_lines('{"a": 1}\nnoise\n{"b": '), [{"a": 1}])
@@ -298,7 +305,10 @@ esac
         steps = {r["step"]: r["outcome"] for r in records if "step" in r}
         names = [r["step"] for r in records if "step" in r and "losses" not in r["step"]]
         # Ours, theirs, ours.
-        self.assertEqual(names[:5], ["ours a", "PyTorch a default --deterministic", "ours a", "ours b", "PyTorch b default --deterministic"])
+        self.assertEqual(names[:3], ["ours a", "PyTorch a default --deterministic", "ours a"])
+        at = names.index("ours b")
+        self.assertEqual(names[at:at + 5], ["ours b", "PyTorch b default --deterministic", "ours b", "ours c", "PyTorch c default --deterministic"])
+        self.assertLess(names.index("quickstart on CUDA"), at)
         self.assertEqual(names[-3:], ["compute-sanitizer memcheck", "compute-sanitizer racecheck",
                                       "PyTorch a max-autotune-no-cudagraphs --deterministic"])
         self.assertEqual(steps["compute-sanitizer memcheck"], "failed: status 9")
@@ -310,7 +320,7 @@ esac
         self.assertEqual([r["step"] for r in records if r.get("outcome", "").startswith("failed") and r.get("ours", True)],
                          ["quickstart on CUDA: what it learned"])
         self.assertEqual(done.returncode, 1)
-        self.assertIn("| a | deterministic | bf16 |", done.stdout)
+        self.assertIn("| a, 1024 tokens | deterministic | bf16 |", done.stdout)
 
     def test_variants_run_when_they_are_asked_for(self):
         done, records = self.run_script("variants")
@@ -366,6 +376,50 @@ esac
         steps = [r.get("step") for r in records]
         self.assertIn("PyTorch a default --deterministic batch.micro=16", steps)
         self.assertIn(f"PyTorch a {phases.AUTOTUNE} --deterministic batch.micro=16", steps)
+        self.assertNotIn("ours a batch.micro=16", steps)
+        self.assertNotIn("PyTorch c default --deterministic model.seq_len=4096", steps)
+
+    def test_on_a_device_that_is_too_small_both_programs_get_the_size_that_fits(self):
+        self.program("train_bench", f"""case "$*" in
+  *--describe*) echo '{{}}' ;;
+  */b.yaml*micro=4*|*/a.yaml*) {lines_of([OURS])} ;;
+  */b.yaml*) echo 'train_bench: stage 0 does not fit: it lacks 32.3 GiB' >&2; exit 1 ;;
+  */c.yaml*) echo 'train_bench: out of memory' >&2; exit 1 ;;
+  *) {lines_of([OURS])} ;;
+esac
+""")
+        _, records = self.run_script("record", "--only", "^(ours|PyTorch) [bc]")
+        steps = {r["step"]: r["outcome"] for r in records if re.match(r"(ours|PyTorch) [bc](?!.*losses)", r.get("step", ""))}
+        self.assertEqual(list(steps),
+                         ["ours b", "ours b batch.micro=8", "ours b batch.micro=4", "PyTorch b default --deterministic batch.micro=4",
+                          "ours c", "ours c model.seq_len=4096", "ours c model.seq_len=2048", "PyTorch c"])
+        self.assertEqual(steps["PyTorch b default --deterministic batch.micro=4"], "passed")
+        self.assertEqual(steps["PyTorch c"], "not run: there is no result of ours to compare with")
+
+    def test_a_phase_that_breaks_loses_neither_the_table_nor_the_next_phase(self):
+        self.program("train_bench", f"case \"$*\" in *--ledger*) {lines_of(LEDGER)} ;; *) {lines_of([{'losses': 1}])} ;; esac\n")
+        done, records = self.run_script("contact", "variants")
+        self.assertEqual(done.returncode, 1)
+        steps = {r["step"]: r["outcome"] for r in records if "step" in r}
+        self.assertRegex(steps["contact: the phase itself"], "^failed: TypeError: ")
+        self.assertEqual(steps["ours a attention=fast"], "passed")
+        self.assertIn("| ours a attention=fast | passed |", (self.root / "out" / "table.md").read_text())
+
+    def test_a_gpu_that_the_tests_do_not_find_is_a_failure(self):
+        self.program("test_cuda", "echo 'a GPU is here, but no test was run (no CUDA here: libnccl.so.2: cannot open shared object file)'; exit 1\n")
+        self.program("nvidia-smi", "echo 'GPU 0: NVIDIA H100 (UUID: GPU-0)'\n")
+        os.environ["PATH"], before = f"{self.root}:{os.environ['PATH']}", os.environ["PATH"]
+        self.addCleanup(os.environ.__setitem__, "PATH", before)
+        done, records = self.run_script("contact")
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("| test_cuda finds the GPU | failed: this machine has one, but a GPU is here, but no test was run (no CUDA here: libnccl.so.2", done.stdout)
+        self.assertIn("trainerd --version", [r.get("step") for r in records])
+
+    def test_a_program_that_the_loader_cannot_start_is_named(self):
+        self.program("test_cuda", f"echo '{self.root}/test_cuda: /lib/libc.so.6: version `GLIBC_2.36'\\'' not found (required by libstdc++.so.6)'; exit 1\n")
+        done = subprocess.run([SCRIPT, "--out", self.root / "out", "--build", self.root], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("version `GLIBC_2.36' not found", done.stderr)
 
     def test_a_test_program_that_ran_nothing_has_not_passed(self):
         self.program("test_cuda", self.TEST_CUDA.replace("All tests passed", "No test cases matched"))

@@ -77,7 +77,7 @@ def ratios(records):
     best = {}
     for r in trainings(records):
         result = r["result"]
-        key = (result["job"], result["attention"], result["master"])
+        key = (f"{result['job']}, {result['seq_len']} tokens", result["attention"], result["master"])
         if tuning_of(result):
             continue  # opt-in: beside the ratio, not in it
         if r["phase"] == "contact":

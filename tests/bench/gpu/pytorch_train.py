@@ -203,8 +203,9 @@ def use_attention(name):
     torch.backends.cuda.enable_math_sdp(False)
 
 
-def attention_milliseconds(s, name, dtype):
-    """Time of one layer's attention, forward and backward; None if the backend does not support the shapes."""
+def attention_milliseconds(s, name, dtype, deterministic):
+    """Time of one layer's attention, forward and backward; None if the backend does not support the shapes, or if its gradients
+    should be `deterministic` and are not."""
     use_attention(name)
     shape = (s["micro"], s["seq_len"], s["heads"] + 2 * s["kv_heads"], s["head_dim"])
     qkv = torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
@@ -215,11 +216,15 @@ def attention_milliseconds(s, name, dtype):
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True,
                                              enable_gqa=s["heads"] != s["kv_heads"])
         out.backward(upstream)
-        qkv.grad = None
+        gradient, qkv.grad = qkv.grad, None
+        return gradient
 
     try:
+        first = once()
         for _ in range(3):
-            once()
+            if not torch.equal(once(), first) and deterministic:
+                print(f"pytorch_train.py: {name} attention: its gradients are not deterministic", file=sys.stderr)
+                return None
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         begin.record()
         for _ in range(5):
@@ -232,11 +237,11 @@ def attention_milliseconds(s, name, dtype):
         return None
 
 
-def choose_attention(s, dtype):
-    times = {name: attention_milliseconds(s, name, dtype) for name in ATTENTION}
+def choose_attention(s, dtype, deterministic):
+    times = {name: attention_milliseconds(s, name, dtype, deterministic) for name in ATTENTION}
     served = {name: t for name, t in times.items() if t is not None}
     if not served:
-        sys.exit("pytorch_train.py: neither cuDNN's nor flash attention serves these shapes")
+        sys.exit("pytorch_train.py: neither cuDNN's nor flash attention serves these shapes" + " deterministically" * deterministic)
     best = min(served, key=served.get)
     use_attention(best)
     return best, times
@@ -327,13 +332,14 @@ def main():
     if args.deterministic:
         # PyTorch requires this for deterministic addmm and similar operators.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
-        torch.use_deterministic_algorithms(True, warn_only=True)
+        # Not warn_only: with it flash attention's backward only warns and stays non-deterministic.
+        torch.use_deterministic_algorithms(True)
         torch.utils.deterministic.fill_uninitialized_memory = False
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     attention, attention_ms = args.attention, {}
     if device == "cuda":
         if attention == "auto":
-            attention, attention_ms = choose_attention(s, compute)
+            attention, attention_ms = choose_attention(s, compute, args.deterministic)
         else:
             use_attention(attention)
     else:
