@@ -16,8 +16,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   __shared__ typename Tile::Floats queries, keys_or_values;
   __shared__ typename Tile::Scores weights;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
-  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  const TilePlace tile(p, static_cast<int>(blockIdx.x));
+  const SequencePlace at(p.sequences, tile.sequence);
+  const int first = tile.tile * R;
   if (first >= at.queries) return;
   const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
@@ -96,7 +97,7 @@ void attention_forward(const Launch& where, const AttentionForward& a) {
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kRows);
     with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
-      launch(where, {shape.tiles * a.block.sequences, shape.heads}, kAttentionThreads, "attention_forward",
+      launch(where, {shape.tiles, shape.heads}, kAttentionThreads, "attention_forward",
              forward_kernel<Tile, T>, shape, heads_at<const T>(a.q_THE), heads_at<const T>(a.k_TKE),
              heads_at<const T>(a.v_TKE), out_heads(a.out_THE, a.mode), a.lse_HT.as<float>());
     });

@@ -8,10 +8,12 @@
 #include "kernels/cuda/kernels/launch.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/vec.cuh"
+#include "kernels/cuda/launch/attention_problem.h"
 
 namespace trainerd::kernels::cuda {
 
 constexpr int kAttentionThreads = 128;
+constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 /// Rows of a tile and the largest head. Four tiles of floats fit in the 48 KB that every kernel may use.
 template <int Rows, int Columns>
@@ -100,13 +102,19 @@ struct SequencePlace {
   __device__ int end_query(int last) const { return min(queries, last - begin_shift + 1); }
 };
 
-/// The part of a problem that every kernel reads. `tiles`: tiles per sequence, on the side whose rows blocks
-/// own.
+/// The part of a problem that every kernel reads.
 struct AttentionShape {
   SequencesShape sequences;
   std::int64_t tokens;  // queries of all sequences
-  int heads, kv_heads, group, head_size, tiles;
+  int heads, kv_heads, group, head_size;
   float scale, softcap;
+  // A weight is 2^(exponent s - ..), where s is the plain product q k, or tanh(inner q k) with a softcap.
+  float exponent, inner;
+
+  // The side whose rows blocks own, and its tiles (see AttentionTiles).
+  const std::int32_t* bounds;
+  int count, tile_rows, even_tiles;  // count: of sequences
+  std::int64_t tiles;
 
   /// A scaled score after the softcap, if there is one.
   __device__ float capped(float score) const {
@@ -119,21 +127,46 @@ struct AttentionShape {
   }
 };
 
+/// The tile with a number, of a sequence that may have fewer tiles.
+struct TilePlace {
+  int sequence, tile;
+  __device__ TilePlace(const AttentionShape& p, int number)
+      : sequence(p.even_tiles > 0 ? number / p.even_tiles : 0),
+        tile(p.even_tiles > 0 ? number % p.even_tiles : 0) {
+    if (p.even_tiles > 0) return;
+    for (int end = p.count; end - sequence > 1;) {
+      const int middle = (sequence + end) / 2;
+      if (p.bounds[middle] / p.tile_rows + middle <= number) sequence = middle;
+      else end = middle;
+    }
+    tile = number - (p.bounds[sequence] / p.tile_rows + sequence);
+  }
+};
+
 enum class Side : std::uint8_t { queries, keys };
 
 template <class Args>
 AttentionShape shape_of(const Args& a, Side own, int rows) {
   const HeadGeometry& h = a.block.heads;
+  const bool capped = a.block.softcap > 0.0f;
   const AttentionRows& side = own == Side::queries ? a.block.queries : a.block.keys;
+  const AttentionTiles tiles = attention_tiles(
+      a.block.sequences, (own == Side::queries ? a.q_THE : a.k_TKE).rows, side.max_seqlen, rows);
   return {.sequences = sequences_of(a.block),
           .tokens = a.q_THE.rows,
           .heads = static_cast<int>(h.heads),
           .kv_heads = static_cast<int>(h.kv_heads),
           .group = static_cast<int>(h.heads / h.kv_heads),
           .head_size = static_cast<int>(h.head_size),
-          .tiles = static_cast<int>(ceil_div(side.max_seqlen, rows)),
           .scale = a.block.scale,
-          .softcap = a.block.softcap};
+          .softcap = a.block.softcap,
+          .exponent = (capped ? a.block.softcap : a.block.scale) * kLog2e,
+          .inner = capped ? a.block.scale / a.block.softcap : 0.0f,
+          .bounds = side.cu_seqlens.template as<std::int32_t>(),
+          .count = static_cast<int>(a.block.sequences),
+          .tile_rows = rows,
+          .even_tiles = static_cast<int>(tiles.even),
+          .tiles = tiles.all};
 }
 
 /// Merges a row's out and lse over these keys with earlier ones: out' = added * out + kept * earlier out

@@ -65,8 +65,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(Attenti
   __shared__ typename Tile::Floats q, k, v, dout;
   __shared__ typename Tile::Scores weights, dscores;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
-  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  const TilePlace tile(p, static_cast<int>(blockIdx.x));
+  const SequencePlace at(p.sequences, tile.sequence);
+  const int first = tile.tile * R;
   if (first >= at.keys) return;
   const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, kv_head = static_cast<int>(blockIdx.y);
@@ -105,8 +106,9 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
   __shared__ typename Tile::Floats q, k, v, dout;
   __shared__ typename Tile::Scores weights, dscores;
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
-  const SequencePlace at(p.sequences, blockIdx.x / p.tiles);
-  const int first = static_cast<int>(blockIdx.x % p.tiles) * R;
+  const TilePlace tile(p, static_cast<int>(blockIdx.x));
+  const SequencePlace at(p.sequences, tile.sequence);
+  const int first = tile.tile * R;
   if (first >= at.queries) return;
   const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
@@ -162,10 +164,10 @@ void attention_backward(const Launch& where, const AttentionBackward& a) {
                kAttentionThreads, "attention_row_sums", row_sums_kernel<O, T>, heads_at<const O>(a.out_THE),
                g.dout, row_sums, by_queries.tokens, by_queries.heads, by_queries.head_size);
       });
-      launch(where, {by_keys.tiles * a.block.sequences, by_keys.kv_heads}, kAttentionThreads,
-             "attention_key_value", key_value_kernel<Tile, T>, by_keys, g);
-      launch(where, {by_queries.tiles * a.block.sequences, by_queries.heads}, kAttentionThreads,
-             "attention_query", query_kernel<Tile, T>, by_queries, g);
+      launch(where, {by_keys.tiles, by_keys.kv_heads}, kAttentionThreads, "attention_key_value",
+             key_value_kernel<Tile, T>, by_keys, g);
+      launch(where, {by_queries.tiles, by_queries.heads}, kAttentionThreads, "attention_query",
+             query_kernel<Tile, T>, by_queries, g);
     });
   });
 }

@@ -11,8 +11,6 @@
 
 namespace trainerd::kernels::cuda {
 
-constexpr float kLog2e = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
-
 /// True if these kernels support the call and its heads begin at 16-byte boundaries. Addresses are unknown at
 /// planning time, so they are checked here.
 template <class Args, class... Views>
@@ -26,12 +24,15 @@ bool mma_serves(const Launch& where, const Args& a, const Views&... views) {
 /// neighbours share keys and values in L2. `reversed` starts with the last rows: with a causal mask they see
 /// the most keys, and blocks with little work fill the end.
 struct MmaPlace : SequencePlace {
-  int head = 0, first = 0;
+  int head = 0, first = 0;  ///< `first` is past the sequence's rows if it has no such tile
   __device__ MmaPlace(const AttentionShape& p, int heads, int rows, bool reversed)
-      : SequencePlace(p.sequences, static_cast<int>(blockIdx.x) / heads / p.tiles) {
-    const int tile = static_cast<int>(blockIdx.x) / heads % p.tiles;
-    head = static_cast<int>(blockIdx.x) % heads;
-    first = (reversed ? p.tiles - 1 - tile : tile) * rows;
+      : MmaPlace(p, TilePlace(p, static_cast<int>(blockIdx.x) / heads), heads, rows, reversed) {}
+
+ private:
+  __device__ MmaPlace(const AttentionShape& p, const TilePlace& at, int heads, int rows, bool reversed)
+      : SequencePlace(p.sequences, at.sequence), head(static_cast<int>(blockIdx.x) % heads) {
+    const int tiles = (p.bounds[at.sequence + 1] - p.bounds[at.sequence] + rows - 1) / rows;
+    first = (reversed && at.tile < tiles ? tiles - 1 - at.tile : at.tile) * rows;
   }
 };
 
@@ -123,14 +124,12 @@ __device__ inline void put_scaled_rows(SharedAddress tile, float (&sums)[M][P::k
   put_rows<P>(tile, sums, factor, kept, out, row, column, left, width);
 }
 
-/// With a softcap a score becomes tanh(scale score / softcap). Its weight is 2^(c score - ..) in either case,
-/// with different c. Kernels without a softcap are compiled separately, because it needs registers.
+/// The softcap of scores. Kernels without one are compiled separately, because it needs registers. Its
+/// numbers are read from the kernel's parameters, which takes none.
 template <bool kCapped>
 struct ScoreCap {
-  float c, inner;
-  __device__ explicit ScoreCap(const AttentionShape& p)
-      : c((kCapped ? p.softcap : p.scale) * kLog2e), inner(kCapped ? p.scale / p.softcap : 0.0f) {}
-  __device__ float of(float score) const { return kCapped ? tanh_for<Bf16>(score * inner) : score; }
+  const AttentionShape& p;
+  __device__ float of(float score) const { return kCapped ? tanh_for<Bf16>(score * p.inner) : score; }
   /// The derivative with respect to the plain score, divided by `scale`.
   __device__ static float slope(float score) { return kCapped ? 1.0f - score * score : 1.0f; }
   template <int M, int N>

@@ -11,9 +11,9 @@
 //   dK, dV: 8 warps of 16 keys, 128 registers of sums; 40 KB of shared memory read for 128 mma, 320 bytes or
 //           2.5 clocks each; 97 KB of shared memory; registers allow one block (8 warps) per SM
 //   dQ:     4 warps of 32 queries, 128 registers of sums; 40 KB for 192 mma, 208 bytes or 1.6 clocks each;
-//           96 KB of shared memory; two blocks (8 warps) on an SM with 227 KB
-// Heads up to 64: 4 warps of 32 rows in both, 49 KB or less. All fit in the 99 KB per block of sm_86, sm_89
-// and sm_120.
+//           97 KB of shared memory; two blocks (8 warps) on an SM with 227 KB
+// Heads up to 64: 4 warps of 32 rows in both (with a softcap 8 of 16 keys for heads of 64), 50 KB or less.
+// All fit in the 99 KB per block of sm_86, sm_89 and sm_120.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -51,13 +51,15 @@ struct MmaGradients {
   OutHeads dq, dk, dv;
 };
 
-/// Shared memory: the block's own two tiles of rows, the two tiles of the other side twice, `Numbers` per row
-/// twice.
-template <int Columns, int M_, int Warps, int Numbers>
+/// Shared memory: the block's own two tiles of rows, the two tiles of the other side twice, `Numbers` for
+/// each of its rows twice, `OwnNumbers` for each own row.
+template <int Columns, int M_, int Warps, int Numbers, int OwnNumbers>
 struct BackwardTile {
   using P = Panel<Columns>;
   static constexpr int kM = M_, kThreads = 32 * Warps, kOwn = 16 * M_ * Warps, kOther = 32;
-  static constexpr int kTiles = P::bytes(2 * kOwn + 4 * kOther), kBytes = kTiles + 2 * Numbers * kOther * 4;
+  static constexpr int kTiles = P::bytes(2 * kOwn + 4 * kOther),
+                       kOwnNumbers = kTiles + 2 * Numbers * kOther * 4,
+                       kBytes = kOwnNumbers + OwnNumbers * kOwn * 4;
   __device__ static SharedAddress own(int which, int row = 0) {
     return dynamic_shared() + P::bytes(which * kOwn + row);
   }
@@ -68,11 +70,17 @@ struct BackwardTile {
     return dynamic_shared() +
            static_cast<SharedAddress>(kTiles + ((stage * Numbers + which) * kOther + row) * 4);
   }
+  /// All numbers of an own row.
+  __device__ static SharedAddress own_numbers(int row) {
+    return dynamic_shared() + static_cast<SharedAddress>(kOwnNumbers + row * OwnNumbers * 4);
+  }
 };
+/// With a softcap, heads of 64 have no registers for 32 rows per warp.
+template <int Columns, bool kCapped>
+using KeyTile = std::conditional_t<(Columns < 64 || (Columns == 64 && !kCapped)),
+                                   BackwardTile<Columns, 2, 4, 2, 0>, BackwardTile<Columns, 1, 8, 2, 0>>;
 template <int Columns>
-using KeyTile = BackwardTile<Columns, Columns <= 64 ? 2 : 1, Columns <= 64 ? 4 : 8, 2>;
-template <int Columns>
-using QueryTile = BackwardTile<Columns, 2, 4, 0>;
+using QueryTile = BackwardTile<Columns, 2, 4, 0, 2>;
 
 /// Copies the queries' side for one step of a block that owns keys.
 template <class Tile>
@@ -108,7 +116,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
   clear(dv);
-  const ScoreCap<kCapped> cap(p);
+  const ScoreCap<kCapped> cap{p};
   const int start = at.first_query(at.first), end = at.end_query(at.first + Tile::kOwn - 1);
   int head = at.head * p.group;
   const int heads_end = start < end ? head + p.group : head;
@@ -123,10 +131,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
     const int warp_first = at.first + fragment.warp_row, warp_last = warp_first + 16 * M - 1,
               query_last = query0 + N - 1;
     if (query_last + at.end_shift > warp_first && query0 + at.begin_shift <= warp_last) {
-      const SharedAddress q = Tile::other(stage, 0) + P::lane(), dout = Tile::other(stage, 1) + P::lane();
-      float weights[M][N / 8][4], dweights[M][N / 8][4], slopes[M][N / 8][4];
+      float weights[M][N / 8][4], slopes[M][N / 8][4], dweights[M][N / 8][4];
       clear(weights);
-      multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), q);
+      multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
+                       Tile::other(stage, 0) + P::lane_of_rows());
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         float lse[2];
@@ -137,16 +145,25 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
           for (int i = 0; i < 4; ++i) {
             const float score = cap.of(weights[m][n][i]);
             slopes[m][n][i] = cap.slope(score);
-            weights[m][n][i] = exp2_fast(fmaf(score, cap.c, -kLog2e * lse[i % 2]));
+            weights[m][n][i] = exp2_fast(fmaf(score, p.exponent, -kLog2e * lse[i % 2]));
           }
       }
       if (query0 + at.end_shift <= warp_last || query_last + at.begin_shift > warp_first)
         hide<Rows::keys>(weights, warp_first + fragment.row, query0 + fragment.column, at, 0.0f);
       std::uint32_t narrowed[M][N / 16][4];
       narrow_fragments(narrowed, weights);
-      multiply_fragments<P>(dv, narrowed, dout);
+      if constexpr (kCapped) {
+#pragma unroll
+        for (int m = 0; m < M; ++m)
+#pragma unroll
+          for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) weights[m][n][i] *= slopes[m][n][i];
+      }
+      multiply_fragments<P>(dv, narrowed, Tile::other(stage, 1) + P::lane());
       clear(dweights);
-      multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(), dout);
+      multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
+                       Tile::other(stage, 1) + P::lane_of_rows());
 #pragma unroll
       for (int n = 0; n < N / 8; ++n) {
         float row_sum[2];
@@ -155,10 +172,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
         for (int m = 0; m < M; ++m)
 #pragma unroll
           for (int i = 0; i < 4; ++i)
-            dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]) * slopes[m][n][i];
+            dweights[m][n][i] = weights[m][n][i] * (dweights[m][n][i] - row_sum[i % 2]);
       }
       narrow_fragments(narrowed, dweights);
-      multiply_fragments<P>(dk, narrowed, q);
+      multiply_fragments<P>(dk, narrowed, Tile::other(stage, 0) + P::lane());
     }
     head = next_head;
     query0 = next_query0;
@@ -193,19 +210,19 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
   };
   copy_keys(0, start);
 
-  float dq[M][P::kColumns / 8][4], shift[M][2], row_sum[M][2];
+  // In shared memory for want of registers: each query's log-sum-exp as an exponent of 2, and its row sum.
+  static_assert(Tile::kOwn == kThreads);
+  const int own = thread_now(), query = at.first + own;
+  const std::int64_t number = at.head * p.tokens + at.query_begin + query;
+  const bool inside = query < at.queries;
+  store_shared(Tile::own_numbers(own),
+               std::bit_cast<std::uint32_t>(inside ? kLog2e * g.lse_HT[number] : 0.0f));
+  store_shared(Tile::own_numbers(own) + 4,
+               std::bit_cast<std::uint32_t>(inside ? g.row_sums_HT[number] : 0.0f));
+
+  float dq[M][P::kColumns / 8][4];
   clear(dq);
-  const int first_row = at.first + FragmentPlace<M>().warp_row + FragmentPlace<M>().row;
-#pragma unroll
-  for (int m = 0; m < M; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int query = first_row + m * 16 + h * 8;
-      const std::int64_t number = at.head * p.tokens + at.query_begin + query;
-      shift[m][h] = query < at.queries ? kLog2e * g.lse_HT[number] : 0.0f;
-      row_sum[m][h] = query < at.queries ? g.row_sums_HT[number] : 0.0f;
-    }
-  const ScoreCap<kCapped> cap(p);
+  const ScoreCap<kCapped> cap{p};
   for (int stage = 0, key0 = start; key0 < end(); key0 += N, stage ^= 1) {
     wait_copies();
     __syncthreads();  // these keys have arrived, and the previous tile has been read
@@ -215,20 +232,26 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
     if (key0 >= at.end_key(warp_last) || key0 + N <= at.first_key(warp_first)) continue;
     float weights[M][N / 8][4], dweights[M][N / 8][4];
     clear(weights);
-    multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(), Tile::other(stage, 0) + P::lane());
+    multiply_rows<P>(weights, Tile::own(0, fragment.warp_row) + P::lane(),
+                     Tile::other(stage, 0) + P::lane_of_rows());
+    cap.apply(weights);
     clear(dweights);
     multiply_rows<P>(dweights, Tile::own(1, fragment.warp_row) + P::lane(),
-                     Tile::other(stage, 1) + P::lane());
+                     Tile::other(stage, 1) + P::lane_of_rows());
 #pragma unroll
     for (int m = 0; m < M; ++m)
 #pragma unroll
-      for (int n = 0; n < N / 8; ++n)
+      for (int h = 0; h < 2; ++h) {
+        float numbers[2];
+        load_shared(Tile::own_numbers(fragment.warp_row + fragment.row + m * 16 + h * 8), numbers);
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const float score = cap.of(weights[m][n][i]),
-                      weight = exp2_fast(fmaf(score, cap.c, -shift[m][i / 2]));
-          dweights[m][n][i] = weight * (dweights[m][n][i] - row_sum[m][i / 2]) * cap.slope(score);
-        }
+        for (int n = 0; n < N / 8; ++n)
+#pragma unroll
+          for (int i = 2 * h; i < 2 * h + 2; ++i) {
+            const float score = weights[m][n][i], weight = exp2_fast(fmaf(score, p.exponent, -numbers[0]));
+            dweights[m][n][i] = weight * (dweights[m][n][i] - numbers[1]) * cap.slope(score);
+          }
+      }
     if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
       hide<Rows::queries>(dweights, warp_first + fragment.row, key0 + fragment.column, at, 0.0f);
     std::uint32_t narrowed[M][N / 16][4];
@@ -257,20 +280,21 @@ bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
                        .dv = out_heads(a.dv_TKE, a.dkv_mode)};
   with_columns(a.block.heads.head_size, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
-    using Keys = KeyTile<kColumns>;
     using Queries = QueryTile<kColumns>;
-    const AttentionShape by_keys = shape_of(a, Side::keys, Keys::kOwn),
+    const AttentionShape by_keys = shape_of(a, Side::keys, KeyTile<kColumns, false>::kOwn),
                          by_queries = shape_of(a, Side::queries, Queries::kOwn);
-    const std::int64_t tokens = by_queries.tokens, heads = by_queries.heads, sequences = a.block.sequences;
+    const std::int64_t tokens = by_queries.tokens, heads = by_queries.heads;
     launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
            "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, heads_at<const Bf16>(a.out_THE), g.dout,
            a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.head_size);
     with_softcap(a.block.softcap, [&](auto capped) {
       constexpr bool kCapped = decltype(capped)::value;
-      launch(where, {.x = by_keys.tiles * sequences * by_keys.kv_heads, .shared_bytes = Keys::kBytes},
-             Keys::kThreads, "mma_attention_key_value", mma_key_value_kernel<Keys, kCapped>, by_keys, g);
-      launch(where, {.x = by_queries.tiles * sequences * heads, .shared_bytes = Queries::kBytes},
-             Queries::kThreads, "mma_attention_query", mma_query_kernel<Queries, kCapped>, by_queries, g);
+      using Keys = KeyTile<kColumns, kCapped>;
+      static_assert(Keys::kOwn == KeyTile<kColumns, false>::kOwn);
+      launch(where, {.x = by_keys.tiles * by_keys.kv_heads, .shared_bytes = Keys::kBytes}, Keys::kThreads,
+             "mma_attention_key_value", mma_key_value_kernel<Keys, kCapped>, by_keys, g);
+      launch(where, {.x = by_queries.tiles * heads, .shared_bytes = Queries::kBytes}, Queries::kThreads,
+             "mma_attention_query", mma_query_kernel<Queries, kCapped>, by_queries, g);
     });
   });
   return true;

@@ -23,9 +23,10 @@ __global__ void __launch_bounds__(kAttentionThreads)
   if (lane_id() == 0) *to_lse = fmaxf(lse, sink) + log1pf(ratio);
 }
 
-constexpr int kSinkThreads = 512;
+constexpr int kSinkThreads = 1024, kSinkTokens = 4;
 
-/// One block per head. Its warps take tokens in turn, and all sums have a fixed order.
+/// One block per head. Its warps take groups of tokens in turn, whose loads are in flight together, and all
+/// sums have a fixed order.
 template <class T, class W, class G>
 __global__ void __launch_bounds__(kSinkThreads)
     sink_backward_kernel(Heads<const T> out, Heads<const T> dout, const float* lse_HT, const W* sinks,
@@ -33,11 +34,20 @@ __global__ void __launch_bounds__(kSinkThreads)
   const int head = static_cast<int>(blockIdx.x);
   const float sink = widen(sinks[head]);
   double sums[1] = {0.0};
-  for (std::int64_t t = warp_id(); t < tokens; t += warps_of_block()) {
-    const T *o = out.at(t, head * E), *d = dout.at(t, head * E);
-    float products = 0.0f;
-    for (int e = lane_id(); e < E; e += 32) products = fmaf(widen(o[e]), widen(d[e]), products);
-    sums[0] -= static_cast<double>(expf(sink - lse_HT[head * tokens + t]) * products);
+  for (std::int64_t first = warp_id() * kSinkTokens; first < tokens;
+       first += warps_of_block() * kSinkTokens) {
+    float lse[kSinkTokens], products[kSinkTokens] = {};
+#pragma unroll
+    for (int i = 0; i < kSinkTokens; ++i)
+      lse[i] = first + i < tokens ? lse_HT[head * tokens + first + i] : INFINITY;
+    for (int e = lane_id(); e < E; e += 32)
+#pragma unroll
+      for (int i = 0; i < kSinkTokens; ++i)
+        if (first + i < tokens)
+          products[i] = fmaf(widen(*out.at(first + i, head * E + e)),
+                             widen(*dout.at(first + i, head * E + e)), products[i]);
+#pragma unroll
+    for (int i = 0; i < kSinkTokens; ++i) sums[0] -= static_cast<double>(expf(sink - lse[i]) * products[i]);
   }
   block_sums(sums);
   if (threadIdx.x == 0)

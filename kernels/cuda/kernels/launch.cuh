@@ -31,8 +31,8 @@ void launch(const Launch& at, Grid grid, int threads, const char* name, void (*k
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.stream = at.stream;
   config.dynamicSmemBytes = static_cast<std::size_t>(grid.shared_bytes);
-  // Every kernel may use 48 KB; more must be requested, on each device.
-  if (grid.shared_bytes > 48 << 10)
+  // Every kernel may use less than 48 KB; more must be requested, on each device.
+  if (grid.shared_bytes >= 48 << 10)
     check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, grid.shared_bytes), name);
   check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }

@@ -28,6 +28,13 @@ struct Panel {
     const int thread = thread_now();
     return place(thread & 15, thread >> 4 & 1);
   }
+  /// The same for the right operand of multiply_rows: row (lane mod 8, plus 8 for the second half of the
+  /// warp), chunk (lane / 8 mod 2). So both matrices of eight rows arrive in neighbouring registers, which is
+  /// how mma takes B.
+  __device__ static SharedAddress lane_of_rows() {
+    const int thread = thread_now();
+    return place((thread & 7) | (thread >> 1 & 8), thread >> 3 & 1);
+  }
   /// Address of the block at rows 16 i and columns 16 j: matrices [0, 8) x [0, 8), [8, 16) x [0, 8), [0, 8) x
   /// [8, 16), [8, 16) x [8, 16).
   __device__ static SharedAddress block(SharedAddress tile_and_lane, int i, int j) {
@@ -55,8 +62,8 @@ __device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, i
                   i * kStep < left);
 }
 
-/// sums[16 M x 8 N] += X Y^T over all columns. X is the warp's 16 M rows, Y is 8 N rows. Both addresses
-/// include the lane's offset.
+/// sums[16 M x 8 N] += X Y^T over all columns. X is the warp's 16 M rows, with `lane()` in its address, Y is
+/// 8 N rows, with `lane_of_rows()`.
 template <class P, int M, int N>
 __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, SharedAddress y) {
   static_assert(N % 2 == 0);
@@ -71,8 +78,8 @@ __device__ inline void multiply_rows(float (&sums)[M][N][4], SharedAddress x, Sh
       load_matrices(b, P::block(y, n / 2, k));
 #pragma unroll
       for (int m = 0; m < M; ++m) {
-        multiply_add(sums[m][n], a[m], b[0], b[2]);
-        multiply_add(sums[m][n + 1], a[m], b[1], b[3]);
+        multiply_add(sums[m][n], a[m], b[0], b[1]);
+        multiply_add(sums[m][n + 1], a[m], b[2], b[3]);
       }
     }
   }
@@ -90,8 +97,8 @@ __device__ inline void narrow_fragments(std::uint32_t (&a)[M][N / 2][4], const f
       for (int h = 0; h < 2; ++h) a[m][n / 2][n % 2 * 2 + h] = pack_bf16(c[m][n][2 * h], c[m][n][2 * h + 1]);
 }
 
-/// sums[16 M x columns] += W Y. W [16 M x 16 K] is in registers. Y is 16 K rows; its address includes the
-/// lane's offset.
+/// sums[16 M x columns] += W Y. W [16 M x 16 K] is in registers. Y is 16 K rows; its address includes
+/// `lane()`.
 template <class P, int M, int K>
 __device__ inline void multiply_fragments(float (&sums)[M][P::kColumns / 8][4],
                                           const std::uint32_t (&w)[M][K][4], SharedAddress y) {

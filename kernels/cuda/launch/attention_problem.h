@@ -27,6 +27,20 @@ bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... o
          rows_in_chunks(a.out_THE) && (rows_in_chunks(outputs) && ...);
 }
 
+/// Tiles of rows of our own kernels, one block each per head. They begin with each sequence, and are numbered
+/// for all sequences together. Each sequence has `even` numbers; or, with 0, sequence b has those from
+/// cu_seqlens[b] / tile_rows + b on. The latter are at least as many as it has tiles, and in all at most one
+/// per sequence more, whatever the lengths of packed documents are.
+struct AttentionTiles {
+  std::int64_t even = 0, all = 0;
+};
+constexpr AttentionTiles attention_tiles(std::int64_t sequences, std::int64_t rows, std::int64_t longest,
+                                         std::int64_t tile_rows) {
+  const std::int64_t of_longest = (longest + tile_rows - 1) / tile_rows, even = of_longest * sequences,
+                     packed = rows / tile_rows + sequences;
+  return even <= packed ? AttentionTiles{of_longest, even} : AttentionTiles{0, packed};
+}
+
 /// cuDNN's workspace for one call of the backward, as its plans require on each architecture (measured over
 /// plans of cuDNN 9.19 by tests/kernels/cuda/cudnn_plans_test.cpp). With b sequences of s tokens, h heads of
 /// size d:

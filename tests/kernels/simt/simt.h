@@ -105,6 +105,12 @@ inline unsigned __match_any_sync(unsigned, int value) {
   ::trainerd::test::simt::warp_barrier();
   return same;
 }
+inline int __any_sync(unsigned, int value) {
+  const std::uint64_t* words = ::trainerd::test::simt::exchange(value != 0 ? 1 : 0);
+  const int any = std::any_of(words, words + 32, [](std::uint64_t word) { return word != 0; });
+  ::trainerd::test::simt::warp_barrier();
+  return any;
+}
 using std::max;
 using std::min;
 inline int __popc(unsigned x) { return __builtin_popcount(x); }

@@ -160,6 +160,21 @@ TEST_CASE("our own deterministic backward is at most 1.5 times the library's fas
   compare(32, 32);
 }
 
+TEST_CASE("our own kernels take few more blocks than sequences have tiles", "[attention][choice]") {
+  const auto tiles = [](std::int64_t sequences, std::int64_t rows, std::int64_t longest) {
+    return kernels::cuda::attention_tiles(sequences, rows, longest, 128).all;
+  };
+  CHECK(tiles(4, 4 * 8192, 8192) == 4 * 64);
+  // Four samples of up to 512 packed documents each, of which one may fill its sample.
+  CHECK(tiles(2048, 4 * 8192, 8192) == 4 * 64 + 2048);
+  CHECK(tiles(3, 300, 200) == 2 + 3);
+  CHECK(tiles(2, 300, 128) == 2);
+  // A sequence has at least as many numbers as tiles.
+  for (std::int64_t begin = 0; begin < 300; ++begin)
+    for (std::int64_t length = 0; length < 300; ++length)
+      REQUIRE((begin + length) / 128 + 1 - begin / 128 >= (length + 127) / 128);
+}
+
 TEST_CASE("the workspace limit splits the library's backward into pieces", "[attention][choice]") {
   const WholeSequences s{.sequences = 1, .tokens = 8192, .heads = 32, .kv_heads = 8};
   Target target = cuda_device(90);
