@@ -164,13 +164,14 @@ class CheckpointStore {
   /// attempt is at least `least_attempt`, since another host may still write to earlier ones that are not
   /// visible here.
   StoredCheckpoint write(const TrainingState& state, std::span<const ShardContent> shards,
-                         std::int64_t least_attempt = 1);
+                         std::int64_t least_attempt = 1, const Wanted& wanted = {});
 
   // The same in two parts, for nodes that share the directory. Each node writes its shards (ranks from
   // `first` on), and one completes the checkpoint with the shards of all, in rank order. All agree on the
   // attempt. Later steps may be written meanwhile. After a StorageError either part can be retried.
   std::vector<WrittenShard> write_shards(std::int64_t step, std::int64_t attempt, std::int64_t first,
-                                         std::span<const ShardContent> shards) const;
+                                         std::span<const ShardContent> shards,
+                                         const Wanted& wanted = {}) const;
   StoredCheckpoint complete(const TrainingState& state, std::int64_t attempt,
                             std::span<const WrittenShard> shards) const;
 

@@ -223,10 +223,10 @@ std::int64_t CheckpointStore::next_attempt(std::int64_t step) const {
 }
 
 StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<const ShardContent> shards,
-                                        std::int64_t least_attempt) {
+                                        std::int64_t least_attempt, const Wanted& wanted) {
   const std::int64_t attempt = std::max(next_attempt(state.step), least_attempt);
   try {
-    return complete(state, attempt, write_shards(state.step, attempt, 0, shards));
+    return complete(state, attempt, write_shards(state.step, attempt, 0, shards, wanted));
   } catch (...) {
     Problems ignored;  // the next clean-up removes it
     ignored.attempt([&] { remove_folder(*storage_, folder_name(state.step, attempt)); });
@@ -236,7 +236,8 @@ StoredCheckpoint CheckpointStore::write(const TrainingState& state, std::span<co
 
 std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::int64_t attempt,
                                                         std::int64_t first,
-                                                        std::span<const ShardContent> shards) const {
+                                                        std::span<const ShardContent> shards,
+                                                        const Wanted& wanted) const {
   const std::string folder = folder_name(step, attempt);
   if (is_complete(*storage_, folder))
     throw base::checkpoint_error(storage_->path_of(folder) + ": is complete, and not written again");
@@ -253,7 +254,7 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       storage_->remove(name);  // left by a failed attempt
       auto checksum = std::async(std::launch::async, [&] { return xxh3_hex(shard.bytes); });  // meanwhile
       auto slices = std::async(std::launch::async, [&] { return with_checksums(shard, header); });
-      storage_->write(name, shard.bytes);
+      storage_->write(name, shard.bytes, wanted);
       written.push_back({{file, bytes, checksum.get()}, slices.get()});
       if (read_back_) require_stored(*storage_, name, written.back().info);
     }

@@ -184,8 +184,11 @@ bool S3Storage::exists(const std::string& name) const {
   });
 }
 
-void S3Storage::write(const std::string& name, std::span<const std::byte> bytes) {
-  copy(name, MemoryFile(bytes), {});
+void S3Storage::write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted) {
+  copy(name, MemoryFile(bytes), [&](std::int64_t) {
+    if (wanted && !wanted())
+      throw StorageError(path_of(name) + ": the upload is not wanted any more", ECANCELED);
+  });
 }
 
 std::int64_t S3Storage::copy(const std::string& name, const StoredFile& from, const Pace& pace) {

@@ -22,7 +22,7 @@ class S3Storage final : public Storage {
   void make_folder(const std::string&) override {}
   std::vector<std::string> list(const std::string& name) const override;
   bool exists(const std::string& name) const override;
-  void write(const std::string& name, std::span<const std::byte> bytes) override;
+  void write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted = {}) override;
   /// `pace` is called from several threads.
   std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) override;
   std::unique_ptr<StoredFile> open(const std::string& name) const override;

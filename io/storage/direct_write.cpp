@@ -50,14 +50,16 @@ class Direct {
 };
 
 /// Several threads take pieces in turn. The first error stops all of them.
-int write_pieces(int fd, std::span<const std::byte> bytes) {
+int write_pieces(int fd, std::span<const std::byte> bytes, const std::function<bool()>& wanted) {
   std::atomic<std::size_t> next{0};
   std::atomic<int> first_error{0};
   const auto work = [&] {
     for (;;) {
       const std::size_t at = next.fetch_add(kPieceBytes);
       if (at >= bytes.size() || first_error != 0) return;
-      const int error = write_at(fd, bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)), at);
+      const int error = wanted && !wanted()
+                            ? ECANCELED
+                            : write_at(fd, bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at)), at);
       int none = 0;
       if (error != 0) first_error.compare_exchange_strong(none, error);
     }
@@ -76,7 +78,7 @@ int write_pieces(int fd, std::span<const std::byte> bytes) {
 
 }  // namespace
 
-int write_direct(int fd, std::span<const std::byte> bytes) {
+int write_direct(int fd, std::span<const std::byte> bytes, const std::function<bool()>& wanted) {
   const std::size_t whole = bytes.size() - bytes.size() % kAlignment;
   if (whole < kMinBytes || reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment != 0) return EINVAL;
   // Reserves all space at once: a full disk is found early, and out-of-order pieces do not change the file's
@@ -86,7 +88,7 @@ int write_direct(int fd, std::span<const std::byte> bytes) {
   {
     const Direct direct(fd);
     if (!direct.is_set()) return EINVAL;
-    if (const int error = write_pieces(fd, bytes.first(whole)); error != 0) return error;
+    if (const int error = write_pieces(fd, bytes.first(whole), wanted); error != 0) return error;
   }
   return write_at(fd, bytes.subspan(whole), whole);
 }

@@ -31,9 +31,9 @@ bool FailingStorage::exists(const std::string& name) const {
   return inner_->exists(name);
 }
 
-void FailingStorage::write(const std::string& name, std::span<const std::byte> bytes) {
+void FailingStorage::write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted) {
   require_whole(name, "write", Doing::write);
-  inner_->write(name, bytes);
+  inner_->write(name, bytes, wanted);
 }
 
 std::int64_t FailingStorage::copy(const std::string& name, const StoredFile& from, const Pace& pace) {

@@ -33,7 +33,7 @@ class FailingStorage final : public Storage {
   void make_folder(const std::string& name) override;
   std::vector<std::string> list(const std::string& name) const override;
   bool exists(const std::string& name) const override;
-  void write(const std::string& name, std::span<const std::byte> bytes) override;
+  void write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted = {}) override;
   std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) override;
   std::unique_ptr<StoredFile> open(const std::string& name) const override;
   void remove(const std::string& name) override;

@@ -51,10 +51,16 @@ class NewFile {
       throw cannot_write(path_, "write", error);
   }
   /// Writes all bytes at once.
-  void write_whole(std::span<const std::byte> bytes) const {
-    const int error = write_direct(fd_.get(), bytes);
-    if (error == EINVAL) return write(bytes);
-    if (error != 0) throw cannot_write(path_, "write", error);
+  void write_whole(std::span<const std::byte> bytes, const Wanted& wanted) const {
+    const int error = write_direct(fd_.get(), bytes, wanted);
+    if (error != 0 && error != EINVAL) throw cannot_write(path_, "write", error);
+    if (error == 0) return;
+    while (!bytes.empty()) {
+      if (wanted && !wanted()) throw cannot_write(path_, "write", ECANCELED);
+      const std::span<const std::byte> piece = bytes.first(std::min<std::size_t>(kCopyBytes, bytes.size()));
+      write(piece);
+      bytes = bytes.subspan(piece.size());
+    }
   }
   void flush() const {
     if (::fsync(fd_.get()) != 0) throw cannot_write(path_, "flush to the disk", errno);
@@ -151,9 +157,9 @@ bool LocalStorage::exists(const std::string& name) const {
   throw cannot_read(path, "look at it", error);
 }
 
-void LocalStorage::write(const std::string& name, std::span<const std::byte> bytes) {
+void LocalStorage::write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted) {
   const NewFile file(path_of(name));
-  file.write_whole(bytes);
+  file.write_whole(bytes, wanted);
   file.flush();
 }
 

@@ -25,6 +25,10 @@ class StoredFile {
 /// Called before each piece of a copy with the piece's size. It may wait, or throw to end the copy.
 using Pace = std::function<void(std::int64_t bytes)>;
 
+/// Asked before each piece of a write, from several threads. After false the write ends with a StorageError
+/// of ECANCELED. An empty function is never asked.
+using Wanted = std::function<bool()>;
+
 /// A tree of files below one root. Names are relative to it ("step-00000010/manifest.json"; "" is the root
 /// itself). Has only what a checkpoint store needs; there is no rename, since an object store has none. All
 /// operations throw CheckpointError with the full path and the reason. It is a StorageError (file_errors.h)
@@ -42,7 +46,8 @@ class Storage {
   virtual bool exists(const std::string& name) const = 0;
   /// Writes a new file. Its bytes are durable when this returns. A write that fails or is killed may leave
   /// part of them.
-  virtual void write(const std::string& name, std::span<const std::byte> bytes) = 0;
+  virtual void write(const std::string& name, std::span<const std::byte> bytes,
+                     const Wanted& wanted = {}) = 0;
   /// Copies another file in pieces and replaces an existing file. A file that already has the same bytes is
   /// kept, also from an interrupted copy. Returns the number of bytes written.
   virtual std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) = 0;

@@ -18,8 +18,8 @@ class Subfolder final : public Storage {
   void make_folder(const std::string& name) override { whole_->make_folder(in(name)); }
   std::vector<std::string> list(const std::string& name) const override { return whole_->list(in(name)); }
   bool exists(const std::string& name) const override { return whole_->exists(in(name)); }
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
-    whole_->write(in(name), bytes);
+  void write(const std::string& name, std::span<const std::byte> bytes, const Wanted& wanted = {}) override {
+    whole_->write(in(name), bytes, wanted);
   }
   std::int64_t copy(const std::string& name, const StoredFile& from, const Pace& pace) override {
     return whole_->copy(in(name), from, pace);

@@ -25,7 +25,7 @@ class Mortal final : public io::Storage {
   }
   std::vector<std::string> list(const std::string& name) const override { return look().list(name); }
   bool exists(const std::string& name) const override { return look().exists(name); }
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
+  void write(const std::string& name, std::span<const std::byte> bytes, const io::Wanted& = {}) override {
     if (left_ == 1) whole_->write(name, bytes.first(bytes.size() / 2));
     change();
     whole_->write(name, bytes);

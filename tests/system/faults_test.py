@@ -377,6 +377,15 @@ class Corruption(FaultsTest):
             self.broken(name, *compare)
             self.assert_as_whole(name, *compare)
 
+    def test_a_state_that_no_rank_could_compare_before_one_died_is_not_begun_from(self):
+        compare = [*DP2, "--set", "supervise.hash_every=1", "--set", "checkpoint.every=7"]
+        died = faults({"kind": "flip_gradient", "step": 14, "rank": 0}, {"kind": "kill", "step": 15, "rank": 1})
+        for name, memory in (("memory", ["--set", "checkpoint.memory=2"]), ("disk", ["--set", "checkpoint.async=false"])):
+            output = self.broken(f"uncompared-{name}", *compare, *memory, *died)
+            self.assertRegex(output, r"restarted: .*rank 1 .* ended by signal 9.*; the workers start again from step (7|12) \(")
+            self.assert_as_whole(f"uncompared-{name}", *compare)
+            self.assertNotIn("corruption", [e["event"] for e in self.events(f"uncompared-{name}")])
+
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
         # The checkpoint of step 5 is complete before step 6 compares it.

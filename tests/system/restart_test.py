@@ -262,6 +262,19 @@ class OneNode(RestartTest):
             self.assertEqual(self.events(name)[-1]["event"], "stop")
             self.assertIn(last, self.events(name)[-1]["message"])
 
+    def test_a_stop_before_the_ranks_are_ready_saves_the_state_in_memory_that_they_begin_from(self):
+        process = self.start(self.job("unsaved"), "--set", "steps=100000", "--set", "checkpoint={every: 0, memory: 1}", "--set", "parallel.dp=2")
+        self.wait_for_step(process, 12, "unsaved")
+        self.kill_worker(process)
+        output = self.read_until(process, "restarted: ")
+        first = int(re.search(r"the workers start again from step (\d+) \(snapshot in memory\)", output)[1])
+        self.wait_for(process, lambda: self.children(process.pid), "the new ranks")
+        self.kill_worker(process, 0, signal.SIGSTOP)  # so that not all become ready
+        process.send_signal(signal.SIGTERM)
+        output = self.finish_one(process, status=143)
+        self.assertIn("the workers have just started again", output)
+        self.assertEqual([c.name for c in self.checkpoints("unsaved")], [f"step-{first:08}"])
+
     def test_a_stalled_rank_is_found_by_the_last_action_of_each_rank(self):
         process = self.start(self.job("still"), "--set", "steps=100000", "--set", "parallel.dp=2", "--set", "cluster.timeout=1s", "--set", "restarts=0")
         self.wait_for_step(process, 3, "still")

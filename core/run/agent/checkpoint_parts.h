@@ -56,8 +56,12 @@ class CheckpointParts {
     parts_.erase(parts_.upper_bound(step), parts_.end());
     dropped_.erase(dropped_.upper_bound(step), dropped_.end());
   }
-  /// True if some node's shards are missing. False once `add` has returned the completion job.
-  bool waits_for(std::int64_t step) const { return parts_.contains(step); }
+  /// The steps of which some node's shards, or the training state, are missing.
+  std::vector<std::int64_t> incomplete() const {
+    std::vector<std::int64_t> steps;
+    for (const auto& [step, parts] : parts_) steps.push_back(step);
+    return steps;
+  }
   /// True if no checkpoint is incomplete.
   bool none() const { return parts_.empty(); }
 

@@ -29,6 +29,8 @@ bool holds_state(CheckpointWriter::Part part) {
   return part != CheckpointWriter::Part::discard && part != CheckpointWriter::Part::tag;
 }
 
+bool is_cancelled(const CheckpointWriter::Job& job) { return job.cancelled && *job.cancelled; }
+
 }  // namespace
 
 struct CheckpointWriter::State {
@@ -67,6 +69,7 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
   Result result{.part = job.part, .step = job.state.step, .folder = job.folder};
   const double start = base::monotonic_seconds();
   const auto seconds = [&] { return job.write_seconds + base::monotonic_seconds() - start; };
+  const io::Wanted wanted = [&job] { return !is_cancelled(job); };
   try {
     if (!allowed()) throw base::comm_error("this agent does not lead the run any more");
     std::int64_t bytes = 0;
@@ -78,17 +81,17 @@ CheckpointWriter::Result CheckpointWriter::State::attempt(const Job& job) {
       if (!store.tag_good(job.state.step))
         throw base::checkpoint_error("the checkpoint of step " + std::to_string(job.state.step) + " is gone");
     } else if (job.part == Part::shards) {
-      result.written = store.write_shards(job.state.step, job.folder, job.first_rank, job.shards);
+      result.written = store.write_shards(job.state.step, job.folder, job.first_rank, job.shards, wanted);
       result.record = {job.state.step, bytes, job.snapshot_seconds, seconds(), ""};
     } else {
       io::StoredCheckpoint stored = job.part == Part::all
-                                        ? store.write(job.state, job.shards, job.folder)
+                                        ? store.write(job.state, job.shards, job.folder, wanted)
                                         : store.complete(job.state, job.folder, job.written);
       result.record = {stored.step, bytes, job.snapshot_seconds, seconds(), stored.path};
       result.left_over = std::move(stored.left_over);
     }
   } catch (const io::StorageError& error) {
-    result.outcome = Outcome::failed_once;
+    result.outcome = is_cancelled(job) ? Outcome::superseded : Outcome::failed_once;
     result.error = std::current_exception();
     result.problem = error.what();
   } catch (const std::exception& error) {  // not a disk error: another try would fail too
@@ -108,7 +111,7 @@ bool CheckpointWriter::State::is_replaced(const Job& job) const {
 
 void CheckpointWriter::State::wait_to_retry(std::unique_lock<std::mutex>& lock, const Job& job) {
   const double known_end = end;
-  while (!stop && end == known_end && !is_replaced(job)) {
+  while (!stop && end == known_end && !is_replaced(job) && !is_cancelled(job)) {
     const double left = next_try - base::monotonic_seconds();
     if (left <= 0) return;
     wake.wait_for(lock, std::chrono::duration<double>(left));
@@ -118,24 +121,29 @@ void CheckpointWriter::State::wait_to_retry(std::unique_lock<std::mutex>& lock, 
 
 /// Writes the job. While it cannot be written, newer queued jobs replace it.
 void CheckpointWriter::State::bring_to_disk(std::unique_lock<std::mutex>& lock, Job job) {
+  const auto give_way = [&] {
+    post({.outcome = Outcome::superseded,
+          .part = job.part,
+          .step = job.state.step,
+          .folder = job.folder,
+          .failures = failures});
+  };
   for (;;) {
     if (failures > 0 && holds_state(job.part)) {
-      wait_to_retry(lock, job);
+      if (!is_cancelled(job)) wait_to_retry(lock, job);
       if (!stop && is_replaced(job)) {
-        post({.outcome = Outcome::superseded,
-              .part = job.part,
-              .step = job.state.step,
-              .folder = job.folder,
-              .failures = failures});
+        give_way();
         job = std::move(queue.front());
         queue.pop_front();
         continue;
       }
     }
+    if (is_cancelled(job)) return give_way();
     lock.unlock();
     Result result = attempt(job);
     lock.lock();
     const double now = base::monotonic_seconds();
+    if (result.outcome == Outcome::superseded) return post(std::move(result));
     if (result.outcome == Outcome::failed_once && !holds_state(result.part))
       result.outcome = Outcome::given_up;
     if (result.outcome == Outcome::failed_once && failures++ == 0) failing_since = now;
@@ -206,6 +214,14 @@ void CheckpointWriter::end_within(double seconds) {
   {
     const std::lock_guard lock(state_->mutex);
     state_->end = std::min(state_->end, base::monotonic_seconds() + seconds);
+  }
+  state_->wake.notify_one();
+}
+
+void CheckpointWriter::cancel(std::atomic<bool>& job) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    job = true;
   }
   state_->wake.notify_one();
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -34,11 +35,13 @@ class CheckpointWriter {
     std::vector<io::WrittenShard> written = {};  ///< for a completion: the shards of all ranks
     double snapshot_seconds = 0;
     double write_seconds = 0;  ///< for a completion: the time that its shards took
+    /// Becomes true when the shards are not wanted any more: their write ends soon, superseded.
+    std::shared_ptr<const std::atomic<bool>> cancelled = {};
   };
   enum class Outcome {
     written,
     failed_once,  ///< tried again in `retry_seconds`; another result follows
-    superseded,   ///< could not be written, and a newer snapshot replaces it
+    superseded,   ///< could not be written, and a newer snapshot replaces it; or cancelled
     given_up,     ///< the last try failed
   };
   struct Result {
@@ -81,6 +84,8 @@ class CheckpointWriter {
   void kept_elsewhere();
   /// Training has ended. Jobs that cannot be written within `seconds` from now are given up.
   void end_within(double seconds);
+  /// Sets the flag of a job, queued or under way.
+  void cancel(std::atomic<bool>& job);
   /// Drops the queued jobs and does not wait for the current one. Its write goes on until it is done or the
   /// process ends. It counts as a checkpoint only if its last file gets written.
   void abandon();

@@ -43,8 +43,13 @@ class DurableTier {
   const Copy* copying() const { return copying_ ? &*copying_ : nullptr; }
   /// True if the copy under way is of this folder.
   bool copies(const std::string& folder) const { return copying_ && copying_->folder == folder; }
-  /// The copy under way is done or given up.
+  /// The copy under way is done.
   void end() { copying_.reset(); }
+  /// The copy under way is given up. Unless a next one waits, the next checkpoint is due.
+  void drop() {
+    copying_.reset();
+    if (!next_) last_step_.reset();
+  }
   bool idle() const { return !copying_ && !next_; }
 
  private:

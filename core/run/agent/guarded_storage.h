@@ -25,9 +25,10 @@ class GuardedStorage final : public io::Storage {
   }
   std::vector<std::string> list(const std::string& name) const override { return inner_->list(name); }
   bool exists(const std::string& name) const override { return inner_->exists(name); }
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
+  void write(const std::string& name, std::span<const std::byte> bytes,
+             const io::Wanted& wanted = {}) override {
     guard_();
-    inner_->write(name, bytes);
+    inner_->write(name, bytes, wanted);
   }
   std::int64_t copy(const std::string& name, const io::StoredFile& from, const io::Pace& pace) override {
     guard_();

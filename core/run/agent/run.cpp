@@ -222,6 +222,7 @@ void Run::train() {
   // A node that has come back has its snapshots at its partner.
   const Go& first = membership_.leads() ? surviving_.begun_with : membership_.go();
   const HeldStep* held = first.from_memory ? held_for(first) : nullptr;
+  bool in_memory_only = first.from_memory && first.sources.empty();  // what the ranks begin from
   for (;;) {
     if (!attempt_->failure()) attempt_->begin(start_, held, surviving_.gathered);
     for (const std::int64_t node : away_) fail_without(node, "it was not there when the ranks began");
@@ -233,6 +234,7 @@ void Run::train() {
       return throw_received_failure();
     }
     if (stop_between_) {
+      if (in_memory_only && membership_.leads()) save_newest(start_.step);
       finish_saves(kLastSavesSeconds);
       return;
     }
@@ -247,10 +249,11 @@ void Run::train() {
     ranks_.restart(*attempt_);
     attempt_ = std::make_unique<Attempt>(*this, attempt_->plan(), attempt_->number() + 1);
     completed_folders_.clear(), copied_folders_.clear();
-    if (sound_) sound_->settle_all();
+    if (compared_.checkpoints) compared_.checkpoints->settle_all();
     const Go go = *std::exchange(next_, std::nullopt);
     surviving_.gathered.reset();
     held = go.from_memory ? held_for(go) : nullptr;
+    in_memory_only = go.from_memory && go.sources.empty();
   }
 }
 
@@ -339,7 +342,8 @@ void Run::throw_failure() {
   // The other nodes first, since this disk may be slow. Held snapshots may still become checkpoints.
   membership_.finish({.failed = true, .kind = failure.kind, .message = message});
   drain_quietly();
-  withdraw_checkpoints(true);
+  if (compared_.equal_until) withdraw_checkpoints(*compared_.equal_until, true);
+  else distrust_checkpoints_after(trusted_step());
   base::throw_error(failure.kind, message);
 }
 
@@ -383,6 +387,7 @@ void Run::end_failed(const std::string& error) {
 
 /// Waits until every complete snapshot is on the disk. Throws the error of a failed write.
 void Run::drain_writer() {
+  if (resizes_) cancel_dropped();
   while (writer_.pending() > 0 && !killed_) {
     std::array<pollfd, 2> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
     if (::poll(fds.data(), fds.size(), -1) < 0) continue;

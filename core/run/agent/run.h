@@ -16,7 +16,6 @@
 #include "core/run/agent/cadence.h"
 #include "core/run/agent/checkpoint_parts.h"
 #include "core/run/agent/checkpoint_writer.h"
-#include "core/run/agent/copy_watch.h"
 #include "core/run/agent/device_supervisor.h"
 #include "core/run/agent/difference_watch.h"
 #include "core/run/agent/discovery_file.h"
@@ -33,7 +32,6 @@
 #include "core/run/agent/restart_budget.h"
 #include "core/run/agent/run_parts.h"
 #include "core/run/agent/run_sinks.h"
-#include "core/run/agent/sound_checkpoints.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/partner.h"
 #include "core/run/stop/time_limit.h"
@@ -235,6 +233,7 @@ class Run {
   void completed(const Completed& m);
   Saving* saving_in(std::int64_t step, std::int64_t folder);
   void drop_saves_after(std::int64_t step);
+  void cancel_dropped();
   /// Whether that is of a snapshot that was dropped when the workers started again.
   bool stale(std::int64_t step, std::int64_t attempt) const;
   std::int64_t folder_attempt(std::int64_t step) const;
@@ -278,6 +277,7 @@ class Run {
   bool may_join_again() const;
   void lose_for_now(std::int64_t node, const std::string& why);
   void fail_without(std::int64_t node, const std::string& why);
+  void give_up_incomplete_saves();
   void give_up_saves_of_lost();
   bool await_return();
   std::string names_of(const std::set<std::int64_t>& nodes) const;
@@ -299,12 +299,15 @@ class Run {
   io::CheckpointStore run_store() const;
   io::CheckpointStore tier_store() const;
   void begin_faults();
+  void break_checkpoint(std::int64_t step, const std::string& folder);
   void on_changed_state(const ResultsDiffer& m);
   void end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step);
-  void begin_sound();
-  void withdraw_checkpoints(bool in_tier);  // with the three before and the one after: run_copies.cpp
+  void begin_sound();  // with the two before and the five after: run_copies.cpp
+  std::int64_t trusted_step() const;
+  void distrust_checkpoints_after(std::int64_t step);
+  void withdraw_checkpoints(std::int64_t sound_step, bool in_tier);
+  void withdraw_folders(bool in_tier, const std::set<std::string>& folders, std::int64_t sound_step);
   void await_dropped_copy();
-  void break_checkpoint(std::int64_t step, const std::string& folder);
   // Records (run_records.cpp).
   void announce() const;
   std::string layout_text() const;
@@ -406,17 +409,14 @@ class Run {
   bool lost_node_ = false;             ///< a node is lost for good; the workers do not start again
   std::optional<FaultLog> fault_log_;  ///< on the leader of a job with faults
   std::optional<CheckpointFaults> checkpoint_faults_;  ///< of a job with faults
-  std::optional<CopyWatch> copy_watch_;                ///< on the leader, for one attempt
-  std::int64_t copies_attempt_ = 0;                    ///< number of that attempt
+  ComparedStates compared_;                            ///< on the leader
   std::optional<DifferenceWatch> differences_;         ///< on the leader, for one attempt
   std::int64_t differences_attempt_ = 0;               ///< number of that attempt
   std::optional<SpikeActed> rollback_;                 ///< on the leader: the rollback to do
   std::optional<std::int64_t> first_cursor_;           ///< first sample of a run that skips samples
-  std::optional<std::int64_t> equal_until_;            ///< on the leader after a corruption: last sound step
   /// Folders that the present attempt completed, and their copies in the durable tier. Only these are
   /// withdrawn after a corruption: an earlier attempt compared its own states.
   std::set<std::string> completed_folders_, copied_folders_;
-  std::optional<SoundCheckpoints> sound_;  ///< on the leader, with supervise.hash_every
   std::string dropped_copy_;  ///< the copy that was under way when a corruption or rollback dropped it
   // Between two attempts.
   RunSeries& series_;

@@ -34,6 +34,7 @@ void Run::on_snapshot(HeldStep held, SnapshotUse use, double seconds,
   if (!partner_) forget_survived(membership_.alone() || snapshots_->held().size() > 1);
   if (saves_fail_) delay_saves();
   if (partner_) copy_held(step, use);
+  else free_kept();  // a newer one is there, also while none reaches the disk
   if (const auto saving = saving_.find(step);
       saving != saving_.end() && saving->second.dropped && !saving->second.in_use)
     release(step);
@@ -56,17 +57,18 @@ void Run::save_held(const HeldStep& held, double seconds) {
   }
   // On a job of one node the store picks the attempt number.
   job.folder = membership_.job_nodes() == 1 ? 1 : folder_attempt(held.step);
-  const bool corrupt = equal_until_ && held.step > *equal_until_;
+  const bool corrupt = compared_.equal_until && held.step > *compared_.equal_until;
   if (corrupt && !alone) drop_save(held.step);
   folders_[held.step] = job.folder + 1;
   while (folders_.size() > kFoldersKnown) folders_.erase(folders_.begin());
   const bool dropped = corrupt || parts_.dropped(held.step);
-  saving_[held.step] = {.segments = held.segments,
-                        .attempt = attempt_->number(),
-                        .folder = job.folder,
-                        .in_use = !dropped,
-                        .dropped = dropped};
+  Saving& saving = saving_[held.step] = {.segments = held.segments,
+                                         .attempt = attempt_->number(),
+                                         .folder = job.folder,
+                                         .in_use = !dropped,
+                                         .dropped = dropped};
   if (dropped) return;
+  job.cancelled = saving.cancelled;
   end_copy_from_memory();
   memory_state_ = job.state;
   if (membership_.leads() && !alone) parts_.begin(job.state, job.folder);
@@ -209,14 +211,18 @@ Saving* Run::saving_in(std::int64_t step, std::int64_t folder) {
 void Run::completed(const Completed& m) {
   const auto& [step, path, folder] = m;
   const std::string name = path.substr(path.rfind('/') + 1);
-  if (sound_) sound_->completed(step, name);
-  if (equal_until_ && step > *equal_until_) {  // its last file was under way when its state was found corrupt
-    completed_folders_.insert(name);
-    release(step);
-    return withdraw_checkpoints(false);
+  const Saving* saving = saving_in(step, folder);
+  if (compared_.checkpoints) {
+    compared_.checkpoints->completed(step, name);
+    // Its last file was under way when its state was found corrupt, or when the ranks ended and could not
+    // compare it any more.
+    if (saving == nullptr || saving->dropped || (compared_.equal_until && step > *compared_.equal_until)) {
+      completed_folders_.insert(name);
+      if (saving != nullptr) release(step);
+      return withdraw_folders(false, {name}, step - 1);
+    }
   }
   if (membership_.leads()) membership_.send(m);
-  const Saving* saving = saving_in(step, folder);
   if (saving == nullptr || (saving->dropped && !membership_.alone())) {
     // The checkpoint is complete, but the workers have restarted from an earlier step and will do it again.
     if (saving != nullptr) release(step);
@@ -257,8 +263,8 @@ void Run::release(std::int64_t step) {
   free_kept();
 }
 
-/// Snapshots of steps that will be done again must not become checkpoints. A write under way is not
-/// interrupted: its segments stay taken until it ends.
+/// Snapshots of steps that will be done again must not become checkpoints. The segments of a write under way
+/// stay taken until it ends (see cancel_dropped).
 void Run::drop_saves_after(std::int64_t step) {
   end_copy_from_memory();
   if (good_tags_ && good_tags_->drop_after(step)) unpin_candidate();
@@ -269,6 +275,12 @@ void Run::drop_saves_after(std::int64_t step) {
     if (!saving.in_use) idle.push_back(saved);
   }
   for (const std::int64_t saved : idle) release(saved);
+}
+
+/// Ends the writes of dropped snapshots soon, where nobody should wait for a slow disk.
+void Run::cancel_dropped() {
+  for (auto& [step, saving] : saving_)
+    if (saving.dropped && saving.in_use) writer_.cancel(*saving.cancelled);
 }
 
 bool Run::stale(std::int64_t step, std::int64_t attempt) const {

@@ -1,12 +1,14 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/run/agent/run.h"
+#include "core/run/log/log.h"
 #include "io/checkpoint/folders.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
@@ -14,12 +16,18 @@
 // Part of the run (run.h): node 0 compares replicated state, and withdraws checkpoints after a corruption.
 
 namespace trainerd::core::run {
+namespace {
+
+/// Weight of a failure that explains all others.
+constexpr int kCertain = 3;
+
+}  // namespace
 
 void Run::begin_sound() {
   if (!membership_.leads() || job_.supervise.hash_every == 0) return;
-  sound_.emplace(store_.pinned());
+  compared_.checkpoints.emplace(store_.pinned());
   const std::string name = last_good_.substr(last_good_.rfind('/') + 1);
-  if (const auto folder = io::parse_folder(name)) sound_->begin(folder->step, name);
+  if (const auto folder = io::parse_folder(name)) compared_.checkpoints->begin(folder->step, name);
 }
 
 void Run::on_copies(CopiesHashed m) {
@@ -27,20 +35,20 @@ void Run::on_copies(CopiesHashed m) {
     m.attempt = attempt_->number();
     return membership_.send(m);
   }
-  if (attempt_->failure()) return;
-  if (!copy_watch_ || copies_attempt_ != attempt_->number()) {
-    copy_watch_.emplace(attempt_->plan().layout.grid.ranks());
-    copies_attempt_ = attempt_->number();
+  // A rank's death does not make what the others have found less true.
+  if (attempt_->failure() && attempt_->failure()->weight >= kCertain) return;
+  if (!compared_.watch || compared_.attempt != attempt_->number()) {
+    compared_.watch.emplace(attempt_->plan().layout.grid.ranks());
+    compared_.attempt = attempt_->number();
   }
-  const std::optional<CopyVerdict> verdict = copy_watch_->add(std::move(m));
-  if (!verdict) return sound_->settle(copy_watch_->equal_step());
+  const std::optional<CopyVerdict> verdict = compared_.watch->add(std::move(m));
+  if (!verdict) return compared_.checkpoints->settle(compared_.watch->equal_step());
   // The state that the ranks began from counts as sound: all loaded the same.
-  end_corrupt(to_text(*verdict), *verdict, std::max(start_.step, copy_watch_->equal_step()));
+  end_corrupt(to_text(*verdict), *verdict, std::max(start_.step, compared_.watch->equal_step()));
 }
 
 /// A rank's state has changed between two updates.
 void Run::on_changed_state(const ResultsDiffer& m) {
-  constexpr int kCertain = 3;
   if (attempt_->failure() && attempt_->failure()->weight >= kCertain) return;
   // A snapshot taken between the two updates may contain the change.
   end_corrupt("silent corruption in the state after step " + std::to_string(m.step - 1) + ": at rank " +
@@ -54,46 +62,75 @@ void Run::on_changed_state(const ResultsDiffer& m) {
 void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::int64_t sound_step) {
   notify(io::NoticeKind::corruption, what, verdict.details);
   sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict.ranks});
-  equal_until_ = sound_step;
-  if (durable_ && durable_->copying() && durable_->copying()->step > *equal_until_) {
+  compared_.equal_until = sound_step;
+  if (durable_ && durable_->copying() && durable_->copying()->step > *compared_.equal_until) {
     dropped_copy_ = durable_->copying()->folder;
     drop_durable("the state that ranks hold is corrupt");
   }
   std::string message = what;
   for (const std::string& detail : verdict.details) message += "\n  " + detail;
-  fail({base::ErrorKind::device, message, 3});
+  fail({base::ErrorKind::device, message, kCertain});
   std::vector<std::int64_t> under_way;
   for (const auto& [step, saving] : saving_)
     if (step > sound_step) under_way.push_back(step);
   for (const std::int64_t step : under_way) drop_save(step);
-  withdraw_checkpoints(false);
+  withdraw_checkpoints(sound_step, false);
 }
 
-/// Withdraws the checkpoints of this attempt whose state was not found equal: a checkpoint holds one of the
-/// replicas, and that may be the wrong one. `in_tier`: also their copies in the durable tier, which may take
-/// seconds.
-void Run::withdraw_checkpoints(bool in_tier) {
-  if (!equal_until_ || !membership_.leads()) return;
-  const auto withdraw = [this](const io::CheckpointStore& store, const std::set<std::string>& folders,
-                               io::NoticeKind kind) {
-    try {
-      for (const io::StoredCheckpoint& checkpoint : store.list_attempts()) {
-        if (checkpoint.step <= *equal_until_ || !folders.contains(checkpoint.name())) continue;
-        store.withdraw(checkpoint.name());
-        notify(kind, "checkpoint " + checkpoint.path +
-                         " does not count any more: the copies that ranks held of its state were not found "
-                         "equal, or it may hold what changed in a rank's memory");
-      }
-    } catch (const base::CheckpointError& error) {
-      notify(io::NoticeKind::warning,
-             "checkpoints after step " + std::to_string(*equal_until_) +
-                 " may hold the corruption and could not be withdrawn, remove them: " + error.what());
-    }
-  };
-  withdraw(store_, completed_folders_, io::NoticeKind::withdrawn);
+/// Withdraws the checkpoints of this attempt after `sound_step`, whose state was not found equal: a
+/// checkpoint holds one of the replicas, and that may be the wrong one. `in_tier`: also their copies in the
+/// durable tier, which may take seconds.
+void Run::withdraw_checkpoints(std::int64_t sound_step, bool in_tier) {
+  if (!membership_.leads()) return;
+  withdraw_folders(false, completed_folders_, sound_step);
   if (!durable_ || !in_tier) return;
   await_dropped_copy();
-  withdraw(tier_store(), copied_folders_, io::NoticeKind::corruption);
+  withdraw_folders(true, copied_folders_, sound_step);
+}
+
+void Run::withdraw_folders(bool in_tier, const std::set<std::string>& folders, std::int64_t sound_step) {
+  const io::CheckpointStore store = in_tier ? tier_store() : store_;
+  try {
+    for (const io::StoredCheckpoint& checkpoint : store.list_attempts()) {
+      if (checkpoint.step <= sound_step || !folders.contains(checkpoint.name())) continue;
+      store.withdraw(checkpoint.name());
+      notify(in_tier ? io::NoticeKind::corruption : io::NoticeKind::withdrawn,
+             "checkpoint " + checkpoint.path +
+                 " does not count any more: the copies that ranks held of its state were not found equal, or "
+                 "it may hold what changed in a rank's memory");
+    }
+  } catch (const base::CheckpointError& error) {
+    notify(io::NoticeKind::warning,
+           "checkpoints after step " + std::to_string(sound_step) +
+               " may hold the corruption and could not be withdrawn, remove them: " + error.what());
+  }
+}
+
+/// The last step of this attempt whose state is the same on all ranks, as far as the leader knows: later ones
+/// may hold a corruption that nobody has seen. The state that the ranks began from counts as sound.
+std::int64_t Run::trusted_step() const {
+  if (job_.supervise.hash_every == 0) return std::numeric_limits<std::int64_t>::max();
+  const bool compares = compared_.watch && compared_.attempt == attempt_->number();
+  return std::max(start_.step, compares ? compared_.watch->equal_step() : 0);
+}
+
+/// The ranks have ended before they compared the states after `step`, and do these steps again.
+void Run::distrust_checkpoints_after(std::int64_t step) {
+  const auto any_later = [step](const std::set<std::string>& folders) {
+    return std::any_of(folders.begin(), folders.end(),
+                       [step](const std::string& name) { return io::parse_folder(name)->step > step; });
+  };
+  const bool in_tier = any_later(copied_folders_);
+  if (!in_tier && !any_later(completed_folders_)) return;
+  withdraw_checkpoints(step, in_tier);
+  if (completed_step_ <= step) return;
+  try {
+    const std::vector<io::StoredCheckpoint> left = store_.list();
+    completed_step_ = left.empty() ? 0 : left.front().step;
+    last_good_ = left.empty() ? "none" : left.front().path;
+  } catch (const base::CheckpointError& error) {
+    log::warn("{}", error.what());
+  }
 }
 
 /// Waits up to 5 s for a dropped copy to end: if its last file was under way, it may still become complete.

@@ -101,7 +101,7 @@ void Run::copy_durably(std::int64_t step, const std::string& folder) {
 }
 
 void Run::durable_next() {
-  if (equal_until_) return;  // the state may be corrupt
+  if (compared_.equal_until) return;  // the state may be corrupt
   if (durable_->is_superseded()) drop_durable("a newer checkpoint takes its place");
   auto copy = durable_->begin(base::monotonic_seconds());
   if (!copy) return;
@@ -129,7 +129,8 @@ void Run::drop_durable(const std::string& why) {
   log::warn("the durable copy of step {} is dropped: {}", copy.step, why);
   copier_->drop(copy.folder);
   if (!membership_.alone()) membership_.send(DurableDrop{copy.folder});
-  end_durable();
+  if (!copy.from_memory) store_.pinned().unpin(copy.folder);
+  durable_->drop();
 }
 
 void Run::end_durable() {

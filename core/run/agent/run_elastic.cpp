@@ -66,6 +66,7 @@ bool Run::shrinks() const {
 /// the disk, except those that need a lost node.
 Run::Next Run::shrink() {
   give_up_saves_of_lost();
+  cancel_dropped();
   if (!finish_saves(kShrinkSeconds)) {
     log::error("snapshots that are under way do not reach the disk");
     return killed_ ? Next::stop : Next::failure;
@@ -83,7 +84,7 @@ Run::Next Run::shrink() {
 /// If enough agents have joined for a larger size, stops the smaller run after the present step and saves.
 void Run::grow_if_possible() {
   if (!membership_.leads() || membership_.nodes() == membership_.job_nodes() || membership_.spares() == 0 ||
-      devices_.draining() || stop_ || killed_ || attempt_->failure() || !sinks_started_ ||
+      devices_.draining() || stop_ || killed_ || attempt_->failure() || !sinks_started_ || saves_fail_ ||
       !attempt_->all_ready() || attempt_->all_finished_here())
     return;
   const auto larger = series_.sizes.on(membership_.nodes() + membership_.spares());

@@ -115,7 +115,7 @@ void Run::on_message(std::int64_t node, const Held& m) {
 
 void Run::on_message(std::int64_t, const SaveHeld& m) {
   const HeldStep* held = snapshots_->find(m.step);
-  base::check(held != nullptr, "the leader names a step that every node holds");
+  if (held == nullptr) return membership_.send(SaveDropped{m.step, attempt_->number()});
   parts_.retake(m.step);
   save_held(*held, 0);
 }

@@ -156,10 +156,11 @@ std::vector<HeldCopy> Run::held_copies() const {
 /// that is no step of all ranks, which NodeSnapshots keeps from being overwritten: then only those count that
 /// were taken when the ranks ended.
 std::optional<InMemory> Run::newest_in_memory(bool without_node) const {
+  const std::int64_t trusted = trusted_step();
   if (membership_.alone()) {
-    if (snapshots_->held().empty()) return std::nullopt;
-    const HeldStep& newest = snapshots_->held().back();
-    return InMemory{newest.step, newest.cursor, newest.tokens, {}};
+    for (auto held = snapshots_->held().rbegin(); held != snapshots_->held().rend(); ++held)
+      if (held->step <= trusted) return InMemory{held->step, held->cursor, held->tokens, {}};
+    return std::nullopt;
   }
   std::vector<HeldCopy> copies = held_copies();
   for (const auto& [node, held] : held_) copies.insert(copies.end(), held.copies.begin(), held.copies.end());
@@ -185,7 +186,7 @@ std::optional<InMemory> Run::newest_in_memory(bool without_node) const {
     if (copy.node == membership_.node()) steps[copy.step] = {copy.step, copy.cursor, copy.tokens, {}};
   for (auto at = steps.rbegin(); at != steps.rend(); ++at) {
     InMemory found = at->second;
-    bool all = true;
+    bool all = found.step <= trusted;
     for (std::int64_t node = 0; all && node < membership_.nodes(); ++node) {
       if (has_own(node, found.step)) continue;
       all = has_copy(node, found.step);
@@ -209,7 +210,8 @@ const HeldStep* Run::held_for(const Go& go) {
   const bool own = std::find(go.fetch.begin(), go.fetch.end(), membership_.node()) == go.fetch.end();
   try {
     const HeldStep* held = own ? snapshots_->find(go.step) : fetch(go);
-    base::check(held != nullptr, "the leader names a step that every node holds");
+    // This agent may have joined after the leader chose the step.
+    if (held == nullptr) throw base::comm_error("this agent does not hold it");
     if (go.fetch.empty()) return held;
     // Until there are newer copies, this step can bring that node back once more.
     kept_by_all_ = go.step;

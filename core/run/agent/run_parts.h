@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -8,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "core/run/agent/copy_watch.h"
+#include "core/run/agent/sound_checkpoints.h"
 #include "core/run/nodes/membership.h"
 #include "core/run/nodes/node_messages.h"
 #include "core/run/nodes/state_choice.h"
@@ -27,6 +30,16 @@ struct Saving {
   bool dropped = false;                ///< by the job
   bool copied = false;                 ///< its memory is read for the durable tier
   bool released = false;               ///< once it is not any more
+  /// Set to end its write.
+  std::shared_ptr<std::atomic<bool>> cancelled = std::make_shared<std::atomic<bool>>(false);
+};
+
+/// On the leader, with supervise.hash_every: which states of the present attempt are the same on all ranks.
+struct ComparedStates {
+  std::optional<CopyWatch> watch;  ///< of one attempt
+  std::int64_t attempt = 0;        ///< its number
+  std::optional<SoundCheckpoints> checkpoints;
+  std::optional<std::int64_t> equal_until;  ///< after a corruption: last sound step
 };
 
 /// Segments that are not to be filled, though no writer needs them.

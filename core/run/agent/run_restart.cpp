@@ -24,12 +24,16 @@ constexpr double kDiskSeconds = 60;
 // The same for a run that is stopping: a scheduler kills it soon.
 constexpr double kStopSeconds = 20;
 
+// How long dropped writes may take to end by themselves before they are cancelled.
+constexpr double kOwnEndSeconds = 5;
+
 constexpr std::int64_t kNone = -1;
 
-/// The newest step that every node holds; kNone if there is none.
-std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t, Held>& others) {
+/// The newest step up to `most` that every node holds; kNone if there is none.
+std::int64_t newest_common(const NodeSnapshots& own, const std::map<std::int64_t, Held>& others,
+                           std::int64_t most) {
   for (auto held = own.held().rbegin(); held != own.held().rend(); ++held)
-    if (std::all_of(others.begin(), others.end(), [&](const auto& other) {
+    if (held->step <= most && std::all_of(others.begin(), others.end(), [&](const auto& other) {
           const std::vector<std::int64_t>& steps = other.second.steps;
           return std::find(steps.begin(), steps.end(), held->step) != steps.end();
         }))
@@ -62,7 +66,7 @@ Run::Next Run::after_failure() {
     log::warn("{}", problem);
   if (failed_.ends()) return Next::failure;
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
-    if (membership_.alone() && !snapshots_->held().empty()) save_newest(snapshots_->held().back().step);
+    if (const auto newest = newest_in_memory(false); newest && membership_.alone()) save_newest(newest->step);
     return Next::failure;
   }
   return lead_restart();
@@ -74,12 +78,14 @@ Run::Next Run::lead_restart() {
   const bool returns = !away_.empty();
   if (returns && shrinks()) return shrink();
   if (returns && !await_return()) return killed_ ? Next::stop : Next::failure;
+  const std::int64_t trusted = trusted_step();
+  distrust_checkpoints_after(trusted);
   const bool from_disk = std::exchange(without_memory_, false);
   if (from_disk) snapshots_->drop_after(kNone);
   const std::optional<InMemory> memory = from_disk ? std::nullopt : newest_in_memory(returns);
   std::optional<StateChoice> choice;  // where nodes lack what others have
   if (!from_disk && !memory)
-    choice = choose_in_memory(step_, [this](double seconds) { wait_for_events(seconds); });
+    choice = choose_in_memory(std::min(step_, trusted), [this](double seconds) { wait_for_events(seconds); });
   if (killed_) return Next::stop;
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   // What a node that comes back had is in its partner's copy alone. One that could not get it has made no
@@ -87,7 +93,8 @@ Run::Next Run::lead_restart() {
   const std::int64_t common = from_disk && !returns ? start_.step
                               : choice              ? choice->cut.step
                               : returns             ? (memory ? memory->step : kNone)
-                                                    : newest_common(*snapshots_, held_);
+                                                    : newest_common(*snapshots_, held_, trusted);
+  if (choice) give_up_incomplete_saves();  // some nodes have no part of them
   drop_saves_after(common);
   parts_.forget_after(common);
   dropped_after_ = common;
@@ -240,12 +247,16 @@ bool Run::prepare_restart(const Go& go) {
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
   // An earlier write of a step must have ended before the step is saved again.
   if (partner_) partner_->stop_sending();
-  const double end = base::monotonic_seconds() + std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds);
+  const double now = base::monotonic_seconds(), cancel_at = now + kOwnEndSeconds,
+               end = now + std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds);
   const auto dropped = [this] {
     return std::any_of(saving_.begin(), saving_.end(), [](const auto& s) { return s.second.dropped; });
   };
-  while ((dropped() || sent_step_) && !killed_ && !lost_node_ && base::monotonic_seconds() < end)
-    wait_for_events(end - base::monotonic_seconds());
+  while ((dropped() || sent_step_) && !killed_ && !lost_node_ && base::monotonic_seconds() < end) {
+    const bool waits = base::monotonic_seconds() < cancel_at;
+    if (!waits) cancel_dropped();
+    wait_for_events(std::max(0.0, (waits ? cancel_at : end) - base::monotonic_seconds()));
+  }
   if (killed_ || lost_node_) return false;
   if (dropped()) {
     // This is closer to the cause than the failure that ended the attempt.

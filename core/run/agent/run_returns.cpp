@@ -63,13 +63,14 @@ void Run::record_nodes() {
               io::NodesRecord{membership_.spares(), membership_.lost() + leaders});
 }
 
-/// Gives up saves that wait for a lost node's shards. A checkpoint whose shards are all written is still
+/// Gives up saves that wait for some node's shards. A checkpoint whose shards are all written is still
 /// completed.
+void Run::give_up_incomplete_saves() {
+  for (const std::int64_t step : parts_.incomplete()) drop_save(step);
+}
+
 void Run::give_up_saves_of_lost() {
-  std::vector<std::int64_t> saving;
-  for (const auto& [step, save] : saving_)
-    if (!save.dropped && parts_.waits_for(step)) saving.push_back(step);
-  for (const std::int64_t step : saving) drop_save(step);
+  give_up_incomplete_saves();
   if (durable_ && durable_->copying() != nullptr) drop_durable("a node is lost");
 }
 

@@ -123,6 +123,34 @@ TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[ch
   CHECK(writer.pending() == 0);
 }
 
+TEST_CASE("a job that is cancelled is not written, nor tried again", "[checkpoint-writer]") {
+  const test::TempDir dir;
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
+                                     {.first_seconds = 3600, .most_seconds = 3600, .give_up_seconds = 1e6});
+  const auto cancellable = [](std::int64_t step) {
+    auto flag = std::make_shared<std::atomic<bool>>(false);
+    core::run::CheckpointWriter::Job job = job_at(step);
+    job.cancelled = flag;
+    return std::pair(std::move(job), flag);
+  };
+  break_disk(dir);
+  auto [waiting, waiting_flag] = cancellable(2);
+  auto [queued, queued_flag] = cancellable(1);
+  writer.enqueue(std::move(waiting));
+  CHECK(wait_for(writer).outcome == Outcome::failed_once);
+  writer.enqueue(std::move(queued));  // of an earlier step, so that it does not replace the other
+  writer.cancel(*queued_flag);
+  writer.cancel(*waiting_flag);
+  for (const std::int64_t step : {2, 1}) {
+    const auto cancelled = wait_for(writer);
+    CHECK(cancelled.outcome == Outcome::superseded);
+    CHECK(cancelled.step == step);
+  }
+  CHECK(writer.pending() == 0);
+  mend_disk(dir);
+  CHECK(io::list_checkpoints(dir / "run").empty());
+}
+
 TEST_CASE("a writer gives up after its time and one last try, counted from the first failure",
           "[checkpoint-writer]") {
   const test::TempDir dir;

@@ -54,7 +54,7 @@ class Hanging final : public io::Storage {
   void make_folder(const std::string& name) override { whole_->make_folder(name); }
   std::vector<std::string> list(const std::string& name) const override { return whole_->list(name); }
   bool exists(const std::string& name) const override { return whole_->exists(name); }
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
+  void write(const std::string& name, std::span<const std::byte> bytes, const io::Wanted& = {}) override {
     whole_->write(name, bytes);
   }
   std::int64_t copy(const std::string& name, const io::StoredFile& from, const io::Pace& pace) override {
@@ -182,6 +182,28 @@ TEST_CASE("a hanging copy is reported once and resumes when it can", "[durable]"
   CHECK_FALSE(copier.take());
   *hangs = false;
   CHECK(result_of(copier).outcome == CopyOutcome::copied);
+}
+
+TEST_CASE("after a dropped copy the next checkpoint is due", "[durable]") {
+  io::DurableOptions options;
+  options.to = "tier";
+  options.every.steps = 100;
+  core::run::DurableTier tier(options);
+  tier.add({.step = 100, .folder = "a"});
+  REQUIRE(tier.begin(1));
+  CHECK_FALSE(tier.is_due(110, 2));
+  tier.drop();
+  CHECK(tier.is_due(110, 2));
+  tier.add({.step = 110, .folder = "b"});
+  REQUIRE(tier.begin(3));
+  // One that waits takes its place.
+  tier.add({.step = 200, .folder = "c"});
+  tier.drop();
+  CHECK_FALSE(tier.is_due(210, 4));
+  REQUIRE(tier.begin(4));
+  tier.end();
+  CHECK_FALSE(tier.is_due(210, 5));
+  CHECK(tier.is_due(300, 5));
 }
 
 TEST_CASE("the tag of a good checkpoint is copied, before its copy is complete or after", "[durable]") {

@@ -185,7 +185,7 @@ class TestStorage : public io::LocalStorage {
   TestStorage(const std::string& root, bool corrupt, std::shared_future<void> hold = {},
               std::shared_ptr<std::promise<void>> removed = nullptr)
       : LocalStorage(root), corrupt_(corrupt), hold_(std::move(hold)), removed_(std::move(removed)) {}
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
+  void write(const std::string& name, std::span<const std::byte> bytes, const io::Wanted& = {}) override {
     if (hold_.valid()) hold_.wait();
     LocalStorage::write(name, bytes);
   }

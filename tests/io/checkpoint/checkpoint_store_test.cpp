@@ -86,7 +86,7 @@ namespace {
 class Flipping final : public LocalStorage {
  public:
   using LocalStorage::LocalStorage;
-  void write(const std::string& name, std::span<const std::byte> bytes) override {
+  void write(const std::string& name, std::span<const std::byte> bytes, const Wanted& = {}) override {
     std::vector<std::byte> kept(bytes.begin(), bytes.end());
     if (flips && name.ends_with(".safetensors")) kept.back() ^= std::byte{4};
     LocalStorage::write(name, kept);
@@ -481,6 +481,34 @@ TEST_CASE("files are written past the page cache where their bytes allow it, to 
       REQUIRE(content.size() == size);
       CHECK(std::equal(bytes.begin(), bytes.end(), std::as_bytes(std::span(content)).begin()));
     }
+}
+
+TEST_CASE("a write that is not wanted any more ends after a piece and leaves no shard") {
+  const TempDir dir;
+  const std::unique_ptr<Storage> storage = open_storage(dir / "files");
+  storage->make_folder("");
+  std::vector<std::byte> memory((std::size_t{41} << 20));
+  const auto address = reinterpret_cast<std::uintptr_t>(memory.data());
+  // Past the page cache, and through it.
+  for (const std::size_t offset : {std::size_t{4096} - address % 4096, std::size_t{17}}) {
+    std::atomic<int> asked = 0;
+    const std::string name = "file-" + std::to_string(offset);
+    try {
+      storage->write(name, std::span(memory).subspan(offset, std::size_t{40} << 20),
+                     [&] { return ++asked < 3; });
+      FAIL("the write was not ended");
+    } catch (const StorageError& error) {
+      CHECK(error.error_number == ECANCELED);
+    }
+    CHECK(asked >= 3);
+    CHECK(asked < 8);  // of ten pieces
+  }
+  CheckpointStore store(dir / "run", 3);
+  const Shard shard = stamped_shard(10);
+  const ShardContent content = shard.content();
+  CHECK_THROWS_AS(store.write_shards(10, 1, 0, std::span(&content, 1), [] { return false; }), StorageError);
+  CHECK(std::filesystem::is_empty(dir / "run/step-00000010"));
+  CHECK(store.write_shards(10, 1, 0, std::span(&content, 1), [] { return true; }).size() == 1);
 }
 
 TEST_CASE("a missing or shortened shard is named") {

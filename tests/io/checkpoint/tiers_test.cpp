@@ -29,7 +29,7 @@ class Away final : public Storage {
   void make_folder(const std::string&) override { fail(); }
   std::vector<std::string> list(const std::string& name) const override { return seen().list(name); }
   bool exists(const std::string& name) const override { return seen().exists(name); }
-  void write(const std::string&, std::span<const std::byte>) override { fail(); }
+  void write(const std::string&, std::span<const std::byte>, const Wanted&) override { fail(); }
   std::int64_t copy(const std::string&, const StoredFile&, const Pace&) override { fail(); }
   std::unique_ptr<StoredFile> open(const std::string& name) const override {
     if (name.find("shard") != std::string::npos) fail();
