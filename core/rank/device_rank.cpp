@@ -41,7 +41,8 @@ DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Layout& layout,
 }
 
 DeviceRank::DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe,
-                       kernels::Observation when)
-    : DeviceRank(job, layout_of(job, topology), topology, 0, alone_, std::move(observe), {}, when) {}
+                       kernels::Observation when, const std::string& gemm_algorithms)
+    : DeviceRank(job, layout_of(job, topology), topology, 0, alone_, std::move(observe), gemm_algorithms,
+                 when) {}
 
 }  // namespace trainerd::core::rank

@@ -26,7 +26,7 @@ class DeviceRank {
              const std::string& gemm_algorithms = {}, kernels::Observation when = kernels::Observation::each);
   /// The only rank of its world.
   DeviceRank(const job::JobSpec& job, const parallel::Topology& topology, Observe observe = {},
-             kernels::Observation when = kernels::Observation::each);
+             kernels::Observation when = kernels::Observation::each, const std::string& gemm_algorithms = {});
 
   train::Trainer& trainer() { return *trainer_; }
   train::StepMemory& memory() { return *memory_; }

@@ -120,11 +120,11 @@ class Tables(Folder):
         self.assertIn("| a: add_norm_forward | 32768 x 1536 | 125 | 400.0 | 100 | 3200 | 80% |", text)
 
     def test_tuned_runs_are_named_and_stand_beside_the_ratio(self):
-        tuned = {**OURS, "gemm_algorithms": "timed", "gemm_workspace_bytes": 2**28, "head_chunk_tokens": 8192, "step_seconds": [1.0]}
-        plain = {**OURS, "gemm_algorithms": "first", "gemm_workspace_bytes": 2**25, "head_chunk_tokens": 0}
+        tuned = {**OURS, "gemm_algorithms": "first", "gemm_workspace_bytes": 2**25, "head_chunk_tokens": 8192, "step_seconds": [1.0]}
+        plain = {**OURS, "gemm_algorithms": "timed", "gemm_workspace_bytes": 2**28, "head_chunk_tokens": 0}
         records = [{"phase": "tuning", "step": "x", "outcome": "passed", "result": r} for r in (plain, tuned, THEIRS)]
         text = table.markdown(records)
-        self.assertIn("| a: trainerd, GEMMs timed, workspace 256 MiB, head chunk 8192 |", text)
+        self.assertIn("| a: trainerd, GEMMs not timed, workspace 32 MiB, head chunk 8192 |", text)
         self.assertIn(f"| {524288 / 8.1:,.0f} | {524288 / (16 * 0.6 + 0.1):,.0f} (pytorch default) |", text)
 
     def test_a_ledger_says_what_each_class_reached_and_what_lies_between(self):
@@ -242,7 +242,7 @@ class Script(Folder):
         return path
 
     def run_script(self, *args, seconds=120):
-        env = {**os.environ, "PYTHON": str(self.root / "python")}
+        env = {**os.environ, "PYTHON": str(self.root / "python"), "TMPDIR": str(self.root)}
         env.pop("OUT", None)
         done = subprocess.run([SCRIPT, "--out", self.root / "out", "--build", self.root, *args], env=env, capture_output=True, text=True, timeout=seconds)
         records = [json.loads(line) for line in (self.root / "out" / "results.jsonl").read_text().splitlines()]
@@ -276,7 +276,7 @@ esac
         steps = {r["step"]: r["outcome"] for r in records if "step" in r}
         wanted = ["device: libraries, copies, a product for ten seconds", "ours tiny device=cpu", "ours tiny device=cuda", "losses of tiny: CPU and CUDA",
                   "ours tiny device=cuda cuda_graphs=auto", "ours tiny device=cuda cuda_graphs=off", "tiny: CUDA graphs and call by call",
-                  "ours a", "ours a: losses and kernels", "operator ledger of a", "test_cuda [gemm]: 2 tests"]
+                  "ours a gemm_algorithms=first", "ours a gemm_algorithms=first: losses and kernels", "operator ledger of a", "test_cuda [gemm]: 2 tests"]
         self.assertEqual([step for step in steps if step in wanted], wanted)
         # Tests of several tags run only once, and tests without a tag run too.
         self.assertEqual([step for step in steps if step.startswith("test_cuda")][1:], ["test_cuda without a tag: 1 tests"])
@@ -292,8 +292,14 @@ esac
         done, records = self.run_script("tuning")
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         steps = [r["step"] for r in records if "step" in r and "losses" not in r["step"]]
-        self.assertEqual(steps, ["ours a", "ours a gemm_algorithms=timed", "ours a --gemm-workspace 256", "ours a --head-chunk 8192", "ours a attention=fast",
-                                 "ours a --gemm-workspace 256 --head-chunk 8192 gemm_algorithms=timed", "PyTorch a default --deterministic", "ours a", "ours b gemm_algorithms=timed", "rates of operators, a", "rates of operators, b"])
+        self.assertEqual(steps, ["ours a", "ours a gemm_algorithms=first", "ours a --gemm-workspace 32 gemm_algorithms=first",
+                                 "ours a --head-chunk 8192 gemm_algorithms=first", "ours a attention=fast", "PyTorch a default --deterministic", "ours a",
+                                 "ours b", "rates of operators, a", "rates of operators, b"])
+        # Runs with timed algorithms share their choices, those of other shapes do not.
+        log = (self.root / "out" / "log.txt").read_text()
+        files = re.findall(r"ours (\S+) .*--gemm-choices (\S+)", log)
+        self.assertEqual([job for job, _ in files], ["a", "a", "a", "b"])
+        self.assertEqual(len({file for _, file in files}), 2)
         self.assertIn("GEMMs by role", done.stdout)
 
     def test_the_record_compares_each_benchmark_and_its_last_steps_are_not_fatal(self):
@@ -464,15 +470,15 @@ esac
         done, records = self.run_script("contact", seconds=280)
         failed = {r["step"]: r["outcome"] for r in records if r.get("outcome", "").startswith(("failed", "timed out")) and r.get("ours", True)}
         if not BF16:  # the row in bf16 is refused, as it should be
-            self.assertRegex(failed.pop("ours a: losses and kernels"), r"^failed: \d+ widened_gemms$")
+            self.assertRegex(failed.pop("ours a gemm_algorithms=first: losses and kernels"), r"^failed: \d+ widened_gemms$")
         self.assertEqual(failed, {}, done.stdout[-4000:])
         self.assertEqual(done.returncode, 0 if BF16 else 1)
         steps = {r["step"]: r for r in records if "step" in r}
         for name in ("trainerd --version", "ours tiny device=cuda", "losses of tiny: CPU and CUDA", "tiny: it learns on CUDA",
-                     *(["ours a: losses and kernels"] if BF16 else []), "20 losses, CUDA and CPU, fp32", "20 losses, CUDA and CPU, bf16"):
+                     *(["ours a gemm_algorithms=first: losses and kernels"] if BF16 else []), "20 losses, CUDA and CPU, fp32", "20 losses, CUDA and CPU, bf16"):
             self.assertEqual(steps[name]["outcome"], "passed", name)
         self.assertEqual(steps["losses of tiny: CPU and CUDA"]["largest"], 0)
-        self.assertEqual(len(steps["ours a"]["result"]["losses"]), 3)
+        self.assertEqual(len(steps["ours a gemm_algorithms=first"]["result"]["losses"]), 3)
         tags = [name for name in steps if name.startswith("test_cuda [")]
         self.assertEqual([re.match(r"test_cuda (\[\w+\]): [1-9]", name)[1] for name in tags], ["[flat]", "[reduce]"])
         log = (self.root / "out" / "log.txt").read_text()

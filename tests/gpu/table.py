@@ -24,9 +24,9 @@ def equivalent(result):
 
 
 def tuning_of(result):
-    """Options of our run that differ from a job's defaults."""
-    text = ", GEMMs timed" if result.get("gemm_algorithms") == "timed" else ""
-    if (workspace := result.get("gemm_workspace_bytes", 2**25)) != 2**25:
+    """Options of our run that differ from a benchmark's defaults."""
+    text = ", GEMMs not timed" if result.get("gemm_algorithms", "timed") != "timed" and result.get("peak_flops") else ""
+    if (workspace := result.get("gemm_workspace_bytes", 2**28)) != 2**28:
         text += f", workspace {workspace // 2**20} MiB"
     if chunk := result.get("head_chunk_tokens"):
         text += f", head chunk {chunk}"

@@ -33,6 +33,7 @@ parallel::Topology cluster_of(const std::string& name, std::int64_t devices) {
   topology->nodes = (devices + topology->devices_per_node - 1) / topology->devices_per_node;
   // The published systems compute sums of the residual stream as separate passes over memory.
   topology->device.adds_in_products = false;
+  topology->device.tuning.gemm_workspace_bytes = std::int64_t{32} << 20;  // PyTorch's
   return *topology;
 }
 

@@ -8,6 +8,8 @@
 //
 //   --gemm-workspace MIB, --head-chunk TOKENS    of a CUDA device, in place of its own choice
 //   (kernels::Tuning)
+//   --gemm-choices FILE    for `gemm_algorithms: timed`: the choices of an earlier run, or where this one
+//   writes its own
 //
 // A bf16 job on a CUDA device whose attention ran by our own kernels, or whose GEMMs were widened, fails:
 // its row would name the library. With --own-kernels the row names our own kernels instead.
@@ -17,6 +19,8 @@
 
 #include <cstdio>
 #include <exception>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -44,6 +48,8 @@ struct Args {
   std::vector<std::string> overrides;
   std::int64_t warmup = 3, steps = 6;
   kernels::Tuning tuning;
+  bool tuned = false;
+  std::string gemm_choices;  ///< file
   bool own_kernels = false;
   enum class Want { rate, description, ledger } want = Want::rate;
 };
@@ -59,8 +65,10 @@ Args parse(int argc, char** argv) {
     if (flag == "--set") args.overrides.push_back(value());
     else if (flag == "--warmup") args.warmup = std::stoll(value());
     else if (flag == "--steps") args.steps = std::stoll(value());
-    else if (flag == "--gemm-workspace") args.tuning.gemm_workspace_bytes = std::stoll(value()) << 20;
-    else if (flag == "--head-chunk") args.tuning.head_chunk_tokens = std::stoll(value());
+    else if (flag == "--gemm-workspace")
+      args.tuned = true, args.tuning.gemm_workspace_bytes = std::stoll(value()) << 20;
+    else if (flag == "--head-chunk") args.tuned = true, args.tuning.head_chunk_tokens = std::stoll(value());
+    else if (flag == "--gemm-choices") args.gemm_choices = value();
     else if (flag == "--describe") args.want = Args::Want::description;
     else if (flag == "--ledger") args.want = Args::Want::ledger;
     else if (flag == "--own-kernels") args.own_kernels = true;
@@ -81,7 +89,7 @@ Args parse(int argc, char** argv) {
 
 parallel::Topology tuned_topology(const core::job::JobSpec& job, const Args& args) {
   parallel::Topology topology = core::spec::job_topology(job);
-  if (topology.device.kind != kernels::DeviceKind::cuda && args.tuning != kernels::Tuning{})
+  if (topology.device.kind != kernels::DeviceKind::cuda && args.tuned)
     throw std::invalid_argument("--gemm-workspace and --head-chunk are for device: cuda");
   topology.device.tuning = args.tuning;
   return topology;
@@ -154,9 +162,25 @@ void throw_if_skipped(const core::train::StepReport& report, std::int64_t step) 
     throw base::data_error("step " + std::to_string(step) + ": token ids are outside the vocabulary");
 }
 
+/// The choices in the file; empty if there is none.
+std::string read_choices(const Args& args) {
+  std::ifstream file(args.gemm_choices);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+void write_choices(const Args& args, const std::string& choices) {
+  if (choices.empty()) return;
+  std::ofstream file(args.gemm_choices);
+  file << choices;
+  file.close();
+  if (!file) throw std::runtime_error(args.gemm_choices + ": cannot be written");
+}
+
 Json run(const core::job::JobSpec& job, const Args& args) {
   const parallel::Topology topology = tuned_topology(job, args);
-  core::rank::DeviceRank rank(job, topology);
+  const std::string kept = read_choices(args);
+  core::rank::DeviceRank rank(job, topology, {}, kernels::Observation::each, kept);
+  if (!args.gemm_choices.empty() && kept.empty()) write_choices(args, rank.gemm_algorithms());
   core::train::Trainer& trainer = rank.trainer();
   trainer.initialise();
   std::int64_t step = 0;
@@ -202,6 +226,7 @@ Json run(const core::job::JobSpec& job, const Args& args) {
           {"planned_bytes", rank.plan().memory.total_bytes()},
           {"own_attention_calls", rank.backend().counters().own_attention},
           {"widened_gemms", rank.backend().counters().widened_gemms},
+          {"missed_gemm_choices", rank.backend().counters().missed_gemm_choices},
           {"graphs", graphs.graphs},
           {"graph_calls", graphs.graph_calls},
           {"graph_launches", graphs.launches},
