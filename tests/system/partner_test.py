@@ -149,12 +149,12 @@ class PartnerTest(RestartTest):
         self.assertIn("which the partners of node 1 kept", self.read_until(self.agents[0], "restarted: "))
         self.finish_all(TWO)
 
-    def begin_with_a_disk_that_stands_still(self, name, *more):
+    def begin_with_a_disk_that_stands_still(self, name, *more, layout=TWO, nodes=2):
         """Node 1 is lost and comes back, and node 0 waits for its hanging disk with its part of a checkpoint before the ranks
         restart."""
         hold, environment = self.slow_disk()
         hold.write_text("step-00000030")
-        self.begin(name, TWO, "--set", "checkpoint.every=30", *more, environments={0: environment})
+        self.begin(name, layout, "--set", "checkpoint.every=30", *more, nodes=nodes, environments={0: environment})
         self.wait_for_step(self.agents[0], 33, name)
         self.lose(1)
         self.agents[1] = self.again(1)
@@ -171,6 +171,19 @@ class PartnerTest(RestartTest):
         self.agents[1] = self.again(1)
         self.assertRegex(self.read_until(self.agents[0], "restarted: "), r"node 1 .*was lost after step \d+: it was not there when the ranks began")
         self.finish_all(TWO)
+
+    def test_one_that_joins_after_the_state_was_chosen_has_no_snapshot_of_it_and_the_ranks_begin_again(self):
+        hold = self.begin_with_a_disk_that_stands_still("chosen", layout=THREE, nodes=3)
+        self.lose(2)
+        self.agents[2] = self.again(2)
+        self.read_until(self.agents[2], "node 2 of 3 joins")
+        self.read_until(self.agents[0], r"node 2 .*takes its place|node 2 .*was lost after step")
+        time.sleep(0.5)  # it meets the others
+        hold.unlink()
+        self.read_until(self.agents[0], "restarted: .*snapshot in memory")
+        again = self.read_until(self.agents[0], "restarted: ")
+        self.assertRegex(again, r"its snapshot of step \d+ did not come back from its partner: this agent does not hold it|it was not there when the ranks began")
+        self.finish_all(THREE)
 
     def test_a_checkpoint_that_stays_under_way_keeps_the_ranks_from_beginning_again(self):
         hold = self.begin_with_a_disk_that_stands_still("unfinished", "--set", "checkpoint.give_up=2s")
