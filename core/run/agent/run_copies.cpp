@@ -74,6 +74,7 @@ void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::
   for (const auto& [step, saving] : saving_)
     if (step > sound_step) under_way.push_back(step);
   for (const std::int64_t step : under_way) drop_save(step);
+  cancel_dropped();
   withdraw_checkpoints(sound_step, false);
 }
 

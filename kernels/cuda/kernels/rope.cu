@@ -16,13 +16,17 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_forward_kernel(Rope
   const HeadLanes<N, V> at(a.head_size, a.rotated, a.lanes);
   const std::int64_t token = blockIdx.x, row = token * (a.heads + 2 * a.kv_heads) * a.head_size;
   float cosine[V][N], sine[V][N];
-  if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
+  const std::int64_t position = a.table != nullptr ? a.positions[token] : 0;
   const std::int64_t rotated = a.heads + a.kv_heads, all = a.in == a.out ? rotated : rotated + a.kv_heads;
   // All groups make the same number of rounds, because the sums need whole warps.
   for (std::int64_t first = 0; first < all; first += at.groups) {
     const std::int64_t head = first + at.group;
+    typename HeadLanes<N, V>::template RawHead<T> raw;
+    if (head < all) raw = at.fetch_head(a.in + row + head * a.head_size);
+    // After the head's loads: the angles wait for the position.
+    if (first == 0 && a.table != nullptr) at.load_angles(a.table + position * a.rotated, cosine, sine);
     float low[V][N], high[V][N];
-    if (head < all) at.load_head(a.in + row + head * a.head_size, low, high);
+    at.unpack_head(raw, low, high);
     if (a.q_weight != nullptr) {
       const float squares = at.group_sum(head < all ? square_sum(low, high) : 0.0f);
       if (head < rotated) {
@@ -96,12 +100,15 @@ __global__ void __launch_bounds__(kRopeThreads) qk_norm_rope_backward_kernel(Rop
                            dk_high[kNorm ? V : 1][N] = {};
   for (std::int64_t token = begin; token < end; ++token) {
     float cosine[V][N], sine[V][N];
-    if (a.table != nullptr) at.load_angles(a.table + a.positions[token] * a.rotated, cosine, sine);
+    const std::int64_t position = a.table != nullptr ? a.positions[token] : 0;
     for (std::int64_t first = 0; first < rotated; first += at.groups) {
       const std::int64_t head = first + at.group, place = token * columns + head * a.head_size;
       const bool on = head < rotated;
-      float low[V][N] = {}, high[V][N] = {};
-      if (on) at.load_head(a.dqkv + place, low, high);
+      typename HeadLanes<N, V>::template RawHead<T> raw;
+      if (on) raw = at.fetch_head(a.dqkv + place);
+      if (first == 0 && a.table != nullptr) at.load_angles(a.table + position * a.rotated, cosine, sine);
+      float low[V][N], high[V][N];
+      at.unpack_head(raw, low, high);
       if (a.table != nullptr) {
 #pragma unroll
         for (int v = 0; v < V; ++v)

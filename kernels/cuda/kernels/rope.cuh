@@ -39,15 +39,33 @@ struct HeadLanes {
   __device__ bool has_low(int v) const { return column(v) < half; }
   __device__ bool has_high(int v) const { return has_low(v) && high_place(v) < size; }
 
+  /// The lane's elements as stored in memory; zeros for those it lacks.
   template <class T>
-  __device__ void load_head(const T* head, float (&low)[V][N], float (&high)[V][N]) const {
+  struct RawHead {
+    Raw<T, N> low[V] = {}, high[V] = {};
+  };
+  /// Starts all of the lane's loads before the first is awaited.
+  template <class T>
+  __device__ RawHead<T> fetch_head(const T* head) const {
+    RawHead<T> raw;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-#pragma unroll
-      for (int k = 0; k < N; ++k) low[v][k] = high[v][k] = 0.0f;
-      if (has_low(v)) load<N>(head + low_place(v), low[v]);
-      if (has_high(v)) load<N>(head + high_place(v), high[v]);
+      if (has_low(v)) raw.low[v] = fetch<N>(head + low_place(v));
+      if (has_high(v)) raw.high[v] = fetch<N>(head + high_place(v));
     }
+    return raw;
+  }
+  template <class T>
+  __device__ static void unpack_head(const RawHead<T>& raw, float (&low)[V][N], float (&high)[V][N]) {
+#pragma unroll
+    for (int v = 0; v < V; ++v) {
+      unpack<N>(raw.low[v], low[v]);
+      unpack<N>(raw.high[v], high[v]);
+    }
+  }
+  template <class T>
+  __device__ void load_head(const T* head, float (&low)[V][N], float (&high)[V][N]) const {
+    unpack_head(fetch_head(head), low, high);
   }
   template <class T>
   __device__ void store_head(T* head, const float (&low)[V][N], const float (&high)[V][N]) const {
