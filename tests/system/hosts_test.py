@@ -1,5 +1,6 @@
 """Hosts of a job are cut off, stopped, killed and replaced. Each host is a network namespace with an agent of the real binary."""
 
+import errno
 import re
 import unittest
 
@@ -352,6 +353,25 @@ class Elastic(HostsTest):
         self.assert_close(*steps)
         changes = [detail for e in self.events(self.name) if e["event"] == "change" for detail in e["details"]]
         self.assertTrue(any("parallel.pp" in change for change in changes), changes)
+
+    def test_a_job_does_not_stop_to_grow_while_its_checkpoints_cannot_be_written(self):
+        rules, environment = self.failing_disk()
+        steps = ["--set", "steps=300", "--set", "evaluate.every=150"]
+        self.begin("unwritten", *steps, *self.MORE, environments={0: environment})
+        self.train_until(12)
+        self.hosts.signal(1, signal.SIGKILL)
+        self.wait_for(self.agents[0], lambda: any("goes on with 1 node and dp 1" in m for m in self.events_of("node")), "it shrinks")
+        self.train_until(self.last_step(self.name) + 12)
+        rules.write_text(f"write {errno.ENOSPC} shard-\n")
+        self.wait_for(self.agents[0], lambda: any("could not be written" in m for m in self.events_of("warning")), "a failed write")
+        self.agents[1] = self.agent(1, 1)
+        self.read_until(self.agents[1], "joins node 0")
+        self.train_until(self.last_step(self.name) + 20)
+        self.assertFalse(any("a node has come: the run goes on" in m for m in self.events_of("node")))
+        rules.unlink()
+        self.wait_for(self.agents[0], lambda: any("goes on with 2 nodes and dp 2" in m for m in self.events_of("node")), "it grows")
+        self.finish(self.agents)
+        self.assert_close(*steps, *DP[2])
 
     @unittest.skipUnless(FULL, SLICE)
     def test_a_signal_that_comes_while_a_run_is_about_to_grow_ends_it(self):
