@@ -288,6 +288,19 @@ class Survives(HostsTest):
         self.assert_no_disk()
         self.finish_spared(gone=[1], whole=[*WHOLE, "--set", "parallel.zero=0"])
 
+    def test_after_that_training_goes_on_while_no_checkpoint_can_be_written(self):
+        rules, environment = self.failing_disk()
+        self.begin("unwritten", *LONG, "--set", "checkpoint.every=2", "--set", "parallel.zero=0", spares=1, environments={0: environment})
+        self.train_until(12)
+        rules.write_text(f"write {errno.ENOSPC} shard-\n")
+        self.wait_for(self.agents[0], lambda: any("could not be written" in m for m in self.events_of("warning")), "a failed write")
+        self.hosts.signal(1, signal.SIGKILL)
+        self.read_until(self.agents[0], r"restarted: .*in the memory of node 0\)")
+        self.train_until(self.last_step(self.name) + 30)
+        rules.unlink()
+        self.wait_for(self.agents[0], lambda: any("checkpoints can be written again" in m for m in self.events_of("warning")), "a written one")
+        self.stop_all(gone=[1])
+
 
 @sliced(3)
 class Elastic(HostsTest):
