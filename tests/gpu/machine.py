@@ -110,6 +110,7 @@ class Run:
         self.records, self.phase, self.end = [], "", 0.0
         self.begun = time.monotonic()  # start of the phase; time before the first phase counts for it
         self.libraries = places.libraries()
+        self.device = asked(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader", "--id=0"])[0].strip()
 
     def begin(self, phase, seconds=PHASE_SECONDS):
         if self.phase:
@@ -187,10 +188,14 @@ class Run:
 def asked(command, env=None):
     """(standard output, error) of a program that only reports something; the error is empty if it succeeded."""
     try:
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True, errors="replace", env=env, timeout=SHORT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        process = subprocess.Popen([str(c) for c in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace", env=env)
+        out, err = process.communicate(timeout=SHORT_SECONDS)
+    except OSError as error:
         return "", str(error)
-    return done.stdout, "" if done.returncode == 0 else done.stderr.strip() or f"status {done.returncode}"
+    except subprocess.TimeoutExpired as error:
+        process.kill()  # and not waited for: it may wait for the driver
+        return "", str(error)
+    return out, "" if process.returncode == 0 else err.strip() or f"status {process.returncode}"
 
 
 def json_lines(output):

@@ -387,6 +387,17 @@ class Corruption(FaultsTest):
             self.assert_as_whole(f"uncompared-{name}", *compare)
             self.assertNotIn("corruption", [e["event"] for e in self.events(f"uncompared-{name}")])
 
+    def test_no_copy_of_a_state_that_was_not_compared_stays_in_the_durable_tier(self):
+        compare = [*DP2, "--set", "supervise.hash_every=1", "--set", "checkpoint={every: 7, durable: {to: " + str(self.root / "tier") + ", every: 7}}"]
+        # The copy of step 14 is made, or under way, as the slow step ends.
+        died = faults({"kind": "flip_gradient", "step": 14, "rank": 0}, {"kind": "slow", "step": 15, "rank": 1, "factor": 60}, {"kind": "kill", "step": 15, "rank": 1})
+        self.broken("tier-run", *compare, *died, "--set", "restarts=0", status=7)
+        for folder in (self.root / "tier-run" / "checkpoints", self.root / "tier"):
+            complete = sorted(path.parent.name for path in folder.glob("step-*/COMPLETE"))
+            self.assertEqual([name for name in complete if name > "step-00000013"], [], folder)
+        self.broken("tier-run", *compare)
+        self.assert_as_whole("tier-run", *compare[:-2], "--set", "checkpoint.every=7")
+
     def test_a_run_whose_only_checkpoints_are_withdrawn_begins_again(self):
         arguments = [*DP2, "--set", "supervise.hash_every=20"]
         # The checkpoint of step 5 is complete before step 6 compares it.

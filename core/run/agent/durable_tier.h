@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/run/agent/durable_copier.h"
 #include "io/checkpoint/options.h"
@@ -49,6 +50,12 @@ class DurableTier {
   void drop() {
     copying_.reset();
     if (!next_) last_step_.reset();
+  }
+  /// Forgets the next copy if it is of a later step than that. Returns its folder.
+  std::optional<std::string> forget_next_after(std::int64_t step) {
+    if (!next_ || next_->step <= step) return std::nullopt;
+    last_step_.reset();
+    return std::exchange(next_, std::nullopt)->folder;
   }
   bool idle() const { return !copying_ && !next_; }
 

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -78,6 +79,8 @@ struct RunSeries {
   std::optional<PassedOver> passed_over = {};   ///< latest; also in the file passed-over.json
   std::optional<std::int64_t> returns_to = {};  ///< after a rollback: the step that the next run begins after
   std::vector<std::vector<std::int64_t>> corruptions = {};  ///< ranks of each corruption, for the metrics
+  /// After a shrink, until it has begun: no later state may be begun from (see Run::trusted_step).
+  std::int64_t trusted_step = std::numeric_limits<std::int64_t>::max();
   struct WentBack {
     std::int64_t from = 0, to = 0;  ///< steps
   };

@@ -334,6 +334,7 @@ void Run::throw_failure() {
   Failure failure = *attempt_->failure();
   if (!leaderless_.empty() && !membership_.leads()) membership_.lose_leader(leaderless_);
   if (!surviving_.excluded.empty()) throw Excluded(surviving_.excluded, membership_.node(), false);
+  distrust_checkpoints_after(trusted_step());
   const std::string message = with_last_checkpoint(failure);
   // ErrorKind::device keeps schedulers from starting the job again. A failure that may depend on the hosts is
   // only counted so after kMaxInAllRuns.
@@ -387,7 +388,7 @@ void Run::end_failed(const std::string& error) {
 
 /// Waits until every complete snapshot is on the disk. Throws the error of a failed write.
 void Run::drain_writer() {
-  if (resizes_) cancel_dropped();
+  if (resizes_ || !membership_.alone()) cancel_dropped();
   while (writer_.pending() > 0 && !killed_) {
     std::array<pollfd, 2> fds{pollfd{options_.signal_fd, POLLIN, 0}, pollfd{writer_.event_fd(), POLLIN, 0}};
     if (::poll(fds.data(), fds.size(), -1) < 0) continue;

@@ -216,7 +216,9 @@ void Run::completed(const Completed& m) {
     compared_.checkpoints->completed(step, name);
     // Its last file was under way when its state was found corrupt, or when the ranks ended and could not
     // compare it any more.
-    if (saving == nullptr || saving->dropped || (compared_.equal_until && step > *compared_.equal_until)) {
+    const bool compared = step <= trusted_step();
+    if (((saving == nullptr || saving->dropped) && !compared) ||
+        (compared_.equal_until && step > *compared_.equal_until)) {
       completed_folders_.insert(name);
       if (saving != nullptr) release(step);
       return withdraw_folders(false, {name}, step - 1);

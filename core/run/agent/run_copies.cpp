@@ -115,12 +115,20 @@ std::int64_t Run::trusted_step() const {
   return std::max(start_.step, compares ? compared_.watch->equal_step() : 0);
 }
 
-/// The ranks have ended before they compared the states after `step`, and do these steps again.
+/// The ranks have ended before they compared the states after `step`.
 void Run::distrust_checkpoints_after(std::int64_t step) {
   const auto any_later = [step](const std::set<std::string>& folders) {
     return std::any_of(folders.begin(), folders.end(),
                        [step](const std::string& name) { return io::parse_folder(name)->step > step; });
   };
+  if (!membership_.leads()) return;
+  if (durable_ && job_.supervise.hash_every > 0) {
+    if (const auto next = durable_->forget_next_after(step)) store_.pinned().unpin(*next);
+    if (durable_->copying() && durable_->copying()->step > step) {
+      dropped_copy_ = durable_->copying()->folder;
+      drop_durable("its state was not compared");
+    }
+  }
   const bool in_tier = any_later(copied_folders_);
   if (!in_tier && !any_later(completed_folders_)) return;
   withdraw_checkpoints(step, in_tier);

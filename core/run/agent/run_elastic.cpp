@@ -66,6 +66,8 @@ bool Run::shrinks() const {
 /// the disk, except those that need a lost node.
 Run::Next Run::shrink() {
   give_up_saves_of_lost();
+  if (job_.supervise.hash_every > 0) drop_saves_after(trusted_step());
+  series_.trusted_step = trusted_step();
   cancel_dropped();
   if (!finish_saves(kShrinkSeconds)) {
     log::error("snapshots that are under way do not reach the disk");

@@ -66,6 +66,7 @@ Run::Next Run::after_failure() {
     log::warn("{}", problem);
   if (failed_.ends()) return Next::failure;
   if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
+    distrust_checkpoints_after(trusted_step());
     if (const auto newest = newest_in_memory(false); newest && membership_.alone()) save_newest(newest->step);
     return Next::failure;
   }
@@ -75,11 +76,11 @@ Run::Next Run::after_failure() {
 Run::Next Run::lead_restart() {
   log_flights();
   if (!gather_held()) return killed_ ? Next::stop : Next::failure;
+  const std::int64_t trusted = trusted_step();
+  distrust_checkpoints_after(trusted);
   const bool returns = !away_.empty();
   if (returns && shrinks()) return shrink();
   if (returns && !await_return()) return killed_ ? Next::stop : Next::failure;
-  const std::int64_t trusted = trusted_step();
-  distrust_checkpoints_after(trusted);
   const bool from_disk = std::exchange(without_memory_, false);
   if (from_disk) snapshots_->drop_after(kNone);
   const std::optional<InMemory> memory = from_disk ? std::nullopt : newest_in_memory(returns);
@@ -247,8 +248,9 @@ bool Run::prepare_restart(const Go& go) {
   snapshots_->drop_after(go.from_memory ? go.step : kNone);
   // An earlier write of a step must have ended before the step is saved again.
   if (partner_) partner_->stop_sending();
-  const double now = base::monotonic_seconds(), cancel_at = now + kOwnEndSeconds,
-               end = now + std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds);
+  const double limit = std::min(kRegroupSeconds, job_.checkpoint.give_up_seconds),
+               end = base::monotonic_seconds() + limit,
+               cancel_at = base::monotonic_seconds() + std::min(kOwnEndSeconds, limit / 2);
   const auto dropped = [this] {
     return std::any_of(saving_.begin(), saving_.end(), [](const auto& s) { return s.second.dropped; });
   };

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -204,7 +205,8 @@ std::optional<StateChoice> Run::choose_in_memory(std::int64_t most_step, const T
 /// where a checkpoint on the disk is newer, or the records do not reach as far.
 std::optional<io::CheckpointStore::Found> Run::find_in_memory() {
   const std::int64_t recorded = output_.last_whole_step();
-  const auto choice = choose_in_memory(std::min(recorded, job_.steps - 1),
+  const std::int64_t trusted = std::exchange(series_.trusted_step, std::numeric_limits<std::int64_t>::max());
+  const auto choice = choose_in_memory(std::min({recorded, job_.steps - 1, trusted}),
                                        [this](double seconds) { wait_for_news(seconds); });
   if (!choice) return std::nullopt;
   const std::vector<io::StoredCheckpoint> on_disk = store_.list();

@@ -59,7 +59,7 @@ using MeasureAlgorithm = std::function<double(std::size_t i)>;
 /// Index of the fastest of `count` algorithms, in the library's order; 0 unless another one gains more than
 /// 2%. Measures all once. Then measures those within a quarter of the fastest in turns, so that changes of
 /// the clock rate affect all alike. Each counts with its best of five. Once `late` returns true nothing more
-/// is measured but the first algorithm. Throws DeviceError if the library refuses all.
+/// is measured, if one that the library takes was. Throws DeviceError if the library refuses all.
 std::size_t quickest_algorithm(std::size_t count, const MeasureAlgorithm& measure,
                                const std::function<bool()>& late);
 

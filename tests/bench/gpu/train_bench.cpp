@@ -170,10 +170,12 @@ std::string read_choices(const Args& args) {
 
 void write_choices(const Args& args, const std::string& choices) {
   if (choices.empty()) return;
-  std::ofstream file(args.gemm_choices);
+  const std::string part = args.gemm_choices + ".part";
+  std::ofstream file(part);
   file << choices;
   file.close();
-  if (!file) throw std::runtime_error(args.gemm_choices + ": cannot be written");
+  if (!file || std::rename(part.c_str(), args.gemm_choices.c_str()) != 0)
+    throw std::runtime_error(args.gemm_choices + ": cannot be written");
 }
 
 Json run(const core::job::JobSpec& job, const Args& args) {

@@ -72,13 +72,13 @@ void NcclRankWorld::join() {
   links_.push_back(std::make_shared<NcclLink>(comm, options_.device));
   links_[0]->call(
       "meeting the other ranks", [&](ncclComm_t) { return result; },
-      until_made("the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
-                 base::seconds_text(options_.start_seconds) +
-                 "; see what became of the others, and of the network between them"));
+      until_made(base::monotonic_seconds() + options_.start_seconds,
+                 "the " + std::to_string(options_.ranks) + " ranks did not meet by NCCL in " +
+                     base::seconds_text(options_.start_seconds) +
+                     "; see what became of the others, and of the network between them"));
 }
 
-std::function<void()> NcclRankWorld::until_made(std::string late) const {
-  const double deadline = base::monotonic_seconds() + options_.start_seconds;
+std::function<void()> NcclRankWorld::until_made(double deadline, std::string late) const {
   return [this, deadline, late = std::move(late)] {
     if (options_.ended)
       if (const std::string why = options_.ended(); !why.empty())
@@ -93,6 +93,7 @@ void NcclRankWorld::split() {
   for (const NcclGroup& group : options_.groups)
     if (wanted(group) && std::find(order.begin(), order.end(), group.name) == order.end())
       order.push_back(group.name);
+  const double deadline = base::monotonic_seconds() + options_.start_seconds;
   bool whole_taken = false;
   for (const std::string& name : order) {
     int color = NCCL_SPLIT_NOCOLOR, key = 0;
@@ -115,9 +116,9 @@ void NcclRankWorld::split() {
     }
     ncclConfig_t settings = config(name);
     ncclComm_t& comm = made_.emplace_back(nullptr);
-    const std::function<void()> interrupt =
-        until_made("group " + name + " was not made in " + base::seconds_text(options_.start_seconds) +
-                   "; see what became of the other ranks");
+    const std::function<void()> interrupt = until_made(
+        deadline, "group " + name + " was not made in " + base::seconds_text(options_.start_seconds) +
+                      "; see what became of the other ranks");
     const std::string doing = "making group " + name;
     // NCCL 2.28 returns success at once and creates the communicator in the background. Until then the
     // world's communicator is in progress.

@@ -45,7 +45,7 @@ class NcclRankWorld final : public NcclWorld {
   void split();
   /// What a rank does while NCCL makes a communicator: throws if the world has ended, or with `late` if the
   /// start takes too long.
-  std::function<void()> until_made(std::string late) const;
+  std::function<void()> until_made(double deadline, std::string late) const;
   void watchdog();
   /// Reports or ends an operation that has waited too long, for the watchdog.
   void look_at(const NcclWait& wait, double now);
