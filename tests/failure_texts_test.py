@@ -41,6 +41,7 @@ UNASSERTED = {
     "learned from the run s history": PART,
     "the tag of step": PART,
     "the state that ranks hold is corrupt": PART,
+    "its state was not compared": PART,
     "a newer snapshot takes its place": PART,
     "a node is lost": PART,
     "a node that has come": PART,

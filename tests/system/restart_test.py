@@ -268,8 +268,10 @@ class OneNode(RestartTest):
         self.kill_worker(process)
         output = self.read_until(process, "restarted: ")
         first = int(re.search(r"the workers start again from step (\d+) \(snapshot in memory\)", output)[1])
-        self.wait_for(process, lambda: self.children(process.pid), "the new ranks")
-        self.kill_worker(process, 0, signal.SIGSTOP)  # so that not all become ready
+        # One of the new ranks is stopped, so that not all become ready; not before its exec, for which the agent waits.
+        words = lambda pid: pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+        [new, *_] = self.wait_for(process, lambda: [pid for pid in self.children(process.pid) if words(pid) != words(process.pid)], "the new ranks")
+        os.kill(new, signal.SIGSTOP)
         process.send_signal(signal.SIGTERM)
         output = self.finish_one(process, status=143)
         self.assertIn("the workers have just started again", output)
