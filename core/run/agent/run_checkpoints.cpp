@@ -279,7 +279,7 @@ void Run::drop_saves_after(std::int64_t step) {
   for (const std::int64_t saved : idle) release(saved);
 }
 
-/// Ends the writes of dropped snapshots soon, where nobody should wait for a slow disk.
+/// Cancels the writes of dropped snapshots, so that a restart does not wait for a slow disk.
 void Run::cancel_dropped() {
   for (auto& [step, saving] : saving_)
     if (saving.dropped && saving.in_use) writer_.cancel(*saving.cancelled);

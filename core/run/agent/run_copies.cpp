@@ -107,8 +107,8 @@ void Run::withdraw_folders(bool in_tier, const std::set<std::string>& folders, s
   }
 }
 
-/// The last step of this attempt whose state is the same on all ranks, as far as the leader knows: later ones
-/// may hold a corruption that nobody has seen. The state that the ranks began from counts as sound.
+/// The last step of this attempt whose state is the same on all ranks, as far as the leader knows. Later
+/// states were not compared. The state that the ranks began from counts as sound.
 std::int64_t Run::trusted_step() const {
   if (job_.supervise.hash_every == 0) return std::numeric_limits<std::int64_t>::max();
   const bool compares = compared_.watch && compared_.attempt == attempt_->number();

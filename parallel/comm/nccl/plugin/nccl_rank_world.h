@@ -43,8 +43,8 @@ class NcclRankWorld final : public NcclWorld {
   ncclConfig_t config(const std::string& name);
   void join();
   void split();
-  /// What a rank does while NCCL makes a communicator: throws if the world has ended, or with `late` if the
-  /// start takes too long.
+  /// The check that a rank repeats while NCCL makes a communicator: throws if the world has ended, or `late`
+  /// if the start takes too long.
   std::function<void()> until_made(double deadline, std::string late) const;
   void watchdog();
   /// Reports or ends an operation that has waited too long, for the watchdog.
