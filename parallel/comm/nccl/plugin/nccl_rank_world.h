@@ -43,8 +43,8 @@ class NcclRankWorld final : public NcclWorld {
   ncclConfig_t config(const std::string& name);
   void join();
   void split();
-  /// The check that a rank repeats while NCCL makes a communicator: throws if the world has ended, or `late`
-  /// if the start takes too long.
+  /// Returns a check for use while NCCL makes a communicator. It throws CommError if the world has ended, and
+  /// with the text `late` after the deadline.
   std::function<void()> until_made(double deadline, std::string late) const;
   void watchdog();
   /// Reports or ends an operation that has waited too long, for the watchdog.
