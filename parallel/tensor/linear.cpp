@@ -106,10 +106,10 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
 }
 
 /// This rank's rows need no communication: their GEMM runs while the first chunk of the other ranks' rows
-/// arrives. Each chunk's GEMM runs while the next chunk arrives.
+/// arrives. Each chunk's GEMM runs while the next chunk arrives. All rows are written to `whole` if it is set.
 template <class Args, class Run>
 void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
-                            const char* label, const Run& run) {
+                            const char* label, const Run& run, const Tensor& whole = {}) {
   const ArenaScope scope(s.scratch());
   const std::int64_t rows = flow.size(0), each = chunk_rows(tp, rows), ranks = tp.group.size(),
                      rank = tp.group.rank();
@@ -125,11 +125,15 @@ void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& arg
     c.all = whole_shape(tp, s, mine);
     c.work = tp.group.all_gather(s, mine, c.all, in_background(label));
   }
-  run(on_rows(args, flow, rank * rows));
+  const auto run_and_keep = [&](const Tensor& part, std::int64_t begin) {
+    run(on_rows(args, part, begin));
+    if (whole.defined()) tp.backend.copy(s, part, whole.rows(begin, part.size(0)));
+  };
+  run_and_keep(flow, rank * rows);
   for (const Chunk& c : chunks) {
     c.work->wait(s);
     for (std::int64_t r = 0; r < ranks; ++r)
-      if (r != rank) run(on_rows(args, c.all.rows(r * c.rows, c.rows), r * rows + c.begin));
+      if (r != rank) run_and_keep(c.all.rows(r * c.rows, c.rows), r * rows + c.begin);
   }
 }
 
@@ -169,15 +173,16 @@ void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand 
 template <class Args, class Run, class Wgrad>
 void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
                       const Run& run, std::optional<Wgrad> wgrad) {
-  const Tensor dy = (args.*flow).data;
-  if (!wgrad || !cut(tp) || overlapped(tp, dy.size(0))) {
-    run_by_rows(tp, s, args, flow, label, run);
-    if (wgrad) row_linear_wgrad(tp, s, *wgrad);
-    return;
-  }
+  if (!wgrad) return run_by_rows(tp, s, args, flow, label, run);
   const ArenaScope scope(s.scratch());
-  (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
-  run(args);
+  const Tensor dy = (args.*flow).data;
+  if (cut(tp) && overlapped(tp, dy.size(0))) {
+    wgrad->dy_TN.data = whole_shape(tp, s, dy);
+    run_gathered_in_chunks(tp, s, args, dy, label, run, wgrad->dy_TN.data);
+  } else {
+    (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
+    run(args);
+  }
   make_wgrad(tp, s, *wgrad);
 }
 

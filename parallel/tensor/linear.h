@@ -60,7 +60,7 @@ void column_linear_backward(const TensorParallel&, kernels::Stream&, const kerne
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
                 const Adapter* adapter = nullptr);
 /// dy is a flow. With `wgrad`, which has the same dy, it computes the weight's gradient too: dy is gathered
-/// once, unless it comes in chunks.
+/// once. In chunks it is collected by copies for the weight's gradient.
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                       const std::optional<kernels::LinearWgrad>& wgrad = {});
 void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&, const Adapter&,
