@@ -218,6 +218,11 @@ void CheckpointWriter::end_within(double seconds) {
   state_->wake.notify_one();
 }
 
+void CheckpointWriter::go_on() {
+  const std::lock_guard lock(state_->mutex);
+  state_->end = std::numeric_limits<double>::infinity();
+}
+
 void CheckpointWriter::cancel(std::atomic<bool>& job) {
   {
     const std::lock_guard lock(state_->mutex);

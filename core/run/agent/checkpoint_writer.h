@@ -84,6 +84,8 @@ class CheckpointWriter {
   void kept_elsewhere();
   /// Training has ended. Jobs that cannot be written within `seconds` from now are given up.
   void end_within(double seconds);
+  /// Training goes on: undoes `end_within`.
+  void go_on();
   /// Sets the flag of a job, queued or under way.
   void cancel(std::atomic<bool>& job);
   /// Drops the queued jobs and does not wait for the current one. Its write goes on until it is done or the

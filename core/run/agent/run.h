@@ -244,6 +244,7 @@ class Run {
   void copy_shards_durably(const DurableBegin& m);
   std::string durable_target(std::int64_t step, const std::string& folder) const;
   void drop_durable(const std::string& why);
+  void drop_durable_after(std::int64_t step, const std::string& why);
   void end_durable();
   void on_durable();
   void on_durable_shards(const std::string& folder, std::int64_t ranks, std::int64_t bytes);

@@ -63,10 +63,7 @@ void Run::end_corrupt(const std::string& what, const CopyVerdict& verdict, std::
   notify(io::NoticeKind::corruption, what, verdict.details);
   sinks_.each(&io::MetricsSink::on_corruption, io::CorruptionRecord{.ranks = verdict.ranks});
   compared_.equal_until = sound_step;
-  if (durable_ && durable_->copying() && durable_->copying()->step > *compared_.equal_until) {
-    dropped_copy_ = durable_->copying()->folder;
-    drop_durable("the state that ranks hold is corrupt");
-  }
+  drop_durable_after(sound_step, "the state that ranks hold is corrupt");
   std::string message = what;
   for (const std::string& detail : verdict.details) message += "\n  " + detail;
   fail({base::ErrorKind::device, message, kCertain});
@@ -124,10 +121,7 @@ void Run::distrust_checkpoints_after(std::int64_t step) {
   if (!membership_.leads()) return;
   if (durable_ && job_.supervise.hash_every > 0) {
     if (const auto next = durable_->forget_next_after(step)) store_.pinned().unpin(*next);
-    if (durable_->copying() && durable_->copying()->step > step) {
-      dropped_copy_ = durable_->copying()->folder;
-      drop_durable("its state was not compared");
-    }
+    drop_durable_after(step, "its state was not compared");
   }
   const bool in_tier = any_later(copied_folders_);
   if (!in_tier && !any_later(completed_folders_)) return;

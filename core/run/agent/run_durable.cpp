@@ -133,6 +133,13 @@ void Run::drop_durable(const std::string& why) {
   durable_->drop();
 }
 
+/// Drops the copy under way if it is of a later step than `step`. `await_dropped_copy` waits for its end.
+void Run::drop_durable_after(std::int64_t step, const std::string& why) {
+  if (!durable_ || !durable_->copying() || durable_->copying()->step <= step) return;
+  dropped_copy_ = durable_->copying()->folder;
+  drop_durable(why);
+}
+
 void Run::end_durable() {
   if (!durable_->copying()->from_memory) store_.pinned().unpin(durable_->copying()->folder);
   durable_->end();

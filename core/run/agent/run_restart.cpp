@@ -266,6 +266,7 @@ bool Run::prepare_restart(const Go& go) {
           go.reason + "; the workers cannot start again: an unfinished checkpoint cannot be written", 2});
     return false;
   }
+  writer_.go_on();  // the ranks may have ended, to run with more nodes, when one was lost
   record_restart(go);
   if (!membership_.leads()) {
     start_.faults_done = go.faults_done, start_.spikes = go.spikes;

@@ -47,13 +47,15 @@ void Run::on_differing(ResultsDiffer m) {
 }
 
 void Run::on_spike(const SpikeActed& m) {
+  const bool back = m.action == job::SpikeAction::rollback;
+  if (back && attempt_->failure()) return;  // the ranks begin again and judge the step again
   const auto action = static_cast<std::size_t>(m.action);
   series_.spikes_used.resize(job::kSpikeWords.size());
   series_.spikes_used[action] = m.used;
   notify(io::NoticeKind::spike, m.message);
   sinks_.each(&io::MetricsSink::on_spike,
               io::SpikeRecord{.action = std::string(job::kSpikeWords.at(action))});
-  if (m.action != job::SpikeAction::rollback || attempt_->failure()) return;
+  if (!back) return;
   rollback_ = m;
   fail({base::ErrorKind::diverged, m.message, 3, true});
 }
@@ -138,10 +140,7 @@ void Run::withdraw_after(std::int64_t step) {
   };
   withdraw(store_, io::NoticeKind::withdrawn);
   if (!durable_) return;
-  if (durable_->copying() && durable_->copying()->step > step) {
-    dropped_copy_ = durable_->copying()->folder;
-    drop_durable("the run goes back");
-  }
+  drop_durable_after(step, "the run goes back");
   await_dropped_copy();
   withdraw(tier_store(), io::NoticeKind::spike);
 }

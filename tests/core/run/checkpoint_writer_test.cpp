@@ -123,6 +123,21 @@ TEST_CASE("a newer snapshot takes the place of one that cannot be written", "[ch
   CHECK(writer.pending() == 0);
 }
 
+TEST_CASE("training that goes on undoes the limit of its end", "[checkpoint-writer]") {
+  const test::TempDir dir;
+  core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2), {.first_seconds = 1e-3});
+  writer.end_within(0);
+  writer.go_on();
+  break_disk(dir);
+  writer.enqueue(job_at(1));
+  for (int tries = 0; tries < 3; ++tries) REQUIRE(wait_for(writer).outcome == Outcome::failed_once);
+  writer.end_within(0);
+  auto last = wait_for(writer);
+  while (last.outcome == Outcome::failed_once) last = wait_for(writer);
+  CHECK(last.outcome == Outcome::given_up);
+  mend_disk(dir);
+}
+
 TEST_CASE("a job that is cancelled is not written, nor tried again", "[checkpoint-writer]") {
   const test::TempDir dir;
   core::run::CheckpointWriter writer(io::CheckpointStore(dir / "run", 2),
