@@ -36,6 +36,11 @@ void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tenso
   if (params_.adapter.present()) return backward_input_adapted(dy_TN, x_TC, dx_TC, backward);
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
+  if (parallel::DelayedWgrads* const later = delayed(backward)) {
+    if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, *later);
+    else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad, x_TC, *later);
+    return delay_gradient(dy_TN, x_TC);
+  }
   const std::optional<LinearWgrad> wgrad = fused_gradient(dy_TN, x_TC, backward);
   if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad);
   else if (wgrad) parallel::column_linear_backward(walk_.tp, walk_.stream, dgrad, *wgrad);
@@ -59,14 +64,17 @@ void Linear::backward_input_gated(Gate gate, const Tensor& dy_TD, const Tensor& 
     return;
   }
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
-  parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream,
-                                    {.gate = gate,
-                                     .dy_TD = dy_TD,
-                                     .weight = weight.weight(),
-                                     .gate_up_T2F = gate_up_T2F,
-                                     .dgate_up_T2F = dgate_up_T2F,
-                                     .act_TF = act_TF},
-                                    fused_gradient(dy_TD, act_TF, backward));
+  const LinearDgradSwiglu dgrad{.gate = gate,
+                                .dy_TD = dy_TD,
+                                .weight = weight.weight(),
+                                .gate_up_T2F = gate_up_T2F,
+                                .dgate_up_T2F = dgate_up_T2F,
+                                .act_TF = act_TF};
+  if (parallel::DelayedWgrads* const later = delayed(backward)) {
+    parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream, dgrad, *later);
+    return delay_gradient(dy_TD, act_TF);
+  }
+  parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream, dgrad, fused_gradient(dy_TD, act_TF, backward));
 }
 
 void Linear::backward_input_adapted(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
@@ -97,6 +105,23 @@ void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
   const LinearWgrad wgrad = weight_gradient(dy_TN, x_TC);
   if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
   else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+}
+
+parallel::DelayedWgrads* Linear::delayed(BackwardMode backward) const {
+  return backward == BackwardMode::fused && trainable() ? walk_.delayed : nullptr;
+}
+
+// The gradient counts as a contribution of this step when it is computed, and may be the last of its unit:
+// that must be reduced before the next layer's gradients are written.
+void Linear::delay_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {
+  const auto gradient = [linear = *this](const Tensor& dy, const Tensor& x) {
+    linear.walk_.backend().linear_wgrad(linear.walk_.stream, linear.weight_gradient(dy, x));
+    linear.walk_.params.reduce_complete_grads();
+  };
+  parallel::DelayedWgrads& later = *walk_.delayed;
+  if (split_ == LinearSplit::row)
+    later.delay_row([gradient, dy = later.dy_TD(), x_TC] { gradient(dy, x_TC); });
+  else later.delay_column([gradient, dy_TN, x = later.x_TD()] { gradient(dy_TN, x); });
 }
 
 LinearWgrad Linear::weight_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {

@@ -26,7 +26,7 @@ class Linear {
   void forward_gated(kernels::Gate gate, const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
                      const kernels::Tensor& act_TF) const;
   /// Assigns dx. With BackwardMode::fused it also computes the gradients of weight and bias, if they are
-  /// trainable; only these read x.
+  /// trainable, or delays them (WalkContext::delayed); only these read x.
   void backward_input(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC, const kernels::Tensor& dx_TC,
                       BackwardMode backward) const;
   /// The same for the row-parallel layer after a gated MLP's activation: its input act is recomputed from
@@ -38,6 +38,9 @@ class Linear {
   void backward_weight(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
 
  private:
+  /// The delayed gradients, if this layer's are to be among them.
+  parallel::DelayedWgrads* delayed(BackwardMode backward) const;
+  void delay_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
   bool trainable() const { return walk_.params.info(params_.weight).trainable; }
   void backward_input_adapted(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC,
                               const kernels::Tensor& dx_TC, BackwardMode backward) const;

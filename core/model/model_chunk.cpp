@@ -65,6 +65,10 @@ Tensor ModelChunk::take_flow(const WalkContext& c, Arena& arena) const {
   return arena.take(dtype_, {tp_.flow_rows(c.batch.tokens()), model_.hidden}, MemoryTerm::activations);
 }
 
+Tensor ModelChunk::take_whole_flow(const WalkContext& c, Arena& arena) const {
+  return arena.take(dtype_, {c.batch.tokens(), model_.hidden}, MemoryTerm::activations);
+}
+
 Tensor ModelChunk::next_sum(const WalkContext& c, const SegmentSpan& span, std::size_t segment, Frame& frame,
                             const Tensor& passing_TD, const Tensor& out_TD) const {
   if (segment + 1 < span.end) return passing_TD;
@@ -175,28 +179,50 @@ void ModelChunk::weight_gradient(const WalkContext& c, std::size_t segment, Fram
   }
 }
 
+bool ModelChunk::writes_before_gather(std::size_t segment) const {
+  const Segment::Kind kind = segments_[segment].kind;
+  return kind == Segment::Kind::embedding ||
+         (kind == Segment::Kind::mlp && layer_of(segment)->mlp_post_norm.weight != kNoParam);
+}
+
 void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,
                           const LossTarget& loss) {
-  const WalkContext c = context(stream, frame);
-  const ArenaScope scope(*frame.grads);
+  WalkContext c = context(stream, frame);
+  const ArenaScope scope(*frame.grads), scratch_scope(stream.scratch());
   // Gradient of the flow after and before a segment. The first must stay until the segment's weight gradients
   // are done.
   std::array<Tensor, 2> dflow;
   for (Tensor& d : dflow) d = take_flow(c, *frame.grads);
   if (dout_TD.defined()) dflow[0] = dout_TD;
+  std::optional<parallel::DelayedWgrads> delayed;
+  Tensor dqkv;  // in the frame until the delayed gradient has read it
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
+    if (!delayed && half_layer(segments_[span->begin].kind) &&
+        params_.info(layer_of(span->begin)->up.weight).trainable && parallel::DelayedWgrads::help(tp_)) {
+      dqkv = attention_gradient(c, *frame.grads);
+      const Tensor dy_TD = take_whole_flow(c, stream.scratch()), x_TD = take_whole_flow(c, stream.scratch());
+      c.delayed = &delayed.emplace(dy_TD, x_TD);
+    }
     const ArenaScope remade(*frame.grads), remade_in_scratch(stream.scratch());
     recompute(c, *span, frame);
     for (std::size_t i = span->end; i-- > span->begin;) {
       const ArenaScope segment_scope(*frame.grads);
       frame.segments[i].dflow_TD = dflow[0];
+      frame.segments[i].dqkv = dqkv;
       const Tensor dx_TD = i == 0 && din_TD.defined() ? din_TD : dflow[1];
+      if (delayed && writes_before_gather(i)) delayed->run_column();
       input_gradient(c, i, frame, dx_TD, loss, BackwardMode::fused);
       if (segments_[i].kind == Segment::Kind::embedding) weight_gradient(c, i, frame);
+      // The segment's memory is released now, and at the end of the span what was recomputed.
+      if (delayed) delayed->run_row();
+      if (delayed && span->recompute == job::RecomputeKind::full && i == span->begin) delayed->run_column();
       params_.reduce_complete_grads();
       std::swap(dflow[0], dflow[1]);
     }
   }
+  if (!delayed) return;
+  delayed->run_column();
+  params_.reduce_complete_grads();
 }
 
 void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,

@@ -41,6 +41,8 @@ struct WalkContext {
   kernels::DType dtype;  ///< of activations
   const RopeTables& rope;
   kernels::Determinism attention;  ///< of attention's backward
+  /// Set in a fused backward walk that delays weight gradients.
+  parallel::DelayedWgrads* delayed = nullptr;
   kernels::Backend& backend() const { return tp.backend; }
 };
 
@@ -109,8 +111,13 @@ class ModelChunk {
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD,
                       const LossTarget&, BackwardMode);
   void weight_gradient(const WalkContext&, std::size_t segment, Frame&);
+  /// True if the segment writes gradients before it gathers dy. Those of the layer behind must then be
+  /// complete.
+  bool writes_before_gather(std::size_t segment) const;
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
+  /// All rows of a flow.
+  kernels::Tensor take_whole_flow(const WalkContext& context, kernels::Arena& arena) const;
   /// Destination of a segment's output if its GEMM adds to the flow: the sum with which the next segment
   /// begins. `passing_TD` is the sum inside a layer that keeps only its input.
   kernels::Tensor next_sum(const WalkContext& context, const SegmentSpan& span, std::size_t segment,

@@ -201,13 +201,17 @@ Flow attention_forward(const WalkContext& c, const LayerParams& ids, const Activ
   return flow_behind(state, to);
 }
 
+Tensor attention_gradient(const WalkContext& c, Arena& arena) {
+  return activation(c, arena, heads_of(c).columns());
+}
+
 void attention_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
                               const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
   const HeadGeometry heads = heads_of(c);
   const Tensor dout_TD =
       output_gradient(c, ids.attn_post_norm, frame, state,
                       contribution_gradient(c, ids, Segment::Kind::attention, frame, state, dflow_TD));
-  state.dqkv = activation(c, *frame.grads, heads.columns());
+  if (!state.dqkv.defined()) state.dqkv = attention_gradient(c, *frame.grads);
   {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);

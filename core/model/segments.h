@@ -31,6 +31,9 @@ void attention_state(const WalkContext&, const LayerParams&, const ActivationAre
 /// The output projection and the norm after it, if there is one: the segment's contribution.
 void attention_output(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                       const OutputPlace&);
+/// Memory for the gradient of query, key and value.
+kernels::Tensor attention_gradient(const WalkContext&, kernels::Arena&);
+/// Writes that gradient to `dqkv` of the state, or to new memory in the frame.
 void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
                               const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
 void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,

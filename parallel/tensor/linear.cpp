@@ -1,6 +1,7 @@
 #include "parallel/tensor/linear.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "parallel/tensor/flow.h"
 
@@ -106,7 +107,8 @@ LinearDgrad into_rows(LinearDgrad a, const Tensor& out, std::int64_t begin) {
 }
 
 /// This rank's rows need no communication: their GEMM runs while the first chunk of the other ranks' rows
-/// arrives. Each chunk's GEMM runs while the next chunk arrives. All rows are written to `whole` if it is set.
+/// arrives. Each chunk's GEMM runs while the next chunk arrives. All rows are written to `whole` if it is
+/// set.
 template <class Args, class Run>
 void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& args, const Tensor& flow,
                             const char* label, const Run& run, const Tensor& whole = {}) {
@@ -227,7 +229,23 @@ void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad&
   if (sum) sum->wait(s);
 }
 
+Tensor gather_dy(const TensorParallel& tp, Stream& s, const Tensor& dy_TD, DelayedWgrads& delayed,
+                 const char* label) {
+  delayed.run_row();  // would read the buffer that is written now
+  const auto gather = tp.group.all_gather(s, dy_TD, delayed.dy_TD(), in_background(label));
+  delayed.run_column();
+  gather->wait(s);
+  return delayed.dy_TD();
+}
+
 }  // namespace
+
+void DelayedWgrads::run_row() {
+  if (row_) std::exchange(row_, nullptr)();
+}
+void DelayedWgrads::run_column() {
+  if (column_) std::exchange(column_, nullptr)();
+}
 
 void column_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {
   run_by_rows(tp, s, a, &LinearFprop::x_TC, "column_linear", fprop_of(tp, s, adapter));
@@ -258,6 +276,20 @@ void column_linear_backward(const TensorParallel& tp, Stream& s, const LinearDgr
   run_column_backward(tp, s, a, w, &w.adapter);
 }
 
+void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad& a, const Tensor& x_TC,
+                         DelayedWgrads& delayed) {
+  const ArenaScope scope(s.scratch());
+  delayed.run_column();  // would read the buffer that is written now
+  const auto gather = tp.group.all_gather(s, x_TC, delayed.x_TD(), in_background("column_linear_wgrad"));
+  LinearDgrad whole = a;
+  whole.dx_TC = whole_shape(tp, s, a.dx_TC);
+  tp.backend.linear_dgrad(s, whole);
+  const auto sum = tp.group.reduce_scatter(s, whole.dx_TC, a.dx_TC, in_background("column_linear_dgrad"));
+  gather->wait(s);
+  delayed.run_row();
+  sum->wait(s);
+}
+
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {
   LinearFprop part = a;
   if (tp.group.rank() != 0) part.bias_N = part.addend_TN = {};
@@ -285,6 +317,17 @@ void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDg
   run_row_backward(
       tp, s, a, &LinearDgradSwiglu::dy_TD, "row_linear_dgrad_swiglu",
       [&](const LinearDgradSwiglu& rows) { tp.backend.linear_dgrad_swiglu(s, rows); }, wgrad);
+}
+
+void row_linear_dgrad(const TensorParallel& tp, Stream& s, LinearDgrad a, DelayedWgrads& delayed) {
+  a.dy_TN.data = gather_dy(tp, s, a.dy_TN.data, delayed, "row_linear_dgrad");
+  tp.backend.linear_dgrad(s, a);
+}
+
+void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, LinearDgradSwiglu a,
+                             DelayedWgrads& delayed) {
+  a.dy_TD.data = gather_dy(tp, s, a.dy_TD.data, delayed, "row_linear_dgrad_swiglu");
+  tp.backend.linear_dgrad_swiglu(s, a);
 }
 
 void vocab_parallel_embedding(const TensorParallel& tp, Stream& s, const EmbeddingForward& a) {

@@ -5,6 +5,7 @@
 // linears.) A column-parallel linear holds rows of the weight [N/tp, C]; its input gradient is a sum over tp.
 // A row-parallel linear holds columns [N, C/tp]; its output is a sum over tp.
 
+#include <functional>
 #include <optional>
 
 #include "kernels/backend/backend.h"
@@ -28,13 +29,44 @@ struct TensorParallel {
   std::int64_t overlap_chunks = 1;
   /// A column-parallel linear's backward overlaps the gather of its input with the input gradient's GEMM, and
   /// the sum of that with the weight gradient's (Korthikanti et al., section 4.2.2). With chunks the sum
-  /// overlaps its own GEMM.
+  /// overlaps its own GEMM. Without chunks a walk may hide more with `DelayedWgrads`.
   bool overlap_backward = false;
 
   /// Rows of a flow of `tokens` tokens on one rank.
   std::int64_t flow_rows(std::int64_t tokens) const {
     return sequence_parallel ? tokens / group.size() : tokens;
   }
+};
+
+/// Weight gradients of a backward walk that wait for a collective to hide. With sequence parallelism each
+/// segment of a layer gathers dy for its row-parallel linear and x for its column-parallel one, and sums dx:
+///
+///   gather dy | gradient of the previous segment's column-parallel weight
+///   gather x  | input gradient of the column-parallel linear
+///   sum dx    | gradient of the row-parallel weight
+///
+/// Two buffers hold the gathered dy and x for the gradients that wait.
+class DelayedWgrads {
+ public:
+  /// True if there is something to hide.
+  static bool help(const TensorParallel& tp) {
+    return tp.sequence_parallel && tp.group.size() > 1 && tp.overlap_backward;
+  }
+  /// `dy_TD` and `x_TD`: all rows of a flow.
+  DelayedWgrads(const kernels::Tensor& dy_TD, const kernels::Tensor& x_TD) : dy_TD_(dy_TD), x_TD_(x_TD) {}
+
+  const kernels::Tensor& dy_TD() const { return dy_TD_; }
+  const kernels::Tensor& x_TD() const { return x_TD_; }
+  /// Delays a gradient that reads dy_TD, or x_TD. At most one of each waits.
+  void delay_row(std::function<void()> gradient) { row_ = std::move(gradient); }
+  void delay_column(std::function<void()> gradient) { column_ = std::move(gradient); }
+  /// Compute what waits, if anything.
+  void run_row();
+  void run_column();
+
+ private:
+  kernels::Tensor dy_TD_, x_TD_;
+  std::function<void()> row_, column_;
 };
 
 // With an adapter (adapter.h) the weight is frozen: `adapter` adds its part to an output or an input
@@ -55,6 +87,10 @@ void column_linear_backward(const TensorParallel&, kernels::Stream&, const kerne
                             const kernels::LinearWgrad&);
 void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
                             const AdapterWgrad&);
+/// Input gradient alone. x, a flow, is gathered to `x_TD` of the delayed gradients; the caller delays the
+/// weight's gradient.
+void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
+                         const kernels::Tensor& x_TC, DelayedWgrads&);
 /// y is a flow. Every rank has a whole bias and addend; only the first rank adds them, so that the sum has
 /// them once.
 void row_linear(const TensorParallel&, kernels::Stream&, const kernels::LinearFprop&,
@@ -67,6 +103,11 @@ void row_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels::Li
                       const std::optional<AdapterWgrad>& wgrad);
 void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearDgradSwiglu&,
                              const std::optional<kernels::LinearWgrad>& wgrad = {});
+/// Input gradient alone. dy is gathered to `dy_TD` of the delayed gradients; the caller delays the weight's
+/// gradient.
+void row_linear_dgrad(const TensorParallel&, kernels::Stream&, kernels::LinearDgrad, DelayedWgrads&);
+void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, kernels::LinearDgradSwiglu,
+                             DelayedWgrads&);
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
 /// Each rank holds rows [first_row, first_row + V/tp) of the table; a sum over tp completes every token.

@@ -31,7 +31,8 @@ struct Case {
     none,
     apart,
     together,
-    behind
+    behind,
+    delayed
   } backward = Backward::none;  ///< if set: the backward operators only
 };
 
@@ -104,7 +105,7 @@ class Rank {
   }
   /// Backward of a row-parallel linear with either kind of input gradient, and of a column-parallel one.
   void backward() {
-    const Tensor x = input(1, {flow_rows_, kHidden}), dy = input(2, {flow_rows_, kHidden});
+    const Tensor x = flow_x_ = input(1, {flow_rows_, kHidden}), dy = input(2, {flow_rows_, kHidden});
     const Tensor inner = input(3, {tokens_, kFfn}), dinner = input(4, {tokens_, kFfn}),
                  inner2 = input(5, {tokens_, 2 * kFfn});
     const Tensor w_in = input(6, {kFfn, kHidden}), w_out = input(7, {kHidden, kFfn});
@@ -127,6 +128,8 @@ class Rank {
     const LinearWgrad row_w = wgrad(dy, inner, kHidden, kFfn),
                       swiglu_w = wgrad(dy, swiglu.act_TF, kHidden, kFfn),
                       column_w = wgrad(dinner, x, kFfn, kHidden);
+    if (c_.backward == Case::Backward::delayed)
+      return delayed_backward(row, row_w, swiglu, swiglu_w, column, column_w);
     if (c_.backward != Case::Backward::apart) {
       parallel::row_linear_dgrad(tp_, stream_, row, row_w);
       parallel::row_linear_dgrad_swiglu(tp_, stream_, swiglu, swiglu_w);
@@ -139,6 +142,27 @@ class Rank {
     parallel::row_linear_wgrad(tp_, stream_, swiglu_w);
     parallel::column_linear_dgrad(tp_, stream_, column);
     parallel::column_linear_wgrad(tp_, stream_, column_w);
+  }
+  /// The same as two segments of a walk.
+  void delayed_backward(const LinearDgrad& row, LinearWgrad row_w, const LinearDgradSwiglu& swiglu,
+                        LinearWgrad swiglu_w, const LinearDgrad& column, LinearWgrad column_w) {
+    const ArenaScope scope(stream_.scratch());
+    const auto whole = [&] {
+      return stream_.scratch().take(c_.dtype, {tokens_, kHidden}, MemoryTerm::activations);
+    };
+    const Tensor dy_TD = whole(), x_TD = whole();
+    parallel::DelayedWgrads delayed(dy_TD, x_TD);
+    const auto make = [this](const LinearWgrad& a) {
+      return [this, a] { tp_.backend.linear_wgrad(stream_, a); };
+    };
+    row_w.dy_TN.data = swiglu_w.dy_TN.data = dy_TD, column_w.x_TC.data = x_TD;
+    parallel::row_linear_dgrad(tp_, stream_, row, delayed);
+    delayed.delay_row(make(row_w));
+    parallel::column_linear_dgrad(tp_, stream_, column, flow_x_, delayed);
+    delayed.delay_column(make(column_w));
+    parallel::row_linear_dgrad_swiglu(tp_, stream_, swiglu, delayed);
+    delayed.delay_row(make(swiglu_w));
+    delayed.run_row(), delayed.run_column();
   }
   std::vector<std::byte> bits() const {
     std::vector<std::byte> all;
@@ -179,6 +203,7 @@ class Rank {
   const TensorParallel& tp_;
   Stream& stream_;
   std::int64_t tokens_, flow_rows_;
+  Tensor flow_x_;
   std::vector<test::HostTensor> memory_;
   std::vector<Tensor> outputs_;
 };
@@ -278,6 +303,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("gradients that are delayed until a collective runs have the same bits", "[overlap]") {
+  Case c;
+  c.ranks = GENERATE(2, 3);
+  c.dtype = GENERATE(DType::f32, DType::bf16);
+  CAPTURE(c.ranks, name_of(c.dtype));
+  c.backward = Case::Backward::apart;
+  const Outcome apart = run(c);
+  c.backward = Case::Backward::delayed;
+  const Outcome delayed = run(c);
+  CHECK((delayed.bits == apart.bits));
+  CHECK(delayed.issued == apart.issued - 2);  // dy is gathered once
+}
+
 TEST_CASE("the meta world shows the work that overlaps a chunked gather and sum", "[overlap]") {
   std::vector<std::string> calls;
   const auto observe = [&](const parallel::MetaCollective& m) {
@@ -323,4 +361,36 @@ TEST_CASE("the meta world shows the work that overlaps a chunked gather and sum"
   parallel::column_linear_backward(behind, *stream, dgrad, wgrad);
   CHECK(calls == Calls{"issue all_gather 6 behind", "linear_dgrad", "issue reduce_scatter 7 behind",
                        "wait all_gather 6 behind", "linear_wgrad", "wait reduce_scatter 7 behind"});
+  calls.clear();
+  // Two segments of a walk: the second one's gather hides the weight gradient of the first one's
+  // column-parallel linear.
+  parallel::DelayedWgrads delayed(take(128, 32), take(128, 32));
+  const LinearDgrad row{.dy_TN = flow, .weight = {take(32, 16), {}}, .dx_TC = whole};
+  for (int segment = 0; segment < 2; ++segment) {
+    parallel::row_linear_dgrad(behind, *stream, row, delayed);
+    delayed.delay_row([&] { calls.emplace_back("gradient of row"); });
+    parallel::column_linear_dgrad(behind, *stream, dgrad, flow, delayed);
+    delayed.delay_column([&] { calls.emplace_back("gradient of column"); });
+  }
+  delayed.run_column();
+  CHECK(calls == Calls{"issue all_gather 8 behind",
+                       "wait all_gather 8 behind",
+                       "linear_dgrad",
+                       "issue all_gather 9 behind",
+                       "linear_dgrad",
+                       "issue reduce_scatter 10 behind",
+                       "wait all_gather 9 behind",
+                       "gradient of row",
+                       "wait reduce_scatter 10 behind",
+                       "issue all_gather 11 behind",
+                       "gradient of column",
+                       "wait all_gather 11 behind",
+                       "linear_dgrad",
+                       "issue all_gather 12 behind",
+                       "linear_dgrad",
+                       "issue reduce_scatter 13 behind",
+                       "wait all_gather 12 behind",
+                       "gradient of row",
+                       "wait reduce_scatter 13 behind",
+                       "gradient of column"});
 }
