@@ -1,5 +1,7 @@
 #include "io/files/data_files.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
@@ -22,6 +24,15 @@ std::span<std::byte> within(const RemoteObject& object, std::int64_t offset, std
 }
 
 }  // namespace
+
+std::string DataFile::stamp() const {
+  if (object_ != nullptr) return version();
+  struct stat status {};
+  if (::fstat(fd_.get(), &status) != 0) throw cannot_be_read(path_, errno);
+  return std::to_string(status.st_dev) + ":" + std::to_string(status.st_ino) + ":" +
+         std::to_string(status.st_size) + ":" + std::to_string(status.st_mtim.tv_sec) + "." +
+         std::to_string(status.st_mtim.tv_nsec);
+}
 
 std::int64_t DataFile::bytes() const {
   if (object_ != nullptr) return object_->bytes;

@@ -25,6 +25,9 @@ class DataFile {
   bool is_remote() const { return object_ != nullptr; }
   /// The object's ETag, which changes when the object is replaced; empty for a local file.
   std::string version() const { return object_ == nullptr ? "" : object_->etag; }
+  /// Text that changes when the file is replaced or written: its version, or of a local file the inode, size
+  /// and time of the last write. Comparable on one machine only.
+  std::string stamp() const;
   /// Throws DataError.
   std::int64_t bytes() const;
   /// Reads up to `out.size()` bytes at `offset`, fewer only at the end of the file. Throws DataError.

@@ -124,7 +124,7 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
   if (held != nullptr) own.newest_segment = held->segments.at(place);
   own.busy_segments = run_.busy_segments(place);
   own.reports = rank == plan_.here.first;
-  worker.channel->send(encode(AgentMessage{own}));
+  send(worker, own);
 }
 
 void Attempt::watch(std::vector<pollfd>& fds) const {

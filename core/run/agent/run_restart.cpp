@@ -58,6 +58,13 @@ Run::Next Run::after_failure() {
   if (!membership_.leads()) return regroup_asked_ ? follow_restart() : Next::failure;
   // The run does not grow now; it may later.
   if (std::exchange(grows_, false)) stop_.reset();
+  const auto save_and_end = [this] {
+    distrust_checkpoints_after(trusted_step());
+    if (const auto newest = newest_in_memory(false); newest && membership_.alone()) save_newest(newest->step);
+    return Next::failure;
+  };
+  // Data that cannot be used says nothing against the state.
+  if (attempt_->failure()->kind == base::ErrorKind::data && !lost_node_) return save_and_end();
   if (!attempt_->failure()->restarts() || lost_node_) return Next::failure;
   if (!stop_) stop_ = devices_.draining();  // not on the same devices again
   if (rollback_) return roll_back();
@@ -65,11 +72,7 @@ Run::Next Run::after_failure() {
   if (const std::string problem = write_failures(series_.failures, output_.failures()); !problem.empty())
     log::warn("{}", problem);
   if (failed_.ends()) return Next::failure;
-  if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) {
-    distrust_checkpoints_after(trusted_step());
-    if (const auto newest = newest_in_memory(false); newest && membership_.alone()) save_newest(newest->step);
-    return Next::failure;
-  }
+  if (job_.restarts == 0 || (!stop_ && !restarts_.take(base::monotonic_seconds()))) return save_and_end();
   return lead_restart();
 }
 

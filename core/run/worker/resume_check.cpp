@@ -158,7 +158,9 @@ std::string questions_text(const std::string& path) {
 
 DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
   DataSeen seen;
-  seen.sources = io::TokenBlend::training(job.data, sample_shape(job), files).check_samples(kReadThreads);
+  const io::TokenBlend training = io::TokenBlend::training(job.data, sample_shape(job), files);
+  seen.stamp = training.stamp();
+  seen.sources = training.check_samples(kReadThreads);
   io::check_one_tokenizer(job.data, job.model.vocab, job.evaluate.every > 0, files);
   if (job.evaluate.every == 0) return seen;
   for (const io::ValidationSet& set : io::validation_sets(job.data)) {
@@ -173,6 +175,18 @@ DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
   for (const job::ChoiceSet& set : job.evaluate.choices)
     seen.evaluated["evaluate.choices: " + set.name] = questions_text(set.path);
   return seen;
+}
+
+void require_same_data(DataSeen& seen, const job::JobSpec& job, const io::DataFiles& files) {
+  DataSeen now = look_at_data(job, files);
+  const std::string before = data_text(seen.files(), seen.content()),
+                    after = data_text(now.files(), now.content());
+  if (before != after)
+    throw base::data_error(
+        "the training data has changed since the run read it: then " + before + ", now " + after +
+        "; give it back the files it began with and run the job again, or set data.on_change: continue to go "
+        "on with the new data, in a new order");
+  seen.stamp = std::move(now.stamp);
 }
 
 std::string data_text(const std::string& files, const std::string& content) {
