@@ -1,6 +1,7 @@
 """Runs with failing file systems, and with output directories that were changed."""
 
 import errno
+import pathlib
 import re
 import unittest
 
@@ -118,6 +119,34 @@ class Looking(RunTest):
         self.assertIn("another run", output)
         self.assertIsNone(process.poll())
         self.assertEqual([p.name for p in self.root.glob("a.old*")], [])
+
+    def test_fresh_is_refused_where_it_would_move_what_the_user_needs(self):
+        job = self.trained()
+        data = self.root / "a" / "data.txt"
+        data.write_bytes((ROOT / "README.md").read_bytes())
+        inside = pathlib.Path(shutil.copy(job, self.root / "a" / "mine.yaml"))
+        before = self.kept()
+        for arguments, found in (((job, "--set", f"data.train={data}"), "data.train, /"),
+                                 ((job, "--set", f"data.train={data.parent}/*.txt"), "data.train, /"),
+                                 ((inside,), "the job, "), ((job, "--set", f"output={self.root.parent}"), "the job, ")):
+            self.assertRegex(self.run_job(*arguments, "--fresh", status=2), f"--fresh: {found}.* lies in the output .*, which would be moved aside")
+        self.assertIn("no such file", self.run_job(job, "--set", "data.train=nothing.txt", "--fresh", status=4))
+        failed = subprocess.run([BINARY, "run", job, "--fresh"], cwd=self.root / "a", capture_output=True, text=True, timeout=PATIENCE)
+        self.assertIn("the working directory lies in the output", failed.stderr)
+        self.assertEqual(failed.returncode, 2)
+        self.assert_kept(before)
+        self.assertEqual([p.name for p in self.root.glob("a.old*")], [])
+
+    def test_a_job_is_not_replaced_by_its_resolved_form(self):
+        job = self.job()
+        (self.root / "a").mkdir()
+        mine = pathlib.Path(shutil.move(job, self.root / "a" / "job.yaml"))
+        text = mine.read_text()
+        self.assertIn("a/job.yaml is the job itself", self.run_job(mine, status=2))
+        self.assertEqual(mine.read_text(), text)
+        # The resolved job of a run can be run again.
+        self.run_job(self.job("b"), "--set", "steps=6")
+        self.run_job(self.root / "b" / "job.yaml", "--set", "steps=8")
 
     def test_fresh_through_a_link_moves_what_it_leads_to(self):
         scratch = self.root / "scratch"

@@ -439,6 +439,17 @@ class Resume(RunTest):
         self.run_job(self.job(), "--set", "steps=10", "--fresh")
         self.assertEqual(self.checkpoints()[-1].name, "step-00000010")
 
+    def test_a_step_to_stop_after_that_is_done_leaves_nothing_to_do(self):
+        job = self.job(schedule=CONSTANT)
+        self.run_job(job, "--set", "steps=1000", "--stop-after", "5")
+        done = self.last_step()
+        for _ in range(2):
+            self.assertIn(f"step {done} is done already, so --stop-after 5 leaves nothing to do",
+                          self.run_job(job, "--set", "steps=1000", "--stop-after", "5"))
+        self.assertEqual(self.last_step(), done)
+        self.run_job(job, "--set", "steps=1000", "--stop-after", str(done + 5))
+        self.assertGreaterEqual(self.last_step(), done + 5)
+
     def test_a_signal_before_training_begins_ends_the_run_at_once(self):
         hold, environment = self.slow_disk()
         hold.touch()  # blocks the agent in its check of the disk

@@ -11,6 +11,7 @@
 
 #include "core/plan/cost/units.h"
 #include "core/plan/predict/plan.h"
+#include "core/run/agent/output_safety.h"
 #include "core/run/log/log.h"
 #include "core/spec/machines.h"
 #include "core/spec/spec.h"
@@ -49,19 +50,11 @@ void refuse_durable_copies(const AgentOptions& options) {
                            ": set checkpoint.durable.to to another place, or remove them");
 }
 
-/// With --fresh an earlier run's output is moved aside. Throws if it holds the weights that the new run
-/// needs.
+/// With --fresh an earlier run's output is moved aside.
 OutputDirectory::Earlier earlier_of(const AgentOptions& options) {
+  require_safe_output(options);
   if (!options.fresh) return OutputDirectory::Earlier::kept;
   refuse_durable_copies(options);
-  std::error_code error;
-  const auto output = std::filesystem::weakly_canonical(options.job.output, error);
-  const auto from = std::filesystem::weakly_canonical(options.job.model.from, error);
-  if (!options.job.model.from.empty() && !error &&
-      std::mismatch(output.begin(), output.end(), from.begin(), from.end()).first == output.end())
-    throw base::spec_error("--fresh: model.from, " + options.job.model.from + ", lies in the output " +
-                           options.job.output +
-                           ", which would be moved aside: set `output` to another directory");
   return OutputDirectory::Earlier::moved_aside;
 }
 
@@ -143,6 +136,14 @@ AgentResult Run::run() {
   if (already_trained()) {
     begin();
     return already_done();
+  }
+  if (options_.stop_after && step_ >= std::max<std::int64_t>(1, *options_.stop_after) &&
+      !start_.evaluate_first) {
+    begin();
+    log::info("step {} is done already, so --stop-after {} leaves nothing to do", step_,
+              *options_.stop_after);
+    if (membership_.leads() && left_to_copy_) begin_durable(), drain_durable();
+    return {step_, 0};
   }
   open_sinks();
   if (membership_.leads()) {
