@@ -5,6 +5,7 @@
 #include <new>
 #include <sstream>
 #include <string>
+#include <system_error>
 
 #include "apps/checkpoint_options.h"
 #include "apps/command_line.h"
@@ -421,6 +422,16 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     apps::print_error(
         "trainerd: this host has too little memory for the command: free some, or make the job smaller");
+    return apps::exit_code(base::ErrorKind::capacity);
+  } catch (const std::system_error& e) {
+    if (e.code() != std::errc::resource_unavailable_try_again) {
+      apps::print_error(std::string("trainerd: internal error: ") + e.what());
+      return apps::kExitBug;
+    }
+    apps::print_error(
+        "trainerd: a thread could not be started: raise the limit on processes (ulimit -u, or pids.max of "
+        "the "
+        "cgroup) or on address space (ulimit -v)");
     return apps::exit_code(base::ErrorKind::capacity);
   } catch (const std::exception& e) {
     apps::print_error(std::string("trainerd: internal error: ") + e.what());

@@ -15,6 +15,7 @@
 #include "core/plan/search/search.h"
 #include "core/slurm/batch_script.h"
 #include "core/slurm/commands.h"
+#include "core/slurm/slurm_text.h"
 #include "core/spec/machines.h"
 #include "core/version/version.h"
 #include "io/storage/storage.h"
@@ -87,6 +88,8 @@ core::plan::Plan fitting_plan(const core::job::JobSpec& job, const parallel::Top
   throw base::capacity_error("the job is not submitted: " + text);
 }
 
+constexpr const char* kSaveBefore = "2m";  // the script's own, deploy/slurm/trainerd.sbatch
+
 std::string seconds_before_limit(const std::string& text) {
   const auto seconds = io::parse_duration(text);
   // 65535 is Slurm's limit, a 16-bit number.
@@ -108,6 +111,12 @@ std::vector<core::slurm::SbatchOption> sbatch_options(const SubmitArgs& args) {
   add("qos", args.qos);
   add("time", args.time);
   if (!args.save_before.empty()) add("signal", "B:TERM@" + seconds_before_limit(args.save_before));
+  const std::string before = args.save_before.empty() ? kSaveBefore : args.save_before;
+  const auto limit = core::slurm::read_time_limit(args.time);
+  if (limit && *limit <= *io::parse_duration(before))
+    throw base::spec_error(
+        "--time " + args.time + " is no longer than the " + before +
+        " before its end at which the job saves and stops: give it more time, or a shorter --save-before");
   return options;
 }
 

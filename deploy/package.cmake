@@ -35,7 +35,7 @@ set(glibc "^(ld-linux.*|lib(c|m|mvec|dl|rt|pthread|resolv|util|anl|nsl|BrokenLoc
 set(cuda "^lib(cuda|cudart|cublas|cublasLt|cudnn|nccl|nv.*)[._]")
 install(RUNTIME_DEPENDENCY_SET carried PRE_EXCLUDE_REGEXES ${glibc} ${cuda} LIBRARY DESTINATION lib/trainerd COMPONENT libraries)
 
-install(DIRECTORY configs DESTINATION share/trainerd)
+install(DIRECTORY configs DESTINATION share/trainerd USE_SOURCE_PERMISSIONS)
 install(PROGRAMS deploy/cuda-libraries.sh DESTINATION share/trainerd/deploy)
 install(PROGRAMS deploy/slurm/trainerd.sbatch DESTINATION share/trainerd/deploy/slurm)
 install(FILES deploy/systemd/trainerd@.service DESTINATION lib/systemd/system)

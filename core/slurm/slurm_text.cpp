@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <numeric>
 #include <sstream>
+#include <vector>
 
 namespace trainerd::core::slurm {
 namespace {
@@ -57,6 +59,25 @@ SlurmNodes read_nodes(const std::string& text) {
     least.gpus = first ? node.gpus : std::min(least.gpus, node.gpus);
   }
   return least;
+}
+
+std::optional<double> read_time_limit(const std::string& text) {
+  const std::size_t dash = text.find('-');
+  const bool has_days = dash != std::string::npos;
+  std::vector<double> numbers;  // days, or what comes first; then those after each ':'
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end =
+        std::min(text.find_first_of(numbers.empty() && has_days ? "-" : ":", begin), text.size());
+    const std::string word = text.substr(begin, end - begin);
+    if (word.empty() || word.size() > 9 || word.find_first_not_of("0123456789") != std::string::npos)
+      return std::nullopt;
+    numbers.push_back(std::stod(word));
+    begin = end + 1;
+  }
+  std::vector<double> units{86400, 3600, 60, 1};
+  if (!has_days) units = numbers.size() == 3 ? std::vector<double>{3600, 60, 1} : std::vector<double>{60, 1};
+  if (numbers.size() > units.size() || (has_days && numbers.size() < 2)) return std::nullopt;
+  return std::inner_product(numbers.begin(), numbers.end(), units.begin(), 0.0);
 }
 
 std::optional<std::string> read_node_address(const std::string& text) {

@@ -121,6 +121,21 @@ bool is_file_name(const std::string& preset) {
   return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
 }
 
+void anchor_presets(Node& root, const std::string& directory) {
+  for (const char* const section : {"model", "cluster"}) {
+    Node* const keys = root.kind == Node::Kind::map ? root.find(section) : nullptr;
+    Node* const preset = keys != nullptr && keys->kind == Node::Kind::map ? keys->find("preset") : nullptr;
+    if (preset == nullptr || preset->kind != Node::Kind::scalar || !is_file_name(preset->text)) continue;
+    std::error_code ignored;
+    for (const std::filesystem::path& path :
+         {std::filesystem::path(directory) / preset->text, std::filesystem::path(preset->text)})
+      if (std::filesystem::exists(path, ignored)) {
+        preset->text = std::filesystem::absolute(path).lexically_normal().string();
+        break;
+      }
+  }
+}
+
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
                                         Problems& problems) {
   if (is_file_name(name)) {

@@ -31,6 +31,9 @@ struct PresetSource {
 };
 /// True if a preset's name is a path: it has a '/' or ends in ".yaml".
 bool is_file_name(const std::string& preset);
+/// Makes the paths of preset files absolute: relative ones are beside the job, in `directory`, or else in the
+/// working directory. A path without a file stays.
+void anchor_presets(Node& root, const std::string& directory);
 /// The preset `name`: built in, or a file. Nothing, with a problem at `place`, if there is none.
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,
                                         Problems& problems);

@@ -13,7 +13,8 @@ using Json = nlohmann::ordered_json;
 Json item_json(const std::vector<Field>& fields) {
   Json item = Json::object();
   for (const Field& field : fields)
-    if (Json value = value_json(field); field.required || value != 0) item[field.path] = std::move(value);
+    if (Json value = value_json(field); field.required || (!value.is_null() && value != 0))
+      item[field.path] = std::move(value);
   return item;
 }
 

@@ -126,6 +126,7 @@ job::JobSpec compose_job(const JobText& file, const Layers& layers, const Surrou
   if (!written.whole && root.kind == Node::Kind::nothing) return job;  // not a YAML document
   std::vector<Field> fields = fields_of(job);
   expand_texts(root, text_keys(fields), around.environment, problems);
+  if (!around.directory.empty()) anchor_presets(root, around.directory);
   const std::optional<int> preset = merge_preset(root, problems);
   const auto weights = around.directory.empty() ? nullptr : merge_weights_source(root, around, problems);
   use_given_names(root, problems);

@@ -20,6 +20,9 @@
 namespace trainerd::io {
 namespace {
 
+// In other threads; where none can be started, when the result is asked for.
+constexpr std::launch kMeanwhile = std::launch::async | std::launch::deferred;
+
 // Removes the marker first, so a checkpoint that is being removed never looks complete with half its files
 // gone.
 void remove_folder(Storage& storage, const std::string& name) {
@@ -252,8 +255,8 @@ std::vector<WrittenShard> CheckpointStore::write_shards(std::int64_t step, std::
       check_shard(header, shard.slices, file);
       name = folder + "/" + file;
       storage_->remove(name);  // left by a failed attempt
-      auto checksum = std::async(std::launch::async, [&] { return xxh3_hex(shard.bytes); });  // meanwhile
-      auto slices = std::async(std::launch::async, [&] { return with_checksums(shard, header); });
+      auto checksum = std::async(kMeanwhile, [&] { return xxh3_hex(shard.bytes); });  // meanwhile
+      auto slices = std::async(kMeanwhile, [&] { return with_checksums(shard, header); });
       storage_->write(name, shard.bytes, wanted);
       written.push_back({{file, bytes, checksum.get()}, slices.get()});
       if (read_back_) require_stored(*storage_, name, written.back().info);

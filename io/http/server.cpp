@@ -186,12 +186,16 @@ HttpServer::HttpServer(const std::string& listen) : state_(std::make_unique<Stat
 
 HttpServer::~HttpServer() {
   // mg_stop waits for the listener, so connections must wake it meanwhile.
-  std::jthread waker([&address = state_->address](const std::stop_token& stopped) {
-    while (!stopped.stop_requested()) {
-      wake_listener(address);
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-  });
+  std::jthread waker;
+  try {
+    waker = std::jthread([&address = state_->address](const std::stop_token& stopped) {
+      while (!stopped.stop_requested()) {
+        wake_listener(address);
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+  } catch (const std::system_error&) {  // a limit on threads: the listener wakes by itself within seconds
+  }
   mg_stop(state_->context);
 }
 

@@ -197,7 +197,7 @@ class Workers {
     const auto start = std::chrono::steady_clock::now();
     const auto count = std::min(static_cast<std::size_t>(std::max(options_.workers, 1)), left_.size());
     running_ = count;
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::size_t i = 0; i < count; ++i) threads.emplace_back([this] { work(); });
     std::unique_lock lock(mutex_);
     while (!done_.wait_for(lock, std::chrono::seconds(1), [this] { return running_ == 0; })) {
@@ -208,7 +208,7 @@ class Workers {
       lock.lock();
     }
     lock.unlock();
-    for (std::thread& thread : threads) thread.join();
+    threads.clear();
     if (error_) std::rethrow_exception(error_);
   }
 

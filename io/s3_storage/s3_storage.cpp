@@ -119,12 +119,12 @@ class S3File final : public StoredFile {
         }
       }
     };
-    std::vector<std::thread> others;
+    std::vector<std::jthread> others;
     const std::size_t pieces =
         (out.size() + static_cast<std::size_t>(kLongRead) - 1) / static_cast<std::size_t>(kLongRead);
     for (std::size_t i = 1; i < std::min(kReaders, pieces); ++i) others.emplace_back(serve);
     serve();
-    for (std::thread& other : others) other.join();
+    others.clear();
     if (failure) std::rethrow_exception(failure);
   }
 

@@ -88,10 +88,10 @@ class Sending {
   // `there`: parts that an earlier attempt uploaded.
   std::int64_t send(const std::string& upload, const std::map<int, S3Part>& there) {
     etags_.assign(static_cast<std::size_t>(parts_.count()), "");
-    std::vector<std::thread> threads;
+    std::vector<std::jthread> threads;
     for (std::int64_t i = 0; i < std::min(kInFlight, parts_.count()); ++i)
       threads.emplace_back([&] { serve(upload, there); });
-    for (std::thread& thread : threads) thread.join();
+    threads.clear();
     if (error_) std::rethrow_exception(error_);
     client_.complete_upload(path_, upload, etags_);
     return sent_;

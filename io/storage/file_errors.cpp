@@ -34,7 +34,7 @@ std::string remedy_of(int error, bool write) {
   if (error == EFBIG) return "; the limit on file sizes is reached: raise it (ulimit -f)";
   if (error == EMFILE) return "; the process has too many files open: raise the limit (ulimit -n)";
   if (error == EACCES || error == EPERM || error == EROFS)
-    return write ? "; make it writable for this user, or set output: to a directory that is"
+    return write ? "; make it writable for this user, or choose a directory that is"
                  : "; make it readable for this user";
   if (is_transient(error)) return "; the file system failed: check it, then run again";
   return "";

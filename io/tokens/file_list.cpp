@@ -21,6 +21,18 @@ fs::file_status status_of(const fs::path& path) {
   return fs::status(path, error);  // follows links; "not found" on any error
 }
 
+// The same for a file that was found by its name. A link to nothing is an error: its file is missing, perhaps
+// because a file system is not mounted.
+fs::file_type type_of_found(const fs::path& path) {
+  const fs::file_type type = status_of(path).type();
+  std::error_code error;
+  if ((type != fs::file_type::not_found && type != fs::file_type::none) ||
+      fs::symlink_status(path, error).type() != fs::file_type::symlink)
+    return type;
+  throw base::data_error(path.string() + ": a link to " + fs::read_symlink(path, error).string() +
+                         ", which is not there or cannot be seen: bring it back, or remove the link");
+}
+
 // Returns the names in a directory, sorted by bytes.
 std::vector<std::string> names_in(const fs::path& directory) {
   std::error_code error;
@@ -41,7 +53,7 @@ void collect_below(const fs::path& directory, std::vector<std::string>& files) {
   for (const std::string& name : names_in(directory)) {
     const fs::path path = directory / name;
     if (is_real_directory(path)) collect_below(path, files);
-    else if (status_of(path).type() == fs::file_type::regular) files.push_back(path.string());
+    else if (type_of_found(path) == fs::file_type::regular) files.push_back(path.string());
   }
 }
 
@@ -51,14 +63,14 @@ bool is_pattern(const std::string& name) { return name.find_first_of("*?[") != s
 void match(const fs::path& base, const std::vector<std::string>& names, std::size_t at,
            std::vector<std::string>& files) {
   if (at == names.size()) {
-    const fs::file_type type = status_of(base).type();
+    const fs::file_type type = type_of_found(base);
     if (type == fs::file_type::regular) files.push_back(base.string());
     if (type == fs::file_type::directory) collect_below(base, files);
     return;
   }
   const std::string& name = names[at];
   if (!is_pattern(name)) {
-    if (fs::exists(status_of(base / name))) match(base / name, names, at + 1, files);
+    if (fs::exists(fs::file_status(type_of_found(base / name)))) match(base / name, names, at + 1, files);
     return;
   }
   const fs::path directory = base.empty() ? fs::path(".") : base;

@@ -85,15 +85,22 @@ ThreadPool::ThreadPool(int threads, std::vector<int> cpus)
     : threads_(threads), state_(std::make_unique<State>()) {
   check(threads >= 1, "a thread pool needs at least one thread");
   if (!cpus.empty()) pin_to(cpus[0]);
-  for (int i = 1; i < threads; ++i)
-    workers_.emplace_back(
-        [this, i, cpu = cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]] {
-          if (cpu >= 0) pin_to(cpu);
-          state_->serve(i);
-        });
+  try {
+    for (int i = 1; i < threads; ++i)
+      workers_.emplace_back(
+          [this, i, cpu = cpus.empty() ? -1 : cpus[static_cast<std::size_t>(i) % cpus.size()]] {
+            if (cpu >= 0) pin_to(cpu);
+            state_->serve(i);
+          });
+  } catch (...) {  // a limit on threads
+    end();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end(); }
+
+void ThreadPool::end() {
   state_->stop = true;
   state_->epoch.fetch_add(1, std::memory_order_release);
   state_->epoch.notify_all();

@@ -32,6 +32,7 @@ class ThreadPool {
   }
 
  private:
+  void end();
   using Invoke = void (*)(const void*, std::int64_t, int);
   void run_blocks(std::int64_t blocks, Invoke invoke, const void* body);
   struct State;

@@ -96,7 +96,7 @@ class Lora(RunTest):
         job = self.job(base, "a")
         self.run_job(job, "--set", "steps=3", "--set", "evaluate.every=0")
         self.assertRegex(self.command("run", self.job(other, "a"), status=5),
-                         rf"were trained beside the weights of {base} \(xxh3 [0-9a-f]{{32}}\), and model.from, {other}, has others")
+                         rf"were trained beside the weights of {base} \(xxh3 [0-9a-f]{{32}}\), and model.from, {other}, has other weights or settings")
         self.assertIn("lora.rank: the checkpoint has 4, the job 8", self.command("run", self.job(base, "a", "{rank: 8}"), status=5))
         full = self.job(base, "a")
         full.write_text(full.read_text().replace("lora: {rank: 4, alpha: 8}\n", ""))

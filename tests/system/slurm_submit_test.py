@@ -198,6 +198,8 @@ class Dry(RunTest):
     def test_what_cannot_be_submitted_is_refused_in_one_line(self):
         job = self.job()
         for words, problem in {("--save-before", "soon"): "--save-before: expected a duration",
+                               ("-t", "2:00"): "--time 2:00 is no longer than the 2m before its end",
+                               ("-t", "2:00:00", "--save-before", "3h"): "--time 2:00:00 is no longer than the 3h before its end",
                                ("--share", "--set", "threads=0"): "threads: 0 takes all cores of a node",
                                ("--", "--nodes=2"): "give --nodes before the `--`",
                                ("--", "-p"): "'-p' is no option of sbatch",

@@ -225,7 +225,13 @@ void Run::train() {
   const HeldStep* held = first.from_memory ? held_for(first) : nullptr;
   bool in_memory_only = first.from_memory && first.sources.empty();  // what the ranks begin from
   for (;;) {
-    if (!attempt_->failure()) attempt_->begin(start_, held, surviving_.gathered);
+    if (!attempt_->failure()) try {
+        attempt_->begin(start_, held, surviving_.gathered);
+      } catch (const std::exception&) {  // a limit of the machine
+        if (const auto newest = newest_in_memory(false); newest && membership_.alone())
+          save_newest(newest->step);
+        throw;
+      }
     for (const std::int64_t node : away_) fail_without(node, "it was not there when the ranks began");
     supervise();
     if (killed_) return;

@@ -279,7 +279,7 @@ void Run::require_same_base(const std::string& path, const std::string& content)
   throw base::checkpoint_error((job_.model.lora.on() ? "the adapters of " : "the weights of ") +
                                start_.resume_path + " were trained beside the weights of " + origin_.from +
                                " (xxh3 " + origin_.content + "), and model.from, " + path +
-                               ", has others (xxh3 " + content +
+                               ", has other weights or settings (xxh3 " + content +
                                "): name the same weights in model.from, or give the job another `output` to "
                                "start anew");
 }

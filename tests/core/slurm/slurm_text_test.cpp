@@ -14,6 +14,22 @@ TEST_CASE("the number of a submitted job is read", "[slurm]") {
   CHECK(slurm::job_number("").empty());
 }
 
+TEST_CASE("time limits are read in each of sbatch's forms", "[slurm]") {
+  for (const auto& [text, seconds] : std::map<std::string, double>{{"90", 5400},
+                                                                   {"1:30", 90},
+                                                                   {"2:00:00", 7200},
+                                                                   {"2-03", 183600},
+                                                                   {"1-00:30", 88200},
+                                                                   {"1-01:02:03", 90123}}) {
+    INFO(text);
+    CHECK(slurm::read_time_limit(text) == seconds);
+  }
+  for (const char* text : {"", "UNLIMITED", "-1", "1-", "1:", "1:2:3:4", "1-2:3:4:5", "1h", "1.5", " 5"}) {
+    INFO(text);
+    CHECK_FALSE(slurm::read_time_limit(text));
+  }
+}
+
 TEST_CASE("states of jobs and of the tasks of an array are read", "[slurm]") {
   const auto states = slurm::read_job_states("17_0 RUNNING\n17_1 PENDING\n18 COMPLETED\n");
   CHECK(states ==

@@ -77,6 +77,28 @@ TEST_CASE("a job overrides the file that it extends, maps key by key and other v
   CHECK(spec::load_job("job.yaml", {"model.layers=5", "optimizer.schedule.warmup=4"}).model.layers == 5);
 }
 
+TEST_CASE("a preset's file is found beside the job, or else from the working directory", "[spec][presets]") {
+  const JobFiles files({
+      {"jobs/job.yaml", kJob + "cluster: {preset: machine.yaml}\n"},
+      {"jobs/other.yaml",
+       "steps: 20\nmodel: {preset: ./small.yaml}\nbatch: {global: 8, micro: 2}\n"
+       "data: {train: [a.txt], valid: [b.txt]}\n"},
+      {"jobs/small.yaml",
+       "{layers: 2, hidden: 64, heads: 4, kv_heads: 2, ffn: 176, vocab: 256, seq_len: 32}\n"},
+  });
+  std::filesystem::copy(std::string(TRAINERD_SOURCE_DIR) + "/configs/clusters/dgx-h100.yaml", "machine.yaml");
+  CHECK(spec::load_job("jobs/job.yaml").cluster.preset == files.path() + "/machine.yaml");
+  const job::JobSpec job = spec::load_job("jobs/other.yaml");
+  CHECK(job.model.ffn == 176);
+  std::filesystem::rename("machine.yaml", "jobs/machine.yaml");
+  const job::JobSpec beside = spec::load_job("jobs/job.yaml");
+  CHECK(beside.cluster.preset == files.path() + "/jobs/machine.yaml");
+  std::filesystem::current_path("jobs");
+  CHECK(spec::load_job("job.yaml") == beside);
+  CHECK(spec::load_job("other.yaml") == job);
+  CHECK(spec::parse_job(spec::to_yaml(beside), "resolved.yaml") == beside);
+}
+
 TEST_CASE("a base may extend another, each path relative to the file that contains it", "[spec][bases]") {
   const JobFiles files({{"runs/today/job.yaml", "steps: 3\nextends: ../../bases/small.yaml\n"},
                         {"bases/small.yaml", "extends: root.yaml\nsteps: 2\nmodel: {layers: 1}\n"},

@@ -194,6 +194,15 @@ TEST_CASE("the comments of a large world name one group of each axis", "[spec][c
         "15360] ...\n");
 }
 
+TEST_CASE("the resolved job in the JSON is a job with the same values", "[spec]") {
+  const job::JobSpec job =
+      spec::parse_job(kJob + "evaluate: {every: 2, batches: 1}\n", "job.yaml",
+                      {"data.train=~", "data.sources=[{path: a.txt, weight: 1}, {path: c.txt, weight: 2}]",
+                       "data.valid_sets=[{name: v, path: b.txt}]"});
+  const auto parsed = nlohmann::json::parse(spec::job_json(job, spec::place_job(job)));
+  CHECK(spec::parse_job(parsed["spec"].dump(), "spec.json") == job);
+}
+
 TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][cluster]") {
   const job::JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 2, 2, 4, 2);
   const auto parsed = nlohmann::json::parse(spec::job_json(job, spec::place_job(job)));

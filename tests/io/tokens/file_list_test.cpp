@@ -80,6 +80,18 @@ TEST_CASE("links to directories make no loops") {
   CHECK(listed(t.dir, {"**/*.h"}) == Names{"c.h", "sub/deep/f.h"});
 }
 
+TEST_CASE("a link to nothing is an error, in a directory or a pattern") {
+  const Tree t;
+  std::filesystem::create_symlink("/nowhere/shard.txt", t.dir / "sub/shard.txt");
+  for (const char* name : {"sub", "sub/*.txt", "**/*.txt", "*/shard.txt", ""}) {
+    INFO(name);
+    CHECK(message_of<DataError>([&] {
+            list_files({t.dir / name});
+          }).find("sub/shard.txt: a link to /nowhere/shard.txt, which is not there") != std::string::npos);
+  }
+  CHECK(listed(t.dir, {"*.txt"}) == Names{"a.txt", "b.txt"});
+}
+
 TEST_CASE("only explicitly given files count as named") {
   const Tree t;
   CHECK(list_files({t.dir / "a.txt"})[0].named);
