@@ -13,6 +13,11 @@
 #include "kernels/base/error.h"
 
 namespace trainerd::io {
+namespace {
+
+constexpr const char* kRemoved = "the file was removed while it was written";
+
+}  // namespace
 
 LineFile::LineFile(std::string name, Patience patience) : patience_(patience) {
   record_.name = std::move(name);
@@ -54,6 +59,11 @@ int LineFile::cut() {
   return 0;
 }
 
+bool LineFile::is_removed() const {
+  struct stat status {};
+  return ::fstat(fd_.get(), &status) == 0 && status.st_nlink == 0;
+}
+
 /// Returns true if no lines are left to write.
 bool LineFile::write_waiting() {
   std::size_t written = 0;
@@ -64,11 +74,14 @@ bool LineFile::write_waiting() {
     else if (errno != EINTR) error = errno;
   }
   const auto end = waiting_.begin() + static_cast<std::ptrdiff_t>(written);
-  record_.waiting -= std::count(waiting_.begin(), end, '\n');
+  const std::int64_t lines = std::count(waiting_.begin(), end, '\n');
+  record_.waiting -= lines;
+  written_ += lines;
   waiting_.erase(waiting_.begin(), end);
   if (error == 0) {
     pause_ = next_try_ = 0;
-    record_.error.clear();
+    record_.error = is_removed() ? kRemoved : "";
+    if (!record_.error.empty()) record_.dropped += std::exchange(written_, 0);
     return true;
   }
   ++record_.failures;
@@ -89,6 +102,10 @@ bool LineFile::finish(double seconds) {
 }
 
 base::SpecError lost_lines(const std::string& path, const OutletRecord& record, std::source_location where) {
+  if (record.error == kRemoved)
+    return base::spec_error(path + " was removed while the run wrote it: its last " +
+                                std::to_string(record.dropped) + " lines are lost",
+                            where);
   return base::spec_error(path + ": " + std::to_string(record.dropped) + " lines could not be written" +
                               (record.error.empty() ? "" : ": " + record.error) +
                               "; free some space or set output: to another directory",

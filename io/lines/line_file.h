@@ -13,7 +13,7 @@ namespace trainerd::io {
 
 /// Appends lines to a file, one write per line if all goes well. A failed write does not throw: its lines are
 /// kept in order and retried after a pause that doubles. Lines beyond the limit of kept bytes are dropped and
-/// counted. For one thread.
+/// counted. If the file is removed while it is written, all its lines count as dropped. For one thread.
 class LineFile {
  public:
   struct Patience {
@@ -39,11 +39,13 @@ class LineFile {
  private:
   bool write_waiting();
   int cut();
+  bool is_removed() const;
 
   Patience patience_;
   base::UniqueFd fd_;
   std::string waiting_;      ///< its first line may be partly written
   std::int64_t to_cut_ = 0;  ///< bytes to remove at the end of the file
+  std::int64_t written_ = 0;  ///< lines that are not counted as dropped
   double pause_ = 0, next_try_ = 0;
   OutletRecord record_;
 };

@@ -1,6 +1,7 @@
 """Runs with failing file systems, and with output directories that were changed."""
 
 import errno
+import fcntl
 import pathlib
 import re
 import unittest
@@ -147,6 +148,30 @@ class Looking(RunTest):
         # The resolved job of a run can be run again.
         self.run_job(self.job("b"), "--set", "steps=6")
         self.run_job(self.root / "b" / "job.yaml", "--set", "steps=8")
+
+    def test_records_that_are_removed_during_the_run_are_reported_and_end_it_with_an_error(self):
+        process = self.start(self.job(schedule=CONSTANT), "--set", "steps=200")
+        self.wait_for_step(process, 5)
+        (self.root / "a" / "steps.jsonl").unlink()
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 2, output)
+        self.assertIn("steps.jsonl cannot be written: the file was removed while it was written", output)
+        self.assertIn("/a/steps.jsonl was removed while the run wrote it: its last 200 lines are lost", output)
+        self.assertEqual(self.checkpoints()[-1].name, "step-00000200")
+
+    def test_a_lock_that_is_removed_is_made_again_unless_another_run_has_it(self):
+        job = self.job(schedule=CONSTANT)
+        process = self.start(job, "--set", "steps=100000", "--set", "checkpoint.every=10")
+        self.wait_for_step(process, 5)
+        (self.root / "a" / ".lock").unlink()
+        self.assertIn("/a/.lock was removed or moved while the run held it", self.read_until(process, "the lock was made again"))
+        self.assertIn("another run is using", self.run_job(job, status=2))
+        (self.root / "a" / ".lock").unlink()
+        with open(self.root / "a" / ".lock", "w") as other:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 2, output)
+        self.assertRegex(output, r"another run has begun to use \S+/a: its lock, \S+/a/.lock, was removed or moved")
 
     def test_fresh_through_a_link_moves_what_it_leads_to(self):
         scratch = self.root / "scratch"

@@ -135,6 +135,24 @@ void OutputDirectory::lock(const std::optional<LeadMark>& lead) {
   }
 }
 
+std::string OutputDirectory::keep_lock() {
+  const std::string file = lock_file(path_);
+  if (!lock_ || is_at(lock_.get(), file)) return "";
+  int unread = 0;
+  const std::string mark = text_of("/proc/self/fd/" + std::to_string(lock_.get()), unread);
+  base::UniqueFd again = base::open_shared(file);
+  if (!again) return "";  // the next write says why
+  if (::flock(again.get(), LOCK_EX | LOCK_NB) != 0)
+    throw base::spec_error("another run has begun to use " + path_ + ": its lock, " + file +
+                           ", was removed or moved while this run held it");
+  lock_ = std::move(again);
+  if (!mark.empty()) this->mark(mark);
+  return file +
+         " was removed or moved while the run held it, perhaps with the whole directory: its files up to now "
+         "are "
+         "where they were moved to, or lost; the lock was made again";
+}
+
 /// Replaces the lock file by a new one that this process holds.
 void OutputDirectory::take_lock_over(const LeadMark& lead) {
   const std::string file = lock_file(path_), next = file + "." + std::to_string(lead.epoch);

@@ -45,6 +45,10 @@ class OutputDirectory {
   std::string gemm_algorithms() const;
   void write_gemm_algorithms(const std::string& text) const;
 
+  /// Takes the lock again if its file is not at its path any more, and returns what was found; else empty.
+  /// Throws SpecError if another run holds it by now.
+  std::string keep_lock();
+
   /// New path of an earlier run's output; empty if it was not moved.
   const std::string& moved_to() const { return moved_to_; }
   /// The last step that an earlier run here recorded or saved a checkpoint of; none without such records.

@@ -164,6 +164,7 @@ void Run::on_written(CheckpointWriter::Result result) {
   if (result.part == CheckpointWriter::Part::shards) return on_shards(std::move(result));
   const std::string& path = result.record.path;
   if (membership_.alone()) break_checkpoint(result.step, path.substr(path.rfind('/') + 1));
+  if (const std::string moved = output_.keep_lock(); !moved.empty()) notify(io::NoticeKind::warning, moved);
   result.record.wall_time = base::wall_seconds();
   sinks_.each(&io::MetricsSink::on_checkpoint, result.record);
   if (cadence_) {

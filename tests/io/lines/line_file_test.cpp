@@ -89,6 +89,20 @@ TEST_CASE("lines from before the file is there come first") {
   CHECK(read_file(dir / "log") == "early\nlate\n");
 }
 
+TEST_CASE("the lines of a file that is removed while it is written are lost") {
+  const TempDir dir;
+  LineFile file("log");
+  file.attach(UniqueFd(::open((dir / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)));
+  file.append("one"), file.append("two");
+  CHECK(file.record().error.empty());
+  std::filesystem::remove(dir / "log");
+  file.append("three"), file.append("four");
+  CHECK(file.record().dropped == 4);
+  CHECK_FALSE(file.finish(0));
+  CHECK_THAT(lost_lines("a/log", file.record()).what(),
+             Catch::StartsWith("a/log was removed while the run wrote it: its last 4 lines are lost"));
+}
+
 TEST_CASE("lines that were taken back are cut from the file, and from what waits") {
   const TempDir dir;
   LineFile file("log", kNoPause);
