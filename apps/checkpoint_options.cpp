@@ -1,5 +1,7 @@
 #include "apps/checkpoint_options.h"
 
+#include "apps/number_check.h"
+
 namespace trainerd::apps {
 
 void add_checkpoint_commands(CLI::App& app, CheckpointArgs& args,
@@ -30,7 +32,7 @@ void add_checkpoint_commands(CLI::App& app, CheckpointArgs& args,
   diff->add_option("B", args.second, "Another")->required();
   diff->add_option("--tolerance", args.tolerance,
                    "Tolerance of a tensor's relative error, max |a - b| / max |a|; default 0: bit for bit")
-      ->check(CLI::NonNegativeNumber);
+      ->check(not_negative());
   diff->add_flag("--json", args.json, "One JSON object, of every tensor that differs");
 
   const auto add_out = [&](CLI::App* sub) {

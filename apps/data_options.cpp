@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "apps/nodes.h"
+#include "apps/number_check.h"
 #include "io/chat/chat_template.h"
 #include "io/prepare/line_reader.h"
 
@@ -14,7 +15,7 @@ void add_data_kind(CLI::App& command, std::string& format, std::string& dtype, s
       ->check(CLI::IsMember({"text", "tokens"}));
   command.add_option("--dtype", dtype, "What the numbers of token files without a header are")
       ->check(CLI::IsMember({"uint8", "uint16", "int32", "uint32", "int64"}));
-  command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(CLI::PositiveNumber);
+  command.add_option("--vocab", vocab, "Refuse ids that are not less")->check(positive());
 }
 
 io::DataFiles data_files_of(const std::vector<std::string>& paths, int readers) {
@@ -64,7 +65,7 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
       ->add_option("--pair-tokens", args.pair_tokens,
                    "Leave out pairs of more tokens than this; a sample of seq_len S holds S + 1")
       ->needs("--pairs")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->type_name("N");
   prepare->add_option("--format", args.format, "Format of all inputs; default: by their names")
       ->check(CLI::IsMember({"text", "jsonl"}));
@@ -86,7 +87,7 @@ CLI::App* add_data_prepare(CLI::App& data, DataPrepareArgs& args) {
   prepare->add_option("--dtype", args.dtype, "Type of the ids; else the narrowest that holds the vocabulary")
       ->check(CLI::IsMember({"uint8", "uint16", "int32"}));
   prepare->add_option("--workers", args.workers, "Threads; default: one for each core")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->type_name("N");
   prepare->footer(
       "The files do not depend on the number of workers. The directory appears when it is complete; until "

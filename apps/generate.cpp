@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "apps/exit_codes.h"
+#include "apps/number_check.h"
 #include "apps/output.h"
 #include "core/generate/sampling.h"
 #include "core/generate/token_scorer.h"
@@ -141,18 +142,18 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
                    "The prompt is a user's message in this template: " + io::chat_template_names())
       ->type_name("TEMPLATE");
   generate->add_option("--max-tokens", args.max_tokens, "To make at most")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->capture_default_str()
       ->type_name("N");
   generate->add_option("--temperature", args.temperature, "0 takes the likeliest token each time")
-      ->check(CLI::Range(0.0, 100.0))
+      ->check(between(0.0, 100.0))
       ->capture_default_str();
   generate->add_option("--top-k", args.top_k, "Draw of the k likeliest alone; 0: of all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(not_negative())
       ->capture_default_str()
       ->type_name("K");
   generate->add_option("--top-p", args.top_p, "Draw of the fewest likeliest that have this share together")
-      ->check(CLI::Range(1e-9, 1.0))
+      ->check(between(1e-9, 1.0))
       ->capture_default_str()
       ->type_name("P");
   generate->add_option("--seed", args.seed, "RNG seed of the sampling")
@@ -170,7 +171,7 @@ CLI::App* add_generate(CLI::App& app, GenerateArgs& args) {
   generate->add_option("--precision", args.precision, "fp32 or bf16; default: as the weights are")
       ->check(CLI::IsMember({"fp32", "bf16"}));
   generate->add_option("--threads", args.threads, "Default: one for each core")
-      ->check(CLI::PositiveNumber)
+      ->check(positive())
       ->type_name("N");
   generate->add_flag("--json", args.json, "One JSON object: prompt, text, prompt_ids, ids, end");
   generate->footer(

@@ -15,6 +15,7 @@
 #include "apps/exit_codes.h"
 #include "apps/generate.h"
 #include "apps/known_words.h"
+#include "apps/number_check.h"
 #include "apps/output.h"
 #include "apps/weights_options.h"
 #include "core/version/version.h"
@@ -41,11 +42,11 @@ class CommandLine {
     NodeArgs& nodes = run_.nodes;
     // torchrun's names are accepted too.
     run->add_option("--nodes,--nnodes", nodes.nodes, "Nodes of the job: sets cluster.nodes")
-        ->check(CLI::PositiveNumber)
+        ->check(positive())
         ->type_name("N");
     run->add_option("--node,--node-rank", nodes.node,
                     "This node's number, from 0; read from Slurm in a Slurm job")
-        ->check(CLI::NonNegativeNumber)
+        ->check(not_negative())
         ->type_name("I");
     run->add_flag("--spare", nodes.spare,
                   "This is none of the nodes, but waits to take the place of one that is lost "
@@ -59,7 +60,7 @@ class CommandLine {
         ->type_name("HOST:PORT");
     run->add_option("--rendezvous-timeout", nodes.timeout_seconds,
                     "Seconds until the last node must have come; default 300")
-        ->check(CLI::Range(0.1, 1e7))
+        ->check(between(0.1, 1e7))
         ->type_name("SECONDS");
     run->add_option("--interface", nodes.interface,
                     "Network interface (ib0), name or address by which other nodes reach this one's ranks; "
@@ -79,7 +80,7 @@ class CommandLine {
         ->type_name("DURATION");
     run->add_option("--stop-after", run_.stop_after,
                     "Save and stop, with status 0, soon after this step and its evaluation")
-        ->check(CLI::PositiveNumber)
+        ->check(positive())
         ->type_name("STEP");
     run->callback([this] { chosen_ = [this] { return run_command(run_); }; });
 
@@ -122,7 +123,7 @@ class CommandLine {
         ->type_name("NAME|FILE");
     plan->add_flag("--json", plan_.json, "One JSON object");
     plan->add_option("--tokens", plan_.tokens, "Tokens to train on: adds days and device-hours")
-        ->check(CLI::PositiveNumber);
+        ->check(positive());
     add_calibrate(*plan, plan_.calibrate);
     CLI::Option* search =
         plan->add_flag("--search", plan_.search,
@@ -141,16 +142,16 @@ class CommandLine {
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
     calibrate->add_option("--seconds", calibrate_.seconds, "To measure for, about: more is less noise")
-        ->check(CLI::Range(0.0, 3600.0))
+        ->check(between(0.0, 3600.0))
         ->capture_default_str();
     calibrate
         ->add_option("--threads", calibrate_.threads, "Threads per rank, as `threads` of the jobs to plan")
-        ->check(CLI::PositiveNumber)
+        ->check(positive())
         ->capture_default_str();
     calibrate
         ->add_option("--ranks", calibrate_.ranks,
                      "Devices of the node; default: as many as the cores have room for")
-        ->check(CLI::PositiveNumber);
+        ->check(positive());
     calibrate->callback([this] { chosen_ = [this] { return calibrate_command(calibrate_); }; });
 
     add_views();
@@ -165,7 +166,7 @@ class CommandLine {
     inspect
         ->add_option("--seq-len", inspect_.seq_len,
                      "Say how full samples of this many tokens are by data.packing")
-        ->check(CLI::Range(1, 1 << 24));
+        ->check(number("INT in [1 - 16777216]", 1, true, 1 << 24, "number from 1 to 16777216"));
     inspect
         ->add_option("--tokenizer", inspect_.tokenizer,
                      "Decode the first tokens by it; default: the file that dataset.json names")
@@ -234,7 +235,7 @@ class CommandLine {
         .add_flag(
             "--calibrate{10}", seconds,
             "Measure this machine first, for about 10 s (--calibrate=40: 40 s), and predict times by that")
-        ->check(CLI::Range(0.01, 3600.0))
+        ->check(between(0.01, 3600.0))
         ->type_name("");
   }
 
@@ -335,7 +336,7 @@ class CommandLine {
     submit->add_flag("--test-only", submit_.test_only, "Ask Slurm when it could start, and submit nothing")
         ->excludes("--dry");
     submit->add_option("--nodes", submit_.nodes, "Nodes of the job: sets cluster.nodes")
-        ->check(CLI::PositiveNumber)
+        ->check(positive())
         ->type_name("N");
     submit->add_flag("--share", submit_.share,
                      "Take the CPUs (ranks per node x threads) or GPUs of the job's ranks; default: whole "
@@ -357,7 +358,7 @@ class CommandLine {
             "--requeues", submit_.requeues,
             "Restarts of the job, at most, after preemption, time limit and loss of a node; 0: none; "
             "default 20")
-        ->check(CLI::NonNegativeNumber)
+        ->check(not_negative())
         ->type_name("N");
     add_word("--rates", submit_.rates, "NAME|FILE", "As --rates of trainerd run");
     add_word("--interface", submit_.interface, "NAME", "As --interface of trainerd run");
@@ -366,7 +367,7 @@ class CommandLine {
     submit
         ->add_option("--rendezvous-timeout", submit_.rendezvous_timeout,
                      "As --rendezvous-timeout of trainerd run")
-        ->check(CLI::Range(0.1, 1e7))
+        ->check(between(0.1, 1e7))
         ->type_name("SECONDS");
     submit
         ->add_option(

@@ -92,4 +92,11 @@ bool PeakRate::raise_to(double reached) {
   return true;
 }
 
+bool PeakRate::worth_telling() {
+  constexpr double kMuchMore = 1.25;
+  if (peak_ < kMuchMore * told_) return false;
+  told_ = peak_;
+  return true;
+}
+
 }  // namespace trainerd::core::rank

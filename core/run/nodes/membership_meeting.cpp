@@ -292,7 +292,8 @@ void Membership::follow(const job::JobSpec& job, int signal_fd) {
     const Reached reached = try_to_join(hello, given, std::clamp(left, 0.1, kJoinSeconds), why);
     if (reached == Reached::joined) return await_go(signal_fd);
     const double waits = std::min(kTokenSeconds, options_.timeout_seconds / 2);
-    if (reached == Reached::without_token && !reported && options_.timeout_seconds - left > waits) {
+    const bool cannot = reached == Reached::without_token || why.find("another token") != std::string::npos;
+    if (cannot && !reported && options_.timeout_seconds - left > waits) {
       log::warn("{} is there, but {}", name_of(0), why);
       reported = true;
     }

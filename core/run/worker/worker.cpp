@@ -330,7 +330,7 @@ double Worker::mfu_of(const io::StepRecord& record) {
                          static_cast<double>(rank_->layout().grid.ranks());
   const double before = peak_->flops_per_second();
   if (reports_ && peak_->raise_to(reached)) {
-    send(raised_peak_notice(record.step, before, peak_->flops_per_second()));
+    if (peak_->worth_telling()) send(raised_peak_notice(record.step, before, peak_->flops_per_second()));
     begin_ = base::monotonic_seconds();
   }
   return reached / peak_->flops_per_second();

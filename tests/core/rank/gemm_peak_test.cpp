@@ -16,6 +16,16 @@ TEST_CASE("a measured peak that a step exceeds is measured again", "[gemm-peak]"
   CHECK(measured == 1);
 }
 
+TEST_CASE("a peak that rises often is told when it has risen by a quarter", "[gemm-peak]") {
+  rank::PeakRate peak(100, [] { return 1.0; });
+  CHECK(peak.raise_to(110));
+  CHECK(peak.worth_telling());
+  CHECK(peak.raise_to(130));
+  CHECK_FALSE(peak.worth_telling());
+  CHECK(peak.raise_to(138));
+  CHECK(peak.worth_telling());
+}
+
 TEST_CASE("no step is above the peak, whatever is measured", "[gemm-peak]") {
   rank::PeakRate peak(100, [] { return 90.0; });
   CHECK(peak.raise_to(124));
