@@ -137,8 +137,8 @@ std::string Merged::verify() const {
   if (content != adapters_->origin().content)
     throw base::checkpoint_error("the adapters of " + path_ + " were trained beside the weights of " +
                                  adapters_->origin().from + " (xxh3 " + adapters_->origin().content +
-                                 "), and " + base_->path() + " has other weights or settings (xxh3 " + content +
-                                 "): name the same with --base");
+                                 "), and " + base_->path() + " has other weights or settings (xxh3 " +
+                                 content + "): name the same with --base");
   return content;
 }
 

@@ -31,8 +31,8 @@ class PeakRate {
   /// Reports that the rank reached `reached` FLOP/s in a step. If that exceeds the peak, measures again and
   /// sets the peak to at least `reached`. Returns true if the peak changed.
   bool raise_to(double reached);
-  /// True at first, then only if the peak is at least a quarter above that of the last time: on a busy machine
-  /// it rises often.
+  /// True at first, then only if the peak is at least a quarter above that of the last time: on a busy
+  /// machine it rises often.
   bool worth_telling();
 
  private:

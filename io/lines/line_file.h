@@ -43,8 +43,8 @@ class LineFile {
 
   Patience patience_;
   base::UniqueFd fd_;
-  std::string waiting_;      ///< its first line may be partly written
-  std::int64_t to_cut_ = 0;  ///< bytes to remove at the end of the file
+  std::string waiting_;       ///< its first line may be partly written
+  std::int64_t to_cut_ = 0;   ///< bytes to remove at the end of the file
   std::int64_t written_ = 0;  ///< lines that are not counted as dropped
   double pause_ = 0, next_try_ = 0;
   OutletRecord record_;

@@ -12,4 +12,12 @@ std::int64_t resident_bytes() {
   return file >> pages >> resident_pages ? resident_pages * ::sysconf(_SC_PAGESIZE) : 0;
 }
 
+std::int64_t out_of_memory_kills(const std::string& vmstat) {
+  std::ifstream file(vmstat);
+  std::string name;
+  for (std::int64_t count = 0; file >> name >> count;)
+    if (name == "oom_kill") return count;
+  return 0;
+}
+
 }  // namespace trainerd::base

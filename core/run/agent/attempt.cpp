@@ -1,6 +1,7 @@
 #include "core/run/agent/attempt.h"
 
 #include <algorithm>
+#include <csignal>
 #include <utility>
 
 #include "core/run/agent/flight_text.h"
@@ -12,6 +13,7 @@
 #include "core/train/rank_groups.h"
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
+#include "kernels/base/process_memory.h"
 #include "parallel/comm/shm/shm_world.h"
 
 namespace trainerd::core::run {
@@ -34,6 +36,7 @@ Attempt::Attempt(Run& run, PlannedWorld plan, std::int64_t number)
 
 void Attempt::begin(Start start, const HeldStep* held, const std::optional<Gathered>& gathered) {
   begun_ = true;
+  memory_kills_ = base::out_of_memory_kills();
   const job::JobSpec& job = run_.job();
   const NodeRanks& here = plan_.here;
   if (here.count > 1) world_ = parallel::make_shm_segment(shared_memory_layout(job, plan_.layout, here));
@@ -227,9 +230,11 @@ void Attempt::on_worker_end(Worker& worker) {
   if (!finished) set_rank_state(run_.membership().node(), worker.rank, 1, io::RankState::dead);
   if ((finished && end.how.empty()) || (failure_ && end.how == "exit status 1")) return;
   const std::string rank = "rank " + std::to_string(worker.rank);
+  const bool memory = end.signal == SIGKILL && base::out_of_memory_kills() > memory_kills_;
   fail({base::ErrorKind::comm,
         rank + " (pid " + std::to_string(worker.process->pid()) + ") ended by " +
-            (end.how.empty() ? "itself before it was done" : end.how) + " after step " +
+            (end.how.empty() ? "itself before it was done" : end.how) +
+            (memory ? ", as the kernel killed processes for want of memory," : "") + " after step " +
             std::to_string(run_.step()),
         1, end.signal != 0,
         FailureCause{.what = end.signal != 0 ? rank + " by " + end.how : "", .own = is_crash(end.signal)}});

@@ -163,6 +163,7 @@ class Attempt {
   std::vector<std::variant<io::StepRecord, io::EvaluationRecord>> early_;
   std::optional<Failure> failure_;
   double failed_at_ = 0;
+  std::int64_t memory_kills_ = 0;  ///< base::out_of_memory_kills when the workers started
 };
 
 }  // namespace trainerd::core::run
