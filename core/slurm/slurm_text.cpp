@@ -77,7 +77,8 @@ std::optional<double> read_time_limit(const std::string& text) {
   std::vector<double> units{86400, 3600, 60, 1};
   if (!has_days) units = numbers.size() == 3 ? std::vector<double>{3600, 60, 1} : std::vector<double>{60, 1};
   if (numbers.size() > units.size() || (has_days && numbers.size() < 2)) return std::nullopt;
-  return std::inner_product(numbers.begin(), numbers.end(), units.begin(), 0.0);
+  const double seconds = std::inner_product(numbers.begin(), numbers.end(), units.begin(), 0.0);
+  return seconds > 0 ? std::optional(seconds) : std::nullopt;
 }
 
 std::optional<std::string> read_node_address(const std::string& text) {

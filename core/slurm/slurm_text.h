@@ -21,7 +21,7 @@ std::map<std::string, std::string> read_job_states(const std::string& text);
 SlurmNodes read_nodes(const std::string& text);
 
 /// Seconds of a time limit as sbatch takes it: minutes, minutes:seconds, hours:minutes:seconds, days-hours,
-/// days-hours:minutes or days-hours:minutes:seconds. Empty for other text (UNLIMITED).
+/// days-hours:minutes or days-hours:minutes:seconds. Empty for no limit (0) and for other text (UNLIMITED).
 std::optional<double> read_time_limit(const std::string& text);
 
 /// NodeAddr in the output of `scontrol --oneliner show node`.

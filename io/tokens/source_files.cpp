@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "io/hash/hash.h"
 #include "io/tokens/dataset_files.h"
 #include "io/tokens/mask_files.h"
 #include "kernels/base/error.h"
@@ -72,6 +73,27 @@ std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths,
     files.push_back(std::move(file));
   }
   return files;
+}
+
+std::string data_stamp(const DataOptions& options, const DataFiles& from) {
+  if (options.format == DataFormat::synthetic) return "";
+  Xxh3 hash;
+  const auto add = [&](const std::string& path) {
+    const DataFile file = from.open(path);
+    const std::string entry = path + "\n" + (file ? file.stamp() : "none") + "\n";
+    hash.update(std::as_bytes(std::span(entry)));
+  };
+  const auto add_all = [&](const std::vector<std::string>& paths, const std::vector<std::string>& masks) {
+    for (const ListedFile& file : list_data(paths, options.format, from)) {
+      add(file.path);
+      const std::string stem = file.path.substr(0, file.path.rfind('.'));
+      if (options.format == DataFormat::tokens && !is_s3(file.path)) add(stem + ".idx"), add(stem + ".mask");
+    }
+    for (const std::string& mask : masks) add(mask);
+  };
+  if (options.sources.empty()) add_all(options.train, options.mask);
+  for (const DataSource& source : options.sources) add_all(source.path, source.mask);
+  return hash.hex();
 }
 
 }  // namespace trainerd::io

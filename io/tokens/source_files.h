@@ -38,4 +38,8 @@ SourceFile open_source_file(const std::string& path, const DataOptions& options,
 std::vector<SourceFile> open_source_files(const std::vector<std::string>& paths, const DataOptions& options,
                                           std::int64_t vocab, const DataFiles& from = {});
 
+/// Text that changes when a file of the training data, its index or its loss mask is replaced or written, or
+/// when the files are others. Comparable on one machine only. Empty for synthetic tokens. Throws DataError.
+std::string data_stamp(const DataOptions& options, const DataFiles& from = {});
+
 }  // namespace trainerd::io

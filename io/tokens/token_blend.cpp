@@ -172,12 +172,6 @@ std::int64_t TokenBlend::places_per_sample() const {
 
 const std::vector<SourceFacts>& TokenBlend::sources() const { return state_->facts; }
 
-std::string TokenBlend::stamp() const {
-  std::string stamps;
-  for (const TokenSource& source : state_->sources) stamps += source.stamp() + " ";
-  return stamps;
-}
-
 std::vector<SourceFacts> TokenBlend::check_samples(int threads) const {
   std::vector<SourceFacts> facts = state_->facts;
   for (std::size_t i = 0; i < facts.size(); ++i) {

@@ -75,7 +75,6 @@ class TokenBlend {
   std::int64_t limited_samples() const;             ///< sum of TokenSource::limited_samples
   std::int64_t places_per_sample() const;           ///< maximum over the sources
   const std::vector<SourceFacts>& sources() const;  ///< `content` is empty
-  std::string stamp() const;                        ///< TokenSource::stamp of every source
   /// Returns the sources with their `content`. Reads samples on `threads` threads, one source after the
   /// other. Throws DataError for an id outside the vocabulary or for two sources with the same data.
   std::vector<SourceFacts> check_samples(int threads) const;

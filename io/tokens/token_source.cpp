@@ -221,17 +221,6 @@ std::string TokenSource::fingerprint() const {
   return text;
 }
 
-std::string TokenSource::stamp() const {
-  Xxh3 hash;
-  for (const SourceFile& file : state_->files)
-    for (const std::string& path : {file.path, file.mask}) {
-      const DataFile opened = path.empty() ? DataFile() : file.from.open(path);
-      const std::string entry = (opened ? opened.stamp() : "none") + "\n";
-      hash.update(std::as_bytes(std::span(entry)));
-    }
-  return hash.hex();
-}
-
 std::string TokenSource::check_samples(int threads) const {
   const State& s = *state_;
   if (s.format == DataFormat::synthetic) return "";

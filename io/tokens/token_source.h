@@ -61,9 +61,6 @@ class TokenSource {
   /// Text that identifies the files (names, sizes, token width, tokenizer, number of loss masks), the
   /// packing, the split and seq_len. It is saved in checkpoints and compared on resume.
   std::string fingerprint() const;
-  /// Text that changes when a file at one of the paths is replaced or written. Comparable on one machine
-  /// only. Throws DataError.
-  std::string stamp() const;
   /// Checks samples of every file on `threads` threads (about 256 MiB, see `sample_blocks`) and returns a
   /// hash of them. The hash does not depend on the machine or `threads`. Empty for synthetic tokens. Throws
   /// DataError naming file and position for an id outside the vocabulary.

@@ -375,6 +375,7 @@ class Meeting(NodesTest):
         first, second = self.finish(agents, status=7)
         self.assertIn("these did not come", first)
         self.assertIn("a job with another token", second)
+        self.assertRegex(second, r"\[warning\] node 0 is there, but .* another token")
         for output in (first, second, (self.root / "strangers" / "starts.jsonl").read_text() if (self.root / "strangers").exists() else ""):
             self.assertNotIn("this is the token", output)
         self.assertIn("TRAINERD_TOKEN holds a token of 5 characters",

@@ -119,8 +119,10 @@ void Attempt::start_worker(const Start& start, std::int64_t rank, const HeldStep
         snapshots.segment(plan_.here.first + i, held->segments.at(static_cast<std::size_t>(i)))->fd());
   auto [ours, theirs] = Channel::make_pair();
   worker.channel.emplace(std::move(ours));
+  worker.channel_open = true;
   worker.process.emplace(run_.options().executable, rank, std::move(theirs), memory,
                          worker_variables(run_.job(), run_.membership().given_interface()));
+  worker.alive = true;
   Start own = start;
   own.rank = rank;
   const auto place = static_cast<std::size_t>(rank - plan_.here.first);

@@ -104,7 +104,7 @@ class Attempt {
     std::int64_t rank = 0;
     std::optional<Channel> channel;
     std::optional<WorkerProcess> process;
-    bool channel_open = true, alive = true;
+    bool channel_open = false, alive = false;
     std::deque<SnapshotReady> snapshots;  ///< of steps that other ranks of the node have not saved yet
   };
 

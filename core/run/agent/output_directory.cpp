@@ -140,8 +140,11 @@ std::string OutputDirectory::keep_lock() {
   if (!lock_ || is_at(lock_.get(), file)) return "";
   int unread = 0;
   const std::string mark = text_of("/proc/self/fd/" + std::to_string(lock_.get()), unread);
+  const auto ours = LeadMark::parse(mark), there = LeadMark::parse(text_of(file, unread));
+  if (ours && there && there->run == ours->run && there->epoch > ours->epoch) taken_over(path_, there->epoch);
   base::UniqueFd again = base::open_shared(file);
-  if (!again) return "";  // the next write says why
+  // If it cannot be opened, the next write reports it. It may have been out of sight for a moment only.
+  if (!again || is_at(lock_.get(), file)) return "";
   if (::flock(again.get(), LOCK_EX | LOCK_NB) != 0)
     throw base::spec_error("another run has begun to use " + path_ + ": its lock, " + file +
                            ", was removed or moved while this run held it");

@@ -42,7 +42,9 @@ std::vector<std::pair<std::string, std::string>> paths_read(const job::JobSpec& 
   for (const io::ValidationSet& set : data.valid_sets)
     add("data.valid_sets", set.path), add("data.valid_sets", set.mask);
   for (const job::ChoiceSet& set : job.evaluate.choices) add("evaluate.choices", {set.path});
+  if (job.evaluate.tokenizer != "bytes") add("evaluate.tokenizer", {job.evaluate.tokenizer});
   add("model.from", {job.model.from});
+  if (job.cluster.preset.find('/') != std::string::npos) add("cluster.preset", {job.cluster.preset});
   return read;
 }
 
@@ -57,7 +59,7 @@ void require_safe_output(const AgentOptions& options) {
   const job::JobSpec& job = options.job;
   std::error_code error;
   const fs::path output = fs::weakly_canonical(io::local_path(job.output), error);
-  if (error) return;  // whoever opens the directory says why
+  if (error) return;  // opening the directory reports it
   const bool is_job = !options.invocation.job_file.empty() &&
                       fs::equivalent(options.invocation.job_file, output / "job.yaml", error);
   if (is_job && !holds_a_run(output))

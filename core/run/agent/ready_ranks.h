@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -50,11 +49,6 @@ class ReadyRanks {
   /// Throws DataError for a rank of this node, or another node, whose training data differs from `data`, and
   /// for a node whose evaluation files differ from `evaluated`.
   void require_data(const std::string& data, const Evaluated& evaluated = {}) const;
-  /// True if a rank of this node has opened other files than those of `stamp`.
-  bool sees_other_files(const std::string& stamp) const {
-    return std::any_of(ranks_.begin(), ranks_.end(),
-                       [&](const auto& rank) { return rank.second.data_stamp != stamp; });
-  }
 
  private:
   NodeRanks here_;

@@ -137,9 +137,12 @@ AgentResult Run::run() {
     begin();
     return already_done();
   }
-  if (options_.stop_after && step_ >= std::max<std::int64_t>(1, *options_.stop_after) &&
-      !start_.evaluate_first) {
+  // A state that is in memory only must be saved: its ranks begin, and stop.
+  const Go& first = membership_.leads() ? surviving_.begun_with : membership_.go();
+  if (options_.stop_after && step_ >= *options_.stop_after && !start_.resume_path.empty() &&
+      !first.from_memory && !start_.evaluate_first) {
     begin();
+    remove_left_targets();
     log::info("step {} is done already, so --stop-after {} leaves nothing to do", step_,
               *options_.stop_after);
     if (membership_.leads() && left_to_copy_) begin_durable(), drain_durable();
@@ -224,10 +227,12 @@ void Run::train() {
   const Go& first = membership_.leads() ? surviving_.begun_with : membership_.go();
   const HeldStep* held = first.from_memory ? held_for(first) : nullptr;
   bool in_memory_only = first.from_memory && first.sources.empty();  // what the ranks begin from
-  for (;;) {
+  for (bool again = false;; again = true) {
     if (!attempt_->failure()) try {
+        if (again) require_same_data(data_, job_, data_files(job_, options_.find_s3));
         attempt_->begin(start_, held, surviving_.gathered);
-      } catch (const std::exception&) {  // a limit of the machine
+      } catch (const std::exception&) {  // other data, or a limit of the machine
+        attempt_->end_workers();
         if (const auto newest = newest_in_memory(false); newest && membership_.alone())
           save_newest(newest->step);
         throw;

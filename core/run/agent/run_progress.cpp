@@ -44,12 +44,6 @@ void Run::on_all_ready(const ReadyRanks& ready) {
   if (!again && topology_.device.kind == kernels::DeviceKind::cpu)
     log::info("{} kernels, {}", first.environment.at("isa"), first.environment.at("gemm_library"));
   ready.require_data(data_text(data_.files(), start_.data_content), data_.evaluated);
-  if (ready.sees_other_files(data_.stamp)) try {
-      require_same_data(data_, job_, files_);
-    } catch (const base::DataError& error) {
-      if (!again) throw;
-      return fail({base::ErrorKind::data, error.what(), 3});  // what ranks hold in memory is to be saved
-    }
   preflight_.require_alike(ready);
   if (!membership_.leads() && sinks_.none()) return;
   if (again) {

@@ -28,7 +28,7 @@ std::pair<base::UniqueFd, base::UniqueFd> Channel::make_pair() {
 
 void Channel::send(std::string_view message) {
   if (message.size() > kLargestMessage)
-    throw base::comm_error("a message of " + std::to_string(message.size() >> 20) +
+    throw base::capacity_error("a message of " + std::to_string(message.size() >> 20) +
                            " MiB is longer than the control channel takes (" +
                            std::to_string(kLargestMessage >> 20) + " MiB)");
   const auto length = static_cast<std::uint32_t>(message.size());

@@ -17,7 +17,8 @@ class Channel {
   /// Makes two connected ends.
   static std::pair<base::UniqueFd, base::UniqueFd> make_pair();
 
-  /// Throws CommError if the peer is gone. Also for a message over 64 MiB, of which nothing is sent.
+  /// Throws CommError if the peer is gone, and CapacityError for a message over 64 MiB, of which nothing is
+  /// sent.
   void send(std::string_view message);
   /// Waits for the next message; empty if the peer is gone.
   std::optional<std::string> receive();

@@ -66,7 +66,6 @@ json body(const Ready& m) {
           {"borrowed", slices_to_json(m.borrowed)},
           {"environment", m.environment},
           {"data_fingerprint", m.data_fingerprint},
-          {"data_stamp", m.data_stamp},
           {"gemm_algorithms", m.gemm_algorithms},
           {"pci_bus_id", m.pci_bus_id},
           {"data_tokens", m.data_tokens},
@@ -190,19 +189,12 @@ AgentMessage decode_agent_message(const std::string& text) {
 WorkerMessage decode_worker_message(const std::string& text) {
   return from_message(text, [](const json& j, const std::string& type) -> WorkerMessage {
     if (type == "ready") {
-      Ready m{j.at("device"),
-              j.at("threads"),
-              j.at("peak_flops"),
-              slices_from(j.at("slices")),
-              j.at("environment"),
-              j.at("data_fingerprint"),
-              j.at("data_stamp"),
-              j.at("gemm_algorithms"),
-              j.at("pci_bus_id"),
-              j.at("data_tokens"),
-              slices_from(j.at("borrowed")),
-              j.at("groups_seconds"),
-              j.at("reference"),
+      Ready m{j.at("device"),          j.at("threads"),
+              j.at("peak_flops"),      slices_from(j.at("slices")),
+              j.at("environment"),     j.at("data_fingerprint"),
+              j.at("gemm_algorithms"), j.at("pci_bus_id"),
+              j.at("data_tokens"),     slices_from(j.at("borrowed")),
+              j.at("groups_seconds"),  j.at("reference"),
               j.at("gemm_flops")};
       for (const json& l : j.at("links")) m.links.push_back({l.at(0), l.at(1), l.at(2), l.at(3)});
       const json& canary = j.at("canary");

@@ -100,7 +100,6 @@ struct Ready {
   std::vector<io::TensorSlice> slices;  ///< slices in every snapshot of this worker
   std::map<std::string, std::string> environment;
   std::string data_fingerprint;
-  std::string data_stamp = {};   ///< TokenBlend::stamp of the files that the rank has opened
   std::string gemm_algorithms;   ///< rank 0's choices, to be kept with the run; empty: none
   std::string pci_bus_id = {};   ///< of the rank's GPU; empty on a CPU
   std::int64_t data_tokens = 0;  ///< tokens of an epoch

@@ -158,9 +158,8 @@ std::string questions_text(const std::string& path) {
 
 DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
   DataSeen seen;
-  const io::TokenBlend training = io::TokenBlend::training(job.data, sample_shape(job), files);
-  seen.stamp = training.stamp();
-  seen.sources = training.check_samples(kReadThreads);
+  seen.stamp = io::data_stamp(job.data, files);
+  seen.sources = io::TokenBlend::training(job.data, sample_shape(job), files).check_samples(kReadThreads);
   io::check_one_tokenizer(job.data, job.model.vocab, job.evaluate.every > 0, files);
   if (job.evaluate.every == 0) return seen;
   for (const io::ValidationSet& set : io::validation_sets(job.data)) {
@@ -178,6 +177,7 @@ DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files) {
 }
 
 void require_same_data(DataSeen& seen, const job::JobSpec& job, const io::DataFiles& files) {
+  if (io::data_stamp(job.data, files) == seen.stamp) return;
   DataSeen now = look_at_data(job, files);
   const std::string before = data_text(seen.files(), seen.content()),
                     after = data_text(now.files(), now.content());

@@ -24,7 +24,7 @@ struct DataSeen {
   std::string valid;                     ///< files and content of the validation data; empty: none
   /// Files and content that evaluations read, by key and name ("evaluate.choices: facts").
   std::map<std::string, std::string> evaluated = {};
-  std::string stamp = {};  ///< TokenBlend::stamp of the training data, from before it was read
+  std::string stamp = {};  ///< io::data_stamp of the training data, from before it was read
 
   std::string files() const { return io::all_files(sources); }
   std::string content() const { return io::all_content(sources); }  ///< empty for synthetic tokens
@@ -34,8 +34,8 @@ struct DataSeen {
 /// MiB of each source of training and of validation data, and all questions. Throws DataError.
 DataSeen look_at_data(const job::JobSpec& job, const io::DataFiles& files = {});
 
-/// The ranks of this node have opened files whose stamp is not that of `seen`. Reads them again and replaces
-/// the stamp. Throws DataError if they are not the same data.
+/// If the training data's stamp is not that of `seen` any more, reads the data again and replaces the stamp.
+/// Throws DataError if it is not the same data. `files` must not remember objects from before.
 void require_same_data(DataSeen& seen, const job::JobSpec& job, const io::DataFiles& files);
 
 /// Joins `files` and `content` into one text, by which ranks and nodes are compared.

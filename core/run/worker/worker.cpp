@@ -225,7 +225,6 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology, Read
   ready.borrowed = replicas_may_be_elsewhere(start) ? snapshot.not_shared() : snapshot.borrowed();
   ready.environment = train::checkpoint_environment(topology.device, parallel::describe(rank_->layout()));
   ready.data_fingerprint = data_text(io::all_files(train_->sources()), start.data_content);
-  ready.data_stamp = train_->stamp();
   ready.data_tokens = train_->tokens();
   ready.reference = reference_;
   ready.groups_seconds = world_->meeting_seconds();

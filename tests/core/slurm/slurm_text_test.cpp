@@ -24,7 +24,8 @@ TEST_CASE("time limits are read in each of sbatch's forms", "[slurm]") {
     INFO(text);
     CHECK(slurm::read_time_limit(text) == seconds);
   }
-  for (const char* text : {"", "UNLIMITED", "-1", "1-", "1:", "1:2:3:4", "1-2:3:4:5", "1h", "1.5", " 5"}) {
+  for (const char* text :
+       {"", "0", "0:00", "UNLIMITED", "-1", "1-", "1:", "1:2:3:4", "1-2:3:4:5", "1h", "1.5", " 5"}) {
     INFO(text);
     CHECK_FALSE(slurm::read_time_limit(text));
   }
