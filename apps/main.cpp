@@ -430,9 +430,8 @@ int main(int argc, char** argv) {
       return apps::kExitBug;
     }
     apps::print_error(
-        "trainerd: a thread could not be started: raise the limit on processes (ulimit -u, or pids.max of "
-        "the "
-        "cgroup) or on address space (ulimit -v)");
+        "trainerd: a thread could not be started: raise the limit on processes (ulimit -u, or the cgroup's "
+        "pids.max) or on address space (ulimit -v)");
     return apps::exit_code(base::ErrorKind::capacity);
   } catch (const std::exception& e) {
     apps::print_error(std::string("trainerd: internal error: ") + e.what());

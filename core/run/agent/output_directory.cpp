@@ -151,9 +151,8 @@ std::string OutputDirectory::keep_lock() {
   lock_ = std::move(again);
   if (!mark.empty()) this->mark(mark);
   return file +
-         " was removed or moved while the run held it, perhaps with the whole directory: its files up to now "
-         "are "
-         "where they were moved to, or lost; the lock was made again";
+         " was removed or moved while the run held it, perhaps with the whole directory: what was written "
+         "before is where it was moved to, or lost; the lock was made again";
 }
 
 /// Replaces the lock file by a new one that this process holds.

@@ -29,8 +29,8 @@ std::pair<base::UniqueFd, base::UniqueFd> Channel::make_pair() {
 void Channel::send(std::string_view message) {
   if (message.size() > kLargestMessage)
     throw base::capacity_error("a message of " + std::to_string(message.size() >> 20) +
-                           " MiB is longer than the control channel takes (" +
-                           std::to_string(kLargestMessage >> 20) + " MiB)");
+                               " MiB is longer than the control channel takes (" +
+                               std::to_string(kLargestMessage >> 20) + " MiB)");
   const auto length = static_cast<std::uint32_t>(message.size());
   std::string frame(sizeof(length), '\0');
   std::memcpy(frame.data(), &length, sizeof(length));

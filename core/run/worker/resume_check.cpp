@@ -184,8 +184,8 @@ void require_same_data(DataSeen& seen, const job::JobSpec& job, const io::DataFi
   if (before != after)
     throw base::data_error(
         "the training data has changed since the run read it: then " + before + ", now " + after +
-        "; give it back the files it began with and run the job again, or set data.on_change: continue to go "
-        "on with the new data, in a new order");
+        "; restore the files and run the job again, or set data.on_change: continue to go on with the new "
+        "data, in a new order");
   seen.stamp = std::move(now.stamp);
 }
 
