@@ -110,6 +110,18 @@ class ObjectStore(RunTest):
         self.assertEqual(self.losses("again"), self.losses("local2"))
         self.assertEqual(len([p for p in blocks if p.read_bytes() == bytes(damaged)]), 0)
 
+    def test_objects_that_were_replaced_end_the_run_when_its_ranks_start_again(self):
+        self.write_job("replaced", steps=100000)
+        process = self.start(self.root / "replaced.yaml", "--set", "checkpoint={every: 0, memory: 1}", env=self.environment())
+        self.wait_for_step(process, 6, "replaced")
+        name = "corpora/v1/many/a.bin"
+        self.store.objects[name] = self.store.objects[name][2:] + self.store.objects[name][:2]
+        os.kill(self.children(process.pid)[0], signal.SIGKILL)
+        output, _ = process.communicate(timeout=PATIENCE)
+        self.assertEqual(process.returncode, 4, output)
+        self.assertIn("the training data has changed since the run read it", output)
+        self.assertEqual(len(self.checkpoints("replaced")), 1)
+
     def test_the_cache_keeps_its_bound_and_none_is_fine(self):
         """A bound of 1 MiB with more data than that. Blocks of 256 KiB are not kept if they do not fit."""
         for i in range(8):
