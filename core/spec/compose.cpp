@@ -121,18 +121,23 @@ bool is_file_name(const std::string& preset) {
   return preset.find('/') != std::string::npos || preset.ends_with(".yaml");
 }
 
+std::string absolute_path(const std::string& path, const std::string& directory) {
+  const std::filesystem::path beside = std::filesystem::path(directory) / path;
+  std::error_code ignored;
+  return std::filesystem::absolute(std::filesystem::exists(beside, ignored) ? beside
+                                                                            : std::filesystem::path(path))
+      .lexically_normal()
+      .string();
+}
+
 void anchor_presets(Node& root, const std::string& directory) {
   for (const char* const section : {"model", "cluster"}) {
     Node* const keys = root.kind == Node::Kind::map ? root.find(section) : nullptr;
     Node* const preset = keys != nullptr && keys->kind == Node::Kind::map ? keys->find("preset") : nullptr;
     if (preset == nullptr || preset->kind != Node::Kind::scalar || !is_file_name(preset->text)) continue;
+    const std::string path = absolute_path(preset->text, directory);
     std::error_code ignored;
-    for (const std::filesystem::path& path :
-         {std::filesystem::path(directory) / preset->text, std::filesystem::path(preset->text)})
-      if (std::filesystem::exists(path, ignored)) {
-        preset->text = std::filesystem::absolute(path).lexically_normal().string();
-        break;
-      }
+    if (std::filesystem::exists(path, ignored)) preset->text = path;
   }
 }
 

@@ -31,8 +31,10 @@ struct PresetSource {
 };
 /// True if a preset's name is a path: it has a '/' or ends in ".yaml".
 bool is_file_name(const std::string& preset);
-/// Makes the paths of preset files absolute: relative ones are beside the job, in `directory`, or else in the
-/// working directory. A path without a file stays.
+/// The absolute form of a path: of the file beside the job, in `directory`, if there is one, else from the
+/// working directory.
+std::string absolute_path(const std::string& path, const std::string& directory);
+/// Makes the paths of preset files absolute. A path without a file stays.
 void anchor_presets(Node& root, const std::string& directory);
 /// The preset `name`: built in, or a file. Nothing, with a problem at `place`, if there is none.
 std::optional<PresetSource> find_preset(const PresetKind& kind, const std::string& name, const Place& place,

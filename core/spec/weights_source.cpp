@@ -1,6 +1,5 @@
 #include "core/spec/weights_source.h"
 
-#include <filesystem>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,15 +12,6 @@
 
 namespace trainerd::core::spec {
 namespace {
-
-namespace fs = std::filesystem;
-
-std::string absolute_source(const std::string& path, const std::string& directory) {
-  if (path.find("://") != std::string::npos) return path;
-  const fs::path beside = fs::path(directory) / path;
-  std::error_code ignored;
-  return fs::absolute(fs::exists(beside, ignored) ? beside : fs::path(path)).lexically_normal().string();
-}
 
 /// The keys for such a model, in the form of a job file.
 Node keys_of(const job::ModelOptions& model, const std::string& name, Problems& problems) {
@@ -42,7 +32,7 @@ std::unique_ptr<hf::WeightSource> merge_weights_source(Node& root, const Surroun
   Node* from = model != nullptr && model->kind == Node::Kind::map ? model->find("from") : nullptr;
   if (from == nullptr || from->kind != Node::Kind::scalar || from->text.empty() || problems.bad("model.from"))
     return nullptr;
-  from->text = absolute_source(from->text, around.directory);
+  if (from->text.find("://") == std::string::npos) from->text = absolute_path(from->text, around.directory);
   std::unique_ptr<hf::WeightSource> weights;
   try {
     weights = hf::open_weights(from->text);

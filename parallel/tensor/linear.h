@@ -29,7 +29,7 @@ struct TensorParallel {
   std::int64_t overlap_chunks = 1;
   /// A column-parallel linear's backward overlaps the gather of its input with the input gradient's GEMM, and
   /// the sum of that with the weight gradient's (Korthikanti et al., section 4.2.2). With chunks the sum
-  /// overlaps its own GEMM. Without chunks a walk may hide more with `DelayedWgrads`.
+  /// overlaps its own GEMM. With sequence parallelism a walk hides more by `DelayedWgrads`, without chunks.
   bool overlap_backward = false;
 
   /// Rows of a flow of `tokens` tokens on one rank.

@@ -84,7 +84,7 @@ class CheckpointWriter {
   void kept_elsewhere();
   /// Training has ended. Jobs that cannot be written within `seconds` from now are given up.
   void end_within(double seconds);
-  /// Training goes on: undoes `end_within`.
+  /// Removes the limit of `end_within`, because training continues.
   void go_on();
   /// Sets the flag of a job, queued or under way.
   void cancel(std::atomic<bool>& job);
