@@ -77,6 +77,8 @@ struct JobSpec {
   }
   /// Sequences in the ranks' microbatches beyond the global batch: computed, but with weight 0.
   std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
+  /// Tokens of a microbatch on one rank.
+  std::int64_t microbatch_tokens() const { return batch.micro * (model.seq_len / parallel.cp); }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
   /// Number of terms in a step's mean loss without masks: pairs with loss.dpo, else tokens.
   std::int64_t loss_terms_per_step() const { return loss.dpo.on() ? batch.global : tokens_per_step(); }
@@ -96,7 +98,7 @@ inline bool uses_staged(const JobSpec& job) {
 /// True if the job's replicas compute a step before the first one without an update, and compare its loss and
 /// gradients bit by bit. Jobs whose groups of NCCL may sum in different orders have none.
 inline bool has_canary(const JobSpec& job) {
-  const bool sums_alike = !uses_nccl(job) || job.parallel.tp <= 2;
+  const bool sums_alike = !uses_nccl(job) || (job.parallel.tp <= 2 && job.parallel.cp <= 2);
   return job.supervise.preflight && job.parallel.dp > 1 && sums_alike &&
          job.attention.backward != kernels::Determinism::fast;
 }

@@ -1,14 +1,16 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 
 #include "kernels/tensor/tensor.h"
+#include "parallel/context/sequence_share.h"
 
 namespace trainerd::core::model {
 
-/// One microbatch on the device, flattened over tokens: T tokens in `sequences` sequences with bounds
-/// `cu_seqlens`; the last sequences may be empty.
+/// A rank's rows of one microbatch on the device: T tokens of `samples` samples (parallel::SequenceShare).
+/// The whole samples consist of `sequences` sequences with bounds `cu_seqlens`; the last ones may be empty.
 struct Batch {
   kernels::Tensor tokens_T;       ///< i32
   kernels::Tensor targets_T;      ///< i32
@@ -16,9 +18,14 @@ struct Batch {
   kernels::Tensor loss_weight_T;  ///< f32
   kernels::Tensor cu_seqlens;     ///< i32 [sequences + 1]
   kernels::Tensor reference_P2;   ///< f64, for pairs: see kernels::PreferenceLoss; else undefined
+  /// If ranks share samples, by piece of the share: bounds of the sequences' rows in it, i32 [sequences + 1].
+  /// With packed samples also kernels::AttentionRows::first_B of these rows, where `first` is the piece's.
+  std::array<kernels::Tensor, 2> piece_seqlens = {}, piece_first = {};
+  parallel::SequenceShare share;
+  std::int64_t samples = 0;
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
-  std::int64_t first_token = 0;              ///< index of its first token in the global batch
+  std::int64_t first_token = 0;              ///< index of the first sample's first token in the global batch
   std::optional<std::uint64_t> dropout_key;  ///< of the step; none: no dropout
   std::int64_t tokens() const { return tokens_T.size(0); }
 };

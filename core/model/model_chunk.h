@@ -9,6 +9,7 @@
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
 #include "core/model/rope.h"
+#include "parallel/context/context.h"
 #include "parallel/tensor/head.h"
 
 namespace trainerd::core::model {
@@ -35,6 +36,7 @@ struct WalkContext {
   const LocalSizes& local;
   const ChunkParams& ids;
   const parallel::TensorParallel& tp;
+  const parallel::ContextParallel& cp;
   ParamStore& params;
   kernels::Stream& stream;
   const Batch& batch;
@@ -73,7 +75,8 @@ class ModelChunk {
   /// The caller fills `rope`.
   ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute, ChunkParams ids,
              kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-             const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic);
+             const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic,
+             const parallel::ContextParallel& cp = {});
 
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
@@ -130,6 +133,7 @@ class ModelChunk {
   const kernels::DType dtype_;
   ParamStore& params_;
   const parallel::TensorParallel tp_;
+  const parallel::ContextParallel cp_;
   const RopeTables rope_;
   const kernels::Determinism attention_;
   std::vector<Segment> segments_;

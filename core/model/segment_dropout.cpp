@@ -1,5 +1,7 @@
 #include "core/model/segment_dropout.h"
 
+#include <algorithm>
+
 #include "core/model/segment_norms.h"
 #include "kernels/tensor/rng.h"
 
@@ -20,14 +22,20 @@ std::uint64_t place_of(const LayerParams& ids, Segment::Kind half) {
 bool drops(const WalkContext& c, double rate) { return rate > 0 && c.batch.dropout_key.has_value(); }
 
 void drop(const WalkContext& c, double rate, std::uint64_t place, const Tensor& x_TD, const Tensor& out_TD) {
-  // With sequence parallelism the flow has only this rank's rows of the microbatch.
-  const std::int64_t row = c.tp.sequence_parallel ? c.tp.group.rank() * x_TD.size(0) : 0;
-  c.backend().dropout(c.stream,
-                      {.x = x_TD,
-                       .out = out_TD,
-                       .rate = static_cast<float>(rate),
-                       .key = mix_keys(*c.batch.dropout_key, place),
-                       .first = static_cast<std::uint64_t>((c.batch.first_token + row) * c.model.hidden)});
+  // With sequence parallelism the flow has only a part of this rank's rows of the microbatch.
+  const std::int64_t count = x_TD.size(0), first_row = c.tp.sequence_parallel ? c.tp.group.rank() * count : 0,
+                     run = c.batch.share.whole() ? count : c.batch.share.piece_rows();
+  for (std::int64_t at = 0; at < count;) {
+    // Rows up to the end of their piece of the sequence are consecutive tokens.
+    const std::int64_t row = first_row + at, rows = std::min(count - at, run - row % run);
+    const std::int64_t token = c.batch.first_token + c.batch.share.token(row, c.batch.samples);
+    c.backend().dropout(c.stream, {.x = x_TD.rows(at, rows),
+                                   .out = out_TD.rows(at, rows),
+                                   .rate = static_cast<float>(rate),
+                                   .key = mix_keys(*c.batch.dropout_key, place),
+                                   .first = static_cast<std::uint64_t>(token * c.model.hidden)});
+    at += rows;
+  }
 }
 
 }  // namespace

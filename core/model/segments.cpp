@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "core/model/linear.h"
+#include "core/model/segment_attention.h"
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
 #include "parallel/tensor/qk_norm.h"
@@ -11,14 +12,6 @@ namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
-
-HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
-
-float attention_scale(const job::ModelOptions& m) {
-  if (m.attention.scale > 0) return static_cast<float>(m.attention.scale);
-  const double scalar = m.attention.query_pre_attn_scalar;
-  return 1.0f / std::sqrt(scalar > 0 ? static_cast<float>(scalar) : static_cast<float>(m.head_dim));
-}
 
 QkNormSpan qk_norm_span(const job::ModelOptions& m) {
   return m.qk_norm_span == job::QkNormSpan::all ? QkNormSpan::all : QkNormSpan::head;
@@ -31,15 +24,6 @@ float embedding_scale(const WalkContext& c) {
   if (!c.model.scale_embeddings) return static_cast<float>(c.model.embedding_scale);
   const float scale = std::sqrt(static_cast<float>(c.model.hidden));
   return c.dtype == DType::bf16 ? to_float(to_bf16(scale)) : scale;
-}
-
-/// The batch's sequences, each complete.
-AttentionBlock attention_block(const WalkContext& c, const LayerParams& ids) {
-  AttentionBlock block =
-      whole_sequences(heads_of(c), attention_scale(c.model), c.batch.cu_seqlens, c.batch.max_seqlen);
-  block.window = ids.options.window;
-  block.softcap = static_cast<float>(c.model.attention.softcap);
-  return block;
 }
 
 /// Undefined without rotary positions.
@@ -155,20 +139,7 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
     }
   }
   if (state.attended.defined()) return;
-  state.attended = activation(c, arenas.cheap_to_weight, heads.heads * heads.head_size);
-  state.lse_HT =
-      arenas.cheap_to_backward.take(DType::f32, {heads.heads, c.batch.tokens()}, MemoryTerm::activations);
-  c.backend().attention_forward(c.stream, {.block = attention_block(c, ids),
-                                           .q_THE = heads.queries_of(state.qkv),
-                                           .k_TKE = heads.keys_of(state.qkv),
-                                           .v_TKE = heads.values_of(state.qkv),
-                                           .out_THE = heads.outputs_of(state.attended),
-                                           .lse_HT = state.lse_HT});
-  if (ids.sinks == kNoParam) return;
-  const Lease sinks = c.params.use(ids.sinks, WeightForm::plain, c.stream);
-  c.backend().attention_sink_forward(
-      c.stream,
-      {.out_THE = heads.outputs_of(state.attended), .lse_HT = state.lse_HT, .sinks_H = sinks.tensor()});
+  attend(c, ids, arenas, state);
 }
 
 bool adds_to_flow(const WalkContext& c, const LayerParams& ids, Segment::Kind half) {
@@ -216,26 +187,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
     const ArenaScope scope(c.stream.scratch());
     const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
     attn_out_of(c, ids).backward_input(dout_TD, state.attended, dattended, backward);
-    c.backend().attention_backward(c.stream, {.block = attention_block(c, ids),
-                                              .determinism = c.attention,
-                                              .q_THE = heads.queries_of(state.qkv),
-                                              .k_TKE = heads.keys_of(state.qkv),
-                                              .v_TKE = heads.values_of(state.qkv),
-                                              .out_THE = heads.outputs_of(state.attended),
-                                              .lse_HT = state.lse_HT,
-                                              .dout_THE = heads.outputs_of(dattended),
-                                              .dq_THE = heads.queries_of(state.dqkv),
-                                              .dk_TKE = heads.keys_of(state.dqkv),
-                                              .dv_TKE = heads.values_of(state.dqkv)});
-    if (ids.sinks != kNoParam && trainable(c, ids.sinks)) {
-      const Lease sinks = c.params.use(ids.sinks, WeightForm::plain, c.stream);
-      c.backend().attention_sink_backward(c.stream, {.out_THE = heads.outputs_of(state.attended),
-                                                     .dout_THE = heads.outputs_of(dattended),
-                                                     .lse_HT = state.lse_HT,
-                                                     .sinks_H = sinks.tensor(),
-                                                     .dsinks_H = c.params.grad(ids.sinks),
-                                                     .mode = c.params.grad_mode(ids.sinks)});
-    }
+    attend_backward(c, ids, state, dattended);
   }
   if (rope_table(c, ids).defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);

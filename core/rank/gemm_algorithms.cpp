@@ -18,7 +18,8 @@ std::vector<kernels::OpClass> gemms_of_all_ranks(const job::JobSpec& job, const 
   for (std::int64_t rank = 0; rank < layout.grid.ranks(); ++rank) {
     const auto place = layout.grid.coordinate(rank);
     const std::int64_t tp_rank = place[static_cast<std::size_t>(Axis::tp)];
-    if (place[static_cast<std::size_t>(Axis::dp)] != 0 || (tp_rank != 0 && tp_rank != layout.options.tp - 1))
+    if (place[static_cast<std::size_t>(Axis::dp)] != 0 || place[static_cast<std::size_t>(Axis::cp)] != 0 ||
+        (tp_rank != 0 && tp_rank != layout.options.tp - 1))
       continue;
     const RankRecord record =
         record_rank(job, layout, rank, target,

@@ -203,7 +203,7 @@ bool attention_is_limited(const RankRecord& record) {
 
 std::int64_t flow_bytes(const job::JobSpec& job) {
   const std::int64_t whole =
-      job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+      job.microbatch_tokens() * job.model.hidden * kernels::size_of(job.precision.compute);
   return job.parallel.sequence_parallel ? whole / job.parallel.tp : whole;
 }
 

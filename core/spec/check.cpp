@@ -312,7 +312,7 @@ class Checker {
     // NCCL rounds partial sums at every rank. A job for a preset may be for planning only; `run` checks it
     // again, see job_here.
     const job::PrecisionRecipe& r = job_.precision;
-    if (!cluster && job::uses_nccl(job_) && p.dp > 1 && r.grads == kernels::DType::bf16 &&
+    if (!cluster && job::uses_nccl(job_) && p.gradient_ranks() > 1 && r.grads == kernels::DType::bf16 &&
         !r.exchanges_gradients())
       problem("precision.grads",
               "bf16 gradients cannot be summed in fp32 by NCCL: set precision.reduce to bf16 (ranks exchange "
@@ -340,7 +340,7 @@ class Checker {
     std::int64_t nearest = std::min(nodes, ranks);
     while (ranks % nearest != 0) --nearest;
     problem("cluster.nodes", to_string(ranks) + (ranks == 1 ? " rank" : " ranks") +
-                                 " (tp x pp x dp) cannot be divided evenly among " + to_string(nodes) +
+                                 " (tp x cp x pp x dp) cannot be divided evenly among " + to_string(nodes) +
                                  " nodes (nearest valid: " + to_string(nearest) + ")");
     return false;
   }
@@ -365,19 +365,22 @@ class Checker {
         good({"model.heads", "model.kv_heads", "model.ffn"}) &&
         !(what = model::tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
-    const std::int64_t tokens = job_.batch.micro * m.seq_len;
+    context(p);
+    const std::int64_t tokens = p.cp > 0 ? job_.batch.micro * (m.seq_len / p.cp) : 0;
     if (p.sequence_parallel && p.tp == 1)
       problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
     else if (p.sequence_parallel && p.tp > 1 && tokens > 0 && tokens % p.tp != 0)
-      problem(
-          "parallel.sequence_parallel",
-          to_string(tokens) + " tokens of a microbatch cannot be split evenly over tp " + to_string(p.tp));
+      problem("parallel.sequence_parallel",
+              to_string(tokens) + (p.cp > 1 ? " tokens of a microbatch's part" : " tokens of a microbatch") +
+                  " cannot be split evenly over tp " + to_string(p.tp));
     if (p.zero >= 1 && p.zero_group == 1)
       problem("parallel.zero_group",
               "a group of 1 shards nothing: set zero to 0, or zero_group to 0 for all ranks");
-    else if (p.zero >= 1 && p.zero_group > 1 && p.dp % p.zero_group != 0)
-      problem("parallel.zero_group", to_string(p.zero_group) + " does not divide dp " + to_string(p.dp) +
-                                         " (nearest valid: " + nearest_divisor(p.zero_group, p.dp) + ")");
+    else if (p.zero >= 1 && p.zero_group > 1 && p.gradient_ranks() % p.zero_group != 0)
+      problem("parallel.zero_group",
+              to_string(p.zero_group) + " does not divide " + (p.cp > 1 ? "dp x cp " : "dp ") +
+                  to_string(p.gradient_ranks()) +
+                  " (nearest valid: " + nearest_divisor(p.zero_group, p.gradient_ranks()) + ")");
     if (p.bucket_bytes > 0 && p.bucket_bytes < kMinBucket)
       problem("parallel.bucket_bytes", to_string(p.bucket_bytes) +
                                            " is less than a part of any use (nearest valid: " +
@@ -399,6 +402,20 @@ class Checker {
     if (!what.empty()) return problem("parallel.schedule", what);
     if (p.pp == 1 && p.virtual_stages > 1)
       problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");
+  }
+  // Ranks of a context-parallel group have two chunks of each sequence.
+  void context(const parallel::ParallelOptions& p) {
+    if (p.cp <= 1) return;
+    const std::int64_t length = job_.model.seq_len, chunks = 2 * p.cp;
+    if (good({"model.seq_len"}) && length > 0 && length % chunks != 0)
+      problem("parallel.cp",
+              "seq_len " + to_string(length) + " cannot be cut into 2 x cp = " + to_string(chunks) +
+                  " chunks of the same size (nearest valid: " + nearest_cp(p.cp, length) + ")");
+    if (job_.loss.dpo.on())
+      problem("parallel.cp", "loss.dpo compares whole answers, and cp cuts them (nearest valid: 1)");
+  }
+  static std::string nearest_cp(std::int64_t cp, std::int64_t length) {
+    return length % 2 == 0 ? nearest_divisor(cp, length / 2) : "1";
   }
   static constexpr std::int64_t kMinBucket = 1 << 10;  // bytes
 

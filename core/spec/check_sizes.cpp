@@ -35,7 +35,7 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
   const job::ModelOptions& m = job.model;
   const parallel::ParallelOptions& p = job.parallel;
   if (std::min({m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.seq_len,
-                job.batch.micro, job.batch.global, p.tp, p.pp, p.dp, p.virtual_stages}) < 1)
+                job.batch.micro, job.batch.global, p.tp, p.cp, p.pp, p.dp, p.virtual_stages}) < 1)
     return std::nullopt;
   const std::int64_t microbatches = job.microbatches(), chunks = p.pp * p.virtual_stages;
   if (microbatches > kMaxComputations / chunks)
@@ -44,7 +44,7 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                            (chunks == 1 ? " pipeline chunk" : " pipeline chunks") + " are more than " +
                            std::to_string(kMaxComputations) +
                            " computations: make it smaller, or batch.micro or parallel.dp larger"};
-  const double parameters = number(job::count_parameters(m).total), copies = number(p.dp);
+  const double parameters = number(job::count_parameters(m).total), copies = number(p.gradient_ranks());
   constexpr double kStateBytes = 24;  // weights, gradients, master weights, two moments, rounded up
   if (parameters * kStateBytes * copies > kMaxBytes)
     return SizeProblem{"model",
@@ -52,9 +52,10 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                        "all ranks: no cluster has that; make "
                        "layers, hidden, ffn or vocab smaller"};
   const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
-  const double bucket = number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.dp));
+  const double bucket =
+      number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.gradient_ranks()));
   // Too many even with default buckets: the model is too large, not the buckets too small.
-  if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.dp))) {
+  if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.gradient_ranks()))) {
     constexpr double kTebi = 0x1p40;
     return SizeProblem{"model", "a rank's gradients alone are " +
                                     std::to_string(static_cast<std::int64_t>(gradients / kTebi)) +

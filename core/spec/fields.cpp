@@ -88,7 +88,7 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
         "or on CPUs cores / `threads`, on "
         "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
       .between(1, kMaxRanks);
-  axis("cp", p.cp, "context-parallel ranks").reserved(p.cp == 1, "1");
+  axis("cp", p.cp, "context-parallel ranks: they share each sequence, so that longer ones fit");
   axis("ep", p.ep, "expert-parallel ranks").reserved(p.ep == 1, "1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
@@ -104,17 +104,18 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
                p.tp == 1 ? "there is nothing to overlap with tp 1"
                          : "zb-h1 makes the products that it would overlap apart from each other");
   t.add("parallel.zero", &p.zero,
-        "what is sharded over data-parallel ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
+        "what is sharded over data-parallel (and context-parallel) ranks: 0 nothing, 1 optimizer state, 2 "
+        "also gradients, 3 also "
         "parameters")
       .between(0, 3);
   t.add("parallel.zero_group", &p.zero_group,
-        "hybrid sharding: neighbouring data-parallel ranks that `zero` shards over, with replicas across; "
-        "divides "
-        "`dp`; 0: all of them")
+        "hybrid sharding: neighbouring data-parallel (and context-parallel) ranks that `zero` shards over, "
+        "with replicas across; divides `cp` x `dp`; 0: all of them")
       .between(0, kMaxRanks)
       .idle_if(p.zero == 0, "zero: 0 shards nothing");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
-        "gradients that are reduced at once, at most; 0: 8 MiB for each of the `dp` ranks, at least 25 MiB")
+        "gradients that are reduced at once, at most; 0: 8 MiB for each of the `cp` x `dp` ranks, at least "
+        "25 MiB")
       .between(0, kMaxHidden * kMaxHidden);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background during backward");

@@ -195,7 +195,7 @@ std::vector<KeyProblem> supervise_problems(const job::JobSpec& job) {
                                                   std::to_string(job.parallel.dp) + " (nearest valid: " +
                                                   std::to_string(job.parallel.dp) + ")"}};
   const std::int64_t group = job.parallel.zero_group;
-  const bool replicas = job.parallel.zero == 0 || (group > 0 && group < job.parallel.dp);
+  const bool replicas = job.parallel.zero == 0 || (group > 0 && group < job.parallel.gradient_ranks());
   if (s.hash_every > 0 && job.optimizer.kind == job::OptimizerKind::muon && job.cluster.nodes > 1 && replicas)
     return {
         {"supervise.hash_every",

@@ -1,5 +1,6 @@
 #include "core/train/batch_source.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <numeric>
@@ -43,11 +44,39 @@ void weigh_pair(const BatchShape& shape, std::ptrdiff_t at, const HostSample& sa
                  batch.loss_weight_T.begin() + at + sample.starts[0], std::negate<>());
 }
 
+/// Keeps this rank's rows of a microbatch of whole samples.
+void keep_share(const BatchShape& shape, HostBatch& batch) {
+  const parallel::SequenceShare share = shape.share();
+  const auto keep = [&](auto& values) {
+    if (values.empty()) return;
+    const auto whole = values;
+    values.resize(static_cast<std::size_t>(shape.tokens()));
+    for (std::size_t row = 0; row < values.size(); ++row)
+      values[row] = whole[static_cast<std::size_t>(share.token(static_cast<std::int64_t>(row), shape.micro))];
+  };
+  keep(batch.tokens_T), keep(batch.targets_T), keep(batch.positions_T), keep(batch.loss_weight_T);
+  const auto rows = static_cast<std::int32_t>(share.piece_rows()),
+             seq_len = static_cast<std::int32_t>(shape.seq_len);
+  for (int piece = 0; piece < share.pieces(); ++piece) {
+    const auto at = static_cast<std::size_t>(piece);
+    const auto first = static_cast<std::int32_t>(share.first(piece));
+    // Rows of the piece among the first `tokens` tokens of the samples.
+    const auto rows_before = [&](std::int32_t tokens) {
+      return tokens / seq_len * rows + std::clamp(tokens % seq_len - first, 0, rows);
+    };
+    batch.piece_seqlens[at].clear(), batch.piece_first[at].clear();
+    for (const std::int32_t bound : batch.cu_seqlens) batch.piece_seqlens[at].push_back(rows_before(bound));
+    if (shape.documents == 0) continue;
+    for (std::size_t b = 0; b + 1 < batch.cu_seqlens.size(); ++b)
+      batch.piece_first[at].push_back(-std::min(batch.cu_seqlens[b] % seq_len, first));
+  }
+}
+
 }  // namespace
 
 void make_batch(const BatchShape& shape, const BatchRequest& request, const ReadSample& read,
                 HostSample& sample, HostBatch& batch) {
-  const auto tokens = static_cast<std::size_t>(shape.tokens());
+  const auto tokens = static_cast<std::size_t>(shape.micro * shape.seq_len);
   batch.tokens_T.resize(request.tokens ? tokens : 0);
   batch.targets_T.resize(request.tokens ? tokens : 0);
   batch.positions_T.resize(tokens);
@@ -82,6 +111,7 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
   const auto bounds = static_cast<std::size_t>(shape.sequences()) + 1;
   base::check(batch.cu_seqlens.size() <= bounds, "a sample has at most as many documents as its shape says");
   batch.cu_seqlens.resize(bounds, static_cast<std::int32_t>(tokens));
+  if (!shape.share().whole()) keep_share(shape, batch);
   batch.loss_weight = shape.pairs
                           ? static_cast<double>(pairs)
                           : std::accumulate(batch.loss_weight_T.begin(), batch.loss_weight_T.end(), 0.0);

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "parallel/context/sequence_share.h"
+
 namespace trainerd::core::train {
 
 /// One sample in host memory.
@@ -24,6 +26,7 @@ struct BatchShape {
   std::int64_t seq_len = 0;
   std::int64_t micro = 0;  ///< sequences per microbatch
   std::int64_t dp = 1, dp_rank = 0;
+  std::int64_t cp = 1, cp_rank = 0;  ///< ranks that share each sample
   std::int64_t global = 0;  ///< samples per global batch; sequences beyond it are padding with weight 0
   /// Maximum number of documents per sample, each a sequence of its own; 0: a sample is one sequence.
   std::int64_t documents = 0;
@@ -32,7 +35,9 @@ struct BatchShape {
   /// the second are negated, and a batch's weight is its number of pairs.
   bool pairs = false;
 
-  std::int64_t tokens() const { return micro * seq_len; }
+  parallel::SequenceShare share() const { return {seq_len, cp, cp_rank}; }
+  /// Of this rank.
+  std::int64_t tokens() const { return micro * share().rows(); }
   /// Number of sequences that `HostBatch::cu_seqlens` has room for; missing ones are empty.
   std::int64_t sequences() const { return micro * std::max<std::int64_t>(1, documents); }
   bool reads_documents() const { return documents > 0 || reset_positions; }
@@ -48,14 +53,15 @@ struct BatchRequest {
   bool operator==(const BatchRequest&) const = default;
 };
 
-/// A microbatch in host memory, flattened over tokens: the values of a Batch.
+/// A microbatch in host memory, flattened over this rank's tokens: the values of a Batch.
 struct HostBatch {
   std::vector<std::int32_t> tokens_T, targets_T;  ///< empty if the request leaves them out
   std::vector<std::int32_t> positions_T;          ///< within the sample, or the document
   std::vector<float> loss_weight_T;
-  std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
-  std::vector<double> reference_P2;      ///< for pairs; else empty
-  double loss_weight = 0;                ///< sum of the weights; for pairs, the number of real pairs
+  std::vector<std::int32_t> cu_seqlens;                                 ///< [sequences + 1]
+  std::array<std::vector<std::int32_t>, 2> piece_seqlens, piece_first;  ///< empty where a Batch has none
+  std::vector<double> reference_P2;                                     ///< for pairs; else empty
+  double loss_weight = 0;  ///< sum of the weights; for pairs, the number of real pairs; of this rank
 };
 
 /// Makes a microbatch. `sample` is scratch. With `documents`, the prediction of a document's first token gets

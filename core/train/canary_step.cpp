@@ -10,7 +10,8 @@ std::int64_t row_shares(const parallel::ParallelOptions& options) {
 
 BatchShape canary_shape(const BatchShape& step, const parallel::ParallelOptions& options) {
   constexpr std::int64_t kTokens = 128;
-  const std::int64_t shares = row_shares(options);
+  // Each context-parallel rank has two chunks of a sequence.
+  const std::int64_t shares = row_shares(options) * (options.cp > 1 ? 2 * options.cp : 1);
   BatchShape all = step;
   all.dp_rank = 0;
   BatchShape few = all;
@@ -20,8 +21,8 @@ BatchShape canary_shape(const BatchShape& step, const parallel::ParallelOptions&
 }
 
 job::JobSpec canary_job(const job::JobSpec& job) {
-  const BatchShape shape =
-      canary_shape({.seq_len = job.model.seq_len, .micro = job.batch.micro}, job.parallel);
+  const BatchShape shape = canary_shape(
+      {.seq_len = job.model.seq_len, .micro = job.batch.micro, .cp = job.parallel.cp}, job.parallel);
   job::JobSpec few = job;
   few.batch.global = job.microbatches() * shape.micro * job.parallel.dp;
   few.batch.micro = shape.micro;

@@ -51,6 +51,8 @@ BatchShape Trainer::batch_shape() const {
           .micro = job_.batch.micro,
           .dp = layout_.options.dp,
           .dp_rank = place_[static_cast<std::size_t>(parallel::Axis::dp)],
+          .cp = layout_.options.cp,
+          .cp_rank = place_[static_cast<std::size_t>(parallel::Axis::cp)],
           .global = job_.batch.global,
           .documents = job_.data.document_mask ? job_.data.max_documents : 0,
           .reset_positions = job_.data.reset_positions,
@@ -84,13 +86,29 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   const bool pairs = job_.loss.dpo.on();
   if (pairs) batch.reference_P2 = arena.take(DType::f64, {shape_.micro, 2}, MemoryTerm::batch);
   batch.max_seqlen = shape_.seq_len;
+  batch.share = shape_.share();
+  batch.samples = shape_.micro;
   batch.first_token = shape_.first_sample(action.microbatch) * shape_.seq_len;
   batch.dropout_key = dropout_key_;
 
+  batch.piece_seqlens = batch.piece_first = {};
+  for (int piece = 0; !batch.share.whole() && piece < batch.share.pieces(); ++piece) {
+    const auto at = static_cast<std::size_t>(piece);
+    batch.piece_seqlens[at] = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
+    if (shape_.documents > 0)
+      batch.piece_first[at] = arena.take(DType::i32, {batch.sequences}, MemoryTerm::batch);
+  }
+
   const BatchRequest request = request_of(action);
-  const std::array all{batch.positions_T, batch.loss_weight_T, batch.cu_seqlens,
-                       batch.tokens_T,    batch.targets_T,     batch.reference_P2};
-  const auto to = std::span(all).first(!request.tokens ? 3 : pairs ? 6 : 5);
+  // In the order in which `fill` puts them.
+  std::array<Tensor, 10> to;
+  std::size_t count = 0;
+  for (const Tensor& x : {batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.piece_seqlens[0],
+                          batch.piece_seqlens[1], batch.piece_first[0], batch.piece_first[1]})
+    if (x.defined()) to[count++] = x;
+  if (request.tokens)
+    for (const Tensor& x : {batch.tokens_T, batch.targets_T, batch.reference_P2})
+      if (x.defined()) to[count++] = x;
   page_->enter(Activity::data_wait, action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::data_wait);
   const auto fill = [&](std::span<std::byte> bytes) {
@@ -105,9 +123,11 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
     put(values.positions_T);
     put(values.loss_weight_T);
     put(values.cu_seqlens);
+    for (const auto* arrays : {&values.piece_seqlens, &values.piece_first})
+      for (const std::vector<std::int32_t>& array : *arrays) put(array);
     if (request.tokens) put(values.tokens_T), put(values.targets_T), put(values.reference_P2);
   };
-  backend_.write_made(*compute_, to, staging_, std::ref(fill));
+  backend_.write_made(*compute_, std::span(to).first(count), staging_, std::ref(fill));
   page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
   clock_.enter(*compute_, base::LedgerPart::compute);
   // The host has checked its data, but the copy on the device may differ, and no operator would notice.
@@ -185,10 +205,12 @@ void Trainer::add_sample_losses(std::int64_t microbatch) {
                                                                   static_cast<std::size_t>(2 * count))));
   const Tensor sums = sample_sums_.rows(0, count);
   backend_.fill_zero(*compute_, sums);
-  for (std::int64_t i = 0; i < count; ++i)
-    backend_.ordered_sum(*compute_, {.x = loss_T_.rows(i * shape.seq_len, shape.seq_len),
-                                     .out = sums.rows(i, 1),
-                                     .mode = WriteMode::accumulate});
+  const std::int64_t rows = shape.share().piece_rows();
+  for (int piece = 0; piece < shape.share().pieces(); ++piece)
+    for (std::int64_t i = 0; i < count; ++i)
+      backend_.ordered_sum(*compute_, {.x = loss_T_.rows((piece * shape.micro + i) * rows, rows),
+                                       .out = sums.rows(i, 1),
+                                       .mode = WriteMode::accumulate});
   backend_.read_back(
       *compute_, sums,
       std::as_writable_bytes(std::span(sample_losses_)

@@ -29,7 +29,9 @@ class RankGroups {
 
   std::int64_t rank() const { return rank_; }
   parallel::Communicator& tp() const { return *find(parallel::Group::tp); }
-  /// The data-parallel ranks, by the layout's levels.
+  /// Null with one context-parallel rank.
+  parallel::Communicator* cp() const { return find(parallel::Group::cp); }
+  /// The ranks that sum gradients, by the layout's levels.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
   parallel::Communicator& pp() const { return *find(parallel::Group::pp); }
   parallel::Communicator& world() const { return *find(parallel::Group::world); }

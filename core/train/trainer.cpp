@@ -117,7 +117,7 @@ void Trainer::make_chunks(Arena& persistent) {
                                  .sequence_parallel = layout_.options.sequence_parallel,
                                  .overlap_chunks = layout_.options.tp_overlap_chunks,
                                  .overlap_backward = layout_.options.overlap_tp_backward},
-                                rope_, job_.attention.backward),
+                                rope_, job_.attention.backward, {.group = groups_.cp()}),
               {},
               {},
               {},

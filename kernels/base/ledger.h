@@ -16,6 +16,7 @@ namespace trainerd::base {
 enum class LedgerPart : std::uint8_t {
   compute,
   exposed_tp,     ///< tensor parallel, replicated key and value heads included
+  exposed_cp,     ///< context parallel: keys, values and their gradients
   exposed_dp,     ///< gradients and parameters
   exposed_pp,     ///< sending flows to pipeline neighbours, and a tied embedding's gradient
   exposed_world,  ///< gradient norm, loss and votes of all ranks
@@ -34,6 +35,7 @@ struct LedgerPartInfo {
 inline constexpr std::array kLedgerParts{
     LedgerPartInfo{LedgerPart::compute, "compute", ""},
     LedgerPartInfo{LedgerPart::exposed_tp, "exposed_tp", "tp"},
+    LedgerPartInfo{LedgerPart::exposed_cp, "exposed_cp", "cp"},
     LedgerPartInfo{LedgerPart::exposed_dp, "exposed_dp", "dp"},
     LedgerPartInfo{LedgerPart::exposed_pp, "exposed_pp", "pp"},
     LedgerPartInfo{LedgerPart::exposed_world, "exposed_world", "world"},

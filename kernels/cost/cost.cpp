@@ -40,13 +40,13 @@ double area_below(double queries, double keys, double offset) {
 /// Unmasked score entries per head: the area of the mask, s^2 / 2 for a whole causal sequence of s, as in
 /// `flops_per_token`. Entries of blocks therefore sum to those of the whole. Rows count as sequences of the
 /// maximum length, which overestimates shorter documents. If positions are only known on the device
-/// (`first_B`), all keys count as before all queries, which is the upper bound.
+/// (`first_B`), all keys count as before all queries, which is the upper bound, unless `first` is one.
 double score_entries(const AttentionBlock& b, std::int64_t rows) {
   const double queries = static_cast<double>(b.queries.max_seqlen),
                keys = static_cast<double>(b.keys.max_seqlen), window = static_cast<double>(b.window);
   if (b.queries.max_seqlen == 0) return 0;
   double entries = queries * keys;
-  if (b.queries.first_B.defined() || b.keys.first_B.defined()) {
+  if ((b.queries.first_B.defined() && !b.queries.first_bounds) || b.keys.first_B.defined()) {
     if (b.window > 0) entries = queries * std::min(keys, window);
   } else if (b.mask == MaskKind::causal) {
     const double offset = static_cast<double>(b.queries.first - b.keys.first);
@@ -230,6 +230,10 @@ Cost cost(const PreferenceLoss& a, const Target&) {
 Cost cost(const Add& a, const Target&) { return {numel(a.out), sum_bytes({&a.a, &a.b, &a.out})}; }
 Cost cost(const Scale& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const Cast& a, const Target&) { return {0, sum_bytes({&a.in, &a.out})}; }
+Cost cost(const CopyRows& a, const Target&) {
+  const auto copied = static_cast<double>(a.in.size(0) * a.columns);
+  return {0, copied * static_cast<double>(size_of(a.in.dtype) + size_of(a.out.dtype))};
+}
 Cost cost(const Dropout& a, const Target&) { return {8 * numel(a.x), sum_bytes({&a.x, &a.out})}; }
 Cost cost(const SumParts& a, const Target&) {
   return {numel(a.x), sum_bytes({&a.x}) + written(a.out, a.mode)};

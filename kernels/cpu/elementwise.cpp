@@ -100,6 +100,25 @@ void CpuBackend::cast(Stream& stream, const Cast& a) {
   });
 }
 
+void CpuBackend::copy_rows(Stream&, const CopyRows& a) {
+  check_args(a);
+  const std::int64_t rows = a.in.size(0), in_size = size_of(a.in.dtype), out_size = size_of(a.out.dtype),
+                     chunk = dealt_chunk_rows(rows, a.ranks, a.sequences);
+  const auto source = [&](std::int64_t row) {
+    if (a.order == RowOrder::rank_to_sequence) return dealt_row(row, a.ranks, a.sequences, chunk);
+    if (a.order == RowOrder::sequence_to_rank) return undealt_row(row, a.ranks, a.sequences, chunk);
+    return row;
+  };
+  for_each_block(pool_, rows, rows_per_block(a.columns), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      const std::byte* from = a.in.data + (source(row) * a.in.size(1) + a.in_column) * in_size;
+      std::byte* to = a.out.data + (row * a.out.size(1) + a.out_column) * out_size;
+      if (a.in.dtype == a.out.dtype) std::copy_n(from, a.columns * out_size, to);
+      else vector_.cast(a.in.dtype, from, a.out.dtype, to, a.columns);
+    }
+  });
+}
+
 void CpuBackend::sum_parts(Stream&, const SumParts& a) {
   const std::int64_t n = a.out.numel();
   base::check(is_float(a.x.dtype) && is_float(a.out.dtype) && a.parts >= 1 && a.x.numel() == a.parts * n,

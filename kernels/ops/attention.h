@@ -109,6 +109,8 @@ struct AttentionRows {
   std::int64_t max_seqlen = 0;  ///< upper bound of the lengths of sequences
   std::int64_t first = 0;
   Tensor first_B = {};  ///< optional, i32 [sequences]
+  /// No value of `first_B` is above 0. A cost then counts with `first` alone, and else with the upper bound.
+  bool first_bounds = false;
 
   bool operator==(const AttentionRows&) const = default;
 };

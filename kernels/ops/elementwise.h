@@ -56,6 +56,58 @@ struct SumParts {
   bool operator==(const SumParts&) const = default;
 };
 
+/// Two orders of the rows of sequences whose chunks are dealt to R ranks. Each sequence has 2 R chunks of the
+/// same size; rank r has chunks r and 2 R - 1 - r, so that all ranks have the same work under a causal mask.
+/// By sequence: [sequence][chunk][row]. By rank: [rank][first or second chunk][sequence][row].
+enum class RowOrder : std::uint8_t { kept, rank_to_sequence, sequence_to_rank };
+
+/// Number of rows of a chunk, if `rows` rows of `sequences` sequences are dealt to `ranks` ranks.
+constexpr std::int64_t dealt_chunk_rows(std::int64_t rows, std::int64_t ranks, std::int64_t sequences) {
+  return rows / (2 * ranks * sequences);
+}
+/// Row in the order by rank of row `row` in the order by sequence.
+constexpr std::int64_t dealt_row(std::int64_t row, std::int64_t ranks, std::int64_t sequences,
+                                 std::int64_t chunk_rows) {
+  const std::int64_t chunks = 2 * ranks, sequence = row / chunk_rows / chunks,
+                     chunk = row / chunk_rows % chunks, second = chunk < ranks ? 0 : 1,
+                     rank = second == 0 ? chunk : chunks - 1 - chunk;
+  return ((rank * 2 + second) * sequences + sequence) * chunk_rows + row % chunk_rows;
+}
+/// The inverse of `dealt_row`.
+constexpr std::int64_t undealt_row(std::int64_t row, std::int64_t ranks, std::int64_t sequences,
+                                   std::int64_t chunk_rows) {
+  const std::int64_t part = row / chunk_rows, sequence = part % sequences, second = part / sequences % 2,
+                     rank = part / sequences / 2, chunk = second == 0 ? rank : 2 * ranks - 1 - rank;
+  return (sequence * 2 * ranks + chunk) * chunk_rows + row % chunk_rows;
+}
+
+/// Copies `columns` columns of all rows, in the dtype of `out` (rounded to nearest even). With another order
+/// than `kept`, `in` has its rows in the one order and `out` in the other.
+struct CopyRows {
+  Tensor in;   ///< f32 or bf16, two dims
+  Tensor out;  ///< f32 or bf16, as many rows; must not overlap `in`
+  std::int64_t columns = 0;
+  std::int64_t in_column = 0, out_column = 0;  ///< the first column that is read, and written
+  RowOrder order = RowOrder::kept;
+  std::int64_t ranks = 1, sequences = 1;  ///< of the order
+
+  bool operator==(const CopyRows&) const = default;
+};
+/// Throws std::logic_error if the shapes do not match. Every backend calls it, including the meta backend.
+inline void check_args(const CopyRows& a) {
+  const auto has = [&](const Tensor& x, std::int64_t column) {
+    return (x.dtype == DType::f32 || x.dtype == DType::bf16) && x.shape.ndim == 2 && column >= 0 &&
+           column + a.columns <= x.size(1);
+  };
+  base::check(
+      has(a.in, a.in_column) && has(a.out, a.out_column) && a.columns > 0 && a.in.size(0) == a.out.size(0),
+      "copy_rows: both are fp32 or bf16 and have the rows and columns");
+  base::check(a.ranks >= 1 && a.sequences >= 1 &&
+                  (a.order == RowOrder::kept || a.in.size(0) % (2 * a.ranks * a.sequences) == 0),
+              "copy_rows: sequences consist of 2 chunks per rank");
+}
+
+inline OpClass op_class(const CopyRows& a) { return memory_class(a.out); }
 inline OpClass op_class(const Add& a) { return memory_class(a.out); }
 inline OpClass op_class(const Scale& a) { return memory_class(a.x); }
 inline OpClass op_class(const Cast& a) { return memory_class(a.out); }

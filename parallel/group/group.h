@@ -14,9 +14,10 @@ namespace trainerd::parallel {
 enum class Group : std::uint8_t {
   tp,        ///< tensor-parallel ranks
   kv,        ///< tensor-parallel ranks that hold the same key and value heads
-  dp,        ///< data-parallel ranks, if they communicate in one level
-  dp_inner,  ///< neighbouring data-parallel ranks, if they communicate in two levels
-  dp_outer,  ///< data-parallel ranks, one of each inner group
+  cp,        ///< context-parallel ranks, which share sequences
+  dp,        ///< ranks that sum gradients (data and context parallel), if they communicate in one level
+  dp_inner,  ///< neighbouring ones, if they communicate in two levels
+  dp_outer,  ///< one of each inner group
   pp,        ///< pipeline ranks
   tied,      ///< first and last rank of the pipeline, which both hold a tied embedding
   world,     ///< all ranks
@@ -32,6 +33,7 @@ struct GroupInfo {
 inline constexpr std::array kGroups{
     GroupInfo{Group::tp, "tp", base::LedgerPart::exposed_tp, base::LedgerPart::exposed_tp, false},
     GroupInfo{Group::kv, "kv", base::LedgerPart::exposed_tp, base::LedgerPart::exposed_tp, false},
+    GroupInfo{Group::cp, "cp", base::LedgerPart::exposed_cp, base::LedgerPart::exposed_cp, false},
     GroupInfo{Group::dp, "dp", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_inner, "dp_inner", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_outer, "dp_outer", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},

@@ -8,6 +8,11 @@ RankRange along(const ProcessGrid& grid, std::int64_t rank, Axis axis) {
   return {rank - grid.coordinate(rank)[static_cast<std::size_t>(axis)] * stride, grid.size(axis), stride};
 }
 
+RankRange gradient_ranks(const ProcessGrid& grid, std::int64_t rank) {
+  const std::vector<std::int64_t> group = grid.gradient_group(rank);
+  return {group.front(), static_cast<std::int64_t>(group.size()), grid.gradient_stride()};
+}
+
 }  // namespace
 
 std::vector<std::int64_t> RankRange::list() const {
@@ -20,7 +25,7 @@ std::vector<std::int64_t> RankRange::list() const {
 std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, const GroupNeeds& needs) {
   const ProcessGrid& grid = layout.grid;
   const RankRange tp = along(grid, rank, Axis::tp), pp = along(grid, rank, Axis::pp),
-                  dp = along(grid, rank, Axis::dp);
+                  dp = gradient_ranks(grid, rank), cp = along(grid, rank, Axis::cp);
   std::vector<GroupMembers> groups{{Group::tp, tp}, {Group::pp, pp}};
 
   const std::int64_t inner = layout.dp_levels.inner, place = *dp.place(rank);
@@ -30,6 +35,7 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
     groups.push_back({Group::dp_inner, {dp[place / inner * inner], inner, dp.stride}});
     groups.push_back({Group::dp_outer, {dp[place % inner], dp.count / inner, dp.stride * inner}});
   }
+  if (cp.count > 1) groups.push_back({Group::cp, cp});
   groups.push_back({Group::world, {0, grid.ranks(), 1}});
 
   if (const std::int64_t holders = tp.count / needs.kv_heads; holders > 1)

@@ -120,6 +120,22 @@ std::vector<std::int64_t> ProcessGrid::group(std::int64_t rank, Axis axis) const
   return ranks;
 }
 
+std::int64_t ProcessGrid::gradient_stride() const {
+  const bool both = size(Axis::dp) > 1 && size(Axis::cp) > 1;
+  if (both) return std::min(stride(Axis::dp), stride(Axis::cp));
+  return stride(size(Axis::cp) > 1 ? Axis::cp : Axis::dp);
+}
+
+std::vector<std::int64_t> ProcessGrid::gradient_group(std::int64_t rank) const {
+  Coordinate place = coordinate(rank);
+  place[index_of(Axis::dp)] = place[index_of(Axis::cp)] = 0;
+  const std::int64_t first = this->rank(place);
+  std::vector<std::int64_t> ranks;
+  for (std::int64_t i = 0; i < size(Axis::dp) * size(Axis::cp); ++i)
+    ranks.push_back(first + i * gradient_stride());
+  return ranks;
+}
+
 std::vector<std::vector<std::int64_t>> ProcessGrid::groups(Axis axis) const {
   std::vector<std::vector<std::int64_t>> all;
   for (std::int64_t r = 0; r < ranks(); ++r)
@@ -141,6 +157,14 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
   const std::int64_t stage = stage_ranks(o);
   if (stage == 0)
     return "tp x cp x dp x pp is more than " + to_string(kMaxRanks) + " ranks: make an axis smaller";
+  // The ranks that sum gradients are at equal distances.
+  if (const ProcessGrid grid({o.tp, o.cp, 1, o.dp, o.pp}, order); o.cp > 1 && o.dp > 1) {
+    const auto [near, far] = std::minmax({grid.stride(Axis::cp), grid.stride(Axis::dp)});
+    if (far != near * (grid.stride(Axis::cp) == near ? o.cp : o.dp))
+      return "with the order '" + o.order +
+             "' another axis of several ranks is between cp and dp: put them "
+             "beside each other";
+  }
   if (o.ep == 1 && expert_tp == 0) return {};  // no experts: no second grid to check
   const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
   std::int64_t unit = 0;

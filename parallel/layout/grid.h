@@ -45,6 +45,11 @@ class ProcessGrid {
   /// The communication group of `rank` on `axis`: the ranks that differ from it only on that axis, in rising
   /// coordinate.
   std::vector<std::int64_t> group(std::int64_t rank, Axis axis) const;
+  /// The ranks with the same parameters as `rank`: they differ from it only on dp and cp. In rising order and
+  /// at equal distances.
+  std::vector<std::int64_t> gradient_group(std::int64_t rank) const;
+  /// Distance between neighbours of such a group.
+  std::int64_t gradient_stride() const;
   /// Every group of `axis`, by rising first rank. Together they contain each rank once.
   std::vector<std::vector<std::int64_t>> groups(Axis axis) const;
 

@@ -24,11 +24,13 @@ namespace {
 /// number is the same on every node.
 DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& grid,
                              const Topology& topology) {
-  const std::int64_t dp = options.dp;
+  const std::int64_t dp = options.gradient_ranks();
   if (options.zero >= 1 && options.zero_group > 0 && options.zero_group < dp)
     return {dp, options.zero_group, true};
   std::int64_t inner = 0;
-  for (const std::vector<std::int64_t>& group : grid.groups(Axis::dp))
+  for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+    const std::vector<std::int64_t> group = grid.gradient_group(rank);
+    if (group.front() != rank) continue;
     for (std::size_t at = 0; at < group.size();) {
       const std::int64_t node = group[at] / topology.devices_per_node;
       std::int64_t run = 0;
@@ -36,21 +38,22 @@ DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& 
       if (inner != 0 && run != inner) return {dp, dp, false};
       inner = run;
     }
+  }
   return {dp, inner == 1 ? dp : inner, false};
 }
 
 }  // namespace
 
-std::int64_t default_bucket_bytes(std::int64_t dp) {
+std::int64_t default_bucket_bytes(std::int64_t gradient_ranks) {
   constexpr std::int64_t kMinBytes = std::int64_t{25} << 20, kBytesPerRank = std::int64_t{8} << 20;
-  return std::max(kMinBytes, dp * kBytesPerRank);
+  return std::max(kMinBytes, gradient_ranks * kBytesPerRank);
 }
 
 Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs,
                       std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
-  if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.dp);
+  if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.gradient_ranks());
   layout.grid = make_grids(options).dense;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
   if (layout.grid.ranks() > devices)

@@ -11,7 +11,8 @@
 
 namespace trainerd::parallel {
 
-/// Grouping of the data-parallel ranks: one group, or groups of `inner` neighbours and groups across them.
+/// Grouping of the ranks that sum gradients (data-parallel and context-parallel ones): one group, or groups
+/// of `inner` neighbours and groups across them.
 struct DataParallelLevels {
   std::int64_t size = 1;
   std::int64_t inner = 1;
@@ -19,10 +20,10 @@ struct DataParallelLevels {
   bool one() const { return inner == size; }
 };
 
-/// Default bytes of gradients per reduction: 8 MiB per data-parallel rank, at least 25 MiB. A ring of n ranks
-/// moves a bucket in hops of 1/n of it, and a hop should take long compared with its latency (14 us on a card
-/// of 50 GB/s: 0.7 MB).
-std::int64_t default_bucket_bytes(std::int64_t dp);
+/// Default bytes of gradients per reduction: 8 MiB per rank that sums them, at least 25 MiB. A ring of n
+/// ranks moves a bucket in hops of 1/n of it, and a hop should take long compared with its latency (14 us on
+/// a card of 50 GB/s: 0.7 MB).
+std::int64_t default_bucket_bytes(std::int64_t gradient_ranks);
 
 /// The configuration that runs, resolved from the job and the available devices. Everything below the trainer
 /// is built from it, and rebuilt rather than modified when it changes.

@@ -20,7 +20,7 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;
-  std::int64_t zero_group = 0;       ///< number of ranks that ZeRO shards over; 0: all data-parallel ranks
+  std::int64_t zero_group = 0;       ///< number of ranks that ZeRO shards over; 0: all gradient_ranks
   std::int64_t bucket_bytes = 0;     ///< maximum bytes of gradients per reduction; 0: default_bucket_bytes
   bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
   bool overlap_grad_reduce = true;   ///< reduce gradients while backward continues
@@ -31,6 +31,8 @@ struct ParallelOptions {
   std::string order = "tp-cp-ep-dp-pp";  ///< order of the axes, fastest with the rank first
   bool allow_tp_across_nodes = false;  ///< a tensor-parallel group may leave the NVLink domain (or the node)
 
+  /// Ranks with the same parameters, which sum their gradients: data-parallel and context-parallel ones.
+  std::int64_t gradient_ranks() const { return dp * cp; }
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
   bool operator==(const ParallelOptions&) const = default;

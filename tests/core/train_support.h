@@ -135,7 +135,7 @@ void on_every_rank(const core::job::JobSpec& job, const Body& body, std::int64_t
 
 /// Ranks of a job.
 inline std::size_t ranks_of(const core::job::JobSpec& job) {
-  return static_cast<std::size_t>(job.parallel.tp * job.parallel.pp * job.parallel.dp);
+  return static_cast<std::size_t>(job.parallel.ranks());
 }
 
 }  // namespace trainerd::test

@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <cstdio>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <tuple>
 
 #include "core/plan/search/layout_bounds.h"
@@ -124,6 +125,16 @@ std::vector<Case> cases() {
        small,
        "parallel: {pp: 2, dp: 4}\nbatch: {global: 14, micro: 1}\n",
        {.tp = {1, 2}, .zero = {1, 3}, .micro = {1, 2}, .zero_group = {0}, .recompute = {none}}},
+      {"context",
+       small + ", tie_embeddings: true",
+       "parallel: {cp: 2, dp: 8}\nbatch: {global: 16, micro: 1}\n",
+       {.tp = {1, 2},
+        .cp = {1, 2, 4},
+        .pp = {1, 2},
+        .micro = {1, 2},
+        .zero_group = {0, 2},
+        .schedule = {ScheduleKind::one_f_one_b},
+        .recompute = {none}}},
       {"llama-3-8b",
        "preset: llama-3-8b",
        "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",
@@ -157,6 +168,24 @@ TEST_CASE("layouts with padding are searched if the job's own has padding or no 
   CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 16, micro: 1}\n") == std::pair{false, false});
   CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 12, micro: 2}\n") == std::pair{true, false});
   CHECK(padded("parallel: {pp: 2, dp: 4}\nbatch: {global: 13, micro: 1}\n") == std::pair{true, true});
+}
+
+TEST_CASE("context parallelism is searched where sequences are long, or the job has it", "[search]") {
+  const auto sizes = [](const std::string& length, const std::string& rest) {
+    const core::job::JobSpec job =
+        search_job("layers: 2, hidden: 256, heads: 2, ffn: 512, vocab: 1000, seq_len: " + length, rest);
+    std::set<std::int64_t> found;
+    for (const core::plan::LayoutChoice& choice :
+         core::plan::all_layouts(job, core::spec::job_topology(job), {.tp = {1}, .pp = {1}})) {
+      found.insert(choice.cp);
+      CHECK(choice.cp * choice.dp == 8);
+    }
+    return found;
+  };
+  const std::string batch = "\nbatch: {global: 8, micro: 1}\n";
+  CHECK(sizes("8192", "parallel: {dp: 8}" + batch) == std::set<std::int64_t>{1});
+  CHECK(sizes("32768", "parallel: {dp: 8}" + batch) == std::set<std::int64_t>{1, 2, 4});
+  CHECK(sizes("1024", "parallel: {cp: 4, dp: 2}" + batch) == std::set<std::int64_t>{1, 4});
 }
 
 TEST_CASE("the search finds the best of all layouts, and no bound is above its plan", "[search]") {

@@ -25,6 +25,8 @@ FLAGS = {
     "dp4-zero3": ["parallel.dp=4", "parallel.zero=3", "batch.micro=1"],
     "hybrid-zero3": ["parallel.dp=4", "parallel.zero=3", "parallel.zero_group=2", "batch.micro=1"],
     "tp2-dp2-zero3": ["parallel.tp=2", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
+    "cp2": ["parallel.cp=2"],
+    "cp2-tp2-dp2": ["parallel.cp=2", "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }
 
@@ -49,7 +51,7 @@ class LayoutTest(RunTest):
 
     def assert_ledger(self, name):
         """The ledger sums to the step, and an axis of one rank costs nothing."""
-        sizes = {axis: 1 for axis in ("tp", "pp", "dp")}
+        sizes = {axis: 1 for axis in ("tp", "cp", "pp", "dp")}
         for flag in FLAGS[name]:
             axis, value = re.match(r"parallel\.(\w+)=(.*)", flag).groups() if flag.startswith("parallel.") else ("", "")
             if axis in sizes:
@@ -57,7 +59,8 @@ class LayoutTest(RunTest):
         steps = self.steps(name)
         for step in steps:
             self.assertAlmostEqual(sum(step["time"].values()), step["step_seconds"], delta=1e-6)
-        for part, axis in [("exposed_tp", "tp"), ("exposed_dp", "dp"), ("exposed_pp", "pp"), ("bubble", "pp")]:
+        sizes["dp"] *= sizes["cp"]  # both sum gradients
+        for part, axis in [("exposed_tp", "tp"), ("exposed_cp", "cp"), ("exposed_dp", "dp"), ("exposed_pp", "pp"), ("bubble", "pp")]:
             with self.subTest(part):
                 compare = self.assertGreater if sizes[axis] > 1 else self.assertEqual
                 compare(sum(step["time"][part] for step in steps), 0)
@@ -107,7 +110,7 @@ class Layouts(LayoutTest):
         # One output directory, another layout after every stop.
         job = self.job("moved")
         # A stop comes some steps late if steps take milliseconds, so the fastest layout is the last.
-        for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("hybrid-zero3", 15), ("all", 18), ("one", 24)]:
+        for name, stop in [("all", 3), ("pp4-zero3", 6), ("dp4-zero3", 9), ("tp4", 12), ("hybrid-zero3", 15), ("cp2-tp2-dp2", 17), ("all", 18), ("one", 24)]:
             output = self.run_job(job, *arguments(name, "precision=fp32"), "--stop-after", str(stop))
             self.assertIn(self.last_step("moved"), range(stop, 24) if stop < 24 else [24], output)
             if stop > 3:
@@ -121,7 +124,7 @@ class Layouts(LayoutTest):
 
     def reshard(self, source, name, out, status=0):
         # All keys of the layout are set: those of the saved layout go back to their defaults.
-        default = ["parallel.tp=1", "parallel.pp=1", "parallel.dp=1", "parallel.zero=1", "parallel.zero_group=0", "parallel.schedule=1f1b",
+        default = ["parallel.tp=1", "parallel.cp=1", "parallel.pp=1", "parallel.dp=1", "parallel.zero=1", "parallel.zero_group=0", "parallel.schedule=1f1b",
                    "parallel.virtual_stages=1", "parallel.sequence_parallel=false", "batch.micro=2"]
         words = []
         for flag in default + FLAGS[name]:
@@ -138,7 +141,7 @@ class Layouts(LayoutTest):
         whole = self.root / "whole"
         source = whole
         # From each layout to the next and back. Each equals what a run of that layout saves after one step.
-        for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "tp2-dp2-zero3", "all"):
+        for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "tp2-dp2-zero3", "cp2-tp2-dp2", "all"):
             with self.subTest(name):
                 out = self.root / name / "checkpoints" / "step-00000008"
                 self.assertIn("step 8", self.reshard(source, name, out))

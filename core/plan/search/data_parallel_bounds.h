@@ -50,7 +50,7 @@ class DataParallelBounds {
   };
   Ranks ranks_of(const LayoutChoice& c) {
     const parallel::DataParallelLevels& levels = parts_.levels(c);
-    return {c.tp, c.dp, levels.inner, levels.replicas, c.zero, c.bucket_bytes};
+    return {c.tp, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
   }
   /// layers, embedding, head
   using Unit = std::tuple<std::int64_t, bool, bool>;

@@ -142,8 +142,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
 
 const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) {
-  const ProbeKey key{c.tp,   c.sequence_parallel, c.micro, kind, makes_weights_apart(c), ends,
-                     layers, tp.per_domain,       tp.link};
+  const ProbeKey key{c.tp, c.cp,   c.sequence_parallel, c.micro, kind, makes_weights_apart(c),
+                     ends, layers, tp.per_domain,       tp.link};
   return probes_.get(key, [&] { return record_probe(c, tp, kind, ends, layers); });
 }
 
@@ -263,7 +263,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const GroupPlaces& places = parts_.places(c);
   const job::JobSpec& job = parts_.job();
   const double m = static_cast<double>(parts_.microbatches(c));
-  const std::int64_t parts = levels.replicas ? levels.inner : c.dp;
+  const std::int64_t parts = levels.replicas ? levels.inner : c.gradient_ranks();
   LayoutBound bound;
   // Ranks that share their node's memory can compensate each other, so the smallest one bounds.
   const bool own = parts_.topology().device_memory_bytes > 0;
@@ -285,7 +285,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
            after = s.update / sharing + s.norm / static_cast<double>(parts) +
                    static_cast<double>(s.units.layers) * orthogonal_seconds_ /
                        (sharing * static_cast<double>(c.tp));
-    if (c.dp > 1) {
+    if (c.gradient_ranks() > 1) {
       StageSeconds& own_seconds = seconds[static_cast<std::size_t>(r)];
       const auto like = static_cast<std::int64_t>(s.like);
       if (like < r && places.of(like) == places.of(r)) own_seconds = seconds[s.like];

@@ -52,8 +52,8 @@ class LayoutBounds {
   struct Chain;
   /// tp, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2: head),
   /// layers, place of the tp group
-  using ProbeKey = std::tuple<std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int, std::int64_t,
-                              std::int64_t, parallel::Link>;
+  using ProbeKey = std::tuple<std::int64_t, std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int,
+                              std::int64_t, std::int64_t, parallel::Link>;
 
   const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind, int ends,
                           std::int64_t layers);

@@ -28,6 +28,9 @@ std::vector<std::int64_t> divisors(std::int64_t of) {
   return low;
 }
 
+/// Shorter parts of sequences are left to tp and pp, which cut other things.
+constexpr std::int64_t kContextTokens = 8192;
+
 template <class T>
 std::vector<T> or_given(const std::vector<T>& given, std::vector<T> otherwise) {
   return given.empty() ? std::move(otherwise) : given;
@@ -62,13 +65,23 @@ class Enumerator {
     const std::int64_t ranks = p.ranks();
     for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
       if (ranks % tp != 0 || !model::tensor_parallel_problem(job_.model, tp).empty()) continue;
-      for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
-        if (ranks % (tp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty()) continue;
-        at_.tp = tp, at_.pp = pp, at_.dp = ranks / tp / pp;
-        if ((!padded_ && job_.batch.global % at_.dp != 0) || !tp_stays()) continue;
-        micros();
-      }
+      for (const std::int64_t cp : or_given(space_.cp, context_sizes(ranks / tp)))
+        for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
+          if (ranks % (tp * cp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty())
+            continue;
+          at_.tp = tp, at_.cp = cp, at_.pp = pp, at_.dp = ranks / tp / cp / pp;
+          if ((!padded_ && job_.batch.global % at_.dp != 0) || !tp_stays()) continue;
+          micros();
+        }
     }
+  }
+
+  std::vector<std::int64_t> context_sizes(std::int64_t ranks) const {
+    std::vector<std::int64_t> sizes{1};
+    const std::int64_t length = job_.model.seq_len;
+    for (std::int64_t cp = 2; cp * kContextTokens <= length && !job_.loss.dpo.on(); cp *= 2)
+      if (ranks % cp == 0 && length % (2 * cp) == 0) sizes.push_back(cp);
+    return with_own(sizes, own_.cp);
   }
 
   bool tp_stays() const {
@@ -90,7 +103,8 @@ class Enumerator {
         continue;
       at_.micro = micro;
       for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
-        if (sequence_parallel && (at_.tp == 1 || micro * job_.model.seq_len % at_.tp != 0)) continue;
+        if (sequence_parallel && (at_.tp == 1 || micro * (job_.model.seq_len / at_.cp) % at_.tp != 0))
+          continue;
         at_.sequence_parallel = sequence_parallel;
         for (const job::RecomputeOptions& recompute : recomputes()) {
           at_.recompute = recompute;
@@ -158,17 +172,18 @@ class Enumerator {
     std::vector<std::int64_t> sizes{0};
     const std::int64_t domain = std::max(topology_.nvlink_domain, std::int64_t{1}) / at_.tp;
     for (const std::int64_t size : with_own<std::int64_t>({domain, 8, 32, 128}, own_.zero_group))
-      if (size > 1 && size < at_.dp && at_.dp % size == 0) sizes = with_own(sizes, size);
+      if (size > 1 && size < at_.gradient_ranks() && at_.gradient_ranks() % size == 0)
+        sizes = with_own(sizes, size);
     return sizes;
   }
 
   void states() {
     for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
       // A single rank shards nothing, so one value is enough.
-      if (at_.dp == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
+      if (at_.gradient_ranks() == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
       at_.zero = zero;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
-        if (group != 0 && (zero == 0 || group == 1 || at_.dp % group != 0)) continue;
+        if (group != 0 && (zero == 0 || group == 1 || at_.gradient_ranks() % group != 0)) continue;
         at_.zero_group = group;
         for (const std::int64_t bucket : or_given(space_.bucket_bytes, {own_.bucket_bytes})) {
           at_.bucket_bytes = bucket;
@@ -201,6 +216,7 @@ std::string text(const job::RecomputeOptions& r) {
 LayoutChoice choice_of(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
   return {.tp = p.tp,
+          .cp = p.cp,
           .pp = p.pp,
           .dp = p.dp,
           .zero = p.zero,
@@ -216,7 +232,7 @@ LayoutChoice choice_of(const job::JobSpec& job) {
 job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   job::JobSpec chosen = job;
   parallel::ParallelOptions& p = chosen.parallel;
-  p.tp = c.tp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group,
+  p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group,
   p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   if (p.tp == 1) p.tp_overlap_chunks = 1;
@@ -231,6 +247,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
     if (from.*value != to.*value) keys.push_back(std::string(key) + ": " + std::to_string(to.*value));
   };
   number("parallel.tp", &LayoutChoice::tp);
+  number("parallel.cp", &LayoutChoice::cp);
   number("parallel.pp", &LayoutChoice::pp);
   if (from.dp != to.dp && !keys.empty()) keys.back() += ", parallel.dp: " + std::to_string(to.dp);
   number("parallel.zero", &LayoutChoice::zero);
@@ -253,7 +270,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
 
 std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
   const bool chunks = a.schedule != b.schedule || a.virtual_stages != b.virtual_stages;
-  return static_cast<std::size_t>((a.tp != b.tp) + (a.pp != b.pp) + (a.zero != b.zero) +
+  return static_cast<std::size_t>((a.tp != b.tp) + (a.cp != b.cp) + (a.pp != b.pp) + (a.zero != b.zero) +
                                   (a.zero_group != b.zero_group) + (a.bucket_bytes != b.bucket_bytes) +
                                   (a.sequence_parallel != b.sequence_parallel) + (a.micro != b.micro) +
                                   chunks + !(a.recompute == b.recompute));

@@ -11,7 +11,7 @@ namespace trainerd::core::plan {
 
 /// The options that a search chooses. Model, global batch, ranks and all else come from the job.
 struct LayoutChoice {
-  std::int64_t tp = 1, pp = 1, dp = 1;
+  std::int64_t tp = 1, cp = 1, pp = 1, dp = 1;
   std::int64_t zero = 1, zero_group = 0;
   std::int64_t bucket_bytes = 0;
   std::int64_t micro = 1;
@@ -20,13 +20,15 @@ struct LayoutChoice {
   parallel::ScheduleKind schedule = parallel::ScheduleKind::one_f_one_b;
   job::RecomputeOptions recompute;
 
+  /// parallel::ParallelOptions::gradient_ranks
+  std::int64_t gradient_ranks() const { return dp * cp; }
   bool operator==(const LayoutChoice&) const = default;
 };
 LayoutChoice choice_of(const job::JobSpec& job);
 job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& choice);
 
-/// The keys of `to` that differ from `from`, in the form of a job file: "parallel.tp: 8". dp follows from tp
-/// and pp and is listed with them.
+/// The keys of `to` that differ from `from`, in the form of a job file: "parallel.tp: 8". dp follows from tp,
+/// cp and pp and is listed with them.
 std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoice& to);
 /// Number of differences.
 std::size_t changes(const LayoutChoice& from, const LayoutChoice& to);
@@ -34,7 +36,7 @@ std::size_t changes(const LayoutChoice& from, const LayoutChoice& to);
 /// Values to try. Of combinations that are equivalent only one is in `all_layouts`; invalid ones are left
 /// out.
 struct LayoutSpace {
-  std::vector<std::int64_t> tp = {}, pp = {}, zero = {}, micro = {};  ///< empty: all possible values
+  std::vector<std::int64_t> tp = {}, cp = {}, pp = {}, zero = {}, micro = {};  ///< empty: all possible values
   std::vector<std::int64_t> zero_group = {}, bucket_bytes = {}, virtual_stages = {};
   std::vector<bool> sequence_parallel = {};
   std::vector<parallel::ScheduleKind> schedule = {};
@@ -44,6 +46,9 @@ struct LayoutSpace {
 /// Every valid layout of the job's ranks on the topology, from the space and the job's own values:
 /// - tp: divisors of the ranks that the model can be split over and that stay within an NVLink domain (unless
 ///   the job allows more)
+/// - cp: 1, and powers of two that divide the remaining ranks and leave each rank kContextTokens of a
+/// sequence;
+///   the job's own
 /// - pp: divisors of the remaining ranks that the layers can fill; dp: the rest, if it divides the global
 ///   batch
 /// - micro: powers of two

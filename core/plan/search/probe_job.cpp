@@ -14,14 +14,15 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.stage = chunk.embedding ? 0 : chunk.head ? 2 : 1;
   probe.job.batch.global = microbatches * choice.micro * choice.dp;
   probe.layout.options = probe.job.parallel;
-  if (choice.bucket_bytes == 0) probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.dp);
+  if (choice.bucket_bytes == 0)
+    probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.gradient_ranks());
   // Three stages represent any number of stages. The probe may have more ranks than a job may.
   parallel::AxisOrder order = parallel::kDefaultOrder;
   std::string problem;
   const parallel::ParallelOptions& sizes = probe.job.parallel;
   base::check(parallel::parse_order(sizes.order, order, problem), "the order of a checked job");
   probe.layout.grid = parallel::ProcessGrid({sizes.tp, sizes.cp, 1, sizes.dp, sizes.pp}, order);
-  probe.layout.dp_levels = {choice.dp, choice.dp, false};
+  probe.layout.dp_levels = {choice.gradient_ranks(), choice.gradient_ranks(), false};
   std::int64_t first = 0;
   for (std::int64_t s = 0; s < choice.pp; ++s) {
     const std::int64_t layers = s == probe.stage ? chunk.layers : 1;

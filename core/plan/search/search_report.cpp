@@ -33,6 +33,7 @@ std::vector<Column> columns() {
     return [field](const LayoutChoice& c) { return std::to_string(c.*field); };
   };
   return {{"tp", number(&LayoutChoice::tp)},
+          {"cp", number(&LayoutChoice::cp)},
           {"pp", number(&LayoutChoice::pp)},
           {"dp", number(&LayoutChoice::dp)},
           {"zero",
@@ -49,7 +50,7 @@ std::vector<Column> columns() {
           {"recompute", [](const LayoutChoice& c) { return recompute_text(c.recompute); }},
           {"bucket", [](const LayoutChoice& c) {
              const std::int64_t bytes =
-                 c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes;
+                 c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes;
              return fmt::format("{:.4g} MiB", gib(bytes) * 1024);
            }}};
 }
@@ -63,6 +64,7 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
     for (const RankedLayout& l : layouts) values.push_back(column.value(l.choice));
     if (std::all_of(values.begin(), values.end(),
                     [&](const std::string& v) { return v == values.front(); })) {
+      if (column.name == std::string("cp") && values.front() == "1") continue;
       common += (common.empty() ? "" : ", ") + std::string(column.name) + " " + values.front();
       continue;
     }
@@ -105,6 +107,7 @@ Json layout_json(const RankedLayout& l, bool timed) {
   const LayoutChoice& c = l.choice;
   Json json{{"tp", c.tp},
             {"pp", c.pp},
+            {"cp", c.cp},
             {"dp", c.dp},
             {"zero", c.zero},
             {"zero_group", c.zero_group},
@@ -114,7 +117,8 @@ Json layout_json(const RankedLayout& l, bool timed) {
             {"virtual_stages", c.virtual_stages},
             {"recompute", recompute_text({c.recompute.kind, 1})},
             {"recompute_every", c.recompute.every},
-            {"bucket_bytes", c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.dp) : c.bucket_bytes},
+            {"bucket_bytes",
+             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes},
             {"fits", l.fits},
             {"peak_bytes", l.peak_bytes}};
   if (!l.fits || !timed) return json;

@@ -30,7 +30,9 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
                                             const std::optional<parallel::Topology>& rates,
                                             const std::function<bool(const plan::LayoutChoice&)>& is_valid) {
   plan::LayoutChoice replicas;
-  replicas.dp = nodes * whole.parallel.ranks() / whole.cluster.nodes;
+  const std::int64_t ranks = nodes * whole.parallel.ranks() / whole.cluster.nodes;
+  replicas.cp = ranks % whole.parallel.cp == 0 ? whole.parallel.cp : 1;
+  replicas.dp = ranks / replicas.cp;
   replicas.micro = whole.batch.micro;
   replicas.bucket_bytes = whole.parallel.bucket_bytes;
   replicas.recompute = whole.recompute;
@@ -61,6 +63,7 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
 
 std::string layout_text(const plan::LayoutChoice& c) {
   return nlohmann::json{{"tp", c.tp},
+                        {"cp", c.cp},
                         {"pp", c.pp},
                         {"dp", c.dp},
                         {"zero", c.zero},
@@ -79,7 +82,7 @@ plan::LayoutChoice layout_from(const std::string& text) {
   try {
     const nlohmann::json j = nlohmann::json::parse(text);
     plan::LayoutChoice c;
-    c.tp = j.at("tp"), c.pp = j.at("pp"), c.dp = j.at("dp");
+    c.tp = j.at("tp"), c.cp = j.at("cp"), c.pp = j.at("pp"), c.dp = j.at("dp");
     c.zero = j.at("zero"), c.zero_group = j.at("zero_group"), c.bucket_bytes = j.at("bucket_bytes");
     c.micro = j.at("micro"), c.virtual_stages = j.at("virtual_stages");
     c.sequence_parallel = j.at("sequence_parallel");

@@ -37,7 +37,8 @@ void Run::check_smallest() const {
         std::string("cluster.failures.elastic: the job has no smaller size: ") +
         (series_.whole.cluster.replan
              ? "no layout fits fewer nodes with cluster.failures.min_replicas"
-             : "its replicas (tp x pp ranks) do not fit on fewer nodes, or cluster.failures.min_replicas is "
+             : "its replicas (tp x cp x pp ranks) do not fit on fewer nodes, or "
+               "cluster.failures.min_replicas is "
                "its "
                "dp; `elastic: {replan: true}` lets the planner choose another tp and pp") +
         "; leave it out");

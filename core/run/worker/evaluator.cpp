@@ -89,8 +89,8 @@ void Evaluator::count_text_bytes() {
 /// Returns 0 if a counted token's bytes are unknown, as for an id beyond the tokenizer's.
 double Evaluator::text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const {
   train::BatchShape shape = trainer_.batch_shape();
-  shape.micro = shape.dp = 1;
-  shape.dp_rank = 0;
+  shape.micro = shape.dp = shape.cp = 1;
+  shape.dp_rank = shape.cp_rank = 0;
   const train::ReadSample read = sample_reader(trainer_, set.data, 0);
   train::HostSample sample;
   train::HostBatch batch;

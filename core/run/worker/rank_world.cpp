@@ -32,7 +32,7 @@ parallel::ShmLayout shared_memory_layout(const job::JobSpec& job, const parallel
   // Pipeline neighbours send one message at a time; a message longer than the ring is sent in parts.
   constexpr std::int64_t kLargestRing = std::int64_t{8} << 20;
   const std::int64_t flow =
-      job.batch.micro * job.model.seq_len * job.model.hidden * kernels::size_of(job.precision.compute);
+      job.microbatch_tokens() * job.model.hidden * kernels::size_of(job.precision.compute);
   parallel::ShmLayout shared;
   shared.ranks = layout.grid.ranks();
   if (job::uses_nccl(job)) return shared;

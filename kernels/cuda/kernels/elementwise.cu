@@ -1,7 +1,7 @@
 // Flat kernels. Each reads its inputs and writes its output once: floor = bytes / memory bandwidth. Bytes:
 // add 3 n, scale and dropout 2 n elements (dropout with one Philox call per eight elements); cast n elements
-// of each dtype; sum_parts n elements of each part and of out (twice if it accumulates); accumulate 4 n + 4
-// n.
+// of each dtype, copy_rows the same; sum_parts n elements of each part and of out (twice if it accumulates);
+// accumulate 4 n + 4 n.
 
 #include <algorithm>
 
@@ -73,6 +73,26 @@ struct CastBody {
     float v[N];
     load<N>(in + i, v);
     store<N>(out + i, v);
+  }
+};
+
+/// Element i of the copied columns, by rows of `out`.
+template <class From, class To>
+struct CopyRowsBody {
+  const From* in;
+  To* out;
+  std::int64_t in_stride, out_stride, columns;
+  RowOrder order;
+  std::int64_t ranks, sequences, chunk_rows;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    const std::int64_t row = i / columns, column = i % columns;
+    std::int64_t source = row;
+    if (order == RowOrder::rank_to_sequence) source = dealt_row(row, ranks, sequences, chunk_rows);
+    if (order == RowOrder::sequence_to_rank) source = undealt_row(row, ranks, sequences, chunk_rows);
+    float v[N];
+    load<N>(in + source * in_stride + column, v);
+    store<N>(out + row * out_stride + column, v);
   }
 };
 
@@ -165,6 +185,25 @@ void cast(const Launch& where, const Cast& a) {
       if constexpr (!std::is_same_v<From, To>)
         launch_flat<8>(where, a.in.numel(), aligned(a.in, a.out), "cast",
                        CastBody<From, To>{at<From>(a.in), at<To>(a.out)});
+    });
+  });
+}
+
+void copy_rows(const Launch& where, const CopyRows& a) {
+  check_args(a);
+  with_type(a.in.dtype, "copy_rows: fp32 or bf16", [&](auto from) {
+    with_type(a.out.dtype, "copy_rows: fp32 or bf16", [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      constexpr int kN = std::max(kVec<From>, kVec<To>);
+      // Every row's first element must be aligned for vectors.
+      const bool vectors = aligned(a.in, a.out) && a.columns % kN == 0 && a.in_column % kN == 0 &&
+                           a.out_column % kN == 0 && a.in.size(1) % kN == 0 && a.out.size(1) % kN == 0;
+      launch_flat<kN>(
+          where, a.in.size(0) * a.columns, vectors, "copy_rows",
+          CopyRowsBody<From, To>{at<From>(a.in) + a.in_column, at<To>(a.out) + a.out_column, a.in.size(1),
+                                 a.out.size(1), a.columns, a.order, a.ranks, a.sequences,
+                                 dealt_chunk_rows(a.in.size(0), a.ranks, a.sequences)});
     });
   });
 }

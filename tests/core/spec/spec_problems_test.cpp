@@ -359,12 +359,28 @@ TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]"
   CHECK(problems(kJob, {"parallel.zero=0", "parallel.zero_group=2"}).size() == 1);
 }
 
+TEST_CASE("context-parallel ranks have two chunks of each sequence", "[spec]") {
+  CHECK(problems(kJob, {"parallel.cp=2", "model.seq_len=64"}).empty());
+  CHECK(problems(kJob, {"parallel.cp=3", "model.seq_len=64"}) ==
+        Lines{"--set parallel.cp=3: parallel.cp: seq_len 64 cannot be cut into 2 x cp = 6 chunks of the same "
+              "size (nearest valid: 4)"});
+  CHECK(problems(kJob, {"parallel.cp=2", "model.seq_len=63"}) ==
+        Lines{"--set parallel.cp=2: parallel.cp: seq_len 63 cannot be cut into 2 x cp = 4 chunks of the same "
+              "size (nearest valid: 1)"});
+  const Lines split = problems(kJob, {"parallel.cp=2", "model.seq_len=36", "batch.micro=1", "parallel.tp=4",
+                                      "parallel.sequence_parallel=true"});
+  REQUIRE(split.size() == 1);
+  CHECK_THAT(split[0], Catch::Contains("18 tokens of a microbatch's part cannot be split evenly over tp 4"));
+  const Lines group = problems(kJob, {"parallel.cp=2", "model.seq_len=64", "parallel.zero_group=3"});
+  REQUIRE(group.size() == 1);
+  CHECK_THAT(group[0], Catch::Contains("3 does not divide dp x cp 2"));
+}
+
 TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
-  for (const std::string axis : {"cp", "ep"})
-    refused("parallel." + axis + "=2", "parallel." + axis, "2 is not available yet: set it to 1");
+  refused("parallel.ep=2", "parallel.ep", "2 is not available yet: set it to 1");
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",
           "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
@@ -386,9 +402,10 @@ TEST_CASE("ranks are divided evenly among local nodes, and a tensor-parallel gro
   CHECK(spec::job_topology(two).devices_per_node == 2);
   CHECK(spec::place_job(two).placement[2] == parallel::DeviceLocation{1, 0});
   CHECK(spec::parse_job(spec::to_yaml(two), "resolved.yaml") == two);
-  CHECK(problems(kJob, {"cluster.nodes=2"}) == Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x pp "
-                                                     "x dp) cannot be divided evenly among 2 nodes (nearest "
-                                                     "valid: 1)"});
+  CHECK(problems(kJob, {"cluster.nodes=2"}) ==
+        Lines{"--set cluster.nodes=2: cluster.nodes: 1 rank (tp x cp "
+              "x pp x dp) cannot be divided evenly among 2 nodes (nearest "
+              "valid: 1)"});
   CHECK(problems(kJob, {"cluster={preset: dgx-h100, nodes: 16}"}).size() == 1);
   const Lines split = problems(kJob, {"parallel.dp=3", "batch.global=6", "cluster.nodes=2"});
   REQUIRE(split.size() == 1);

@@ -86,6 +86,8 @@ void check_cuda_layouts(const std::vector<std::string>& keys) {
       {"parallel.pp=4", "parallel.schedule=gpipe"},
       {"parallel.tp=2", "parallel.pp=2", "parallel.sequence_parallel=true", "parallel.schedule=zb-h1"},
       {"parallel.tp=2", "parallel.dp=2", "parallel.zero=3"},
+      {"parallel.cp=2"},
+      {"parallel.cp=2", "parallel.tp=2", "parallel.sequence_parallel=true"},
   };
   for (const auto& layout : layouts) {
     std::string name;

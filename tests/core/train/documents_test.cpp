@@ -116,10 +116,12 @@ struct DocumentCase {
   std::int64_t virtual_stages = 1;
   bool sequence_parallel = false;
   core::job::RecomputeOptions recompute = {};
+  std::int64_t cp = 1;
 };
 
 core::job::JobSpec in_layout(core::job::JobSpec job, const DocumentCase& c) {
-  job.parallel.tp = c.tp, job.parallel.pp = c.pp, job.parallel.dp = c.dp, job.parallel.zero = c.zero;
+  job.parallel.tp = c.tp, job.parallel.cp = c.cp, job.parallel.pp = c.pp, job.parallel.dp = c.dp,
+  job.parallel.zero = c.zero;
   job.parallel.schedule = c.schedule, job.parallel.virtual_stages = c.virtual_stages;
   job.parallel.sequence_parallel = c.sequence_parallel;
   job.batch.micro = c.micro;
@@ -209,6 +211,40 @@ TEST_CASE("a microbatch has a sequence for each document, and room for more", "[
   CHECK_THROWS_AS(few.next({0, true}), std::logic_error);
 }
 
+TEST_CASE("context parallel ranks have two chunks of each sample, and the parts of documents in them",
+          "[documents][context]") {
+  // Samples of 12 tokens: documents of 2, 1 and 9, and of 12. Chunks of 3 tokens: rank 0 has 0 and 3.
+  core::train::BatchShape shape{.seq_len = 12, .micro = 2, .cp = 2, .global = 2, .documents = 3};
+  const auto read = [](std::int64_t sample, core::train::HostSample& to) {
+    for (std::size_t i = 0; i < to.tokens_S1.size(); ++i)
+      to.tokens_S1[i] = static_cast<std::int32_t>(100 * sample + static_cast<std::int64_t>(i));
+    if (sample == 0) to.starts = {2, 3};
+    to.loss_weight_S[11] = 0.5f;
+  };
+  using Ints = std::vector<std::int32_t>;
+  const core::train::HostBatch first = core::train::SampleBatches(shape, read).next({0, true});
+  CHECK(first.tokens_T == Ints{0, 1, 2, 100, 101, 102, 9, 10, 11, 109, 110, 111});
+  CHECK(first.targets_T == Ints{1, 2, 3, 101, 102, 103, 10, 11, 12, 110, 111, 112});
+  CHECK(first.positions_T == Ints{0, 1, 2, 0, 1, 2, 9, 10, 11, 9, 10, 11});
+  // Tokens 2 and 3 are predicted from another document.
+  CHECK(first.loss_weight_T == std::vector<float>{1, 0, 0, 1, 1, 1, 1, 1, 0.5f, 1, 1, 0.5f});
+  CHECK(first.loss_weight == 9);
+  CHECK(first.cu_seqlens == Ints{0, 2, 3, 12, 24, 24, 24});  // of the whole samples
+  CHECK(first.piece_seqlens[0] == Ints{0, 2, 3, 3, 6, 6, 6});
+  CHECK(first.piece_seqlens[1] == Ints{0, 0, 0, 3, 6, 6, 6});
+  CHECK(first.piece_first[1] == Ints{0, -2, -3, 0, 0, 0});  // token 9 is at position 9 - 3 of its document
+  shape.cp_rank = 1;
+  const core::train::HostBatch second = core::train::SampleBatches(shape, read).next({0, true});
+  CHECK(second.tokens_T == Ints{3, 4, 5, 103, 104, 105, 6, 7, 8, 106, 107, 108});
+  CHECK(second.piece_seqlens[0] == Ints{0, 0, 0, 3, 6, 6, 6});
+  CHECK(second.piece_first[0] == Ints{0, -2, -3, 0, 0, 0});
+  CHECK(second.loss_weight == 12);
+  shape.documents = 0;
+  const core::train::HostBatch plain = core::train::SampleBatches(shape, read).next({0, true});
+  CHECK(plain.piece_seqlens[0] == Ints{0, 3, 6});
+  CHECK(plain.piece_first[0].empty());
+}
+
 TEST_CASE("a token of one document changes no logit or loss of another, bit for bit",
           "[documents][layouts]") {
   for (const std::string precision : {"fp32", "bf16"})
@@ -268,8 +304,12 @@ TEST_CASE("packed documents train like separate samples", "[documents]") {
 
 TEST_CASE("a job of documents is the same on every layout", "[documents][layouts]") {
   const std::vector<double> expected = documents_curve(documents_job(), 17, kDocumentStarts);
-  for (const DocumentCase& c : document_cases()) {
-    CAPTURE(c.tp, c.pp, c.dp, c.zero, c.micro, parallel::to_string(c.schedule));
+  std::vector<DocumentCase> cases = document_cases();
+  for (const std::int64_t micro : {1, 4}) cases.push_back({.micro = micro, .cp = 2});
+  cases.push_back({.dp = 2, .zero = 3, .micro = 2, .cp = 4});
+  cases.push_back({.tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2});
+  for (const DocumentCase& c : cases) {
+    CAPTURE(c.tp, c.cp, c.pp, c.dp, c.zero, c.micro, parallel::to_string(c.schedule));
     check_same_curve(documents_curve(in_layout(documents_job(), c), 17, kDocumentStarts), expected);
   }
 }

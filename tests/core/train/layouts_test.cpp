@@ -123,10 +123,12 @@ struct LayoutCase {
   std::int64_t zero_group = 0;
   std::int64_t devices_per_node = 64;
   core::job::RecomputeOptions recompute = {};
+  std::int64_t cp = 1;
 };
 
 core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.tp = c.tp;
+  job.parallel.cp = c.cp;
   job.parallel.pp = c.pp;
   job.parallel.dp = c.dp;
   job.parallel.zero = c.zero;
@@ -139,7 +141,7 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
 }
 
 void check_layout_always(const std::string& model, const LayoutCase& c) {
-  CAPTURE(model, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
+  CAPTURE(model, c.tp, c.cp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
           c.recompute.every);
   const Reference& expected = reference(model);
@@ -351,6 +353,51 @@ TEST_CASE("hybrid sharding and reduction in two levels give one rank's losses", 
                          .sequence_parallel = true,
                          .zero_group = 2});
     check_layout(model, {.pp = 4, .dp = 4, .zero = 2, .devices_per_node = 2});
+  }
+}
+
+TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]") {
+  using enum parallel::ScheduleKind;
+  using enum core::job::RecomputeKind;
+  std::size_t turn = 0;
+  for (const std::string model :
+       {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon"}) {
+    if (!test::in_slice(turn++, 2)) continue;
+    CAPTURE(model);
+    check_layout_always(model, {.cp = 2});
+    check_layout(model, {.zero = 3, .cp = 4});
+    check_layout(model, {.dp = 2, .zero = 2, .devices_per_node = 2, .cp = 2});
+    check_layout(model, {.dp = 2, .zero = 3, .zero_group = 2, .recompute = {selective}, .cp = 2});
+    check_layout(model, {.tp = 2, .sequence_parallel = true, .recompute = {full}, .cp = 2});
+    check_layout(model, {.tp = 2, .pp = 2, .zero = 0, .schedule = zb_h1, .sequence_parallel = true, .cp = 2});
+    check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2, .cp = 2});
+  }
+}
+
+TEST_CASE("microbatches of several samples are dealt to context parallel ranks", "[layouts][context]") {
+  core::job::JobSpec job = layouts_job("llama");
+  job.batch.micro = 4;
+  const Curve one = run_curve(job);
+  for (const std::int64_t cp : {2, 4, 8}) {
+    CAPTURE(cp);
+    job.parallel.cp = cp;
+    const Curve shared = run_curve(job);
+    for (std::size_t i = 0; i < one.loss.size(); ++i) {
+      CHECK(std::abs(shared.loss[i] - one.loss[i]) <= reference("llama").loss_bound * one.loss[i]);
+      CHECK(std::abs(shared.norm[i] - one.norm[i]) <= reference("llama").norm_bound * one.norm[i]);
+    }
+  }
+}
+
+TEST_CASE("ZeRO stages give the same losses bit for bit over context parallel ranks", "[layouts][context]") {
+  core::job::JobSpec job = layouts_job("llama");
+  job.batch.micro = job.batch.global / 2;
+  const Curve whole = run_curve(with_layout(job, {.dp = 2, .zero = 0, .cp = 2}));
+  for (const std::int64_t zero : {1, 2, 3}) {
+    CAPTURE(zero);
+    const Curve shared = run_curve(with_layout(job, {.dp = 2, .zero = zero, .cp = 2}));
+    CHECK(shared.loss == whole.loss);
+    CHECK(shared.norm == whole.norm);
   }
 }
 

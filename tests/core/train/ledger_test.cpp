@@ -79,6 +79,18 @@ TEST_CASE("a tensor-parallel stall is exposed communication of tp and not comput
   }
 }
 
+TEST_CASE("a context-parallel stall is exposed communication of cp", "[ledger]") {
+  const auto times = ledgers({.cp = 2}, 1, "attention_forward");
+  CHECK(times[0][base::LedgerPart::exposed_cp] >= kThreshold);
+  CHECK(times[1][base::LedgerPart::compute] >= kThreshold);
+  for (const base::TimeLedger& time : times) {
+    CHECK(time[base::LedgerPart::exposed_cp] > 0);
+    CHECK(time[base::LedgerPart::exposed_tp] == 0);
+    CHECK(time[base::LedgerPart::exposed_pp] == 0);
+    CHECK(time[base::LedgerPart::bubble] == 0);
+  }
+}
+
 TEST_CASE("a data-parallel stall is exposed communication of dp", "[ledger]") {
   const auto times = ledgers({.dp = 2}, 1, "attention_forward");
   CHECK(times[0][base::LedgerPart::exposed_dp] >= kThreshold);

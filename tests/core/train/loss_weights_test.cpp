@@ -272,10 +272,11 @@ TEST_CASE("the losses of single samples equal evaluations of them alone, on ever
   }
   CHECK(sum == Approx(whole).epsilon(1e-6));
   CHECK(expected[1] == 0);  // sample 1 has no counted token
-  for (const auto& [tp, pp, dp, zero] :
-       std::vector<std::array<std::int64_t, 4>>{{2, 1, 1, 0}, {1, 2, 2, 1}, {1, 1, 4, 3}, {2, 2, 1, 0}}) {
-    CAPTURE(tp, pp, dp, zero);
+  for (const auto& [tp, pp, dp, zero, cp] : std::vector<std::array<std::int64_t, 5>>{
+           {2, 1, 1, 0, 1}, {1, 2, 2, 1, 1}, {1, 1, 4, 3, 1}, {2, 2, 1, 0, 1}, {1, 1, 2, 1, 2}}) {
+    CAPTURE(tp, pp, dp, zero, cp);
     core::job::JobSpec job = one;
+    job.parallel.cp = cp;
     job.parallel.tp = tp, job.parallel.pp = pp, job.parallel.dp = dp, job.parallel.zero = zero;
     job.parallel.sequence_parallel = tp > 1;
     const std::vector<double> losses = losses_of(job, some_count).first;

@@ -87,17 +87,19 @@ ObjectiveCurve objective_run(const core::job::JobSpec& job, const CountsIn& coun
 
 std::vector<parallel::ParallelOptions> objective_layouts() {
   using enum parallel::ScheduleKind;
-  std::vector<parallel::ParallelOptions> all(5);
+  std::vector<parallel::ParallelOptions> all(6);
   all[0].tp = 2, all[0].pp = 2, all[0].dp = 2, all[0].zero = 1, all[0].sequence_parallel = true;
   all[0].schedule = zb_h1;
   all[1].dp = 4, all[1].zero = 3;
   all[2].pp = 2, all[2].dp = 2, all[2].zero = 2, all[2].schedule = interleaved, all[2].virtual_stages = 2;
   all[3].tp = 4, all[3].zero = 0;
   all[4].tp = 2, all[4].dp = 3, all[4].sequence_parallel = true;  // 8 samples: the last microbatch is padded
+  all[5].cp = 2, all[5].tp = 2, all[5].dp = 2, all[5].sequence_parallel = true;
   if (test::runs_full()) {
-    all.resize(7);
-    all[5].pp = 4, all[5].dp = 2, all[5].schedule = gpipe;
-    all[6].tp = 4, all[6].pp = 2, all[6].sequence_parallel = true;
+    all.resize(9);
+    all[6].pp = 4, all[6].dp = 2, all[6].schedule = gpipe;
+    all[7].tp = 4, all[7].pp = 2, all[7].sequence_parallel = true;
+    all[8].cp = 4, all[8].pp = 2;
   }
   return all;
 }
@@ -114,7 +116,7 @@ constexpr double kLayoutBound = 2e-5;
 ObjectiveCurve check_layouts(const core::job::JobSpec& one, const CountsIn& counts) {
   const ObjectiveCurve expected = objective_run(one, counts);
   for (const parallel::ParallelOptions& layout : objective_layouts()) {
-    CAPTURE(layout.tp, layout.pp, layout.dp, layout.zero, parallel::to_string(layout.schedule));
+    CAPTURE(layout.tp, layout.cp, layout.pp, layout.dp, layout.zero, parallel::to_string(layout.schedule));
     core::job::JobSpec job = one;
     job.parallel = layout;
     const ObjectiveCurve curve = objective_run(job, counts);

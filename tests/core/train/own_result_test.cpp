@@ -109,6 +109,10 @@ TEST_CASE("that step has few tokens, in parts as large as the ranks of a layout 
   CHECK(shape_of(4096, 8, 1) == std::pair<std::int64_t, std::int64_t>(1, 128));
   CHECK(shape_of(4096, 8, 3) == std::pair<std::int64_t, std::int64_t>(1, 129));
   CHECK(shape_of(64, 8, 1) == std::pair<std::int64_t, std::int64_t>(1, 64));
+  // Context-parallel ranks have two chunks each.
+  parallel::ParallelOptions context;
+  context.cp = 3;
+  CHECK(core::train::canary_shape({.seq_len = 4096, .micro = 8, .cp = 3}, context).seq_len == 132);
   // One sequence cannot be shared evenly.
   CHECK(shape_of(50, 4, 4) == std::pair<std::int64_t, std::int64_t>(4, 50));
 }
@@ -118,7 +122,9 @@ TEST_CASE("with few tokens replicas make the same too, and training goes on as w
   packed.data.document_mask = true, packed.data.max_documents = 4;
   core::job::JobSpec shared = job_of("bf16", 2, 3, 2);
   shared.parallel.sequence_parallel = true;
-  for (core::job::JobSpec job : {job_of("bf16", 2, 0), shared, job_of("bf16", 2, 1, 1, 2), packed}) {
+  core::job::JobSpec context = job_of("bf16", 2, 2);
+  context.parallel.cp = 2;
+  for (core::job::JobSpec job : {job_of("bf16", 2, 0), shared, job_of("bf16", 2, 1, 1, 2), packed, context}) {
     job.model.seq_len = 160;
     job.batch.micro = 2, job.batch.global = 8;
     job.loss.z_loss = job.parallel.pp > 1 ? 1e-3 : 0;

@@ -101,6 +101,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("context parallelism gathers keys and values twice per layer and sums their gradients once",
+          "[volume][context]") {
+  for (const std::int64_t m : {1, 3}) {
+    core::job::JobSpec job = job_of(0, m);
+    job.parallel.dp = 1, job.parallel.cp = 2;
+    job.batch.global = m;
+    // Of whole sequences: 24 tokens with keys and values of 4 heads of 64.
+    constexpr std::int64_t kKeysAndValues = 24 * 2 * 4 * 64 * 4;
+    auto volume = volume_of(job);
+    CHECK(volume["cp.all_gather"] == m * 4 * 2 * kKeysAndValues);
+    CHECK(volume["cp.reduce_scatter"] == m * 4 * kKeysAndValues);
+    CHECK(volume["dp.reduce_scatter"] == kAll);
+    CHECK(volume["dp.all_gather"] == kAll);
+  }
+}
+
 TEST_CASE("with two levels one part of each sum crosses between nodes", "[volume]") {
   core::job::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;

@@ -156,6 +156,8 @@ TEST_CASE("documents whose lengths only the device knows count as the longest th
   CHECK(meta(packed).what.sequences == 2);
   packed.block.queries.first_B = {nullptr, DType::i32, {8}};
   CHECK(meta(packed).cost.flops == 2 * whole);  // all keys may come before all queries
+  packed.block.queries.first_bounds = true;     // unless the host knows that they do not
+  CHECK(meta(packed).cost.flops == whole);
 }
 
 TEST_CASE("attention reads the tensors that it merges into or adds to", "[attention][meta]") {

@@ -135,6 +135,53 @@ TEST_CASE("cast between dtypes rounds every element once", "[flat]") {
       }
 }
 
+TEST_CASE("copy_rows copies columns, and deals the chunks of sequences to ranks and back", "[flat]") {
+  using kernels::RowOrder;
+  struct Size {
+    std::int64_t ranks, sequences, chunk_rows, columns, in_column, out_column;
+  };
+  for (const DType from : kActivationDtypes)
+    for (const DType to : kActivationDtypes)
+      for (const Size s : {Size{1, 1, 1, 5, 0, 2}, Size{2, 3, 4, 16, 16, 8}, Size{3, 1, 7, 9, 1, 3},
+                           Size{4, 2, 16, 136, 8, 0}})
+        for (const RowOrder order :
+             {RowOrder::kept, RowOrder::rank_to_sequence, RowOrder::sequence_to_rank}) {
+          const std::int64_t rows = 2 * s.ranks * s.sequences * s.chunk_rows,
+                             in_width = s.in_column + s.columns + 8, out_width = s.out_column + s.columns + 8;
+          // By rank: each rank's first chunks, then its second ones; in each, sequence by sequence.
+          std::vector<std::int64_t> by_rank;  // the rows by sequence
+          for (std::int64_t rank = 0; rank < s.ranks; ++rank)
+            for (const std::int64_t chunk : {rank, 2 * s.ranks - 1 - rank})
+              for (std::int64_t sequence = 0; sequence < s.sequences; ++sequence)
+                for (std::int64_t row = 0; row < s.chunk_rows; ++row)
+                  by_rank.push_back((sequence * 2 * s.ranks + chunk) * s.chunk_rows + row);
+          const Values x = normal_values(rows * in_width, 1, from),
+                       before = normal_values(rows * out_width, 2, to);
+          Values expected = before;
+          for (std::int64_t i = 0; i < rows; ++i) {
+            const std::int64_t other = by_rank[static_cast<std::size_t>(i)],
+                               in = order == RowOrder::sequence_to_rank ? other : i,
+                               out = order == RowOrder::rank_to_sequence ? other : i;
+            for (std::int64_t c = 0; c < s.columns; ++c)
+              expected[static_cast<std::size_t>(out * out_width + s.out_column + c)] =
+                  x[static_cast<std::size_t>(in * in_width + s.in_column + c)];
+          }
+          check_operator([&](Machine& m) {
+            const Tensor out = m.tensor(to, {rows, out_width}, before);
+            m.backend().copy_rows(m.stream(), {.in = m.tensor(from, {rows, in_width}, x),
+                                               .out = out,
+                                               .columns = s.columns,
+                                               .in_column = s.in_column,
+                                               .out_column = s.out_column,
+                                               .order = order,
+                                               .ranks = s.ranks,
+                                               .sequences = s.sequences});
+            CHECK(Machine::read(out) == rounded(expected, to));
+            return std::vector<Output>{};
+          });
+        }
+}
+
 TEST_CASE("sum_parts adds its parts in order in fp32, bit for bit, and then to the old value", "[flat]") {
   for (const auto& [dtype, out_dtype] : {std::pair(DType::f32, DType::f32),
                                          {DType::bf16, DType::f32},

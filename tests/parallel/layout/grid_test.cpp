@@ -95,6 +95,31 @@ TEST_CASE("groups are the ranges of ranks in the tests of Megatron-LM's rank gen
   }
 }
 
+TEST_CASE("ranks that differ on dp and cp alone sum gradients", "[grid]") {
+  const auto groups = [](const ProcessGrid& grid) {
+    Groups all;
+    for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+      const std::vector<std::int64_t> group = grid.gradient_group(rank);
+      CHECK(std::find(group.begin(), group.end(), rank) != group.end());
+      for (std::size_t i = 1; i < group.size(); ++i) CHECK(group[i] - group[i - 1] == grid.gradient_stride());
+      if (group.front() == rank) all.push_back(group);
+    }
+    return all;
+  };
+  CHECK(groups(make_grids(sizes(2, 2, 1, 2, 2)).dense) ==
+        Groups{{0, 2, 4, 6}, {1, 3, 5, 7}, {8, 10, 12, 14}, {9, 11, 13, 15}});
+  ParallelOptions options = sizes(2, 3, 1, 2, 1);
+  options.order = "dp-cp-tp-pp";
+  CHECK(groups(make_grids(options).dense) == Groups{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
+  options.order = "cp-tp-dp-pp";
+  CHECK_THAT(grid_problem(options), Catch::Contains("between cp and dp"));
+  options.tp = 1;  // an axis of one rank is nowhere
+  CHECK(grid_problem(options).empty());
+  CHECK(groups(make_grids(options).dense) == Groups{{0, 1, 2, 3, 4, 5}});
+  CHECK(groups(make_grids(sizes(2, 1, 1, 2, 1)).dense) == Groups{{0, 2}, {1, 3}});
+  CHECK(groups(make_grids(sizes(2, 2, 1, 1, 1)).dense) == Groups{{0, 2}, {1, 3}});
+}
+
 TEST_CASE("an order is read, written and completed", "[grid]") {
   AxisOrder order = kDefaultOrder;
   std::string problem;

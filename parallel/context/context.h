@@ -1,0 +1,46 @@
+#pragma once
+
+// Context parallelism: ranks share sequences. Everything but attention works on each rank's own tokens.
+// Attention's queries are the rank's own; keys and values are gathered (Llama 3, arXiv 2407.21783, section
+// 3.3.2). With grouped heads they are much smaller than queries.
+
+#include "kernels/backend/backend.h"
+#include "kernels/ops/head_view.h"
+#include "parallel/comm/communicator.h"
+
+namespace trainerd::parallel {
+
+struct ContextParallel {
+  Communicator* group = nullptr;  ///< null: one rank
+
+  bool one() const { return group == nullptr || group->size() == 1; }
+};
+
+/// Keys and values of whole sequences, in the order of their positions: [sequences x seq_len, 2 K E]. A row
+/// has the K key heads, then the value heads.
+struct KeysAndValues {
+  kernels::Tensor rows;
+  kernels::HeadGeometry heads;
+
+  kernels::HeadView keys() const { return heads_of(rows, 0, heads.kv_heads, heads.head_size); }
+  kernels::HeadView values() const { return heads_of(rows, heads.kv_heads, heads.kv_heads, heads.head_size); }
+};
+
+/// Memory for keys and values of `sequences` sequences, or their gradients, of which this rank has the rows
+/// of `qkv`. In the stream's scratch.
+KeysAndValues take_keys_and_values(const ContextParallel&, kernels::Stream&, const kernels::HeadGeometry&,
+                                   const kernels::Tensor& qkv, kernels::DType dtype);
+
+/// Writes to `to` the keys and values of all ranks' `qkv` [T, columns], a merged projection of `sequences`
+/// sequences (rows as in SequenceShare).
+void gather_keys_and_values(const ContextParallel&, kernels::Backend&, kernels::Stream&,
+                            const kernels::HeadGeometry&, const kernels::Tensor& qkv, std::int64_t sequences,
+                            const KeysAndValues& to);
+
+/// The backward: adds up all ranks' gradients `from` (f32), and writes this rank's rows of the sum to the key
+/// and value columns of `dqkv`.
+void scatter_key_and_value_gradients(const ContextParallel&, kernels::Backend&, kernels::Stream&,
+                                     const kernels::HeadGeometry&, const KeysAndValues& from,
+                                     std::int64_t sequences, const kernels::Tensor& dqkv);
+
+}  // namespace trainerd::parallel
