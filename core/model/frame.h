@@ -30,7 +30,7 @@ struct SegmentState {
   kernels::Tensor qk_squares_T2;  ///< sums over the heads of all ranks; only if tp cuts the span of qk_norm
   kernels::Tensor qkv;            ///< as attention reads it
   kernels::Tensor attended;       ///< [T, H E]
-  kernels::Tensor lse_PHT;  ///< [P H, T / P]: of each of the P pieces of the rank's share (SequenceShare)
+  kernels::Tensor lse;            ///< of the heads and tokens whose attention is computed here, see `attend`
   // The norm after the segment, if there is one.
   kernels::Tensor out_TD;      ///< the segment's output before that norm
   kernels::Tensor out_mean_T;  ///< as `mean_T`, of that norm

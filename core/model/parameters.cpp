@@ -249,6 +249,15 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
           tp_rank * rows};
 }
 
+std::int64_t local_kv_heads(const job::ModelOptions& model, std::int64_t tp) {
+  return std::max<std::int64_t>(1, model.kv_heads / tp);
+}
+
+bool heads_divide(const job::ModelOptions& model, std::int64_t tp, std::int64_t cp) {
+  const std::int64_t kv_heads = local_kv_heads(model, tp);
+  return model.heads / tp % cp == 0 && (kv_heads % cp == 0 || cp % kv_heads == 0);
+}
+
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
   const auto splits = [&](std::int64_t over) {
     return over == 1 || (model.heads % over == 0 && model.ffn % over == 0 &&

@@ -86,6 +86,11 @@ struct LocalSizes {
 LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,
                        std::int64_t vocab_multiple);
 
+/// Key and value heads of a tensor-parallel rank.
+std::int64_t local_kv_heads(const job::ModelOptions& model, std::int64_t tp);
+/// True if `cp` ranks can each take some of a tensor-parallel rank's heads.
+bool heads_divide(const job::ModelOptions& model, std::int64_t tp, std::int64_t cp);
+
 /// Why the model cannot be split over tp ranks; "" if it can.
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp);
 

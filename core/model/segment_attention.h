@@ -8,7 +8,7 @@ namespace trainerd::core::model {
 
 kernels::HeadGeometry heads_of(const WalkContext&);
 
-/// From `qkv` of the state to `attended`, which is taken, and `lse_PHT`.
+/// From `qkv` of the state to `attended` and `lse`, which are taken.
 void attend(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&);
 /// From the gradient of `attended` to `dqkv` of the state, and the sinks' gradients.
 void attend_backward(const WalkContext&, const LayerParams&, const SegmentState&,

@@ -411,6 +411,14 @@ class Checker {
       problem("parallel.cp",
               "seq_len " + to_string(length) + " cannot be cut into 2 x cp = " + to_string(chunks) +
                   " chunks of the same size (nearest valid: " + nearest_cp(p.cp, length) + ")");
+    const job::ModelOptions& m = job_.model;
+    if (p.cp_comm == parallel::ContextComm::all_to_all && p.tp > 0 &&
+        model::tensor_parallel_problem(m, p.tp).empty() && good({"model.heads", "model.kv_heads"}) &&
+        !model::heads_divide(m, p.tp, p.cp))
+      problem("parallel.cp_comm",
+              "cp " + to_string(p.cp) + " must divide the heads of a rank, " + to_string(m.heads / p.tp) +
+                  ", and divide or be a multiple of its kv_heads, " +
+                  to_string(model::local_kv_heads(m, p.tp)) + " (nearest valid: all_gather)");
     if (job_.loss.dpo.on())
       problem("parallel.cp", "loss.dpo compares whole answers, and cp cuts them (nearest valid: 1)");
   }

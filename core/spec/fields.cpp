@@ -89,6 +89,14 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
         "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
       .between(1, kMaxRanks);
   axis("cp", p.cp, "context-parallel ranks: they share each sequence, so that longer ones fit");
+  t.choice("parallel.cp_comm", p.cp_comm,
+           {{"auto", parallel::ContextComm::automatic},
+            {"all_gather", parallel::ContextComm::all_gather},
+            {"all_to_all", parallel::ContextComm::all_to_all}},
+           "how context-parallel ranks bring attention's inputs together: gather all keys and values, or "
+           "exchange "
+           "tokens for heads; auto: all_to_all if the heads of a tensor-parallel rank divide over `cp`")
+      .idle_if(p.cp == 1, "there is nothing to exchange with cp 1");
   axis("ep", p.ep, "expert-parallel ranks").reserved(p.ep == 1, "1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");

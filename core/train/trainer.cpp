@@ -107,6 +107,15 @@ void Trainer::take_persistent(Arena& persistent) {
   take_judging(persistent);
 }
 
+parallel::ContextParallel Trainer::context_parallel() const {
+  using parallel::ContextComm;
+  const parallel::ParallelOptions& o = layout_.options;
+  const bool divides = model::heads_divide(job_.model, o.tp, o.cp);
+  return {
+      .group = groups_.cp(),
+      .by_heads = o.cp_comm == ContextComm::all_to_all || (o.cp_comm == ContextComm::automatic && divides)};
+}
+
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows(), job_.model.hidden};
   for (const model::ChunkParams& ids : declared_.chunks) {
@@ -117,7 +126,7 @@ void Trainer::make_chunks(Arena& persistent) {
                                  .sequence_parallel = layout_.options.sequence_parallel,
                                  .overlap_chunks = layout_.options.tp_overlap_chunks,
                                  .overlap_backward = layout_.options.overlap_tp_backward},
-                                rope_, job_.attention.backward, {.group = groups_.cp()}),
+                                rope_, job_.attention.backward, context_parallel()),
               {},
               {},
               {},

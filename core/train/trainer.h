@@ -234,6 +234,7 @@ class Trainer {
   };
 
   void take_persistent(kernels::Arena& persistent);
+  parallel::ContextParallel context_parallel() const;
   void make_chunks(kernels::Arena& persistent);
   void make_frames();
   void add_partial_sums();

@@ -16,7 +16,7 @@ namespace trainerd::base {
 enum class LedgerPart : std::uint8_t {
   compute,
   exposed_tp,     ///< tensor parallel, replicated key and value heads included
-  exposed_cp,     ///< context parallel: keys, values and their gradients
+  exposed_cp,     ///< context parallel: attention's inputs and outputs
   exposed_dp,     ///< gradients and parameters
   exposed_pp,     ///< sending flows to pipeline neighbours, and a tied embedding's gradient
   exposed_world,  ///< gradient norm, loss and votes of all ranks

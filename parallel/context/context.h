@@ -1,8 +1,9 @@
 #pragma once
 
-// Context parallelism: ranks share sequences. Everything but attention works on each rank's own tokens.
-// Attention's queries are the rank's own; keys and values are gathered (Llama 3, arXiv 2407.21783, section
-// 3.3.2). With grouped heads they are much smaller than queries.
+// Context parallelism: ranks share sequences. Everything but attention works on each rank's own tokens. For
+// attention either ranks exchange tokens for heads: each has all tokens of some heads, as if there were one
+// rank (DeepSpeed Ulysses, arXiv 2309.14509). Or its queries are the rank's own and keys and values are
+// gathered (Llama 3, arXiv 2407.21783, section 3.3.2); with grouped heads they are much smaller than queries.
 
 #include "kernels/backend/backend.h"
 #include "kernels/ops/head_view.h"
@@ -12,9 +13,25 @@ namespace trainerd::parallel {
 
 struct ContextParallel {
   Communicator* group = nullptr;  ///< null: one rank
+  bool by_heads = false;          ///< ranks exchange tokens for heads
 
-  bool one() const { return group == nullptr || group->size() == 1; }
+  bool one() const { return group == nullptr; }
 };
+
+/// The heads of which a rank has all tokens: H / cp and K / cp, or one key head that several ranks have.
+/// `heads` may have no key heads: attention's output.
+kernels::HeadGeometry heads_of_rank(const ContextParallel&, const kernels::HeadGeometry& heads);
+
+/// Writes to `to` [sequences x seq_len, columns of heads_of_rank] this rank's heads of all tokens, in the
+/// order of their positions, from all ranks' `x` [T, columns] with all heads of the rank's tokens (rows as in
+/// SequenceShare).
+void tokens_to_heads(const ContextParallel&, kernels::Backend&, kernels::Stream&,
+                     const kernels::HeadGeometry&, const kernels::Tensor& x, std::int64_t sequences,
+                     const kernels::Tensor& to);
+/// The inverse, and the backward: gradients of a key head that several ranks have are added, in fp32.
+void heads_to_tokens(const ContextParallel&, kernels::Backend&, kernels::Stream&,
+                     const kernels::HeadGeometry&, const kernels::Tensor& x, std::int64_t sequences,
+                     const kernels::Tensor& to);
 
 /// Keys and values of whole sequences, in the order of their positions: [sequences x seq_len, 2 K E]. A row
 /// has the K key heads, then the value heads.

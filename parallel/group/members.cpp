@@ -9,8 +9,7 @@ RankRange along(const ProcessGrid& grid, std::int64_t rank, Axis axis) {
 }
 
 RankRange gradient_ranks(const ProcessGrid& grid, std::int64_t rank) {
-  const std::vector<std::int64_t> group = grid.gradient_group(rank);
-  return {group.front(), static_cast<std::int64_t>(group.size()), grid.gradient_stride()};
+  return {grid.gradient_first(rank), grid.size(Axis::dp) * grid.size(Axis::cp), grid.gradient_stride()};
 }
 
 }  // namespace

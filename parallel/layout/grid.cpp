@@ -126,10 +126,14 @@ std::int64_t ProcessGrid::gradient_stride() const {
   return stride(size(Axis::cp) > 1 ? Axis::cp : Axis::dp);
 }
 
-std::vector<std::int64_t> ProcessGrid::gradient_group(std::int64_t rank) const {
+std::int64_t ProcessGrid::gradient_first(std::int64_t rank) const {
   Coordinate place = coordinate(rank);
   place[index_of(Axis::dp)] = place[index_of(Axis::cp)] = 0;
-  const std::int64_t first = this->rank(place);
+  return this->rank(place);
+}
+
+std::vector<std::int64_t> ProcessGrid::gradient_group(std::int64_t rank) const {
+  const std::int64_t first = gradient_first(rank);
   std::vector<std::int64_t> ranks;
   for (std::int64_t i = 0; i < size(Axis::dp) * size(Axis::cp); ++i)
     ranks.push_back(first + i * gradient_stride());

@@ -46,9 +46,9 @@ class ProcessGrid {
   /// coordinate.
   std::vector<std::int64_t> group(std::int64_t rank, Axis axis) const;
   /// The ranks with the same parameters as `rank`: they differ from it only on dp and cp. In rising order and
-  /// at equal distances.
+  /// at equal distances, `gradient_stride`, from `gradient_first`.
   std::vector<std::int64_t> gradient_group(std::int64_t rank) const;
-  /// Distance between neighbours of such a group.
+  std::int64_t gradient_first(std::int64_t rank) const;
   std::int64_t gradient_stride() const;
   /// Every group of `axis`, by rising first rank. Together they contain each rank once.
   std::vector<std::vector<std::int64_t>> groups(Axis axis) const;

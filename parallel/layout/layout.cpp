@@ -29,8 +29,8 @@ DataParallelLevels levels_of(const ParallelOptions& options, const ProcessGrid& 
     return {dp, options.zero_group, true};
   std::int64_t inner = 0;
   for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
+    if (grid.gradient_first(rank) != rank) continue;
     const std::vector<std::int64_t> group = grid.gradient_group(rank);
-    if (group.front() != rank) continue;
     for (std::size_t at = 0; at < group.size();) {
       const std::int64_t node = group[at] / topology.devices_per_node;
       std::int64_t run = 0;

@@ -10,6 +10,11 @@ inline constexpr std::int64_t kAutomatic = 0;
 
 enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
 
+/// How context-parallel ranks bring together what attention needs: they gather the keys and values of all
+/// ranks, or exchange rows for heads, so that each has all rows of some heads (DeepSpeed Ulysses, arXiv
+/// 2309.14509). Automatic means all_to_all where the heads can be divided.
+enum class ContextComm : std::uint8_t { automatic, all_gather, all_to_all };
+
 /// Sizes of the axes of the process grid and what runs on them.
 struct ParallelOptions {
   std::int64_t tp = 1;
@@ -17,6 +22,7 @@ struct ParallelOptions {
   std::int64_t dp = 1;
   std::int64_t cp = 1;
   std::int64_t ep = 1;
+  ContextComm cp_comm = ContextComm::automatic;
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;

@@ -26,6 +26,7 @@ FLAGS = {
     "hybrid-zero3": ["parallel.dp=4", "parallel.zero=3", "parallel.zero_group=2", "batch.micro=1"],
     "tp2-dp2-zero3": ["parallel.tp=2", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
     "cp2": ["parallel.cp=2"],
+    "cp4-gather": ["parallel.cp=4", "parallel.cp_comm=all_gather", "parallel.zero=2"],
     "cp2-tp2-dp2": ["parallel.cp=2", "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }

@@ -1,5 +1,7 @@
 #include "core/plan/goodput/goodput_simulation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <deque>
@@ -261,12 +263,31 @@ void check_options(const SimulationOptions& o) {
                            ", or there is no confidence interval");
 }
 
+/// Refuses simulations that would take minutes: an event takes about 0.1 us of processor time.
+void check_events(const FailureScenario& s, const std::vector<TierPlan>& plans, const SimulationOptions& o) {
+  constexpr double kMaxEvents = 3e8;
+  double interruptions = s.planned_per_second;
+  for (const FailureKind& kind : s.kinds)
+    interruptions += kind.per_node_second * static_cast<double>(s.nodes);
+  const double saves =
+      plans.empty() ? 0 : 1 / (static_cast<double>(plans.front().tier.every_steps) * s.step_seconds);
+  const double seconds = o.weeks * kWeek * static_cast<double>(o.runs);
+  if ((interruptions + saves) * seconds <= kMaxEvents) return;
+  throw base::spec_error(
+      fmt::format("{} runs of {:.4g} weeks are {:.3g} interruptions and {:.3g} saves, and at most {:.3g} are "
+                  "simulated: make "
+                  "{}, or give fewer --weeks or --runs",
+                  o.runs, o.weeks, interruptions * seconds, saves * seconds, kMaxEvents,
+                  interruptions > saves ? "failures rarer" : "the time between saves longer"));
+}
+
 }  // namespace
 
 SimulatedGoodput simulate_goodput(const FailureScenario& scenario, const SimulationOptions& options) {
   check_scenario(scenario);
   check_options(options);
   const std::vector<TierPlan> plans = plan_tiers(scenario);
+  check_events(scenario, plans, options);
   const double n = static_cast<double>(options.runs);
   SimulatedGoodput result;
   std::vector<double> useful;

@@ -59,12 +59,14 @@ class Slowdown {
     seed_ = kernels::hash_name("jitter", options.seed);
   }
 
-  /// Factor of a replica's pipeline rank: that of its slowest tensor-parallel rank.
+  /// Factor of a replica's pipeline rank: that of its slowest tensor- and context-parallel rank.
   double of(int step, std::int64_t replica, int stage, const Action* action) const {
     double slowest = 0;
-    for (std::int64_t tp = 0; tp < layout_.options.tp; ++tp) {
+    const std::int64_t tp = layout_.options.tp;
+    for (std::int64_t i = 0; i < tp * layout_.options.cp; ++i) {
       parallel::ProcessGrid::Coordinate place{};
-      place[static_cast<std::size_t>(Axis::tp)] = tp;
+      place[static_cast<std::size_t>(Axis::tp)] = i % tp;
+      place[static_cast<std::size_t>(Axis::cp)] = i / tp;
       place[static_cast<std::size_t>(Axis::dp)] = replica;
       place[static_cast<std::size_t>(Axis::pp)] = stage;
       const std::int64_t rank = layout_.grid.rank(place);

@@ -21,8 +21,8 @@ std::string size_text(const JobSize& size) {
   const parallel::ParallelOptions& p = job.parallel;
   const std::string nodes = std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes");
   if (size.layout.empty()) return nodes + " and dp " + std::to_string(p.dp);
-  return nodes + ", tp " + std::to_string(p.tp) + ", pp " + std::to_string(p.pp) + " and dp " +
-         std::to_string(p.dp);
+  return nodes + ", tp " + std::to_string(p.tp) + (p.cp > 1 ? ", cp " + std::to_string(p.cp) : "") + ", pp " +
+         std::to_string(p.pp) + " and dp " + std::to_string(p.dp);
 }
 
 }  // namespace

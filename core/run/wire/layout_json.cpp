@@ -13,6 +13,7 @@ json options_to_json(const parallel::ParallelOptions& o) {
           {"dp", o.dp},
           {"cp", o.cp},
           {"ep", o.ep},
+          {"cp_comm", static_cast<int>(o.cp_comm)},
           {"sequence_parallel", o.sequence_parallel},
           {"tp_overlap_chunks", o.tp_overlap_chunks},
           {"zero", o.zero},
@@ -35,6 +36,7 @@ parallel::ParallelOptions options_from(const json& j) {
   o.dp = j.at("dp");
   o.cp = j.at("cp");
   o.ep = j.at("ep");
+  o.cp_comm = static_cast<parallel::ContextComm>(j.at("cp_comm").get<int>());
   o.sequence_parallel = j.at("sequence_parallel");
   o.tp_overlap_chunks = j.at("tp_overlap_chunks");
   o.zero = j.at("zero");

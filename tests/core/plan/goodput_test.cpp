@@ -310,6 +310,10 @@ TEST_CASE("a scenario that contradicts itself is refused", "[goodput]") {
   }
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.weeks = 0}), base::SpecError);
   CHECK_THROWS_AS(plan::simulate_goodput(three_tiers(kHour), {.runs = 1}), base::SpecError);
+  // Neither may take hours.
+  plan::FailureScenario often = three_tiers(kHour);
+  often.kinds.front().per_node_second = 1e9;
+  CHECK_THROWS_WITH(plan::simulate_goodput(often, {}), Catch::Contains("make failures rarer"));
 }
 
 }  // namespace

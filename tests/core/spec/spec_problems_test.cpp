@@ -371,6 +371,13 @@ TEST_CASE("context-parallel ranks have two chunks of each sequence", "[spec]") {
                                       "parallel.sequence_parallel=true"});
   REQUIRE(split.size() == 1);
   CHECK_THAT(split[0], Catch::Contains("18 tokens of a microbatch's part cannot be split evenly over tp 4"));
+  CHECK(problems(kJob, {"parallel.cp=2", "model.seq_len=64", "parallel.cp_comm=all_to_all"}).empty());
+  CHECK(problems(kJob, {"parallel.cp=8", "model.seq_len=64"}).empty());
+  const Lines heads = problems(kJob, {"parallel.cp=8", "model.seq_len=64", "parallel.cp_comm=all_to_all"});
+  REQUIRE(heads.size() == 1);
+  CHECK_THAT(heads[0], Catch::Contains("parallel.cp_comm: cp 8 must divide the heads of a rank, ") &&
+                           Catch::Contains("(nearest valid: all_gather)"));
+  CHECK(problems(kJob, {"parallel.cp_comm=all_to_all"}).size() == 1);  // nothing to exchange
   const Lines group = problems(kJob, {"parallel.cp=2", "model.seq_len=64", "parallel.zero_group=3"});
   REQUIRE(group.size() == 1);
   CHECK_THAT(group[0], Catch::Contains("3 does not divide dp x cp 2"));

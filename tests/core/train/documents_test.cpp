@@ -117,11 +117,12 @@ struct DocumentCase {
   bool sequence_parallel = false;
   core::job::RecomputeOptions recompute = {};
   std::int64_t cp = 1;
+  parallel::ContextComm cp_comm = parallel::ContextComm::automatic;
 };
 
 core::job::JobSpec in_layout(core::job::JobSpec job, const DocumentCase& c) {
-  job.parallel.tp = c.tp, job.parallel.cp = c.cp, job.parallel.pp = c.pp, job.parallel.dp = c.dp,
-  job.parallel.zero = c.zero;
+  job.parallel.tp = c.tp, job.parallel.cp = c.cp, job.parallel.cp_comm = c.cp_comm, job.parallel.pp = c.pp,
+  job.parallel.dp = c.dp, job.parallel.zero = c.zero;
   job.parallel.schedule = c.schedule, job.parallel.virtual_stages = c.virtual_stages;
   job.parallel.sequence_parallel = c.sequence_parallel;
   job.batch.micro = c.micro;
@@ -305,11 +306,13 @@ TEST_CASE("packed documents train like separate samples", "[documents]") {
 TEST_CASE("a job of documents is the same on every layout", "[documents][layouts]") {
   const std::vector<double> expected = documents_curve(documents_job(), 17, kDocumentStarts);
   std::vector<DocumentCase> cases = document_cases();
-  for (const std::int64_t micro : {1, 4}) cases.push_back({.micro = micro, .cp = 2});
-  cases.push_back({.dp = 2, .zero = 3, .micro = 2, .cp = 4});
-  cases.push_back({.tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2});
+  for (const auto comm : {parallel::ContextComm::all_gather, parallel::ContextComm::all_to_all}) {
+    for (const std::int64_t micro : {1, 4}) cases.push_back({.micro = micro, .cp = 2, .cp_comm = comm});
+    cases.push_back({.dp = 2, .zero = 3, .micro = 2, .cp = 4, .cp_comm = comm});
+    cases.push_back({.tp = 2, .pp = 2, .sequence_parallel = true, .cp = 2, .cp_comm = comm});
+  }
   for (const DocumentCase& c : cases) {
-    CAPTURE(c.tp, c.cp, c.pp, c.dp, c.zero, c.micro, parallel::to_string(c.schedule));
+    CAPTURE(c.tp, c.cp, static_cast<int>(c.cp_comm), c.pp, c.dp, c.zero, c.micro);
     check_same_curve(documents_curve(in_layout(documents_job(), c), 17, kDocumentStarts), expected);
   }
 }

@@ -124,11 +124,13 @@ struct LayoutCase {
   std::int64_t devices_per_node = 64;
   core::job::RecomputeOptions recompute = {};
   std::int64_t cp = 1;
+  parallel::ContextComm cp_comm = parallel::ContextComm::automatic;
 };
 
 core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.tp = c.tp;
   job.parallel.cp = c.cp;
+  job.parallel.cp_comm = c.cp_comm;
   job.parallel.pp = c.pp;
   job.parallel.dp = c.dp;
   job.parallel.zero = c.zero;
@@ -362,15 +364,26 @@ TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]
   std::size_t turn = 0;
   for (const std::string model :
        {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon"}) {
-    if (!test::in_slice(turn++, 2)) continue;
-    CAPTURE(model);
-    check_layout_always(model, {.cp = 2});
-    check_layout(model, {.zero = 3, .cp = 4});
-    check_layout(model, {.dp = 2, .zero = 2, .devices_per_node = 2, .cp = 2});
-    check_layout(model, {.dp = 2, .zero = 3, .zero_group = 2, .recompute = {selective}, .cp = 2});
-    check_layout(model, {.tp = 2, .sequence_parallel = true, .recompute = {full}, .cp = 2});
-    check_layout(model, {.tp = 2, .pp = 2, .zero = 0, .schedule = zb_h1, .sequence_parallel = true, .cp = 2});
-    check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2, .cp = 2});
+    for (const auto comm : {parallel::ContextComm::all_gather, parallel::ContextComm::all_to_all}) {
+      if (!test::in_slice(turn++, 2)) continue;
+      CAPTURE(model, static_cast<int>(comm));
+      check_layout_always(model, {.cp = 2, .cp_comm = comm});
+      // Two key heads: with four ranks that exchange heads, two have each.
+      check_layout(model, {.zero = 3, .cp = 4, .cp_comm = comm});
+      check_layout(model, {.dp = 2, .zero = 2, .devices_per_node = 2, .cp = 2, .cp_comm = comm});
+      check_layout(model,
+                   {.dp = 2, .zero = 3, .zero_group = 2, .recompute = {selective}, .cp = 2, .cp_comm = comm});
+      check_layout(model,
+                   {.tp = 2, .sequence_parallel = true, .recompute = {full}, .cp = 2, .cp_comm = comm});
+      check_layout(model, {.tp = 2,
+                           .pp = 2,
+                           .zero = 0,
+                           .schedule = zb_h1,
+                           .sequence_parallel = true,
+                           .cp = 2,
+                           .cp_comm = comm});
+      check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2, .cp = 2, .cp_comm = comm});
+    }
   }
 }
 
@@ -378,9 +391,12 @@ TEST_CASE("microbatches of several samples are dealt to context parallel ranks",
   core::job::JobSpec job = layouts_job("llama");
   job.batch.micro = 4;
   const Curve one = run_curve(job);
-  for (const std::int64_t cp : {2, 4, 8}) {
-    CAPTURE(cp);
-    job.parallel.cp = cp;
+  // With 8 ranks and 4 heads automatic means all_gather.
+  using enum parallel::ContextComm;
+  for (const auto& [cp, comm] :
+       {std::pair{2, all_gather}, {2, all_to_all}, {4, all_gather}, {4, all_to_all}, {8, automatic}}) {
+    CAPTURE(cp, static_cast<int>(comm));
+    job.parallel.cp = cp, job.parallel.cp_comm = comm;
     const Curve shared = run_curve(job);
     for (std::size_t i = 0; i < one.loss.size(); ++i) {
       CHECK(std::abs(shared.loss[i] - one.loss[i]) <= reference("llama").loss_bound * one.loss[i]);

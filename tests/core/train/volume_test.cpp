@@ -109,12 +109,27 @@ TEST_CASE("context parallelism gathers keys and values twice per layer and sums 
     job.batch.global = m;
     // Of whole sequences: 24 tokens with keys and values of 4 heads of 64.
     constexpr std::int64_t kKeysAndValues = 24 * 2 * 4 * 64 * 4;
+    job.parallel.cp_comm = parallel::ContextComm::all_gather;
     auto volume = volume_of(job);
+    CHECK(volume["cp.all_to_all"] == 0);
     CHECK(volume["cp.all_gather"] == m * 4 * 2 * kKeysAndValues);
     CHECK(volume["cp.reduce_scatter"] == m * 4 * kKeysAndValues);
     CHECK(volume["dp.reduce_scatter"] == kAll);
     CHECK(volume["dp.all_gather"] == kAll);
   }
+}
+
+TEST_CASE("context parallelism by heads exchanges projections and outputs three times per layer",
+          "[volume][context]") {
+  core::job::JobSpec job = job_of(0, 3);
+  job.parallel.dp = 1, job.parallel.cp = 2;
+  job.batch.global = 3;
+  // All tokens of half of the heads; of 4 heads of queries, keys and values each.
+  constexpr std::int64_t kOutputs = 24 * 4 * 64 * 4 / 2;
+  auto volume = volume_of(job);
+  CHECK(volume["cp.all_to_all"] == 3 * 4 * 3 * (3 * kOutputs + kOutputs));
+  CHECK(volume["cp.all_gather"] == 0);
+  CHECK(volume["cp.reduce_scatter"] == 0);
 }
 
 TEST_CASE("with two levels one part of each sum crosses between nodes", "[volume]") {
