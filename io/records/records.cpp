@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "io/records/older_logs.h"
 #include "io/text/json.h"
 #include "kernels/base/error.h"
 
@@ -29,7 +30,8 @@ base::TimeLedger ledger_of(const nlohmann::json& time) {
   const bool one_axis = time.contains("exposed_communication");
   if (one_axis) ledger[base::LedgerPart::exposed_dp] = real_member(time, "exposed_communication");
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
-    if (!one_axis || *part.axis == 0) ledger[part.part] = real_member(time, part.name);
+    if ((!one_axis || *part.axis == 0) && (in_older_logs(part.part) || time.contains(part.name)))
+      ledger[part.part] = real_member(time, part.name);
   return ledger;
 }
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "io/records/older_logs.h"
 #include "io/runs/status.h"
 #include "io/text/json.h"
 #include "kernels/base/error.h"
@@ -137,7 +138,10 @@ Object object_of_times(const Times& times) {
 
 Times times_of(const Json& o) {
   Times times{};
-  for (std::size_t i = 0; i < times.size(); ++i) times[i] = number_member(o, base::kLedgerParts[i].name);
+  for (std::size_t i = 0; i < times.size(); ++i) {
+    const base::LedgerPartInfo& part = base::kLedgerParts[i];
+    if (in_older_logs(part.part) || o.contains(part.name)) times[i] = number_member(o, part.name);
+  }
   return times;
 }
 
@@ -199,10 +203,13 @@ std::vector<StepBucket> buckets_of(const Json& o) {
       b.*q.spread = {b.steps, number_of(value[1]) * count, number_of(value[0]), number_of(value[2])};
     });
   const Json& time = member(o, "time");
-  for (std::size_t i = 0; i < base::kLedgerParts.size(); ++i)
-    each(list_member(time, base::kLedgerParts[i].name), [i](StepBucket& b, const Json& value) {
+  for (std::size_t i = 0; i < base::kLedgerParts.size(); ++i) {
+    const base::LedgerPartInfo& part = base::kLedgerParts[i];
+    if (!in_older_logs(part.part) && !time.contains(part.name)) continue;
+    each(list_member(time, part.name), [i](StepBucket& b, const Json& value) {
       b.time[i] = number_of(value) * static_cast<double>(b.steps);
     });
+  }
   return buckets;
 }
 

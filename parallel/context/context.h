@@ -14,8 +14,6 @@ namespace trainerd::parallel {
 struct ContextParallel {
   Communicator* group = nullptr;  ///< null: one rank
   bool by_heads = false;          ///< ranks exchange tokens for heads
-
-  bool one() const { return group == nullptr; }
 };
 
 /// The heads of which a rank has all tokens: H / cp and K / cp, or one key head that several ranks have.
