@@ -16,8 +16,8 @@ struct ContextParallel {
   bool by_heads = false;          ///< ranks exchange tokens for heads
 };
 
-/// The heads of which a rank has all tokens: H / cp and K / cp, or one key head that several ranks have.
-/// `heads` may have no key heads: attention's output.
+/// The heads that a rank computes attention for: H / cp and K / cp, or one key head, which several ranks
+/// share. `heads` may have no key heads: attention's output.
 kernels::HeadGeometry heads_of_rank(const ContextParallel&, const kernels::HeadGeometry& heads);
 
 /// Writes to `to` [sequences x seq_len, columns of heads_of_rank] this rank's heads of all tokens, in the
