@@ -186,6 +186,10 @@ TEST_CASE("context parallelism is searched where sequences are long, or the job 
   CHECK(sizes("8192", "parallel: {dp: 8}" + batch) == std::set<std::int64_t>{1});
   CHECK(sizes("32768", "parallel: {dp: 8}" + batch) == std::set<std::int64_t>{1, 2, 4});
   CHECK(sizes("1024", "parallel: {cp: 4, dp: 2}" + batch) == std::set<std::int64_t>{1, 4});
+  // Two heads cannot be exchanged over four ranks; an order may leave cp out, or keep it away from dp.
+  CHECK(sizes("32768", "parallel: {cp: 2, dp: 4, cp_comm: all_to_all}" + batch) ==
+        std::set<std::int64_t>{1, 2});
+  CHECK(sizes("32768", "parallel: {dp: 8, order: tp-dp-pp}" + batch) == std::set<std::int64_t>{1});
 }
 
 TEST_CASE("the search finds the best of all layouts, and no bound is above its plan", "[search]") {

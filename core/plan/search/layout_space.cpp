@@ -70,7 +70,7 @@ class Enumerator {
           if (ranks % (tp * cp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty())
             continue;
           at_.tp = tp, at_.cp = cp, at_.pp = pp, at_.dp = ranks / tp / cp / pp;
-          if ((!padded_ && job_.batch.global % at_.dp != 0) || !tp_stays()) continue;
+          if ((!padded_ && job_.batch.global % at_.dp != 0) || !context_can() || !tp_stays()) continue;
           micros();
         }
     }
@@ -82,6 +82,14 @@ class Enumerator {
     for (std::int64_t cp = 2; cp * kContextTokens <= length && !job_.loss.dpo.on(); cp *= 2)
       if (ranks % cp == 0 && length % (2 * cp) == 0) sizes.push_back(cp);
     return with_own(sizes, own_.cp);
+  }
+
+  /// False if the job's order of axes or its cp_comm excludes this cp.
+  bool context_can() const {
+    if (at_.cp == 1) return true;
+    const parallel::ParallelOptions p = with_choice(job_, at_).parallel;
+    return parallel::grid_problem(p).empty() &&
+           (p.cp_comm != parallel::ContextComm::all_to_all || model::heads_divide(job_.model, p.tp, p.cp));
   }
 
   bool tp_stays() const {
@@ -236,6 +244,7 @@ job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   if (p.tp == 1) p.tp_overlap_chunks = 1;
+  if (p.cp == 1) p.cp_comm = parallel::ContextComm::automatic;
   chosen.batch.micro = c.micro;
   chosen.recompute = c.recompute;
   return chosen;
