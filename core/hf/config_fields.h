@@ -44,6 +44,13 @@ using SoftcapOption = double& (*)(job::ModelOptions&);
 Field size_field(const std::string& name, SizeOption option);
 /// The same, but optional: if absent, the option stays 0 and `complete` fills it in.
 Field optional_size_field(const std::string& name, SizeOption option);
+/// Of experts: a required size; and whether a token's weights sum to 1.
+Field expert_size_field(const std::string& name, std::int64_t job::ExpertOptions::*option);
+/// The same under another name, which newer versions of transformers write in place of `name`: the file has
+/// one of them.
+std::vector<Field> renamed_expert_size_field(const std::string& name, const std::string& newer,
+                                             std::int64_t job::ExpertOptions::*option);
+Field normalise_field(const std::string& name, bool fallback);
 /// The head size. If absent it is hidden / heads; that value is not written, because some versions do not
 /// know the field.
 Field head_dim_field(const std::string& name);

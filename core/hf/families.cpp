@@ -17,11 +17,10 @@ std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
 }
 
 /// Fields that Llama shares with similar families, without heads and rotary angles.
-std::vector<Field> llama_fields(double eps) {
+std::vector<Field> llama_fields(double eps, const char* ffn = "intermediate_size") {
   return joined(
       {{size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
-        size_field("intermediate_size", &ModelOptions::ffn),
-        size_field("num_hidden_layers", &ModelOptions::layers),
+        size_field(ffn, &ModelOptions::ffn), size_field("num_hidden_layers", &ModelOptions::layers),
         size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
         real_field("rms_norm_eps", &ModelOptions::norm_eps, eps),
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
@@ -32,8 +31,26 @@ std::vector<Field> llama_fields(double eps) {
 
 /// Fields common to the families with rotary positions. `kv_heads` and `head_dim` are parameters, because
 /// transformers' defaults for them differ.
-std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
-  return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps), rope_fields()});
+std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6,
+                                 const char* ffn = "intermediate_size") {
+  return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps, ffn), rope_fields()});
+}
+
+/// Fields of models with experts. Losses of the router are the job's.
+std::vector<Field> expert_fields(std::vector<Field> count) {
+  return joined({std::move(count),
+                 {expert_size_field("num_experts_per_tok", &job::ExpertOptions::per_token),
+                  kept_field("output_router_logits"), kept_field("router_aux_loss_coef")}});
+}
+
+/// Those of Qwen3-MoE: `intermediate_size` is of dense layers, which no model has that is supported.
+std::vector<Field> qwen3_moe_fields() {
+  return joined(
+      {expert_fields(
+           renamed_expert_size_field("num_experts", "num_local_experts", &job::ExpertOptions::count)),
+       {normalise_field("norm_topk_prob", false), kept_field("intermediate_size"),
+        fixed_field("decoder_sparse_step", {1}, "every layer has experts"),
+        fixed_field("mlp_only_layers", {nlohmann::json::array(), nullptr}, "every layer has experts")}});
 }
 
 std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) {
@@ -151,6 +168,9 @@ std::vector<Family> make_families() {
   olmo2.norm_placement = job::NormPlacement::post;
   olmo2.qk_norm = true;
   olmo2.qk_norm_span = job::QkNormSpan::all;
+  ModelOptions olmoe = rotary;
+  olmoe.qk_norm = true;
+  olmoe.qk_norm_span = job::QkNormSpan::all;
   ModelOptions gemma2 = rotary;
   gemma2.norm_placement = job::NormPlacement::sandwich;
   gemma2.norm_weight = job::NormWeight::less_one;
@@ -202,6 +222,34 @@ std::vector<Family> make_families() {
        .common = olmo2,
        .tensors = gemma_tensors(),
        .fields = joined({rotary_fields(optional_kv_heads, head_dim, 1e-5), {attention_bias}}),
+       .tables = rotary_tables},
+      {.model_type = "mixtral",
+       .architecture = "MixtralForCausalLM",
+       .common = rotary,
+       .tensors = mixtral_tensors(),
+       .fields = joined({rotary_fields(kv_heads, head_dim, 1e-5),
+                         expert_fields({expert_size_field("num_local_experts", &job::ExpertOptions::count)}),
+                         {window_field("sliding_window", 0),
+                          fixed_field("router_jitter_noise", {0.0}, "the router has no noise")}}),
+       .tables = rotary_tables},
+      {.model_type = "qwen3_moe",
+       .architecture = "Qwen3MoeForCausalLM",
+       .common = qwen3,
+       .tensors = moe_tensors(),
+       .fields = joined({rotary_fields(kv_heads, size_field("head_dim", &ModelOptions::head_dim), 1e-6,
+                                       "moe_intermediate_size"),
+                         qwen3_moe_fields(),
+                         window_fields(),
+                         {attention_bias}}),
+       .tables = rotary_tables},
+      {.model_type = "olmoe",
+       .architecture = "OlmoeForCausalLM",
+       .common = olmoe,
+       .tensors = moe_tensors(),
+       .fields = joined({rotary_fields(optional_kv_heads, head_dim, 1e-5),
+                         expert_fields({expert_size_field("num_experts", &job::ExpertOptions::count)}),
+                         {normalise_field("norm_topk_prob", false), attention_bias,
+                          fixed_field("clip_qkv", {nullptr}, "queries, keys and values are not clipped")}}),
        .tables = rotary_tables},
       {.model_type = "gemma2",
        .architecture = "Gemma2ForCausalLM",

@@ -117,6 +117,46 @@ std::span<const TensorRule> gpt2_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> mixtral_tensors() {
+  static const std::array<TensorRule, 10> rules{{
+      {"embed", {"model.embed_tokens"}},
+      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
+      {"layers.N.qkv",
+       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
+        "model.layers.N.self_attn.v_proj"}},
+      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
+      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
+      {"layers.N.router", {"model.layers.N.block_sparse_moe.gate"}},
+      {"layers.N.experts.gate_up",
+       {"model.layers.N.block_sparse_moe.experts.X.w1", "model.layers.N.block_sparse_moe.experts.X.w3"}},
+      {"layers.N.experts.down", {"model.layers.N.block_sparse_moe.experts.X.w2"}},
+      {"final_norm", {"model.norm"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
+std::span<const TensorRule> moe_tensors() {
+  static const std::array<TensorRule, 12> rules{{
+      {"embed", {"model.embed_tokens"}},
+      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
+      {"layers.N.qkv",
+       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
+        "model.layers.N.self_attn.v_proj"}},
+      {"layers.N.q_norm", {"model.layers.N.self_attn.q_norm"}},
+      {"layers.N.k_norm", {"model.layers.N.self_attn.k_norm"}},
+      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
+      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
+      {"layers.N.router", {"model.layers.N.mlp.gate"}},
+      {"layers.N.experts.gate_up",
+       {"model.layers.N.mlp.experts.X.gate_proj", "model.layers.N.mlp.experts.X.up_proj"}},
+      {"layers.N.experts.down", {"model.layers.N.mlp.experts.X.down_proj"}},
+      {"final_norm", {"model.norm"}},
+      {"head", {"lm_head"}},
+  }};
+  return rules;
+}
+
 std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
   if (shape.size() == 1) return {part.rows};
   if (transposed) return {columns(), part.rows};
@@ -147,12 +187,19 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
                         .shape = {logical.sizes.begin(), logical.sizes.begin() + logical.ndim},
                         .parts = {},
                         .transposed = rule.transposed && logical.ndim == 2};
-    // The segments that tensor parallelism splits are their tensors.
+    // Experts have equal parts. Otherwise the segments that tensor parallelism splits are their tensors.
+    const auto theirs = static_cast<std::int64_t>(rule.theirs.size());
+    const bool of_experts = std::string(rule.theirs.front()).find(".X.") != std::string::npos;
     std::int64_t row = 0;
-    for (std::size_t i = 0; i < rule.theirs.size(); ++i) {
-      const bool merged = rule.theirs.size() > 1;
-      const std::int64_t rows = merged ? info.shard.segments.at(i).size : tensor.shape[0];
-      tensor.parts.push_back({in_layer(rule.theirs[i], name.layer) + name.suffix, row, rows});
+    for (std::int64_t i = 0; i < theirs * (of_experts ? model.experts.count : 1); ++i) {
+      std::string their = in_layer(rule.theirs[static_cast<std::size_t>(i % theirs)], name.layer);
+      std::int64_t rows =
+          theirs > 1 ? info.shard.segments.at(static_cast<std::size_t>(i)).size : tensor.shape[0];
+      if (of_experts) {
+        their.replace(their.find(".X.") + 1, 1, std::to_string(i / theirs));
+        rows = tensor.shape[0] / (theirs * model.experts.count);
+      }
+      tensor.parts.push_back({their + name.suffix, row, rows});
       row += rows;
     }
     base::check(row == tensor.shape[0], "their tensors are all rows of ours");

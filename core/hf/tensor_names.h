@@ -11,7 +11,7 @@
 namespace trainerd::core::hf {
 
 /// Mapping between this program's tensors and those of a Hugging Face model. Names have no ".weight" or
-/// ".bias"; N is the layer's number.
+/// ".bias"; N is the layer's number, and X that of each expert in turn.
 struct TensorRule {
   const char* ours;
   std::vector<const char*> theirs;  ///< stacked by rows, in this order
@@ -24,6 +24,9 @@ std::span<const TensorRule> llama_tensors();
 std::span<const TensorRule> gemma_tensors();
 std::span<const TensorRule> phi3_tensors();
 std::span<const TensorRule> gpt2_tensors();
+/// Those of Mixtral, and of other families with experts.
+std::span<const TensorRule> mixtral_tensors();
+std::span<const TensorRule> moe_tensors();
 
 /// A range of rows of our tensor, and the tensor of theirs with these rows.
 struct TheirTensor {

@@ -64,7 +64,9 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
   const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
-  const std::int64_t mlp = m.hidden * up + m.ffn * m.hidden;
+  const std::int64_t expert = m.hidden * up + m.ffn * m.hidden, router = m.experts.count * m.hidden;
+  const std::int64_t mlp = m.experts.on() ? m.experts.count * expert + router : expert,
+                     mlp_of_token = m.experts.on() ? m.experts.per_token * expert + router : expert;
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.attention_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias || m.attention_bias) small += m.hidden;
@@ -74,7 +76,7 @@ ParameterCount count_parameters(const ModelOptions& m) {
 
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;
-  count.matmul = m.layers * (attention + mlp) + table;
+  count.matmul = m.layers * (attention + mlp_of_token) + table;
   count.total = m.layers * (attention + mlp + small) + norm + table;
   if (!m.tie_embeddings) count.total += table;
   if (m.positions == Positions::learned) count.total += m.seq_len * m.hidden;

@@ -32,6 +32,17 @@ struct DropoutOptions {
   bool operator==(const DropoutOptions&) const = default;
 };
 
+/// Layers with experts: each token passes through the `per_token` experts that a router chooses for it. Every
+/// expert is an MLP of the model's `ffn`.
+struct ExpertOptions {
+  std::int64_t count = 0;      ///< 0: dense MLPs
+  std::int64_t per_token = 0;  ///< K
+  bool normalise = true;       ///< the weights of a token's experts sum to 1; else they are probabilities
+
+  bool on() const { return count > 0; }
+  bool operator==(const ExpertOptions&) const = default;
+};
+
 /// A decoder-only transformer. Sizes are of the logical model, without padding and sharding.
 struct ModelOptions {
   std::string preset;  ///< name under configs/models/, or empty
@@ -53,6 +64,7 @@ struct ModelOptions {
   RopeScaling rope_scaling;
   AttentionOptions attention;
   Mlp mlp = Mlp::swiglu;
+  ExpertOptions experts;
   bool linear_bias = false;     ///< key `bias`: biases on every linear layer (GPT-2); implies the following
   bool attention_bias = false;  ///< biases on every projection of attention (Llama's); implies `qkv_bias`
   bool qkv_bias = false;        ///< biases on the query, key and value projections (Qwen 2.5)
@@ -95,8 +107,8 @@ inline std::int64_t rotated_elements(const ModelOptions& m) {
   return static_cast<std::int64_t>(m.rotary_fraction * static_cast<double>(m.head_dim));
 }
 
-/// Parameters of the logical model, and those used in matrix multiplications (output head included, input
-/// embedding and position table not; a tied table counts once in both).
+/// Parameters of the logical model, and those used in a token's matrix multiplications (output head included,
+/// input embedding and position table not; a tied table counts once in both; of experts those of one token).
 struct ParameterCount {
   std::int64_t total = 0;
   std::int64_t matmul = 0;

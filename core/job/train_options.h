@@ -43,6 +43,7 @@ struct DpoOptions {
 struct LossOptions {
   double label_smoothing = 0;  ///< of the cross entropy's target: kernels::CeStats
   double z_loss = 0;           ///< factor of the mean of logsumexp(logits)^2: kernels::CeFinish
+  double expert_balance = 0;   ///< factor of the experts' balance loss: kernels::RouteBackward
   DpoOptions dpo = {};
 
   bool operator==(const LossOptions&) const = default;

@@ -38,11 +38,15 @@ struct SegmentState {
   // MLP.
   kernels::Tensor up;   ///< gate_up [T, 2F], or up [T, F]; backward overwrites it with its gradient
   kernels::Tensor act;  ///< [T, F]
+  // MLP with experts: `up` and `act` have R rows. See kernels/ops/experts.h.
+  kernels::Tensor probs_TE, expert_TK, weight_TK;
+  kernels::Tensor first_E, source_R, row_TK;
   // From the walk for input gradients to that for weight gradients.
   kernels::Tensor dflow_TD;  ///< gradient of the segment's contribution
   /// Gradient before the post-norm, `residual_scale` and dropout; undefined without them.
   kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
+  kernels::Tensor dlogits_TE;  ///< of the router
 };
 
 /// The state of one (chunk, microbatch) between its walks, in its planned slots.

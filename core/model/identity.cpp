@@ -96,6 +96,9 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.residual_scale", m.residual_scale, plain.residual_scale);
   visit_later("model.logit_divisor", m.logit_divisor, plain.logit_divisor);
   visit_later("model.logit_softcap", m.logit_softcap, plain.logit_softcap);
+  visit_later("model.experts.count", m.experts.count, plain.experts.count);
+  visit_later("model.experts.per_token", m.experts.per_token, plain.experts.per_token);
+  visit_later("model.experts.normalise", m.experts.normalise, plain.experts.normalise);
 }
 
 template <class Enum, std::size_t n>

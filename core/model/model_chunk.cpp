@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/model/recompute.h"
+#include "core/model/segment_experts.h"
 #include "core/model/segments.h"
 
 namespace trainerd::core::model {
@@ -159,7 +160,7 @@ void ModelChunk::input_gradient(const WalkContext& c, std::size_t segment, Frame
   switch (segments_[segment].kind) {
     case Segment::Kind::head: head_backward(c, state, loss, dx_TD); break;
     case Segment::Kind::mlp:
-      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, backward);
+      mlp_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, loss, backward);
       break;
     case Segment::Kind::attention:
       attention_backward_input(c, *layer_of(segment), frame, state, state.dflow_TD, dx_TD, backward);
@@ -183,7 +184,8 @@ void ModelChunk::weight_gradient(const WalkContext& c, std::size_t segment, Fram
 bool ModelChunk::writes_before_gather(std::size_t segment) const {
   const Segment::Kind kind = segments_[segment].kind;
   return kind == Segment::Kind::embedding ||
-         (kind == Segment::Kind::mlp && layer_of(segment)->mlp_post_norm.weight != kNoParam);
+         (kind == Segment::Kind::mlp &&
+          (layer_of(segment)->mlp_post_norm.weight != kNoParam || has_experts(*layer_of(segment))));
 }
 
 void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, const Tensor& din_TD,

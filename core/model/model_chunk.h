@@ -54,6 +54,7 @@ struct LossTarget {
   float grad_scale = 0;           ///< 1 / tokens of the global batch
   float label_smoothing = 0;      ///< as in parallel::HeadLoss
   float z_loss = 0;               ///< as in parallel::HeadLoss
+  float expert_balance = 0;       ///< factor of the experts' balance loss: kernels::RouteBackward
   kernels::Tensor z_loss_T = {};  ///< f32; undefined without z_loss
   /// For pairs, without the reference, which is in the batch; `grad_scale` is then 1 / pairs of the global
   /// batch.

@@ -148,6 +148,20 @@ Rule query_key_value(const job::ModelOptions& m) {
   return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, 0};
 }
 
+/// The router is whole on every rank, whose experts are parts: the router's gradient is a partial sum.
+void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::string& prefix,
+                     double residual_init, LayerParams& layer) {
+  const std::int64_t experts = m.experts.count;
+  layer.router = declare.matrix(prefix + "router.weight", {experts, m.hidden}, m.init,
+                                {TensorPlacement::partial, 0, {}, 0}, true);
+  // Gate and up projection of each expert are cut on their own.
+  const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * experts), {m.ffn, 1});
+  layer.up.weight = declare.matrix(prefix + "experts.gate_up.weight", {experts * 2 * m.ffn, m.hidden}, m.init,
+                                   {TensorPlacement::shard, 0, halves, 0}, false);
+  layer.down.weight = declare.matrix(prefix + "experts.down.weight", {experts * m.hidden, m.ffn},
+                                     residual_init, {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, false);
+}
+
 LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
   const std::string prefix = "layers." + std::to_string(index) + ".";
   const std::int64_t q = m.heads * m.head_dim, kv = m.kv_heads * m.head_dim;
@@ -185,16 +199,18 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
   const bool mlp_bias = m.linear_bias || m.mlp_bias;
-  if (job::gated(m.mlp))
+  if (m.experts.on()) declare_experts(declare, m, prefix, residual_init, layer);
+  else if (job::gated(m.mlp))
     layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
                               {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, mlp_bias,
                               {"gate_proj", "up_proj"}, "gate_up_proj");
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
                               {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, mlp_bias, {"c_fc"});
-  layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                              {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, mlp_bias,
-                              {job::gated(m.mlp) ? "down_proj" : "c_proj"});
+  if (!m.experts.on())
+    layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
+                                {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, mlp_bias,
+                                {job::gated(m.mlp) ? "down_proj" : "c_proj"});
   if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }

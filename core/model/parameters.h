@@ -37,8 +37,10 @@ struct LayerParams {
   LinearParams attn_out;        ///< [D, H E]
   LinearParams attn_post_norm;  ///< none if norms come only before
   LinearParams mlp_norm;
-  LinearParams up;    ///< swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]
-  LinearParams down;  ///< [D, F]
+  ParamId router = kNoParam;  ///< [experts, D]; none: a dense MLP
+  /// swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]. With experts, their matrices by rows.
+  LinearParams up;
+  LinearParams down;  ///< [D, F]; with experts, their matrices by rows
   LinearParams mlp_post_norm;
 };
 
@@ -64,7 +66,8 @@ struct DeclaredParams {
 
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
 /// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,
-/// gate_up|up,down,mlp_post_norm}.{weight,bias}, final_norm.{weight,bias}, head.weight; with adapters also
+/// router,gate_up|up,down,experts.gate_up,experts.down,mlp_post_norm}.{weight,bias},
+/// final_norm.{weight,bias}, head.weight; with adapters also
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}, and then nothing else is trainable.
 /// `microbatch_tokens`: rows of the GEMM weights' activations. With `sequence_parallel` each tp rank
 /// normalises its own tokens, so the norms' gradients are partial sums. `vocab_multiple`: the device's

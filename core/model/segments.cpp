@@ -5,6 +5,7 @@
 #include "core/model/linear.h"
 #include "core/model/segment_attention.h"
 #include "core/model/segment_dropout.h"
+#include "core/model/segment_experts.h"
 #include "core/model/segment_norms.h"
 #include "parallel/tensor/qk_norm.h"
 
@@ -145,7 +146,8 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
 bool adds_to_flow(const WalkContext& c, const LayerParams& ids, Segment::Kind half) {
   const LinearParams& norm = half == Segment::Kind::mlp ? ids.mlp_post_norm : ids.attn_post_norm;
   return c.backend().target().adds_in_products && c.tp.group.size() == 1 && norm.weight == kNoParam &&
-         c.model.dropout.residual == 0 && c.model.residual_scale == 1;
+         !(half == Segment::Kind::mlp && has_experts(ids)) && c.model.dropout.residual == 0 &&
+         c.model.residual_scale == 1;
 }
 
 namespace {
@@ -244,6 +246,7 @@ void mlp_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas
 
 Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                  SegmentState& state, const Flow& in, const OutputPlace& to) {
+  if (has_experts(ids)) return experts_forward(c, ids, arenas, state, in, to);
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   mlp_up(c, ids, arenas, state);
@@ -259,6 +262,7 @@ Flow mlp_forward(const WalkContext& c, const LayerParams& ids, const ActivationA
 
 void mlp_recompute(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                    SegmentState& state, const Flow& in) {
+  if (has_experts(ids)) return experts_recompute(c, ids, arenas, state, in);
   if (!state.y_TD.defined()) norm_forward(c, ids.mlp_norm, arenas, state, in);
   const bool out = ids.mlp_post_norm.weight != kNoParam && !state.out_TD.defined();
   // With a gate, backward recomputes the activation together with the gradient.
@@ -273,7 +277,9 @@ void mlp_recompute(const WalkContext& c, const LayerParams& ids, const Activatio
 }
 
 void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& frame, SegmentState& state,
-                        const Tensor& dflow_TD, const Tensor& dx_TD, BackwardMode backward) {
+                        const Tensor& dflow_TD, const Tensor& dx_TD, const LossTarget& loss,
+                        BackwardMode backward) {
+  if (has_experts(ids)) return experts_backward_input(c, ids, frame, state, dflow_TD, dx_TD, loss, backward);
   const Tensor dout_TD =
       output_gradient(c, ids.mlp_post_norm, frame, state,
                       contribution_gradient(c, ids, Segment::Kind::mlp, frame, state, dflow_TD));
@@ -292,6 +298,7 @@ void mlp_backward_input(const WalkContext& c, const LayerParams& ids, Frame& fra
 
 void mlp_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                          const Tensor& dflow_TD) {
+  if (has_experts(ids)) return experts_backward_weight(c, ids, state, dflow_TD);
   down_of(c, ids).backward_weight(state.dout_TD.defined() ? state.dout_TD : dflow_TD, state.act);
   up_of(c, ids).backward_weight(state.up, state.y_TD);
 }

@@ -46,7 +46,8 @@ Flow mlp_forward(const WalkContext&, const LayerParams&, const ActivationArenas&
 void mlp_recompute(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                    const Flow& in);
 void mlp_backward_input(const WalkContext&, const LayerParams&, Frame&, SegmentState&,
-                        const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, BackwardMode);
+                        const kernels::Tensor& dflow_TD, const kernels::Tensor& dx_TD, const LossTarget&,
+                        BackwardMode);
 void mlp_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,
                          const kernels::Tensor& dflow_TD);
 

@@ -26,6 +26,7 @@ class LayerChecker {
     rotary();
     rope_scaling();
     windows();
+    experts();
     return std::move(problems_);
   }
 
@@ -92,6 +93,19 @@ class LayerChecker {
     if (!a.pattern.empty() && std::find(a.pattern.begin(), a.pattern.end(), job::kSliding) == a.pattern.end())
       problem("model.attention.window",
               "has no effect: no layer of attention.pattern slides; leave both out");
+  }
+
+  void experts() {
+    const job::ExpertOptions& e = m_.experts;
+    if (!e.on()) return;
+    if (e.per_token < 1)
+      problem("model.experts.per_token",
+              "is required with experts.count: experts of each token, 1 to " + to_string(e.count));
+    else if (e.per_token > e.count)
+      problem("model.experts.per_token",
+              "is more than there are experts (nearest valid: " + to_string(e.count) + ")");
+    if (!job::gated(m_.mlp))
+      problem("model.mlp", "must have a gate where there are experts: set it to swiglu or geglu");
   }
 
   const job::ModelOptions& m_;

@@ -1,10 +1,12 @@
 #include "core/spec/field_table.h"
+#include "kernels/ops/experts.h"
 
 namespace trainerd::core::spec {
 namespace {
 
 constexpr double kMaxPositions = 2147483647;  // int32, like token ids
-constexpr double kMaxSoftcap = 1e6;           // a larger value caps no score distinguishable in fp32
+constexpr double kMostExperts = static_cast<double>(kernels::kMostExperts);
+constexpr double kMaxSoftcap = 1e6;  // a larger value caps no score distinguishable in fp32
 
 void add_rope_scaling(FieldTable& t, job::ModelOptions& m) {
   using Kind = job::RopeScalingKind;
@@ -153,6 +155,23 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
         "scaled scores s become c tanh(s / c), c being this (Gemma 2: 50); 0: they stay. On GPUs own kernels "
         "compute it, not cuDNN")
       .between(0, kMaxSoftcap);
+  job::ExpertOptions& e = m.experts;
+  const std::string dense = "the MLPs are dense without experts.count";
+  t.add("model.experts.count", &e.count,
+        "MLPs of width `ffn` in each layer, of which a router chooses `per_token` for each token (mixture of "
+        "experts); no token is dropped; 0: one dense MLP")
+      .between(0, kMostExperts)
+      .not_with("loss.dpo.beta", "is not for loss.dpo: leave one of them out")
+      .not_with("optimizer.name", "is not for Muon yet: set optimizer.name to adamw")
+      .not_with("model.bias", "has experts, which have no biases: leave `bias` out")
+      .not_with("model.mlp_bias", "has experts, which have no biases: leave `mlp_bias` out");
+  t.add("model.experts.per_token", &e.per_token, "experts of a token; with `count` needed")
+      .between(0, kMostExperts)
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.normalise", &e.normalise,
+        "the weights of a token's experts sum to 1 (Mixtral, Qwen3-MoE); false: they are the router's "
+        "probabilities (OLMoE)")
+      .idle_if(!e.on(), dense);
 }
 
 }  // namespace trainerd::core::spec

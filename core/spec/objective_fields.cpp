@@ -21,6 +21,12 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
         "cross entropy (PaLM: 1.0e-04); `loss` of the records is without it, `z_loss` is this term")
       .at_least(0)
       .not_with("loss.dpo.beta", "is minimised beside the cross entropy alone: with loss.dpo leave it out");
+  t.add("loss.expert_balance", &job.loss.expert_balance,
+        "factor of a loss that is least when the tokens of each sequence use all experts alike (Switch "
+        "Transformers, "
+        "section 2.2; 0.01), added for each layer; `loss` of the records is without it")
+      .at_least(0)
+      .idle_if(!job.model.experts.on(), "the MLPs are dense without model.experts.count");
   job::DpoOptions& dpo = job.loss.dpo;
   t.add("loss.dpo.beta", &dpo.beta,
         "in place of the cross entropy minimise the loss of direct preference optimisation over pairs of "

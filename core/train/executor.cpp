@@ -264,6 +264,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
            .grad_scale = grad_scale_,
            .label_smoothing = static_cast<float>(job_.loss.label_smoothing),
            .z_loss = static_cast<float>(job_.loss.z_loss),
+           .expert_balance = static_cast<float>(job_.loss.expert_balance),
            .z_loss_T = of_pass(z_loss_T_, shape_.tokens()),
            .preference = preference};
   const auto dout = [&] {

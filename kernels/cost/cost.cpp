@@ -238,6 +238,39 @@ Cost cost(const Dropout& a, const Target&) { return {8 * numel(a.x), sum_bytes({
 Cost cost(const SumParts& a, const Target&) {
   return {numel(a.x), sum_bytes({&a.x}) + written(a.out, a.mode)};
 }
+
+Cost cost(const RouteForward& a, const Target&) {
+  return {4 * numel(a.logits_TE), sum_bytes({&a.logits_TE, &a.probs_TE, &a.expert_TK, &a.weight_TK})};
+}
+Cost cost(const RouteBackward& a, const Target&) {
+  return {4 * numel(a.dlogits_TE), sum_bytes({&a.probs_TE, &a.expert_TK, &a.dweight_TK, &a.dlogits_TE})};
+}
+Cost cost(const CountExperts& a, const Target&) { return {0, sum_bytes({&a.expert_TK, &a.count_BE})}; }
+/// A byte of the experts' numbers per pass; each pass reads and writes an expert and a copy.
+Cost cost(const SortExperts& a, const Target&) { return {0, 6 * sum_bytes({&a.expert_TK})}; }
+Cost cost(const GatherRows& a, const Target&) {
+  return {0, sum_bytes({&a.source_R}) + 2 * sum_bytes({&a.to_RD})};
+}
+Cost cost(const CombineRows& a, const Target&) {
+  return {2 * numel(a.from_RD), sum_bytes({&a.from_RD, &a.row_TK, &a.weight_TK, &a.to_TD})};
+}
+Cost cost(const WeighRows& a, const Target&) {
+  return {4 * numel(a.act_RF),
+          2 * sum_bytes({&a.dact_RF, &a.act_RF}) + sum_bytes({&a.source_R, &a.dweight_TK})};
+}
+Cost cost(const ExpertFprop& a, const Target&) {
+  return {gemm_flops(a.y_RN.size(0), a.y_RN.size(1), a.x_RC.size(1)),
+          sum_bytes({&a.x_RC, &a.weight_NC, &a.y_RN})};
+}
+Cost cost(const ExpertDgrad& a, const Target&) {
+  return {gemm_flops(a.dy_RN.size(0), a.dy_RN.size(1), a.dx_RC.size(1)),
+          sum_bytes({&a.dy_RN, &a.weight_NC, &a.dx_RC})};
+}
+Cost cost(const ExpertWgrad& a, const Target&) {
+  return {gemm_flops(a.dy_RN.size(0), a.dy_RN.size(1), a.x_RC.size(1)),
+          sum_bytes({&a.dy_RN, &a.x_RC}) + written(a.dweight_NC, a.mode)};
+}
+
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
 Cost cost(const GroupSquareSums& a, const Target&) {

@@ -18,7 +18,14 @@ constexpr std::size_t kShapeTerms = 6;
 enum class AttentionKernel : std::uint8_t { host, library, tensor_cores, plain };
 
 struct OpClass {
-  enum class Kind : std::uint8_t { memory, gemm, attention_forward, attention_backward } kind = Kind::memory;
+  /// `experts`: the GEMMs of all experts, in the sizes of one GEMM of as many FLOPs.
+  enum class Kind : std::uint8_t {
+    memory,
+    gemm,
+    experts,
+    attention_forward,
+    attention_backward
+  } kind = Kind::memory;
   DType dtype = DType::f32;          ///< of its operands, if those are activations, weights or parameters
   std::int64_t m = 0, n = 0, k = 0;  ///< GEMM: output rows, output columns, summands
   GemmRole role = GemmRole::fprop;

@@ -10,6 +10,7 @@
 #include "kernels/ops/attention.h"
 #include "kernels/ops/elementwise.h"
 #include "kernels/ops/embedding.h"
+#include "kernels/ops/experts.h"
 #include "kernels/ops/gemm.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/mlp.h"

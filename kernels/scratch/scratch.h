@@ -29,6 +29,11 @@ std::int64_t scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t scratch_bytes(const QkNormRopeBackward&, const Target&);
 std::int64_t scratch_bytes(const AttentionForward&, const Target&);
 std::int64_t scratch_bytes(const AttentionBackward&, const Target&);
+std::int64_t scratch_bytes(const SortExperts&, const Target&);
+/// The CPU runs one expert at a time: the scratch of a linear layer if one expert has all rows.
+std::int64_t scratch_bytes(const ExpertFprop&, const Target&);
+std::int64_t scratch_bytes(const ExpertDgrad&, const Target&);
+std::int64_t scratch_bytes(const ExpertWgrad&, const Target&);
 std::int64_t scratch_bytes(const Normalise&, const Target&);
 std::int64_t scratch_bytes(const OrderedSum&, const Target&);
 std::int64_t scratch_bytes(const TensorHash&, const Target&);

@@ -48,4 +48,23 @@ std::int64_t scratch_bytes(const LinearDgradSwiglu& a, const Target& target) {
   return DgradSwigluScratch(a, target).total();
 }
 
+std::int64_t scratch_bytes(const ExpertFprop& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return 0;
+  return LinearScratch({a.x_RC.dtype, a.x_RC.size(0), a.y_RN.size(1), a.x_RC.size(1), false}, target).total();
+}
+
+std::int64_t scratch_bytes(const ExpertDgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return 0;
+  return LinearScratch({a.dy_RN.dtype, a.dy_RN.size(0), a.dx_RC.size(1), a.dy_RN.size(1), false}, target)
+      .total();
+}
+
+std::int64_t scratch_bytes(const ExpertWgrad& a, const Target& target) {
+  if (target.kind == DeviceKind::cuda) return 0;
+  LinearWgrad of_one{
+      .dy_TN = a.dy_RN, .x_TC = a.x_RC, .dweight_NC = a.dweight_NC, .dbias_N = {}, .mode = a.mode};
+  of_one.dweight_NC.shape.sizes[0] /= a.first_E.numel() - 1;
+  return WgradScratch(of_one, target).total();
+}
+
 }  // namespace trainerd::kernels

@@ -37,4 +37,8 @@ std::int64_t scratch_bytes(const TensorHash& a, const Target& target) {
   return target.kind == DeviceKind::cuda ? cuda::kernel_scratch_bytes(a, target) : 0;
 }
 
+std::int64_t scratch_bytes(const SortExperts& a, const Target& target) {
+  return target.kind == DeviceKind::cuda ? cuda::kernel_scratch_bytes(a, target) : 0;
+}
+
 }  // namespace trainerd::kernels

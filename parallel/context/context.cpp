@@ -152,4 +152,9 @@ void scatter_key_and_value_gradients(const ContextParallel& cp, Backend& backend
   backend.copy_rows(s, {.in = mine, .out = dqkv, .columns = columns, .out_column = first_column(heads)});
 }
 
+void sum_over_context(const ContextParallel& cp, Stream& s, const Tensor& x) {
+  if (cp.group != nullptr && cp.group->size() > 1)
+    cp.group->all_reduce(s, x, ReduceOp::sum, {.label = "cp sums"})->wait(s);
+}
+
 }  // namespace trainerd::parallel

@@ -58,4 +58,7 @@ void scatter_key_and_value_gradients(const ContextParallel&, kernels::Backend&, 
                                      const kernels::HeadGeometry&, const KeysAndValues& from,
                                      std::int64_t sequences, const kernels::Tensor& dqkv);
 
+/// Adds up `x` of all ranks, in place.
+void sum_over_context(const ContextParallel&, kernels::Stream&, const kernels::Tensor& x);
+
 }  // namespace trainerd::parallel

@@ -162,7 +162,7 @@ OUTER, INNER = [s for s in SECTIONS if "." not in s], [s for s in [*SECTIONS, *s
 INNERMOST = [s for s in INNER if any(s.startswith(outer + ".") for outer in INNER)]
 
 
-@sliced(3)
+@sliced(6)
 class Schema(unittest.TestCase):
     def setUp(self):
         folder = tempfile.TemporaryDirectory(prefix="trainerd-schema-")

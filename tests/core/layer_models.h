@@ -8,7 +8,8 @@ namespace trainerd::test {
 
 /// Named variants of layers: windows and scaled rotary angles, Gemma 3's layers, Gemma 2's layers with
 /// softcaps that take effect at these sizes, sinks with partial rotary embeddings, post-norms alone, OLMo 2's
-/// layers, Granite's scales with biases on attention alone. Other names change nothing.
+/// layers, Granite's scales with biases on attention alone, experts, experts of one weight with norms on both
+/// sides. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -41,6 +42,11 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
     m.attention = {.scale = 0.25};
     m.embedding_scale = 5, m.residual_scale = 0.3, m.logit_divisor = 3;
     m.attention_bias = m.qkv_bias = true;
+  }
+  if (name == "experts") m.experts = {.count = 5, .per_token = 2};
+  if (name == "experts-sandwich") {
+    m.experts = {.count = 3, .per_token = 1, .normalise = false};
+    m.norm_placement = NormPlacement::sandwich;
   }
   if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;
   if (name == "olmo") {

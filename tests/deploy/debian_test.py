@@ -66,7 +66,7 @@ def run(*command, **arguments):
     return done.stdout
 
 
-@sliced(3)
+@sliced(6)
 class Debian(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

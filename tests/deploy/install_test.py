@@ -18,7 +18,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BUILD = pathlib.Path(os.environ["TRAINERD_BUILD"]).resolve()
 
 
-@sliced(2)
+@sliced(4)
 class Install(unittest.TestCase):
     @classmethod
     def setUpClass(cls):

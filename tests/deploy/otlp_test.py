@@ -49,7 +49,7 @@ class Post:
         return values[0]
 
 
-@sliced(2)
+@sliced(4)
 class Otlp(RunTest):
     def setUp(self):
         super().setUp()

@@ -77,7 +77,7 @@ class Texts(unittest.TestCase):
                 self.assertIn(f"[{name}](#{name.lower()})", page)
 
 
-@sliced(3)
+@sliced(6)
 class RealPrometheus(PrometheusTest):
     def every_query_answers(self, run):
         rules = self.wait_until("every rule was evaluated", lambda: [r for r in self.rules() if all(r["health"] == "ok" for r in self.rules())])

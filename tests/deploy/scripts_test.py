@@ -30,7 +30,7 @@ STAND_INS = {
 }
 
 
-@sliced(3)
+@sliced(6)
 class Clone(unittest.TestCase):
     ran = {}
 

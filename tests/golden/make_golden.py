@@ -60,6 +60,9 @@ class Config:
     logit_softcap: float = 0.0
     sinks: bool = False  # one more logit per head beside the keys' scores
     rotary_fraction: float = 1.0  # rotated fraction of each head, its first elements
+    experts: int = 0  # MLPs of a layer, of which a router chooses `per_token`; 0: a dense MLP
+    per_token: int = 0
+    balance: float = 0.0  # factor of the balance loss
 
 
 CONFIGS = [
@@ -79,6 +82,7 @@ CONFIGS = [
            pattern=("sliding", "full"), sinks=True),
     Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
            logit_divisor=3.0, score_scale=0.25),
+    Config("experts", 21, "rms", "rope", "swiglu", kv_heads=2, ffn=24, experts=4, per_token=2, balance=0.05),
 ]
 
 
@@ -114,11 +118,16 @@ def parameter_shapes(c):
             norm(layer + "attn_post_norm")
         if c.placement != "post":
             norm(layer + "mlp_norm")
-        if c.mlp != "gelu":
+        if c.experts:
+            linear(layer + "router", c.experts, d, False)
+            linear(layer + "experts.gate_up", c.experts * 2 * f, d, False)
+            linear(layer + "experts.down", c.experts * d, f, False)
+        elif c.mlp != "gelu":
             linear(layer + "gate_up", 2 * f, d, c.bias)
+            linear(layer + "down", d, f, c.bias)
         else:
             linear(layer + "up", f, d, c.bias)
-        linear(layer + "down", d, f, c.bias)
+            linear(layer + "down", d, f, c.bias)
         if c.placement != "pre":
             norm(layer + "mlp_post_norm")
     norm("final_norm")
@@ -200,8 +209,9 @@ def capped(x, cap):
     return cap * torch.tanh(x / cap) if cap else x
 
 
-def forward(c, p, tokens_BS):
-    """Logits [B, S, V] in the dtype of the parameters `p`."""
+def forward(c, p, tokens_BS, routes=None):
+    """Logits [B, S, V] in the dtype of the parameters `p`. Appends each layer's router probabilities [B, S, E] and choices [B, S, K]
+    to `routes`."""
     h, k, e = c.heads, c.kv_heads, c.head_dim
     b, s = tokens_BS.shape
 
@@ -242,7 +252,23 @@ def forward(c, p, tokens_BS):
         weights = scores.softmax(-1)[..., :s].to(x.dtype)
         return linear((weights @ value).transpose(1, 2).reshape(b, s, h * e), layer + "attn_out")
 
+    def experts(x, layer):
+        """Every expert computes all tokens; those that did not choose it have the weight 0."""
+        probs = widen(linear(x, layer + "router")).softmax(-1)
+        chosen_probs, chosen = probs.topk(c.per_token, dim=-1)
+        if routes is not None:
+            routes.append((probs, chosen))
+        weights = torch.zeros_like(probs).scatter(-1, chosen, chosen_probs / chosen_probs.sum(-1, keepdim=True))
+        y = torch.zeros_like(widen(x))
+        for e in range(c.experts):
+            gate, up = (x @ p[layer + "experts.gate_up.weight"].chunk(c.experts)[e].T).chunk(2, dim=-1)
+            out = (F.silu(gate) * up) @ p[layer + "experts.down.weight"].chunk(c.experts)[e].T
+            y = y + weights[..., e : e + 1] * widen(out)
+        return y.to(x.dtype)
+
     def mlp(x, layer):
+        if c.experts:
+            return experts(x, layer)
         if c.mlp != "gelu":
             gate, up = linear(x, layer + "gate_up").chunk(2, dim=-1)
             gate = F.silu(gate) if c.mlp == "swiglu" else F.gelu(gate, approximate="tanh")
@@ -272,10 +298,16 @@ def forward(c, p, tokens_BS):
 
 
 def batch_loss(c, p, tokens):
-    """Mean cross entropy over all predicted tokens of `tokens` [B, S + 1]."""
+    """Mean cross entropy over all predicted tokens of `tokens` [B, S + 1], and the sum of the layers' balance losses: of each sequence
+    E / (K S) times the sum over experts of its tokens that chose the expert, times their mean probability of it."""
     tokens = tokens.long()
-    logits = forward(c, p, tokens[:, :-1])
-    return F.cross_entropy(widen(logits).flatten(0, 1), tokens[:, 1:].flatten())
+    routes = []
+    logits = forward(c, p, tokens[:, :-1], routes)
+    balance = 0.0
+    for probs, chosen in routes:
+        counts = F.one_hot(chosen, c.experts).sum((1, 2))
+        balance = balance + c.balance * c.experts / (c.per_token * c.seq) * (counts * probs.mean(1)).sum(-1).mean()
+    return F.cross_entropy(widen(logits).flatten(0, 1), tokens[:, 1:].flatten()), balance
 
 
 def learning_rate(t):
@@ -292,8 +324,8 @@ def train(c, initial, tokens, master_dtype, compute_dtype):
     v = {n: torch.zeros_like(v) for n, v in master.items()}
     first_gradient, losses, norms, rates = {}, [], [], []
     for t in range(1, STEPS + 1):
-        loss = batch_loss(c, {n: w.to(compute_dtype) for n, w in master.items()}, tokens[t - 1])
-        gradients = dict(zip(master, torch.autograd.grad(loss, list(master.values()))))
+        loss, balance = batch_loss(c, {n: w.to(compute_dtype) for n, w in master.items()}, tokens[t - 1])
+        gradients = dict(zip(master, torch.autograd.grad(loss + balance, list(master.values()))))
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in gradients.values()))
         if t == 1:
             first_gradient = {n: g.clone() for n, g in gradients.items()}

@@ -59,7 +59,7 @@ def train(c, initial, tokens):
     second = {n: torch.zeros_like(w) for n, w in weights.items()}
     losses, norms = [], []
     for t in range(1, STEPS + 1):
-        loss = golden.batch_loss(c, weights, tokens[t - 1])
+        loss, _ = golden.batch_loss(c, weights, tokens[t - 1])
         gradients = dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in gradients.values()))
         lr, factor = learning_rate(t), min(1.0, golden.CLIP / norm)

@@ -444,7 +444,7 @@ esac
 
 
 @unittest.skipUnless(BUILD, "TRAINERD_BUILD names no folder of binaries")
-@sliced(3)
+@sliced(6)
 class OnTheCpu(Script):
     """The real measuring programs in the CPU world."""
 

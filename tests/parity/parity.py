@@ -11,8 +11,8 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, Olmo2Config,
-                          Phi3Config, Qwen2Config, Qwen3Config, StableLmConfig)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
+                          Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, StableLmConfig)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -51,6 +51,9 @@ FAMILIES = {
     "phi3, longrope": Phi3Config(**ROPE, rope_parameters=LONGROPE, original_max_position_embeddings=8, bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "phi3, longrope, short": Phi3Config(**ROPE | {"max_position_embeddings": 8 * SEQ}, rope_parameters=LONGROPE, original_max_position_embeddings=SEQ,
                                         bos_token_id=None, eos_token_id=None, pad_token_id=None),
+    "mixtral": MixtralConfig(**ROPE, num_local_experts=4, num_experts_per_tok=2),
+    "qwen3_moe": Qwen3MoeConfig(**ROPE, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True),
+    "olmoe": OlmoeConfig(**ROPE, num_experts=5, num_experts_per_tok=2, bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
 }
@@ -137,6 +140,30 @@ def train(model, tokens):
     return gradients, torch.tensor(losses)
 
 
+MIXTRAL = {"mlp.": "block_sparse_moe.", "gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}  # its names in files
+
+
+def with_stacked_experts(ours, model):
+    """Our gradients by the names of the model's parameters: transformers 5 stacks the experts, but not in files."""
+    ours = dict(ours)
+
+    def take(name):
+        if name not in ours:
+            for theirs, in_files in MIXTRAL.items():
+                name = name.replace(theirs, in_files)
+        return ours.pop(name)
+
+    for name, parameter in model.named_parameters():
+        if ".mlp.gate." in name:
+            ours["grad." + name] = take("grad." + name)
+        elif ".experts." in name:
+            stem, which = name.rsplit(".", 1)
+            parts = ("gate_proj", "up_proj") if which == "gate_up_proj" else ("down_proj",)
+            ours["grad." + name] = torch.stack([torch.cat([take(f"grad.{stem}.{e}.{part}.weight") for part in parts])
+                                                for e in range(len(parameter))])
+    return ours
+
+
 def measure(name, config, seed, root, trainerd, dump):
     """The table's row of a family."""
     source = root / "source"
@@ -160,6 +187,7 @@ def measure(name, config, seed, root, trainerd, dump):
             torch.equal(a, b) for a, b in zip(model.state_dict().values(), exported.state_dict().values(), strict=True))
     row["same words"] = same_words(model, source, trainerd)
     gradients, losses = train(model, tokens)
+    ours = with_stacked_experts(ours, model)
     names = {name.removeprefix("grad.") for name in ours if name.startswith("grad.")}
     assert names == set(gradients), (name, names ^ set(gradients))
     row["gradients"] = max(relative(ours["grad." + n], g) for n, g in gradients.items())

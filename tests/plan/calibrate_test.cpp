@@ -159,7 +159,7 @@ TEST_CASE("a curve of any operator and dtype is read back", "[calibrate]") {
       const auto op = static_cast<kernels::Operator>(i);
       const kernels::OpClass what{.dtype = dtype};
       // made_up() has the coefficients of products and attention.
-      const std::string name = name_of(op);
+      const std::string name = core::plan::curve_of(op, what);
       if (!name.starts_with("linear") && !name.starts_with("attention"))
         rates.alone[core::plan::curve_of(op, what)] =
             rates.crowded[core::plan::curve_of(op, what)] = {1e3, 1e-7, 1e9, 0.1};

@@ -28,7 +28,7 @@ metrics: {{listen: "off"}}
 """
 
 
-@sliced(2)
+@sliced(4)
 class Blend(RunTest):
     def setUp(self):
         super().setUp()

@@ -10,7 +10,7 @@ import unittest
 from support import *
 
 
-@sliced(2)
+@sliced(4)
 class Unread(RunTest):
     """Runs whose output is not read."""
 
@@ -64,7 +64,7 @@ class Unread(RunTest):
             self.assertNotIn(b"/metrics\n", path.read_bytes(), path)
 
 
-@sliced(2)
+@sliced(4)
 class Records(RunTest):
     def events(self, name="a"):
         return [json.loads(line) for line in (self.root / name / "events.jsonl").read_text().splitlines()]

@@ -64,7 +64,7 @@ class TokenFiles(Data):
         self.run_job(self.job(), *self.token_job(good, f"data.valid=[{path}]", "data.dtype=uint16"), status=4)
 
 
-@sliced(2)
+@sliced(4)
 class ChangedData(Data):
     def test_other_content_in_files_of_the_same_size_is_refused_before_a_step_is_taken(self):
         job = self.job()
@@ -137,7 +137,7 @@ class ChangedData(Data):
         self.assertRegex(self.nodes_with_own_files(*questions), r"node 1 .*has other files for evaluate.choices: facts than node 0 .*\(xxh3 \w{32}, not xxh3 \w{32}\)")
 
 
-@sliced(2)
+@sliced(4)
 class ChangedKeys(Data):
     def test_keys_that_changed_since_the_checkpoint_are_in_the_log_and_the_events(self):
         job = self.job()

@@ -9,7 +9,7 @@ import unittest
 from support import *
 
 
-@sliced(3)
+@sliced(6)
 class Looking(RunTest):
     """A path that cannot be examined does not count as absent."""
 
@@ -256,7 +256,7 @@ class Looking(RunTest):
         self.assertFalse((self.root / "a" / "report.html").is_symlink())
 
 
-@sliced(3)
+@sliced(6)
 class Saving(RunTest):
     """Failed writes are retried while training continues."""
 

@@ -57,7 +57,7 @@ class Nodes(Commands):
         self.assert_trained("nodes")
 
 
-@sliced(3)
+@sliced(6)
 class Data(Commands):
     def inspect(self, *beginning, status=0):
         done = subprocess.run(documented("io/README.md", *beginning), env=self.environment(), cwd=self.root, capture_output=True, text=True)
@@ -110,7 +110,7 @@ class Plans(Commands):
         self.assert_trained("planned")
 
 
-@sliced(3)
+@sliced(6)
 class Views(Commands):
     def test_runs_are_looked_at(self):
         page = "io/README.md"
@@ -165,7 +165,7 @@ class Views(Commands):
         self.assertEqual(process.wait(), 0)
 
 
-@sliced(3)
+@sliced(6)
 class Slurm(Commands, SlurmTest):
     """Slurm with 16 nodes of 8 declared GPUs each."""
     node_count, gpus, features = 16, 8, "h100"

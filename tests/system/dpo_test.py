@@ -41,7 +41,7 @@ def logps(path):
     return list(zip(values[::2], values[1::2])), header["__metadata__"]
 
 
-@sliced(3)
+@sliced(6)
 class Dpo(NodesTest):
     def setUp(self):
         super().setUp()

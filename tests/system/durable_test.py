@@ -10,7 +10,7 @@ from s3_server import Store
 from support import *
 
 
-@sliced(3)
+@sliced(6)
 class Durable(RunTest):
     def setUp(self):
         super().setUp()

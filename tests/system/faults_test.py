@@ -30,7 +30,7 @@ class FaultsTest(RestartTest):
         return self.run_job(self.job(name, schedule=CONSTANT), *KILLED, *arguments, status=status, **kwargs)
 
 
-@sliced(3)
+@sliced(6)
 class Faults(FaultsTest):
     def test_without_leave_a_job_with_faults_is_refused(self):
         output = self.broken("refused", "--set", "faults.inject=[{kind: kill, step: 3}]", status=2)
@@ -310,7 +310,7 @@ class Faults(FaultsTest):
         self.assert_as_whole("random", *length)
 
 
-@sliced(2)
+@sliced(4)
 class Corruption(FaultsTest):
     THREE = ["--set", "parallel.dp=3", "--set", "parallel.zero=0", "--set", "batch={global: 6, micro: 1}"]
 

@@ -9,7 +9,7 @@ from documents import documented
 from support import *
 
 
-@sliced(3)
+@sliced(6)
 class FineTune(RunTest):
     def test_the_example_leaves_a_model_that_knows_the_cow(self):
         script, = documented("configs/examples/finetune/README.md", "configs/examples/finetune/run.sh")

@@ -86,7 +86,7 @@ class HangTest(RestartTest):
         self.assertEqual((self.hangs(name), self.restarts(name), self.pages(name)), ([], [], []))
 
 
-@sliced(3)
+@sliced(6)
 class OneNode(HangTest):
     @always
     def test_a_stopped_rank_is_named_within_its_deadline_and_the_losses_are_those_of_an_undisturbed_run(self):
@@ -240,7 +240,7 @@ class OneNode(HangTest):
         self.assert_calm("starved")
 
 
-@sliced(2)
+@sliced(4)
 class Meeting(HangTest):
     def late(self):
         """(a file, the environment of a run whose rank 1 begins when the file is gone)"""
@@ -295,7 +295,7 @@ class Stragglers(HangTest):
         self.finish_one(process, status=143)
 
 
-@sliced(2)
+@sliced(4)
 class TwoNodes(HangTest):
     def test_the_rank_of_another_node_is_named_there_and_all_start_again(self):
         arguments = ["--set", "parallel.tp=2", "--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", "checkpoint.memory=2", *QUICK]

@@ -39,6 +39,14 @@ CONFIGS = {
     # Like Phi-4's own file, with partial rotary embeddings as in Phi-4-mini.
     "phi3": {"architectures": ["Phi3ForCausalLM"], "model_type": "phi3", "attention_bias": False, "embd_pdrop": 0.0, "resid_pdrop": 0.0,
              "original_max_position_embeddings": 32, "sliding_window": None, "partial_rotary_factor": 0.75, **LLAMA},
+    "mixtral": {"architectures": ["MixtralForCausalLM"], "model_type": "mixtral", "num_local_experts": 4, "num_experts_per_tok": 2,
+                "sliding_window": None, "output_router_logits": False, "router_aux_loss_coef": 0.02, "router_jitter_noise": 0.0, **LLAMA},
+    "qwen3_moe": {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "num_experts": 4, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 24, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "head_dim": 16,
+                  "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2, "attention_bias": False,
+                  "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
+    "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2, "norm_topk_prob": False,
+              "clip_qkv": None, "attention_bias": False, "output_router_logits": False, "router_aux_loss_coef": 0.01, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
              "n_positions": 32, "n_ctx": 32, "n_inner": None, "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5,
              "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.1, "bos_token_id": 258, "eos_token_id": 258, "summary_type": "cls_index"},
@@ -74,6 +82,14 @@ def shapes(config):
         if config["model_type"] == "phi3":
             linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
                       "mlp.down_proj": (d, f)}
+        experts = config.get("num_local_experts") or config.get("num_experts") or 0
+        if experts:
+            f = config.get("moe_intermediate_size") or f
+            stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] == "mixtral"
+                                    else ("mlp", "gate_proj", "up_proj", "down_proj"))
+            linear = {name: shape for name, shape in linear.items() if name.startswith("self_attn")} | {f"{stem}.gate": (experts, d)}
+            for x in range(experts):
+                linear |= {f"{stem}.experts.{x}.{gate}": (f, d), f"{stem}.experts.{x}.{up}": (f, d), f"{stem}.experts.{x}.{down}": (d, f)}
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
             qkv = config["model_type"] in ("qwen2", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
@@ -83,9 +99,9 @@ def shapes(config):
             out[layer + name + ".weight"] = (d,)
             if config["model_type"] == "stablelm":
                 out[layer + name + ".bias"] = (d,)
-        if config["model_type"] in ("qwen3", "gemma3_text"):
+        if config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
             out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
-        if config["model_type"] == "olmo2":
+        if config["model_type"] in ("olmo2", "olmoe"):
             out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
     out["model.norm.weight"] = (d,)
     if config["model_type"] == "stablelm":

@@ -39,7 +39,7 @@ LAYOUTS = {
 }
 
 
-@sliced(3)
+@sliced(6)
 class HuggingFace(NodesTest):
     def source(self, family, name="source", dtype="F32", shards=1, tokenizer=True, **changes):
         config = {**CONFIGS[family], **changes}

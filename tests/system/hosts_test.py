@@ -88,7 +88,7 @@ class HostsTest(RestartTest):
         return outputs
 
 
-@sliced(2)
+@sliced(4)
 class Noticed(HostsTest):
     def test_a_stopped_agent_is_named_and_ends_when_it_goes_on(self):
         self.begin("stopped", *LONG)
@@ -137,7 +137,7 @@ class Noticed(HostsTest):
             self.assert_gone(host)
 
 
-@sliced(3)
+@sliced(6)
 class Replaced(HostsTest):
     @always
     def test_a_spare_takes_the_place_of_a_host_that_is_cut_off_and_no_disk_is_read(self):
@@ -302,7 +302,7 @@ class Survives(HostsTest):
         self.stop_all(gone=[1])
 
 
-@sliced(3)
+@sliced(6)
 class Elastic(HostsTest):
     MORE = ["--set", "cluster.failures.elastic=true", "--set", "precision=fp32", *DISK]
 
@@ -500,7 +500,7 @@ class Elastic(HostsTest):
         self.assertIn("did not come back within 1s", self.finish_one(self.agents[0], status=7))
 
 
-@sliced(2)
+@sliced(4)
 class Links(HostsTest):
     def test_a_link_that_is_cut_for_a_moment_delays_a_step_and_changes_nothing(self):
         self.begin("moment-cut", *WHOLE, "--set", "supervise={heartbeat: 250ms, dead_after: 60s, hang_minimum: 60s}")

@@ -6,7 +6,7 @@ import unittest
 from support import *
 
 
-@sliced(2)
+@sliced(4)
 class Isa(RunTest):
     def train(self, name, *settings, limit=None):
         """Runs a job. Returns its steps, the environment recorded in its last checkpoint, and its output."""

@@ -27,7 +27,7 @@ class JudgeTest(FaultsTest):
         return [e for e in self.events(name) if e["event"] == kind]
 
 
-@sliced(3)
+@sliced(6)
 class Verify(JudgeTest):
     every = ["--set", "supervise.verify.every=4"]
 
@@ -61,7 +61,7 @@ class Verify(JudgeTest):
         self.assertIn("; rank 1 differed in step 12 too, so the run ends", output)
 
 
-@sliced(3)
+@sliced(6)
 class Spikes(JudgeTest):
     def test_a_spike_of_the_hardware_is_gone_when_the_step_is_computed_again(self):
         output = self.broken("retry", *ZERO1, *spikes("retry"), *faults(flip(28)))

@@ -67,7 +67,7 @@ class LayoutTest(RunTest):
                 compare(sum(step["time"][part] for step in steps), 0)
 
 
-@sliced(3)
+@sliced(6)
 class Layouts(LayoutTest):
     @always
     def test_every_layout_gives_the_losses_of_one_rank(self):

@@ -36,7 +36,7 @@ def floats(tensor):
     return struct.unpack(f"<{math.prod(shape)}f", widened(raw, dtype))
 
 
-@sliced(3)
+@sliced(6)
 class Lora(RunTest):
     def source(self, family="llama", name="base", seed=1):
         config = CONFIGS[family]

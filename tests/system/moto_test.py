@@ -15,7 +15,7 @@ PREFIX = "s3://safe/runs/a"
 WIDE = "model={layers: 2, hidden: 320, heads: 4, kv_heads: 2, ffn: 880, vocab: 256, seq_len: 64}"
 
 
-@sliced(3)
+@sliced(6)
 class Moto(RunTest):
     LIFETIME = 3  # lifetime of credentials in seconds
 

@@ -129,7 +129,7 @@ class Preflight(NodesTest):
         self.assertEqual([e for e in self.events() if "pre-flight" in e.get("message", "")], [])
 
 
-@sliced(3)
+@sliced(6)
 class Training(NodesTest):
     @always
     def test_two_nodes_give_the_losses_of_one(self):
@@ -293,7 +293,7 @@ class Training(NodesTest):
         self.assertEqual(list(discovery.iterdir()), [])
 
 
-@sliced(2)
+@sliced(4)
 class Meeting(NodesTest):
     def test_a_node_that_does_not_come_is_named_to_all_within_the_deadline(self):
         port = free_port()
@@ -431,7 +431,7 @@ class Meeting(NodesTest):
         wrong(r"'gpu\[07' is no list of hosts", "--nodes", "2", env={**step, "SLURM_STEP_NODELIST": "gpu[07"})
 
 
-@sliced(2)
+@sliced(4)
 class Failures(NodesTest):
     def test_a_node_with_a_killed_agent_is_named_and_every_process_ends(self):
         for victim in (0, 1):

@@ -36,7 +36,7 @@ int connect(int fd, const struct sockaddr* to, socklen_t size) {
 """
 
 
-@sliced(3)
+@sliced(6)
 class PartnerTest(RestartTest):
     def begin(self, name, layout, *more, nodes=2, port=None, environments=None):
         """Starts the agents. `environments`: by node."""

@@ -37,7 +37,7 @@ class Prepare(RunTest):
         return {path.name: path.read_bytes() for path in sorted((self.root / name).iterdir()) if path.name != "dataset.json"}
 
 
-@sliced(2)
+@sliced(4)
 class TokenFiles(Prepare):
     def test_json_lines_become_tokens_with_document_boundaries_that_a_job_trains_on(self):
         texts = self.texts(3000)
@@ -138,7 +138,7 @@ class TokenFiles(Prepare):
         self.assertIn("no token \"<nothing>\"", self.prepare("a.jsonl", *llama, "none", "--eos", "<nothing>", status=2))
 
 
-@sliced(3)
+@sliced(6)
 class Chat(Prepare):
     def tokenizer(self, name):
         folder = self.root / f"tokenizer-{name}"
@@ -308,7 +308,7 @@ class Verify(Prepare):
         self.assertIn("tokens-00000.mask: it is not there", verify(4))
 
 
-@sliced(2)
+@sliced(4)
 class Changes(Prepare):
     def test_inputs_that_change_meanwhile_and_files_that_go_are_noticed(self):
         self.write_lines("a.jsonl", ["a text"])
@@ -328,7 +328,7 @@ class Changes(Prepare):
         self.assertFalse((self.root / "b").exists())
 
 
-@sliced(2)
+@sliced(4)
 class Kills(Prepare):
     def test_a_killed_command_goes_on_and_its_files_do_not_depend_on_it_or_on_workers(self):
         texts = self.texts(100_000, words=60)  # several parts of 16 MiB
@@ -362,7 +362,7 @@ class Kills(Prepare):
         process.wait()
 
 
-@sliced(2)
+@sliced(4)
 class Others(Prepare):
     def test_what_is_not_of_an_interrupted_command_is_left_alone(self):
         self.write_lines("a.jsonl", ["a text"])

@@ -81,7 +81,7 @@ class RestartTest(NodesTest):
         return output
 
 
-@sliced(3)
+@sliced(6)
 class OneNode(RestartTest):
     @always
     def test_a_death_goes_on_from_the_snapshot_in_memory_and_reads_no_disk(self):
@@ -327,7 +327,7 @@ class OneNode(RestartTest):
         self.assertIn("its process is stopped", (self.root / "still" / "run.log").read_text())
 
 
-@sliced(3)
+@sliced(6)
 class TwoNodes(RestartTest):
     def test_a_death_on_any_node_restarts_the_workers_of_all(self):
         # Each node holds the state of its own ranks. With ZeRO 0 a replica's state is on the other node, which sends it.

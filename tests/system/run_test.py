@@ -9,7 +9,7 @@ import unittest
 from support import *
 
 
-@sliced(3)
+@sliced(6)
 class Run(RunTest):
     @always
     def test_a_job_trains_and_leaves_its_files(self):
@@ -187,7 +187,7 @@ class Run(RunTest):
         self.wait_for(process, counts, "its tokens agree with its steps", timeout=30)
 
 
-@sliced(3)
+@sliced(6)
 class Resume(RunTest):
     def wait_for_save(self, process):
         """Waits until a checkpoint is being written."""
@@ -539,7 +539,7 @@ class Resume(RunTest):
         self.assertIn("threads was 1, is 2", warnings[0])
 
 
-@sliced(2)
+@sliced(4)
 class Refusals(RunTest):
     def test_a_wrong_job_is_status_2_with_every_problem(self):
         job = self.job(extra="modle: {}\n")

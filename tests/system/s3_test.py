@@ -42,7 +42,7 @@ def write_indexed(path, documents, seed):
                                          + struct.pack(f"<{documents}i{documents}q{documents + 1}q", *lengths, *offsets, *range(documents + 1)))
 
 
-@sliced(3)
+@sliced(6)
 class ObjectStore(RunTest):
     def setUp(self):
         super().setUp()

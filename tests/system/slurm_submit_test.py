@@ -32,7 +32,7 @@ class Submitter(SlurmTest):
         return number
 
 
-@sliced(2)
+@sliced(4)
 class Submit(Submitter):
     def test_a_job_is_planned_submitted_and_trained(self):
         self.run_job(self.job("whole"), *LAYOUT)
@@ -135,7 +135,7 @@ class Loss(Submitter):
         self.assertRegex((self.root / "lost" / "run-node-1.log").read_text(), r"node 0 \(node1\) was lost after step \d+")
 
 
-@sliced(2)
+@sliced(4)
 class Dry(RunTest):
     """Tests without Slurm."""
 

@@ -5,7 +5,7 @@ import unittest
 from slurm_support import *
 
 
-@sliced(2)
+@sliced(4)
 class Script(SlurmTest):
     def test_a_batch_job_trains_on_two_nodes(self):
         self.run_job(self.job("whole"), *LAYOUT)

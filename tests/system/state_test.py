@@ -28,7 +28,7 @@ class StateTest(RunTest):
         self.assertEqual(tensors(self.checkpoints(name)[-1]), tensors(self.checkpoints("whole")[-1]))
 
 
-@sliced(3)
+@sliced(6)
 class Kills(StateTest):
     def test_kills_at_random_moments_lose_nothing(self):
         layout = ["--set", "parallel.dp=2"]
@@ -78,7 +78,7 @@ class Kills(StateTest):
         print(f"kills: {kills}, runs: {runs}, starts: {starts + runs}", flush=True)
 
 
-@sliced(3)
+@sliced(6)
 class Damage(StateTest):
     def test_one_bit_anywhere_is_found_named_and_survived(self):
         self.whole()
@@ -112,7 +112,7 @@ class Damage(StateTest):
                 self.assert_as_whole("damaged")
 
 
-@sliced(3)
+@sliced(6)
 class Cadence(StateTest):
     def test_the_newest_good_checkpoint_waits_for_its_tag_and_stays(self):
         output = self.run_job(self.job(schedule=CONSTANT), "--set", "steps=60", "--set", "evaluate.every=0",
@@ -169,7 +169,7 @@ metrics: {{listen: "off"}}
 """
 
 
-@sliced(3)
+@sliced(6)
 class Sizes(StateTest):
     def generated(self, name, steps=10, **sizes):
         """The job of a model, and a checkpoint of it on one rank with generated values."""

@@ -6,7 +6,7 @@ from support import *
 from sweep_support import GRID, SweepCase
 
 
-@sliced(3)
+@sliced(6)
 class SweepTest(SweepCase):
     def test_a_twelve_job_sweep_killed_half_way_and_resumed_has_the_table_of_an_undisturbed_one(self):
         self.run_sweep(self.sweep_file(GRID, "whole"))

@@ -233,7 +233,7 @@ class Refusals(TrackingTest):
         self.assertNotIn("does not have the end of the run", output)
 
 
-@sliced(3)
+@sliced(6)
 class Mlflow(TrackingTest):
     """One server for all tests, since its start takes seconds."""
 

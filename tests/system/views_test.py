@@ -87,7 +87,7 @@ class Screen:
                 f" .s2 {{ opacity: .6; }} .s7 {{ filter: invert(1); }} {rules}</style><pre>{body}</pre>")
 
 
-@sliced(3)
+@sliced(6)
 class Top(RunTest):
     """`trainerd top` on a terminal."""
 
@@ -312,7 +312,7 @@ class Top(RunTest):
         self.assertIn("attempt 2", done.stdout)
 
 
-@sliced(3)
+@sliced(6)
 class Pages(RunTest):
     """The pages in Chromium."""
 

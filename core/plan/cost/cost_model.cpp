@@ -59,7 +59,8 @@ double gemm_seconds(const OpClass& g, const Topology& t) {
 /// Rate of our own tensor-core kernels relative to a library's. From Hopper on a library uses wgmma or
 /// tcgen05 instructions, which are faster than our mma.sync: there FlashAttention-3 is 1.5 to 2.0 times as
 /// fast as FlashAttention-2 forward, 1.5 to 1.75 backward (arXiv 2407.08608, section 4.1). We use the slower
-/// end of each range. On sm_80, sm_89 and sm_120 libraries use mma.sync too.
+/// end of each range, and for the products of experts that of forward. On sm_80, sm_89 and sm_120 libraries
+/// use mma.sync too.
 double own_rate(const Topology& t, bool forward) {
   const int sm = t.device.sm_version;
   if (sm < 90 || sm >= 120) return 1;
@@ -149,6 +150,7 @@ double op_seconds(const rank::RecordedOp& op, const Topology& t) {
   switch (op.what.kind) {
     case OpClass::Kind::memory: break;
     case OpClass::Kind::gemm: made = gemm_seconds(op.what, t); break;
+    case OpClass::Kind::experts: made = gemm_seconds(op.what, t) / own_rate(t, true); break;
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
   }

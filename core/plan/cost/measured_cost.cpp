@@ -10,6 +10,7 @@ namespace trainerd::core::plan {
 namespace {
 
 using kernels::OpClass;
+using kernels::Operator;
 using parallel::MeasuredRates;
 
 /// Second-level caches of server cores hold 1 to 2 MiB.
@@ -34,6 +35,10 @@ double on_curve(const rank::RecordedOp& op, const MeasuredRates::Operators& curv
 }  // namespace
 
 std::string curve_of(kernels::Operator op, const OpClass& what) {
+  // On a CPU each expert's product is a linear layer's.
+  if (op == Operator::expert_fprop) op = Operator::linear_fprop;
+  if (op == Operator::expert_dgrad) op = Operator::linear_dgrad;
+  if (op == Operator::expert_wgrad) op = Operator::linear_wgrad;
   return std::string(name_of(op)) + "." + kernels::name_of(what.dtype);
 }
 
@@ -43,7 +48,7 @@ bool has_shape(const OpClass& what) { return what.kind != OpClass::Kind::memory;
 
 std::array<double, kShapeTerms> shape_terms(const OpClass& what, const kernels::Cost& cost) {
   const double beyond = std::max(0.0, cost.bytes - kCoreCacheBytes);
-  if (what.kind == OpClass::Kind::gemm)
+  if (what.kind == OpClass::Kind::gemm || what.kind == OpClass::Kind::experts)
     return {1, cost.flops, cost.bytes, real(what.m) * real(what.k), real(what.n) * real(what.k), beyond};
   return {1,          cost.flops,
           cost.bytes, real(what.sequences) * real(what.heads) * real(what.length) * real(what.key_length),

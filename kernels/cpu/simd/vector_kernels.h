@@ -86,6 +86,10 @@ struct VectorKernels {
   void (*embedding_row)(const EmbeddingBackward&, std::int64_t row, const std::int32_t* order,
                         std::int64_t count);
 
+  /// Tokens [begin, end), and rows [begin, end).
+  void (*combine_rows)(const CombineRows&, std::int64_t begin, std::int64_t end);
+  void (*weigh_rows)(const WeighRows&, std::int64_t begin, std::int64_t end);
+
   void (*ce_stats)(const CeStats&, std::int64_t begin, std::int64_t end);
   void (*ce_finish)(const CeFinish&, std::int64_t begin, std::int64_t end);
 
@@ -125,6 +129,8 @@ struct VectorKernels {
   X(attention_sink_backward)       \
   X(embedding_forward)             \
   X(embedding_row)                 \
+  X(combine_rows)                  \
+  X(weigh_rows)                    \
   X(ce_stats)                      \
   X(ce_finish)                     \
   X(add)                           \

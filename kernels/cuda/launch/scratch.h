@@ -27,6 +27,7 @@ std::int64_t kernel_scratch_bytes(const EmbeddingBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const QkNormRopeBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const OrderedSum&, const Target&);
+std::int64_t kernel_scratch_bytes(const SortExperts&, const Target&);
 std::int64_t kernel_scratch_bytes(const TensorHash&, const Target&);
 
 }  // namespace trainerd::kernels::cuda

@@ -24,6 +24,10 @@ std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) {
   return (a.x.numel() + 1023) / 1024 * 8;
 }
 
+std::int64_t kernel_scratch_bytes(const SortExperts& a, const Target&) {
+  return SortLayout(a.expert_TK.numel(), a.first_E.numel() - 1).bytes();
+}
+
 std::int64_t kernel_scratch_bytes(const TensorHash& a, const Target&) { return hash_blocks(a.x.bytes()) * 8; }
 
 }  // namespace trainerd::kernels::cuda

@@ -19,6 +19,7 @@ std::string shape_of(const OpClass& c) {
   switch (c.kind) {
     case OpClass::Kind::memory: return "";
     case OpClass::Kind::gemm:
+    case OpClass::Kind::experts:
       return joined({c.m, c.n, c.k}) + (c.adds ? ", adds" : "") + (c.bias ? ", bias" : "");
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: return joined({c.sequences, c.length, c.heads, c.head_size});
@@ -27,7 +28,7 @@ std::string shape_of(const OpClass& c) {
 }
 
 const char* kind_of(const OpClass& c) {
-  if (c.kind == OpClass::Kind::gemm) return "gemm";
+  if (c.kind == OpClass::Kind::gemm || c.kind == OpClass::Kind::experts) return "gemm";
   return c.kind == OpClass::Kind::memory ? "memory" : "attention";
 }
 

@@ -284,6 +284,25 @@ core::job::ModelOptions tiny_granite() {
   return m;
 }
 
+core::job::ModelOptions tiny_mixtral() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.qk_norm = false;
+  m.experts = {.count = 4, .per_token = 2};
+  return m;
+}
+
+core::job::ModelOptions tiny_qwen_moe() {
+  core::job::ModelOptions m = tiny_qwen();
+  m.experts = {.count = 4, .per_token = 3, .normalise = false};
+  return m;
+}
+
+core::job::ModelOptions tiny_olmoe() {
+  core::job::ModelOptions m = tiny_qwen_moe();
+  m.qk_norm_span = core::job::QkNormSpan::all;
+  return m;
+}
+
 core::job::ModelOptions tiny_phi() {
   core::job::ModelOptions m = tiny_qwen();
   m.qk_norm = false;
@@ -296,7 +315,8 @@ core::job::ModelOptions tiny_phi() {
 }  // namespace
 
 TEST_CASE(
-    "models of Gemma 2 and 3, StableLM, OLMo 2, Granite and Phi-3 survive a round trip through config.json",
+    "models of Gemma 2 and 3, StableLM, OLMo 2, Granite, Phi-3 and of experts survive a round trip through "
+    "config.json",
     "[hf]") {
   core::job::ModelOptions uncapped = tiny_gemma2(), capped = tiny_gemma();
   uncapped.attention.softcap = uncapped.logit_softcap = 0;
@@ -308,6 +328,9 @@ TEST_CASE(
                                       {"stablelm", tiny_stablelm()},
                                       {"granite", tiny_granite()},
                                       {"phi3", tiny_phi()},
+                                      {"mixtral", tiny_mixtral()},
+                                      {"qwen3_moe", tiny_qwen_moe()},
+                                      {"olmoe", tiny_olmoe()},
                                       {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", core::hf::Element::f32);
     CAPTURE(text);
@@ -353,8 +376,9 @@ TEST_CASE(
 }
 
 TEST_CASE("a model reads back from its record in a checkpoint", "[hf]") {
-  for (const core::job::ModelOptions& model : {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(),
-                                               tiny_gemma2(), tiny_stablelm(), tiny_olmo(), tiny_granite()}) {
+  for (const core::job::ModelOptions& model :
+       {tiny_gpt2(), tiny_qwen(), tiny_windows(), tiny_gemma(), tiny_gemma2(), tiny_stablelm(), tiny_olmo(),
+        tiny_granite(), tiny_qwen_moe()}) {
     auto identity = core::model::model_identity(model);
     CHECK(core::model::model_of(identity, "x") == model);
     identity["seed"] = "3";

@@ -150,4 +150,38 @@ TEST_CASE("contradicting keys of layers are reported by name", "[spec]") {
         "model.rope_scaling.factor: must be at least 1, got '0.5' (nearest valid: 1)");
 }
 
+TEST_CASE("experts are read, and count as what they are", "[spec]") {
+  const job::ModelOptions dense = layers_model(""), m = layers_model("experts: {count: 8, per_token: 2}");
+  CHECK(m.experts == job::ExpertOptions{.count = 8, .per_token = 2, .normalise = true});
+  CHECK(!layers_model("experts: {count: 8, per_token: 2, normalise: false}").experts.normalise);
+  // Four layers; an MLP has 3 x 64 x 64 weights, a router 8 x 64.
+  const std::int64_t mlp = 3 * 64 * 64, router = 8 * 64;
+  const job::ParameterCount all = job::count_parameters(m), few = job::count_parameters(dense);
+  CHECK(all.total - few.total == 4 * (7 * mlp + router));
+  CHECK(all.matmul - few.matmul == 4 * (mlp + router));
+  CHECK(job::flops_per_token(m) - job::flops_per_token(dense) == Approx(6.0 * 4 * (mlp + router)));
+  const auto told = [](const std::string& keys, const std::string& more, const std::string& what) {
+    const Lines lines = problems(layers_job(keys) + more);
+    CAPTURE(lines, what);
+    REQUIRE(lines.size() == 1);
+    CHECK(lines[0].find(what) != std::string::npos);
+  };
+  told("experts: {count: 8}", "",
+       "model.experts.per_token: is required with experts.count: experts of each token, 1 to 8");
+  told("experts: {count: 2, per_token: 3}", "",
+       "model.experts.per_token: is more than there are experts (nearest valid: 2)");
+  told("experts: {count: 513}", "", "model.experts.count: must be at most 512");
+  told("experts: {per_token: 3}", "", "has no effect: the MLPs are dense without experts.count");
+  told("mlp: gelu, experts: {count: 2, per_token: 1}", "",
+       "model.mlp: must have a gate where there are experts");
+  told("mlp_bias: true, experts: {count: 2, per_token: 1}", "",
+       "experts, which have no biases: leave `mlp_bias` out");
+  told("bias: true, experts: {count: 2, per_token: 1}", "",
+       "experts, which have no biases: leave `bias` out");
+  told("experts: {count: 2, per_token: 1}", "optimizer: {name: muon}\n", "is not for Muon yet");
+  told("", "loss: {expert_balance: 0.1}\n", "loss.expert_balance: has no effect: the MLPs are dense");
+  told("from: somewhere, experts: {count: 2, per_token: 1}", "lora: {rank: 2, targets: [up_proj]}\n",
+       "'up_proj' is not a projection that can be adapted");
+}
+
 }  // namespace trainerd::core

@@ -96,6 +96,11 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.embedding_scale = 5, m.residual_scale = 0.3, m.logit_divisor = 3;
     m.attention_bias = m.qkv_bias = true;
   }
+  if (name == "experts") {
+    m.ffn = 24;
+    m.experts = {.count = 4, .per_token = 2};
+    job.loss.expert_balance = 0.05;
+  }
   if (name == "olmo") {
     m.norm_placement = core::job::NormPlacement::post;
     m.qk_norm = true;
@@ -158,8 +163,8 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 }  // namespace
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
-  const std::string name =
-      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss", "olmo", "granite");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss",
+                                    "olmo", "granite", "experts");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -192,8 +197,8 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 }
 
 TEST_CASE("bf16 losses deviate from float64 by less than twice PyTorch's bf16 run", "[golden]") {
-  const std::string name =
-      GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss", "olmo", "granite");
+  const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss",
+                                    "olmo", "granite", "experts");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");

@@ -39,6 +39,7 @@ core::job::JobSpec layouts_job(const std::string& model) {
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
   test::set_layers(model.starts_with("olmo") ? "olmo" : model, job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
+  if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
   if (model == "gpt2") {
@@ -297,8 +298,8 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   std::size_t turn = 0;
-  for (const std::string model :
-       {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite"}) {
+  for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared",
+                                  "granite", "experts", "experts-sandwich"}) {
     if (!test::in_slice(turn++, 2)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
@@ -363,7 +364,7 @@ TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]
   using enum core::job::RecomputeKind;
   std::size_t turn = 0;
   for (const std::string model :
-       {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon"}) {
+       {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon", "experts"}) {
     for (const auto comm : {parallel::ContextComm::all_gather, parallel::ContextComm::all_to_all}) {
       if (!test::in_slice(turn++, 2)) continue;
       CAPTURE(model, static_cast<int>(comm));

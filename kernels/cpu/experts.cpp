@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/simd/vector_kernels.h"
+#include "kernels/cpu/tiling/blocks.h"
+
+namespace trainerd::kernels {
+namespace {
+
+/// Calls `f` with a float, or Bf16, of the dtype.
+template <class F>
+void with_activation(DType dtype, const F& f) {
+  if (dtype == DType::bf16) f(Bf16{});
+  else f(float{});
+}
+
+float widened_value(float x) { return x; }
+float widened_value(Bf16 x) { return to_float(x); }
+template <class T>
+T narrowed_value(float x) {
+  if constexpr (std::is_same_v<T, Bf16>) return to_bf16(x);
+  else return x;
+}
+
+/// The K largest of `probs`; of equal ones the first.
+void choose(const float* probs, std::int64_t experts, std::int64_t copies, std::int32_t* chosen) {
+  std::array<bool, kMostExperts> taken{};
+  for (std::int64_t k = 0; k < copies; ++k) {
+    std::int64_t best = -1;
+    for (std::int64_t e = 0; e < experts; ++e)
+      if (!taken[static_cast<std::size_t>(e)] && (best < 0 || probs[e] > probs[best])) best = e;
+    taken[static_cast<std::size_t>(best)] = true;
+    chosen[k] = static_cast<std::int32_t>(best);
+  }
+}
+
+/// Sum of the probabilities of a token's experts.
+float chosen_sum(const float* probs, const std::int32_t* chosen, std::int64_t copies) {
+  float sum = 0;
+  for (std::int64_t k = 0; k < copies; ++k) sum += probs[chosen[k]];
+  return sum;
+}
+
+template <class T>
+void route_token(const RouteForward& a, std::int64_t t) {
+  const std::int64_t experts = a.logits_TE.size(1), copies = a.expert_TK.size(1);
+  const T* logits = a.logits_TE.as<T>() + t * experts;
+  float* probs = a.probs_TE.as<float>() + t * experts;
+  float largest = widened_value(logits[0]);
+  for (std::int64_t e = 1; e < experts; ++e) largest = std::max(largest, widened_value(logits[e]));
+  float sum = 0;
+  for (std::int64_t e = 0; e < experts; ++e) sum += probs[e] = std::exp(widened_value(logits[e]) - largest);
+  for (std::int64_t e = 0; e < experts; ++e) probs[e] /= sum;
+  std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
+  choose(probs, experts, copies, chosen);
+  const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
+  for (std::int64_t k = 0; k < copies; ++k)
+    a.weight_TK.as<float>()[t * copies + k] = probs[chosen[k]] / share;
+}
+
+/// Sequence of a token, by the order [chunk][sequence][token].
+std::int64_t sequence_of(std::int64_t t, std::int64_t tokens, std::int64_t sequences, std::int64_t chunks) {
+  return t / (tokens / (chunks * sequences)) % sequences;
+}
+
+template <class T>
+void route_back_token(const RouteBackward& a, std::int64_t t) {
+  const std::int64_t tokens = a.probs_TE.size(0), experts = a.probs_TE.size(1), copies = a.expert_TK.size(1);
+  const float* probs = a.probs_TE.as<float>() + t * experts;
+  const std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
+  const float* dweight = a.dweight_TK.as<float>() + t * copies;
+  std::array<float, kMostExperts> dprobs{};
+  if (a.count_BE.defined()) {
+    const float factor = a.balance * a.loss_weight_T.as<float>()[t];
+    const float* counts =
+        a.count_BE.as<float>() + sequence_of(t, tokens, a.count_BE.size(0), a.chunks) * experts;
+    for (std::int64_t e = 0; e < experts; ++e) dprobs[static_cast<std::size_t>(e)] = factor * counts[e];
+  }
+  // weight = prob / share, so dprob = (dweight - sum of dweight weight) / share.
+  const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
+  float mean = 0;
+  for (std::int64_t k = 0; a.normalise && k < copies; ++k) mean += dweight[k] * (probs[chosen[k]] / share);
+  for (std::int64_t k = 0; k < copies; ++k)
+    dprobs[static_cast<std::size_t>(chosen[k])] += (dweight[k] - mean) / share;
+  float inner = 0;
+  for (std::int64_t e = 0; e < experts; ++e) inner += dprobs[static_cast<std::size_t>(e)] * probs[e];
+  T* dlogits = a.dlogits_TE.as<T>() + t * experts;
+  for (std::int64_t e = 0; e < experts; ++e)
+    dlogits[e] = narrowed_value<T>(probs[e] * (dprobs[static_cast<std::size_t>(e)] - inner));
+}
+
+/// Rows [first_E[expert], first_E[expert + 1]) of x.
+Tensor rows_of(const Tensor& x, const Tensor& first_E, std::int64_t expert) {
+  const std::int32_t* first = first_E.as<std::int32_t>() + expert;
+  return x.rows(first[0], first[1] - first[0]);
+}
+
+/// The expert's part of a stacked weight or gradient.
+Tensor matrix_of(const Tensor& weight_NC, const Tensor& first_E, std::int64_t expert) {
+  const std::int64_t rows = weight_NC.size(0) / (first_E.numel() - 1);
+  return weight_NC.rows(expert * rows, rows);
+}
+
+}  // namespace
+
+void CpuBackend::route_forward(Stream&, const RouteForward& a) {
+  check_args(a);
+  with_activation(a.logits_TE.dtype, [&]<class T>(T) {
+    for_each_block(pool_, a.logits_TE.size(0), rows_per_block(8 * a.logits_TE.size(1)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t t = begin; t < end; ++t) route_token<T>(a, t);
+                   });
+  });
+}
+
+void CpuBackend::route_backward(Stream&, const RouteBackward& a) {
+  check_args(a);
+  with_activation(a.dlogits_TE.dtype, [&]<class T>(T) {
+    for_each_block(pool_, a.probs_TE.size(0), rows_per_block(4 * a.probs_TE.size(1)),
+                   [&](std::int64_t begin, std::int64_t end) {
+                     for (std::int64_t t = begin; t < end; ++t) route_back_token<T>(a, t);
+                   });
+  });
+}
+
+void CpuBackend::count_experts(Stream& stream, const CountExperts& a) {
+  check_args(a);
+  fill_zero(stream, a.count_BE);
+  const std::int64_t tokens = a.expert_TK.size(0), copies = a.expert_TK.size(1),
+                     sequences = a.count_BE.size(0), experts = a.count_BE.size(1);
+  for (std::int64_t t = 0; t < tokens; ++t)
+    for (std::int64_t k = 0; k < copies; ++k)
+      a.count_BE.as<float>()[sequence_of(t, tokens, sequences, a.chunks) * experts +
+                             a.expert_TK.as<std::int32_t>()[t * copies + k]] += 1.0f;
+}
+
+void CpuBackend::sort_experts(Stream&, const SortExperts& a) {
+  check_args(a);
+  const std::int64_t experts = a.first_E.numel() - 1, copies = a.expert_TK.numel();
+  const std::int32_t* chosen = a.expert_TK.as<std::int32_t>();
+  std::array<std::int32_t, kMostExperts + 1> next{};
+  for (std::int64_t i = 0; i < copies; ++i) ++next[static_cast<std::size_t>(chosen[i]) + 1];
+  for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) next[e + 1] += next[e];
+  std::copy_n(next.begin(), experts + 1, a.first_E.as<std::int32_t>());
+  for (std::int64_t i = 0; i < copies; ++i) {
+    const std::int32_t row = next[static_cast<std::size_t>(chosen[i])]++;
+    a.source_R.as<std::int32_t>()[row] = static_cast<std::int32_t>(i);
+    a.row_TK.as<std::int32_t>()[i] = row;
+  }
+}
+
+void CpuBackend::gather_rows(Stream&, const GatherRows& a) {
+  check_args(a);
+  const std::int64_t rows = a.to_RD.size(0), bytes = a.to_RD.size(1) * size_of(a.to_RD.dtype),
+                     copies = rows / a.from_TD.size(0);
+  for_each_block(pool_, rows, rows_per_block(a.to_RD.size(1)), [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t r = begin; r < end; ++r)
+      std::copy_n(a.from_TD.data + a.source_R.as<std::int32_t>()[r] / copies * bytes, bytes,
+                  a.to_RD.data + r * bytes);
+  });
+}
+
+void CpuBackend::combine_rows(Stream&, const CombineRows& a) {
+  check_args(a);
+  for_each_block(pool_, a.to_TD.size(0), rows_per_block(a.row_TK.size(1) * a.to_TD.size(1)),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.combine_rows(a, begin, end); });
+}
+
+void CpuBackend::weigh_rows(Stream&, const WeighRows& a) {
+  check_args(a);
+  for_each_block(pool_, a.act_RF.size(0), rows_per_block(2 * a.act_RF.size(1)),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.weigh_rows(a, begin, end); });
+}
+
+void CpuBackend::expert_fprop(Stream& stream, const ExpertFprop& a) {
+  check_args(a);
+  for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
+    linear_fprop(stream, {.x_TC = rows_of(a.x_RC, a.first_E, e),
+                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}},
+                          .bias_N = {},
+                          .addend_TN = {},
+                          .y_TN = rows_of(a.y_RN, a.first_E, e)});
+}
+
+void CpuBackend::expert_dgrad(Stream& stream, const ExpertDgrad& a) {
+  check_args(a);
+  for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
+    linear_dgrad(stream, {.dy_TN = rows_of(a.dy_RN, a.first_E, e),
+                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}},
+                          .dx_TC = rows_of(a.dx_RC, a.first_E, e)});
+}
+
+void CpuBackend::expert_wgrad(Stream& stream, const ExpertWgrad& a) {
+  check_args(a);
+  for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
+    linear_wgrad(stream, {.dy_TN = rows_of(a.dy_RN, a.first_E, e),
+                          .x_TC = rows_of(a.x_RC, a.first_E, e),
+                          .dweight_NC = matrix_of(a.dweight_NC, a.first_E, e),
+                          .dbias_N = {},
+                          .mode = a.mode});
+}
+
+}  // namespace trainerd::kernels

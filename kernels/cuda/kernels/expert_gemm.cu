@@ -1,0 +1,266 @@
+// The GEMMs of experts. Where an expert's rows begin is on the device only, so a grid has blocks for the
+// largest number of tiles, and each block finds its tile; those without one end at once. bf16 runs on tensor
+// cores (mma.sync), in tiles of 128 x 128 outputs with two stages of copies. fp32, and sizes or addresses
+// that are not multiples of 16 bytes, take one thread per output and are slow.
+
+#include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/kernels/mma_tile.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kTile = 128;     ///< rows and columns of a block's outputs
+constexpr int kDepth = 64;     ///< summands of a stage
+constexpr int kThreads = 256;  ///< 4 x 2 warps of 32 x 64 outputs
+constexpr int kWarpRows = 2, kWarpColumns = 8;
+
+using Deep = Panel<kDepth>;  ///< kTile rows of kDepth summands
+using Wide = Panel<kTile>;   ///< kDepth rows of kTile outputs
+constexpr int kStageBytes = kTile * kDepth * 2;
+static_assert(Deep::bytes(kTile) == kStageBytes && Wide::bytes(kDepth) == kStageBytes);
+constexpr int kSharedBytes = 4 * kStageBytes;  // two stages of both operands
+
+/// Rows of an expert that a block computes.
+struct RowTile {
+  int expert = -1, begin = 0, end = 0;
+};
+
+/// The tile with number `index` of all experts' tiles; expert -1 if there is none.
+__device__ inline RowTile find_tile(const std::int32_t* first, int experts, int index) {
+  for (int e = 0; e < experts; ++e) {
+    const int begin = first[e], end = first[e + 1], tiles = (end - begin + kTile - 1) / kTile;
+    if (index < tiles) return {e, begin + index * kTile, end};
+    index -= tiles;
+  }
+  return {};
+}
+
+__device__ inline int warp_row() { return warp_id() / 2 * 32; }
+__device__ inline int warp_column() { return warp_id() % 2 * 64; }
+
+/// sums += A B of one stage. A is rows by depth, or depth by rows if `ADeep` is false; B is columns by depth,
+/// or depth by columns.
+template <bool ADeep, bool BDeep>
+__device__ inline void multiply_stage(float (&sums)[kWarpRows][kWarpColumns][4], SharedAddress a,
+                                      SharedAddress b) {
+#pragma unroll
+  for (int k = 0; k < kDepth / 16; ++k) {
+    std::uint32_t left[kWarpRows][4];
+#pragma unroll
+    for (int m = 0; m < kWarpRows; ++m) {
+      if constexpr (ADeep) load_matrices(left[m], Deep::block(a + Deep::lane(), warp_row() / 16 + m, k));
+      else load_matrices_transposed(left[m], Wide::block(a + Wide::lane_of_rows(), k, warp_row() / 16 + m));
+    }
+#pragma unroll
+    for (int n = 0; n < kWarpColumns; n += 2) {
+      std::uint32_t right[4];
+      const int column = warp_column() / 16 + n / 2;
+      if constexpr (BDeep) load_matrices(right, Deep::block(b + Deep::lane_of_rows(), column, k));
+      else load_matrices_transposed(right, Wide::block(b + Wide::lane(), k, column));
+#pragma unroll
+      for (int m = 0; m < kWarpRows; ++m) {
+        multiply_add(sums[m][n], left[m], right[0], right[1]);
+        multiply_add(sums[m][n + 1], left[m], right[2], right[3]);
+      }
+    }
+  }
+}
+
+/// One operand of a block's product: `outer` rows or columns of outputs, `depth` summands, of a matrix with
+/// rows of `stride` elements.
+struct Side {
+  const Bf16* x;
+  std::int64_t stride;
+  int outer;
+};
+
+/// Starts the copies of the stage that begins at summand `from`.
+template <bool IsDeep>
+__device__ inline void copy_stage(SharedAddress tile, const Side& side, int from, int depth) {
+  const int stride = static_cast<int>(side.stride);
+  if constexpr (IsDeep)
+    copy_rows<Deep, kTile, kThreads>(tile, side.x + from, 0, side.outer, stride, depth - from);
+  else copy_rows<Wide, kDepth, kThreads>(tile, side.x, from, depth, stride, side.outer);
+}
+
+template <bool ADeep, bool BDeep>
+__device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const Side& a, const Side& b,
+                                int depth) {
+  const SharedAddress shared = dynamic_shared();
+  const auto start = [&](int stage, int from) {
+    copy_stage<ADeep>(shared + static_cast<SharedAddress>(stage * 2 * kStageBytes), a, from, depth);
+    copy_stage<BDeep>(shared + static_cast<SharedAddress>((stage * 2 + 1) * kStageBytes), b, from, depth);
+  };
+  clear(sums);
+  if (depth > 0) start(0, 0);
+  int stage = 0;
+  for (int from = 0; from < depth; from += kDepth, stage ^= 1) {
+    wait_copies();
+    __syncthreads();  // the stage has arrived for all, and all have read the other one
+    if (from + kDepth < depth) start(stage ^ 1, from + kDepth);
+    multiply_stage<ADeep, BDeep>(sums, shared + static_cast<SharedAddress>(stage * 2 * kStageBytes),
+                                 shared + static_cast<SharedAddress>((stage * 2 + 1) * kStageBytes));
+  }
+}
+
+__device__ inline void put_pair(Bf16* to, float x, float y) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(x, y);
+}
+__device__ inline void put_pair(float* to, float x, float y) {
+  const float pair[2] = {x, y};
+  store<2>(to, pair);
+}
+
+/// Writes the outputs of the first `rows` rows and `columns` columns, an even number.
+template <bool kAdd, class T>
+__device__ inline void put_sums(const float (&sums)[kWarpRows][kWarpColumns][4], T* to, std::int64_t stride,
+                                int rows, int columns) {
+  const int g = lane_id() >> 2, t = lane_id() & 3;
+#pragma unroll
+  for (int m = 0; m < kWarpRows; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = warp_row() + m * 16 + h * 8 + g;
+      if (row >= rows) continue;
+#pragma unroll
+      for (int n = 0; n < kWarpColumns; ++n) {
+        const int column = warp_column() + n * 8 + 2 * t;
+        if (column >= columns) continue;
+        T* const place = to + row * stride + column;
+        float x = sums[m][n][2 * h], y = sums[m][n][2 * h + 1];
+        if constexpr (kAdd) x += widen(place[0]), y += widen(place[1]);
+        put_pair(place, x, y);
+      }
+    }
+}
+
+/// y[rows of e, n] = x[rows of e, depth] w: w of expert e is [n, depth] (`WDeep`), or [depth, n].
+template <bool WDeep>
+__global__ void __launch_bounds__(kThreads)
+    expert_rows_kernel(const Bf16* x, const Bf16* weight, const std::int32_t* first, int experts, int columns,
+                       int depth, int column_tiles, Bf16* y) {
+  const RowTile tile = find_tile(first, experts, static_cast<int>(blockIdx.x) / column_tiles);
+  if (tile.expert < 0) return;
+  const int column = static_cast<int>(blockIdx.x) % column_tiles * kTile;
+  const std::int64_t of_expert = static_cast<std::int64_t>(tile.expert) * columns * depth;
+  const Side rows{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin};
+  const Side weights{weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
+                     WDeep ? depth : columns, columns - column};
+  float sums[kWarpRows][kWarpColumns][4];
+  multiply<true, WDeep>(sums, rows, weights, depth);
+  put_sums<false>(sums, y + static_cast<std::int64_t>(tile.begin) * columns + column, columns,
+                  tile.end - tile.begin, columns - column);
+}
+
+/// dw of expert e [n, c] (+)= dy[rows of e, n]^T x[rows of e, c].
+template <bool kAdd, class T>
+__global__ void __launch_bounds__(kThreads)
+    expert_wgrad_kernel(const Bf16* dy, const Bf16* x, const std::int32_t* first, int n, int c, int row_tiles,
+                        int column_tiles, T* dweight) {
+  const int block = static_cast<int>(blockIdx.x), expert = block / (row_tiles * column_tiles),
+            row = block / column_tiles % row_tiles * kTile, column = block % column_tiles * kTile;
+  const int begin = first[expert], depth = first[expert + 1] - begin;
+  if (kAdd && depth == 0) return;
+  const Side rows{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row};
+  const Side columns{x + static_cast<std::int64_t>(begin) * c + column, c, c - column};
+  float sums[kWarpRows][kWarpColumns][4];
+  multiply<false, false>(sums, rows, columns, depth);
+  put_sums<kAdd>(sums, dweight + (static_cast<std::int64_t>(expert) * n + row) * c + column, c, n - row,
+                 c - column);
+}
+
+constexpr int kPlainThreads = 128;
+
+template <class T, bool WDeep>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_rows_kernel(const T* x, const T* weight, const std::int32_t* first, std::int64_t rows,
+                      std::int64_t columns, std::int64_t depth, T* y) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;
+  if (i >= rows * columns) return;
+  const std::int64_t row = i / columns, column = i % columns;
+  std::int64_t expert = 0;
+  while (first[expert + 1] <= row) ++expert;
+  const T* w = weight + expert * columns * depth;
+  float sum = 0;
+  for (std::int64_t k = 0; k < depth; ++k)
+    sum =
+        fmaf(widen(x[row * depth + k]), widen(WDeep ? w[column * depth + k] : w[k * columns + column]), sum);
+  y[i] = narrow<T>(sum);
+}
+
+template <class T, class Out>
+__global__ void __launch_bounds__(kPlainThreads)
+    plain_wgrad_kernel(const T* dy, const T* x, const std::int32_t* first, std::int64_t elements,
+                       std::int64_t n, std::int64_t c, bool add, Out* dweight) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;
+  if (i >= elements) return;
+  const std::int64_t expert = i / (n * c), row = i / c % n, column = i % c;
+  float sum = 0;
+  for (std::int64_t r = first[expert]; r < first[expert + 1]; ++r)
+    sum = fmaf(widen(dy[r * n + row]), widen(x[r * c + column]), sum);
+  dweight[i] = narrow<Out>(add ? widen(dweight[i]) + sum : sum);
+}
+
+/// Whether tensor cores run a product with rows of these sizes.
+template <class... Tensors>
+bool for_tensor_cores(DType dtype, std::int64_t n, std::int64_t c, const Tensors&... tensors) {
+  return dtype == DType::bf16 && n % 8 == 0 && c % 8 == 0 && aligned(tensors...);
+}
+
+/// fprop if `WDeep`, else dgrad: of [R, depth] rows to [R, columns].
+template <bool WDeep>
+void rows_product(const Launch& where, const char* name, const Tensor& x, const Tensor& weight,
+                  const Tensor& first_E, const Tensor& y) {
+  const std::int64_t rows = x.size(0), depth = x.size(1), columns = y.size(1), experts = first_E.numel() - 1;
+  base::check(y.dtype == x.dtype, "experts: results are in the dtype of the rows");
+  if (for_tensor_cores(x.dtype, columns, depth, x, weight, y)) {
+    const std::int64_t column_tiles = ceil_div(columns, kTile), tiles = rows / kTile + experts;
+    launch(where, {rows == 0 ? 0 : tiles * column_tiles, 1, kSharedBytes}, kThreads, name,
+           expert_rows_kernel<WDeep>, at<Bf16>(x), at<Bf16>(weight), at<std::int32_t>(first_E),
+           static_cast<int>(experts), static_cast<int>(columns), static_cast<int>(depth),
+           static_cast<int>(column_tiles), at<Bf16>(y));
+    return;
+  }
+  with_type(x.dtype, "experts: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    launch(where, {ceil_div(rows * columns, kPlainThreads)}, kPlainThreads, name, plain_rows_kernel<T, WDeep>,
+           at<T>(x), at<T>(weight), at<std::int32_t>(first_E), rows, columns, depth, at<T>(y));
+  });
+}
+
+}  // namespace
+
+void expert_fprop(const Launch& where, const ExpertFprop& a) {
+  check_args(a);
+  rows_product<true>(where, "expert_fprop", a.x_RC, a.weight_NC, a.first_E, a.y_RN);
+}
+
+void expert_dgrad(const Launch& where, const ExpertDgrad& a) {
+  check_args(a);
+  rows_product<false>(where, "expert_dgrad", a.dy_RN, a.weight_NC, a.first_E, a.dx_RC);
+}
+
+void expert_wgrad(const Launch& where, const ExpertWgrad& a) {
+  check_args(a);
+  const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
+  const bool add = a.mode == WriteMode::accumulate;
+  with_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
+    using Out = decltype(g);
+    if (for_tensor_cores(a.x_RC.dtype, n, c, a.dy_RN, a.x_RC, a.dweight_NC)) {
+      const std::int64_t row_tiles = ceil_div(n, kTile), column_tiles = ceil_div(c, kTile);
+      launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kThreads, "expert_wgrad",
+             add ? expert_wgrad_kernel<true, Out> : expert_wgrad_kernel<false, Out>, at<Bf16>(a.dy_RN),
+             at<Bf16>(a.x_RC), at<std::int32_t>(a.first_E), static_cast<int>(n), static_cast<int>(c),
+             static_cast<int>(row_tiles), static_cast<int>(column_tiles), at<Out>(a.dweight_NC));
+      return;
+    }
+    with_type(a.x_RC.dtype, "experts: fp32 or bf16", [&](auto t) {
+      using T = decltype(t);
+      launch(where, {ceil_div(a.dweight_NC.numel(), kPlainThreads)}, kPlainThreads, "expert_wgrad",
+             plain_wgrad_kernel<T, Out>, at<T>(a.dy_RN), at<T>(a.x_RC), at<std::int32_t>(a.first_E),
+             a.dweight_NC.numel(), n, c, add, at<Out>(a.dweight_NC));
+    });
+  });
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,310 @@
+// Routing of tokens to experts, and the moves of their rows. Routing reads the logits and writes the
+// probabilities once, with a warp per token; the moves read and write each row once: floor = bytes / memory
+// bandwidth. Sorting is that of token_sort.cu.
+
+#include "kernels/cuda/kernels/flat.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
+#include "kernels/cuda/kernels/token_sort.cuh"
+
+namespace trainerd::kernels::cuda {
+namespace {
+
+constexpr int kWarpsOfBlock = 8;
+constexpr int kExpertThreads = 32 * kWarpsOfBlock;
+
+/// The warp's token or row.
+__device__ inline std::int64_t item_of_warp() {
+  return static_cast<std::int64_t>(blockIdx.x) * kWarpsOfBlock + warp_id();
+}
+
+/// A value with its expert.
+struct Candidate {
+  float value;
+  std::int32_t expert;
+  __device__ void take_better(float other, std::int32_t index) {
+    if (other > value || (other == value && index < expert)) value = other, expert = index;
+  }
+};
+
+/// The largest of the warp's candidates; of equal ones the one of the first expert.
+__device__ inline Candidate best_of_warp(Candidate best) {
+  for (int offset = 16; offset > 0; offset /= 2) {
+    const float value = __shfl_xor_sync(kFullWarp, best.value, offset);
+    const std::int32_t expert = __shfl_xor_sync(kFullWarp, best.expert, offset);
+    best.take_better(value, expert);
+  }
+  return best;
+}
+
+/// Lane l has experts l, l + 32, ...: E of them at most.
+template <class T, int E>
+__global__ void __launch_bounds__(kExpertThreads)
+    route_forward_kernel(const T* logits, std::int64_t tokens, int experts, int copies, bool normalise,
+                         float* probs, std::int32_t* chosen, float* weights) {
+  const std::int64_t t = item_of_warp();
+  if (t >= tokens) return;
+  float x[E], largest = -INFINITY;
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    x[i] = e < experts ? widen(logits[t * experts + e]) : -INFINITY;
+    largest = fmaxf(largest, x[i]);
+  }
+  largest = warp_reduce(largest, Max{});
+  float total = 0;
+#pragma unroll
+  for (int i = 0; i < E; ++i) total += x[i] = expf(x[i] - largest);
+  total = warp_reduce(total, Plus{});
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    x[i] /= total;
+    if (e < experts) probs[t * experts + e] = x[i];
+    // A token whose logits are not numbers must still have experts: its probabilities count as 0.
+    x[i] = e >= experts ? -1.0f : x[i] >= 0 ? x[i] : 0.0f;
+  }
+  float share = 0;
+  for (int k = 0; k < copies; ++k) {
+    Candidate best{-1.0f, experts};
+#pragma unroll
+    for (int i = 0; i < E; ++i) best.take_better(x[i], i * 32 + lane_id());
+    best = best_of_warp(best);
+    share += best.value;
+#pragma unroll
+    for (int i = 0; i < E; ++i)
+      if (i * 32 + lane_id() == best.expert) x[i] = -1.0f;
+    if (k % 32 == lane_id()) {  // which divides it by their sum below
+      chosen[t * copies + k] = best.expert;
+      weights[t * copies + k] = best.value;
+    }
+  }
+  if (!normalise) return;
+  for (int k = lane_id(); k < copies; k += 32) weights[t * copies + k] /= share;
+}
+
+template <class T, int E>
+__global__ void __launch_bounds__(kExpertThreads)
+    route_backward_kernel(const float* probs, const std::int32_t* chosen, const float* dweights,
+                          std::int64_t tokens, int experts, int copies, bool normalise, float balance,
+                          const float* counts, const float* loss_weights, std::int64_t run,
+                          std::int64_t sequences, T* dlogits) {
+  const std::int64_t t = item_of_warp();
+  if (t >= tokens) return;
+  float p[E], d[E];
+  const float factor = counts == nullptr ? 0.0f : balance * loss_weights[t];
+  const float* count = counts == nullptr ? nullptr : counts + t / run % sequences * experts;
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    p[i] = e < experts ? probs[t * experts + e] : 0.0f;
+    d[i] = count != nullptr && e < experts ? factor * count[e] : 0.0f;
+  }
+  float share = normalise ? 0.0f : 1.0f, mean = 0;
+  if (normalise) {
+    for (int k = 0; k < copies; ++k) share += probs[t * experts + chosen[t * copies + k]];
+    for (int k = 0; k < copies; ++k)
+      mean += dweights[t * copies + k] * (probs[t * experts + chosen[t * copies + k]] / share);
+  }
+  for (int k = 0; k < copies; ++k) {
+    const int e = chosen[t * copies + k];
+    const float dprob = (dweights[t * copies + k] - mean) / share;
+#pragma unroll
+    for (int i = 0; i < E; ++i)
+      if (i * 32 + lane_id() == e) d[i] += dprob;
+  }
+  float inner = 0;
+#pragma unroll
+  for (int i = 0; i < E; ++i) inner = fmaf(d[i], p[i], inner);
+  inner = warp_reduce(inner, Plus{});
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    if (e < experts) dlogits[t * experts + e] = narrow<T>(p[i] * (d[i] - inner));
+  }
+}
+
+/// One warp for each (sequence, expert).
+__global__ void __launch_bounds__(32)
+    count_experts_kernel(const std::int32_t* chosen, std::int64_t sequences, std::int64_t chunks,
+                         std::int64_t run, int copies, float* counts) {
+  const std::int64_t sequence = blockIdx.y;
+  const auto expert = static_cast<std::int32_t>(blockIdx.x);
+  std::int32_t count = 0;
+  for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+    const std::int32_t* of_run = chosen + (chunk * sequences + sequence) * run * copies;
+    for (std::int64_t i = lane_id(); i < run * copies; i += 32) count += of_run[i] == expert ? 1 : 0;
+  }
+  count = warp_reduce(count, Plus{});
+  if (lane_id() == 0) counts[sequence * gridDim.x + blockIdx.x] = static_cast<float>(count);
+}
+
+/// From the sorted experts and copies: the first row of each expert, the copy of each row and the row of each
+/// copy.
+__global__ void __launch_bounds__(kExpertThreads)
+    place_rows_kernel(const std::int32_t* experts_R, const std::int32_t* copies_R, std::int64_t rows,
+                      std::int32_t experts, std::int32_t* first, std::int32_t* source, std::int32_t* row_of) {
+  const std::int64_t r = static_cast<std::int64_t>(blockIdx.x) * kExpertThreads + threadIdx.x;
+  if (r >= rows) return;
+  const std::int32_t mine = experts_R[r], before = r == 0 ? -1 : experts_R[r - 1];
+  for (std::int32_t e = before + 1; e <= mine; ++e) first[e] = static_cast<std::int32_t>(r);
+  for (std::int32_t e = mine + 1; r + 1 == rows && e <= experts; ++e)
+    first[e] = static_cast<std::int32_t>(rows);
+  source[r] = copies_R[r];
+  row_of[copies_R[r]] = static_cast<std::int32_t>(r);
+}
+
+template <class T>
+struct GatherRowsBody {
+  const T* from;
+  const std::int32_t* source;
+  T* to;
+  std::int64_t columns, copies;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    float v[N];
+    load<N>(from + source[i / columns] / copies * columns + i % columns, v);
+    store<N>(to + i, v);
+  }
+};
+
+template <class T>
+struct CombineRowsBody {
+  const T* from;
+  const std::int32_t* rows;
+  const float* weights;
+  T* to;
+  std::int64_t columns, copies;
+  template <int N>
+  __device__ void at(std::int64_t i) const {
+    const std::int64_t t = i / columns, column = i % columns;
+    float total[N] = {}, v[N];
+    for (std::int64_t k = t * copies; k < (t + 1) * copies; ++k) {
+      load<N>(from + rows[k] * columns + column, v);
+      const float weight = weights == nullptr ? 1.0f : weights[k];
+#pragma unroll
+      for (int n = 0; n < N; ++n) total[n] = fmaf(weight, v[n], total[n]);
+    }
+    store<N>(to + i, total);
+  }
+};
+
+template <class T, int N>
+__global__ void __launch_bounds__(kExpertThreads)
+    weigh_rows_kernel(const std::int32_t* source, const float* weights, std::int64_t rows,
+                      std::int64_t columns, T* dact, T* act, float* dweights) {
+  const std::int64_t r = item_of_warp();
+  if (r >= rows) return;
+  const float weight = weights[source[r]];
+  float sum = 0;
+  for (std::int64_t c = lane_id() * N; c < columns; c += 32 * N) {
+    float d[N], x[N];
+    load<N>(dact + r * columns + c, d);
+    load<N>(act + r * columns + c, x);
+#pragma unroll
+    for (int n = 0; n < N; ++n) {
+      sum = fmaf(d[n], x[n], sum);
+      d[n] *= weight;
+      x[n] *= weight;
+    }
+    store<N>(dact + r * columns + c, d);
+    store<N>(act + r * columns + c, x);
+  }
+  sum = warp_reduce(sum, Plus{});
+  if (lane_id() == 0) dweights[source[r]] = sum;
+}
+
+/// Calls `f` with the experts of a lane.
+template <class F>
+void with_experts(std::int64_t experts, const F& f) {
+  if (experts <= 32) f(std::integral_constant<int, 1>{});
+  else if (experts <= 128) f(std::integral_constant<int, 4>{});
+  else f(std::integral_constant<int, static_cast<int>(kMostExperts / 32)>{});
+}
+
+}  // namespace
+
+void route_forward(const Launch& where, const RouteForward& a) {
+  check_args(a);
+  const std::int64_t tokens = a.logits_TE.size(0), experts = a.logits_TE.size(1);
+  with_type(a.logits_TE.dtype, "route: fp32 or bf16", [&](auto t) {
+    with_experts(experts, [&](auto of_lane) {
+      using T = decltype(t);
+      launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_forward",
+             route_forward_kernel<T, decltype(of_lane)::value>, at<T>(a.logits_TE), tokens,
+             static_cast<int>(experts), static_cast<int>(a.expert_TK.size(1)), a.normalise,
+             at<float>(a.probs_TE), at<std::int32_t>(a.expert_TK), at<float>(a.weight_TK));
+    });
+  });
+}
+
+void route_backward(const Launch& where, const RouteBackward& a) {
+  check_args(a);
+  const std::int64_t tokens = a.probs_TE.size(0), experts = a.probs_TE.size(1),
+                     sequences = a.count_BE.defined() ? a.count_BE.size(0) : 1;
+  with_type(a.dlogits_TE.dtype, "route: fp32 or bf16", [&](auto t) {
+    with_experts(experts, [&](auto of_lane) {
+      using T = decltype(t);
+      launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_backward",
+             route_backward_kernel<T, decltype(of_lane)::value>, at<float>(a.probs_TE),
+             at<std::int32_t>(a.expert_TK), at<float>(a.dweight_TK), tokens, static_cast<int>(experts),
+             static_cast<int>(a.expert_TK.size(1)), a.normalise, a.balance, at<float>(a.count_BE),
+             at<float>(a.loss_weight_T), tokens / (a.chunks * sequences), sequences, at<T>(a.dlogits_TE));
+    });
+  });
+}
+
+void count_experts(const Launch& where, const CountExperts& a) {
+  check_args(a);
+  const std::int64_t sequences = a.count_BE.size(0);
+  launch(where, {a.count_BE.size(1), sequences}, 32, "count_experts", count_experts_kernel,
+         at<std::int32_t>(a.expert_TK), sequences, a.chunks, a.expert_TK.size(0) / (a.chunks * sequences),
+         static_cast<int>(a.expert_TK.size(1)), at<float>(a.count_BE));
+}
+
+void sort_experts(const Launch& where, const SortExperts& a) {
+  check_args(a);
+  const std::int64_t rows = a.expert_TK.numel(), experts = a.first_E.numel() - 1;
+  const SortedTokens sorted =
+      sort_tokens(where, at<std::int32_t>(a.expert_TK), 0, experts, SortLayout(rows, experts));
+  launch(where, {ceil_div(rows, kExpertThreads)}, kExpertThreads, "place_rows", place_rows_kernel,
+         sorted.rows, sorted.tokens, rows, static_cast<std::int32_t>(experts), at<std::int32_t>(a.first_E),
+         at<std::int32_t>(a.source_R), at<std::int32_t>(a.row_TK));
+}
+
+void gather_rows(const Launch& where, const GatherRows& a) {
+  check_args(a);
+  with_type(a.to_RD.dtype, "gather_rows: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    const std::int64_t columns = a.to_RD.size(1);
+    launch_flat<kVec<T>>(where, a.to_RD.numel(), aligned(a.from_TD, a.to_RD) && columns % kVec<T> == 0,
+                         "gather_rows",
+                         GatherRowsBody<T>{at<T>(a.from_TD), at<std::int32_t>(a.source_R), at<T>(a.to_RD),
+                                           columns, a.to_RD.size(0) / a.from_TD.size(0)});
+  });
+}
+
+void combine_rows(const Launch& where, const CombineRows& a) {
+  check_args(a);
+  with_type(a.to_TD.dtype, "combine_rows: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    const std::int64_t columns = a.to_TD.size(1);
+    launch_flat<kVec<T>>(
+        where, a.to_TD.numel(), aligned(a.from_RD, a.to_TD) && columns % kVec<T> == 0, "combine_rows",
+        CombineRowsBody<T>{at<T>(a.from_RD), at<std::int32_t>(a.row_TK), at<float>(a.weight_TK),
+                           at<T>(a.to_TD), columns, a.row_TK.size(1)});
+  });
+}
+
+void weigh_rows(const Launch& where, const WeighRows& a) {
+  check_args(a);
+  const std::int64_t rows = a.act_RF.size(0), columns = a.act_RF.size(1);
+  with_type(a.act_RF.dtype, "weigh_rows: fp32 or bf16", [&](auto t) {
+    using T = decltype(t);
+    const bool vectors = aligned(a.dact_RF, a.act_RF) && columns % kVec<T> == 0;
+    launch(where, {ceil_div(rows, kWarpsOfBlock)}, kExpertThreads, "weigh_rows",
+           vectors ? weigh_rows_kernel<T, kVec<T>> : weigh_rows_kernel<T, 1>, at<std::int32_t>(a.source_R),
+           at<float>(a.weight_TK), rows, columns, at<T>(a.dact_RF), at<T>(a.act_RF), at<float>(a.dweight_TK));
+  });
+}
+
+}  // namespace trainerd::kernels::cuda

@@ -1,0 +1,109 @@
+#include "kernels/ops/experts.h"
+
+#include <initializer_list>
+
+namespace trainerd::kernels {
+namespace {
+
+bool activation(const Tensor& x) { return x.dtype == DType::f32 || x.dtype == DType::bf16; }
+
+bool like(const Tensor& x, DType dtype, const Shape& shape) { return x.dtype == dtype && x.shape == shape; }
+
+/// Throws if `expert_TK` is not i32 [T, K].
+void check_choice(const Tensor& expert_TK) {
+  base::check(expert_TK.dtype == DType::i32 && expert_TK.shape.ndim == 2, "experts: choices are i32 [T, K]");
+}
+
+void check_count(const Tensor& count_BE, std::int64_t tokens, std::int64_t chunks) {
+  base::check(count_BE.dtype == DType::f32 && count_BE.shape.ndim == 2 && chunks >= 1 &&
+                  tokens % (chunks * count_BE.size(0)) == 0,
+              "experts: counts are f32 [B, E], and sequences have equal chunks");
+}
+
+/// Throws if rows, weight and bounds of a GEMM disagree.
+void check_product(const Tensor& rows_RN, const Tensor& rows_RC, const Tensor& weight_NC,
+                   const Tensor& first_E) {
+  const std::int64_t experts = first_E.numel() - 1;
+  base::check(first_E.dtype == DType::i32 && experts >= 1, "experts: first rows are i32 [E + 1]");
+  base::check(activation(rows_RN) && rows_RC.dtype == rows_RN.dtype && rows_RN.shape.ndim == 2 &&
+                  rows_RC.shape.ndim == 2 && weight_NC.shape.ndim == 2 &&
+                  rows_RN.size(0) == rows_RC.size(0) && weight_NC.size(0) == experts * rows_RN.size(1) &&
+                  weight_NC.size(1) == rows_RC.size(1),
+              "experts: shapes of rows and weights");
+}
+
+}  // namespace
+
+void check_args(const RouteForward& a) {
+  check_choice(a.expert_TK);
+  base::check(activation(a.logits_TE) && a.logits_TE.shape.ndim == 2 && a.logits_TE.size(1) <= kMostExperts &&
+                  a.logits_TE.size(0) == a.expert_TK.size(0) && a.expert_TK.size(1) <= a.logits_TE.size(1) &&
+                  like(a.probs_TE, DType::f32, a.logits_TE.shape) &&
+                  like(a.weight_TK, DType::f32, a.expert_TK.shape),
+              "route: shapes of logits, probabilities, choices and weights");
+}
+
+void check_args(const RouteBackward& a) {
+  check_choice(a.expert_TK);
+  base::check(activation(a.dlogits_TE) && like(a.probs_TE, DType::f32, a.dlogits_TE.shape) &&
+                  a.probs_TE.size(1) <= kMostExperts && a.probs_TE.size(0) == a.expert_TK.size(0) &&
+                  like(a.dweight_TK, DType::f32, a.expert_TK.shape),
+              "route: shapes of probabilities, choices and gradients");
+  if (!a.count_BE.defined()) return;
+  check_count(a.count_BE, a.probs_TE.size(0), a.chunks);
+  base::check(a.count_BE.size(1) == a.probs_TE.size(1) && a.loss_weight_T.dtype == DType::f32 &&
+                  a.loss_weight_T.numel() == a.probs_TE.size(0),
+              "route: a count for each expert, a loss weight for each token");
+}
+
+void check_args(const CountExperts& a) {
+  check_choice(a.expert_TK);
+  check_count(a.count_BE, a.expert_TK.size(0), a.chunks);
+}
+
+void check_args(const SortExperts& a) {
+  check_choice(a.expert_TK);
+  base::check(a.first_E.dtype == DType::i32 && a.first_E.numel() >= 2 &&
+                  a.first_E.numel() <= kMostExperts + 1 && a.source_R.dtype == DType::i32 &&
+                  a.source_R.numel() == a.expert_TK.numel() && like(a.row_TK, DType::i32, a.expert_TK.shape),
+              "sort experts: a row for each copy");
+}
+
+void check_args(const GatherRows& a) {
+  base::check(activation(a.from_TD) && a.from_TD.shape.ndim == 2 && a.source_R.dtype == DType::i32 &&
+                  a.from_TD.size(0) > 0 && a.source_R.numel() % a.from_TD.size(0) == 0 &&
+                  like(a.to_RD, a.from_TD.dtype, {a.source_R.numel(), a.from_TD.size(1)}),
+              "gather rows: as many rows as sources, of one size");
+}
+
+void check_args(const CombineRows& a) {
+  base::check(activation(a.from_RD) && a.from_RD.shape.ndim == 2 && a.row_TK.dtype == DType::i32 &&
+                  a.row_TK.shape.ndim == 2 && a.row_TK.numel() == a.from_RD.size(0) &&
+                  like(a.to_TD, a.from_RD.dtype, {a.row_TK.size(0), a.from_RD.size(1)}) &&
+                  (!a.weight_TK.defined() || like(a.weight_TK, DType::f32, a.row_TK.shape)),
+              "combine rows: K rows for each token");
+}
+
+void check_args(const WeighRows& a) {
+  base::check(activation(a.act_RF) && a.act_RF.shape.ndim == 2 &&
+                  like(a.dact_RF, a.act_RF.dtype, a.act_RF.shape) && a.source_R.dtype == DType::i32 &&
+                  a.source_R.numel() == a.act_RF.size(0) && a.weight_TK.dtype == DType::f32 &&
+                  a.weight_TK.numel() == a.source_R.numel() &&
+                  like(a.dweight_TK, DType::f32, a.weight_TK.shape),
+              "weigh rows: a weight for each row");
+}
+
+void check_args(const ExpertFprop& a) {
+  check_product(a.y_RN, a.x_RC, a.weight_NC, a.first_E);
+  base::check(a.weight_NC.dtype == a.x_RC.dtype, "experts: activations and weights are of one dtype");
+}
+void check_args(const ExpertDgrad& a) {
+  check_product(a.dy_RN, a.dx_RC, a.weight_NC, a.first_E);
+  base::check(a.weight_NC.dtype == a.dy_RN.dtype, "experts: activations and weights are of one dtype");
+}
+void check_args(const ExpertWgrad& a) {
+  check_product(a.dy_RN, a.x_RC, a.dweight_NC, a.first_E);
+  base::check(activation(a.dweight_NC), "experts: gradients are f32 or bf16");
+}
+
+}  // namespace trainerd::kernels

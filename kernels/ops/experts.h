@@ -1,0 +1,159 @@
+#pragma once
+
+// Arguments of operators: layers of experts. See ops.h. Beside its letters: E experts, K experts of a token,
+// R = T K rows, one for each expert of each token. Rows are sorted by expert, and rows of one expert by
+// token.
+
+#include <cstdint>
+
+#include "kernels/ops/op_class.h"
+
+namespace trainerd::kernels {
+
+/// Limit of E.
+constexpr std::int64_t kMostExperts = 512;
+
+/// Chooses the K experts of each token with the largest logits; of equal ones the first. Their weights are
+/// their probabilities under a softmax over all experts, divided by their sum if `normalise`.
+struct RouteForward {
+  Tensor logits_TE;  ///< activation dtype
+  bool normalise = true;
+  Tensor probs_TE;   ///< f32: the softmax
+  Tensor expert_TK;  ///< i32, in falling order of their weights
+  Tensor weight_TK;  ///< f32
+
+  bool operator==(const RouteForward&) const = default;
+};
+/// Gradient of the logits from that of the weights. With `count_BE`, also that of the balance loss
+/// (Fedus et al., Switch Transformers, JMLR 23, 2022, section 2.2, of each sequence separately): the loss of
+/// token t is `balance` times the sum over experts of count[sequence of t] probs[t], with the token's loss
+/// weight.
+struct RouteBackward {
+  Tensor probs_TE;
+  Tensor expert_TK;
+  bool normalise = true;
+  Tensor dweight_TK;  ///< f32
+  Tensor dlogits_TE;  ///< activation dtype
+  float balance = 0;
+  Tensor count_BE;          ///< optional, of CountExperts
+  std::int64_t chunks = 1;  ///< as there
+  Tensor loss_weight_T;     ///< f32, with `count_BE`
+
+  bool operator==(const RouteBackward&) const = default;
+};
+/// count[b, e] = how many tokens of sequence b chose expert e. Tokens are ordered [chunk][sequence][token of
+/// the sequence's chunk].
+struct CountExperts {
+  Tensor expert_TK;
+  Tensor count_BE;  ///< f32
+  std::int64_t chunks = 1;
+
+  bool operator==(const CountExperts&) const = default;
+};
+
+/// Sorts the copies t K + k of tokens by their experts. It is stable.
+struct SortExperts {
+  Tensor expert_TK;
+  Tensor first_E;   ///< i32, E + 1: the first row of each expert, and R
+  Tensor source_R;  ///< i32: the copy in each row
+  Tensor row_TK;    ///< i32: the row of each copy
+
+  bool operator==(const SortExperts&) const = default;
+};
+/// to[r] = from[source[r] / K]
+struct GatherRows {
+  Tensor from_TD;
+  Tensor source_R;
+  Tensor to_RD;  ///< in the dtype of `from_TD`
+
+  bool operator==(const GatherRows&) const = default;
+};
+/// to[t] = sum over k of weight[t, k] from[row[t, k]], in fp32, rounded once.
+struct CombineRows {
+  Tensor from_RD;
+  Tensor row_TK;
+  Tensor weight_TK;  ///< optional: weights of 1
+  Tensor to_TD;      ///< in the dtype of `from_RD`
+
+  bool operator==(const CombineRows&) const = default;
+};
+/// Of the copy s of each row: dweight[s] = dact . act, the sum over the row; then dact *= weight[s] and act
+/// *= weight[s]. So `dact` becomes the gradient of act, if it was that of weight[s] act.
+struct WeighRows {
+  Tensor source_R;
+  Tensor weight_TK;
+  Tensor dact_RF;
+  Tensor act_RF;
+  Tensor dweight_TK;  ///< f32
+
+  bool operator==(const WeighRows&) const = default;
+};
+
+/// The GEMMs of experts: those of LinearFprop, LinearDgrad and LinearWgrad for the rows of each expert e and
+/// the weight rows [e N, (e + 1) N). `first_E` as in SortExperts.
+struct ExpertFprop {
+  Tensor x_RC;
+  Tensor weight_NC;  ///< [E N, C]
+  Tensor first_E;
+  Tensor y_RN;
+
+  bool operator==(const ExpertFprop&) const = default;
+};
+struct ExpertDgrad {
+  Tensor dy_RN;
+  Tensor weight_NC;
+  Tensor first_E;
+  Tensor dx_RC;
+
+  bool operator==(const ExpertDgrad&) const = default;
+};
+struct ExpertWgrad {
+  Tensor dy_RN;
+  Tensor x_RC;
+  Tensor first_E;
+  Tensor dweight_NC;  ///< zero, or unchanged, where an expert has no rows
+  WriteMode mode = WriteMode::accumulate;
+
+  bool operator==(const ExpertWgrad&) const = default;
+};
+
+/// Each throws std::logic_error if shapes or dtypes do not match. Every backend calls them, including the
+/// meta backend.
+void check_args(const RouteForward&);
+void check_args(const RouteBackward&);
+void check_args(const CountExperts&);
+void check_args(const SortExperts&);
+void check_args(const GatherRows&);
+void check_args(const CombineRows&);
+void check_args(const WeighRows&);
+void check_args(const ExpertFprop&);
+void check_args(const ExpertDgrad&);
+void check_args(const ExpertWgrad&);
+
+inline OpClass op_class(const RouteForward& a) { return memory_class(a.logits_TE); }
+inline OpClass op_class(const RouteBackward& a) { return memory_class(a.dlogits_TE); }
+inline OpClass op_class(const CountExperts&) { return {}; }
+inline OpClass op_class(const SortExperts&) { return {}; }
+inline OpClass op_class(const GatherRows& a) { return memory_class(a.from_TD); }
+inline OpClass op_class(const CombineRows& a) { return memory_class(a.from_RD); }
+inline OpClass op_class(const WeighRows& a) { return memory_class(a.act_RF); }
+inline OpClass experts_class(GemmRole role, const Tensor& in, const Tensor& out, std::int64_t m,
+                             std::int64_t n, std::int64_t k) {
+  OpClass what = gemm_class(role, in.dtype, out.dtype, m, n, k);
+  what.kind = OpClass::Kind::experts;
+  return what;
+}
+inline OpClass op_class(const ExpertFprop& a) {
+  return experts_class(GemmRole::fprop, a.x_RC, a.y_RN, a.y_RN.size(0), a.y_RN.size(1), a.x_RC.size(1));
+}
+inline OpClass op_class(const ExpertDgrad& a) {
+  return experts_class(GemmRole::dgrad, a.dy_RN, a.dx_RC, a.dx_RC.size(0), a.dx_RC.size(1), a.dy_RN.size(1));
+}
+inline OpClass op_class(const ExpertWgrad& a) {
+  OpClass what = experts_class(GemmRole::wgrad, a.x_RC, a.dweight_NC, a.dweight_NC.size(0),
+                               a.dweight_NC.size(1), a.dy_RN.size(0) / (a.first_E.numel() - 1));
+  what.adds = a.mode == WriteMode::accumulate;
+  return what;
+}
+
+}  // namespace trainerd::kernels

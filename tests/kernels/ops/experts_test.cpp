@@ -1,0 +1,292 @@
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "tests/kernels/machine.h"
+
+namespace trainerd::test {
+namespace {
+
+using kernels::WriteMode;
+
+/// Choices of T tokens' K experts among E.
+struct Sizes {
+  std::int64_t tokens, experts, copies;
+};
+
+std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+
+/// Softmax of each row.
+Values probabilities(const Values& logits, const Sizes& s) {
+  Values probs(logits.size());
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    const double* x = logits.data() + t * s.experts;
+    const double largest = *std::max_element(x, x + s.experts);
+    double sum = 0;
+    for (std::int64_t e = 0; e < s.experts; ++e) sum += std::exp(x[e] - largest);
+    for (std::int64_t e = 0; e < s.experts; ++e)
+      probs[index(t * s.experts + e)] = std::exp(x[e] - largest) / sum;
+  }
+  return probs;
+}
+
+/// The experts with the largest probabilities; of equal ones the first.
+Values choices(const Values& probs, const Sizes& s) {
+  Values chosen;
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    std::vector<std::int64_t> order(index(s.experts));
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+      return probs[index(t * s.experts + a)] > probs[index(t * s.experts + b)];
+    });
+    chosen.insert(chosen.end(), order.begin(), order.begin() + s.copies);
+  }
+  return chosen;
+}
+
+Values weights_of(const Values& probs, const Values& chosen, const Sizes& s, bool normalise) {
+  Values weights;
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    double sum = 0;
+    const auto prob = [&](std::int64_t k) {
+      return probs[index(t * s.experts) + static_cast<std::size_t>(chosen[index(t * s.copies + k)])];
+    };
+    for (std::int64_t k = 0; k < s.copies; ++k) sum += prob(k);
+    for (std::int64_t k = 0; k < s.copies; ++k) weights.push_back(prob(k) / (normalise ? sum : 1));
+  }
+  return weights;
+}
+
+/// Choices without equal experts of one token; the last expert gets none if there are others.
+Values drawn_choices(const Sizes& s) {
+  std::mt19937 generator(11);
+  Values chosen;
+  const std::int64_t used = std::max(s.copies, s.experts - 1);
+  for (std::int64_t t = 0; t < s.tokens; ++t) {
+    const auto first = static_cast<std::int64_t>(generator() % static_cast<unsigned>(used));
+    for (std::int64_t k = 0; k < s.copies; ++k) chosen.push_back(static_cast<double>((first + k) % used));
+  }
+  return chosen;
+}
+
+constexpr Sizes kRoutings[] = {{1, 1, 1}, {7, 3, 2}, {9, 40, 8}, {20, 130, 6}, {300, 8, 2}};
+
+}  // namespace
+
+TEST_CASE("tokens are routed to their most probable experts", "[experts]") {
+  const bool normalise = GENERATE(true, false);
+  for (const DType dtype : kActivationDtypes)
+    for (const Sizes& s : kRoutings) {
+      Values logits = normal_values(s.tokens * s.experts, 3, dtype, 2.0);
+      if (s.experts > 2) logits[1] = logits[2] = 9;  // equal: the first is chosen first
+      const Values probs = probabilities(logits, s), chosen = choices(probs, s);
+      check_operator([&](Machine& m) {
+        const kernels::RouteForward a{.logits_TE = m.tensor(dtype, {s.tokens, s.experts}, logits),
+                                      .normalise = normalise,
+                                      .probs_TE = m.empty(DType::f32, {s.tokens, s.experts}),
+                                      .expert_TK = m.empty(DType::i32, {s.tokens, s.copies}),
+                                      .weight_TK = m.empty(DType::f32, {s.tokens, s.copies})};
+        m.backend().route_forward(m.stream(), a);
+        CHECK(Machine::read(a.expert_TK) == chosen);
+        return std::vector<Output>{
+            {"probabilities", a.probs_TE, probs, s.experts},
+            {"weights", a.weight_TK, weights_of(probs, chosen, s, normalise), s.experts}};
+      });
+    }
+}
+
+TEST_CASE("tokens without numbers still have experts", "[experts]") {
+  for (const kernels::Isa isa : instruction_sets()) {
+    Machine m(isa, 1);
+    const double nan = std::numeric_limits<double>::quiet_NaN();
+    const kernels::RouteForward a{.logits_TE = m.tensor(DType::f32, {1, 3}, {nan, 1, 2}),
+                                  .probs_TE = m.empty(DType::f32, {1, 3}),
+                                  .expert_TK = m.empty(DType::i32, {1, 2}),
+                                  .weight_TK = m.empty(DType::f32, {1, 2})};
+    m.backend().route_forward(m.stream(), a);
+    for (const double expert : Machine::read(a.expert_TK)) CHECK((expert >= 0 && expert < 3));
+    for (const double prob : Machine::read(a.probs_TE)) CHECK(std::isnan(prob));
+  }
+}
+
+TEST_CASE("route backward matches finite differences of weights and balance", "[experts]") {
+  const bool normalise = GENERATE(true, false);
+  const std::int64_t chunks = GENERATE(1, 2), sequences = 2;
+  for (const DType dtype : kActivationDtypes)
+    for (const Sizes& s : {Sizes{8, 3, 2}, Sizes{4, 40, 8}, Sizes{8, 130, 3}}) {
+      const Values logits = normal_values(s.tokens * s.experts, 3, DType::f32),
+                   probs = probabilities(logits, s), chosen = choices(probs, s),
+                   dweights = normal_values(s.tokens * s.copies, 4, DType::f32),
+                   loss_weights = normal_values(s.tokens, 5, DType::f32),
+                   counts = normal_values(sequences * s.experts, 6, DType::f32);
+      const double balance = 0.25;
+      const auto loss = [&](bool balanced) {
+        return [&, balanced](const Values& x) {
+          const Values p = probabilities(x, s);
+          double total = dot(weights_of(p, chosen, s, normalise), dweights);
+          for (std::int64_t t = 0; balanced && t < s.tokens; ++t) {
+            const std::int64_t sequence = t / (s.tokens / (chunks * sequences)) % sequences;
+            for (std::int64_t e = 0; e < s.experts; ++e)
+              total += balance * loss_weights[index(t)] * counts[index(sequence * s.experts + e)] *
+                       p[index(t * s.experts + e)];
+          }
+          return total;
+        };
+      };
+      const Values of_weights = numeric_gradient(loss(false), logits),
+                   of_both = numeric_gradient(loss(true), logits);
+      check_operator([&](Machine& m) {
+        kernels::RouteBackward a{.probs_TE = m.tensor(DType::f32, {s.tokens, s.experts}, probs),
+                                 .expert_TK = m.tensor(DType::i32, {s.tokens, s.copies}, chosen),
+                                 .normalise = normalise,
+                                 .dweight_TK = m.tensor(DType::f32, {s.tokens, s.copies}, dweights),
+                                 .dlogits_TE = m.empty(dtype, {s.tokens, s.experts}),
+                                 .count_BE = {},
+                                 .chunks = chunks,
+                                 .loss_weight_T = {}};
+        m.backend().route_backward(m.stream(), a);
+        std::vector<Output> outputs{{"of weights", a.dlogits_TE, of_weights, s.experts}};
+        a.dlogits_TE = m.empty(dtype, {s.tokens, s.experts});
+        a.balance = static_cast<float>(balance);
+        a.count_BE = m.tensor(DType::f32, {sequences, s.experts}, counts);
+        a.loss_weight_T = m.tensor(DType::f32, {s.tokens}, loss_weights);
+        m.backend().route_backward(m.stream(), a);
+        outputs.push_back({"of both", a.dlogits_TE, of_both, s.experts});
+        return outputs;
+      });
+    }
+}
+
+TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
+  for (const Sizes& s : {Sizes{2, 1, 1}, Sizes{8, 3, 2}, Sizes{12, 40, 8}, Sizes{600, 300, 3}}) {
+    const std::int64_t chunks = s.tokens % 4 == 0 ? 2 : 1, sequences = 2,
+                       run = s.tokens / (chunks * sequences);
+    const Values chosen = drawn_choices(s);
+    Values counts(index(sequences * s.experts)), first(index(s.experts + 1)), source, rows(chosen.size());
+    for (std::int64_t e = 0; e < s.experts; ++e) {
+      first[index(e)] = static_cast<double>(source.size());
+      for (std::size_t i = 0; i < chosen.size(); ++i) {
+        if (chosen[i] != static_cast<double>(e)) continue;
+        const std::int64_t token = static_cast<std::int64_t>(i) / s.copies;
+        counts[index(token / run % sequences * s.experts + e)] += 1;
+        rows[i] = static_cast<double>(source.size());
+        source.push_back(static_cast<double>(i));
+      }
+    }
+    first.back() = static_cast<double>(source.size());
+    for (const kernels::Isa isa : instruction_sets()) {
+      Machine m(isa, 2);
+      const auto copies = s.tokens * s.copies;
+      const Tensor chosen_TK = m.tensor(DType::i32, {s.tokens, s.copies}, chosen);
+      const kernels::CountExperts c{
+          .expert_TK = chosen_TK, .count_BE = m.empty(DType::f32, {sequences, s.experts}), .chunks = chunks};
+      const kernels::SortExperts a{.expert_TK = chosen_TK,
+                                   .first_E = m.empty(DType::i32, {s.experts + 1}),
+                                   .source_R = m.empty(DType::i32, {copies}),
+                                   .row_TK = m.empty(DType::i32, {s.tokens, s.copies})};
+      m.backend().count_experts(m.stream(), c);
+      m.backend().sort_experts(m.stream(), a);
+      CHECK(Machine::read(c.count_BE) == counts);
+      CHECK(Machine::read(a.first_E) == first);
+      CHECK(Machine::read(a.source_R) == source);
+      CHECK(Machine::read(a.row_TK) == rows);
+      CHECK(m.scratch().top() == 0);
+    }
+  }
+}
+
+TEST_CASE("rows are gathered by expert, weighed and combined by token", "[experts]") {
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t columns : {1, 37, 64}) {
+      const std::int64_t tokens = 5, copies = 3, rows = tokens * copies;
+      std::vector<std::int32_t> source(index(rows)), row_of(index(rows));
+      for (std::int64_t r = 0; r < rows; ++r) {
+        source[index(r)] = static_cast<std::int32_t>(r * 7 % rows);  // 7 and 15 have no common divisor
+        row_of[index(r * 7 % rows)] = static_cast<std::int32_t>(r);
+      }
+      const Values x = normal_values(tokens * columns, 1, dtype),
+                   weights = normal_values(rows, 2, DType::f32),
+                   act = normal_values(rows * columns, 3, dtype),
+                   dact = normal_values(rows * columns, 4, dtype);
+      Values gathered, plain(x.size()), weighed(x.size()), dweights(index(rows)), scaled_act, scaled_dact;
+      for (std::int64_t i = 0; i < rows * columns; ++i) {
+        const std::int64_t copy = source[index(i / columns)], place = copy / copies * columns + i % columns;
+        gathered.push_back(x[index(place)]);
+        plain[index(place)] += act[index(i)];
+        weighed[index(place)] += weights[index(copy)] * act[index(i)];
+        dweights[index(copy)] += act[index(i)] * dact[index(i)];
+        scaled_act.push_back(weights[index(copy)] * act[index(i)]);
+        scaled_dact.push_back(weights[index(copy)] * dact[index(i)]);
+      }
+      check_operator([&](Machine& m) {
+        const Shape wide{rows, columns}, narrow{tokens, columns}, pairs{tokens, copies};
+        const Tensor from = m.tensor(dtype, wide, act), source_R = m.ids(source),
+                     weight_TK = m.tensor(DType::f32, pairs, weights),
+                     row_TK = m.tensor(DType::i32, pairs, Values(row_of.begin(), row_of.end()));
+        const kernels::GatherRows g{m.tensor(dtype, narrow, x), source_R, m.empty(dtype, wide)};
+        const kernels::CombineRows sum{from, row_TK, {}, m.empty(dtype, narrow)},
+            mean{from, row_TK, weight_TK, m.empty(dtype, narrow)};
+        const kernels::WeighRows w{source_R, weight_TK, m.tensor(dtype, wide, dact),
+                                   m.tensor(dtype, wide, act), m.empty(DType::f32, pairs)};
+        m.backend().gather_rows(m.stream(), g);
+        m.backend().combine_rows(m.stream(), sum);
+        m.backend().combine_rows(m.stream(), mean);
+        m.backend().weigh_rows(m.stream(), w);
+        return std::vector<Output>{{"gathered", g.to_RD, gathered},
+                                   {"sums", sum.to_TD, plain, copies},
+                                   {"weighed sums", mean.to_TD, weighed, copies},
+                                   {"gradients of weights", w.dweight_TK, dweights, columns},
+                                   {"act", w.act_RF, scaled_act},
+                                   {"dact", w.dact_RF, scaled_dact}};
+      });
+    }
+}
+
+TEST_CASE("products of experts equal those of each expert alone", "[experts][gemm]") {
+  struct Case {
+    std::vector<std::int32_t> first;
+    std::int64_t n, c;
+  };
+  // No rows, one, a tile and more; sizes for tensor cores, of one tile and of several, and sizes that are
+  // not.
+  const Case cases[] = {{{0, 5, 5, 6}, 7, 9}, {{0, 0, 130, 131, 150}, 24, 72}, {{0, 3, 67}, 136, 152}};
+  for (const DType dtype : kActivationDtypes)
+    for (const Case& c : cases) {
+      const auto experts = static_cast<std::int64_t>(c.first.size()) - 1, rows = std::int64_t{c.first.back()};
+      const Values x = normal_values(rows * c.c, 1, dtype), w = normal_values(experts * c.n * c.c, 2, dtype),
+                   dy = normal_values(rows * c.n, 3, dtype),
+                   before = normal_values(experts * c.n * c.c, 4, DType::bf16);
+      Values y(dy.size()), dx(x.size()), dw(w.size()), sum = before;
+      for (std::int64_t e = 0; e < experts; ++e)
+        for (std::int64_t r = c.first[index(e)]; r < c.first[index(e + 1)]; ++r)
+          for (std::int64_t n = 0; n < c.n; ++n)
+            for (std::int64_t k = 0; k < c.c; ++k) {
+              const std::size_t of_x = index(r * c.c + k), of_y = index(r * c.n + n),
+                                of_w = index((e * c.n + n) * c.c + k);
+              y[of_y] += x[of_x] * w[of_w];
+              dx[of_x] += dy[of_y] * w[of_w];
+              dw[of_w] += dy[of_y] * x[of_x];
+            }
+      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += dw[i];
+      check_operator([&](Machine& m) {
+        const Shape weight_shape{experts * c.n, c.c};
+        const Tensor x_RC = m.tensor(dtype, {rows, c.c}, x), dy_RN = m.tensor(dtype, {rows, c.n}, dy),
+                     weight = m.tensor(dtype, weight_shape, w), first_E = m.ids(c.first),
+                     y_RN = m.empty(dtype, {rows, c.n}), dx_RC = m.empty(dtype, {rows, c.c});
+        m.backend().expert_fprop(m.stream(), {x_RC, weight, first_E, y_RN});
+        m.backend().expert_dgrad(m.stream(), {dy_RN, weight, first_E, dx_RC});
+        std::vector<Output> outputs{{"y", y_RN, y, c.c}, {"dx", dx_RC, dx, c.n}};
+        for (const DType gradient : kActivationDtypes) {
+          const Tensor assigned = m.empty(gradient, weight_shape),
+                       added = m.tensor(gradient, weight_shape, before);
+          m.backend().expert_wgrad(m.stream(), {dy_RN, x_RC, first_E, assigned, WriteMode::assign});
+          m.backend().expert_wgrad(m.stream(), {dy_RN, x_RC, first_E, added, WriteMode::accumulate});
+          outputs.push_back({"dweight", assigned, dw, rows});
+          outputs.push_back({"dweight added", added, sum, rows});
+        }
+        return outputs;
+      });
+    }
+}
+
+}  // namespace trainerd::test
