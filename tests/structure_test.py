@@ -26,7 +26,7 @@ GROUP_NAMES = {
     "kernels/base/ledger.h": (4, "names of the ledger's parts"),
     "parallel/layout/grid.cpp": (3, "names of axes"),
     "parallel/comm/nccl/plugin/nccl_rank_world.cpp": (1, "the name of its first communicator"),
-    "core/spec/fields.cpp": (2, "job keys"),
+    "core/spec/parallel_fields.cpp": (2, "job keys"),
     "core/run/wire/layout_json.cpp": (6, "job keys in messages"),
     "core/run/agent/replan.cpp": (6, "job keys in checkpoints and logs"),
     "core/plan/search/search_report.cpp": (6, "job keys in JSON and a table's columns"),

@@ -25,7 +25,10 @@ struct Batch {
   std::int64_t samples = 0;
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
-  std::int64_t first_token = 0;              ///< index of the first sample's first token in the global batch
+  std::int64_t first_token = 0;  ///< index of the first sample's first token in the global batch
+  /// f32 [1]: becomes `crowded` if a rank's experts have not enough rows. Undefined: they always have.
+  kernels::Tensor flag;
+  float crowded = 1;
   std::optional<std::uint64_t> dropout_key;  ///< of the step; none: no dropout
   std::int64_t tokens() const { return tokens_T.size(0); }
 };

@@ -42,7 +42,8 @@ std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const jo
 
 ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute,
                        ChunkParams ids, DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
-                       const RopeTables& rope, Determinism attention, const parallel::ContextParallel& cp)
+                       const RopeTables& rope, Determinism attention, const parallel::ContextParallel& cp,
+                       const parallel::ExpertParallel& ep)
     : model_(model),
       local_(local_sizes(model, tp.group.size(), tp.group.rank(), tp.backend.target().vocab_multiple)),
       ids_(std::move(ids)),
@@ -50,13 +51,14 @@ ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptio
       params_(params),
       tp_(tp),
       cp_(cp),
+      ep_(ep),
       rope_(rope),
       attention_(attention),
       segments_(segments_of(ids_)),
       spans_(spans_of(segments_, recompute, ids_.first_layer)) {}
 
 WalkContext ModelChunk::context(Stream& stream, const Frame& frame) const {
-  return {model_, local_, ids_, tp_, cp_, params_, stream, frame.batch, dtype_, rope_, attention_};
+  return {model_, local_, ids_, tp_, cp_, ep_, params_, stream, frame.batch, dtype_, rope_, attention_};
 }
 
 const LayerParams* ModelChunk::layer_of(std::size_t segment) const {

@@ -10,6 +10,7 @@
 #include "core/model/parameters.h"
 #include "core/model/rope.h"
 #include "parallel/context/context.h"
+#include "parallel/expert/expert.h"
 #include "parallel/tensor/head.h"
 
 namespace trainerd::core::model {
@@ -37,6 +38,7 @@ struct WalkContext {
   const ChunkParams& ids;
   const parallel::TensorParallel& tp;
   const parallel::ContextParallel& cp;
+  const parallel::ExpertParallel& ep;
   ParamStore& params;
   kernels::Stream& stream;
   const Batch& batch;
@@ -77,7 +79,7 @@ class ModelChunk {
   ModelChunk(const job::ModelOptions& model, const job::RecomputeOptions& recompute, ChunkParams ids,
              kernels::DType dtype, ParamStore& params, const parallel::TensorParallel& tp,
              const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic,
-             const parallel::ContextParallel& cp = {});
+             const parallel::ContextParallel& cp = {}, const parallel::ExpertParallel& ep = {});
 
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
@@ -135,6 +137,7 @@ class ModelChunk {
   ParamStore& params_;
   const parallel::TensorParallel tp_;
   const parallel::ContextParallel cp_;
+  const parallel::ExpertParallel ep_;
   const RopeTables rope_;
   const kernels::Determinism attention_;
   std::vector<Segment> segments_;

@@ -30,6 +30,7 @@ struct ParamInfo {
   /// Held by several pipeline ranks next to different neighbours: it gets its own bucket so that all cut it
   /// alike.
   bool cut_alone = false;
+  bool expert = false;         ///< held by the ranks of ParamPlacement::expert_dp
   bool trainable = true;       ///< false: kept as loaded, without gradient, master weight and states
   std::int64_t grad_uses = 1;  ///< gradient contributions per microbatch: two for a tied embedding
 };
@@ -38,6 +39,8 @@ struct ParamInfo {
 struct ParamPlacement {
   std::int64_t tp = 1, tp_rank = 0;
   parallel::DataParallelGroups dp;
+  parallel::DataParallelGroups expert_dp =
+      {};  ///< with several expert-parallel ranks: of the experts' parameters
   /// What is sharded: from 1 the optimizer state, from 2 gradients, from 3 parameters.
   std::int64_t zero = 0;
   std::int64_t microbatches = 1;  ///< per step

@@ -21,6 +21,7 @@ job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec
 }
 ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
   if (!spec.trainable && placement.zero < 3) placement.zero = 0;
+  if (spec.experts) placement.dp = placement.expert_dp;
   return placement;
 }
 
@@ -363,7 +364,7 @@ void ParamView::initialise(Stream& stream, std::uint64_t seed) {
                                   .column = matrix ? run.box.begin[1] : run.box.begin[0],
                                   .rows = matrix ? run.box.shape[0] : 1,
                                   .columns = run.box.shape.back(),
-                                  .logical_rows = matrix ? info.shard.logical[0] : 1,
+                                  .logical_rows = matrix ? info.shard.file_shape()[0] : 1,
                                   .logical_columns = logical_columns});
   }
   begin_average(stream);

@@ -78,6 +78,7 @@ struct ViewSpec {
   /// False: parameters kept as loaded. They are held only in the dtype that operators read, unsharded below
   /// ZeRO 3, and have no gradients.
   bool trainable = true;
+  bool experts = false;  ///< ParamInfo::expert
 };
 
 /// Parameters of one rank that are placed and updated alike, with their training state, as flat arrays in the

@@ -25,10 +25,11 @@ struct Rule {
 class Declarer {
  public:
   Declarer(const job::ModelOptions& model, std::int64_t tokens, bool sequence_parallel,
-           std::int64_t vocab_multiple, std::vector<ParamInfo>& infos)
+           std::int64_t vocab_multiple, const ExpertShare& share, std::vector<ParamInfo>& infos)
       : model_(model),
         tokens_(tokens),
         vocab_multiple_(vocab_multiple),
+        share_(share),
         norm_rule_{sequence_parallel ? TensorPlacement::partial : TensorPlacement::replicate, 0, {}, 0},
         infos_(infos) {}
 
@@ -110,6 +111,18 @@ class Declarer {
   }
   /// The initial norm weight, which represents a factor of 1.
   float first_norm_weight() const { return model_.norm_weight == job::NormWeight::less_one ? 0.0f : 1.0f; }
+  /// The matrices of this rank's experts, out of `count` of `rows` rows each.
+  ParamId experts(const std::string& name, std::int64_t count, std::int64_t rows, std::int64_t columns,
+                  double stddev, const Rule& tp) {
+    const std::int64_t mine = count / share_.ranks * rows;
+    const ParamId id = matrix(name, {mine, columns}, stddev, tp, false);
+    if (share_.ranks == 1) return id;
+    infos_.back().expert = true;
+    infos_.back().shard.first_row = share_.rank * mine;
+    infos_.back().shard.file_rows = count * rows;
+    return id;
+  }
+  std::int64_t experts_of_rank(std::int64_t count) const { return count / share_.ranks; }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
                               {TensorPlacement::shard, 0, {{model_.vocab, 1}}, vocab_multiple_}, gemm, owner);
@@ -136,6 +149,7 @@ class Declarer {
   const job::ModelOptions& model_;
   std::int64_t tokens_;
   std::int64_t vocab_multiple_;
+  ExpertShare share_;
   Rule norm_rule_;
   std::vector<ParamInfo>& infos_;
   std::size_t units_ = 0;
@@ -155,11 +169,12 @@ void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::s
   layer.router = declare.matrix(prefix + "router.weight", {experts, m.hidden}, m.init,
                                 {TensorPlacement::partial, 0, {}, 0}, true);
   // Gate and up projection of each expert are cut on their own.
-  const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * experts), {m.ffn, 1});
-  layer.up.weight = declare.matrix(prefix + "experts.gate_up.weight", {experts * 2 * m.ffn, m.hidden}, m.init,
-                                   {TensorPlacement::shard, 0, halves, 0}, false);
-  layer.down.weight = declare.matrix(prefix + "experts.down.weight", {experts * m.hidden, m.ffn},
-                                     residual_init, {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, false);
+  const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * declare.experts_of_rank(experts)),
+                                         {m.ffn, 1});
+  layer.up.weight = declare.experts(prefix + "experts.gate_up.weight", experts, 2 * m.ffn, m.hidden, m.init,
+                                    {TensorPlacement::shard, 0, halves, 0});
+  layer.down.weight = declare.experts(prefix + "experts.down.weight", experts, m.hidden, m.ffn, residual_init,
+                                      {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0});
 }
 
 LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
@@ -219,9 +234,9 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
 
 DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel,
-                                  std::int64_t vocab_multiple) {
+                                  std::int64_t vocab_multiple, const ExpertShare& share) {
   DeclaredParams declared;
-  Declarer declare(model, microbatch_tokens, sequence_parallel, vocab_multiple, declared.infos);
+  Declarer declare(model, microbatch_tokens, sequence_parallel, vocab_multiple, share, declared.infos);
   ParamId embedding = kNoParam;
   bool has_head = false;
   for (const parallel::ChunkSpan& span : chunks) {
@@ -252,6 +267,15 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
   }
   if (model.tie_embeddings && embedding != kNoParam && !has_head) declared.tied_copy = embedding;
   return declared;
+}
+
+std::int64_t expert_rows(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
+                         double capacity) {
+  const std::int64_t rows = tokens * model.experts.per_token;
+  if (ranks == 1) return rows;
+  const std::int64_t most = ranks * tokens * std::min(model.experts.per_token, model.experts.count / ranks);
+  if (capacity == 0) return most;
+  return std::min(most, static_cast<std::int64_t>(std::ceil(capacity * static_cast<double>(rows))));
 }
 
 LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,

@@ -64,6 +64,12 @@ struct DeclaredParams {
   ParamId tied_copy = kNoParam;
 };
 
+/// The rank's place among the expert-parallel ranks, each of which has an equal number of each layer's
+/// experts.
+struct ExpertShare {
+  std::int64_t ranks = 1, rank = 0;
+};
+
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
 /// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,
 /// router,gate_up|up,down,experts.gate_up,experts.down,mlp_post_norm}.{weight,bias},
@@ -74,9 +80,15 @@ struct DeclaredParams {
 /// (kernels::Target), or kLogicalVocab.
 DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<const parallel::ChunkSpan> chunks,
                                   std::int64_t microbatch_tokens, bool sequence_parallel,
-                                  std::int64_t vocab_multiple);
+                                  std::int64_t vocab_multiple, const ExpertShare& share = {});
 /// For parameters as in files: with tp 1 there is no padding.
 constexpr std::int64_t kLogicalVocab = 1;
+
+/// Rows of experts that a rank has memory for in one microbatch of `tokens` tokens: those of all its tokens'
+/// experts. With several expert-parallel ranks as many as any choice of all their tokens can need, or
+/// `capacity` times the mean, if that is less and not 0.
+std::int64_t expert_rows(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
+                         double capacity);
 
 /// Sizes of one tensor-parallel rank's part of the model.
 struct LocalSizes {

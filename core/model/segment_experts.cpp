@@ -10,56 +10,104 @@ namespace {
 using namespace kernels;
 
 /// Rows of a microbatch's experts: a copy of each token for each of its experts.
-std::int64_t expert_rows(const WalkContext& c) { return c.batch.tokens() * c.model.experts.per_token; }
-
-Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns) {
-  return arena.take(c.dtype, {expert_rows(c), columns}, MemoryTerm::activations);
+std::int64_t rows_of_microbatch(const WalkContext& c) {
+  return c.ep.ranks() > 1 ? c.ep.rows : c.batch.tokens() * c.model.experts.per_token;
 }
 
-Tensor of_choices(const WalkContext& c, Arena& arena, DType dtype) {
-  return arena.take(dtype, {c.batch.tokens(), c.model.experts.per_token}, MemoryTerm::activations);
+/// How many of them are in use on average.
+std::int64_t usual_rows(const WalkContext& c) { return c.batch.tokens() * c.model.experts.per_token; }
+
+Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns) {
+  return arena.take(c.dtype, {rows_of_microbatch(c), columns}, MemoryTerm::activations);
+}
+
+/// One number for each choice of the rank's tokens, or of those of all expert-parallel ranks.
+enum class Tokens : std::uint8_t { own, all };
+Tensor of_choices(const WalkContext& c, Arena& arena, DType dtype, Tokens tokens) {
+  const std::int64_t count = c.batch.tokens() * (tokens == Tokens::all ? c.ep.ranks() : 1);
+  return arena.take(dtype, {count, c.model.experts.per_token}, MemoryTerm::activations);
 }
 
 /// Memory for the router's results, until the weight gradients have read them.
 void take_routes(const WalkContext& c, Arena& arena, SegmentState& state) {
   const std::int64_t experts = c.model.experts.count;
   state.probs_TE = arena.take(DType::f32, {c.batch.tokens(), experts}, MemoryTerm::activations);
-  state.expert_TK = of_choices(c, arena, DType::i32);
-  state.weight_TK = of_choices(c, arena, DType::f32);
-  state.row_TK = of_choices(c, arena, DType::i32);
-  state.source_R = arena.take(DType::i32, {expert_rows(c)}, MemoryTerm::activations);
-  state.first_E = arena.take(DType::i32, {experts + 1}, MemoryTerm::activations);
+  state.expert_TK = of_choices(c, arena, DType::i32, Tokens::own);
+  state.weight_TK = of_choices(c, arena, DType::f32, Tokens::all);
+  state.row_TK = of_choices(c, arena, DType::i32, Tokens::all);
+  state.source_R = arena.take(DType::i32, {rows_of_microbatch(c)}, MemoryTerm::activations);
+  state.first_E = arena.take(DType::i32, {experts / c.ep.ranks() + 1}, MemoryTerm::activations);
 }
 
-/// `x_TD`: all tokens.
+/// `x_TD`: the rank's tokens.
 void route(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& x_TD) {
-  const ArenaScope scope(c.stream.scratch());
-  const Tensor logits_TE = c.stream.scratch().take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
+  Arena& scratch = c.stream.scratch();
+  const ArenaScope scope(scratch);
+  const Tensor logits_TE = scratch.take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
   const Lease router = c.params.use(ids.router, WeightForm::fprop, c.stream);
   c.backend().linear_fprop(
       c.stream, {.x_TC = x_TD, .weight = router.weight(), .bias_N = {}, .addend_TN = {}, .y_TN = logits_TE});
+  const bool alone = c.ep.ranks() == 1;
+  const Tensor weight_TK = alone ? state.weight_TK : of_choices(c, scratch, DType::f32, Tokens::own);
   c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
                                        .normalise = c.model.experts.normalise,
                                        .probs_TE = state.probs_TE,
                                        .expert_TK = state.expert_TK,
-                                       .weight_TK = state.weight_TK});
-  c.backend().sort_experts(c.stream, {.expert_TK = state.expert_TK,
+                                       .weight_TK = weight_TK});
+  if (!alone) parallel::gather_tokens(c.ep, c.stream, weight_TK, state.weight_TK, "experts: weights");
+  const Tensor expert_TK = parallel::gather_tokens(c.ep, c.stream, state.expert_TK, "experts: choices");
+  c.backend().sort_experts(c.stream, {.expert_TK = expert_TK,
+                                      .first_expert = c.ep.rank() * (c.model.experts.count / c.ep.ranks()),
                                       .first_E = state.first_E,
                                       .source_R = state.source_R,
-                                      .row_TK = state.row_TK});
+                                      .row_TK = state.row_TK,
+                                      .flag = alone ? Tensor{} : c.batch.flag,
+                                      .flag_value = c.batch.crowded});
 }
 
-/// The tokens of a flow as rows of experts, in scratch.
-Tensor to_experts(const WalkContext& c, const SegmentState& state, const Tensor& x_TD) {
+/// The rank's tokens, and those of other expert-parallel ranks, as rows of experts, in scratch.
+Tensor to_experts(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label) {
   const Tensor rows = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
-  c.backend().gather_rows(c.stream, {.from_TD = x_TD, .source_R = state.source_R, .to_RD = rows});
+  const ArenaScope scope(c.stream.scratch());
+  c.backend().gather_rows(c.stream, {.from_TD = parallel::gather_tokens(c.ep, c.stream, x_TD, label),
+                                     .source_R = state.source_R,
+                                     .copies = c.model.experts.per_token,
+                                     .to_RD = rows,
+                                     .usual_rows = usual_rows(c)});
   return rows;
 }
+
+/// Adds up rows of experts by token, and over the ranks that have parts of them. `finish` gets the tokens
+/// before the sum over tp, to add more to them.
+template <class Finish>
+void from_experts(const WalkContext& c, const SegmentState& state, const Tensor& rows_RD,
+                  const Tensor& weight_TK, const Tensor& to_TD, const char* label, const Finish& finish) {
+  parallel::summed(c.tp, c.stream, to_TD, label, [&](const Tensor& whole_TD) {
+    {
+      const ArenaScope scope(c.stream.scratch());
+      const Tensor all_TD = parallel::take_results(c.ep, c.stream, whole_TD);
+      c.backend().combine_rows(c.stream, {.from_RD = rows_RD,
+                                          .row_TK = state.row_TK,
+                                          .weight_TK = weight_TK,
+                                          .to_TD = all_TD,
+                                          .usual_rows = usual_rows(c)});
+      parallel::sum_results(c.ep, c.stream, all_TD, whole_TD, label);
+    }
+    finish(whole_TD);
+  });
+}
+
+/// On the device: how many rows are in use.
+Tensor used_rows(const SegmentState& state) { return state.first_E.rows(state.first_E.numel() - 1, 1); }
 
 Gate gate_of(const WalkContext& c) { return c.model.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
 
 void activate(const WalkContext& c, const SegmentState& state) {
-  c.backend().glu_forward(c.stream, {.gate = gate_of(c), .gate_up_T2F = state.up, .act_TF = state.act});
+  c.backend().glu_forward(c.stream, {.gate = gate_of(c),
+                                     .gate_up_T2F = state.up,
+                                     .act_TF = state.act,
+                                     .used_rows = used_rows(state),
+                                     .usual_rows = usual_rows(c)});
 }
 
 /// Routes, and computes the experts' activations in scratch, in the caller's scope.
@@ -76,10 +124,11 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
     const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
     route(c, ids, state, x_TD);
     const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream);
-    c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, x_TD),
+    c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, x_TD, "experts: tokens"),
                                         .weight_NC = up.tensor(),
                                         .first_E = state.first_E,
-                                        .y_RN = state.up});
+                                        .y_RN = state.up,
+                                        .usual_rows = usual_rows(c)});
   }
   activate(c, state);
 }
@@ -90,13 +139,12 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
   const ArenaScope scope(c.stream.scratch());
   const Tensor out_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
   const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
-  c.backend().expert_fprop(
-      c.stream, {.x_RC = state.act, .weight_NC = down.tensor(), .first_E = state.first_E, .y_RN = out_RD});
-  parallel::summed(c.tp, c.stream, to_TD, "experts: outputs", [&](const Tensor& whole_TD) {
-    c.backend().combine_rows(
-        c.stream,
-        {.from_RD = out_RD, .row_TK = state.row_TK, .weight_TK = state.weight_TK, .to_TD = whole_TD});
-  });
+  c.backend().expert_fprop(c.stream, {.x_RC = state.act,
+                                      .weight_NC = down.tensor(),
+                                      .first_E = state.first_E,
+                                      .y_RN = out_RD,
+                                      .usual_rows = usual_rows(c)});
+  from_experts(c, state, out_RD, state.weight_TK, to_TD, "experts: outputs", [](const Tensor&) {});
 }
 
 /// The gradient of an expert weight [E N, C].
@@ -107,7 +155,8 @@ void weight_gradient(const WalkContext& c, ParamId weight, const SegmentState& s
                                       .x_RC = x_RC,
                                       .first_E = state.first_E,
                                       .dweight_NC = c.params.grad(weight),
-                                      .mode = c.params.grad_mode(weight)});
+                                      .mode = c.params.grad_mode(weight),
+                                      .usual_rows = usual_rows(c)});
 }
 
 /// The gradients of the up projections and the router.
@@ -115,7 +164,7 @@ void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const 
   if (!trainable(c, ids.up.weight)) return;
   const ArenaScope scope(c.stream.scratch());
   const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
-  weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, x_TD));
+  weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, x_TD, "experts: tokens"));
   c.backend().linear_wgrad(c.stream, {.dy_TN = state.dlogits_TE,
                                       .x_TC = x_TD,
                                       .dweight_NC = c.params.grad(ids.router),
@@ -123,8 +172,8 @@ void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const 
                                       .mode = c.params.grad_mode(ids.router)});
 }
 
-/// The gradient of the logits. With tensor parallelism each rank has a part of it, since it has a part of
-/// every expert, and the first has all of the balance loss.
+/// The gradient of the logits. `dweight_TK`: of the rank's tokens. With tensor parallelism each rank has a
+/// part of it, since it has a part of every expert, and the first has all of the balance loss.
 void route_backward(const WalkContext& c, const SegmentState& state, const Tensor& dweight_TK,
                     const LossTarget& loss) {
   RouteBackward a{.probs_TE = state.probs_TE,
@@ -188,26 +237,37 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
   state.dlogits_TE = frame.grads->take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
   {
     const ArenaScope scope(c.stream.scratch());
-    const Tensor dweight_TK = of_choices(c, c.stream.scratch(), DType::f32),
+    const Tensor dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
+                 dweights_TK = parallel::take_results(c.ep, c.stream, dweight_TK),
                  dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.ffn),
                  dout_RD =
-                     to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"));
+                     to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
+                                "experts: gradients");
     const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
-    c.backend().expert_dgrad(
-        c.stream, {.dy_RN = dout_RD, .weight_NC = down.tensor(), .first_E = state.first_E, .dx_RC = dact_RF});
+    c.backend().expert_dgrad(c.stream, {.dy_RN = dout_RD,
+                                        .weight_NC = down.tensor(),
+                                        .first_E = state.first_E,
+                                        .dx_RC = dact_RF,
+                                        .usual_rows = usual_rows(c)});
     activate(c, state);
+    // Those of other ranks' experts.
+    if (c.ep.ranks() > 1) c.backend().fill_zero(c.stream, dweights_TK);
     // From here on with the router's weights, as if they were factors of the activations.
     c.backend().weigh_rows(c.stream, {.source_R = state.source_R,
                                       .weight_TK = state.weight_TK,
                                       .dact_RF = dact_RF,
                                       .act_RF = state.act,
-                                      .dweight_TK = dweight_TK});
+                                      .dweight_TK = dweights_TK,
+                                      .usual_rows = usual_rows(c)});
+    parallel::sum_results(c.ep, c.stream, dweights_TK, dweight_TK, "experts: gradients of weights");
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
     c.backend().glu_backward(c.stream, {.gate = gate_of(c),
                                         .dact_TF = dact_RF,
                                         .gate_up_T2F = state.up,
                                         .dgate_up_T2F = state.up,
-                                        .act_TF = {}});
+                                        .act_TF = {},
+                                        .used_rows = used_rows(state),
+                                        .usual_rows = usual_rows(c)});
     route_backward(c, state, dweight_TK, loss);
   }
   if (backward == BackwardMode::fused) input_weight_gradients(c, ids, state);
@@ -216,11 +276,12 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
     const Tensor dx_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
     const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream),
                 router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
-    c.backend().expert_dgrad(
-        c.stream, {.dy_RN = state.up, .weight_NC = up.tensor(), .first_E = state.first_E, .dx_RC = dx_RD});
-    parallel::summed(c.tp, c.stream, dx_TD, "experts: input gradients", [&](const Tensor& whole_TD) {
-      c.backend().combine_rows(
-          c.stream, {.from_RD = dx_RD, .row_TK = state.row_TK, .weight_TK = {}, .to_TD = whole_TD});
+    c.backend().expert_dgrad(c.stream, {.dy_RN = state.up,
+                                        .weight_NC = up.tensor(),
+                                        .first_E = state.first_E,
+                                        .dx_RC = dx_RD,
+                                        .usual_rows = usual_rows(c)});
+    from_experts(c, state, dx_RD, {}, dx_TD, "experts: input gradients", [&](const Tensor& whole_TD) {
       c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
                                           .weight = router.weight(),
                                           .dx_TC = whole_TD,
@@ -237,7 +298,8 @@ void experts_backward_weight(const WalkContext& c, const LayerParams& ids, const
     const ArenaScope scope(c.stream.scratch());
     const Tensor& dout_TD = state.dout_TD.defined() ? state.dout_TD : dflow_TD;
     weight_gradient(c, ids.down.weight, state,
-                    to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients")),
+                    to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
+                               "experts: gradients"),
                     state.act);
   }
   input_weight_gradients(c, ids, state);

@@ -2,7 +2,8 @@
 
 // The MLP of a layer with experts: a router chooses the experts of each token, tokens are copied to their
 // experts, and their outputs are added with the router's weights. No token is dropped. With tensor
-// parallelism every expert is cut like a dense MLP, and every rank routes all tokens of the group.
+// parallelism every expert is cut like a dense MLP, and every rank routes all tokens of the group. With
+// expert parallelism a rank has some of the experts, and the tokens of all ranks for them.
 
 #include "core/model/model_chunk.h"
 #include "core/model/segments.h"

@@ -27,7 +27,8 @@ class MetaParams {
     const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
     std::vector<model::ParamInfo> infos =
         model::declare_parameters(job.model, parallel::chunks_of(layout, stage), job.microbatch_tokens(),
-                                  layout.options.sequence_parallel, target.vocab_multiple)
+                                  layout.options.sequence_parallel, target.vocab_multiple,
+                                  train::expert_share(layout, rank))
             .infos;
     if (of == Of::matrices) std::erase_if(infos, [](const model::ParamInfo& info) { return info.vectors; });
     const std::vector<model::ViewSpec> views = train::optimizer_views(job.optimizer, infos);

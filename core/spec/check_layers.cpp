@@ -116,6 +116,29 @@ class LayerChecker {
 
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
 
+std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
+  const parallel::ParallelOptions& p = job.parallel;
+  const std::int64_t count = job.model.experts.count;
+  if (p.ep <= 1) return {};
+  if (count == 0) return {{"parallel.ep", "shares experts, and the model has none (nearest valid: 1)"}};
+  std::vector<KeyProblem> problems;
+  std::int64_t fits = std::min(p.ep, count);
+  while (count % fits != 0) --fits;
+  if (fits != p.ep)
+    problems.push_back({"parallel.ep", to_string(count) + " experts cannot be shared evenly by " +
+                                           to_string(p.ep) + " ranks (nearest valid: " + to_string(fits) +
+                                           ")"});
+  if (p.ep_capacity > 0 && p.ep_capacity < 1)
+    problems.push_back({"parallel.ep_capacity", "is less than the mean (nearest valid: 1)"});
+  if (p.zero_group > 0)
+    problems.push_back({"parallel.zero_group", "is not for expert parallelism yet: leave one of them out"});
+  if (job.cluster.elastic)
+    problems.push_back({"parallel.ep",
+                        "does not change with the number of replicas yet: set "
+                        "cluster.failures.elastic to false"});
+  return problems;
+}
+
 void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;

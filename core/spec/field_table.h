@@ -38,6 +38,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m);
 void add_attention(FieldTable& t, job::JobSpec& job);
 void add_attention_section(FieldTable& t, job::JobSpec& job);
 
+/// Keys of the axes of parallelism.
+void add_parallel(FieldTable& t, parallel::ParallelOptions& p);
+
 /// Keys of the loss terms besides cross entropy.
 void add_objective(FieldTable& t, job::JobSpec& job);
 

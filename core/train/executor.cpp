@@ -99,6 +99,10 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
       batch.piece_first[at] = arena.take(DType::i32, {batch.sequences}, MemoryTerm::batch);
   }
 
+  if (layout_.options.ep > 1) {
+    batch.flag = slots_[static_cast<std::size_t>(slot_)].votes.rows(2, 1);
+    batch.crowded = as_vote(groups_.rank()) + kCrowded;
+  }
   const BatchRequest request = request_of(action);
   // In the order in which `fill` puts them.
   std::array<Tensor, 10> to;

@@ -29,10 +29,13 @@ std::vector<model::ViewSpec> optimizer_views(const job::OptimizerOptions& option
   std::vector<model::ViewSpec> views;
   for (std::size_t id = 0; id < infos.size(); ++id) {
     const std::vector<std::string> states = optimizer_states(options, infos[id]);
-    auto view = std::find_if(views.begin(), views.end(),
-                             [&](const model::ViewSpec& other) { return other.states == states; });
+    auto view = std::find_if(views.begin(), views.end(), [&](const model::ViewSpec& other) {
+      return other.states == states && other.experts == infos[id].expert;
+    });
     if (view == views.end())
-      view = views.insert(views.end(), {{}, states, optimizer_cut(options, infos[id]), infos[id].trainable});
+      view = views.insert(
+          views.end(),
+          {{}, states, optimizer_cut(options, infos[id]), infos[id].trainable, infos[id].expert});
     view->ids.push_back(static_cast<model::ParamId>(id));
   }
   return views;

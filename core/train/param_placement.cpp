@@ -8,9 +8,16 @@ model::ParamPlacement param_placement(const parallel::Layout& layout, const Rank
   return {.tp = layout.options.tp,
           .tp_rank = place[static_cast<std::size_t>(parallel::Axis::tp)],
           .dp = groups.data_parallel(layout),
+          .expert_dp = groups.expert_data_parallel(layout),
           .zero = layout.options.zero,
           .microbatches = microbatches,
           .bucket_bytes = layout.options.bucket_bytes};
+}
+
+model::ExpertShare expert_share(const parallel::Layout& layout, std::int64_t rank) {
+  if (layout.options.ep == 1) return {};
+  return {layout.options.ep,
+          layout.expert_grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::ep)]};
 }
 
 }  // namespace trainerd::core::train

@@ -12,4 +12,7 @@ namespace trainerd::core::train {
 model::ParamPlacement param_placement(const parallel::Layout& layout, const RankGroups& groups,
                                       std::int64_t microbatches);
 
+/// The rank's experts.
+model::ExpertShare expert_share(const parallel::Layout& layout, std::int64_t rank);
+
 }  // namespace trainerd::core::train

@@ -15,6 +15,12 @@ RankGroups::RankGroups(const parallel::Layout& layout, std::int64_t rank, const 
     groups_[static_cast<std::size_t>(group.group)] = world.communicator(backend, group);
 }
 
+parallel::DataParallelGroups RankGroups::expert_data_parallel(const parallel::Layout& layout) const {
+  parallel::DataParallelGroups groups = data_parallel(layout);
+  groups.inner = find(Group::edp), groups.outer = nullptr, groups.replicas = false;
+  return groups;
+}
+
 parallel::DataParallelGroups RankGroups::data_parallel(const parallel::Layout& layout) const {
   const auto progress = [](bool overlap) {
     return overlap ? parallel::Progress::background : parallel::Progress::caller;

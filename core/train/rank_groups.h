@@ -31,6 +31,10 @@ class RankGroups {
   parallel::Communicator& tp() const { return *find(parallel::Group::tp); }
   /// Null with one context-parallel rank.
   parallel::Communicator* cp() const { return find(parallel::Group::cp); }
+  /// Null with one expert-parallel rank.
+  parallel::Communicator* ep() const { return find(parallel::Group::ep); }
+  /// With several expert-parallel ranks: those that sum the gradients of experts.
+  parallel::DataParallelGroups expert_data_parallel(const parallel::Layout& layout) const;
   /// The ranks that sum gradients, by the layout's levels.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
   parallel::Communicator& pp() const { return *find(parallel::Group::pp); }

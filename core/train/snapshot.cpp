@@ -37,7 +37,7 @@ Snapshot::Snapshot(const model::ParamStore& params) {
                 &view};
       const DType dtype = part.elements.dtype;
       const std::string name = prefix + info.name;
-      part.slice = {name, dtype, to_vector(info.shard.logical), run.box.begin, run.box.shape, {}};
+      part.slice = {name, dtype, to_vector(info.shard.file_shape()), run.box.begin, run.box.shape, {}};
       if (!view.trainable()) {
         has_base_ = true;
       } else if (run.owned) {

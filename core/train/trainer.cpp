@@ -52,7 +52,8 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
                                           shape_.tokens(), layout.options.sequence_parallel,
-                                          backend.target().vocab_multiple)),
+                                          backend.target().vocab_multiple,
+                                          expert_share(layout, groups.rank()))),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent()),
       norm_groups_(job.metrics.grad_norms, job.model) {
@@ -107,15 +108,6 @@ void Trainer::take_persistent(Arena& persistent) {
   take_judging(persistent);
 }
 
-parallel::ContextParallel Trainer::context_parallel() const {
-  using parallel::ContextComm;
-  const parallel::ParallelOptions& o = layout_.options;
-  const bool divides = model::heads_divide(job_.model, o.tp, o.cp);
-  return {
-      .group = groups_.cp(),
-      .by_heads = o.cp_comm == ContextComm::all_to_all || (o.cp_comm == ContextComm::automatic && divides)};
-}
-
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows(), job_.model.hidden};
   for (const model::ChunkParams& ids : declared_.chunks) {
@@ -126,7 +118,7 @@ void Trainer::make_chunks(Arena& persistent) {
                                  .sequence_parallel = layout_.options.sequence_parallel,
                                  .overlap_chunks = layout_.options.tp_overlap_chunks,
                                  .overlap_backward = layout_.options.overlap_tp_backward},
-                                rope_, job_.attention.backward, context_parallel()),
+                                rope_, job_.attention.backward, context_parallel(), expert_parallel()),
               {},
               {},
               {},
@@ -157,7 +149,9 @@ void Trainer::add_partial_sums() {
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1 &&
         params_.info(id).trainable)
       params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(),
-                              params_.info(id).vectors ? "norm_gradients" : "adapter_gradients");
+                              params_.info(id).vectors ? "norm_gradients"
+                              : job_.model.lora.on()   ? "adapter_gradients"
+                                                       : "router_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim,
@@ -368,7 +362,8 @@ StepReport Trainer::report() {
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;
   report.passed_over = values.skip == StepControlValues::kSkipJudged;
   if (report.skipped) name_nonfinite(values, voted.nonfinite, report.nonfinite_rank, report.nonfinite);
-  if (voted.outside > 0) report.outside_rank = rank_of_vote(voted.outside);
+  if (voted.outside > 0)
+    (crowded(voted.outside) ? report.crowded_rank : report.outside_rank) = rank_of_vote(voted.outside);
   const auto save = static_cast<SaveVote>(static_cast<int>(voted.save));
   report.vote = {.stop = voted.stop > 0,
                  .checkpoint = save == SaveVote::checkpoint,
@@ -402,6 +397,7 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   run(parallel::ParamGatherer::Pass::evaluate, batches);
   VoteValues found;
   backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(&found, 1)));
+  if (crowded(found.outside)) throw crowded_error("an evaluation", layout_.options);
   if (found.outside > 0) throw outside_error("an evaluation", job_.model.vocab);
   const double asked = stop ? 1 : 0;
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -59,6 +60,8 @@ struct StepReport {
   std::string nonfinite;  ///< on that rank: its first such tensor, or "loss"
   /// First rank whose device has token ids outside the vocabulary; nothing was updated on any rank.
   std::optional<std::int64_t> outside_rank;
+  /// First rank whose experts had not rows enough for the tokens that chose them; the same.
+  std::optional<std::int64_t> crowded_rank;
   StepVote vote;  ///< over all ranks
   /// Hashes of `Trainer::copies` before the update, if `hash_copies` requested them; else empty.
   std::vector<std::uint64_t> copy_hashes;
@@ -69,6 +72,8 @@ struct StepReport {
 
 /// The error for `what` having token ids outside the vocabulary on this rank's device.
 base::DataError outside_error(const std::string& what, std::int64_t vocab);
+/// The error for `what` having more tokens for a rank's experts than these have rows for.
+base::CapacityError crowded_error(const std::string& what, const parallel::ParallelOptions& options);
 
 /// Number of tokens that count in the loss; none if all `tokens` of the global batch do.
 inline std::optional<std::int64_t> counted_tokens(const StepReport& report, std::int64_t tokens) {
@@ -219,10 +224,13 @@ class Trainer {
   /// Values that ranks combine by a maximum. A rank r is encoded as ranks - r, so the first rank wins.
   struct VoteValues {
     float stop = 0;
-    float save = 0;       ///< `SaveVote`
-    float outside = 0;    ///< first rank with token ids outside the vocabulary
+    float save = 0;  ///< `SaveVote`
+    /// first rank with token ids outside the vocabulary, or with crowded experts: then `kCrowded` more
+    float outside = 0;
     float nonfinite = 0;  ///< first rank with non-finite gradients
   };
+  static constexpr float kCrowded = 0.5f;
+  static bool crowded(float outside) { return outside != std::floor(outside); }
   float as_vote(std::int64_t rank) const { return static_cast<float>(layout_.grid.ranks() - rank); }
   std::int64_t rank_of_vote(float vote) const {
     return layout_.grid.ranks() - static_cast<std::int64_t>(vote);
@@ -235,6 +243,7 @@ class Trainer {
 
   void take_persistent(kernels::Arena& persistent);
   parallel::ContextParallel context_parallel() const;
+  parallel::ExpertParallel expert_parallel() const;
   void make_chunks(kernels::Arena& persistent);
   void make_frames();
   void add_partial_sums();

@@ -4,7 +4,10 @@
 #include <array>
 #include <utility>
 
+#include <array>
+#include <charconv>
 #include "core/train/canary_step.h"
+
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
@@ -18,6 +21,16 @@ base::DataError outside_error(const std::string& what, std::int64_t vocab) {
                           std::to_string(vocab) +
                           ", and nothing was updated; ids are checked as they are read, so that they changed "
                           "in memory or on their way to the device: test this machine's memory and device");
+}
+
+base::CapacityError crowded_error(const std::string& what, const parallel::ParallelOptions& options) {
+  std::array<char, 32> text{};
+  char* end = std::to_chars(text.data(), text.data() + text.size(), options.ep_capacity).ptr;
+  return base::capacity_error(what + ": more tokens chose the experts of a rank than parallel.ep_capacity " +
+                              std::string(text.data(), static_cast<std::size_t>(end - text.data())) +
+                              " has memory for, and nothing was updated: go on from the last checkpoint with "
+                              "a larger one, or with 0, which "
+                              "is enough for any choice; loss.expert_balance makes such choices rarer");
 }
 
 void Trainer::take_judging(Arena& persistent) {

@@ -5,6 +5,8 @@
 namespace trainerd::io {
 
 /// False for parts of the time ledger that logs of older versions do not have: they were 0.
-constexpr bool in_older_logs(base::LedgerPart part) { return part != base::LedgerPart::exposed_cp; }
+constexpr bool in_older_logs(base::LedgerPart part) {
+  return part != base::LedgerPart::exposed_cp && part != base::LedgerPart::exposed_ep;
+}
 
 }  // namespace trainerd::io

@@ -17,6 +17,7 @@ enum class LedgerPart : std::uint8_t {
   compute,
   exposed_tp,     ///< tensor parallel, replicated key and value heads included
   exposed_cp,     ///< context parallel: attention's inputs and outputs
+  exposed_ep,     ///< expert parallel: tokens to experts and their outputs back
   exposed_dp,     ///< gradients and parameters
   exposed_pp,     ///< sending flows to pipeline neighbours, and a tied embedding's gradient
   exposed_world,  ///< gradient norm, loss and votes of all ranks
@@ -36,6 +37,7 @@ inline constexpr std::array kLedgerParts{
     LedgerPartInfo{LedgerPart::compute, "compute", ""},
     LedgerPartInfo{LedgerPart::exposed_tp, "exposed_tp", "tp"},
     LedgerPartInfo{LedgerPart::exposed_cp, "exposed_cp", "cp"},
+    LedgerPartInfo{LedgerPart::exposed_ep, "exposed_ep", "ep"},
     LedgerPartInfo{LedgerPart::exposed_dp, "exposed_dp", "dp"},
     LedgerPartInfo{LedgerPart::exposed_pp, "exposed_pp", "pp"},
     LedgerPartInfo{LedgerPart::exposed_world, "exposed_world", "world"},

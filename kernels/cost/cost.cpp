@@ -117,11 +117,21 @@ Cost cost(const LinearDgradSwiglu& a, const Target&) {
           sum_bytes({&a.dy_TD.data, &a.weight.plain_NC, &a.gate_up_T2F, &a.dgate_up_T2F, &a.act_TF})};
 }
 
+/// Part of the rows that are in use.
+template <class Args>
+double part_in_use(const Args& a, const Tensor& rows) {
+  return rows.size(0) == 0 ? 0
+                           : static_cast<double>(rows_in_use(a, rows)) / static_cast<double>(rows.size(0));
+}
+
 Cost cost(const GluForward& a, const Target&) {
-  return {5 * numel(a.act_TF), sum_bytes({&a.gate_up_T2F, &a.act_TF})};
+  const double part = part_in_use(a, a.act_TF);
+  return {part * 5 * numel(a.act_TF), part * sum_bytes({&a.gate_up_T2F, &a.act_TF})};
 }
 Cost cost(const GluBackward& a, const Target&) {
-  return {5 * numel(a.gate_up_T2F), sum_bytes({&a.dact_TF, &a.gate_up_T2F, &a.dgate_up_T2F, &a.act_TF})};
+  const double part = part_in_use(a, a.dact_TF);
+  return {part * 5 * numel(a.gate_up_T2F),
+          part * sum_bytes({&a.dact_TF, &a.gate_up_T2F, &a.dgate_up_T2F, &a.act_TF})};
 }
 Cost cost(const GeluForward& a, const Target&) {
   return {10 * numel(a.x_TF), sum_bytes({&a.x_TF, &a.act_TF})};
@@ -249,26 +259,29 @@ Cost cost(const CountExperts& a, const Target&) { return {0, sum_bytes({&a.exper
 /// A byte of the experts' numbers per pass; each pass reads and writes an expert and a copy.
 Cost cost(const SortExperts& a, const Target&) { return {0, 6 * sum_bytes({&a.expert_TK})}; }
 Cost cost(const GatherRows& a, const Target&) {
-  return {0, sum_bytes({&a.source_R}) + 2 * sum_bytes({&a.to_RD})};
+  return {0, part_in_use(a, a.to_RD) * (sum_bytes({&a.source_R}) + 2 * sum_bytes({&a.to_RD}))};
 }
 Cost cost(const CombineRows& a, const Target&) {
-  return {2 * numel(a.from_RD), sum_bytes({&a.from_RD, &a.row_TK, &a.weight_TK, &a.to_TD})};
+  const double part = part_in_use(a, a.from_RD);
+  return {part * 2 * numel(a.from_RD),
+          part * sum_bytes({&a.from_RD}) + sum_bytes({&a.row_TK, &a.weight_TK, &a.to_TD})};
 }
 Cost cost(const WeighRows& a, const Target&) {
-  return {4 * numel(a.act_RF),
-          2 * sum_bytes({&a.dact_RF, &a.act_RF}) + sum_bytes({&a.source_R, &a.dweight_TK})};
+  const double part = part_in_use(a, a.act_RF);
+  return {part * 4 * numel(a.act_RF),
+          part * (2 * sum_bytes({&a.dact_RF, &a.act_RF}) + sum_bytes({&a.source_R, &a.dweight_TK}))};
 }
 Cost cost(const ExpertFprop& a, const Target&) {
-  return {gemm_flops(a.y_RN.size(0), a.y_RN.size(1), a.x_RC.size(1)),
-          sum_bytes({&a.x_RC, &a.weight_NC, &a.y_RN})};
+  return {gemm_flops(rows_in_use(a, a.y_RN), a.y_RN.size(1), a.x_RC.size(1)),
+          part_in_use(a, a.y_RN) * sum_bytes({&a.x_RC, &a.y_RN}) + sum_bytes({&a.weight_NC})};
 }
 Cost cost(const ExpertDgrad& a, const Target&) {
-  return {gemm_flops(a.dy_RN.size(0), a.dy_RN.size(1), a.dx_RC.size(1)),
-          sum_bytes({&a.dy_RN, &a.weight_NC, &a.dx_RC})};
+  return {gemm_flops(rows_in_use(a, a.dy_RN), a.dy_RN.size(1), a.dx_RC.size(1)),
+          part_in_use(a, a.dy_RN) * sum_bytes({&a.dy_RN, &a.dx_RC}) + sum_bytes({&a.weight_NC})};
 }
 Cost cost(const ExpertWgrad& a, const Target&) {
-  return {gemm_flops(a.dy_RN.size(0), a.dy_RN.size(1), a.x_RC.size(1)),
-          sum_bytes({&a.dy_RN, &a.x_RC}) + written(a.dweight_NC, a.mode)};
+  return {gemm_flops(rows_in_use(a, a.dy_RN), a.dy_RN.size(1), a.x_RC.size(1)),
+          part_in_use(a, a.dy_RN) * sum_bytes({&a.dy_RN, &a.x_RC}) + written(a.dweight_NC, a.mode)};
 }
 
 Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }

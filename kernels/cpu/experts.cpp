@@ -139,26 +139,37 @@ void CpuBackend::count_experts(Stream& stream, const CountExperts& a) {
 void CpuBackend::sort_experts(Stream&, const SortExperts& a) {
   check_args(a);
   const std::int64_t experts = a.first_E.numel() - 1, copies = a.expert_TK.numel();
-  const std::int32_t* chosen = a.expert_TK.as<std::int32_t>();
-  std::array<std::int32_t, kMostExperts + 1> next{};
-  for (std::int64_t i = 0; i < copies; ++i) ++next[static_cast<std::size_t>(chosen[i]) + 1];
+  const auto rows = static_cast<std::int32_t>(a.source_R.numel());
+  // The experts of other ranks count as one behind all others.
+  const auto expert_of = [&](std::int64_t i) {
+    const std::int64_t expert = a.expert_TK.as<std::int32_t>()[i] - a.first_expert;
+    return static_cast<std::size_t>(expert >= 0 && expert < experts ? expert : experts);
+  };
+  std::array<std::int32_t, kMostExperts + 2> next{};
+  for (std::int64_t i = 0; i < copies; ++i) ++next[expert_of(i) + 1];
   for (std::size_t e = 0; e < static_cast<std::size_t>(experts); ++e) next[e + 1] += next[e];
-  std::copy_n(next.begin(), experts + 1, a.first_E.as<std::int32_t>());
+  const std::int32_t chosen = next[static_cast<std::size_t>(experts)], used = std::min(chosen, rows);
+  for (std::int64_t e = 0; e <= experts; ++e)
+    a.first_E.as<std::int32_t>()[e] = std::min(next[static_cast<std::size_t>(e)], rows);
+  if (chosen > rows) *a.flag.as<float>() = a.flag_value;
   for (std::int64_t i = 0; i < copies; ++i) {
-    const std::int32_t row = next[static_cast<std::size_t>(chosen[i])]++;
-    a.source_R.as<std::int32_t>()[row] = static_cast<std::int32_t>(i);
-    a.row_TK.as<std::int32_t>()[i] = row;
+    const std::size_t expert = expert_of(i);
+    const std::int32_t row = expert < static_cast<std::size_t>(experts) ? next[expert]++ : rows;
+    a.row_TK.as<std::int32_t>()[i] = row < rows ? row : -1;
+    if (row < rows) a.source_R.as<std::int32_t>()[row] = static_cast<std::int32_t>(i);
   }
+  std::fill_n(a.source_R.as<std::int32_t>() + used, rows - used, -1);
 }
 
 void CpuBackend::gather_rows(Stream&, const GatherRows& a) {
   check_args(a);
-  const std::int64_t rows = a.to_RD.size(0), bytes = a.to_RD.size(1) * size_of(a.to_RD.dtype),
-                     copies = rows / a.from_TD.size(0);
+  const std::int64_t rows = a.to_RD.size(0), bytes = a.to_RD.size(1) * size_of(a.to_RD.dtype);
   for_each_block(pool_, rows, rows_per_block(a.to_RD.size(1)), [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t r = begin; r < end; ++r)
-      std::copy_n(a.from_TD.data + a.source_R.as<std::int32_t>()[r] / copies * bytes, bytes,
-                  a.to_RD.data + r * bytes);
+    for (std::int64_t r = begin; r < end; ++r) {
+      const std::int32_t source = a.source_R.as<std::int32_t>()[r];
+      std::byte* const to = a.to_RD.data + r * bytes;
+      if (source >= 0) std::copy_n(a.from_TD.data + source / a.copies * bytes, bytes, to);
+    }
   });
 }
 

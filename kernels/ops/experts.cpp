@@ -65,20 +65,22 @@ void check_args(const SortExperts& a) {
   check_choice(a.expert_TK);
   base::check(a.first_E.dtype == DType::i32 && a.first_E.numel() >= 2 &&
                   a.first_E.numel() <= kMostExperts + 1 && a.source_R.dtype == DType::i32 &&
-                  a.source_R.numel() == a.expert_TK.numel() && like(a.row_TK, DType::i32, a.expert_TK.shape),
-              "sort experts: a row for each copy");
+                  a.source_R.numel() <= a.expert_TK.numel() && like(a.row_TK, DType::i32, a.expert_TK.shape),
+              "sort experts: at most a row for each copy");
+  base::check(a.flag.defined() ? a.flag.dtype == DType::f32 && a.flag.numel() == 1
+                               : a.source_R.numel() == a.expert_TK.numel(),
+              "sort experts: a flag where there are fewer rows than copies");
 }
 
 void check_args(const GatherRows& a) {
   base::check(activation(a.from_TD) && a.from_TD.shape.ndim == 2 && a.source_R.dtype == DType::i32 &&
-                  a.from_TD.size(0) > 0 && a.source_R.numel() % a.from_TD.size(0) == 0 &&
-                  like(a.to_RD, a.from_TD.dtype, {a.source_R.numel(), a.from_TD.size(1)}),
+                  a.copies >= 1 && like(a.to_RD, a.from_TD.dtype, {a.source_R.numel(), a.from_TD.size(1)}),
               "gather rows: as many rows as sources, of one size");
 }
 
 void check_args(const CombineRows& a) {
   base::check(activation(a.from_RD) && a.from_RD.shape.ndim == 2 && a.row_TK.dtype == DType::i32 &&
-                  a.row_TK.shape.ndim == 2 && a.row_TK.numel() == a.from_RD.size(0) &&
+                  a.row_TK.shape.ndim == 2 && a.row_TK.numel() >= a.from_RD.size(0) &&
                   like(a.to_TD, a.from_RD.dtype, {a.row_TK.size(0), a.from_RD.size(1)}) &&
                   (!a.weight_TK.defined() || like(a.weight_TK, DType::f32, a.row_TK.shape)),
               "combine rows: K rows for each token");
@@ -88,7 +90,7 @@ void check_args(const WeighRows& a) {
   base::check(activation(a.act_RF) && a.act_RF.shape.ndim == 2 &&
                   like(a.dact_RF, a.act_RF.dtype, a.act_RF.shape) && a.source_R.dtype == DType::i32 &&
                   a.source_R.numel() == a.act_RF.size(0) && a.weight_TK.dtype == DType::f32 &&
-                  a.weight_TK.numel() == a.source_R.numel() &&
+                  a.weight_TK.numel() >= a.source_R.numel() &&
                   like(a.dweight_TK, DType::f32, a.weight_TK.shape),
               "weigh rows: a weight for each row");
 }

@@ -51,51 +51,65 @@ struct CountExperts {
   bool operator==(const CountExperts&) const = default;
 };
 
-/// Sorts the copies t K + k of tokens by their experts. It is stable.
+/// Sorts the copies t K + k of tokens whose expert is one of the E experts from `first_expert` on, by expert.
+/// It is stable. R rows hold them; if there are more copies, the last are left out, and flag[0] becomes
+/// `flag_value`.
 struct SortExperts {
   Tensor expert_TK;
-  Tensor first_E;   ///< i32, E + 1: the first row of each expert, and R
-  Tensor source_R;  ///< i32: the copy in each row
-  Tensor row_TK;    ///< i32: the row of each copy
+  std::int64_t first_expert = 0;
+  Tensor first_E;   ///< i32, E + 1: the first row of each expert, and the number of rows in use
+  Tensor source_R;  ///< i32: the copy in each row; -1 in rows that are not in use
+  Tensor row_TK;    ///< i32: the row of each copy; -1 for copies without a row
+  Tensor flag;      ///< f32 [1]; optional if R is T K
+  float flag_value = 1;
 
   bool operator==(const SortExperts&) const = default;
 };
-/// to[r] = from[source[r] / K]
+/// to[r] = from[source[r] / K] for rows in use.
 struct GatherRows {
   Tensor from_TD;
   Tensor source_R;
-  Tensor to_RD;  ///< in the dtype of `from_TD`
+  std::int64_t copies = 1;      ///< K
+  Tensor to_RD;                 ///< in the dtype of `from_TD`
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const GatherRows&) const = default;
 };
-/// to[t] = sum over k of weight[t, k] from[row[t, k]], in fp32, rounded once.
+/// to[t] = sum over k of weight[t, k] from[row[t, k]], in fp32, rounded once. Copies with row -1 are left
+/// out.
 struct CombineRows {
   Tensor from_RD;
   Tensor row_TK;
-  Tensor weight_TK;  ///< optional: weights of 1
-  Tensor to_TD;      ///< in the dtype of `from_RD`
+  Tensor weight_TK;             ///< optional: weights of 1
+  Tensor to_TD;                 ///< in the dtype of `from_RD`
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const CombineRows&) const = default;
 };
-/// Of the copy s of each row: dweight[s] = dact . act, the sum over the row; then dact *= weight[s] and act
-/// *= weight[s]. So `dact` becomes the gradient of act, if it was that of weight[s] act.
+/// Of the copy s of each row in use: dweight[s] = dact . act, the sum over the row; then dact *= weight[s]
+/// and act
+/// *= weight[s]. So `dact` becomes the gradient of act, if it was that of weight[s] act. Other elements of
+/// `dweight` stay.
 struct WeighRows {
   Tensor source_R;
   Tensor weight_TK;
   Tensor dact_RF;
   Tensor act_RF;
-  Tensor dweight_TK;  ///< f32
+  Tensor dweight_TK;            ///< f32
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const WeighRows&) const = default;
 };
 
 /// The GEMMs of experts: those of LinearFprop, LinearDgrad and LinearWgrad for the rows of each expert e and
-/// the weight rows [e N, (e + 1) N). `first_E` as in SortExperts.
+/// the weight rows [e N, (e + 1) N). `first_E` as in SortExperts. Results have no defined value in rows that
+/// are not in use.
 struct ExpertFprop {
   Tensor x_RC;
   Tensor weight_NC;  ///< [E N, C]
   Tensor first_E;
   Tensor y_RN;
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertFprop&) const = default;
 };
@@ -104,6 +118,7 @@ struct ExpertDgrad {
   Tensor weight_NC;
   Tensor first_E;
   Tensor dx_RC;
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertDgrad&) const = default;
 };
@@ -113,6 +128,7 @@ struct ExpertWgrad {
   Tensor first_E;
   Tensor dweight_NC;  ///< zero, or unchanged, where an expert has no rows
   WriteMode mode = WriteMode::accumulate;
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertWgrad&) const = default;
 };
@@ -137,6 +153,12 @@ inline OpClass op_class(const SortExperts&) { return {}; }
 inline OpClass op_class(const GatherRows& a) { return memory_class(a.from_TD); }
 inline OpClass op_class(const CombineRows& a) { return memory_class(a.from_RD); }
 inline OpClass op_class(const WeighRows& a) { return memory_class(a.act_RF); }
+/// How many rows of `rows` are in use on average, for costs. 0: all.
+template <class Args>
+std::int64_t rows_in_use(const Args& a, const Tensor& rows) {
+  return a.usual_rows > 0 ? a.usual_rows : rows.size(0);
+}
+
 inline OpClass experts_class(GemmRole role, const Tensor& in, const Tensor& out, std::int64_t m,
                              std::int64_t n, std::int64_t k) {
   OpClass what = gemm_class(role, in.dtype, out.dtype, m, n, k);
@@ -144,14 +166,16 @@ inline OpClass experts_class(GemmRole role, const Tensor& in, const Tensor& out,
   return what;
 }
 inline OpClass op_class(const ExpertFprop& a) {
-  return experts_class(GemmRole::fprop, a.x_RC, a.y_RN, a.y_RN.size(0), a.y_RN.size(1), a.x_RC.size(1));
+  return experts_class(GemmRole::fprop, a.x_RC, a.y_RN, rows_in_use(a, a.y_RN), a.y_RN.size(1),
+                       a.x_RC.size(1));
 }
 inline OpClass op_class(const ExpertDgrad& a) {
-  return experts_class(GemmRole::dgrad, a.dy_RN, a.dx_RC, a.dx_RC.size(0), a.dx_RC.size(1), a.dy_RN.size(1));
+  return experts_class(GemmRole::dgrad, a.dy_RN, a.dx_RC, rows_in_use(a, a.dx_RC), a.dx_RC.size(1),
+                       a.dy_RN.size(1));
 }
 inline OpClass op_class(const ExpertWgrad& a) {
   OpClass what = experts_class(GemmRole::wgrad, a.x_RC, a.dweight_NC, a.dweight_NC.size(0),
-                               a.dweight_NC.size(1), a.dy_RN.size(0) / (a.first_E.numel() - 1));
+                               a.dweight_NC.size(1), rows_in_use(a, a.dy_RN) / (a.first_E.numel() - 1));
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }

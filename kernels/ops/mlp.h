@@ -15,6 +15,8 @@ struct GluForward {
   Gate gate = Gate::silu;
   Tensor gate_up_T2F;
   Tensor act_TF;
+  Tensor used_rows = {};        ///< i32 [1], optional: how many rows are in use; the others are left alone
+  std::int64_t usual_rows = 0;  ///< with `used_rows`: how many are on average, for costs
 
   bool operator==(const GluForward&) const = default;
 };
@@ -22,8 +24,10 @@ struct GluBackward {
   Gate gate = Gate::silu;
   Tensor dact_TF;
   Tensor gate_up_T2F;
-  Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
-  Tensor act_TF;        ///< optional: recomputed
+  Tensor dgate_up_T2F;    ///< may be `gate_up_T2F`
+  Tensor act_TF;          ///< optional: recomputed
+  Tensor used_rows = {};  ///< as in GluForward
+  std::int64_t usual_rows = 0;
 
   bool operator==(const GluBackward&) const = default;
 };

@@ -15,6 +15,8 @@ enum class Group : std::uint8_t {
   tp,        ///< tensor-parallel ranks
   kv,        ///< tensor-parallel ranks that hold the same key and value heads
   cp,        ///< context-parallel ranks, which share sequences
+  ep,        ///< expert-parallel ranks, which share the experts of a layer
+  edp,       ///< ranks that hold the same experts and sum their gradients
   dp,        ///< ranks that sum gradients (data and context parallel), if they communicate in one level
   dp_inner,  ///< neighbouring ones, if they communicate in two levels
   dp_outer,  ///< one of each inner group
@@ -34,6 +36,8 @@ inline constexpr std::array kGroups{
     GroupInfo{Group::tp, "tp", base::LedgerPart::exposed_tp, base::LedgerPart::exposed_tp, false},
     GroupInfo{Group::kv, "kv", base::LedgerPart::exposed_tp, base::LedgerPart::exposed_tp, false},
     GroupInfo{Group::cp, "cp", base::LedgerPart::exposed_cp, base::LedgerPart::exposed_cp, false},
+    GroupInfo{Group::ep, "ep", base::LedgerPart::exposed_ep, base::LedgerPart::exposed_ep, false},
+    GroupInfo{Group::edp, "edp", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp, "dp", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_inner, "dp_inner", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},
     GroupInfo{Group::dp_outer, "dp_outer", base::LedgerPart::exposed_dp, base::LedgerPart::exposed_dp, false},

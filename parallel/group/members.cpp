@@ -35,6 +35,9 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
     groups.push_back({Group::dp_outer, {dp[place % inner], dp.count / inner, dp.stride * inner}});
   }
   if (cp.count > 1) groups.push_back({Group::cp, cp});
+  if (layout.options.ep > 1)
+    for (const auto& [group, axis] : {std::pair{Group::ep, Axis::ep}, {Group::edp, Axis::dp}})
+      groups.push_back({group, along(layout.expert_grid, rank, axis)});
   groups.push_back({Group::world, {0, grid.ranks(), 1}});
 
   if (const std::int64_t holders = tp.count / needs.kv_heads; holders > 1)

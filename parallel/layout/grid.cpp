@@ -178,6 +178,9 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
   const ProcessGrid expert({tp_e, 1, o.ep, stage / unit, o.pp}, order);
   // With equal strides (and sizes) the groups contain the same ranks.
+  if (o.tp > 1 && expert_tp == 0 && dense.stride(Axis::tp) != expert.stride(Axis::tp))
+    return "with the order '" + o.order +
+           "' the tensor-parallel ranks of dense and expert layers differ: put tp first";
   if (o.pp > 1 && dense.stride(Axis::pp) != expert.stride(Axis::pp))
     return "with the order '" + o.order + "' dense layers' pipeline neighbours are " +
            to_string(dense.stride(Axis::pp)) + " ranks apart and expert layers' " +

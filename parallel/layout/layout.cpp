@@ -54,7 +54,8 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
   Layout layout;
   layout.options = options;
   if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.gradient_ranks());
-  layout.grid = make_grids(options).dense;
+  const GridViews grids = make_grids(options);
+  layout.grid = grids.dense, layout.expert_grid = grids.expert;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
   if (layout.grid.ranks() > devices)
     throw base::capacity_error("the job asks for " + std::to_string(layout.grid.ranks()) + " ranks (" +
@@ -78,7 +79,7 @@ std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_ran
 std::string describe(const Layout& layout) {
   std::string text;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp})
-    text += std::string(to_string(axis)) + std::to_string(layout.grid.size(axis)) + " ";
+    text += std::string(to_string(axis)) + std::to_string(layout.size(axis)) + " ";
   return text + "zero" + std::to_string(layout.options.zero) + " " + to_string(layout.options.schedule);
 }
 

@@ -29,9 +29,13 @@ std::int64_t default_bucket_bytes(std::int64_t gradient_ranks);
 /// is built from it, and rebuilt rather than modified when it changes.
 struct Layout {
   ProcessGrid grid;
+  ProcessGrid expert_grid;  ///< GridViews::expert
   ParallelOptions options;
   std::vector<ChunkSpan> chunks;  ///< one per (stage, virtual stage), in model order
   DataParallelLevels dp_levels;
+
+  /// Size of an axis of `options`.
+  std::int64_t size(Axis axis) const { return axis == Axis::ep ? options.ep : grid.size(axis); }
 };
 
 /// Relative costs of a model's parts, used to split it over pipeline chunks.

@@ -21,7 +21,9 @@ struct ParallelOptions {
   std::int64_t pp = 1;
   std::int64_t dp = 1;
   std::int64_t cp = 1;
-  std::int64_t ep = 1;
+  std::int64_t ep = 1;  ///< ranks that share a layer's experts, out of those that sum gradients
+  double ep_capacity =
+      0;  ///< rows that a rank's experts have memory for, over the mean; 0: enough for any choice
   ContextComm cp_comm = ContextComm::automatic;
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
@@ -41,6 +43,7 @@ struct ParallelOptions {
   std::int64_t gradient_ranks() const { return dp * cp; }
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
+
   bool operator==(const ParallelOptions&) const = default;
 };
 

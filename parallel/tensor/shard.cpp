@@ -142,7 +142,7 @@ std::vector<LocalRun> local_runs(const ShardSpec& spec, std::int64_t tp, std::in
     std::int64_t from = std::max(begin, first_row * columns);
     const std::int64_t to = std::min(begin + count, (first_row + rows) * columns);
     const auto logical_row = [&](std::int64_t element) {
-      return element / columns - first_row + (by_columns ? 0 : piece.logical_begin);
+      return spec.first_row + element / columns - first_row + (by_columns ? 0 : piece.logical_begin);
     };
     if (from >= to) continue;
     if (from % columns != 0) {  // the rest of a row whose start is outside the range

@@ -52,6 +52,16 @@ struct ShardSpec {
   Granularity granularity = Granularity::element;
   BlockShape block = {};  ///< with granularity `block`
   bool owner = true;      ///< false: another pipeline stage also holds it, saves it and counts it in the norm
+  /// `logical` is rows [first_row, first_row + logical[0]) of a tensor of `file_rows` rows: of those that
+  /// experts of other ranks have the others. 0: it is the whole tensor.
+  std::int64_t first_row = 0, file_rows = 0;
+
+  /// Shape in files.
+  kernels::Shape file_shape() const {
+    kernels::Shape shape = logical;
+    if (file_rows > 0) shape.sizes[0] = file_rows;
+    return shape;
+  }
 };
 
 /// Range of the split dim that one rank holds.

@@ -44,6 +44,7 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
     m.attention_bias = m.qkv_bias = true;
   }
   if (name == "experts") m.experts = {.count = 5, .per_token = 2};
+  if (name == "experts-six") m.experts = {.count = 6, .per_token = 2};
   if (name == "experts-sandwich") {
     m.experts = {.count = 3, .per_token = 1, .normalise = false};
     m.norm_placement = NormPlacement::sandwich;

@@ -28,6 +28,15 @@ FLAGS = {
     "cp2": ["parallel.cp=2"],
     "cp4-gather": ["parallel.cp=4", "parallel.cp_comm=all_gather", "parallel.zero=2"],
     "cp2-tp2-dp2": ["parallel.cp=2", "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
+    **{"experts" + name: ["model.experts.count=4", "model.experts.per_token=2", "loss.expert_balance=0.01", "batch.micro=1", *flags] for name, flags in {
+        "": [],
+        "-ep2": ["parallel.dp=2", "parallel.ep=2"],
+        "-ep4-zero3": ["parallel.dp=4", "parallel.ep=4", "parallel.zero=3"],
+        "-ep2-zero2": ["parallel.dp=4", "parallel.ep=2", "parallel.zero=2"],
+        "-ep2-tp2-pp2": ["parallel.dp=2", "parallel.ep=2", "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.pp=2", "parallel.schedule=zb-h1"],
+        "-ep2-cp2": ["parallel.cp=2", "parallel.ep=2", "recompute={kind: full}"],
+        "-tp2": ["parallel.tp=2"],
+    }.items()},
     "all": ["parallel.tp=2", "parallel.pp=2", "parallel.dp=2", "batch.micro=1"],
 }
 
@@ -52,7 +61,7 @@ class LayoutTest(RunTest):
 
     def assert_ledger(self, name):
         """The ledger sums to the step, and an axis of one rank costs nothing."""
-        sizes = {axis: 1 for axis in ("tp", "cp", "pp", "dp")}
+        sizes = {axis: 1 for axis in ("tp", "cp", "ep", "pp", "dp")}
         for flag in FLAGS[name]:
             axis, value = re.match(r"parallel\.(\w+)=(.*)", flag).groups() if flag.startswith("parallel.") else ("", "")
             if axis in sizes:
@@ -61,7 +70,7 @@ class LayoutTest(RunTest):
         for step in steps:
             self.assertAlmostEqual(sum(step["time"].values()), step["step_seconds"], delta=1e-6)
         sizes["dp"] *= sizes["cp"]  # both sum gradients
-        for part, axis in [("exposed_tp", "tp"), ("exposed_cp", "cp"), ("exposed_dp", "dp"), ("exposed_pp", "pp"), ("bubble", "pp")]:
+        for part, axis in [("exposed_tp", "tp"), ("exposed_cp", "cp"), ("exposed_ep", "ep"), ("exposed_dp", "dp"), ("exposed_pp", "pp"), ("bubble", "pp")]:
             with self.subTest(part):
                 compare = self.assertGreater if sizes[axis] > 1 else self.assertEqual
                 compare(sum(step["time"][part] for step in steps), 0)
@@ -74,11 +83,35 @@ class Layouts(LayoutTest):
         steps = "steps=24" if FULL else "steps=12"
         self.run_job(self.job("one"), *arguments("one", "precision=fp32", steps))
         for name in FLAGS:
-            if name != "one":
+            if name != "one" and not name.startswith("experts"):
                 with self.subTest(name):
                     self.run_job(self.job(name), *arguments(name, "precision=fp32", steps))
                     self.assert_same_curve(name, "one")
                     self.assert_ledger(name)
+
+    def test_experts_give_the_losses_of_one_rank(self):
+        self.run_job(self.job("experts"), *arguments("experts", "precision=fp32"))
+        for name in FLAGS:
+            if name.startswith("experts-"):
+                with self.subTest(name):
+                    self.run_job(self.job(name), *arguments(name, "precision=fp32"))
+                    self.assert_same_curve(name, "experts")
+                    self.assert_ledger(name)
+        # What one of them saved another goes on from.
+        job = self.job("moved")
+        for name, stop in [("experts-ep2-tp2-pp2", 3), ("experts-ep2-zero2", 6), ("experts-ep4-zero3", 9), ("experts-tp2", 12), ("experts-ep2-cp2", 15), ("experts", 24)]:
+            output = self.run_job(job, *arguments(name, "precision=fp32"), "--stop-after", str(stop))
+            self.assertIn(self.last_step("moved"), range(stop, 24) if stop < 24 else [24], output)
+        self.assert_same_curve("moved", "experts")
+
+    def test_crowded_experts_end_the_run_and_more_memory_goes_on(self):
+        few = ["parallel.dp=4", "parallel.ep=4", "model.experts.count=4", "model.experts.per_token=1", "batch.micro=1"]
+        job = self.job("crowded")
+        words = [word for flag in few for word in ("--set", flag)]
+        output = self.run_job(job, *words, "--set", "parallel.ep_capacity=1", status=3)
+        self.assertIn("more tokens chose the experts of a rank than parallel.ep_capacity 1 has memory for, and nothing was updated", output)
+        self.run_job(job, *words)
+        self.assertEqual(self.last_step("crowded"), 24)
 
     def test_a_traced_step_is_one_file_whose_slices_add_up_to_the_ledger(self):
         # Step 5 saves in the foreground, and step 6 begins with the wait for the save.

@@ -84,6 +84,7 @@ std::string advice(const Plan& plan) {
        std::string("tensor parallelism: a smaller tp needs less of it") +
            (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
       {l[base::LedgerPart::exposed_cp], "context parallelism: a smaller parallel.cp gathers less"},
+      {l[base::LedgerPart::exposed_ep], "expert parallelism: a smaller parallel.ep gathers less"},
       {l[base::LedgerPart::exposed_dp],
        p.overlap_grad_reduce
            ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "

@@ -33,8 +33,9 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
     }
     key += ";";
   }
-  const model::DeclaredParams declared = model::declare_parameters(
-      job.model, chunks, job.microbatch_tokens(), layout.options.sequence_parallel, target.vocab_multiple);
+  const model::DeclaredParams declared =
+      model::declare_parameters(job.model, chunks, job.microbatch_tokens(), layout.options.sequence_parallel,
+                                target.vocab_multiple, {layout.options.ep, 0});
   for (const model::ParamInfo& p : declared.infos) {
     for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
     for (const std::int64_t of :

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 
 #include "core/model/parameters.h"
@@ -87,7 +88,9 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
   LayoutChoice small = c;
-  small.dp = 1, small.zero = small.zero_group = 0;
+  // As few ranks as can share the experts.
+  const std::int64_t ep = parts_.job().parallel.ep;
+  small.dp = ep / std::gcd(ep, c.cp), small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind, 1};
   // One bucket per unit gives the fewest operators. Smaller buckets read as much for the norm, in more

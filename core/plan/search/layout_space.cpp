@@ -84,12 +84,13 @@ class Enumerator {
     return with_own(sizes, own_.cp);
   }
 
-  /// False if the job's order of axes or its cp_comm excludes this cp.
+  /// False if the job's order of axes, its cp_comm or its ep excludes these sizes.
   bool context_can() const {
-    if (at_.cp == 1) return true;
+    if (at_.cp == 1 && job_.parallel.ep == 1) return true;
     const parallel::ParallelOptions p = with_choice(job_, at_).parallel;
     return parallel::grid_problem(p).empty() &&
-           (p.cp_comm != parallel::ContextComm::all_to_all || model::heads_divide(job_.model, p.tp, p.cp));
+           (at_.cp == 1 || p.cp_comm != parallel::ContextComm::all_to_all ||
+            model::heads_divide(job_.model, p.tp, p.cp));
   }
 
   bool tp_stays() const {
@@ -176,7 +177,7 @@ class Enumerator {
   }
 
   std::vector<std::int64_t> groups(std::int64_t zero) const {
-    if (zero == 0) return {0};
+    if (zero == 0 || job_.parallel.ep > 1) return {0};
     std::vector<std::int64_t> sizes{0};
     const std::int64_t domain = std::max(topology_.nvlink_domain, std::int64_t{1}) / at_.tp;
     for (const std::int64_t size : with_own<std::int64_t>({domain, 8, 32, 128}, own_.zero_group))

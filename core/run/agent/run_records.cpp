@@ -69,8 +69,8 @@ std::string Run::layout_text() const {
   for (const parallel::Axis axis :
        {parallel::Axis::tp, parallel::Axis::cp, parallel::Axis::ep, parallel::Axis::pp, parallel::Axis::dp}) {
     const bool usual = axis != parallel::Axis::cp && axis != parallel::Axis::ep;
-    if (usual || layout.grid.size(axis) > 1)
-      axes += fmt::format("{}{} ", parallel::to_string(axis), layout.grid.size(axis));
+    if (usual || layout.size(axis) > 1)
+      axes += fmt::format("{}{} ", parallel::to_string(axis), layout.size(axis));
   }
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   const std::int64_t ranks = layout.grid.ranks();

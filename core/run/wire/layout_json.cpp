@@ -13,6 +13,7 @@ json options_to_json(const parallel::ParallelOptions& o) {
           {"dp", o.dp},
           {"cp", o.cp},
           {"ep", o.ep},
+          {"ep_capacity", o.ep_capacity},
           {"cp_comm", static_cast<int>(o.cp_comm)},
           {"sequence_parallel", o.sequence_parallel},
           {"tp_overlap_chunks", o.tp_overlap_chunks},
@@ -36,6 +37,7 @@ parallel::ParallelOptions options_from(const json& j) {
   o.dp = j.at("dp");
   o.cp = j.at("cp");
   o.ep = j.at("ep");
+  o.ep_capacity = j.at("ep_capacity");
   o.cp_comm = static_cast<parallel::ContextComm>(j.at("cp_comm").get<int>());
   o.sequence_parallel = j.at("sequence_parallel");
   o.tp_overlap_chunks = j.at("tp_overlap_chunks");
@@ -78,6 +80,7 @@ parallel::Layout layout_from(const json& j) {
   parallel::Layout layout;
   layout.grid = parallel::ProcessGrid(sizes, order);
   layout.options = options_from(j.at("options"));
+  layout.expert_grid = parallel::make_grids(layout.options).expert;
   for (const json& c : j.at("chunks")) layout.chunks.push_back({c.at(0), c.at(1), c.at(2), c.at(3)});
   const json& levels = j.at("dp_levels");
   layout.dp_levels = {levels.at(0), levels.at(1), levels.at(2)};

@@ -21,10 +21,12 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
 }
 
 void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
-                     std::int64_t vocab, const std::function<void()>& await_agent) {
+                     const job::JobSpec& job, const std::function<void()>& await_agent) {
   const std::string which = "step " + std::to_string(step);
   while (report.outside_rank && *report.outside_rank != rank) await_agent();
-  if (report.outside_rank) throw train::outside_error(which, vocab);
+  if (report.outside_rank) throw train::outside_error(which, job.model.vocab);
+  while (report.crowded_rank && *report.crowded_rank != rank) await_agent();
+  if (report.crowded_rank) throw train::crowded_error(which, job.parallel);
   while (report.skipped && report.nonfinite_rank != rank) await_agent();
   if (report.skipped)
     throw base::diverged_error(

@@ -18,7 +18,7 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
 /// For a step that updated nothing: throws DataError or DivergedError on the rank that knows the cause. Other
 /// ranks call `await_agent` in a loop until the agent ends them.
 void require_updated(const train::StepReport& report, std::int64_t step, std::int64_t rank,
-                     std::int64_t vocab, const std::function<void()>& await_agent);
+                     const job::JobSpec& job, const std::function<void()>& await_agent);
 /// Copies a rank's backend counters into the record; missed choices of timed GEMMs are reduced by
 /// `missed_before`, the count before the first step. Throws SpecError if the job's `attention.require` is
 /// violated.

@@ -272,7 +272,7 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
     for (;;) await_agent();
   }
   // The rank that has the cause reports it; the agent ends the others.
-  require_updated(report, launched.step, rank_number_, job_.model.vocab, [this] { await_agent(); });
+  require_updated(report, launched.step, rank_number_, job_, [this] { await_agent(); });
   require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
   record.step = launched.step;
   record.tokens = launched.tokens;

@@ -12,6 +12,7 @@ void combine_rows(const CombineRows& a, std::int64_t begin, std::int64_t end) {
       for_each_vec(d, [&](auto get, auto put) {
         Vec total = zero();
         for (std::int64_t k = 0; k < copies; ++k) {
+          if (rows[k] < 0) continue;
           const Vec x = get(at<T>(a.from_RD, rows[k] * d));
           total = weights == nullptr ? total + x : fma(broadcast(weights[k]), x, total);
         }
@@ -26,6 +27,7 @@ void weigh_rows(const WeighRows& a, std::int64_t begin, std::int64_t end) {
   with_type(a.act_RF.dtype, [&]<class T>(T) {
     for (std::int64_t r = begin; r < end; ++r) {
       const std::int32_t source = at<std::int32_t>(a.source_R)[r];
+      if (source < 0) continue;
       const Vec weight = broadcast(at<float>(a.weight_TK)[source]);
       T *dact = at<T>(a.dact_RF, r * f), *act = at<T>(a.act_RF, r * f);
       Vec products = zero();

@@ -139,18 +139,22 @@ __global__ void __launch_bounds__(32)
 }
 
 /// From the sorted experts and copies: the first row of each expert, the copy of each row and the row of each
-/// copy.
+/// copy. Copies of other ranks' experts are behind all others, with expert `experts`.
 __global__ void __launch_bounds__(kExpertThreads)
-    place_rows_kernel(const std::int32_t* experts_R, const std::int32_t* copies_R, std::int64_t rows,
-                      std::int32_t experts, std::int32_t* first, std::int32_t* source, std::int32_t* row_of) {
-  const std::int64_t r = static_cast<std::int64_t>(blockIdx.x) * kExpertThreads + threadIdx.x;
-  if (r >= rows) return;
-  const std::int32_t mine = experts_R[r], before = r == 0 ? -1 : experts_R[r - 1];
-  for (std::int32_t e = before + 1; e <= mine; ++e) first[e] = static_cast<std::int32_t>(r);
-  for (std::int32_t e = mine + 1; r + 1 == rows && e <= experts; ++e)
-    first[e] = static_cast<std::int32_t>(rows);
-  source[r] = copies_R[r];
-  row_of[copies_R[r]] = static_cast<std::int32_t>(r);
+    place_rows_kernel(const std::int32_t* experts_C, const std::int32_t* copies_C, std::int64_t copies,
+                      std::int32_t experts, std::int32_t rows, std::int32_t* first, std::int32_t* source,
+                      std::int32_t* row_of, float* flag, float flag_value) {
+  const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kExpertThreads + threadIdx.x;
+  if (i >= copies) return;
+  const auto place = static_cast<std::int32_t>(i);
+  const std::int32_t mine = experts_C[i], before = i == 0 ? -1 : experts_C[i - 1];
+  for (std::int32_t e = before + 1; e <= mine; ++e) first[e] = place < rows ? place : rows;
+  for (std::int32_t e = mine + 1; i + 1 == copies && e <= experts; ++e)
+    first[e] = copies < rows ? static_cast<std::int32_t>(copies) : rows;
+  const bool has_row = mine < experts && place < rows;
+  if (place < rows) source[place] = has_row ? copies_C[i] : -1;
+  row_of[copies_C[i]] = has_row ? place : -1;
+  if (mine < experts && place == rows) *flag = flag_value;
 }
 
 template <class T>
@@ -162,7 +166,9 @@ struct GatherRowsBody {
   template <int N>
   __device__ void at(std::int64_t i) const {
     float v[N];
-    load<N>(from + source[i / columns] / copies * columns + i % columns, v);
+    const std::int32_t copy = source[i / columns];
+    if (copy < 0) return;
+    load<N>(from + copy / copies * columns + i % columns, v);
     store<N>(to + i, v);
   }
 };
@@ -179,6 +185,7 @@ struct CombineRowsBody {
     const std::int64_t t = i / columns, column = i % columns;
     float total[N] = {}, v[N];
     for (std::int64_t k = t * copies; k < (t + 1) * copies; ++k) {
+      if (rows[k] < 0) continue;
       load<N>(from + rows[k] * columns + column, v);
       const float weight = weights == nullptr ? 1.0f : weights[k];
 #pragma unroll
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(kExpertThreads)
     weigh_rows_kernel(const std::int32_t* source, const float* weights, std::int64_t rows,
                       std::int64_t columns, T* dact, T* act, float* dweights) {
   const std::int64_t r = item_of_warp();
-  if (r >= rows) return;
+  if (r >= rows || source[r] < 0) return;
   const float weight = weights[source[r]];
   float sum = 0;
   for (std::int64_t c = lane_id() * N; c < columns; c += 32 * N) {
@@ -263,12 +270,13 @@ void count_experts(const Launch& where, const CountExperts& a) {
 
 void sort_experts(const Launch& where, const SortExperts& a) {
   check_args(a);
-  const std::int64_t rows = a.expert_TK.numel(), experts = a.first_E.numel() - 1;
+  const std::int64_t copies = a.expert_TK.numel(), experts = a.first_E.numel() - 1;
   const SortedTokens sorted =
-      sort_tokens(where, at<std::int32_t>(a.expert_TK), 0, experts, SortLayout(rows, experts));
-  launch(where, {ceil_div(rows, kExpertThreads)}, kExpertThreads, "place_rows", place_rows_kernel,
-         sorted.rows, sorted.tokens, rows, static_cast<std::int32_t>(experts), at<std::int32_t>(a.first_E),
-         at<std::int32_t>(a.source_R), at<std::int32_t>(a.row_TK));
+      sort_tokens(where, at<std::int32_t>(a.expert_TK), a.first_expert, experts, SortLayout(copies, experts));
+  launch(where, {ceil_div(copies, kExpertThreads)}, kExpertThreads, "place_rows", place_rows_kernel,
+         sorted.rows, sorted.tokens, copies, static_cast<std::int32_t>(experts),
+         static_cast<std::int32_t>(a.source_R.numel()), at<std::int32_t>(a.first_E),
+         at<std::int32_t>(a.source_R), at<std::int32_t>(a.row_TK), at<float>(a.flag), a.flag_value);
 }
 
 void gather_rows(const Launch& where, const GatherRows& a) {
@@ -276,10 +284,9 @@ void gather_rows(const Launch& where, const GatherRows& a) {
   with_type(a.to_RD.dtype, "gather_rows: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     const std::int64_t columns = a.to_RD.size(1);
-    launch_flat<kVec<T>>(where, a.to_RD.numel(), aligned(a.from_TD, a.to_RD) && columns % kVec<T> == 0,
-                         "gather_rows",
-                         GatherRowsBody<T>{at<T>(a.from_TD), at<std::int32_t>(a.source_R), at<T>(a.to_RD),
-                                           columns, a.to_RD.size(0) / a.from_TD.size(0)});
+    launch_flat<kVec<T>>(
+        where, a.to_RD.numel(), aligned(a.from_TD, a.to_RD) && columns % kVec<T> == 0, "gather_rows",
+        GatherRowsBody<T>{at<T>(a.from_TD), at<std::int32_t>(a.source_R), at<T>(a.to_RD), columns, a.copies});
   });
 }
 

@@ -50,9 +50,10 @@ void with_gate(Gate gate, const F& f) {
 
 template <class T, int N, class Act>
 __global__ void __launch_bounds__(kGluThreads)
-    glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks) {
+    glu_forward_kernel(const T* gate_up, T* act, std::int64_t ffn, unsigned chunks,
+                       const std::int32_t* used_rows) {
   const Place<N> place(chunks);
-  if (place.column >= ffn) return;
+  if (place.column >= ffn || (used_rows != nullptr && place.row >= *used_rows)) return;
   const T* gate = gate_up + place.row * 2 * ffn + place.column;
   float g[N], u[N];
   load<N>(gate, g);
@@ -67,9 +68,9 @@ __global__ void __launch_bounds__(kGluThreads)
 template <class T, int N, bool kAct, class Act>
 __global__ void __launch_bounds__(kGluThreads)
     glu_backward_kernel(const T* dact, const T* gate_up, T* dgate_up, T* act, std::int64_t ffn,
-                        unsigned chunks) {
+                        unsigned chunks, const std::int32_t* used_rows) {
   const Place<N> place(chunks);
-  if (place.column >= ffn) return;
+  if (place.column >= ffn || (used_rows != nullptr && place.row >= *used_rows)) return;
   const std::int64_t wide = place.row * 2 * ffn + place.column, narrow = place.row * ffn + place.column;
   float g[N], u[N], d[N], out[N];
   load<N>(gate_up + wide, g);
@@ -140,7 +141,7 @@ void glu_forward(const Launch& where, const GluForward& a) {
       with_gate(a.gate, [&](auto activation) {
         launch(where, {rows * chunks}, kGluThreads, "glu_forward",
                glu_forward_kernel<T, decltype(n)::value, decltype(activation)>, at<T>(a.gate_up_T2F),
-               at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
+               at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks), at<std::int32_t>(a.used_rows));
       });
     });
   });
@@ -155,18 +156,18 @@ void glu_backward(const Launch& where, const GluBackward& a) {
       "glu: gate_up must be [T, 2F], and all in the dtype of dact");
   with_type(a.dact_TF.dtype, "glu: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    with_glu_width<T>(aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn,
-                      [&](auto n, std::int64_t chunks) {
-                        constexpr int N = decltype(n)::value;
-                        with_gate(a.gate, [&](auto activation) {
-                          using Act = decltype(activation);
-                          launch(where, {rows * chunks}, kGluThreads, "glu_backward",
-                                 a.act_TF.defined() ? glu_backward_kernel<T, N, true, Act>
-                                                    : glu_backward_kernel<T, N, false, Act>,
-                                 at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F),
-                                 at<T>(a.act_TF), ffn, static_cast<unsigned>(chunks));
-                        });
-                      });
+    with_glu_width<T>(
+        aligned(a.dact_TF, a.gate_up_T2F, a.dgate_up_T2F, a.act_TF), ffn, [&](auto n, std::int64_t chunks) {
+          constexpr int N = decltype(n)::value;
+          with_gate(a.gate, [&](auto activation) {
+            using Act = decltype(activation);
+            launch(where, {rows * chunks}, kGluThreads, "glu_backward",
+                   a.act_TF.defined() ? glu_backward_kernel<T, N, true, Act>
+                                      : glu_backward_kernel<T, N, false, Act>,
+                   at<T>(a.dact_TF), at<T>(a.gate_up_T2F), at<T>(a.dgate_up_T2F), at<T>(a.act_TF), ffn,
+                   static_cast<unsigned>(chunks), at<std::int32_t>(a.used_rows));
+          });
+        });
   });
 }
 

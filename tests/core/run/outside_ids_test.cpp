@@ -75,16 +75,27 @@ TEST_CASE("the rank that has the id ends the run with an error of the data, and 
           "[outside_ids]") {
   struct Ended {};
   const core::train::StepReport good;
+  core::job::JobSpec job = test::small_job();
   const auto wait = [] { throw Ended(); };
-  CHECK_NOTHROW(core::run::require_updated(good, 7, 0, 96, wait));
+  CHECK_NOTHROW(core::run::require_updated(good, 7, 0, job, wait));
   core::train::StepReport outside;
   outside.outside_rank = 1;
-  CHECK_THROWS_AS(core::run::require_updated(outside, 7, 0, 96, wait), Ended);
-  CHECK_THROWS_AS(core::run::require_updated(outside, 7, 1, 96, wait), base::DataError);
-  CHECK_THROWS_WITH(core::run::require_updated(outside, 7, 1, 96, wait),
+  CHECK_THROWS_AS(core::run::require_updated(outside, 7, 0, job, wait), Ended);
+  CHECK_THROWS_AS(core::run::require_updated(outside, 7, 1, job, wait), base::DataError);
+  CHECK_THROWS_WITH(core::run::require_updated(outside, 7, 1, job, wait),
                     Catch::Contains("step 7") && Catch::Contains("vocabulary of 96"));
+  core::train::StepReport crowded;
+  crowded.crowded_rank = 1;
+  job.parallel.ep_capacity = 2;
+  CHECK_THROWS_AS(core::run::require_updated(crowded, 7, 0, job, wait), Ended);
+  CHECK_THROWS_WITH(core::run::require_updated(crowded, 7, 1, job, wait),
+                    Catch::Contains("ep_capacity 2 has memory"));
+  job.parallel.ep_capacity = 1.25;
+  CHECK_THROWS_AS(core::run::require_updated(crowded, 7, 1, job, wait), base::CapacityError);
+  CHECK_THROWS_WITH(core::run::require_updated(crowded, 7, 1, job, wait),
+                    Catch::Contains("ep_capacity 1.25 has memory"));
   core::train::StepReport skipped;
   skipped.skipped = true, skipped.nonfinite = "loss";
-  CHECK_THROWS_AS(core::run::require_updated(skipped, 7, 0, 96, wait), base::DivergedError);
-  CHECK_THROWS_AS(core::run::require_updated(skipped, 7, 1, 96, wait), Ended);
+  CHECK_THROWS_AS(core::run::require_updated(skipped, 7, 0, job, wait), base::DivergedError);
+  CHECK_THROWS_AS(core::run::require_updated(skipped, 7, 1, job, wait), Ended);
 }

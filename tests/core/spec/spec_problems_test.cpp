@@ -387,7 +387,6 @@ TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   const auto refused = [](const std::string& set, const std::string& path, const std::string& rest) {
     CHECK(problems(kJob, {set}) == Lines{"--set " + set + ": " + path + ": " + rest});
   };
-  refused("parallel.ep=2", "parallel.ep", "2 is not available yet: set it to 1");
   refused("precision={loss_scale: dynamic}", "precision.loss_scale",
           "'dynamic' is not available yet: set it to none");
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");

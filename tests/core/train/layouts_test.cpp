@@ -40,6 +40,7 @@ core::job::JobSpec layouts_job(const std::string& model) {
   test::set_layers(model.starts_with("olmo") ? "olmo" : model, job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
   if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
+  if (model == "experts-six" || model == "experts-sandwich") job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
   if (model == "gpt2") {
@@ -126,12 +127,14 @@ struct LayoutCase {
   core::job::RecomputeOptions recompute = {};
   std::int64_t cp = 1;
   parallel::ContextComm cp_comm = parallel::ContextComm::automatic;
+  std::int64_t ep = 1;
 };
 
 core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.tp = c.tp;
   job.parallel.cp = c.cp;
   job.parallel.cp_comm = c.cp_comm;
+  job.parallel.ep = c.ep;
   job.parallel.pp = c.pp;
   job.parallel.dp = c.dp;
   job.parallel.zero = c.zero;
@@ -146,7 +149,7 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
 void check_layout_always(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.cp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
-          c.recompute.every);
+          c.recompute.every, c.ep);
   const Reference& expected = reference(model);
   const Curve curve = run_curve(with_layout(layouts_job(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -386,6 +389,27 @@ TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]
       check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2, .cp = 2, .cp_comm = comm});
     }
   }
+}
+
+TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]") {
+  using enum parallel::ScheduleKind;
+  using enum core::job::RecomputeKind;
+  // Three or six experts; the first model's router chooses one, the second's two.
+  for (const std::string model : {"experts-sandwich", "experts-six"}) {
+    CAPTURE(model);
+    for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 6, .zero = zero, .ep = 3});
+    check_layout_always(model, {.dp = 3, .zero = 1, .ep = 3});
+    check_layout(model,
+                 {.tp = 2, .dp = 3, .zero = 3, .sequence_parallel = true, .recompute = {full}, .ep = 3});
+    check_layout(model, {.tp = 2, .dp = 3, .zero = 2, .recompute = {selective}, .ep = 3});
+    check_layout(model, {.pp = 2, .dp = 3, .zero = 1, .schedule = zb_h1, .ep = 3});
+    check_layout(model, {.pp = 2, .dp = 3, .zero = 2, .schedule = interleaved, .virtual_stages = 2, .ep = 3});
+    check_layout(model, {.dp = 6, .zero = 1, .devices_per_node = 2, .ep = 3});
+  }
+  // Ranks of context parallelism share experts too.
+  check_layout("experts-six", {.dp = 3, .zero = 1, .cp = 2, .ep = 6});
+  check_layout("experts-six", {.dp = 1, .zero = 3, .cp = 2, .ep = 2});
+  check_layout("experts-six", {.tp = 2, .dp = 2, .zero = 2, .sequence_parallel = true, .cp = 2, .ep = 2});
 }
 
 TEST_CASE("microbatches of several samples are dealt to context parallel ranks", "[layouts][context]") {

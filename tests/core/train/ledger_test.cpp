@@ -23,6 +23,7 @@ std::vector<base::TimeLedger> ledgers(const parallel::ParallelOptions& options, 
   core::job::JobSpec job = test::small_job();
   job.batch.micro = 1;
   job.parallel = options;
+  if (options.ep > 1) job.model.experts = {.count = 4, .per_token = 2};
   parallel::Topology topology = test::cpu_topology(1);
   topology.devices_per_node = 64;
   const parallel::Layout layout = core::rank::layout_of(job, topology);
@@ -87,6 +88,17 @@ TEST_CASE("a context-parallel stall is exposed communication of cp", "[ledger]")
     CHECK(time[base::LedgerPart::exposed_cp] > 0);
     CHECK(time[base::LedgerPart::exposed_tp] == 0);
     CHECK(time[base::LedgerPart::exposed_pp] == 0);
+    CHECK(time[base::LedgerPart::bubble] == 0);
+  }
+}
+
+TEST_CASE("an expert-parallel stall is exposed communication of ep", "[ledger]") {
+  const auto times = ledgers({.dp = 2, .ep = 2}, 1, "expert_fprop");
+  CHECK(times[0][base::LedgerPart::exposed_ep] >= kThreshold);
+  CHECK(times[1][base::LedgerPart::compute] >= kThreshold);
+  for (const base::TimeLedger& time : times) {
+    CHECK(time[base::LedgerPart::exposed_ep] > 0);
+    CHECK(time[base::LedgerPart::exposed_tp] == 0);
     CHECK(time[base::LedgerPart::bubble] == 0);
   }
 }

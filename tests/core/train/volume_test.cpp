@@ -132,6 +132,29 @@ TEST_CASE("context parallelism by heads exchanges projections and outputs three 
   CHECK(volume["cp.reduce_scatter"] == 0);
 }
 
+TEST_CASE("expert parallelism gathers tokens three times and sums results twice per layer",
+          "[volume][experts]") {
+  for (const std::int64_t zero : {1, 3}) {
+    CAPTURE(zero);
+    core::job::JobSpec job = job_of(zero, 2);
+    job.model.experts = {.count = 4, .per_token = 2};
+    job.parallel.dp = 4, job.parallel.ep = 2;
+    job.batch.global = 4 * 2;
+    // Of both ranks: 24 tokens each of 256 elements, and a weight and a choice, or the weight's gradient, for
+    // each of two experts.
+    constexpr std::int64_t kTokens = 2 * 24 * 256 * 4, kChoices = 2 * 24 * 2 * 4;
+    constexpr std::int64_t kExperts = 4 * 2 * 3 * 256 * 256 * 4,  // of one rank, two per layer
+        kDense = 4 * (4 * 256 * 256 + 4 * 256) * 4 + kNorms + 2 * kTable;
+    auto volume = volume_of(job);
+    CHECK(volume["ep.all_gather"] == 2 * 4 * (3 * kTokens + 2 * kChoices));
+    CHECK(volume["ep.reduce_scatter"] == 2 * 4 * (2 * kTokens + kChoices));
+    CHECK(volume["edp.reduce_scatter"] == (zero == 3 ? 2 : 1) * kExperts);
+    CHECK(volume["edp.all_gather"] == (zero == 3 ? 4 : 1) * kExperts);
+    CHECK(volume["dp.reduce_scatter"] == (zero == 3 ? 2 : 1) * kDense);
+    CHECK(volume["tp.all_reduce"] == 0);
+  }
+}
+
 TEST_CASE("with two levels one part of each sum crosses between nodes", "[volume]") {
   core::job::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;

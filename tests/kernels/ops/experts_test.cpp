@@ -183,7 +183,8 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       const kernels::SortExperts a{.expert_TK = chosen_TK,
                                    .first_E = m.empty(DType::i32, {s.experts + 1}),
                                    .source_R = m.empty(DType::i32, {copies}),
-                                   .row_TK = m.empty(DType::i32, {s.tokens, s.copies})};
+                                   .row_TK = m.empty(DType::i32, {s.tokens, s.copies}),
+                                   .flag = {}};
       m.backend().count_experts(m.stream(), c);
       m.backend().sort_experts(m.stream(), a);
       CHECK(Machine::read(c.count_BE) == counts);
@@ -193,6 +194,68 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       CHECK(m.scratch().top() == 0);
     }
   }
+}
+
+TEST_CASE("a rank sorts the copies that chose its experts, as many as it has rows for", "[experts]") {
+  struct Case {
+    std::int64_t first_expert, experts, rows;
+  };
+  const Sizes s{12, 7, 3};
+  const Values chosen = drawn_choices(s);
+  // All experts, those in the middle, the last, which nobody chose; rows to spare, just enough, too few.
+  for (const Case& c : {Case{0, 7, 36}, Case{2, 3, 30}, Case{6, 1, 5}, Case{0, 2, 9}, Case{2, 3, 4}}) {
+    Values first(index(c.experts + 1)), source(index(c.rows), -1.0), rows(chosen.size(), -1.0);
+    std::int64_t used = 0;
+    for (std::int64_t e = 0; e < c.experts; ++e) {
+      first[index(e)] = static_cast<double>(std::min(used, c.rows));
+      for (std::size_t i = 0; i < chosen.size(); ++i) {
+        if (chosen[i] != static_cast<double>(c.first_expert + e)) continue;
+        if (used < c.rows) {
+          rows[i] = static_cast<double>(used);
+          source[index(used)] = static_cast<double>(i);
+        }
+        ++used;
+      }
+    }
+    first.back() = static_cast<double>(std::min(used, c.rows));
+    CAPTURE(c.first_expert, c.experts, c.rows, used);
+    for (const kernels::Isa isa : instruction_sets()) {
+      Machine m(isa, 2);
+      const kernels::SortExperts a{.expert_TK = m.tensor(DType::i32, {s.tokens, s.copies}, chosen),
+                                   .first_expert = c.first_expert,
+                                   .first_E = m.empty(DType::i32, {c.experts + 1}),
+                                   .source_R = m.empty(DType::i32, {c.rows}),
+                                   .row_TK = m.empty(DType::i32, {s.tokens, s.copies}),
+                                   .flag = m.tensor(DType::f32, {1}, {3.0}),
+                                   .flag_value = 7.5f};
+      m.backend().sort_experts(m.stream(), a);
+      CHECK(Machine::read(a.first_E) == first);
+      CHECK(Machine::read(a.source_R) == source);
+      CHECK(Machine::read(a.row_TK) == rows);
+      CHECK(Machine::read(a.flag) == Values{used > c.rows ? 7.5 : 3.0});
+    }
+  }
+}
+
+TEST_CASE("copies without a row, and rows without a copy, take no part", "[experts]") {
+  check_operator([](Machine& m) {
+    // Two tokens with two copies each: rows 0 and 2 hold copies 3 and 0.
+    const Tensor source = m.ids({3, -1, 0}), row_TK = m.tensor(DType::i32, {2, 2}, {2, -1, -1, 0}),
+                 weight = m.tensor(DType::f32, {2, 2}, {0.5, 7, 7, 0.25}),
+                 x = m.tensor(DType::f32, {2, 1}, {10, 20}), rows = m.tensor(DType::f32, {3, 1}, {4, 99, 8}),
+                 dact = m.tensor(DType::f32, {3, 1}, {1, 2, 3}),
+                 act = m.tensor(DType::f32, {3, 1}, {5, 6, 7}),
+                 dweight = m.tensor(DType::f32, {2, 2}, {0, 1, 2, 0}),
+                 gathered = m.tensor(DType::f32, {3, 1}, {7, 8, 9}), sums = m.empty(DType::f32, {2, 1}),
+                 weighed = m.empty(DType::f32, {2, 1});
+    m.backend().gather_rows(m.stream(), {x, source, 2, gathered});
+    m.backend().combine_rows(m.stream(), {rows, row_TK, {}, sums});
+    m.backend().combine_rows(m.stream(), {rows, row_TK, weight, weighed});
+    m.backend().weigh_rows(m.stream(), {source, weight, dact, act, dweight});
+    return std::vector<Output>{{"gathered", gathered, {20, 8, 10}}, {"sums", sums, {8, 4}},
+                               {"weighed", weighed, {4, 1}},        {"dweight", dweight, {21, 1, 2, 5}},
+                               {"dact", dact, {0.25, 2, 1.5}},      {"act", act, {1.25, 6, 3.5}}};
+  });
 }
 
 TEST_CASE("rows are gathered by expert, weighed and combined by token", "[experts]") {
@@ -223,7 +286,7 @@ TEST_CASE("rows are gathered by expert, weighed and combined by token", "[expert
         const Tensor from = m.tensor(dtype, wide, act), source_R = m.ids(source),
                      weight_TK = m.tensor(DType::f32, pairs, weights),
                      row_TK = m.tensor(DType::i32, pairs, Values(row_of.begin(), row_of.end()));
-        const kernels::GatherRows g{m.tensor(dtype, narrow, x), source_R, m.empty(dtype, wide)};
+        const kernels::GatherRows g{m.tensor(dtype, narrow, x), source_R, copies, m.empty(dtype, wide)};
         const kernels::CombineRows sum{from, row_TK, {}, m.empty(dtype, narrow)},
             mean{from, row_TK, weight_TK, m.empty(dtype, narrow)};
         const kernels::WeighRows w{source_R, weight_TK, m.tensor(dtype, wide, dact),

@@ -59,6 +59,35 @@ TEST_CASE("glu forward and backward match their float64 definition and its finit
     }
 }
 
+TEST_CASE("glu leaves rows alone that are not in use", "[mlp]") {
+  const std::int64_t rows = 5, used = 3, ffn = 37;
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t of : {std::int64_t{0}, used, rows}) {
+      const Values gate_up = normal_values(rows * 2 * ffn, 1, dtype),
+                   dact = normal_values(rows * ffn, 2, dtype);
+      const Values all = glu(gate_up, {rows, ffn});
+      Values act(all.size(), 9.0), dgate_up = gate_up;
+      std::copy_n(all.begin(), of * ffn, act.begin());
+      const Values gradient = numeric_gradient(
+          [&](const Values& x) {
+            return dot(glu(x, {rows, ffn}), dact);
+          },
+          gate_up);
+      std::copy_n(gradient.begin(), of * 2 * ffn, dgate_up.begin());
+      check_operator([&](Machine& m) {
+        const Tensor count = m.ids({static_cast<std::int32_t>(of)}),
+                     x = m.tensor(dtype, {rows, 2 * ffn}, gate_up),
+                     y = m.tensor(dtype, {rows, ffn}, Values(act.size(), 9.0)),
+                     d = m.tensor(dtype, {rows, ffn}, dact);
+        m.backend().glu_forward(m.stream(), {.gate_up_T2F = x, .act_TF = y, .used_rows = count});
+        m.backend().glu_backward(
+            m.stream(),
+            {.dact_TF = d, .gate_up_T2F = x, .dgate_up_T2F = x, .act_TF = {}, .used_rows = count});
+        return std::vector<Output>{{"act", y, act}, {"dgate_up", x, dgate_up}};
+      });
+    }
+}
+
 TEST_CASE("gelu forward and backward match their float64 definition and its finite differences", "[mlp]") {
   for (const DType dtype : kActivationDtypes)
     for (const Size size : kSizes) {

@@ -170,6 +170,9 @@ TEST_CASE("sizes that make no grid are refused", "[grid]") {
   // Dense stages are 2 ranks apart, expert stages 4.
   CHECK_THAT(grid_problem(ordered(sizes(2, 1, 2, 4, 2), "tp-cp-ep-pp-dp")),
              Catch::Contains("same pipeline groups"));
+  // Tensor-parallel ranks are 2 apart in dense layers, and neighbours in expert layers, where cp is 1.
+  CHECK_THAT(grid_problem(ordered(sizes(2, 2, 2, 1, 1), "cp-tp-ep-dp")), Catch::Contains("put tp first"));
+  CHECK(grid_problem(ordered(sizes(2, 2, 2, 1, 1), "tp-cp-ep-dp")).empty());
   CHECK_THROWS_AS(make_grids(sizes(1, 1, 3, 4, 1)), base::SpecError);
 }
 
