@@ -130,12 +130,6 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
                                            ")"});
   if (p.ep_capacity > 0 && p.ep_capacity < 1)
     problems.push_back({"parallel.ep_capacity", "is less than the mean (nearest valid: 1)"});
-  if (p.zero_group > 0)
-    problems.push_back({"parallel.zero_group", "is not for expert parallelism yet: leave one of them out"});
-  if (job.cluster.elastic)
-    problems.push_back({"parallel.ep",
-                        "does not change with the number of replicas yet: set "
-                        "cluster.failures.elastic to false"});
   return problems;
 }
 

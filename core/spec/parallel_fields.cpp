@@ -35,8 +35,10 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
       .idle_if(p.cp == 1, "there is nothing to exchange with cp 1");
   axis("ep", p.ep,
        "expert-parallel ranks, out of the `cp` x `dp` ones: they share each layer's experts, so it divides "
-       "their "
-       "`count`");
+       "their `count`")
+      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out")
+      .not_with("cluster.failures.elastic",
+                "does not change with the number of replicas yet: leave one of them out");
   t.add(
        "parallel.ep_capacity", &p.ep_capacity,
        "memory for the rows of a rank's experts, as a multiple of their mean; a step that needs more updates "
