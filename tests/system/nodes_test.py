@@ -26,8 +26,11 @@ LAYOUTS = {
     # With several nodes gradients are first summed inside a node.
     "dp4": ["parallel.dp=4", "batch.micro=1"],
     "dp4-zero3": ["parallel.dp=4", "batch.micro=1", "parallel.zero=3"],
+    "cp4": ["parallel.cp=4", "batch.micro=1", "parallel.zero=2"],
+    # Tokens for experts cross the network.
+    "ep4": ["parallel.dp=4", "parallel.ep=4", "batch.micro=1", "model.experts.count=4", "model.experts.per_token=2"],
 }
-TWO_LEVELS = ("dp4", "dp4-zero3")
+TWO_LEVELS = ("dp4", "dp4-zero3", "cp4", "ep4")
 
 
 class NodesTest(RunTest):
