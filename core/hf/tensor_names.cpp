@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cctype>
+#include <utility>
 
 #include "core/model/parameters.h"
 #include "kernels/base/error.h"
@@ -117,43 +118,33 @@ std::span<const TensorRule> gpt2_tensors() {
   return rules;
 }
 
+namespace {
+
+/// The rules of Llama's tensors, with these for the router and the experts' matrices.
+std::vector<TensorRule> with_experts(const char* router, std::vector<const char*> gate_up, const char* down) {
+  const std::span<const TensorRule> llama = llama_tensors();
+  std::vector<TensorRule> rules(llama.begin(), llama.end());
+  rules.push_back({"layers.N.router", {router}});
+  rules.push_back({"layers.N.experts.gate_up", std::move(gate_up)});
+  rules.push_back({"layers.N.experts.down", {down}});
+  return rules;
+}
+
+}  // namespace
+
 std::span<const TensorRule> mixtral_tensors() {
-  static const std::array<TensorRule, 10> rules{{
-      {"embed", {"model.embed_tokens"}},
-      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
-      {"layers.N.qkv",
-       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
-        "model.layers.N.self_attn.v_proj"}},
-      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
-      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
-      {"layers.N.router", {"model.layers.N.block_sparse_moe.gate"}},
-      {"layers.N.experts.gate_up",
-       {"model.layers.N.block_sparse_moe.experts.X.w1", "model.layers.N.block_sparse_moe.experts.X.w3"}},
-      {"layers.N.experts.down", {"model.layers.N.block_sparse_moe.experts.X.w2"}},
-      {"final_norm", {"model.norm"}},
-      {"head", {"lm_head"}},
-  }};
+  static const std::vector<TensorRule> rules = with_experts(
+      "model.layers.N.block_sparse_moe.gate",
+      {"model.layers.N.block_sparse_moe.experts.X.w1", "model.layers.N.block_sparse_moe.experts.X.w3"},
+      "model.layers.N.block_sparse_moe.experts.X.w2");
   return rules;
 }
 
 std::span<const TensorRule> moe_tensors() {
-  static const std::array<TensorRule, 12> rules{{
-      {"embed", {"model.embed_tokens"}},
-      {"layers.N.attn_norm", {"model.layers.N.input_layernorm"}},
-      {"layers.N.qkv",
-       {"model.layers.N.self_attn.q_proj", "model.layers.N.self_attn.k_proj",
-        "model.layers.N.self_attn.v_proj"}},
-      {"layers.N.q_norm", {"model.layers.N.self_attn.q_norm"}},
-      {"layers.N.k_norm", {"model.layers.N.self_attn.k_norm"}},
-      {"layers.N.attn_out", {"model.layers.N.self_attn.o_proj"}},
-      {"layers.N.mlp_norm", {"model.layers.N.post_attention_layernorm"}},
-      {"layers.N.router", {"model.layers.N.mlp.gate"}},
-      {"layers.N.experts.gate_up",
-       {"model.layers.N.mlp.experts.X.gate_proj", "model.layers.N.mlp.experts.X.up_proj"}},
-      {"layers.N.experts.down", {"model.layers.N.mlp.experts.X.down_proj"}},
-      {"final_norm", {"model.norm"}},
-      {"head", {"lm_head"}},
-  }};
+  static const std::vector<TensorRule> rules =
+      with_experts("model.layers.N.mlp.gate",
+                   {"model.layers.N.mlp.experts.X.gate_proj", "model.layers.N.mlp.experts.X.up_proj"},
+                   "model.layers.N.mlp.experts.X.down_proj");
   return rules;
 }
 

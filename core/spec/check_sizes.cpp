@@ -20,12 +20,13 @@ double number(std::int64_t n) { return static_cast<double>(n); }
 /// Upper bound on the bytes of one microbatch's activations on the ranks that hold one copy of the model.
 double microbatch_bytes(const job::JobSpec& job) {
   const job::ModelOptions& m = job.model;
-  const std::int64_t copies = std::max<std::int64_t>(1, m.experts.per_token);
+  // A rank has at most the rows of all expert-parallel ranks.
+  const std::int64_t rows = m.experts.per_token * std::max<std::int64_t>(1, job.parallel.ep);
   constexpr double kBytes = 4, kHidden = 16, kRows = 4, kQkv = 4, kFfn = 8, kLogits = 4;
   const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
-  const double of_layer = kHidden * number(m.hidden) + kQkv * qkv + kFfn * number(m.ffn) * number(copies) +
-                          kRows * number(m.hidden) * number(m.experts.per_token) +
-                          4 * number(m.experts.count);
+  const double of_layer = kHidden * number(m.hidden) + kQkv * qkv +
+                          kFfn * number(m.ffn) * number(std::max<std::int64_t>(1, rows)) +
+                          kRows * number(m.hidden) * number(rows) + 4 * number(m.experts.count);
   const double tokens = number(job.batch.micro) * number(m.seq_len);
   // A deterministic attention backward needs a product of all positions as scratch.
   const double scores = 4 * number(m.heads) * tokens * number(m.seq_len);

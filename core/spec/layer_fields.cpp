@@ -165,7 +165,8 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .not_with("optimizer.name", "is not for Muon yet: set optimizer.name to adamw")
       .not_with("model.bias", "has experts, which have no biases: leave `bias` out")
       .not_with("model.mlp_bias", "has experts, which have no biases: leave `mlp_bias` out");
-  t.add("model.experts.per_token", &e.per_token, "experts of a token; with `count` needed")
+  t.add("model.experts.per_token", &e.per_token,
+        "experts that each token passes through; required with `count`")
       .between(0, kMostExperts)
       .idle_if(!e.on(), dense);
   t.add("model.experts.normalise", &e.normalise,

@@ -39,10 +39,10 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
       .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out")
       .not_with("cluster.failures.elastic",
                 "does not change with the number of replicas yet: leave one of them out");
-  t.add(
-       "parallel.ep_capacity", &p.ep_capacity,
-       "memory for the rows of a rank's experts, as a multiple of their mean; a step that needs more updates "
-       "nothing and ends the run, and nothing is lost; 0: enough for any choice of the router")
+  t.add("parallel.ep_capacity", &p.ep_capacity,
+        "how many rows of a rank's experts there is memory for, as a multiple of the mean number; a step "
+        "that needs "
+        "more updates nothing and ends the run; 0: as many as any choice of the router can need")
       .at_least(0)
       .idle_if(p.ep == 1, "without expert parallelism every choice has its memory");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
