@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/model/param_info.h"
+#include "core/model/parameters.h"
 #include "core/train/rank_groups.h"
 #include "parallel/layout/layout.h"
 
