@@ -221,7 +221,7 @@ class Pages(unittest.TestCase):
         copy_sources(base / "clean")
         of_pages = {page: [(line, text) for language, line, text in blocks(page) if language == "sh"] for page in pages()}
         for part, (page, scripts) in enumerate((page, scripts) for page, scripts in of_pages.items() if scripts):
-            if name_of(page) != "README.md" and not in_slice(part, 6):
+            if name_of(page) != "README.md" and not in_slice(part, 3):
                 continue
             with tempfile.TemporaryDirectory(dir=base) as folder:
                 copy = pathlib.Path(folder)
