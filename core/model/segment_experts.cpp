@@ -100,10 +100,8 @@ void from_experts(const WalkContext& c, const SegmentState& state, const Tensor&
 /// On the device: how many rows are in use.
 Tensor used_rows(const SegmentState& state) { return state.first_E.rows(state.first_E.numel() - 1, 1); }
 
-Gate gate_of(const WalkContext& c) { return c.model.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
-
 void activate(const WalkContext& c, const SegmentState& state) {
-  c.backend().glu_forward(c.stream, {.gate = gate_of(c),
+  c.backend().glu_forward(c.stream, {.gate = gate_of(c.model),
                                      .gate_up_T2F = state.up,
                                      .act_TF = state.act,
                                      .used_rows = used_rows(state),
@@ -261,7 +259,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .usual_rows = usual_rows(c)});
     parallel::sum_results(c.ep, c.stream, dweights_TK, dweight_TK, "experts: gradients of weights");
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
-    c.backend().glu_backward(c.stream, {.gate = gate_of(c),
+    c.backend().glu_backward(c.stream, {.gate = gate_of(c.model),
                                         .dact_TF = dact_RF,
                                         .gate_up_T2F = state.up,
                                         .dgate_up_T2F = state.up,

@@ -18,8 +18,6 @@ QkNormSpan qk_norm_span(const job::ModelOptions& m) {
   return m.qk_norm_span == job::QkNormSpan::all ? QkNormSpan::all : QkNormSpan::head;
 }
 
-Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
-
 /// The model's own factor; or sqrt(D), rounded to the activations' dtype as in models that scale by it.
 float embedding_scale(const WalkContext& c) {
   if (!c.model.scale_embeddings) return static_cast<float>(c.model.embedding_scale);
@@ -223,6 +221,8 @@ void attention_backward_weight(const WalkContext& c, const LayerParams& ids, con
 }
 
 // ---- MLP
+
+Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
 
 namespace {
 

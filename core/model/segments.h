@@ -39,6 +39,8 @@ void attention_backward_input(const WalkContext&, const LayerParams&, Frame&, Se
 void attention_backward_weight(const WalkContext&, const LayerParams&, const SegmentState&,
                                const kernels::Tensor& dflow_TD);
 
+/// The activation of a gated MLP's gate.
+kernels::Gate gate_of(const job::ModelOptions&);
 Flow mlp_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,
                  const Flow& in, const OutputPlace&);
 /// Recomputes what the state lacks for backward, like `attention_state`. Only a norm after the down
