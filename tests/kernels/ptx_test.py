@@ -20,9 +20,12 @@ VECTORS = {
     "ce_stats_kernel": "", "ce_gradient_kernel": "", "qk_norm_rope_forward_kernel": ", (8|4), 1",
     "qk_norm_rope_backward_kernel": ", (8|4), 1", "embedding_forward_kernel": "8>|float, float, 4>", "embedding_backward_kernel": "8>|float, float, 4>",
     "adamw_kernel": "", "block_square_sums_kernel": WIDE, "hash_blocks_kernel": "<true>", "column_partials_kernel": WIDE,
+    "weigh_rows_kernel": WIDE,
 }
 # Tensor core kernels, and their number of instances: one per head size, with and without softcap.
 MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
+# Those of experts: one per order of the weights; one per dtype of the gradients, assigned and added.
+EXPERTS = {"expert_rows_kernel": 2, "expert_wgrad_kernel": 4}
 
 
 def entries(ptx):
@@ -53,19 +56,20 @@ class Ptx(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_matrix_kernels_use_the_tensor_cores_and_asynchronous_copies(self):
-        wrong, seen = [], dict.fromkeys(MATRIX, 0)
-        for name, body in self.kernels:
-            short = next((k for k in MATRIX if k + "<" in name), None)
-            if short is None:
-                continue
-            seen[short] += 1
-            for needed in (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"ldmatrix\.sync\.aligned\.m8n8\.x4\.shared",
-                           r"ldmatrix\.sync\.aligned\.m8n8\.x4\.trans\.shared", r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
-                           r"cp\.async\.wait_all", r"st\.global\.v4\."):
-                if not re.search(needed, body):
-                    wrong.append(f"{name} has no {needed}")
-        self.assertEqual(wrong, [])
-        self.assertEqual(seen, MATRIX)
+        matrices = r"ldmatrix\.sync\.aligned\.m8n8\.x4\."
+        for kernels, others in ((MATRIX, (matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")), (EXPERTS, (matrices,))):
+            wrong, seen = [], dict.fromkeys(kernels, 0)
+            for name, body in self.kernels:
+                short = next((k for k in kernels if k + "<" in name), None)
+                if short is None:
+                    continue
+                seen[short] += 1
+                for needed in (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
+                               r"cp\.async\.wait_all", *others):
+                    if not re.search(needed, body):
+                        wrong.append(f"{name} has no {needed}")
+            self.assertEqual(wrong, [])
+            self.assertEqual(seen, kernels)
 
     def test_vector_kernels_move_16_bytes_at_a_time(self):
         wrong, seen = [], set()

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/kernels/launch.cuh"
 #include "kernels/cuda/kernels/mma_tile.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
@@ -25,12 +26,24 @@ struct RowTile {
   int expert = -1, begin = 0, end = 0;
 };
 
-/// The tile with number `index` of all experts' tiles; expert -1 if there is none.
+/// The tile with number `index` of all experts' tiles; expert -1 if there is none. By a whole warp, whose
+/// lanes take an expert each.
 __device__ inline RowTile find_tile(const std::int32_t* first, int experts, int index) {
-  for (int e = 0; e < experts; ++e) {
-    const int begin = first[e], end = first[e + 1], tiles = (end - begin + kTile - 1) / kTile;
-    if (index < tiles) return {e, begin + index * kTile, end};
-    index -= tiles;
+  for (int base = 0; base < experts; base += 32) {
+    const int e = base + lane_id(), begin = e < experts ? first[e] : 0, end = e < experts ? first[e + 1] : 0,
+              tiles = (end - begin + kTile - 1) / kTile;
+    int through = tiles;  // tiles of the experts from `base` to this one
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, through, offset);
+      if (lane_id() >= offset) through += before;
+    }
+    const int owner = warp_reduce(through <= index ? 1 : 0, Plus{});
+    const auto of_lane = [&](int lane, int value) {
+      return warp_reduce(lane_id() == lane ? value : 0, Plus{});
+    };
+    if (owner < 32)
+      return {base + owner, of_lane(owner, begin + (index - (through - tiles)) * kTile), of_lane(owner, end)};
+    index -= of_lane(31, through);
   }
   return {};
 }
@@ -39,7 +52,7 @@ __device__ inline int warp_row() { return warp_id() / 2 * 32; }
 __device__ inline int warp_column() { return warp_id() % 2 * 64; }
 
 /// sums += A B of one stage. A is rows by depth, or depth by rows if `ADeep` is false; B is columns by depth,
-/// or depth by columns.
+/// or depth by columns. Both addresses have the lane's offset.
 template <bool ADeep, bool BDeep>
 __device__ inline void multiply_stage(float (&sums)[kWarpRows][kWarpColumns][4], SharedAddress a,
                                       SharedAddress b) {
@@ -48,15 +61,15 @@ __device__ inline void multiply_stage(float (&sums)[kWarpRows][kWarpColumns][4],
     std::uint32_t left[kWarpRows][4];
 #pragma unroll
     for (int m = 0; m < kWarpRows; ++m) {
-      if constexpr (ADeep) load_matrices(left[m], Deep::block(a + Deep::lane(), warp_row() / 16 + m, k));
-      else load_matrices_transposed(left[m], Wide::block(a + Wide::lane_of_rows(), k, warp_row() / 16 + m));
+      if constexpr (ADeep) load_matrices(left[m], Deep::block(a, warp_row() / 16 + m, k));
+      else load_matrices_transposed(left[m], Wide::block(a, k, warp_row() / 16 + m));
     }
 #pragma unroll
     for (int n = 0; n < kWarpColumns; n += 2) {
       std::uint32_t right[4];
       const int column = warp_column() / 16 + n / 2;
-      if constexpr (BDeep) load_matrices(right, Deep::block(b + Deep::lane_of_rows(), column, k));
-      else load_matrices_transposed(right, Wide::block(b + Wide::lane(), k, column));
+      if constexpr (BDeep) load_matrices(right, Deep::block(b, column, k));
+      else load_matrices_transposed(right, Wide::block(b, k, column));
 #pragma unroll
       for (int m = 0; m < kWarpRows; ++m) {
         multiply_add(sums[m][n], left[m], right[0], right[1]);
@@ -91,6 +104,8 @@ __device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const
     copy_stage<ADeep>(shared + static_cast<SharedAddress>(stage * 2 * kStageBytes), a, from, depth);
     copy_stage<BDeep>(shared + static_cast<SharedAddress>((stage * 2 + 1) * kStageBytes), b, from, depth);
   };
+  const SharedAddress of_a = shared + (ADeep ? Deep::lane() : Wide::lane_of_rows()),
+                      of_b = shared + kStageBytes + (BDeep ? Deep::lane_of_rows() : Wide::lane());
   clear(sums);
   if (depth > 0) start(0, 0);
   int stage = 0;
@@ -98,8 +113,8 @@ __device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const
     wait_copies();
     __syncthreads();  // the stage has arrived for all, and all have read the other one
     if (from + kDepth < depth) start(stage ^ 1, from + kDepth);
-    multiply_stage<ADeep, BDeep>(sums, shared + static_cast<SharedAddress>(stage * 2 * kStageBytes),
-                                 shared + static_cast<SharedAddress>((stage * 2 + 1) * kStageBytes));
+    const auto offset = static_cast<SharedAddress>(stage * 2 * kStageBytes);
+    multiply_stage<ADeep, BDeep>(sums, of_a + offset, of_b + offset);
   }
 }
 
@@ -173,11 +188,12 @@ constexpr int kPlainThreads = 128;
 
 template <class T, bool WDeep>
 __global__ void __launch_bounds__(kPlainThreads)
-    plain_rows_kernel(const T* x, const T* weight, const std::int32_t* first, std::int64_t rows,
+    plain_rows_kernel(const T* x, const T* weight, const std::int32_t* first, int experts, std::int64_t rows,
                       std::int64_t columns, std::int64_t depth, T* y) {
   const std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kPlainThreads + threadIdx.x;
   if (i >= rows * columns) return;
   const std::int64_t row = i / columns, column = i % columns;
+  if (row >= first[experts]) return;  // not in use
   std::int64_t expert = 0;
   while (first[expert + 1] <= row) ++expert;
   const T* w = weight + expert * columns * depth;
@@ -224,7 +240,8 @@ void rows_product(const Launch& where, const char* name, const Tensor& x, const 
   with_type(x.dtype, "experts: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
     launch(where, {ceil_div(rows * columns, kPlainThreads)}, kPlainThreads, name, plain_rows_kernel<T, WDeep>,
-           at<T>(x), at<T>(weight), at<std::int32_t>(first_E), rows, columns, depth, at<T>(y));
+           at<T>(x), at<T>(weight), at<std::int32_t>(first_E), static_cast<int>(experts), rows, columns,
+           depth, at<T>(y));
   });
 }
 

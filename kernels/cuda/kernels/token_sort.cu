@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kSortThreads)
 SortedTokens sort_tokens(const Launch& where, const std::int32_t* ids, std::int64_t first_row,
                          std::int64_t held, const SortLayout& plan) {
   base::check(plan.tokens <= 0x7fffffff && held < 0x7fffffff,
-              "embedding: tokens and rows are counted in 31 bits");
+              "tokens, or copies of them for experts, and the rows that they choose are counted in 31 bits");
   const auto column = [&](int i) {
     return reinterpret_cast<std::int32_t*>(where.scratch + i * plan.column_bytes);
   };
