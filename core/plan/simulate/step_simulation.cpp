@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "core/plan/cost/units.h"
@@ -57,31 +59,66 @@ class Slowdown {
     // The lognormal's sigma from its coefficient of variation, with mean 1.
     sigma_ = std::sqrt(std::log1p(options.jitter * options.jitter));
     seed_ = kernels::hash_name("jitter", options.seed);
+    find_replicas();
   }
 
-  /// Factor of a replica's pipeline rank: that of its slowest tensor- and context-parallel rank.
-  double of(int step, std::int64_t replica, int stage, const Action* action) const {
+  /// Factor of a pipeline rank of replicas: that of the slowest rank there.
+  double of(int step, std::int64_t first_replica, int stage, const Action* action) const {
     double slowest = 0;
     const std::int64_t tp = layout_.options.tp;
-    for (std::int64_t i = 0; i < tp * layout_.options.cp; ++i) {
-      parallel::ProcessGrid::Coordinate place{};
-      place[static_cast<std::size_t>(Axis::tp)] = i % tp;
-      place[static_cast<std::size_t>(Axis::cp)] = i / tp;
-      place[static_cast<std::size_t>(Axis::dp)] = replica;
-      place[static_cast<std::size_t>(Axis::pp)] = stage;
-      const std::int64_t rank = layout_.grid.rank(place);
-      const auto straggler = options_.stragglers.find(rank);
-      const double factor = straggler == options_.stragglers.end() ? 1 : straggler->second;
-      slowest = std::max(slowest, factor * jitter(step, rank, action));
-    }
+    for (const std::int64_t replica : replicas_.at(first_replica))
+      for (std::int64_t i = 0; i < tp * layout_.options.cp; ++i) {
+        const std::int64_t rank = rank_at(i % tp, i / tp, replica, stage);
+        const auto straggler = options_.stragglers.find(rank);
+        const double factor = straggler == options_.stragglers.end() ? 1 : straggler->second;
+        slowest = std::max(slowest, factor * jitter(step, rank, action));
+      }
     return slowest;
   }
 
-  std::int64_t replica_of(std::int64_t rank) const {
-    return layout_.grid.coordinate(rank)[static_cast<std::size_t>(Axis::dp)];
-  }
+  /// Replicas by the first of those that wait for each other in every layer: one each, except that
+  /// expert-parallel groups span several.
+  const std::map<std::int64_t, std::vector<std::int64_t>>& replicas() const { return replicas_; }
+
+  /// The first of the replicas that wait for the rank in every layer.
+  std::int64_t replica_of(std::int64_t rank) const { return first_.at(static_cast<std::size_t>(own(rank))); }
 
  private:
+  std::int64_t own(std::int64_t rank) const {
+    return layout_.grid.coordinate(rank)[static_cast<std::size_t>(Axis::dp)];
+  }
+  std::int64_t rank_at(std::int64_t tp, std::int64_t cp, std::int64_t replica, std::int64_t stage) const {
+    parallel::ProcessGrid::Coordinate place{};
+    place[static_cast<std::size_t>(Axis::tp)] = tp;
+    place[static_cast<std::size_t>(Axis::cp)] = cp;
+    place[static_cast<std::size_t>(Axis::dp)] = replica;
+    place[static_cast<std::size_t>(Axis::pp)] = stage;
+    return layout_.grid.rank(place);
+  }
+
+  /// Joins the replicas of each expert-parallel group.
+  void find_replicas() {
+    const parallel::ParallelOptions& o = layout_.options;
+    first_.resize(static_cast<std::size_t>(o.dp));
+    std::iota(first_.begin(), first_.end(), 0);
+    const auto lead = [this](std::int64_t replica) {
+      while (first_[static_cast<std::size_t>(replica)] != replica)
+        replica = first_[static_cast<std::size_t>(replica)];
+      return replica;
+    };
+    for (std::int64_t i = 0; o.ep > 1 && i < o.dp * o.cp; ++i) {
+      const std::int64_t rank = rank_at(0, i % o.cp, i / o.cp, 0);
+      parallel::ProcessGrid::Coordinate peer = layout_.expert_grid.coordinate(rank);
+      peer[static_cast<std::size_t>(Axis::ep)] = 0;
+      const auto [low, high] = std::minmax({lead(own(rank)), lead(own(layout_.expert_grid.rank(peer)))});
+      first_[static_cast<std::size_t>(high)] = low;
+    }
+    for (std::int64_t d = 0; d < o.dp; ++d) {
+      first_[static_cast<std::size_t>(d)] = lead(d);
+      replicas_[first_[static_cast<std::size_t>(d)]].push_back(d);
+    }
+  }
+
   double jitter(int step, std::int64_t rank, const Action* action) const {
     if (sigma_ == 0) return 1;
     std::uint64_t key = seed_ + static_cast<std::uint64_t>(step);
@@ -99,6 +136,8 @@ class Slowdown {
   const parallel::Layout& layout_;
   double sigma_ = 0;
   std::uint64_t seed_ = 0;
+  std::vector<std::int64_t> first_;  ///< by replica
+  std::map<std::int64_t, std::vector<std::int64_t>> replicas_;
 };
 
 /// Builds a timeline of actions and a trace from the replay's slices.
@@ -199,10 +238,13 @@ StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& 
   if (options.jitter == 0 && options.stragglers.empty()) return result;
   // Replicas without jitter and stragglers are equal, so one represents them.
   std::set<std::int64_t> replicas;
-  for (std::int64_t d = 0; d < (options.jitter > 0 ? layout.options.dp : 1); ++d) replicas.insert(d);
+  if (options.jitter > 0)
+    for (const auto& [replica, others] : slowdown.replicas()) replicas.insert(replica);
+  else replicas.insert(0);
   for (const auto& [rank, factor] : options.stragglers) replicas.insert(slowdown.replica_of(rank));
   const int steps = options.jitter > 0 ? options.steps : 1;
-  check_samples(static_cast<std::int64_t>(replicas.size()), steps, result.timeline);
+  check_samples(options.jitter > 0 ? layout.options.dp : static_cast<std::int64_t>(replicas.size()), steps,
+                result.timeline);
   for (int step = 0; step < steps; ++step) {
     double slowest = 0;
     for (const std::int64_t replica : replicas)

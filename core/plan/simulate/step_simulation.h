@@ -28,8 +28,9 @@ struct StepSimulation {
 };
 
 /// Jitter is lognormal with mean 1, drawn from the seed for each step, rank and action. In every action the
-/// ranks of a tensor-parallel group run at the pace of the slowest. Data-parallel replicas synchronise at the
-/// end of the step, so it takes as long as the slowest replica. Throws SpecError for invalid options, and if
+/// ranks of a tensor-parallel group run at the pace of the slowest, and so do replicas that share experts
+/// (ep). Other data-parallel replicas synchronise at the end of the step, so it takes as long as the slowest
+/// of them. Throws SpecError for invalid options, and if
 /// the topology has no rates.
 StepSimulation simulate_step(const job::JobSpec& job, const parallel::Topology& topology,
                              const StepNoise& options);
