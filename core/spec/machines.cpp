@@ -83,7 +83,9 @@ parallel::Topology job_topology(const job::JobSpec& job, Absent absent) {
 }
 
 parallel::PlacedGrid place_job(const job::JobSpec& job, Absent absent) {
-  parallel::PlacedGrid placed(parallel::make_grids(job.parallel).dense, job_topology(job, absent));
+  const parallel::GridViews grids = parallel::make_grids(job.parallel);
+  parallel::PlacedGrid placed(grids.dense, job_topology(job, absent));
+  placed.expert_grid = grids.expert;
   placed.virtual_stages = job.parallel.virtual_stages;
   return placed;
 }

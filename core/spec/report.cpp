@@ -36,12 +36,16 @@ std::string group_text(const std::vector<std::int64_t>& group) {
   return text + "]";
 }
 
+std::int64_t place_on(const parallel::PlacedGrid& placed, std::int64_t rank, Axis axis) {
+  return placed.grid_of(axis).coordinate(rank)[static_cast<std::size_t>(axis)];
+}
+
 std::string axis_line(const parallel::PlacedGrid& placed, Axis axis, bool all_groups) {
-  const auto groups = placed.grid.groups(axis);
+  const auto groups = placed.grid_of(axis).groups(axis);
   std::map<parallel::Link, std::int64_t> links;
   for (const auto& group : groups) ++links[placed.link(group, axis)];
   std::string text = std::string("#   ") + parallel::to_string(axis) + " " +
-                     std::to_string(placed.grid.size(axis)) + ": " +
+                     std::to_string(placed.grid_of(axis).size(axis)) + ": " +
                      counted(static_cast<std::int64_t>(groups.size()), "group") + " over ";
   bool first = true;
   for (const auto& [link, count] : links) {
@@ -94,12 +98,12 @@ std::string placement_comments(const parallel::PlacedGrid& placed) {
     for (std::int64_t rank = 0; rank < grid.ranks(); ++rank) {
       const parallel::DeviceLocation& location = placed.placement[rank];
       text += "#" + column(rank) + column(location.node) + column(location.device);
-      for (const std::int64_t at : grid.coordinate(rank)) text += column(at);
+      for (const Axis axis : parallel::kDefaultOrder) text += column(place_on(placed, rank, axis));
       text += "\n";
     }
   }
   for (const Axis axis : parallel::kDefaultOrder)
-    if (grid.size(axis) > 1) text += axis_line(placed, axis, table);
+    if (placed.grid_of(axis).size(axis) > 1) text += axis_line(placed, axis, table);
   return text;
 }
 
@@ -110,15 +114,14 @@ std::string job_json(const job::JobSpec& job, const parallel::PlacedGrid& placed
   for (std::int64_t rank = 0; rank < placed.grid.ranks(); ++rank) {
     const parallel::DeviceLocation& location = placed.placement[rank];
     Json row = {{"rank", rank}, {"node", location.node}, {"device", location.device}};
-    const parallel::ProcessGrid::Coordinate at = placed.grid.coordinate(rank);
     for (const Axis axis : parallel::kDefaultOrder)
-      row[parallel::to_string(axis)] = at[static_cast<std::size_t>(axis)];
+      row[parallel::to_string(axis)] = place_on(placed, rank, axis);
     ranks.push_back(std::move(row));
   }
   out["groups"] = Json::object();
   out["links"] = Json::object();
   for (const Axis axis : parallel::kDefaultOrder) {
-    const auto groups = placed.grid.groups(axis);
+    const auto groups = placed.grid_of(axis).groups(axis);
     Json& links = out["links"][parallel::to_string(axis)] = Json::array();
     for (const auto& group : groups) links.push_back(parallel::to_string(placed.link(group, axis)));
     out["groups"][parallel::to_string(axis)] = groups;

@@ -36,6 +36,10 @@ struct Layout {
 
   /// Size of an axis of `options`.
   std::int64_t size(Axis axis) const { return axis == Axis::ep ? options.ep : grid.size(axis); }
+  /// The rank's place on it.
+  std::int64_t place(std::int64_t rank, Axis axis) const {
+    return (axis == Axis::ep ? expert_grid : grid).coordinate(rank)[static_cast<std::size_t>(axis)];
+  }
 };
 
 /// Relative costs of a model's parts, used to split it over pipeline chunks.

@@ -48,12 +48,17 @@ class Placement {
 /// A process grid, placed on a topology.
 struct PlacedGrid {
   ProcessGrid grid;
+  ProcessGrid expert_grid;  ///< GridViews::expert; `grid` unless it is set
   Topology topology;
   Placement placement;
 
   std::int64_t virtual_stages = 1;  ///< above 1, the last stage also sends to the first
 
-  PlacedGrid(const ProcessGrid& of, const Topology& on) : grid(of), topology(on), placement(of, on) {}
+  PlacedGrid(const ProcessGrid& of, const Topology& on)
+      : grid(of), expert_grid(of), topology(on), placement(of, on) {}
+
+  /// The grid that has the axis.
+  const ProcessGrid& grid_of(Axis axis) const { return axis == Axis::ep ? expert_grid : grid; }
 
   /// The slowest link of a group on `axis`. On the pp axis only neighbouring stages communicate; on the
   /// others all pairs do.

@@ -336,10 +336,9 @@ std::string place_of(std::int64_t rank, std::int64_t node, bool several_nodes,
                      const parallel::Layout& layout) {
   std::vector<std::string> parts;
   if (several_nodes) parts.push_back("node " + std::to_string(node));
-  const parallel::ProcessGrid::Coordinate at = layout.grid.coordinate(rank);
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::pp, Axis::dp})
-    if (layout.grid.size(axis) > 1)
-      parts.push_back(fmt::format("{} {}", to_string(axis), at[static_cast<std::size_t>(axis)]));
+    if (layout.size(axis) > 1)
+      parts.push_back(fmt::format("{} {}", to_string(axis), layout.place(rank, axis)));
   const std::string name = "rank " + std::to_string(rank);
   return parts.empty() ? name : fmt::format("{} ({})", name, fmt::join(parts, ", "));
 }

@@ -227,6 +227,19 @@ TEST_CASE("the JSON has the resolved job, every rank and every group", "[spec][c
   CHECK(parsed["links"]["cp"][0] == "none");
 }
 
+TEST_CASE("ranks and groups of expert parallelism are those of its own grid", "[spec][cluster]") {
+  job::JobSpec job = laid_out(job_on("{preset: dgx-h100}"), 1, 4, 1, 1);
+  job.model.experts = {.count = 4, .per_token = 2};
+  job.parallel.ep = 2;
+  const parallel::PlacedGrid placed = spec::place_job(job);
+  const auto parsed = nlohmann::json::parse(spec::job_json(job, placed));
+  CHECK(parsed["ranks"][3]["ep"] == 1);
+  CHECK(parsed["ranks"][3]["dp"] == 3);
+  CHECK(parsed["groups"]["ep"] == nlohmann::json{{0, 1}, {2, 3}});
+  CHECK(parsed["links"]["ep"] == nlohmann::json{"nvlink", "nvlink"});
+  CHECK_THAT(spec::placement_comments(placed), Catch::Contains("ep 2: 2 groups over nvlink: [0 1] [2 3]"));
+}
+
 TEST_CASE("a custom precision is a map in the JSON", "[spec][cluster]") {
   const job::JobSpec job = spec::parse_job(kJob + "precision: {compute: bf16, grads: bf16}\n", "j");
   const auto parsed = nlohmann::json::parse(spec::job_json(job, spec::place_job(job)));
