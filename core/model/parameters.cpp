@@ -275,7 +275,8 @@ std::int64_t expert_rows(const job::ModelOptions& model, std::int64_t tokens, st
   if (ranks == 1) return rows;
   const std::int64_t most = ranks * tokens * std::min(model.experts.per_token, model.experts.count / ranks);
   if (capacity == 0) return most;
-  return std::min(most, static_cast<std::int64_t>(std::ceil(capacity * static_cast<double>(rows))));
+  const double limit = std::ceil(capacity * static_cast<double>(rows));
+  return limit < static_cast<double>(most) ? static_cast<std::int64_t>(limit) : most;
 }
 
 LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,

@@ -104,6 +104,10 @@ class LayerChecker {
     else if (e.per_token > e.count)
       problem("model.experts.per_token",
               "is more than there are experts (nearest valid: " + to_string(e.count) + ")");
+    else if (e.per_token == 1 && e.count > 1 && e.normalise && m_.from.empty())
+      problem("model.experts.normalise",
+              "gives a token's only expert the weight 1, whatever the router says, so that the router learns "
+              "nothing: set normalise: false");
     if (!job::gated(m_.mlp))
       problem("model.mlp", "must have a gate where there are experts: set it to swiglu or geglu");
   }

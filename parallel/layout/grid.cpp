@@ -172,9 +172,16 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
   if (o.ep == 1 && expert_tp == 0) return {};  // no experts: no second grid to check
   const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
   std::int64_t unit = 0;
-  if (tp_e < 1 || __builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0)
-    return "ep " + to_string(o.ep) + " x expert tp " + to_string(tp_e) + " does not divide the " +
-           to_string(stage) + " ranks of a pipeline stage (tp x cp x dp)";
+  if (tp_e < 1 || __builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0) {
+    if (expert_tp != 0)
+      return "ep " + to_string(o.ep) + " x expert tp " + to_string(tp_e) + " does not divide the " +
+             to_string(stage) + " ranks of a pipeline stage (tp x cp x dp)";
+    const std::int64_t share = stage / o.tp;
+    std::int64_t fits = std::min(o.ep, share);
+    while (share % fits != 0) --fits;
+    return "ep " + to_string(o.ep) + " does not divide the " + to_string(share) +
+           " ranks that share experts (cp x dp; nearest valid: " + to_string(fits) + ")";
+  }
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
   const ProcessGrid expert({tp_e, 1, o.ep, stage / unit, o.pp}, order);
   // With equal strides (and sizes) the groups contain the same ranks.

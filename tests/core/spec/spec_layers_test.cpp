@@ -170,6 +170,8 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
        "model.experts.per_token: is required with experts.count: experts of each token, 1 to 8");
   told("experts: {count: 2, per_token: 3}", "",
        "model.experts.per_token: is more than there are experts (nearest valid: 2)");
+  told("experts: {count: 4, per_token: 1}", "",
+       "model.experts.normalise: gives a token's only expert the weight 1, whatever the router says");
   told("experts: {count: 513}", "", "model.experts.count: must be at most 512");
   told("experts: {per_token: 3}", "", "has no effect: the MLPs are dense without experts.count");
   told("mlp: gelu, experts: {count: 2, per_token: 1}", "",
@@ -186,7 +188,7 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   };
   told("", with("dp: 2, ep: 2"), "parallel.ep: shares experts, and the model has none (nearest valid: 1)");
   told(six, with("dp: 4, ep: 4"), "6 experts cannot be shared evenly by 4 ranks (nearest valid: 3)");
-  told(six, with("dp: 4, ep: 3"), "ep 3 x expert tp 1 does not divide the 4 ranks of a pipeline stage");
+  told(six, with("dp: 4, ep: 3"), "ep 3 does not divide the 4 ranks that share experts");
   told(six, with("dp: 2, ep: 2, ep_capacity: 0.5"),
        "parallel.ep_capacity: is less than the mean (nearest valid: 1)");
   told(six, with("dp: 2, ep_capacity: 2"), "parallel.ep_capacity: has no effect: without expert parallelism");

@@ -218,6 +218,8 @@ TEST_CASE("dp: auto is the largest that the devices hold and the batch divides i
   CHECK(dp({"threads=1", "cluster.nodes=2"}, {.cores = 1}) == 2);
   CHECK(dp({}, {.cores = 1, .cuda_devices = 2}) == 2);  // threads do not limit GPUs
   CHECK(dp({"cluster.preset=dgx-h100", "batch.global=32"}, {}) == 8);
+  CHECK(dp({"threads=1", "batch.global=24", "model.experts={count: 8, per_token: 2}", "parallel.ep=4"},
+           {.cores = 7}) == 4);
   CHECK(job_from({}).parallel.dp == 1);
   CHECK_THAT(error_of({"parallel.dp=auto"}, on({.cores = 6})),
              Catch::Contains("parallel.dp: auto divides the 6 cores by `threads`, and threads is 0"));

@@ -162,8 +162,9 @@ TEST_CASE("sizes that make no grid are refused", "[grid]") {
   CHECK(grid_problem(sizes(2, 1, 1, 2, 4)).empty());
   CHECK_THAT(grid_problem(sizes(0, 1, 1, 1, 1)), Catch::Contains("at least one rank"));
   CHECK_THAT(grid_problem(sizes(1 << 20, 1 << 20, 1, 1 << 20, 1 << 20)), Catch::Contains("more than 131072"));
-  CHECK_THAT(grid_problem(sizes(1, 1, 3, 4, 1)),
-             Catch::Contains("ep 3 x expert tp 1 does not divide the 4 ranks"));
+  CHECK_THAT(
+      grid_problem(sizes(1, 1, 3, 4, 1)),
+      Catch::Contains("ep 3 does not divide the 4 ranks that share experts (cp x dp; nearest valid: 2)"));
   CHECK_THAT(grid_problem(ordered(sizes(2, 1, 1, 2, 1), "tp-pp")),
              Catch::Contains("does not name dp, which has 2"));
   CHECK_THAT(grid_problem(ordered(sizes(1, 1, 1, 2, 1), "dp-qp")), Catch::Contains("'dp-qp'"));
