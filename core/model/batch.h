@@ -16,6 +16,7 @@ struct Batch {
   kernels::Tensor targets_T;      ///< i32
   kernels::Tensor positions_T;    ///< i32
   kernels::Tensor loss_weight_T;  ///< f32
+  kernels::Tensor real_T;         ///< i32, for models with experts: 0 for padding; else undefined
   kernels::Tensor cu_seqlens;     ///< i32 [sequences + 1]
   kernels::Tensor reference_P2;   ///< f64, for pairs: see kernels::PreferenceLoss; else undefined
   /// If ranks share samples, by piece of the share: bounds of the sequences' rows in it, i32 [sequences + 1].
@@ -26,9 +27,10 @@ struct Batch {
   std::int64_t sequences = 0;
   std::int64_t max_seqlen = 0;
   std::int64_t first_token = 0;  ///< index of the first sample's first token in the global batch
-  /// f32 [1]: becomes `crowded` if a rank's experts have not enough rows. Undefined: they always have.
-  kernels::Tensor flag;
-  float crowded = 1;
+  /// f32 [1]: becomes `crowded_value` if the rank's experts have not enough rows. Undefined: they always
+  /// have.
+  kernels::Tensor crowded;
+  float crowded_value = 1;
   std::optional<std::uint64_t> dropout_key;  ///< of the step; none: no dropout
   std::int64_t tokens() const { return tokens_T.size(0); }
 };

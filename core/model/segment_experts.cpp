@@ -51,6 +51,7 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
   const Tensor weight_TK = alone ? state.weight_TK : of_choices(c, scratch, DType::f32, Tokens::own);
   c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
                                        .normalise = c.model.experts.normalise,
+                                       .real_T = c.batch.real_T,
                                        .probs_TE = state.probs_TE,
                                        .expert_TK = state.expert_TK,
                                        .weight_TK = weight_TK});
@@ -61,8 +62,8 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
                                       .first_E = state.first_E,
                                       .source_R = state.source_R,
                                       .row_TK = state.row_TK,
-                                      .flag = alone ? Tensor{} : c.batch.flag,
-                                      .flag_value = c.batch.crowded});
+                                      .flag = alone ? Tensor{} : c.batch.crowded,
+                                      .flag_value = c.batch.crowded_value});
 }
 
 /// The rank's tokens, and those of other expert-parallel ranks, as rows of experts, in scratch.
@@ -184,13 +185,11 @@ void route_backward(const WalkContext& c, const SegmentState& state, const Tenso
   const ArenaScope scope(c.stream.scratch());
   if (loss.expert_balance > 0 && c.tp.group.rank() == 0) {
     const std::int64_t experts = c.model.experts.count,
-                       ranks = c.cp.group != nullptr ? c.cp.group->size() : 1,
-                       tokens_of_sample = c.batch.tokens() / c.batch.samples * ranks;
+                       ranks = c.cp.group != nullptr ? c.cp.group->size() : 1;
     a.count_BE = c.stream.scratch().take(DType::f32, {c.batch.samples, experts}, MemoryTerm::activations);
     a.loss_weight_T = c.batch.loss_weight_T;
     a.chunks = ranks > 1 ? 2 : 1;
-    a.balance = loss.expert_balance * loss.grad_scale * static_cast<float>(experts) /
-                static_cast<float>(c.model.experts.per_token * tokens_of_sample);
+    a.balance = loss.expert_balance * loss.grad_scale * static_cast<float>(experts);
     c.backend().count_experts(c.stream,
                               {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .chunks = a.chunks});
     parallel::sum_over_context(c.cp, c.stream, a.count_BE);
@@ -248,8 +247,8 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .dx_RC = dact_RF,
                                         .usual_rows = usual_rows(c)});
     activate(c, state);
-    // Those of other ranks' experts.
-    if (c.ep.ranks() > 1) c.backend().fill_zero(c.stream, dweights_TK);
+    // Those of other ranks' experts, and of padding.
+    if (c.ep.ranks() > 1 || c.batch.real_T.defined()) c.backend().fill_zero(c.stream, dweights_TK);
     // From here on with the router's weights, as if they were factors of the activations.
     c.backend().weigh_rows(c.stream, {.source_R = state.source_R,
                                       .weight_TK = state.weight_TK,

@@ -48,7 +48,7 @@ struct BatchLoader::State {
     if (!options.announce) return;
     for (; told < std::min(total, i + 1 + options.announced); ++told) {
       const BatchRequest& next = request(told);
-      if (!next.tokens && !options.shape.reads_documents()) continue;
+      if (!next.tokens && !options.shape.reads_always()) continue;
       const std::int64_t pass = told / static_cast<std::int64_t>(options.requests.size());
       const std::int64_t first = options.shape.first_sample(next.microbatch);
       const std::int64_t end = std::min(first + options.shape.micro, options.shape.global);

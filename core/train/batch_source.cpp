@@ -54,7 +54,8 @@ void keep_share(const BatchShape& shape, HostBatch& batch) {
     for (std::size_t row = 0; row < values.size(); ++row)
       values[row] = whole[static_cast<std::size_t>(share.token(static_cast<std::int64_t>(row), shape.micro))];
   };
-  keep(batch.tokens_T), keep(batch.targets_T), keep(batch.positions_T), keep(batch.loss_weight_T);
+  keep(batch.tokens_T), keep(batch.targets_T), keep(batch.positions_T), keep(batch.loss_weight_T),
+      keep(batch.real_T);
   const auto rows = static_cast<std::int32_t>(share.piece_rows()),
              seq_len = static_cast<std::int32_t>(shape.seq_len);
   for (int piece = 0; piece < share.pieces(); ++piece) {
@@ -81,6 +82,7 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
   batch.targets_T.resize(request.tokens ? tokens : 0);
   batch.positions_T.resize(tokens);
   batch.loss_weight_T.assign(tokens, 1.0f);
+  batch.real_T.assign(shape.experts ? tokens : 0, 0);
   batch.cu_seqlens.assign(1, 0);
   batch.reference_P2.assign(static_cast<std::size_t>(shape.pairs ? 2 * shape.micro : 0), 0.0);
   std::int64_t pairs = 0;
@@ -92,14 +94,18 @@ void make_batch(const BatchShape& shape, const BatchRequest& request, const Read
     const bool real = number < shape.global;
     sample.loss_weight_S.assign(static_cast<std::size_t>(shape.seq_len), 1.0f);
     sample.starts.clear();
+    sample.real = shape.seq_len;
     if (!real) pad(request, at, shape.seq_len, batch);
-    else if (request.tokens || shape.reads_documents()) read(number, sample);
+    else if (request.tokens || shape.reads_always()) read(number, sample);
     if (real && request.tokens) {
       // A sample's inputs are all but its last token; its targets are all but its first.
       std::copy_n(sample.tokens_S1.begin(), shape.seq_len, batch.tokens_T.begin() + at);
       std::copy_n(sample.tokens_S1.begin() + 1, shape.seq_len, batch.targets_T.begin() + at);
-      std::copy_n(sample.loss_weight_S.begin(), shape.seq_len, batch.loss_weight_T.begin() + at);
     }
+    if (real && (request.tokens || shape.experts))
+      std::copy_n(sample.loss_weight_S.begin(), shape.seq_len, batch.loss_weight_T.begin() + at);
+    if (real && shape.experts)
+      std::fill_n(batch.real_T.begin() + at, std::min(sample.real, shape.seq_len), 1);
     if (shape.reads_documents()) separate(shape, at, sample, batch);
     if (shape.pairs && real) {
       weigh_pair(shape, at, sample, batch);

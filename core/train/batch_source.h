@@ -16,7 +16,9 @@ struct HostSample {
   std::vector<std::int32_t> tokens_S1;  ///< length seq_len + 1
   std::vector<float> loss_weight_S;     ///< weight of predicting token s + 1; 1 unless the reader sets it
   std::vector<std::int32_t> starts;     ///< ascending: which of tokens 1 to seq_len begin a document
-  std::array<double, 2> reference{};    ///< for a pair: the reference's log-probabilities of its answers
+  std::int64_t real = 0;  ///< how many of the first seq_len tokens are no padding, which follows them; all
+                          ///< unless the reader sets it
+  std::array<double, 2> reference{};  ///< for a pair: the reference's log-probabilities of its answers
 };
 /// Fills one sample, whose vectors are already sized. `sample` counts from 0 within the global batch.
 using ReadSample = std::function<void(std::int64_t sample, HostSample& to)>;
@@ -34,6 +36,8 @@ struct BatchShape {
   /// A sample is a pair: the documents of the chosen and the rejected answer, and padding. Loss weights of
   /// the second are negated, and a batch's weight is its number of pairs.
   bool pairs = false;
+  /// The model has experts: each chunk of it needs the loss weights, and to know padding from tokens.
+  bool experts = false;
 
   parallel::SequenceShare share() const { return {seq_len, cp, cp_rank}; }
   /// Of this rank.
@@ -41,6 +45,8 @@ struct BatchShape {
   /// Number of sequences that `HostBatch::cu_seqlens` has room for; missing ones are empty.
   std::int64_t sequences() const { return micro * std::max<std::int64_t>(1, documents); }
   bool reads_documents() const { return documents > 0 || reset_positions; }
+  /// Chunks that need no tokens read samples too.
+  bool reads_always() const { return reads_documents() || experts; }
   /// First sample of microbatch `m`, within the global batch.
   std::int64_t first_sample(std::int64_t m) const { return (m * dp + dp_rank) * micro; }
 };
@@ -58,7 +64,8 @@ struct HostBatch {
   std::vector<std::int32_t> tokens_T, targets_T;  ///< empty if the request leaves them out
   std::vector<std::int32_t> positions_T;          ///< within the sample, or the document
   std::vector<float> loss_weight_T;
-  std::vector<std::int32_t> cu_seqlens;                                 ///< [sequences + 1]
+  std::vector<std::int32_t> real_T;      ///< for models with experts: 0 for padding, else 1; otherwise empty
+  std::vector<std::int32_t> cu_seqlens;  ///< [sequences + 1]
   std::array<std::vector<std::int32_t>, 2> piece_seqlens, piece_first;  ///< empty where a Batch has none
   std::vector<double> reference_P2;                                     ///< for pairs; else empty
   double loss_weight = 0;  ///< sum of the weights; for pairs, the number of real pairs; of this rank

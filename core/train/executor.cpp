@@ -56,7 +56,8 @@ BatchShape Trainer::batch_shape() const {
           .global = job_.batch.global,
           .documents = job_.data.document_mask ? job_.data.max_documents : 0,
           .reset_positions = job_.data.reset_positions,
-          .pairs = job_.loss.dpo.on()};
+          .pairs = job_.loss.dpo.on(),
+          .experts = job_.model.experts.count > 0};
 }
 
 BatchRequest Trainer::request_of(const Action& action) const {
@@ -81,6 +82,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   batch.targets_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
   batch.positions_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
   batch.loss_weight_T = arena.take(DType::f32, {shape_.tokens()}, MemoryTerm::batch);
+  if (shape_.experts) batch.real_T = arena.take(DType::i32, {shape_.tokens()}, MemoryTerm::batch);
   batch.sequences = shape_.sequences();
   batch.cu_seqlens = arena.take(DType::i32, {batch.sequences + 1}, MemoryTerm::batch);
   const bool pairs = job_.loss.dpo.on();
@@ -100,15 +102,16 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
   }
 
   if (layout_.options.ep > 1) {
-    batch.flag = slots_[static_cast<std::size_t>(slot_)].votes.rows(2, 1);
-    batch.crowded = as_vote(groups_.rank()) + kCrowded;
+    batch.crowded = slots_[static_cast<std::size_t>(slot_)].votes.rows(4, 1);
+    batch.crowded_value = as_vote(groups_.rank());
   }
   const BatchRequest request = request_of(action);
   // In the order in which `fill` puts them.
-  std::array<Tensor, 10> to;
+  std::array<Tensor, 11> to;
   std::size_t count = 0;
-  for (const Tensor& x : {batch.positions_T, batch.loss_weight_T, batch.cu_seqlens, batch.piece_seqlens[0],
-                          batch.piece_seqlens[1], batch.piece_first[0], batch.piece_first[1]})
+  for (const Tensor& x :
+       {batch.positions_T, batch.loss_weight_T, batch.real_T, batch.cu_seqlens, batch.piece_seqlens[0],
+        batch.piece_seqlens[1], batch.piece_first[0], batch.piece_first[1]})
     if (x.defined()) to[count++] = x;
   if (request.tokens)
     for (const Tensor& x : {batch.tokens_T, batch.targets_T, batch.reference_P2})
@@ -126,6 +129,7 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
     };
     put(values.positions_T);
     put(values.loss_weight_T);
+    put(values.real_T);
     put(values.cu_seqlens);
     for (const auto* arrays : {&values.piece_seqlens, &values.piece_first})
       for (const std::vector<std::int32_t>& array : *arrays) put(array);

@@ -14,7 +14,7 @@ struct StepOutcome {
   double grad_norm = 0;             ///< before clipping
   bool finite = true;               ///< loss and gradients are finite
   std::int64_t nonfinite_rank = 0;  ///< as in StepReport
-  bool outside = false;             ///< some device has token ids outside the vocabulary; nothing is updated
+  bool unusable = false;  ///< token ids outside the vocabulary, or crowded experts: nothing is updated
   // This rank's own:
   std::string nonfinite = {};  ///< as in StepReport
   double own_loss = 0;         ///< sum of the losses that this rank adds; 0 if it adds none

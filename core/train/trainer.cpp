@@ -295,6 +295,7 @@ void Trainer::control(const ReportSlot& slot) {
                             .nominal_weight = static_cast<double>(job_.loss_terms_per_step()),
                             .nonfinite = nonfinite_,
                             .outside = slot.votes.rows(2, 1),
+                            .crowded = slot.votes.rows(4, 1),
                             .clip_norm = job_.optimizer.grad_clip,
                             .values = slot.control});
 }
@@ -362,8 +363,8 @@ StepReport Trainer::report() {
   report.skipped = values.skip == StepControlValues::kSkipNonfinite;
   report.passed_over = values.skip == StepControlValues::kSkipJudged;
   if (report.skipped) name_nonfinite(values, voted.nonfinite, report.nonfinite_rank, report.nonfinite);
-  if (voted.outside > 0)
-    (crowded(voted.outside) ? report.crowded_rank : report.outside_rank) = rank_of_vote(voted.outside);
+  if (voted.outside > 0) report.outside_rank = rank_of_vote(voted.outside);
+  if (values.skip == StepControlValues::kSkipCrowded) report.crowded_rank = rank_of_vote(voted.crowded);
   const auto save = static_cast<SaveVote>(static_cast<int>(voted.save));
   report.vote = {.stop = voted.stop > 0,
                  .checkpoint = save == SaveVote::checkpoint,
@@ -397,8 +398,8 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   run(parallel::ParamGatherer::Pass::evaluate, batches);
   VoteValues found;
   backend_.read_back(s, slot.votes, std::as_writable_bytes(std::span(&found, 1)));
-  if (crowded(found.outside)) throw crowded_error("an evaluation", layout_.options);
   if (found.outside > 0) throw outside_error("an evaluation", job_.model.vocab);
+  if (found.crowded > 0) throw crowded_error("an evaluation", layout_.options);
   const double asked = stop ? 1 : 0;
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.totals.rows(0, 1));
   groups_.world()

@@ -224,13 +224,11 @@ class Trainer {
   /// Values that ranks combine by a maximum. A rank r is encoded as ranks - r, so the first rank wins.
   struct VoteValues {
     float stop = 0;
-    float save = 0;  ///< `SaveVote`
-    /// first rank with token ids outside the vocabulary, or with crowded experts: then `kCrowded` more
-    float outside = 0;
+    float save = 0;       ///< `SaveVote`
+    float outside = 0;    ///< first rank with token ids outside the vocabulary
     float nonfinite = 0;  ///< first rank with non-finite gradients
+    float crowded = 0;    ///< first rank whose experts had not enough rows
   };
-  static constexpr float kCrowded = 0.5f;
-  static bool crowded(float outside) { return outside != std::floor(outside); }
   float as_vote(std::int64_t rank) const { return static_cast<float>(layout_.grid.ranks() - rank); }
   std::int64_t rank_of_vote(float vote) const {
     return layout_.grid.ranks() - static_cast<std::int64_t>(vote);

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <utility>
 
-#include <array>
-#include <charconv>
 #include "core/train/canary_step.h"
-
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
 #include "kernels/tensor/rng.h"
@@ -95,7 +93,8 @@ StepOutcome Trainer::outcome(const ReportSlot& slot) {
                       .loss_weight = mean.weight,
                       .grad_norm = values.grad_norm,
                       .finite = values.skip != StepControlValues::kSkipNonfinite,
-                      .outside = voted.outside > 0,
+                      .unusable = values.skip == StepControlValues::kSkipOutside ||
+                                  values.skip == StepControlValues::kSkipCrowded,
                       .own_loss = own_loss_};
   if (!outcome.finite) name_nonfinite(values, voted.nonfinite, outcome.nonfinite_rank, outcome.nonfinite);
   return outcome;

@@ -222,9 +222,9 @@ void TokenBlend::announce(std::int64_t cursor) const {
   place.source.announce(place.cursor);
 }
 
-void TokenBlend::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+std::int64_t TokenBlend::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   const Place place = place_of(cursor);
-  place.source.read(place.cursor, tokens_S1);
+  return place.source.read(place.cursor, tokens_S1);
 }
 
 void TokenBlend::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {

@@ -90,7 +90,7 @@ class TokenBlend {
   /// end of the blend is ignored.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens of the sample at `cursor`, see TokenSource::read. Not thread-safe.
-  void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
+  std::int64_t read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
   /// Writes the loss weights of the same sample, see TokenSource::read_loss_weights.
   void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);
   /// Finds where documents begin in the same sample, see TokenSource::read_document_starts.

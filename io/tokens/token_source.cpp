@@ -291,17 +291,24 @@ void TokenSource::announce(std::int64_t cursor) const {
   for (const PackedPiece& piece : pieces) announce_run(piece.position, piece.tokens);
 }
 
-void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
+std::int64_t TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
   State& s = *state_;
   base::check(std::cmp_equal(tokens_S1.size(), s.seq_len + 1), "a sample is seq_len + 1 tokens");
-  if (s.format == DataFormat::synthetic) return s.make_synthetic(s.position_of(cursor), tokens_S1);
+  const auto whole = static_cast<std::int64_t>(tokens_S1.size());
+  if (s.format == DataFormat::synthetic) {
+    s.make_synthetic(s.position_of(cursor), tokens_S1);
+    return whole;
+  }
   const auto read_run = [&s](std::int64_t position, std::span<std::int32_t> to) {
     s.each_part(position, to.size(),
                 [&](std::size_t file, std::int64_t at, std::size_t first, std::size_t count) {
                   s.read_part(file, at, to.subspan(first, count));
                 });
   };
-  if (!s.packed) return read_run(s.position_of(cursor), tokens_S1);
+  if (!s.packed) {
+    read_run(s.position_of(cursor), tokens_S1);
+    return whole;
+  }
   s.packed->pieces_of(s.sample_at(cursor), s.pieces);
   std::size_t done = 0;
   for (const PackedPiece& piece : s.pieces) {
@@ -309,6 +316,7 @@ void TokenSource::read(std::int64_t cursor, std::span<std::int32_t> tokens_S1) {
     done += static_cast<std::size_t>(piece.tokens);
   }
   std::fill(tokens_S1.begin() + static_cast<std::ptrdiff_t>(done), tokens_S1.end(), 0);
+  return static_cast<std::int64_t>(done);
 }
 
 void TokenSource::read_loss_weights(std::int64_t cursor, std::span<float> weights_S) {

@@ -75,9 +75,9 @@ class TokenSource {
   /// Announces that the sample at `cursor` will be read soon: starts to fetch its bytes of remote files.
   void announce(std::int64_t cursor) const;
   /// Writes the seq_len + 1 tokens at place `cursor`: inputs are all but the last, targets all but the first.
-  /// Allocates nothing. Not thread-safe. Throws DataError naming file and position for a short read or a
-  /// token >= vocab.
-  void read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
+  /// Returns how many of them are the data's; the rest is padding. Allocates nothing. Not thread-safe. Throws
+  /// DataError naming file and position for a short read or a token >= vocab.
+  std::int64_t read(std::int64_t cursor, std::span<std::int32_t> tokens_S1);
   /// Writes the loss weights of the same sample: element s is 1 if the prediction of token s + 1 counts, else
   /// 0. Throws DataError as `read` does, and for a mask byte that is neither 0 nor 1.
   void read_loss_weights(std::int64_t cursor, std::span<float> weights_S);

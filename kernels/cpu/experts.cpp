@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numeric>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd/vector_kernels.h"
@@ -54,6 +55,11 @@ void route_token(const RouteForward& a, std::int64_t t) {
   for (std::int64_t e = 0; e < experts; ++e) sum += probs[e] = std::exp(widened_value(logits[e]) - largest);
   for (std::int64_t e = 0; e < experts; ++e) probs[e] /= sum;
   std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
+  if (a.real_T.defined() && a.real_T.as<std::int32_t>()[t] == 0) {
+    std::fill_n(chosen, copies, -1);
+    std::fill_n(a.weight_TK.as<float>() + t * copies, copies, 0.0f);
+    return;
+  }
   choose(probs, experts, copies, chosen);
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
   for (std::int64_t k = 0; k < copies; ++k)
@@ -70,12 +76,18 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
   const std::int64_t tokens = a.probs_TE.size(0), experts = a.probs_TE.size(1), copies = a.expert_TK.size(1);
   const float* probs = a.probs_TE.as<float>() + t * experts;
   const std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
+  T* dlogits = a.dlogits_TE.as<T>() + t * experts;
+  if (chosen[0] < 0) {  // padding
+    std::fill_n(dlogits, experts, narrowed_value<T>(0));
+    return;
+  }
   const float* dweight = a.dweight_TK.as<float>() + t * copies;
   std::array<float, kMostExperts> dprobs{};
   if (a.count_BE.defined()) {
-    const float factor = a.balance * a.loss_weight_T.as<float>()[t];
     const float* counts =
         a.count_BE.as<float>() + sequence_of(t, tokens, a.count_BE.size(0), a.chunks) * experts;
+    const float factor =
+        a.balance * a.loss_weight_T.as<float>()[t] / std::accumulate(counts, counts + experts, 0.0f);
     for (std::int64_t e = 0; e < experts; ++e) dprobs[static_cast<std::size_t>(e)] = factor * counts[e];
   }
   // weight = prob / share, so dprob = (dweight - sum of dweight weight) / share.
@@ -86,7 +98,6 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
     dprobs[static_cast<std::size_t>(chosen[k])] += (dweight[k] - mean) / share;
   float inner = 0;
   for (std::int64_t e = 0; e < experts; ++e) inner += dprobs[static_cast<std::size_t>(e)] * probs[e];
-  T* dlogits = a.dlogits_TE.as<T>() + t * experts;
   for (std::int64_t e = 0; e < experts; ++e)
     dlogits[e] = narrowed_value<T>(probs[e] * (dprobs[static_cast<std::size_t>(e)] - inner));
 }
@@ -132,15 +143,15 @@ void CpuBackend::count_experts(Stream& stream, const CountExperts& a) {
                      sequences = a.count_BE.size(0), experts = a.count_BE.size(1);
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t k = 0; k < copies; ++k)
-      a.count_BE.as<float>()[sequence_of(t, tokens, sequences, a.chunks) * experts +
-                             a.expert_TK.as<std::int32_t>()[t * copies + k]] += 1.0f;
+      if (const std::int32_t expert = a.expert_TK.as<std::int32_t>()[t * copies + k]; expert >= 0)
+        a.count_BE.as<float>()[sequence_of(t, tokens, sequences, a.chunks) * experts + expert] += 1.0f;
 }
 
 void CpuBackend::sort_experts(Stream&, const SortExperts& a) {
   check_args(a);
   const std::int64_t experts = a.first_E.numel() - 1, copies = a.expert_TK.numel();
   const auto rows = static_cast<std::int32_t>(a.source_R.numel());
-  // The experts of other ranks count as one behind all others.
+  // The experts of other ranks, and padding's, count as one behind all others.
   const auto expert_of = [&](std::int64_t i) {
     const std::int64_t expert = a.expert_TK.as<std::int32_t>()[i] - a.first_expert;
     return static_cast<std::size_t>(expert >= 0 && expert < experts ? expert : experts);

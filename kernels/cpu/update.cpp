@@ -89,6 +89,7 @@ void CpuBackend::step_control(Stream&, const StepControl& a) {
   if (a.outside.defined() && *a.outside.as<float>() != 0) values.skip = StepControlValues::kSkipOutside;
   else if (!std::isfinite(total) || !std::isfinite(*a.loss.as<double>()))
     values.skip = StepControlValues::kSkipNonfinite;
+  else if (a.crowded.defined() && *a.crowded.as<float>() != 0) values.skip = StepControlValues::kSkipCrowded;
   else if (weight == 0) values.skip = StepControlValues::kSkipEmpty;
   else
     values.grad_factor = static_cast<float>(a.clip_norm > 0 && values.grad_norm > a.clip_norm

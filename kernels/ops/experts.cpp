@@ -39,8 +39,9 @@ void check_args(const RouteForward& a) {
   base::check(activation(a.logits_TE) && a.logits_TE.shape.ndim == 2 && a.logits_TE.size(1) <= kMostExperts &&
                   a.logits_TE.size(0) == a.expert_TK.size(0) && a.expert_TK.size(1) <= a.logits_TE.size(1) &&
                   like(a.probs_TE, DType::f32, a.logits_TE.shape) &&
-                  like(a.weight_TK, DType::f32, a.expert_TK.shape),
-              "route: shapes of logits, probabilities, choices and weights");
+                  like(a.weight_TK, DType::f32, a.expert_TK.shape) &&
+                  (!a.real_T.defined() || like(a.real_T, DType::i32, {a.logits_TE.size(0)})),
+              "route: shapes of logits, probabilities, choices, weights and the padding's mask");
 }
 
 void check_args(const RouteBackward& a) {

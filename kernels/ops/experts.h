@@ -14,20 +14,22 @@ namespace trainerd::kernels {
 constexpr std::int64_t kMostExperts = 512;
 
 /// Chooses the K experts of each token with the largest logits; of equal ones the first. Their weights are
-/// their probabilities under a softmax over all experts, divided by their sum if `normalise`.
+/// their probabilities under a softmax over all experts, divided by their sum if `normalise`. Padding has
+/// the expert -1, K times, with weight 0.
 struct RouteForward {
   Tensor logits_TE;  ///< activation dtype
   bool normalise = true;
-  Tensor probs_TE;   ///< f32: the softmax
-  Tensor expert_TK;  ///< i32, in falling order of their weights
-  Tensor weight_TK;  ///< f32
+  Tensor real_T = {};  ///< i32, optional: 0 for padding
+  Tensor probs_TE;     ///< f32: the softmax
+  Tensor expert_TK;    ///< i32, in falling order of their weights
+  Tensor weight_TK;    ///< f32
 
   bool operator==(const RouteForward&) const = default;
 };
 /// Gradient of the logits from that of the weights. With `count_BE`, also that of the balance loss
 /// (Fedus et al., Switch Transformers, JMLR 23, 2022, section 2.2, of each sequence separately): the loss of
-/// token t is `balance` times the sum over experts of count[sequence of t] probs[t], with the token's loss
-/// weight.
+/// token t is `balance` times the sum over experts of count[b] / (sum of count[b]) probs[t], where b is t's
+/// sequence, with the token's loss weight. The gradient of padding's logits is 0.
 struct RouteBackward {
   Tensor probs_TE;
   Tensor expert_TK;
@@ -41,8 +43,8 @@ struct RouteBackward {
 
   bool operator==(const RouteBackward&) const = default;
 };
-/// count[b, e] = how many tokens of sequence b chose expert e. Tokens are ordered [chunk][sequence][token of
-/// the sequence's chunk].
+/// count[b, e] = how many tokens of sequence b chose expert e, without padding. Tokens are ordered
+/// [chunk][sequence][token of the sequence's chunk].
 struct CountExperts {
   Tensor expert_TK;
   Tensor count_BE;  ///< f32
@@ -52,8 +54,8 @@ struct CountExperts {
 };
 
 /// Sorts the copies t K + k of tokens whose expert is one of the E experts from `first_expert` on, by expert.
-/// It is stable. R rows hold them; if there are more copies, the last are left out, and flag[0] becomes
-/// `flag_value`.
+/// It is stable. Copies of other experts, and of padding (-1), have no row. R rows hold the rest; if there
+/// are more copies, the last are left out, and flag[0] becomes `flag_value`.
 struct SortExperts {
   Tensor expert_TK;
   std::int64_t first_expert = 0;

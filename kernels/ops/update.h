@@ -23,6 +23,7 @@ struct StepControlValues {
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
   static constexpr std::int32_t kSkipJudged = 3;     ///< decided by the host
   static constexpr std::int32_t kSkipOutside = 4;    ///< an id is outside the vocabulary
+  static constexpr std::int32_t kSkipCrowded = 5;    ///< a rank's experts had not enough rows
 };
 
 /// Input: the square sum of all gradients, the loss and the sum of the loss weights, each over all ranks.
@@ -37,8 +38,11 @@ struct StepControl {
   double nominal_weight = 1;  ///< weight of a global batch in which every token counts
   Tensor nonfinite;           ///< i32 [1]: copied to the output
   Tensor outside = {};        ///< f32 [1], optional: not 0 if a rank has an id outside the vocabulary
-  double clip_norm = 0;       ///< 0: no clipping
-  Tensor values;              ///< uint8 [sizeof(StepControlValues)]
+  /// f32 [1], optional: not 0 if a rank's experts had not enough rows. A value that is not finite takes
+  /// precedence: a router without finite logits chooses the first experts for every token.
+  Tensor crowded = {};
+  double clip_norm = 0;  ///< 0: no clipping
+  Tensor values;         ///< uint8 [sizeof(StepControlValues)]
 
   bool operator==(const StepControl&) const = default;
 };

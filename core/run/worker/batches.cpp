@@ -74,7 +74,7 @@ train::ReadSample sample_reader(const train::Trainer& trainer, std::shared_ptr<i
                                 std::int64_t cursor, std::shared_ptr<const ReferenceTable> reference) {
   return [source = std::move(source), cursor, reference = std::move(reference),
           documents = trainer.batch_shape().reads_documents()](std::int64_t sample, train::HostSample& to) {
-    source->read(cursor + sample, to.tokens_S1);
+    to.real = source->read(cursor + sample, to.tokens_S1);
     source->read_loss_weights(cursor + sample, to.loss_weight_S);
     if (documents) source->read_document_starts(cursor + sample, to.tokens_S1, to.starts);
     if (reference)
@@ -104,7 +104,7 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
       std::move(options),
       [place_of = std::move(place_of), documents](std::int64_t sample, train::HostSample& to) {
         const DataPlace place = place_of(sample);
-        place.data->read(place.cursor, to.tokens_S1);
+        to.real = place.data->read(place.cursor, to.tokens_S1);
         place.data->read_loss_weights(place.cursor, to.loss_weight_S);
         if (documents) place.data->read_document_starts(place.cursor, to.tokens_S1, to.starts);
       });

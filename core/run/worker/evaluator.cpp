@@ -151,13 +151,16 @@ io::ValidationRecord Evaluator::evaluate_pairs(const Set& set, Pass& pass) {
 }
 
 io::ChoiceRecord Evaluator::answer(const Questions& questions, Pass& pass) {
-  // Each text is one sample. The padding after it does not affect its tokens, because attention is causal.
+  // Each text is one sample. The padding after it does not affect its tokens: attention is causal, and
+  // padding has no experts.
   const auto read = [choices = questions.choices](std::int64_t number, train::HostSample& to) {
     std::fill(to.tokens_S1.begin(), to.tokens_S1.end(), 0);
     std::fill(to.loss_weight_S.begin(), to.loss_weight_S.end(), 0.0f);
+    to.real = 0;
     if (std::cmp_greater_equal(number, choices->texts().size())) return;
     const io::ChoiceText& text = choices->texts()[static_cast<std::size_t>(number)];
     std::copy(text.tokens.begin(), text.tokens.end(), to.tokens_S1.begin());
+    to.real = static_cast<std::int64_t>(text.tokens.size());
     std::fill(to.loss_weight_S.begin() + text.prompt_tokens - 1,
               to.loss_weight_S.begin() + static_cast<std::ptrdiff_t>(text.tokens.size()) - 1, 1.0f);
   };

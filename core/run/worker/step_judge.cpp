@@ -114,8 +114,8 @@ void StepJudge::report_no_two_alike(Levels levels, const Levels& third, const Le
 
 StepVerdict StepJudge::judge(const StepOutcome& outcome) {
   ties_.require_alive();
-  // The report of an id outside the vocabulary ends the run.
-  if (outcome.outside) return StepVerdict::update;
+  // Its report ends the run.
+  if (outcome.unusable) return StepVerdict::update;
   if (step_ != outcome.step) {
     step_ = outcome.step;
     results_.clear(), tried_.clear();

@@ -39,8 +39,8 @@ __device__ inline Candidate best_of_warp(Candidate best) {
 /// Lane l has experts l, l + 32, ...: E of them at most.
 template <class T, int E>
 __global__ void __launch_bounds__(kExpertThreads)
-    route_forward_kernel(const T* logits, std::int64_t tokens, int experts, int copies, bool normalise,
-                         float* probs, std::int32_t* chosen, float* weights) {
+    route_forward_kernel(const T* logits, const std::int32_t* real, std::int64_t tokens, int experts,
+                         int copies, bool normalise, float* probs, std::int32_t* chosen, float* weights) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   float x[E], largest = -INFINITY;
@@ -63,6 +63,10 @@ __global__ void __launch_bounds__(kExpertThreads)
     // A token whose logits are not numbers must still have experts: its probabilities count as 0.
     x[i] = e >= experts ? -1.0f : x[i] >= 0 ? x[i] : 0.0f;
   }
+  if (real != nullptr && real[t] == 0) {
+    for (int k = lane_id(); k < copies; k += 32) chosen[t * copies + k] = -1, weights[t * copies + k] = 0.0f;
+    return;
+  }
   float share = 0;
   for (int k = 0; k < copies; ++k) {
     Candidate best{-1.0f, experts};
@@ -75,7 +79,8 @@ __global__ void __launch_bounds__(kExpertThreads)
       if (i * 32 + lane_id() == best.expert) x[i] = -1.0f;
     if (k % 32 == lane_id()) {  // which divides it by their sum below
       chosen[t * copies + k] = best.expert;
-      weights[t * copies + k] = best.value;
+      // Probabilities that are not numbers give weights that are not, as does their sum.
+      weights[t * copies + k] = total > 0 ? best.value : total;
     }
   }
   if (!normalise) return;
@@ -90,14 +95,22 @@ __global__ void __launch_bounds__(kExpertThreads)
                           std::int64_t sequences, T* dlogits) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
-  float p[E], d[E];
-  const float factor = counts == nullptr ? 0.0f : balance * loss_weights[t];
+  if (chosen[t * copies] < 0) {  // padding
+    for (int e = lane_id(); e < experts; e += 32) dlogits[t * experts + e] = narrow<T>(0.0f);
+    return;
+  }
+  float p[E], d[E], total = 0;
   const float* count = counts == nullptr ? nullptr : counts + t / run % sequences * experts;
 #pragma unroll
   for (int i = 0; i < E; ++i) {
     const int e = i * 32 + lane_id();
     p[i] = e < experts ? probs[t * experts + e] : 0.0f;
-    d[i] = count != nullptr && e < experts ? factor * count[e] : 0.0f;
+    total += d[i] = count != nullptr && e < experts ? count[e] : 0.0f;
+  }
+  if (count != nullptr) {
+    const float factor = balance * loss_weights[t] / warp_reduce(total, Plus{});
+#pragma unroll
+    for (int i = 0; i < E; ++i) d[i] *= factor;
   }
   float share = normalise ? 0.0f : 1.0f, mean = 0;
   if (normalise) {
@@ -123,23 +136,24 @@ __global__ void __launch_bounds__(kExpertThreads)
   }
 }
 
-/// One warp for each (sequence, expert).
-__global__ void __launch_bounds__(32)
+/// One block for each (sequence, expert).
+__global__ void __launch_bounds__(kExpertThreads)
     count_experts_kernel(const std::int32_t* chosen, std::int64_t sequences, std::int64_t chunks,
-                         std::int64_t run, int copies, float* counts) {
-  const std::int64_t sequence = blockIdx.y;
-  const auto expert = static_cast<std::int32_t>(blockIdx.x);
+                         std::int64_t run, int copies, int experts, float* counts) {
+  const std::int64_t sequence = static_cast<std::int64_t>(blockIdx.x) / experts;
+  const auto expert = static_cast<std::int32_t>(static_cast<std::int64_t>(blockIdx.x) % experts);
   std::int32_t count = 0;
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
     const std::int32_t* of_run = chosen + (chunk * sequences + sequence) * run * copies;
-    for (std::int64_t i = lane_id(); i < run * copies; i += 32) count += of_run[i] == expert ? 1 : 0;
+    for (std::int64_t i = threadIdx.x; i < run * copies; i += kExpertThreads)
+      count += of_run[i] == expert ? 1 : 0;
   }
-  count = warp_reduce(count, Plus{});
-  if (lane_id() == 0) counts[sequence * gridDim.x + blockIdx.x] = static_cast<float>(count);
+  count = block_sum(count);
+  if (threadIdx.x == 0) counts[blockIdx.x] = static_cast<float>(count);
 }
 
 /// From the sorted experts and copies: the first row of each expert, the copy of each row and the row of each
-/// copy. Copies of other ranks' experts are behind all others, with expert `experts`.
+/// copy. Copies of other ranks' experts, and of padding, are behind all others, with expert `experts`.
 __global__ void __launch_bounds__(kExpertThreads)
     place_rows_kernel(const std::int32_t* experts_C, const std::int32_t* copies_C, std::int64_t copies,
                       std::int32_t experts, std::int32_t rows, std::int32_t* first, std::int32_t* source,
@@ -237,9 +251,10 @@ void route_forward(const Launch& where, const RouteForward& a) {
     with_experts(experts, [&](auto of_lane) {
       using T = decltype(t);
       launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_forward",
-             route_forward_kernel<T, decltype(of_lane)::value>, at<T>(a.logits_TE), tokens,
-             static_cast<int>(experts), static_cast<int>(a.expert_TK.size(1)), a.normalise,
-             at<float>(a.probs_TE), at<std::int32_t>(a.expert_TK), at<float>(a.weight_TK));
+             route_forward_kernel<T, decltype(of_lane)::value>, at<T>(a.logits_TE),
+             at<std::int32_t>(a.real_T), tokens, static_cast<int>(experts),
+             static_cast<int>(a.expert_TK.size(1)), a.normalise, at<float>(a.probs_TE),
+             at<std::int32_t>(a.expert_TK), at<float>(a.weight_TK));
     });
   });
 }
@@ -263,9 +278,9 @@ void route_backward(const Launch& where, const RouteBackward& a) {
 void count_experts(const Launch& where, const CountExperts& a) {
   check_args(a);
   const std::int64_t sequences = a.count_BE.size(0);
-  launch(where, {a.count_BE.size(1), sequences}, 32, "count_experts", count_experts_kernel,
+  launch(where, {sequences * a.count_BE.size(1)}, kExpertThreads, "count_experts", count_experts_kernel,
          at<std::int32_t>(a.expert_TK), sequences, a.chunks, a.expert_TK.size(0) / (a.chunks * sequences),
-         static_cast<int>(a.expert_TK.size(1)), at<float>(a.count_BE));
+         static_cast<int>(a.expert_TK.size(1)), static_cast<int>(a.count_BE.size(1)), at<float>(a.count_BE));
 }
 
 void sort_experts(const Launch& where, const SortExperts& a) {

@@ -105,7 +105,8 @@ __global__ void __launch_bounds__(kUpdateThreads)
 
 __global__ void step_control_kernel(const double* square_sum, const double* loss, const double* weight,
                                     double nominal_weight, const std::int32_t* nonfinite,
-                                    const float* outside, double clip_norm, StepControlValues* values) {
+                                    const float* outside, const float* crowded, double clip_norm,
+                                    StepControlValues* values) {
   const auto finite = [](double x) { return fabs(x) <= std::numeric_limits<double>::max(); };
   const double to_mean = *weight > 0 ? nominal_weight / *weight : 1;
   StepControlValues v;
@@ -113,6 +114,7 @@ __global__ void step_control_kernel(const double* square_sum, const double* loss
   v.grad_norm = sqrt(*square_sum) * to_mean;
   if (outside != nullptr && *outside != 0.0f) v.skip = StepControlValues::kSkipOutside;
   else if (!finite(*square_sum) || !finite(*loss)) v.skip = StepControlValues::kSkipNonfinite;
+  else if (crowded != nullptr && *crowded != 0.0f) v.skip = StepControlValues::kSkipCrowded;
   else if (*weight == 0) v.skip = StepControlValues::kSkipEmpty;
   else
     v.grad_factor = static_cast<float>(
@@ -158,7 +160,7 @@ void step_control(const Launch& where, const StepControl& a) {
               "step control: the output is one StepControlValues");
   launch(where, {1}, 1, "step_control", step_control_kernel, a.square_sum.as<double>(), a.loss.as<double>(),
          a.weight.as<double>(), a.nominal_weight, a.nonfinite.as<std::int32_t>(), at<float>(a.outside),
-         a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
+         at<float>(a.crowded), a.clip_norm, reinterpret_cast<StepControlValues*>(a.values.data));
 }
 
 void adamw_update(const Launch& where, const AdamwUpdate& a) {

@@ -1,6 +1,8 @@
 // Steps in which more tokens choose a rank's experts than these have rows for.
 
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -13,7 +15,7 @@ namespace {
 
 core::job::JobSpec crowded_job(double capacity) {
   core::job::JobSpec job = test::small_job();
-  job.model.experts = {.count = 2, .per_token = 1};
+  job.model.experts = {.count = 2, .per_token = 1, .normalise = false};
   job.batch.micro = 1;
   job.parallel.dp = job.parallel.ep = 2;
   job.parallel.ep_capacity = capacity;
@@ -31,6 +33,7 @@ TEST_CASE("a rank's experts have rows for all that can choose them, or for the m
   CHECK(expert_rows(model, 100, 4, 0) == 800);
   CHECK(expert_rows(model, 100, 4, 1.255) == 251);
   CHECK(expert_rows(model, 100, 4, 50) == 800);  // all tokens of four ranks, twice
+  CHECK(expert_rows(model, 100, 4, 1e300) == 800);
   CHECK(expert_rows(model, 100, 8, 50) == 800);  // one expert each
   CHECK(expert_rows(model, 100, 2, 0) == 400);
 }
@@ -58,4 +61,22 @@ TEST_CASE("a step that crowds a rank's experts names the rank and updates nothin
       CHECK((kept[rank] != 0) == crowded);
     }
   }
+}
+
+TEST_CASE("a router without finite logits is reported as that, not as crowded experts", "[experts]") {
+  // Every token then chooses the first rank's expert.
+  core::job::JobSpec job = crowded_job(1.5);
+  job.parallel.zero = 0;
+  test::on_every_rank(job, [&](std::int64_t, core::rank::DeviceRank& cpu) {
+    core::train::Trainer& trainer = cpu.trainer();
+    core::model::ParamStore& params = trainer.params();
+    for (core::model::ParamId id = 0; id < params.count(); ++id)
+      if (params.info(id).name == "layers.0.mlp_norm.weight")
+        params.master(id).as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+    trainer.publish();
+    const core::train::StepReport report = test::step_on(trainer, job, 1);
+    CHECK(report.skipped);
+    CHECK_FALSE(report.crowded_rank.has_value());
+    CHECK((report.nonfinite_rank == cpu.groups().rank()) != report.nonfinite.empty());
+  });
 }

@@ -6,6 +6,7 @@
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -33,30 +34,41 @@ core::job::JobSpec masked_job(const std::string& precision = "fp32") {
       "masked.yaml");
 }
 
+/// With their balance loss, which depends on every token of a sequence.
+core::job::JobSpec with_experts(core::job::JobSpec job) {
+  job.model.experts = {.count = 4, .per_token = 2};
+  job.loss.expert_balance = 0.05;
+  return job;
+}
+
+/// How many tokens of a sample are no padding: all of them.
+constexpr std::int64_t kWhole = std::numeric_limits<std::int64_t>::max();
+
 struct MaskedCurve {
   std::vector<double> loss, norm, weight;
 };
 
 core::train::SampleBatches masked_batches(const core::train::Trainer& trainer, std::int64_t seq_len,
                                           const std::vector<std::int32_t>& samples, std::int64_t step,
-                                          const WeightOf& counts) {
+                                          const WeightOf& counts, std::int64_t real = kWhole) {
   // `samples` may have longer sequences: only the first tokens of each are used.
   return {trainer.batch_shape(), [=, &samples](std::int64_t sample, core::train::HostSample& to) {
             std::copy_n(samples.begin() + sample * (seq_len + 1),
                         static_cast<std::ptrdiff_t>(to.tokens_S1.size()), to.tokens_S1.begin());
             for (std::size_t s = 0; s < to.loss_weight_S.size(); ++s)
               to.loss_weight_S[s] = counts(step, sample, static_cast<std::int64_t>(s)) ? 1.0f : 0.0f;
+            to.real = std::min(to.real, real);
           }};
 }
 
 MaskedCurve run_masked(const core::job::JobSpec& job, const core::job::JobSpec& data, const WeightOf& counts,
-                       std::int64_t steps = 6) {
+                       std::int64_t steps = 6, std::int64_t real = kWhole) {
   std::vector<MaskedCurve> curves(test::ranks_of(job));
   test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
     MaskedCurve& curve = curves[static_cast<std::size_t>(rank)];
     for (std::int64_t step = 1; step <= steps; ++step) {
       const auto samples = test::skewed_samples(data, step);
-      auto batches = masked_batches(cpu.trainer(), data.model.seq_len, samples, step, counts);
+      auto batches = masked_batches(cpu.trainer(), data.model.seq_len, samples, step, counts, real);
       const core::train::StepReport report = cpu.trainer().step(step, batches, {});
       CHECK_FALSE(report.skipped);
       curve.loss.push_back(report.loss);
@@ -116,6 +128,20 @@ TEST_CASE("a mask that counts the first tokens trains as shorter sequences do", 
   }
 }
 
+TEST_CASE("padding takes no part in a layer of experts", "[masks][experts]") {
+  core::job::JobSpec with = with_experts(masked_job()), without = with;
+  without.model.seq_len = 6;
+  const auto first_six = [](std::int64_t, std::int64_t, std::int64_t s) { return s < 6; };
+  const MaskedCurve expected = run_masked(without, with, all_count),
+                    padded = run_masked(with, with, first_six, 6, 6),
+                    masked = run_masked(with, with, first_six);
+  check_close(padded, expected, 1e-5);
+  // Tokens that do not count, unlike padding, use experts.
+  CHECK(std::abs(masked.norm[0] - expected.norm[0]) > 1e-4 * expected.norm[0]);
+  with.parallel.pp = 2, with.parallel.dp = 2, with.parallel.ep = 2;
+  check_close(run_masked(with, with, first_six, 6, 6), expected, 2e-5);
+}
+
 TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {
   struct Case {
     std::int64_t tp, pp, dp, zero;
@@ -124,7 +150,8 @@ TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {
     bool sequence_parallel = false;
   };
   using parallel::ScheduleKind;
-  const core::job::JobSpec one = masked_job();
+  const bool experts = GENERATE(false, true);
+  const core::job::JobSpec one = experts ? with_experts(masked_job()) : masked_job();
   const MaskedCurve expected = run_masked(one, one, some_count);
   // Counts differ, so the mean of ranks' or microbatches' means would be wrong.
   CHECK(*std::min_element(expected.weight.begin(), expected.weight.end()) <
@@ -141,7 +168,7 @@ TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {
     cases.push_back({1, 4, 2, 1, ScheduleKind::zb_h1});
   }
   for (const Case& c : cases) {
-    CAPTURE(c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule));
+    CAPTURE(c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), experts);
     core::job::JobSpec job = one;
     job.parallel.tp = c.tp, job.parallel.pp = c.pp, job.parallel.dp = c.dp, job.parallel.zero = c.zero;
     job.parallel.schedule = c.schedule, job.parallel.virtual_stages = c.virtual_stages;

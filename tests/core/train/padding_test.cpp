@@ -11,14 +11,16 @@ using namespace trainerd;
 
 namespace {
 
-core::job::JobSpec uneven_job() {
-  return core::spec::parse_job(
+core::job::JobSpec uneven_job(std::int64_t experts = 0) {
+  core::job::JobSpec job = core::spec::parse_job(
       "name: uneven\nseed: 5\ndevice: cpu\n"
       "model: {layers: 4, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
       "batch: {global: 7, micro: 1}\nprecision: fp32\n"
       "optimizer: {name: adamw, lr: 5.0e-3, grad_clip: 0.7, schedule: {kind: constant}}\n"
       "steps: 20\ndata: {format: synthetic}\n",
       "uneven.yaml");
+  if (experts > 0) job.model.experts = {.count = experts, .per_token = 2}, job.loss.expert_balance = 0.05;
+  return job;
 }
 
 /// Losses and norms of six steps.
@@ -59,9 +61,38 @@ TEST_CASE("ranks take floor or ceiling of the microbatches, the last ones padded
     CHECK(last.cu_seqlens == std::vector<std::int32_t>{0, 2, 4});
     CHECK(last.positions_T == std::vector<std::int32_t>{0, 1, 0, 1});
     CHECK(last.loss_weight == (has_last ? 2 : 0));
+    CHECK(last.real_T.empty());
     std::vector<std::int64_t> expected{2 * rank, 2 * rank + 1};
     if (has_last) expected.push_back(6);
     CHECK(read == expected);
+  }
+}
+
+TEST_CASE("every chunk of a model with experts gets loss weights and knows padding from tokens",
+          "[padding]") {
+  const bool tokens = GENERATE(true, false);
+  const std::int64_t cp = GENERATE(1, 2);
+  for (std::int64_t rank = 0; rank < cp; ++rank) {
+    const core::train::BatchShape shape{
+        .seq_len = 4, .micro = 2, .cp = cp, .cp_rank = rank, .global = 3, .experts = true};
+    core::train::SampleBatches batches(shape, [](std::int64_t, core::train::HostSample& to) {
+      CHECK(to.real == 4);
+      to.real = 3;
+      to.loss_weight_S = {0, 1, 0, 0};
+    });
+    const core::train::HostBatch& last = batches.next({1, tokens});
+    // With cp 2, rank 0 has the first and the last token of a sequence.
+    const auto share = [&](const std::vector<std::int32_t>& all) {
+      if (cp == 1) return all;
+      std::vector<std::int32_t> kept;
+      for (const int at : rank == 0 ? std::vector{0, 4, 3, 7} : std::vector{1, 5, 2, 6})
+        kept.push_back(all[static_cast<std::size_t>(at)]);
+      return kept;
+    };
+    CHECK(last.real_T == share({1, 1, 1, 0, 0, 0, 0, 0}));
+    CHECK(std::vector<std::int32_t>(last.loss_weight_T.begin(), last.loss_weight_T.end()) ==
+          share({0, 1, 0, 0, 0, 0, 0, 0}));
+    CHECK(last.tokens_T.empty() == !tokens);
   }
 }
 
@@ -83,7 +114,9 @@ TEST_CASE("a global batch that does not divide trains as on one rank", "[padding
     std::int64_t virtual_stages = 1;
   };
   using parallel::ScheduleKind;
-  const std::vector<double> expected = uneven_curve(uneven_job());
+  const std::int64_t experts = GENERATE(0, 4);
+  const core::job::JobSpec one = uneven_job(experts);
+  const std::vector<double> expected = uneven_curve(one);
   std::vector<Case> cases{{2, 1, 1, 1, 1},
                           {1, 1, 1, 2, 0},
                           {1, 1, 1, 3, 2},
@@ -96,8 +129,8 @@ TEST_CASE("a global batch that does not divide trains as on one rank", "[padding
     cases.push_back({3, 2, 1, 3, 3});
   }
   for (const Case& c : cases) {
-    CAPTURE(c.micro, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule));
-    core::job::JobSpec job = uneven_job();
+    CAPTURE(c.micro, c.tp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), experts);
+    core::job::JobSpec job = one;
     job.batch.micro = c.micro;
     job.parallel.tp = c.tp, job.parallel.pp = c.pp, job.parallel.dp = c.dp, job.parallel.zero = c.zero;
     job.parallel.schedule = c.schedule, job.parallel.virtual_stages = c.virtual_stages;

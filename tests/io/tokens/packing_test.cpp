@@ -148,8 +148,11 @@ TEST_CASE("a packed sample is its documents, then zeros that do not count", "[pa
   std::vector<std::int32_t> tokens(kSeq + 1), starts;
   std::vector<float> weights(kSeq);
   std::multiset<std::vector<std::int32_t>> seen, expected;
+  std::ptrdiff_t padded = 0;
   for (std::int64_t i = 0; i < source.samples(); ++i) {
-    source.read(i, tokens);
+    const auto real = tokens.begin() + source.read(i, tokens);
+    CHECK(std::all_of(real, tokens.end(), [](std::int32_t id) { return id == 0; }));
+    padded += tokens.end() - real;
     source.read_loss_weights(i, weights);
     source.read_document_starts(i, tokens, starts);
     CHECK(1 + starts.size() <= (options.document_mask ? 4u : 100u));
@@ -175,6 +178,7 @@ TEST_CASE("a packed sample is its documents, then zeros that do not count", "[pa
            document.begin() + static_cast<std::ptrdiff_t>(std::min(document.size(), at + kSeq + 1))});
   CHECK(seen == expected);
   CHECK_THAT(source.fingerprint(), Contains("packed by best fit"));
+  CHECK(padded > 0);
 }
 
 TEST_CASE("pairs are two documents each, in order, and an incomplete pair is reported", "[packing][pairs]") {

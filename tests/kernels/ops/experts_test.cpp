@@ -57,55 +57,72 @@ Values weights_of(const Values& probs, const Values& chosen, const Sizes& s, boo
   return weights;
 }
 
-/// Choices without equal experts of one token; the last expert gets none if there are others.
+/// Choices without equal experts of one token; the last expert gets none if there are others. Some tokens are
+/// padding.
 Values drawn_choices(const Sizes& s) {
   std::mt19937 generator(11);
   Values chosen;
   const std::int64_t used = std::max(s.copies, s.experts - 1);
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     const auto first = static_cast<std::int64_t>(generator() % static_cast<unsigned>(used));
-    for (std::int64_t k = 0; k < s.copies; ++k) chosen.push_back(static_cast<double>((first + k) % used));
+    for (std::int64_t k = 0; k < s.copies; ++k)
+      chosen.push_back(t % 5 == 3 ? -1.0 : static_cast<double>((first + k) % used));
   }
   return chosen;
+}
+
+/// The first `count` values; the others have no defined value.
+Values used_of(Values values, std::int64_t count) {
+  values.resize(index(count));
+  return values;
 }
 
 constexpr Sizes kRoutings[] = {{1, 1, 1}, {7, 3, 2}, {9, 40, 8}, {20, 130, 6}, {300, 8, 2}};
 
 }  // namespace
 
-TEST_CASE("tokens are routed to their most probable experts", "[experts]") {
-  const bool normalise = GENERATE(true, false);
+TEST_CASE("tokens are routed to their most probable experts, and padding to none", "[experts]") {
+  const bool normalise = GENERATE(true, false), padded = GENERATE(false, true);
   for (const DType dtype : kActivationDtypes)
     for (const Sizes& s : kRoutings) {
       Values logits = normal_values(s.tokens * s.experts, 3, dtype, 2.0);
       if (s.experts > 2) logits[1] = logits[2] = 9;  // equal: the first is chosen first
-      const Values probs = probabilities(logits, s), chosen = choices(probs, s);
+      const Values probs = probabilities(logits, s);
+      Values chosen = choices(probs, s), weights = weights_of(probs, chosen, s, normalise), real;
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        real.push_back(t % 4 == 2 ? 0 : 1);
+        for (std::int64_t i = t * s.copies; padded && t % 4 == 2 && i < (t + 1) * s.copies; ++i)
+          chosen[index(i)] = -1, weights[index(i)] = 0;
+      }
       check_operator([&](Machine& m) {
         const kernels::RouteForward a{.logits_TE = m.tensor(dtype, {s.tokens, s.experts}, logits),
                                       .normalise = normalise,
+                                      .real_T = padded ? m.tensor(DType::i32, {s.tokens}, real) : Tensor{},
                                       .probs_TE = m.empty(DType::f32, {s.tokens, s.experts}),
                                       .expert_TK = m.empty(DType::i32, {s.tokens, s.copies}),
                                       .weight_TK = m.empty(DType::f32, {s.tokens, s.copies})};
         m.backend().route_forward(m.stream(), a);
         CHECK(Machine::read(a.expert_TK) == chosen);
-        return std::vector<Output>{
-            {"probabilities", a.probs_TE, probs, s.experts},
-            {"weights", a.weight_TK, weights_of(probs, chosen, s, normalise), s.experts}};
+        return std::vector<Output>{{"probabilities", a.probs_TE, probs, s.experts},
+                                   {"weights", a.weight_TK, weights, s.experts}};
       });
     }
 }
 
-TEST_CASE("tokens without numbers still have experts", "[experts]") {
+TEST_CASE("tokens without numbers still have experts, with weights that are not numbers", "[experts]") {
+  const bool normalise = GENERATE(true, false);
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 1);
     const double nan = std::numeric_limits<double>::quiet_NaN();
     const kernels::RouteForward a{.logits_TE = m.tensor(DType::f32, {1, 3}, {nan, 1, 2}),
+                                  .normalise = normalise,
                                   .probs_TE = m.empty(DType::f32, {1, 3}),
                                   .expert_TK = m.empty(DType::i32, {1, 2}),
                                   .weight_TK = m.empty(DType::f32, {1, 2})};
     m.backend().route_forward(m.stream(), a);
     for (const double expert : Machine::read(a.expert_TK)) CHECK((expert >= 0 && expert < 3));
     for (const double prob : Machine::read(a.probs_TE)) CHECK(std::isnan(prob));
+    for (const double weight : Machine::read(a.weight_TK)) CHECK(std::isnan(weight));
   }
 }
 
@@ -117,9 +134,13 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
       const Values logits = normal_values(s.tokens * s.experts, 3, DType::f32),
                    probs = probabilities(logits, s), chosen = choices(probs, s),
                    dweights = normal_values(s.tokens * s.copies, 4, DType::f32),
-                   loss_weights = normal_values(s.tokens, 5, DType::f32),
-                   counts = normal_values(sequences * s.experts, 6, DType::f32);
-      const double balance = 0.25;
+                   loss_weights = normal_values(s.tokens, 5, DType::f32);
+      Values counts(index(sequences * s.experts)), counted(index(sequences));
+      for (std::size_t i = 0; i < counts.size(); ++i) {
+        counts[i] = static_cast<double>(i % 7);
+        counted[i / index(s.experts)] += counts[i];
+      }
+      const double balance = 6;
       const auto loss = [&](bool balanced) {
         return [&, balanced](const Values& x) {
           const Values p = probabilities(x, s);
@@ -127,8 +148,8 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
           for (std::int64_t t = 0; balanced && t < s.tokens; ++t) {
             const std::int64_t sequence = t / (s.tokens / (chunks * sequences)) % sequences;
             for (std::int64_t e = 0; e < s.experts; ++e)
-              total += balance * loss_weights[index(t)] * counts[index(sequence * s.experts + e)] *
-                       p[index(t * s.experts + e)];
+              total += balance * loss_weights[index(t)] * counts[index(sequence * s.experts + e)] /
+                       counted[index(sequence)] * p[index(t * s.experts + e)];
           }
           return total;
         };
@@ -152,6 +173,13 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
         a.loss_weight_T = m.tensor(DType::f32, {s.tokens}, loss_weights);
         m.backend().route_backward(m.stream(), a);
         outputs.push_back({"of both", a.dlogits_TE, of_both, s.experts});
+        Values padded = of_both, none = chosen;  // the second token is padding
+        std::fill_n(padded.begin() + s.experts, s.experts, 0.0);
+        std::fill_n(none.begin() + s.copies, s.copies, -1.0);
+        a.expert_TK = m.tensor(DType::i32, {s.tokens, s.copies}, none);
+        a.dlogits_TE = m.empty(dtype, {s.tokens, s.experts});
+        m.backend().route_backward(m.stream(), a);
+        outputs.push_back({"with padding", a.dlogits_TE, padded, s.experts});
         return outputs;
       });
     }
@@ -162,7 +190,8 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
     const std::int64_t chunks = s.tokens % 4 == 0 ? 2 : 1, sequences = 2,
                        run = s.tokens / (chunks * sequences);
     const Values chosen = drawn_choices(s);
-    Values counts(index(sequences * s.experts)), first(index(s.experts + 1)), source, rows(chosen.size());
+    Values counts(index(sequences * s.experts)), first(index(s.experts + 1)), source,
+        rows(chosen.size(), -1.0);
     for (std::int64_t e = 0; e < s.experts; ++e) {
       first[index(e)] = static_cast<double>(source.size());
       for (std::size_t i = 0; i < chosen.size(); ++i) {
@@ -174,6 +203,7 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       }
     }
     first.back() = static_cast<double>(source.size());
+    source.resize(chosen.size(), -1.0);
     for (const kernels::Isa isa : instruction_sets()) {
       Machine m(isa, 2);
       const auto copies = s.tokens * s.copies;
@@ -308,17 +338,26 @@ TEST_CASE("rows are gathered by expert, weighed and combined by token", "[expert
 TEST_CASE("products of experts equal those of each expert alone", "[experts][gemm]") {
   struct Case {
     std::vector<std::int32_t> first;
-    std::int64_t n, c;
+    std::int64_t n, c, unused;  ///< rows that are not in use
   };
   // No rows, one, a tile and more; sizes for tensor cores, of one tile and of several, and sizes that are
-  // not.
-  const Case cases[] = {{{0, 5, 5, 6}, 7, 9}, {{0, 0, 130, 131, 150}, 24, 72}, {{0, 3, 67}, 136, 152}};
+  // not; more experts than a warp has lanes; no row in use.
+  std::vector<Case> cases{{{0, 5, 5, 6}, 7, 9, 0},
+                          {{0, 5, 5, 6}, 7, 9, 300},
+                          {{0, 0, 130, 131, 150}, 24, 72, 0},
+                          {{0, 3, 67}, 136, 152, 300},
+                          {{0, 0, 0}, 8, 16, 40},
+                          {{0, 0, 0}, 7, 9, 40},
+                          {{0}, 8, 8, 3}};
+  for (std::int32_t e = 1; e <= 70; ++e)
+    cases.back().first.push_back(e > 65 ? 140 + e : e > 30 ? e + 1 : e / 2);
   for (const DType dtype : kActivationDtypes)
     for (const Case& c : cases) {
-      const auto experts = static_cast<std::int64_t>(c.first.size()) - 1, rows = std::int64_t{c.first.back()};
+      const auto experts = static_cast<std::int64_t>(c.first.size()) - 1, rows = c.first.back() + c.unused;
       const Values x = normal_values(rows * c.c, 1, dtype), w = normal_values(experts * c.n * c.c, 2, dtype),
                    dy = normal_values(rows * c.n, 3, dtype),
                    before = normal_values(experts * c.n * c.c, 4, DType::bf16);
+      const std::int64_t used = c.first.back();
       Values y(dy.size()), dx(x.size()), dw(w.size()), sum = before;
       for (std::int64_t e = 0; e < experts; ++e)
         for (std::int64_t r = c.first[index(e)]; r < c.first[index(e + 1)]; ++r)
@@ -338,7 +377,8 @@ TEST_CASE("products of experts equal those of each expert alone", "[experts][gem
                      y_RN = m.empty(dtype, {rows, c.n}), dx_RC = m.empty(dtype, {rows, c.c});
         m.backend().expert_fprop(m.stream(), {x_RC, weight, first_E, y_RN});
         m.backend().expert_dgrad(m.stream(), {dy_RN, weight, first_E, dx_RC});
-        std::vector<Output> outputs{{"y", y_RN, y, c.c}, {"dx", dx_RC, dx, c.n}};
+        std::vector<Output> outputs{{"y", y_RN.rows(0, used), used_of(y, used * c.n), c.c},
+                                    {"dx", dx_RC.rows(0, used), used_of(dx, used * c.c), c.n}};
         for (const DType gradient : kActivationDtypes) {
           const Tensor assigned = m.empty(gradient, weight_shape),
                        added = m.tensor(gradient, weight_shape, before);

@@ -44,23 +44,32 @@ TEST_CASE("step control clips by the global norm and never scales up", "[update]
   CHECK(control_of(m, {0.0, 0.0, 0.0}, tensors, 1.0, 1.0).grad_factor == 1.0f);
 }
 
-TEST_CASE("step control skips a step with an id outside the vocabulary before any other check", "[update]") {
-  for (const double square_sum : {4.0, std::numeric_limits<double>::infinity()})
-    for (const double outside : {0.0, 2.0}) {
-      Machine m(kernels::Isa::portable, 1);
-      const Tensor values = m.empty(DType::u8, {sizeof(StepControlValues)});
-      m.backend().step_control(m.stream(), {.square_sum = m.tensor(DType::f64, {1}, {square_sum}),
-                                            .loss = m.tensor(DType::f64, {1}, {1.0}),
-                                            .weight = m.tensor(DType::f64, {1}, {1.0}),
-                                            .nonfinite = m.ids({-1}),
-                                            .outside = m.tensor(DType::f32, {1}, {outside}),
-                                            .values = values});
-      StepControlValues control;
-      std::memcpy(&control, read_bytes(values).data(), sizeof(control));
-      CHECK(control.skip == (outside > 0                 ? StepControlValues::kSkipOutside
-                             : std::isfinite(square_sum) ? 0
-                                                         : StepControlValues::kSkipNonfinite));
-    }
+TEST_CASE(
+    "step control skips for an id outside the vocabulary, then for a value that is not finite, then for "
+    "crowded experts",
+    "[update]") {
+  for (const auto& [square_sum, outside, crowded] : {std::tuple{4.0, 0.0, 0.0},
+                                                     {4.0, 0.0, 3.0},
+                                                     {4.0, 2.0, 3.0},
+                                                     {HUGE_VAL, 0.0, 0.0},
+                                                     {HUGE_VAL, 2.0, 0.0},
+                                                     {HUGE_VAL, 0.0, 3.0}}) {
+    Machine m(kernels::Isa::portable, 1);
+    const Tensor values = m.empty(DType::u8, {sizeof(StepControlValues)});
+    m.backend().step_control(m.stream(), {.square_sum = m.tensor(DType::f64, {1}, {square_sum}),
+                                          .loss = m.tensor(DType::f64, {1}, {1.0}),
+                                          .weight = m.tensor(DType::f64, {1}, {1.0}),
+                                          .nonfinite = m.ids({-1}),
+                                          .outside = m.tensor(DType::f32, {1}, {outside}),
+                                          .crowded = m.tensor(DType::f32, {1}, {crowded}),
+                                          .values = values});
+    StepControlValues control;
+    std::memcpy(&control, read_bytes(values).data(), sizeof(control));
+    CHECK(control.skip == (outside > 0                  ? StepControlValues::kSkipOutside
+                           : !std::isfinite(square_sum) ? StepControlValues::kSkipNonfinite
+                           : crowded > 0                ? StepControlValues::kSkipCrowded
+                                                        : 0));
+  }
 }
 
 TEST_CASE("square sums by group cover the group's runs, and the total covers all runs", "[update]") {
