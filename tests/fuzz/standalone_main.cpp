@@ -2,6 +2,8 @@
 // then mutants. An iteration depends only on its number, so `--only N` repeats a failure.
 //
 //   fuzz_x ITERATIONS SEED_FILE_OR_DIRECTORY... [--only N] [--trace]
+//
+// With TRAINERD_FULL_TESTS set, ten times as many.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -169,6 +171,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: %s ITERATIONS SEED_FILE_OR_DIRECTORY... [--only N] [--trace]\n", argv[0]);
     return 2;
   }
+  if (std::getenv("TRAINERD_FULL_TESTS") != nullptr) iterations *= 10;
   std::uint64_t failures = 0;
   for (std::uint64_t i = one ? only : 0; i < (one ? only + 1 : iterations); ++i) {
     if (trace) std::fprintf(stderr, "iteration %llu\n", static_cast<unsigned long long>(i));

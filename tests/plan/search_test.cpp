@@ -213,7 +213,7 @@ TEST_CASE("context parallelism is searched where sequences are long, or the job 
 TEST_CASE("the search finds the best of all layouts, and no bound is above its plan", "[search]") {
   std::size_t turn = 0;
   for (const Case& c : cases()) {
-    if (!test::in_slice(turn++, 3)) continue;
+    if (!test::in_slice(turn++, 6)) continue;
     CAPTURE(c.name);
     const core::job::JobSpec job = search_job(c.model, c.rest, c.precision);
     parallel::Topology topology = core::spec::job_topology(job);

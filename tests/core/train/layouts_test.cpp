@@ -303,7 +303,7 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
   std::size_t turn = 0;
   for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared",
                                   "granite", "experts", "experts-sandwich"}) {
-    if (!test::in_slice(turn++, 2)) continue;
+    if (!test::in_slice(turn++, 4)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
     CHECK(reference(model).curve.loss != reference("llama").curve.loss);
@@ -369,7 +369,7 @@ TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]
   for (const std::string model :
        {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon", "experts"}) {
     for (const auto comm : {parallel::ContextComm::all_gather, parallel::ContextComm::all_to_all}) {
-      if (!test::in_slice(turn++, 2)) continue;
+      if (!test::in_slice(turn++, 4)) continue;
       CAPTURE(model, static_cast<int>(comm));
       check_layout_always(model, {.cp = 2, .cp_comm = comm});
       // Two key heads: with four ranks that exchange heads, two have each.
@@ -512,7 +512,7 @@ TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
                                       {.tp = 2, .pp = 2, .dp = 2, .zero = 2, .schedule = zb_h1}};
   std::size_t turn = 0;
   for (const LayoutCase& c : cases) {
-    if (!test::in_slice(turn++, 2)) continue;
+    if (!test::in_slice(turn++, 4)) continue;
     CAPTURE(c.tp, c.pp, c.dp, c.zero);
     const core::job::JobSpec job = with_layout(layouts_job("qwen"), c);
     const Curve direct = run_curve(job), staged = run_curve(job, 64, test::Through::staged);

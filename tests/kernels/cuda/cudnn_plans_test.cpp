@@ -97,7 +97,7 @@ TEST_CASE("cuDNN has forward plans for every architecture, as the formula predic
   std::size_t turn = 0;
   for (const Device& d : kDevices)
     for (const Shape& s : shapes_for(d, 2)) {
-      if (!in_slice(turn++, 2)) continue;
+      if (!in_slice(turn++, 4)) continue;
       std::string why;
       const auto graph = make_attention_graph(problem(s), device_of(d), &why);
       INFO(d.file << ", " << s.name << ": " << why);
@@ -113,7 +113,7 @@ TEST_CASE(
   for (const Device& d : kDevices)
     for (const Shape& s : shapes_for(d, std::size(kShapes)))
       for (const Determinism determinism : {Determinism::deterministic, Determinism::fast}) {
-        if (skips(d, determinism == Determinism::fast ? 1 : 0) || !in_slice(turn++, 3)) continue;
+        if (skips(d, determinism == Determinism::fast ? 1 : 0) || !in_slice(turn++, 6)) continue;
         AttentionProblem p = problem(s);
         p.backward = true;
         p.deterministic = determinism == Determinism::deterministic;
@@ -134,7 +134,7 @@ TEST_CASE("the formula predicts which large heads cuDNN has plans for", "[cudnn]
     // As an agent asks for plans: from the device's description alone.
     kernels::cuda::AttentionPlans plans(device_of(d));
     for (const std::int64_t head_size : {136, 256}) {
-      if (skips(d, head_size == 256 ? 1 : 0) || !in_slice(turn++, 2)) continue;
+      if (skips(d, head_size == 256 ? 1 : 0) || !in_slice(turn++, 4)) continue;
       const Shape s{"large heads", 1, 8, 2, 1024, head_size};
       INFO(d.file << ", heads of " << head_size);
       CHECK(plans.workspace(call(s, Pass::forward)) >= 0);

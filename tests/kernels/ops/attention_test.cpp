@@ -3,10 +3,10 @@
 namespace trainerd::test {
 namespace {
 
-/// CI checks one of three problems in a run.
+/// CI checks one of six problems in a run.
 void check_problem(const Problem& p, DType dtype) {
   static std::size_t turn = 0;
-  if (!in_slice(turn++, 3)) return;
+  if (!in_slice(turn++, 6)) return;
   const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
   const Values qkv = normal_values(T * W, 1, dtype), dout = normal_values(T * H * E, 2, dtype);
   const Forward f = forward(p, qkv, dtype);

@@ -40,7 +40,7 @@ TEST_CASE("reduced gradients are the fp32 sums in rank order of the transferred 
         for (const bool replicas : {false, true})
           for (const bool sharded : {false, true}) {
             if (replicas && outer == 1) continue;
-            if ((draw() % 4 != 0 && !runs_full()) || !in_slice(turn++, 3)) continue;
+            if ((draw() % 4 != 0 && !runs_full()) || !in_slice(turn++, 6)) continue;
             check_on_all_ranks({.inner = inner,
                                 .outer = outer,
                                 .replicas = replicas,

@@ -37,7 +37,7 @@ void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, co
         for (int microbatches = 1; microbatches <= 64; ++microbatches) {
           ScheduleShape shape{kind, stages, chunks, microbatches, pass};
           if (microbatches > 16 && (microbatches + stages) % 8 != 0 && !trainerd::test::runs_full()) continue;
-          if (microbatches > 8 && !trainerd::test::in_slice(static_cast<std::size_t>(stages + chunks), 2))
+          if (microbatches > 8 && !trainerd::test::in_slice(static_cast<std::size_t>(stages + chunks), 4))
             continue;
           if (!schedule_problem(shape).empty()) continue;
           body(shape, make_schedules(shape));
