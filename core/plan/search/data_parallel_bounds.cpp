@@ -52,6 +52,8 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
   const auto [layers, embedding, head] = unit;
   LayoutChoice held = c;
   held.zero = std::min<std::int64_t>(2, c.zero);  // ZeRO 3 gathers per pass what ZeRO 2 gathers per step
+  // Their own ranks sum the experts' gradients, beside the others'.
+  const bool experts_apart = place_in(places, Group::edp).has_value();
   const auto of = [&](std::int64_t microbatches) {
     ProbeJob probe =
         probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head}, microbatches);
@@ -59,6 +61,7 @@ DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, co
     Seconds s;
     for (const rank::ParamCollective& call :
          rank::param_collectives(probe.job, probe.layout, probe.rank, parts_.topology().device)) {
+      if (experts_apart && call.group != Group::edp) continue;
       const bool outer = call.group == Group::dp_outer;
       // Replicas gather only reduced gradients, which is part of the reduction.
       const bool gather = call.kind == parallel::OpKind::all_gather && !(outer && parts_.levels(c).replicas);

@@ -31,7 +31,7 @@ struct DataParallelSeconds {
 
 /// Lower bounds on the cost of data parallelism, from the trainer's own parameters in the meta world
 /// (param_record.h). They come from chunks of one to three layers, because each further layer adds the same.
-/// Seconds leave out norms and biases.
+/// Seconds leave out norms and biases, and with expert parallelism all but the experts.
 class DataParallelBounds {
  public:
   explicit DataParallelBounds(LayoutParts& parts) : parts_(parts) {}
@@ -43,14 +43,14 @@ class DataParallelBounds {
 
  private:
   struct Ranks {
-    std::int64_t tp = 1, dp = 1, inner = 1;
+    std::int64_t tp = 1, ep = 1, dp = 1, inner = 1;
     bool replicas = false;
     std::int64_t zero = 0, bucket_bytes = 0;
     auto operator<=>(const Ranks&) const = default;
   };
   Ranks ranks_of(const LayoutChoice& c) {
     const parallel::DataParallelLevels& levels = parts_.levels(c);
-    return {c.tp, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
+    return {c.tp, c.ep, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
   }
   /// layers, embedding, head
   using Unit = std::tuple<std::int64_t, bool, bool>;

@@ -84,13 +84,12 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
 }
 
 /// Runs the small job of probe_job for these ends and layers.
-ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
+ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
   LayoutChoice small = c;
   // As few ranks as can share the experts.
-  const std::int64_t ep = parts_.job().parallel.ep;
-  small.dp = ep / std::gcd(ep, c.cp), small.zero = small.zero_group = 0;
+  small.dp = c.ep / std::gcd(c.ep, c.cp), small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind, 1};
   // One bucket per unit gives the fewest operators. Smaller buckets read as much for the norm, in more
@@ -122,8 +121,10 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
         seconds += op_seconds(unlimited(record.ops[i]), t);
       if (e.kind != rank::RecordedEvent::Kind::issue || only) continue;
       const rank::RecordedCollective& call = record.collectives[i];
-      if (!call.background && record.groups[static_cast<std::size_t>(call.group)] == parallel::Group::tp)
-        seconds += collective_seconds(call.kind, call.bytes, tp, t);
+      const parallel::Group group = record.groups[static_cast<std::size_t>(call.group)];
+      if (!call.background && (group == parallel::Group::tp || group == parallel::Group::ep))
+        seconds += collective_seconds(call.kind, call.bytes,
+                                      group == parallel::Group::tp ? places.tp : places.ep, t);
     }
     return seconds;
   };
@@ -143,29 +144,40 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const GroupPlace& t
   return costs;
 }
 
-const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind,
+const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind,
                                       int ends, std::int64_t layers) {
-  const ProbeKey key{c.tp, c.cp,   c.sequence_parallel, c.micro, kind, makes_weights_apart(c),
-                     ends, layers, tp.per_domain,       tp.link};
-  return probes_.get(key, [&] { return record_probe(c, tp, kind, ends, layers); });
+  const ProbeKey key{c.tp,
+                     c.cp,
+                     c.ep,
+                     c.sequence_parallel,
+                     c.micro,
+                     kind,
+                     makes_weights_apart(c),
+                     ends,
+                     layers,
+                     places.tp.per_domain,
+                     places.tp.link,
+                     places.ep.per_domain,
+                     places.ep.link};
+  return probes_.get(key, [&] { return record_probe(c, places, kind, ends, layers); });
 }
 
-ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const GroupPlace& tp,
+ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const Places& places,
                                   const parallel::ChunkSpan& span) {
   const int ends = ends_of(span);
   const job::RecomputeOptions r = c.recompute;
-  if (span.layers == 0) return probe(c, tp, job::RecomputeKind::none, ends, 0);
+  if (span.layers == 0) return probe(c, places, job::RecomputeKind::none, ends, 0);
   std::int64_t again = r.kind == job::RecomputeKind::none ? 0 : span.layers;
   if (r.kind == job::RecomputeKind::full && r.every > 1)
     again =
         (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
   const bool alike = again == 0 || again == span.layers;
   const job::RecomputeKind kind = again == 0 ? job::RecomputeKind::none : r.kind;
-  if (alike && span.layers <= 2) return probe(c, tp, kind, ends, span.layers);
+  if (alike && span.layers <= 2) return probe(c, places, kind, ends, span.layers);
   const auto layer = [&](job::RecomputeKind k) {
-    return plus(probe(c, tp, k, 0, 3), -1, probe(c, tp, k, 0, 2));
+    return plus(probe(c, places, k, 0, 3), -1, probe(c, places, k, 0, 2));
   };
-  const auto rest = [&](job::RecomputeKind k) { return plus(probe(c, tp, k, ends, 2), -2, layer(k)); };
+  const auto rest = [&](job::RecomputeKind k) { return plus(probe(c, places, k, ends, 2), -2, layer(k)); };
   if (alike) return plus(rest(kind), static_cast<double>(span.layers), layer(kind));
   return plus(plus(least(rest(job::RecomputeKind::none), rest(kind)),
                    static_cast<double>(span.layers - again), layer(job::RecomputeKind::none)),
@@ -183,12 +195,17 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const bool apart = makes_weights_apart(c);
   const double last_group =
       parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
-  // If the stages' tensor-parallel groups are placed differently, the bound uses the best placement.
-  GroupPlace tp = places.at(0, parallel::Group::tp);
-  for (std::int64_t r = 1; r < c.pp; ++r) {
-    const GroupPlace& other = places.at(r, parallel::Group::tp);
-    tp.per_domain = std::max(tp.per_domain, other.per_domain), tp.link = std::min(tp.link, other.link);
-  }
+  // If the stages' groups are placed differently, the bound uses the best placement.
+  const auto best = [&](parallel::Group group) {
+    GroupPlace place = places.at(0, group);
+    for (std::int64_t r = 1; r < c.pp; ++r) {
+      const GroupPlace& other = places.at(r, group);
+      place.per_domain = std::max(place.per_domain, other.per_domain);
+      place.link = std::min(place.link, other.link);
+    }
+    return place;
+  };
+  const Places waited{best(parallel::Group::tp), c.ep > 1 ? best(parallel::Group::ep) : GroupPlace{}};
   Chain chain;
   double filled = 0, drained = 0, forward_trip = 0;
   std::vector<double> top_backwards;  // by rank: seconds per microbatch on its last chunk
@@ -211,7 +228,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     std::vector<std::array<double, train::kSlotClasses>> largest(counts.of_pool.size());  // by pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
-      const ChunkCosts k = costs_of(c, tp, span);
+      const ChunkCosts k = costs_of(c, waited, span);
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
       const double turned = apart ? k.backward_input : k.backward;

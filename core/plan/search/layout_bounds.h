@@ -50,16 +50,21 @@ class LayoutBounds {
  private:
   struct Stage;
   struct Chain;
-  /// tp, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2: head),
-  /// layers, place of the tp group
-  using ProbeKey = std::tuple<std::int64_t, std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int,
-                              std::int64_t, std::int64_t, parallel::Link>;
+  /// Places of the groups whose collectives a rank waits for in its computations.
+  struct Places {
+    GroupPlace tp, ep;
+  };
+  /// tp, cp, ep, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2:
+  /// head), layers, places of the tp and the ep group
+  using ProbeKey =
+      std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int,
+                 std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 
-  const ChunkCosts& probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind, int ends,
+  const ChunkCosts& probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind, int ends,
                           std::int64_t layers);
-  ChunkCosts record_probe(const LayoutChoice& c, const GroupPlace& tp, job::RecomputeKind kind, int ends,
+  ChunkCosts record_probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind, int ends,
                           std::int64_t layers) const;
-  ChunkCosts costs_of(const LayoutChoice& c, const GroupPlace& tp, const parallel::ChunkSpan& span);
+  ChunkCosts costs_of(const LayoutChoice& c, const Places& places, const parallel::ChunkSpan& span);
   Chain chain_of(const LayoutChoice& c);
   LayoutBound bound(const LayoutChoice& c, const Chain& chain);
 

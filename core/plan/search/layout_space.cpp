@@ -1,11 +1,13 @@
 #include "core/plan/search/layout_space.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_layers.h"
 #include "core/spec/check_sizes.h"
 #include "parallel/layout/layout.h"
 #include "parallel/layout/placement.h"
@@ -70,8 +72,11 @@ class Enumerator {
           if (ranks % (tp * cp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty())
             continue;
           at_.tp = tp, at_.cp = cp, at_.pp = pp, at_.dp = ranks / tp / cp / pp;
-          if ((!padded_ && job_.batch.global % at_.dp != 0) || !context_can() || !tp_stays()) continue;
-          micros();
+          if (!padded_ && job_.batch.global % at_.dp != 0) continue;
+          for (const std::int64_t ep : or_given(space_.ep, expert_sizes())) {
+            at_.ep = ep, at_.zero_group = 0;
+            if (axes_can() && tp_stays()) micros();
+          }
         }
     }
   }
@@ -84,11 +89,17 @@ class Enumerator {
     return with_own(sizes, own_.cp);
   }
 
-  /// False if the job's order of axes, its cp_comm or its ep excludes these sizes.
-  bool context_can() const {
-    if (at_.cp == 1 && job_.parallel.ep == 1) return true;
-    const parallel::ParallelOptions p = with_choice(job_, at_).parallel;
-    return parallel::grid_problem(p).empty() &&
+  std::vector<std::int64_t> expert_sizes() const {
+    return job_.model.experts.on() ? divisors(std::gcd(job_.model.experts.count, at_.gradient_ranks()))
+                                   : std::vector<std::int64_t>{1};
+  }
+
+  /// False if the job's order of axes, its cp_comm, or what else it asks for excludes these sizes.
+  bool axes_can() const {
+    if (at_.cp == 1 && at_.ep == 1) return true;
+    const job::JobSpec job = with_choice(job_, at_);
+    const parallel::ParallelOptions& p = job.parallel;
+    return parallel::grid_problem(p).empty() && spec::expert_parallel_problems(job).empty() &&
            (at_.cp == 1 || p.cp_comm != parallel::ContextComm::all_to_all ||
             model::heads_divide(job_.model, p.tp, p.cp));
   }
@@ -177,7 +188,7 @@ class Enumerator {
   }
 
   std::vector<std::int64_t> groups(std::int64_t zero) const {
-    if (zero == 0 || job_.parallel.ep > 1) return {0};
+    if (zero == 0 || at_.ep > 1) return {0};
     std::vector<std::int64_t> sizes{0};
     const std::int64_t domain = std::max(topology_.nvlink_domain, std::int64_t{1}) / at_.tp;
     for (const std::int64_t size : with_own<std::int64_t>({domain, 8, 32, 128}, own_.zero_group))
@@ -192,7 +203,8 @@ class Enumerator {
       if (at_.gradient_ranks() == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
       at_.zero = zero;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
-        if (group != 0 && (zero == 0 || group == 1 || at_.gradient_ranks() % group != 0)) continue;
+        if (group != 0 && (zero == 0 || group == 1 || at_.ep > 1 || at_.gradient_ranks() % group != 0))
+          continue;
         at_.zero_group = group;
         for (const std::int64_t bucket : or_given(space_.bucket_bytes, {own_.bucket_bytes})) {
           at_.bucket_bytes = bucket;
@@ -228,6 +240,7 @@ LayoutChoice choice_of(const job::JobSpec& job) {
           .cp = p.cp,
           .pp = p.pp,
           .dp = p.dp,
+          .ep = p.ep,
           .zero = p.zero,
           .zero_group = p.zero_group,
           .bucket_bytes = p.bucket_bytes,
@@ -241,11 +254,12 @@ LayoutChoice choice_of(const job::JobSpec& job) {
 job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   job::JobSpec chosen = job;
   parallel::ParallelOptions& p = chosen.parallel;
-  p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.zero = c.zero, p.zero_group = c.zero_group,
-  p.bucket_bytes = c.bucket_bytes;
+  p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.ep = c.ep, p.zero = c.zero,
+  p.zero_group = c.zero_group, p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   if (p.tp == 1) p.tp_overlap_chunks = 1;
   if (p.cp == 1) p.cp_comm = parallel::ContextComm::automatic;
+  if (p.ep == 1) p.ep_capacity = 0;
   chosen.batch.micro = c.micro;
   chosen.recompute = c.recompute;
   return chosen;
@@ -260,6 +274,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
   number("parallel.cp", &LayoutChoice::cp);
   number("parallel.pp", &LayoutChoice::pp);
   if (from.dp != to.dp && !keys.empty()) keys.back() += ", parallel.dp: " + std::to_string(to.dp);
+  number("parallel.ep", &LayoutChoice::ep);
   number("parallel.zero", &LayoutChoice::zero);
   number("parallel.zero_group", &LayoutChoice::zero_group);
   number("parallel.bucket_bytes", &LayoutChoice::bucket_bytes);
@@ -280,8 +295,9 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
 
 std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
   const bool chunks = a.schedule != b.schedule || a.virtual_stages != b.virtual_stages;
-  return static_cast<std::size_t>((a.tp != b.tp) + (a.cp != b.cp) + (a.pp != b.pp) + (a.zero != b.zero) +
-                                  (a.zero_group != b.zero_group) + (a.bucket_bytes != b.bucket_bytes) +
+  return static_cast<std::size_t>((a.tp != b.tp) + (a.cp != b.cp) + (a.pp != b.pp) + (a.ep != b.ep) +
+                                  (a.zero != b.zero) + (a.zero_group != b.zero_group) +
+                                  (a.bucket_bytes != b.bucket_bytes) +
                                   (a.sequence_parallel != b.sequence_parallel) + (a.micro != b.micro) +
                                   chunks + !(a.recompute == b.recompute));
 }

@@ -36,6 +36,7 @@ std::vector<Column> columns() {
           {"cp", number(&LayoutChoice::cp)},
           {"pp", number(&LayoutChoice::pp)},
           {"dp", number(&LayoutChoice::dp)},
+          {"ep", number(&LayoutChoice::ep)},
           {"zero",
            [](const LayoutChoice& c) {
              return std::to_string(c.zero) + (c.zero_group > 0 ? "/" + std::to_string(c.zero_group) : "");
@@ -64,7 +65,8 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
     for (const RankedLayout& l : layouts) values.push_back(column.value(l.choice));
     if (std::all_of(values.begin(), values.end(),
                     [&](const std::string& v) { return v == values.front(); })) {
-      if (column.name == std::string("cp") && values.front() == "1") continue;
+      if ((column.name == std::string("cp") || column.name == std::string("ep")) && values.front() == "1")
+        continue;
       common += (common.empty() ? "" : ", ") + std::string(column.name) + " " + values.front();
       continue;
     }
@@ -109,6 +111,7 @@ Json layout_json(const RankedLayout& l, bool timed) {
             {"pp", c.pp},
             {"cp", c.cp},
             {"dp", c.dp},
+            {"ep", c.ep},
             {"zero", c.zero},
             {"zero_group", c.zero_group},
             {"sequence_parallel", c.sequence_parallel},
