@@ -31,6 +31,9 @@ struct Batch {
   /// have.
   kernels::Tensor crowded;
   float crowded_value = 1;
+  /// f32 [layers, experts]: how many tokens chose each expert is added to the rows of the chunk's layers.
+  /// Undefined: it is not counted.
+  kernels::Tensor expert_counts;
   std::optional<std::uint64_t> dropout_key;  ///< of the step; none: no dropout
   std::int64_t tokens() const { return tokens_T.size(0); }
 };

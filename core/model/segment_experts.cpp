@@ -193,8 +193,12 @@ void route_backward(const WalkContext& c, const SegmentState& state, const Tenso
     c.backend().count_experts(c.stream,
                               {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .chunks = a.chunks});
     parallel::sum_over_context(c.cp, c.stream, a.count_BE);
+    a.loss_T = c.stream.scratch().take(DType::f32, {c.batch.tokens()}, MemoryTerm::activations);
   }
   c.backend().route_backward(c.stream, a);
+  if (a.loss_T.defined())
+    c.backend().ordered_sum(c.stream,
+                            {.x = a.loss_T, .out = loss.balance_sum, .mode = WriteMode::accumulate});
 }
 
 }  // namespace
@@ -204,6 +208,11 @@ Flow experts_forward(const WalkContext& c, const LayerParams& ids, const Activat
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   experts_up(c, ids, arenas, state);
+  // Each token once, although every tensor-parallel rank routes it.
+  if (c.batch.expert_counts.defined() && c.tp.group.rank() == 0)
+    c.backend().count_experts(c.stream, {.expert_TK = state.expert_TK,
+                                         .count_BE = c.batch.expert_counts.rows(ids.index, 1),
+                                         .mode = WriteMode::accumulate});
   experts_down(c, ids, state, output_place(c, ids.mlp_post_norm, arenas, state, to.delta_TD));
   post_norm_forward(c, ids.mlp_post_norm, state, to.delta_TD);
   finish_contribution(c, ids, Segment::Kind::mlp, to.delta_TD);

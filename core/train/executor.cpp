@@ -105,6 +105,9 @@ void Trainer::take_batch(model::Frame& frame, const Action& action, BatchSource&
     batch.crowded = slots_[static_cast<std::size_t>(slot_)].votes.rows(4, 1);
     batch.crowded_value = as_vote(groups_.rank());
   }
+  batch.expert_counts = action.kind == ActionKind::forward && !alone_
+                            ? slots_[static_cast<std::size_t>(slot_)].expert_counts
+                            : Tensor{};
   const BatchRequest request = request_of(action);
   // In the order in which `fill` puts them.
   std::array<Tensor, 11> to;
@@ -187,6 +190,12 @@ std::optional<parallel::PreferenceTarget> Trainer::preference_of(const Chunk& ch
                                     .logps_P2 = logps_P2_.rows(0, shape_.micro)};
   if (adds_loss(chunk)) target.loss = totals.rows(1, 1), target.rewards = totals.rows(3, 3);
   return target;
+}
+
+/// The last of the step's totals, with a balance loss of experts.
+Tensor Trainer::balance_sum() const {
+  const Tensor& totals = slots_[static_cast<std::size_t>(slot_)].totals;
+  return job_.loss.expert_balance > 0 ? totals.rows(totals.numel() - 1, 1) : Tensor{};
 }
 
 void Trainer::add_loss(const Chunk& chunk, const model::LossTarget& loss) {
@@ -273,6 +282,7 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
            .label_smoothing = static_cast<float>(job_.loss.label_smoothing),
            .z_loss = static_cast<float>(job_.loss.z_loss),
            .expert_balance = static_cast<float>(job_.loss.expert_balance),
+           .balance_sum = balance_sum(),
            .z_loss_T = of_pass(z_loss_T_, shape_.tokens()),
            .preference = preference};
   const auto dout = [&] {

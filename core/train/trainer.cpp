@@ -93,7 +93,9 @@ void Trainer::take_persistent(Arena& persistent) {
       persistent.take(DType::f64, {std::max<std::int64_t>(1, first_block_.back())}, MemoryTerm::control);
   nonfinite_ = persistent.take(DType::i32, {1}, MemoryTerm::control);
   for (ReportSlot& slot : slots_) {
-    slot.totals = persistent.take(DType::f64, {z_loss ? 4 : job_.loss.dpo.on() ? 6 : 3}, MemoryTerm::control);
+    slot.totals = persistent.take(
+        DType::f64, {job_.loss.dpo.on() ? 6 : 3 + (z_loss ? 1 : 0) + (job_.loss.expert_balance > 0 ? 1 : 0)},
+        MemoryTerm::control);
     if (!norm_groups().empty())
       slot.group_sums =
           persistent.take(DType::f64, {static_cast<std::int64_t>(norm_groups().size())}, MemoryTerm::control);
@@ -104,6 +106,9 @@ void Trainer::take_persistent(Arena& persistent) {
     slot.control = persistent.take(DType::u8, {static_cast<std::int64_t>(sizeof(StepControlValues))},
                                    MemoryTerm::control);
     slot.votes = persistent.take(DType::f32, {sizeof(VoteValues) / sizeof(float)}, MemoryTerm::control);
+    if (job_.model.experts.on())
+      slot.expert_counts =
+          persistent.take(DType::f32, {job_.model.layers, job_.model.experts.count}, MemoryTerm::control);
   }
   take_judging(persistent);
 }
@@ -254,6 +259,7 @@ void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const
   backend_.write(s, std::as_bytes(std::span(&asked, 1)), slot.votes);
 
   clock_.enter(s, base::LedgerPart::compute);
+  if (slot.expert_counts.defined()) backend_.fill_zero(s, slot.expert_counts);
   params_.begin_step(s);
   if (job_.model.dropout.on())
     dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(slot.step));
@@ -288,6 +294,7 @@ void Trainer::control(const ReportSlot& slot) {
                   {.label = "norm_and_loss", .accumulate = DType::f64})
       ->wait(s);
   if (norms_groups(slot.step)) sum_groups(slot);
+  if (slot.expert_counts.defined()) sum_expert_counts(slot);
   groups_.world().all_reduce(s, slot.votes, parallel::ReduceOp::max, {.label = "votes"})->wait(s);
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
@@ -311,32 +318,6 @@ void Trainer::update(const ReportSlot& slot) {
   params_.updated(s);
 }
 
-bool Trainer::norms_groups(std::int64_t step) const {
-  return job_.metrics.grad_norms.every > 0 && step % job_.metrics.grad_norms.every == 0;
-}
-
-void Trainer::sum_groups(const ReportSlot& slot) {
-  Stream& s = *compute_;
-  backend_.group_square_sums(s, {.sums = square_sums_,
-                                 .first_block = first_block_,
-                                 .group_of_run = group_of_run_,
-                                 .totals = slot.group_sums});
-  groups_.world()
-      .all_reduce(s, slot.group_sums, parallel::ReduceOp::sum,
-                  {.label = "group_norms", .accumulate = DType::f64})
-      ->wait(s);
-}
-
-/// Scales the norms to the mean over the counted tokens, as kernels::StepControl does with the total norm.
-std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double weight) {
-  if (!norms_groups(slot.step)) return {};
-  std::vector<double> norms(norm_groups().size());
-  backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
-  const double to_mean = weight > 0 ? static_cast<double>(job_.loss_terms_per_step()) / weight : 1;
-  for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
-  return norms;
-}
-
 StepReport Trainer::report() {
   page_->enter(Activity::report);
   // The compute stream continues with later work meanwhile.
@@ -350,6 +331,8 @@ StepReport Trainer::report() {
   report.loss = mean.loss;
   report.loss_weight = mean.weight;
   if (job_.loss.z_loss > 0) report.z_loss = mean.z_loss;
+  if (job_.loss.expert_balance > 0) report.expert_balance = mean.expert_balance;
+  report.expert_load = read_expert_load(slot);
   report.rewards = mean.rewards;
   report.group_norms = read_group_norms(slot, mean.weight);
   backend_.read_back(*reports_, slot.control, std::as_writable_bytes(std::span(&values, 1)));
@@ -380,13 +363,15 @@ Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
                      std::as_writable_bytes(std::span(sums)).first(static_cast<std::size_t>(count) * 8));
   const double weight = sums[1], whole = weight > 0 ? weight : 1;
   // A non-finite loss stays non-finite even if no token counts.
-  MeanLoss mean{.loss = sums[0] / whole, .weight = weight, .z_loss = 0, .rewards = {}};
+  MeanLoss mean{.loss = sums[0] / whole, .weight = weight, .rewards = {}};
   if (job_.loss.dpo.on())
     mean.rewards = io::PairRewards{.margin = sums[2] / whole,
                                    .accuracy = sums[3] / whole,
                                    .chosen = sums[4] / whole,
                                    .rejected = (sums[4] - sums[2]) / whole};
   else mean.z_loss = sums[2] / whole;
+  if (job_.loss.expert_balance > 0)
+    mean.expert_balance = sums[static_cast<std::size_t>(count) - 1] / grad_scale_ / whole;
   return mean;
 }
 

@@ -47,7 +47,10 @@ struct StepReport {
   /// global batch's tokens by their loss weights.
   double loss = 0;
   double loss_weight = 0;  ///< sum of the weights; 0: nothing was updated on any rank, and there is no loss
-  std::optional<double> z_loss;            ///< with loss.z_loss: that term, not part of `loss`
+  std::optional<double> z_loss;          ///< with loss.z_loss: that term, not part of `loss`
+  std::optional<double> expert_balance;  ///< with loss.expert_balance: the same
+  /// By layer, for models with experts: the tokens of the expert with the most, over the mean of all experts.
+  std::vector<double> expert_load;
   std::optional<io::PairRewards> rewards;  ///< with loss.dpo: means over the pairs
   double grad_norm = 0;                    ///< before clipping
   /// The norm of each of `Trainer::norm_groups`, at the steps of metrics.grad_norms; else empty.
@@ -212,14 +215,16 @@ class Trainer {
     std::int64_t step = 0;
     double lr = 0;
     /// f64 [3]: square sum of the gradients (in an evaluation: votes to stop), the loss, its weights. With a
-    /// z-loss a fourth: that term. For pairs three more: kernels::PreferenceLoss::rewards.
+    /// z-loss, and with a balance loss of experts, one more each: that term. For pairs three more:
+    /// kernels::PreferenceLoss::rewards.
     kernels::Tensor totals;
     kernels::Tensor copy_hashes;  ///< i32 [copies, 2]; undefined if unused
     bool hashed = false;
     kernels::Tensor state_before, state_after;  ///< i32 [states, 2]: around the update; undefined if unused
     kernels::Tensor group_sums;  ///< f64 [groups]: square sums of the gradients by group; undefined if unused
     kernels::Tensor control;
-    kernels::Tensor votes;  ///< f32: `VoteValues`
+    kernels::Tensor votes;          ///< f32: `VoteValues`
+    kernels::Tensor expert_counts;  ///< model::Batch::expert_counts; undefined if the MLPs are dense
   };
   /// Values that ranks combine by a maximum. A rank r is encoded as ranks - r, so the first rank wins.
   struct VoteValues {
@@ -282,12 +287,15 @@ class Trainer {
                       std::string& name) const;
   void sum_groups(const ReportSlot& slot);
   bool norms_groups(std::int64_t step) const;
+  kernels::Tensor balance_sum() const;
+  void sum_expert_counts(const ReportSlot& slot);
+  std::vector<double> read_expert_load(const ReportSlot& slot);
   std::vector<double> read_group_norms(const ReportSlot& slot, double weight);
   // Hashes of the rank's state (trainer_hashes.cpp).
   std::vector<std::uint64_t> read_hashes(kernels::Stream& stream, const kernels::Tensor& hashes_C2);
   std::vector<std::string> changed_state(kernels::Stream& stream, const ReportSlot& slot);
   struct MeanLoss {
-    double loss = 0, weight = 0, z_loss = 0;
+    double loss = 0, weight = 0, z_loss = 0, expert_balance = 0;
     std::optional<io::PairRewards> rewards;
   };
   MeanLoss read_loss(kernels::Stream& stream, const ReportSlot& slot);

@@ -14,6 +14,7 @@
 #include "io/metrics/evaluation_gauges.h"
 #include "io/metrics/families.h"
 #include "io/metrics/goodput_gauge.h"
+#include "io/metrics/objective_gauges.h"
 #include "io/metrics/rank_metrics.h"
 #include "io/metrics/supervision_metrics.h"
 #include "io/metrics/wall_gauges.h"
@@ -72,21 +73,7 @@ struct RunMetrics::State {
   EvaluationGauges evaluations{r};
   Single<Gauge> grad_norm{
       gauge(r, "trainerd_grad_norm", "Global gradient norm of the latest step, before clipping.")};
-  Single<Gauge> z_loss{gauge(
-      r, "trainerd_z_loss",
-      "Term of the latest step that loss.z_loss adds to what is minimised; trainerd_loss is without it.")};
-  Family<Gauge>& rewards = gauge(
-      r, "trainerd_pair_reward",
-      "With loss.dpo, beta times what the model's log-probability of an answer is above the reference's: "
-      "mean over the pairs of the latest step, by answer: chosen or rejected.");
-  Single<Gauge> reward_margin{
-      gauge(r, "trainerd_pair_reward_margin", "The reward of the chosen answer less that of the rejected.")};
-  Single<Gauge> reward_accuracy{
-      gauge(r, "trainerd_pair_accuracy_ratio",
-            "Share of the latest step's pairs whose chosen answer has the higher reward.")};
-  Family<Gauge>& group_norms =
-      gauge(r, "trainerd_group_grad_norm",
-            "Gradient norm by group of parameters, before clipping, of the latest step that took it.");
+  ObjectiveGauges objective{r};
   Single<Gauge> learning_rate{gauge(r, "trainerd_learning_rate", "Learning rate of the latest step.")};
   Single<Gauge> tokens_per_second{
       gauge(r, "trainerd_tokens_per_second", "Tokens trained on per second in the latest step.")};
@@ -269,14 +256,7 @@ void RunMetrics::on_step(const StepRecord& record) {
   s.step.get().Set(static_cast<double>(record.step));
   s.loss.get().Set(record.loss);
   s.grad_norm.get().Set(record.grad_norm);
-  if (record.z_loss) s.z_loss.get().Set(*record.z_loss);
-  if (const auto& r = record.rewards) {
-    s.rewards.Add({{"answer", "chosen"}}).Set(r->chosen);
-    s.rewards.Add({{"answer", "rejected"}}).Set(r->rejected);
-    s.reward_margin.get().Set(r->margin);
-    s.reward_accuracy.get().Set(r->accuracy);
-  }
-  for (const auto& [group, norm] : record.grad_norms) s.group_norms.Add({{"group", group}}).Set(norm);
+  s.objective.show(record);
   s.learning_rate.get().Set(record.learning_rate);
   s.tokens_per_second.get().Set(record.tokens_per_second);
   if (record.mfu) s.mfu.get().Set(*record.mfu);

@@ -18,6 +18,14 @@ double real_member(const nlohmann::json& object, const char* key) {
   return value.get<double>();
 }
 
+std::vector<double> reals_member(const nlohmann::json& object, const char* key) {
+  const nlohmann::json& values = member(object, key);
+  if (!values.is_array()) throw JsonError("\"" + std::string(key) + "\" is not an array");
+  std::vector<double> reals;
+  for (const nlohmann::json& value : values) reals.push_back(real_member({{key, value}}, key));
+  return reals;
+}
+
 bool bool_member(const nlohmann::json& object, const char* key) {
   const nlohmann::json& value = member(object, key);
   if (!value.is_boolean()) throw JsonError("\"" + std::string(key) + "\" is not true or false");
@@ -215,6 +223,8 @@ std::string to_json_line(const StepRecord& record) {
   line["tokens"] = record.tokens;
   line["loss"] = record.loss;
   if (record.z_loss) line["z_loss"] = *record.z_loss;
+  if (record.expert_balance) line["expert_balance"] = *record.expert_balance;
+  if (!record.expert_load.empty()) line["expert_load"] = record.expert_load;
   if (record.rewards) line["rewards"] = object_of(*record.rewards);
   line["grad_norm"] = record.grad_norm;
   for (const auto& [group, norm] : record.grad_norms) line["grad_norms"][group] = norm;
@@ -242,6 +252,8 @@ StepRecord parse_step_record(const std::string& text) {
     record.tokens = int_member(line, "tokens");
     record.loss = real_member(line, "loss");
     if (line.contains("z_loss")) record.z_loss = real_member(line, "z_loss");
+    if (line.contains("expert_balance")) record.expert_balance = real_member(line, "expert_balance");
+    if (line.contains("expert_load")) record.expert_load = reals_member(line, "expert_load");
     record.rewards = rewards_of(line);
     record.grad_norm = real_member(line, "grad_norm");
     if (line.contains("grad_norms")) {

@@ -33,7 +33,10 @@ struct StepRecord {
   /// Cross entropy with label smoothing (if set), without z-loss: mean over the global batch's tokens,
   /// natural log. With loss.dpo the DPO loss: mean over the pairs.
   double loss = 0;
-  std::optional<double> z_loss = {};        ///< the z-loss term, with loss.z_loss
+  std::optional<double> z_loss = {};          ///< the z-loss term, with loss.z_loss
+  std::optional<double> expert_balance = {};  ///< the balance term, with loss.expert_balance
+  /// By layer, for models with experts: the tokens of the expert with the most, over the mean; 1 is even.
+  std::vector<double> expert_load = {};
   std::optional<PairRewards> rewards = {};  ///< with loss.dpo
   double grad_norm = 0;                     ///< before clipping
   /// Norms per group of parameters, by name; only with metrics.grad_norms and at its steps.

@@ -1,5 +1,7 @@
 #include "io/tracking/scalars.h"
 
+#include <algorithm>
+
 namespace trainerd::io {
 
 std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record) {
@@ -12,6 +14,10 @@ std::vector<std::pair<std::string, double>> scalars_of(const StepRecord& record)
       {"tokens_per_second", record.tokens_per_second},
   };
   if (record.z_loss) scalars.emplace_back("z_loss", *record.z_loss);
+  if (record.expert_balance) scalars.emplace_back("expert_balance", *record.expert_balance);
+  if (!record.expert_load.empty())
+    scalars.emplace_back("expert_load",
+                         *std::max_element(record.expert_load.begin(), record.expert_load.end()));
   if (const auto& r = record.rewards) {
     scalars.emplace_back("rewards/margin", r->margin);
     scalars.emplace_back("rewards/accuracy", r->accuracy);

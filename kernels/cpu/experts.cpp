@@ -77,6 +77,7 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
   const float* probs = a.probs_TE.as<float>() + t * experts;
   const std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
   T* dlogits = a.dlogits_TE.as<T>() + t * experts;
+  if (a.loss_T.defined()) a.loss_T.as<float>()[t] = 0;
   if (chosen[0] < 0) {  // padding
     std::fill_n(dlogits, experts, narrowed_value<T>(0));
     return;
@@ -89,6 +90,8 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
     const float factor =
         a.balance * a.loss_weight_T.as<float>()[t] / std::accumulate(counts, counts + experts, 0.0f);
     for (std::int64_t e = 0; e < experts; ++e) dprobs[static_cast<std::size_t>(e)] = factor * counts[e];
+    if (a.loss_T.defined())
+      a.loss_T.as<float>()[t] = std::inner_product(probs, probs + experts, dprobs.begin(), 0.0f);
   }
   // weight = prob / share, so dprob = (dweight - sum of dweight weight) / share.
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
@@ -138,7 +141,7 @@ void CpuBackend::route_backward(Stream&, const RouteBackward& a) {
 
 void CpuBackend::count_experts(Stream& stream, const CountExperts& a) {
   check_args(a);
-  fill_zero(stream, a.count_BE);
+  if (a.mode == WriteMode::assign) fill_zero(stream, a.count_BE);
   const std::int64_t tokens = a.expert_TK.size(0), copies = a.expert_TK.size(1),
                      sequences = a.count_BE.size(0), experts = a.count_BE.size(1);
   for (std::int64_t t = 0; t < tokens; ++t)

@@ -55,6 +55,8 @@ void check_args(const RouteBackward& a) {
   base::check(a.count_BE.size(1) == a.probs_TE.size(1) && a.loss_weight_T.dtype == DType::f32 &&
                   a.loss_weight_T.numel() == a.probs_TE.size(0),
               "route: a count for each expert, a loss weight for each token");
+  base::check(!a.loss_T.defined() || like(a.loss_T, DType::f32, {a.probs_TE.size(0)}),
+              "route: a loss for each token");
 }
 
 void check_args(const CountExperts& a) {

@@ -40,6 +40,7 @@ struct RouteBackward {
   Tensor count_BE;          ///< optional, of CountExperts
   std::int64_t chunks = 1;  ///< as there
   Tensor loss_weight_T;     ///< f32, with `count_BE`
+  Tensor loss_T = {};       ///< f32, optional, with `count_BE`: the balance loss of each token; 0 for padding
 
   bool operator==(const RouteBackward&) const = default;
 };
@@ -49,6 +50,7 @@ struct CountExperts {
   Tensor expert_TK;
   Tensor count_BE;  ///< f32
   std::int64_t chunks = 1;
+  WriteMode mode = WriteMode::assign;
 
   bool operator==(const CountExperts&) const = default;
 };

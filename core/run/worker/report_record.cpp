@@ -11,6 +11,8 @@ void put_report(const train::StepReport& report, const train::Trainer& trainer, 
   if (!job.loss.dpo.on()) record.counted_tokens = train::counted_tokens(report, job.tokens_per_step());
   record.loss = report.loss;
   record.z_loss = report.z_loss;
+  record.expert_balance = report.expert_balance;
+  record.expert_load = report.expert_load;
   record.rewards = report.rewards;
   record.grad_norm = report.grad_norm;
   for (std::size_t i = 0; i < report.group_norms.size(); ++i)

@@ -92,25 +92,33 @@ __global__ void __launch_bounds__(kExpertThreads)
     route_backward_kernel(const float* probs, const std::int32_t* chosen, const float* dweights,
                           std::int64_t tokens, int experts, int copies, bool normalise, float balance,
                           const float* counts, const float* loss_weights, std::int64_t run,
-                          std::int64_t sequences, T* dlogits) {
+                          std::int64_t sequences, T* dlogits, float* losses) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   if (chosen[t * copies] < 0) {  // padding
+    if (losses != nullptr && lane_id() == 0) losses[t] = 0;
     for (int e = lane_id(); e < experts; e += 32) dlogits[t * experts + e] = narrow<T>(0.0f);
     return;
   }
-  float p[E], d[E], total = 0;
+  float p[E], d[E], factor = 0;
   const float* count = counts == nullptr ? nullptr : counts + t / run % sequences * experts;
+  if (count != nullptr) {
+    float total = 0;
+    for (int e = lane_id(); e < experts; e += 32) total += count[e];
+    factor = balance * loss_weights[t] / warp_reduce(total, Plus{});
+  }
 #pragma unroll
   for (int i = 0; i < E; ++i) {
     const int e = i * 32 + lane_id();
     p[i] = e < experts ? probs[t * experts + e] : 0.0f;
-    total += d[i] = count != nullptr && e < experts ? count[e] : 0.0f;
+    d[i] = count != nullptr && e < experts ? factor * count[e] : 0.0f;
   }
-  if (count != nullptr) {
-    const float factor = balance * loss_weights[t] / warp_reduce(total, Plus{});
+  if (losses != nullptr) {
+    float loss = 0;
 #pragma unroll
-    for (int i = 0; i < E; ++i) d[i] *= factor;
+    for (int i = 0; i < E; ++i) loss = fmaf(d[i], p[i], loss);
+    loss = warp_reduce(loss, Plus{});
+    if (lane_id() == 0) losses[t] = loss;
   }
   float share = normalise ? 0.0f : 1.0f, mean = 0;
   if (normalise) {
@@ -139,7 +147,7 @@ __global__ void __launch_bounds__(kExpertThreads)
 /// One block for each (sequence, expert).
 __global__ void __launch_bounds__(kExpertThreads)
     count_experts_kernel(const std::int32_t* chosen, std::int64_t sequences, std::int64_t chunks,
-                         std::int64_t run, int copies, int experts, float* counts) {
+                         std::int64_t run, int copies, int experts, bool add, float* counts) {
   const std::int64_t sequence = static_cast<std::int64_t>(blockIdx.x) / experts;
   const auto expert = static_cast<std::int32_t>(static_cast<std::int64_t>(blockIdx.x) % experts);
   std::int32_t count = 0;
@@ -149,7 +157,7 @@ __global__ void __launch_bounds__(kExpertThreads)
       count += of_run[i] == expert ? 1 : 0;
   }
   count = block_sum(count);
-  if (threadIdx.x == 0) counts[blockIdx.x] = static_cast<float>(count);
+  if (threadIdx.x == 0) counts[blockIdx.x] = (add ? counts[blockIdx.x] : 0.0f) + static_cast<float>(count);
 }
 
 /// From the sorted experts and copies: the first row of each expert, the copy of each row and the row of each
@@ -270,7 +278,8 @@ void route_backward(const Launch& where, const RouteBackward& a) {
              route_backward_kernel<T, decltype(of_lane)::value>, at<float>(a.probs_TE),
              at<std::int32_t>(a.expert_TK), at<float>(a.dweight_TK), tokens, static_cast<int>(experts),
              static_cast<int>(a.expert_TK.size(1)), a.normalise, a.balance, at<float>(a.count_BE),
-             at<float>(a.loss_weight_T), tokens / (a.chunks * sequences), sequences, at<T>(a.dlogits_TE));
+             at<float>(a.loss_weight_T), tokens / (a.chunks * sequences), sequences, at<T>(a.dlogits_TE),
+             at<float>(a.loss_T));
     });
   });
 }
@@ -280,7 +289,8 @@ void count_experts(const Launch& where, const CountExperts& a) {
   const std::int64_t sequences = a.count_BE.size(0);
   launch(where, {sequences * a.count_BE.size(1)}, kExpertThreads, "count_experts", count_experts_kernel,
          at<std::int32_t>(a.expert_TK), sequences, a.chunks, a.expert_TK.size(0) / (a.chunks * sequences),
-         static_cast<int>(a.expert_TK.size(1)), static_cast<int>(a.count_BE.size(1)), at<float>(a.count_BE));
+         static_cast<int>(a.expert_TK.size(1)), static_cast<int>(a.count_BE.size(1)),
+         a.mode == WriteMode::accumulate, at<float>(a.count_BE));
 }
 
 void sort_experts(const Launch& where, const SortExperts& a) {

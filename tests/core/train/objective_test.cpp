@@ -172,16 +172,17 @@ TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluati
 }
 
 TEST_CASE("the gradients used in training are those of the minimised loss", "[objective]") {
-  const std::string model = GENERATE("llama", "gpt2", "gemma");
+  const std::string model = GENERATE("llama", "gpt2", "gemma", "experts");
   CAPTURE(model);
   core::job::JobSpec job = objective_job(model);
   job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
+  if (model == "experts") job.loss.expert_balance = 0.5;
   job.model.dropout = {.embedding = 0.2, .residual = 0.3};
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
   rank.trainer().initialise();
   const auto total = [&](core::train::Trainer& trainer) {
     const core::train::StepReport report = test::step_on(trainer, job, 1);
-    return std::pair(report.loss + *report.z_loss, report.grad_norm);
+    return std::pair(report.loss + *report.z_loss + report.expert_balance.value_or(0), report.grad_norm);
   };
   const double norm = total(rank.trainer()).second;
   std::vector<std::vector<float>> gradients;

@@ -121,9 +121,12 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.at(R"(trainerd_build_info{device="cpu",precision="bf16",version="0.1.0"})") == 1);
   sink.on_step(served_step(5));
   CHECK(scrape(sink).count("trainerd_z_loss") == 0);
+  CHECK(scrape(sink).count("trainerd_expert_balance_loss") == 0);
   CHECK(scrape(sink).count("trainerd_pair_accuracy_ratio") == 0);
   StepRecord parts = served_step(6);
   parts.z_loss = 0.125;
+  parts.expert_balance = 0.0625;
+  parts.expert_load = {1.5, 2};
   parts.rewards = PairRewards{.margin = 1.5, .accuracy = 0.75, .chosen = 0.5, .rejected = -1};
   parts.grad_norms = {{"attention", 0.5}, {"mlp", 0.25}};
   sink.on_step(parts);
@@ -138,6 +141,8 @@ TEST_CASE("a scrape over a socket shows what the run reported") {
   CHECK(m.count("trainerd_validation_bpb") == 0);
   CHECK(m.at("trainerd_grad_norm") == 0.75);
   CHECK(m.at("trainerd_z_loss") == 0.125);
+  CHECK(m.at("trainerd_expert_balance_loss") == 0.0625);
+  CHECK(m.at(R"(trainerd_expert_load_ratio{layer="1"})") == 2);
   CHECK(m.at(R"(trainerd_pair_reward{answer="chosen"})") == 0.5);
   CHECK(m.at(R"(trainerd_pair_reward{answer="rejected"})") == -1);
   CHECK(m.at("trainerd_pair_reward_margin") == 1.5);

@@ -59,18 +59,25 @@ TEST_CASE("a step record has the parts of what is minimised and the norms by gro
   record.step = 3;
   record.loss = 0.5;
   record.z_loss = 0.25;
+  record.expert_balance = 0.75;
+  record.expert_load = {1.5, 2};
   record.grad_norm = 1.5;
   record.grad_norms = {{"attention", 0.75}, {"mlp", std::nan("")}};
   const std::string line = to_json_line(record);
   CHECK(
-      line.find(R"("loss":0.5,"z_loss":0.25,"grad_norm":1.5,"grad_norms":{"attention":0.75,"mlp":null},)") !=
+      line.find(
+          R"("loss":0.5,"z_loss":0.25,"expert_balance":0.75,"expert_load":[1.5,2.0],"grad_norm":1.5,"grad_norms":{"attention":0.75,"mlp":null},)") !=
       std::string::npos);
   const StepRecord back = parse_step_record(line);
   CHECK(back.z_loss == 0.25);
+  CHECK(back.expert_balance == 0.75);
+  CHECK(back.expert_load == record.expert_load);
   REQUIRE(back.grad_norms.size() == 2);
   CHECK(back.grad_norms[0] == record.grad_norms[0]);
   CHECK(std::isnan(back.grad_norms[1].second));
   CHECK_FALSE(parse_step_record(kLine).z_loss);
+  CHECK_FALSE(parse_step_record(kLine).expert_balance);
+  CHECK(parse_step_record(kLine).expert_load.empty());
   CHECK(parse_step_record(kLine).grad_norms.empty());
 
   StepRecord pairs;

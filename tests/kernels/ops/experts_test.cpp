@@ -154,6 +154,14 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
           return total;
         };
       };
+      Values losses;
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        const std::int64_t sequence = t / (s.tokens / (chunks * sequences)) % sequences;
+        double sum = 0;
+        for (std::int64_t e = 0; e < s.experts; ++e)
+          sum += counts[index(sequence * s.experts + e)] * probs[index(t * s.experts + e)];
+        losses.push_back(balance * loss_weights[index(t)] * sum / counted[index(sequence)]);
+      }
       const Values of_weights = numeric_gradient(loss(false), logits),
                    of_both = numeric_gradient(loss(true), logits);
       check_operator([&](Machine& m) {
@@ -171,15 +179,21 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
         a.balance = static_cast<float>(balance);
         a.count_BE = m.tensor(DType::f32, {sequences, s.experts}, counts);
         a.loss_weight_T = m.tensor(DType::f32, {s.tokens}, loss_weights);
+        a.loss_T = m.empty(DType::f32, {s.tokens});
         m.backend().route_backward(m.stream(), a);
         outputs.push_back({"of both", a.dlogits_TE, of_both, s.experts});
+        outputs.push_back({"balance loss", a.loss_T, losses, s.experts});
         Values padded = of_both, none = chosen;  // the second token is padding
         std::fill_n(padded.begin() + s.experts, s.experts, 0.0);
         std::fill_n(none.begin() + s.copies, s.copies, -1.0);
         a.expert_TK = m.tensor(DType::i32, {s.tokens, s.copies}, none);
         a.dlogits_TE = m.empty(dtype, {s.tokens, s.experts});
+        a.loss_T = m.empty(DType::f32, {s.tokens});
         m.backend().route_backward(m.stream(), a);
         outputs.push_back({"with padding", a.dlogits_TE, padded, s.experts});
+        Values left = losses;
+        left[1] = 0;
+        outputs.push_back({"balance loss with padding", a.loss_T, left, s.experts});
         return outputs;
       });
     }
@@ -218,6 +232,12 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       m.backend().count_experts(m.stream(), c);
       m.backend().sort_experts(m.stream(), a);
       CHECK(Machine::read(c.count_BE) == counts);
+      kernels::CountExperts again = c;
+      again.mode = WriteMode::accumulate;
+      m.backend().count_experts(m.stream(), again);
+      Values twice = counts;
+      for (double& count : twice) count *= 2;
+      CHECK(Machine::read(c.count_BE) == twice);
       CHECK(Machine::read(a.first_E) == first);
       CHECK(Machine::read(a.source_R) == source);
       CHECK(Machine::read(a.row_TK) == rows);
