@@ -58,7 +58,7 @@ export TSAN_OPTIONS="suppressions=$PWD/tests/tsan.supp ${TSAN_OPTIONS:-}"
 failed=build/$preset/Testing/Temporary/LastTestsFailed.log
 rm -f "$failed"
 echo "== tests: ${TRAINERD_TEST_SLICE:+slice }${TRAINERD_TEST_SLICE:-all} (tests/slices.py)"
-if ! ctest --test-dir "build/$preset" --output-on-failure --timeout $limit -j 10; then
+if ! ctest --test-dir "build/$preset" --output-on-failure --timeout $limit -j 100; then
   if [ "$preset" != release ] || [ ! -s "$failed" ]; then exit 1; fi
   echo "== the tests that failed beside others, alone" >&2
   ctest --test-dir "build/$preset" --output-on-failure --timeout $limit --rerun-failed

@@ -117,7 +117,7 @@ class Clone(unittest.TestCase):
                 _, tests, builds = self.calls_of(page, beginning)
                 self.assertIn("slice all" if beginning.endswith("full") else "slice 0", self.run_line(page, beginning)[1])  # 0: no commit is known
                 limit = 900 if beginning.rstrip() == "./tests/run.sh" else 7200
-                self.assertEqual(tests, [f"ctest --test-dir build/{preset} --output-on-failure --timeout {limit} -j 10"])
+                self.assertEqual(tests, [f"ctest --test-dir build/{preset} --output-on-failure --timeout {limit} -j 100"])
                 unity = "ON" if preset == "release" else "OFF"
                 self.assertEqual(builds, [f"cmake --preset {preset} -DTRAINERD_TESTS=ON -DTRAINERD_WERROR=ON -DTRAINERD_UNITY={unity} -DTRAINERD_CUDA=AUTO",
                                           f"cmake --build --preset {preset}"])
