@@ -13,6 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/full.h"
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -120,7 +122,9 @@ TEST_CASE("jobs of absurd sizes are answered or refused within 5 s and 1 GiB", "
   const std::string command =
       GENERATE("validate", "validate --json", "plan", "plan --cluster dgx-h100",
                "plan --cluster dgx-h100 --search", "simulate --costs 1,1,1,0", "simulate");
+  static std::size_t turn = 0;
   for (const auto& sizes : all) {
+    if (!trainerd::test::in_slice(turn++, 3)) continue;
     const Used used = commands.run(command, sizes);
     CAPTURE(command, sizes, used.output.substr(0, 400));
     CHECK((used.status == 0 || used.status == 2 || used.status == 3));

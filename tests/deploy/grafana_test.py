@@ -17,6 +17,7 @@ except ModuleNotFoundError:
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in ("", "system")]
 from documents import documented_line
 from prometheus_support import *
+from slices import sliced
 from support import *
 
 GRAFANA = ROOT / "deploy" / "grafana"
@@ -131,6 +132,7 @@ GPU_NODE = "".join(f'{name}{{rank="{rank}",pci_bus_id="0000:6{rank}:00.0",UUID="
     f'trainerd_device_throttled{{rank="2",reason="{reason}"}} 0\n' for reason in ("thermal", "power", "power_cap"))
 
 
+@sliced(3)
 class Queries(PrometheusTest):
     def serve_gpus(self, run):
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -371,8 +371,10 @@ TEST_CASE("products of experts equal those of each expert alone", "[experts][gem
                           {{0}, 8, 8, 3}};
   for (std::int32_t e = 1; e <= 70; ++e)
     cases.back().first.push_back(e > 65 ? 140 + e : e > 30 ? e + 1 : e / 2);
+  std::size_t turn = 0;
   for (const DType dtype : kActivationDtypes)
     for (const Case& c : cases) {
+      if (!in_slice(turn++, 3)) continue;
       const auto experts = static_cast<std::int64_t>(c.first.size()) - 1, rows = c.first.back() + c.unused;
       const Values x = normal_values(rows * c.c, 1, dtype), w = normal_values(experts * c.n * c.c, 2, dtype),
                    dy = normal_values(rows * c.n, 3, dtype),
