@@ -1,4 +1,4 @@
-// What a step's report says beside its loss: norms by group of parameters, and how evenly tokens use experts.
+// Parts of a step's report beside its loss: gradient norms by group of parameters, and the load of experts.
 
 #include <algorithm>
 #include <cmath>

@@ -23,7 +23,7 @@ struct StepControlValues {
   static constexpr std::int32_t kSkipEmpty = 2;      ///< no token has a loss weight
   static constexpr std::int32_t kSkipJudged = 3;     ///< decided by the host
   static constexpr std::int32_t kSkipOutside = 4;    ///< an id is outside the vocabulary
-  static constexpr std::int32_t kSkipCrowded = 5;    ///< a rank's experts had not enough rows
+  static constexpr std::int32_t kSkipCrowded = 5;    ///< a rank's experts lacked rows for their tokens
 };
 
 /// Input: the square sum of all gradients, the loss and the sum of the loss weights, each over all ranks.

@@ -50,7 +50,7 @@ class LayoutBounds {
  private:
   struct Stage;
   struct Chain;
-  /// Places of the groups whose collectives a rank waits for in its computations.
+  /// Where the groups are whose collectives stop a rank's computations.
   struct Places {
     GroupPlace tp, ep;
   };
