@@ -81,40 +81,6 @@ Field optional_size_field(const std::string& name, SizeOption option) {
           [name, option](Writing& w) { w.out[name] = w.model.*option; }};
 }
 
-Field expert_size_field(const std::string& name, std::int64_t job::ExpertOptions::*option) {
-  return {name,
-          [name, option](Reading& r, const json* value) {
-            if (absent(value)) return r.problem(name, "is missing");
-            if (const auto size = read_size(r, name, *value)) r.model.experts.*option = *size;
-          },
-          [name, option](Writing& w) { w.out[name] = w.model.experts.*option; }};
-}
-
-std::vector<Field> renamed_expert_size_field(const std::string& name, const std::string& newer,
-                                             std::int64_t job::ExpertOptions::*option) {
-  Field first = expert_size_field(name, option), second = expert_size_field(newer, option);
-  first.read = [required = first.read, newer](Reading& r, const json* value) {
-    if (!absent(value) || find(r.json, newer) == nullptr) required(r, value);
-  };
-  second.read = [required = second.read, name](Reading& r, const json* value) {
-    if (absent(value)) return;
-    if (find(r.json, name) != nullptr && *find(r.json, name) != *value)
-      return r.problem(name,
-                       "is " + find(r.json, name)->dump() + ", and beside it there is " + value->dump());
-    required(r, value);
-  };
-  second.write = [](Writing&) {};
-  return {first, second};
-}
-
-Field normalise_field(const std::string& name, bool fallback) {
-  return {name,
-          [name, fallback](Reading& r, const json* value) {
-            if (const auto flag = read_flag(r, name, value, fallback)) r.model.experts.normalise = *flag;
-          },
-          [name](Writing& w) { w.out[name] = w.model.experts.normalise; }};
-}
-
 Field head_dim_field(const std::string& name) {
   Field field = optional_size_field(name, &job::ModelOptions::head_dim);
   field.write = [name](Writing& w) {
@@ -193,6 +159,8 @@ void complete(Reading& r) {
   if (!r.problems.empty()) return;
   if (m.kv_heads == 0) m.kv_heads = m.heads;
   job::settle_biases(m);
+  job::settle_experts(m);
+  if (m.ffn == 0) r.problem("intermediate_size", "is missing");
   if (m.heads % m.kv_heads != 0)
     r.problem("num_key_value_heads", std::to_string(m.kv_heads) + " does not divide the " +
                                          std::to_string(m.heads) + " query heads");

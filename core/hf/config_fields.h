@@ -51,6 +51,10 @@ Field expert_size_field(const std::string& name, std::int64_t job::ExpertOptions
 std::vector<Field> renamed_expert_size_field(const std::string& name, const std::string& newer,
                                              std::int64_t job::ExpertOptions::*option);
 Field normalise_field(const std::string& name, bool fallback);
+/// The width of dense layers, which may be absent if there are none, and that of each expert.
+std::vector<Field> expert_width_fields(const std::string& dense, const std::string& expert);
+/// For Qwen: every so many layers one with experts, and a list of dense layers.
+std::vector<Field> sparse_layer_fields();
 /// The head size. If absent it is hidden / heads; that value is not written, because some versions do not
 /// know the field.
 Field head_dim_field(const std::string& name);

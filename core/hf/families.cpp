@@ -17,10 +17,12 @@ std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
 }
 
 /// Fields that Llama shares with similar families, without heads and rotary angles.
-std::vector<Field> llama_fields(double eps, const char* ffn = "intermediate_size") {
+std::vector<Field> llama_fields(double eps, std::vector<Field> ffn = {
+                                                size_field("intermediate_size", &ModelOptions::ffn)}) {
   return joined(
-      {{size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
-        size_field(ffn, &ModelOptions::ffn), size_field("num_hidden_layers", &ModelOptions::layers),
+      {std::move(ffn),
+       {size_field("vocab_size", &ModelOptions::vocab), size_field("hidden_size", &ModelOptions::hidden),
+        size_field("num_hidden_layers", &ModelOptions::layers),
         size_field("num_attention_heads", &ModelOptions::heads), positions_field("max_position_embeddings"),
         real_field("rms_norm_eps", &ModelOptions::norm_eps, eps),
         flag_field("tie_word_embeddings", &ModelOptions::tie_embeddings, false),
@@ -31,9 +33,8 @@ std::vector<Field> llama_fields(double eps, const char* ffn = "intermediate_size
 
 /// Fields common to the families with rotary positions. `kv_heads` and `head_dim` are parameters, because
 /// transformers' defaults for them differ.
-std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6,
-                                 const char* ffn = "intermediate_size") {
-  return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps, ffn), rope_fields()});
+std::vector<Field> rotary_fields(Field kv_heads, Field head_dim, double eps = 1e-6) {
+  return joined({{std::move(kv_heads), std::move(head_dim)}, llama_fields(eps), rope_fields()});
 }
 
 /// Fields of models with experts. Losses of the router are the job's.
@@ -43,14 +44,16 @@ std::vector<Field> expert_fields(std::vector<Field> count) {
                   kept_field("output_router_logits"), kept_field("router_aux_loss_coef")}});
 }
 
-/// Those of Qwen3-MoE: `intermediate_size` is of dense layers, which no model has that is supported.
-std::vector<Field> qwen3_moe_fields() {
-  return joined(
-      {expert_fields(
-           renamed_expert_size_field("num_experts", "num_local_experts", &job::ExpertOptions::count)),
-       {normalise_field("norm_topk_prob", false), kept_field("intermediate_size"),
-        fixed_field("decoder_sparse_step", {1}, "every layer has experts"),
-        fixed_field("mlp_only_layers", {nlohmann::json::array(), nullptr}, "every layer has experts")}});
+/// Those of Qwen2-MoE and Qwen3-MoE, without head_dim and attention's biases.
+std::vector<Field> qwen_moe_fields(const Field& kv_heads) {
+  return joined({{kv_heads},
+                 llama_fields(1e-6, expert_width_fields("intermediate_size", "moe_intermediate_size")),
+                 rope_fields(),
+                 expert_fields(renamed_expert_size_field("num_experts", "num_local_experts",
+                                                         &job::ExpertOptions::count)),
+                 {normalise_field("norm_topk_prob", false)},
+                 sparse_layer_fields(),
+                 window_fields()});
 }
 
 std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) {
@@ -164,6 +167,8 @@ std::vector<Family> make_families() {
   ModelOptions qwen2 = rotary, qwen3 = rotary, gpt2 = rotary;
   qwen2.qkv_bias = true;
   qwen3.qk_norm = true;
+  ModelOptions qwen2_moe = rotary;
+  qwen2_moe.experts.shared_gate = true;
   ModelOptions olmo2 = rotary;
   olmo2.norm_placement = job::NormPlacement::post;
   olmo2.qk_norm = true;
@@ -236,11 +241,17 @@ std::vector<Family> make_families() {
        .architecture = "Qwen3MoeForCausalLM",
        .common = qwen3,
        .tensors = moe_tensors(),
-       .fields = joined({rotary_fields(kv_heads, size_field("head_dim", &ModelOptions::head_dim), 1e-6,
-                                       "moe_intermediate_size"),
-                         qwen3_moe_fields(),
-                         window_fields(),
-                         {attention_bias}}),
+       .fields = joined(
+           {qwen_moe_fields(kv_heads), {size_field("head_dim", &ModelOptions::head_dim), attention_bias}}),
+       .tables = rotary_tables},
+      {.model_type = "qwen2_moe",
+       .architecture = "Qwen2MoeForCausalLM",
+       .common = qwen2_moe,
+       .tensors = qwen2_moe_tensors(),
+       .fields = joined(
+           {qwen_moe_fields(kv_heads),
+            {head_dim, expert_size_field("shared_expert_intermediate_size", &job::ExpertOptions::shared_ffn),
+             flag_field("qkv_bias", &ModelOptions::qkv_bias, true)}}),
        .tables = rotary_tables},
       {.model_type = "olmoe",
        .architecture = "OlmoeForCausalLM",

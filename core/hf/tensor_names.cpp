@@ -148,6 +148,19 @@ std::span<const TensorRule> moe_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> qwen2_moe_tensors() {
+  static const std::vector<TensorRule> rules = [] {
+    std::vector<TensorRule> all(moe_tensors().begin(), moe_tensors().end());
+    all.push_back(
+        {"layers.N.shared.gate_up",
+         {"model.layers.N.mlp.shared_expert.gate_proj", "model.layers.N.mlp.shared_expert.up_proj"}});
+    all.push_back({"layers.N.shared.down", {"model.layers.N.mlp.shared_expert.down_proj"}});
+    all.push_back({"layers.N.shared_gate", {"model.layers.N.mlp.shared_expert_gate"}});
+    return all;
+  }();
+  return rules;
+}
+
 std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
   if (shape.size() == 1) return {part.rows};
   if (transposed) return {columns(), part.rows};

@@ -27,6 +27,7 @@ std::span<const TensorRule> gpt2_tensors();
 /// Those of Mixtral, and of other families with experts.
 std::span<const TensorRule> mixtral_tensors();
 std::span<const TensorRule> moe_tensors();
+std::span<const TensorRule> qwen2_moe_tensors();
 
 /// A range of rows of our tensor, and the tensor of theirs with these rows.
 struct TheirTensor {

@@ -8,12 +8,17 @@ namespace trainerd::core::job {
 
 LayerOptions layer_options(const ModelOptions& model, std::int64_t layer) {
   const AttentionOptions& a = model.attention;
-  if (a.window == 0) return {};
-  const bool slides =
+  const ExpertOptions& e = model.experts;
+  LayerOptions options;
+  options.experts =
+      e.on() && layer >= e.dense_layers && (layer + 1) % std::max<std::int64_t>(1, e.every) == 0;
+  if (a.window == 0) return options;
+  options.slides =
       a.pattern.empty() ||
       a.pattern[static_cast<std::size_t>(layer % static_cast<std::int64_t>(a.pattern.size()))] == kSliding;
   // A window as long as the sequence hides no key.
-  return {.slides = slides, .window = slides && a.window < model.seq_len ? a.window : 0};
+  options.window = options.slides && a.window < model.seq_len ? a.window : 0;
+  return options;
 }
 
 std::vector<std::string> shortest_pattern(const std::vector<std::string>& pattern, std::int64_t layers) {

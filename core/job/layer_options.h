@@ -52,10 +52,11 @@ struct AttentionOptions {
 struct LayerOptions {
   bool slides = false;
   std::int64_t window = 0;  ///< 0: no window, plain causal attention
+  bool experts = false;     ///< its MLP is one of experts
 
   bool operator==(const LayerOptions&) const = default;
 };
-/// `layer` is the index in the whole model. This is the only reader of the pattern.
+/// `layer` is the index in the whole model. This is the only reader of what tells layers apart.
 LayerOptions layer_options(const ModelOptions& model, std::int64_t layer);
 
 /// The shortest equivalent pattern for `layers` layers; empty if all slide. Words are not checked.

@@ -1,5 +1,6 @@
 #include "core/job/model_options.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -34,6 +35,13 @@ std::string to_string(const LoraOptions& lora) {
   return text;
 }
 
+void settle_experts(ModelOptions& m) {
+  ExpertOptions& e = m.experts;
+  if (e.on() && e.ffn > 0 && expert_layers(m) == m.layers) m.ffn = e.ffn;
+  if (e.ffn == m.ffn) e.ffn = 0;
+  if (e.every > 1) e.dense_layers -= e.dense_layers % e.every;  // the others of these layers are dense too
+}
+
 void settle_biases(ModelOptions& m) {
   if (m.attention_bias && m.mlp_bias) m.linear_bias = true;
   if (m.linear_bias) m.attention_bias = m.mlp_bias = true;
@@ -57,6 +65,41 @@ double score_scale(const ModelOptions& m) {
   return 1.0 / std::sqrt(scalar > 0 ? scalar : static_cast<double>(m.head_dim));
 }
 
+std::int64_t expert_layers(const ModelOptions& m) { return expert_layers(m, 0, m.layers); }
+
+std::int64_t expert_layers(const ModelOptions& m, std::int64_t first, std::int64_t count) {
+  // As in `layer_options`: the last of every `every` layers.
+  const ExpertOptions& e = m.experts;
+  const std::int64_t every = std::max<std::int64_t>(1, e.every), end = first + count;
+  return e.on() ? end / every - std::clamp(e.dense_layers, first, end) / every : 0;
+}
+
+std::int64_t expert_ffn(const ModelOptions& m) { return m.experts.ffn > 0 ? m.experts.ffn : m.ffn; }
+
+namespace {
+
+/// Elements of the matrices of an MLP of this width.
+std::int64_t mlp_weights(const ModelOptions& m, std::int64_t ffn) {
+  return (gated(m.mlp) ? 3 : 2) * m.hidden * ffn;
+}
+
+/// Of a layer with experts, each token's `experts` of them.
+std::int64_t expert_layer_weights(const ModelOptions& m, std::int64_t experts) {
+  const ExpertOptions& e = m.experts;
+  return experts * mlp_weights(m, expert_ffn(m)) + e.count * m.hidden + mlp_weights(m, e.shared_ffn) +
+         (e.shared_gate ? m.hidden : 0);
+}
+
+/// Of all layers, with as many experts of each that has them.
+std::int64_t all_mlp_weights(const ModelOptions& m, std::int64_t experts) {
+  const std::int64_t layers = expert_layers(m);
+  return (m.layers - layers) * mlp_weights(m, m.ffn) + layers * expert_layer_weights(m, experts);
+}
+
+}  // namespace
+
+std::int64_t mlp_weights_of_token(const ModelOptions& m) { return all_mlp_weights(m, m.experts.per_token); }
+
 ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
   const std::int64_t kv = m.kv_heads * m.head_dim;
@@ -64,9 +107,6 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
   const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
-  const std::int64_t expert = m.hidden * up + m.ffn * m.hidden, router = m.experts.count * m.hidden;
-  const std::int64_t mlp = m.experts.on() ? m.experts.count * expert + router : expert,
-                     mlp_of_token = m.experts.on() ? m.experts.per_token * expert + router : expert;
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.attention_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias || m.attention_bias) small += m.hidden;
@@ -76,8 +116,8 @@ ParameterCount count_parameters(const ModelOptions& m) {
 
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;
-  count.matmul = m.layers * (attention + mlp_of_token) + table;
-  count.total = m.layers * (attention + mlp + small) + norm + table;
+  count.matmul = m.layers * attention + mlp_weights_of_token(m) + table;
+  count.total = m.layers * (attention + small) + all_mlp_weights(m, m.experts.count) + norm + table;
   if (!m.tie_embeddings) count.total += table;
   if (m.positions == Positions::learned) count.total += m.seq_len * m.hidden;
   count.adapters = m.layers * adapter_parameters(m);

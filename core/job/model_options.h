@@ -32,12 +32,23 @@ struct DropoutOptions {
   bool operator==(const DropoutOptions&) const = default;
 };
 
-/// Layers with experts: each token passes through the `per_token` experts that a router chooses for it. Every
-/// expert is an MLP of the model's `ffn`.
+/// Score of an expert: its probability under a softmax over all of them, or a sigmoid of its own
+/// (DeepSeek-V3). See kernels/ops/experts.h.
+enum class RouterScore : std::uint8_t { softmax, sigmoid };
+
+/// Layers with experts: each token passes through the `per_token` experts that a router chooses for it, and
+/// through the shared MLP, if there is one.
 struct ExpertOptions {
-  std::int64_t count = 0;      ///< 0: dense MLPs
-  std::int64_t per_token = 0;  ///< K
-  bool normalise = true;       ///< the weights of a token's experts sum to 1; else they are probabilities
+  std::int64_t count = 0;         ///< 0: dense MLPs
+  std::int64_t per_token = 0;     ///< K
+  bool normalise = true;          ///< the weights of a token's experts sum to `scale`; else they are scores
+  std::int64_t ffn = 0;           ///< F of each expert; 0: that of dense MLPs
+  std::int64_t shared_ffn = 0;    ///< F of the shared MLP; 0: none
+  bool shared_gate = false;       ///< its output is multiplied by a sigmoid of the token (Qwen2-MoE)
+  std::int64_t dense_layers = 0;  ///< the first layers, which have dense MLPs
+  std::int64_t every = 1;         ///< of as many consecutive layers the last has experts, the others none
+  RouterScore score = RouterScore::softmax;
+  double scale = 1.0;  ///< factor of the weights (DeepSeek's routed_scaling_factor)
 
   bool on() const { return count > 0; }
   bool operator==(const ExpertOptions&) const = default;
@@ -95,12 +106,19 @@ struct RecomputeOptions {
   bool operator==(const RecomputeOptions&) const = default;
 };
 
-/// These bring options that imply each other, or are equivalent, to one form.
+/// These bring options that imply each other, or are equivalent, to one form. Where all layers have experts,
+/// `ffn` is the experts'.
+void settle_experts(ModelOptions& model);
 void settle_biases(ModelOptions& model);
 void settle_scores(ModelOptions& model);
 
 /// The factor of scores.
 double score_scale(const ModelOptions& model);
+
+/// Layers with experts, of all layers or of `count` from `first` on; and F of each expert.
+std::int64_t expert_layers(const ModelOptions& model);
+std::int64_t expert_layers(const ModelOptions& model, std::int64_t first, std::int64_t count);
+std::int64_t expert_ffn(const ModelOptions& model);
 
 /// Number of a head's elements that are rotated.
 inline std::int64_t rotated_elements(const ModelOptions& m) {
@@ -115,6 +133,8 @@ struct ParameterCount {
   std::int64_t adapters = 0;  ///< not in `total`; the only trained parameters, if there are any
 };
 ParameterCount count_parameters(const ModelOptions& model);
+/// Elements of the MLPs' matrices that a token is multiplied by, in all layers.
+std::int64_t mlp_weights_of_token(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
 /// seq_len. The second term is causal attention (half of 12 L d S); a sliding layer with window w has 2 w -

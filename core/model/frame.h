@@ -41,12 +41,15 @@ struct SegmentState {
   // MLP with experts: `up` and `act` have R rows. See kernels/ops/experts.h.
   kernels::Tensor probs_TE, expert_TK, weight_TK;
   kernels::Tensor first_E, source_R, row_TK;
+  kernels::Tensor shared_up, shared_act;  ///< as `up` and `act`, of the shared MLP
+  kernels::Tensor shared_factor_T1;       ///< f32
   // From the walk for input gradients to that for weight gradients.
   kernels::Tensor dflow_TD;  ///< gradient of the segment's contribution
   /// Gradient before the post-norm, `residual_scale` and dropout; undefined without them.
   kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
-  kernels::Tensor dlogits_TE;  ///< of the router
+  kernels::Tensor dlogits_TE;         ///< of the router
+  kernels::Tensor dshared_logits_T1;  ///< of the shared MLP's factor
 };
 
 /// The state of one (chunk, microbatch) between its walks, in its planned slots.

@@ -37,6 +37,8 @@ constexpr std::array kScalings{
     Word{"none", job::RopeScalingKind::none}, Word{"linear", job::RopeScalingKind::linear},
     Word{"llama3", job::RopeScalingKind::llama3}, Word{"yarn", job::RopeScalingKind::yarn},
     Word{"longrope", job::RopeScalingKind::longrope}};
+constexpr std::array kRouterScores{Word{"softmax", job::RouterScore::softmax},
+                                   Word{"sigmoid", job::RouterScore::sigmoid}};
 constexpr std::array kFlags{Word{"false", false}, Word{"true", true}};
 
 /// Calls `visit` with the key and value of every option, or `visit_later` for options newer than the first
@@ -99,6 +101,13 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.experts.count", m.experts.count, plain.experts.count);
   visit_later("model.experts.per_token", m.experts.per_token, plain.experts.per_token);
   visit_later("model.experts.normalise", m.experts.normalise, plain.experts.normalise);
+  visit_later("model.experts.ffn", m.experts.ffn, plain.experts.ffn);
+  visit_later("model.experts.shared_ffn", m.experts.shared_ffn, plain.experts.shared_ffn);
+  visit_later("model.experts.shared_gate", m.experts.shared_gate, plain.experts.shared_gate);
+  visit_later("model.experts.dense_layers", m.experts.dense_layers, plain.experts.dense_layers);
+  visit_later("model.experts.every", m.experts.every, plain.experts.every);
+  visit_later("model.experts.score", m.experts.score, plain.experts.score);
+  visit_later("model.experts.scale", m.experts.scale, plain.experts.scale);
 }
 
 template <class Enum, std::size_t n>
@@ -117,6 +126,7 @@ std::string text_of(job::NormPlacement value) { return word_of(kPlacements, valu
 std::string text_of(job::QkNormSpan value) { return word_of(kSpans, value); }
 std::string text_of(job::NormWeight value) { return word_of(kNormWeights, value); }
 std::string text_of(job::RopeScalingKind value) { return word_of(kScalings, value); }
+std::string text_of(job::RouterScore value) { return word_of(kRouterScores, value); }
 std::string text_of(const std::vector<std::string>& words) {
   std::string text;
   for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
@@ -150,6 +160,7 @@ bool read(const std::string& text, job::NormPlacement& value) { return read_word
 bool read(const std::string& text, job::QkNormSpan& value) { return read_word(kSpans, text, value); }
 bool read(const std::string& text, job::NormWeight& value) { return read_word(kNormWeights, text, value); }
 bool read(const std::string& text, job::RopeScalingKind& value) { return read_word(kScalings, text, value); }
+bool read(const std::string& text, job::RouterScore& value) { return read_word(kRouterScores, text, value); }
 bool read(const std::string& text, std::vector<std::string>& words) {
   words.clear();
   std::istringstream in(text);
@@ -173,6 +184,7 @@ std::map<std::string, std::string> model_identity(const job::ModelOptions& model
   std::map<std::string, std::string> identity;
   job::ModelOptions settled = model;
   job::settle_biases(settled);
+  job::settle_experts(settled);
   each_option(
       std::as_const(settled), [&](const char* key, const auto& value) { identity[key] = text_of(value); },
       [&](const char* key, const auto& value, const auto& fallback) {

@@ -162,6 +162,20 @@ Rule query_key_value(const job::ModelOptions& m) {
   return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, 0};
 }
 
+bool mlp_bias(const job::ModelOptions& m) { return m.linear_bias || m.mlp_bias; }
+
+/// The projections of a gated MLP of this width.
+LinearParams declare_gate_up(Declarer& declare, const job::ModelOptions& m, const std::string& name,
+                             std::int64_t ffn) {
+  return declare.linear(name, 2 * ffn, m.hidden, m.init, {TensorPlacement::shard, 0, {{ffn, 1}, {ffn, 1}}, 0},
+                        mlp_bias(m), {"gate_proj", "up_proj"}, "gate_up_proj");
+}
+LinearParams declare_down(Declarer& declare, const job::ModelOptions& m, const std::string& name,
+                          std::int64_t ffn, double residual_init) {
+  return declare.linear(name, m.hidden, ffn, residual_init, {TensorPlacement::shard, 1, {{ffn, 1}}, 0},
+                        mlp_bias(m), {job::gated(m.mlp) ? "down_proj" : "c_proj"});
+}
+
 /// The router is whole on every rank, whose experts are parts: the router's gradient is a partial sum.
 void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::string& prefix,
                      double residual_init, LayerParams& layer) {
@@ -169,12 +183,19 @@ void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::s
   layer.router = declare.matrix(prefix + "router.weight", {experts, m.hidden}, m.init,
                                 {TensorPlacement::partial, 0, {}, 0}, true);
   // Gate and up projection of each expert are cut on their own.
+  const std::int64_t ffn = job::expert_ffn(m);
   const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * declare.experts_of_rank(experts)),
-                                         {m.ffn, 1});
-  layer.up.weight = declare.experts(prefix + "experts.gate_up.weight", experts, 2 * m.ffn, m.hidden, m.init,
+                                         {ffn, 1});
+  layer.up.weight = declare.experts(prefix + "experts.gate_up.weight", experts, 2 * ffn, m.hidden, m.init,
                                     {TensorPlacement::shard, 0, halves, 0});
-  layer.down.weight = declare.experts(prefix + "experts.down.weight", experts, m.hidden, m.ffn, residual_init,
-                                      {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0});
+  layer.down.weight = declare.experts(prefix + "experts.down.weight", experts, m.hidden, ffn, residual_init,
+                                      {TensorPlacement::shard, 1, {{ffn, 1}}, 0});
+  if (m.experts.shared_ffn == 0) return;
+  layer.shared_up = declare_gate_up(declare, m, prefix + "shared.gate_up", m.experts.shared_ffn);
+  layer.shared_down = declare_down(declare, m, prefix + "shared.down", m.experts.shared_ffn, residual_init);
+  if (m.experts.shared_gate)
+    layer.shared_gate = declare.matrix(prefix + "shared_gate.weight", {1, m.hidden}, m.init,
+                                       {TensorPlacement::partial, 0, {}, 0}, true);
 }
 
 LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::int64_t index) {
@@ -213,19 +234,12 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
       m.linear_bias || m.attention_bias, {job::gated(m.mlp) ? "o_proj" : "c_proj"});
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");
-  const bool mlp_bias = m.linear_bias || m.mlp_bias;
-  if (m.experts.on()) declare_experts(declare, m, prefix, residual_init, layer);
-  else if (job::gated(m.mlp))
-    layer.up = declare.linear(prefix + "gate_up", 2 * m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}, {m.ffn, 1}}, 0}, mlp_bias,
-                              {"gate_proj", "up_proj"}, "gate_up_proj");
+  if (layer.options.experts) declare_experts(declare, m, prefix, residual_init, layer);
+  else if (job::gated(m.mlp)) layer.up = declare_gate_up(declare, m, prefix + "gate_up", m.ffn);
   else
     layer.up = declare.linear(prefix + "up", m.ffn, m.hidden, m.init,
-                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, mlp_bias, {"c_fc"});
-  if (!m.experts.on())
-    layer.down = declare.linear(prefix + "down", m.hidden, m.ffn, residual_init,
-                                {TensorPlacement::shard, 1, {{m.ffn, 1}}, 0}, mlp_bias,
-                                {job::gated(m.mlp) ? "down_proj" : "c_proj"});
+                              {TensorPlacement::shard, 0, {{m.ffn, 1}}, 0}, mlp_bias(m), {"c_fc"});
+  if (!layer.options.experts) layer.down = declare_down(declare, m, prefix + "down", m.ffn, residual_init);
   if (after) layer.mlp_post_norm = declare.norm(prefix + "mlp_post_norm");
   return layer;
 }
@@ -286,8 +300,13 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
                                                    .segments = {{model.vocab, 1}},
                                                    .pad_to = vocab_multiple},
                                                   tp)[0];
-  return {model.heads / tp, std::max<std::int64_t>(1, model.kv_heads / tp), model.ffn / tp, rows,
-          tp_rank * rows};
+  return {.heads = model.heads / tp,
+          .kv_heads = std::max<std::int64_t>(1, model.kv_heads / tp),
+          .ffn = model.ffn / tp,
+          .expert_ffn = job::expert_ffn(model) / tp,
+          .shared_ffn = model.experts.shared_ffn / tp,
+          .vocab_rows = rows,
+          .first_vocab_row = tp_rank * rows};
 }
 
 std::int64_t local_kv_heads(const job::ModelOptions& model, std::int64_t tp) {
@@ -300,9 +319,11 @@ bool heads_divide(const job::ModelOptions& model, std::int64_t tp, std::int64_t 
 }
 
 std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
+  const job::ExpertOptions& e = model.experts;
   const auto splits = [&](std::int64_t over) {
-    return over == 1 || (model.heads % over == 0 && model.ffn % over == 0 &&
-                         (model.kv_heads % over == 0 || over % model.kv_heads == 0));
+    return over == 1 ||
+           (model.heads % over == 0 && model.ffn % over == 0 && e.ffn % over == 0 &&
+            e.shared_ffn % over == 0 && (model.kv_heads % over == 0 || over % model.kv_heads == 0));
   };
   if (splits(tp)) return "";
   // No model splits over more ranks than it has heads.
@@ -315,8 +336,9 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
                     valid = " (nearest valid: " + std::to_string(nearest) + ")";
   if (model.heads % tp != 0)
     return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
-  if (model.ffn % tp != 0)
-    return "ffn " + std::to_string(model.ffn) + " cannot be split evenly" + over + valid;
+  for (const auto& [name, width] :
+       {std::pair{"ffn ", model.ffn}, {"experts.ffn ", e.ffn}, {"experts.shared_ffn ", e.shared_ffn}})
+    if (width % tp != 0) return name + std::to_string(width) + " cannot be split evenly" + over + valid;
   return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over +
          valid;
 }

@@ -41,6 +41,9 @@ struct LayerParams {
   /// swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]. With experts, their matrices by rows.
   LinearParams up;
   LinearParams down;  ///< [D, F]; with experts, their matrices by rows
+  /// The MLP beside the experts, which all tokens pass through; and the matrix [1, D] of its factor.
+  LinearParams shared_up, shared_down;
+  ParamId shared_gate = kNoParam;
   LinearParams mlp_post_norm;
 };
 
@@ -72,7 +75,7 @@ struct ExpertShare {
 
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
 /// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,
-/// router,gate_up|up,down,experts.gate_up,experts.down,mlp_post_norm}.{weight,bias},
+/// router,gate_up|up,down,experts.gate_up,experts.down,shared.gate_up,shared.down,shared_gate,mlp_post_norm}.{weight,bias},
 /// final_norm.{weight,bias}, head.weight; with adapters also
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}, and then nothing else is trainable.
 /// `microbatch_tokens`: rows of the GEMM weights' activations. With `sequence_parallel` each tp rank
@@ -95,6 +98,7 @@ struct LocalSizes {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
   std::int64_t ffn = 0;
+  std::int64_t expert_ffn = 0, shared_ffn = 0;
   std::int64_t vocab_rows = 0;       ///< of the embedding and the head, with padding
   std::int64_t first_vocab_row = 0;  ///< in the vocabulary
 };

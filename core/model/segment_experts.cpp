@@ -2,6 +2,7 @@
 
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
+#include "core/model/segment_shared.h"
 #include "parallel/tensor/flow.h"
 
 namespace trainerd::core::model {
@@ -39,6 +40,10 @@ void take_routes(const WalkContext& c, Arena& arena, SegmentState& state) {
   state.first_E = arena.take(DType::i32, {experts / c.ep.ranks() + 1}, MemoryTerm::activations);
 }
 
+RouterScore score_of(const job::ModelOptions& m) {
+  return m.experts.score == job::RouterScore::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
+}
+
 /// `x_TD`: the rank's tokens.
 void route(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& x_TD) {
   Arena& scratch = c.stream.scratch();
@@ -50,7 +55,9 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
   const bool alone = c.ep.ranks() == 1;
   const Tensor weight_TK = alone ? state.weight_TK : of_choices(c, scratch, DType::f32, Tokens::own);
   c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
+                                       .score = score_of(c.model),
                                        .normalise = c.model.experts.normalise,
+                                       .factor = static_cast<float>(c.model.experts.scale),
                                        .real_T = c.batch.real_T,
                                        .probs_TE = state.probs_TE,
                                        .expert_TK = state.expert_TK,
@@ -109,15 +116,16 @@ void activate(const WalkContext& c, const SegmentState& state) {
                                      .usual_rows = usual_rows(c)});
 }
 
-/// Routes, and computes the experts' activations in scratch, in the caller's scope.
+/// Routes, and computes the activations of experts and shared MLP in scratch, in the caller's scope.
 void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                 SegmentState& state) {
   const bool fresh = !state.up.defined();
   if (fresh) {
     take_routes(c, arenas.gemms_to_weight, state);
-    state.up = rows_of_experts(c, arenas.gemms_to_weight, 2 * c.local.ffn);
+    state.up = rows_of_experts(c, arenas.gemms_to_weight, 2 * c.local.expert_ffn);
   }
-  state.act = rows_of_experts(c, c.stream.scratch(), c.local.ffn);
+  state.act = rows_of_experts(c, c.stream.scratch(), c.local.expert_ffn);
+  take_shared(c, ids, arenas, state);
   if (fresh) {
     const ArenaScope scope(c.stream.scratch());
     const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
@@ -128,11 +136,12 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
                                         .first_E = state.first_E,
                                         .y_RN = state.up,
                                         .usual_rows = usual_rows(c)});
-  }
+    shared_up(c, ids, state, x_TD);
+  } else shared_activate(c, ids, state);
   activate(c, state);
 }
 
-/// The down projections, added up by token.
+/// The down projections, added up by token, and the shared MLP's.
 void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                   const Tensor& to_TD) {
   const ArenaScope scope(c.stream.scratch());
@@ -143,7 +152,8 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
                                       .first_E = state.first_E,
                                       .y_RN = out_RD,
                                       .usual_rows = usual_rows(c)});
-  from_experts(c, state, out_RD, state.weight_TK, to_TD, "experts: outputs", [](const Tensor&) {});
+  from_experts(c, state, out_RD, state.weight_TK, to_TD, "experts: outputs",
+               [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
 }
 
 /// The gradient of an expert weight [E N, C].
@@ -158,7 +168,7 @@ void weight_gradient(const WalkContext& c, ParamId weight, const SegmentState& s
                                       .usual_rows = usual_rows(c)});
 }
 
-/// The gradients of the up projections and the router.
+/// The gradients of the up projections, the router and the shared MLP's gate.
 void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const SegmentState& state) {
   if (!trainable(c, ids.up.weight)) return;
   const ArenaScope scope(c.stream.scratch());
@@ -169,6 +179,7 @@ void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const 
                                       .dweight_NC = c.params.grad(ids.router),
                                       .dbias_N = {},
                                       .mode = c.params.grad_mode(ids.router)});
+  shared_up_gradient(c, ids, state, x_TD);
 }
 
 /// The gradient of the logits. `dweight_TK`: of the rank's tokens. With tensor parallelism each rank has a
@@ -177,7 +188,9 @@ void route_backward(const WalkContext& c, const SegmentState& state, const Tenso
                     const LossTarget& loss) {
   RouteBackward a{.probs_TE = state.probs_TE,
                   .expert_TK = state.expert_TK,
+                  .score = score_of(c.model),
                   .normalise = c.model.experts.normalise,
+                  .factor = static_cast<float>(c.model.experts.scale),
                   .dweight_TK = dweight_TK,
                   .dlogits_TE = state.dlogits_TE,
                   .count_BE = {},
@@ -239,16 +252,17 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
   const Tensor dout_TD =
       output_gradient(c, ids.mlp_post_norm, frame, state,
                       contribution_gradient(c, ids, Segment::Kind::mlp, frame, state, dflow_TD));
-  state.act = rows_of_experts(c, *frame.grads, c.local.ffn);
+  state.act = rows_of_experts(c, *frame.grads, c.local.expert_ffn);
   state.dlogits_TE = frame.grads->take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
   {
     const ArenaScope scope(c.stream.scratch());
     const Tensor dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
                  dweights_TK = parallel::take_results(c.ep, c.stream, dweight_TK),
-                 dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.ffn),
-                 dout_RD =
-                     to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
-                                "experts: gradients");
+                 dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.expert_ffn),
+                 whole_TD = parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
+                 dout_RD = to_experts(c, state, whole_TD, "experts: gradients");
+    shared_backward(c, ids, frame, state, whole_TD);
+    if (backward == BackwardMode::fused) shared_down_gradient(c, ids, state, whole_TD);
     const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
     c.backend().expert_dgrad(c.stream, {.dy_RN = dout_RD,
                                         .weight_NC = down.tensor(),
@@ -292,6 +306,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                           .weight = router.weight(),
                                           .dx_TC = whole_TD,
                                           .mode = WriteMode::accumulate});
+      shared_input_gradient(c, ids, state, whole_TD);
     });
   }
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
@@ -302,11 +317,11 @@ void experts_backward_weight(const WalkContext& c, const LayerParams& ids, const
   if (!trainable(c, ids.up.weight)) return;
   {
     const ArenaScope scope(c.stream.scratch());
-    const Tensor& dout_TD = state.dout_TD.defined() ? state.dout_TD : dflow_TD;
-    weight_gradient(c, ids.down.weight, state,
-                    to_experts(c, state, parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
-                               "experts: gradients"),
+    const Tensor whole_TD = parallel::gathered(
+        c.tp, c.stream, state.dout_TD.defined() ? state.dout_TD : dflow_TD, "experts: gradients");
+    weight_gradient(c, ids.down.weight, state, to_experts(c, state, whole_TD, "experts: gradients"),
                     state.act);
+    shared_down_gradient(c, ids, state, whole_TD);
   }
   input_weight_gradients(c, ids, state);
 }

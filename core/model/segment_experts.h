@@ -10,7 +10,7 @@
 
 namespace trainerd::core::model {
 
-inline bool has_experts(const LayerParams& ids) { return ids.router != kNoParam; }
+inline bool has_experts(const LayerParams& ids) { return ids.options.experts; }
 
 // As the functions of the dense MLP in segments.h.
 Flow experts_forward(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&,

@@ -29,11 +29,10 @@ std::string part_of(const parallel::Topology& topology) {
 
 parallel::ModelCosts model_costs(const job::ModelOptions& m) {
   const double d = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
-  const double kv = static_cast<double>(m.kv_heads * m.head_dim), f = static_cast<double>(m.ffn);
-  // Forward FLOPs per token: matrix products, and causal attention over half of the sequence on average.
-  const auto experts = static_cast<double>(m.experts.count),
-             chosen = static_cast<double>(m.experts.per_token);
-  const double mlp = (job::gated(m.mlp) ? 3.0 : 2.0) * d * f * (m.experts.on() ? chosen : 1) + d * experts;
+  const double kv = static_cast<double>(m.kv_heads * m.head_dim);
+  // Forward FLOPs per token: matrix products, and causal attention over half of the sequence on average. Of
+  // layers with experts and others, the mean.
+  const double mlp = static_cast<double>(job::mlp_weights_of_token(m)) / static_cast<double>(m.layers);
   return {.layers = m.layers,
           .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
           .embedding = d,

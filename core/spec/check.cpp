@@ -362,7 +362,8 @@ class Checker {
     // A missing or wrong size has its own problem already, and may be 0.
     const job::ModelOptions& m = job_.model;
     if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 &&
-        good({"model.heads", "model.kv_heads", "model.ffn"}) &&
+        good({"model.heads", "model.kv_heads", "model.ffn", "model.experts.ffn",
+              "model.experts.shared_ffn"}) &&
         !(what = model::tensor_parallel_problem(job_.model, p.tp)).empty())
       problem("parallel.tp", what);
     context(p);

@@ -108,6 +108,14 @@ class LayerChecker {
       problem("model.experts.normalise",
               "gives a token's only expert the weight 1, whatever the router says, so that the router learns "
               "nothing: set normalise: false");
+    const std::int64_t layers = job::expert_layers(m_);
+    if (m_.layers > 0 && layers == 0)
+      problem(e.dense_layers >= m_.layers ? "model.experts.dense_layers" : "model.experts.every",
+              "leaves none of the " + to_string(m_.layers) + " layers with experts");
+    if (layers == m_.layers && e.ffn > 0 && e.ffn != m_.ffn)
+      problem("model.experts.ffn",
+              "is the width of every MLP, as all layers have experts: set model.ffn to " + to_string(e.ffn) +
+                  " and leave this out");
     if (!job::gated(m_.mlp))
       problem("model.mlp", "must have a gate where there are experts: set it to swiglu or geglu");
   }
@@ -141,6 +149,7 @@ void settle_model(job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;
   job::settle_biases(m);
+  job::settle_experts(m);
   // Resets options that the kind does not use.
   job::RopeScaling settled;
   const job::RopeScaling& s = m.rope_scaling;

@@ -25,8 +25,9 @@ double microbatch_bytes(const job::JobSpec& job) {
   constexpr double kBytes = 4, kHidden = 16, kRows = 4, kQkv = 4, kFfn = 8, kLogits = 4;
   const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
   const double of_layer = kHidden * number(m.hidden) + kQkv * qkv +
-                          kFfn * number(m.ffn) * number(std::max<std::int64_t>(1, rows)) +
-                          kRows * number(m.hidden) * number(rows) + 4 * number(m.experts.count);
+                          kFfn * std::max(number(m.ffn), number(job::expert_ffn(m)) * number(rows)) +
+                          kFfn * number(m.experts.shared_ffn) + kRows * number(m.hidden) * number(rows) +
+                          4 * number(m.experts.count);
   const double tokens = number(job.batch.micro) * number(m.seq_len);
   // A deterministic attention backward needs a product of all positions as scratch.
   const double scores = 4 * number(m.heads) * tokens * number(m.seq_len);

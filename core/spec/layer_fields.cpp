@@ -4,7 +4,8 @@
 namespace trainerd::core::spec {
 namespace {
 
-constexpr double kMaxPositions = 2147483647;  // int32, like token ids
+constexpr double kMaxPositions = 2147483647;                 // int32, like token ids
+constexpr double kMostFfn = 1 << 22, kMostLayers = 1 << 10;  // as of model.ffn and model.layers
 constexpr double kMostExperts = static_cast<double>(kernels::kMostExperts);
 constexpr double kMaxSoftcap = 1e6;  // a larger value caps no score distinguishable in fp32
 
@@ -158,8 +159,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   job::ExpertOptions& e = m.experts;
   const std::string dense = "the MLPs are dense without experts.count";
   t.add("model.experts.count", &e.count,
-        "MLPs of width `ffn` in each layer, of which a router chooses `per_token` for each token (mixture of "
-        "experts); no token is dropped; 0: one dense MLP")
+        "MLPs in each layer, of which a router chooses `per_token` for each token (mixture of experts); no "
+        "token "
+        "is dropped; 0: one dense MLP of width `ffn`")
       .between(0, kMostExperts)
       .not_with("loss.dpo.beta", "is not for loss.dpo: leave one of them out")
       .not_with("optimizer.name", "is not for Muon yet: set optimizer.name to adamw")
@@ -171,7 +173,37 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .idle_if(!e.on(), dense);
   t.add("model.experts.normalise", &e.normalise,
         "the weights of a token's experts sum to 1 (Mixtral, Qwen3-MoE); false: they are the router's "
-        "probabilities (OLMoE)")
+        "scores (OLMoE)")
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.ffn", &e.ffn,
+        "width of each expert, where it is not that of the dense layers, `model.ffn`")
+      .between(0, kMostFfn)
+      .or_else("`model.ffn`")
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.shared_ffn", &e.shared_ffn,
+        "width of an MLP beside the experts, which every token passes through (shared experts: the sum of "
+        "their widths); 0: none")
+      .between(0, kMostFfn)
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.shared_gate", &e.shared_gate,
+        "multiplies the output of that MLP by a number of the token, the sigmoid of a product (Qwen2-MoE)")
+      .idle_if(!e.on() || e.shared_ffn == 0,
+               e.on() ? "there is no MLP of all tokens: shared_ffn is 0" : dense);
+  t.add("model.experts.dense_layers", &e.dense_layers,
+        "the first layers, whose MLPs are dense (DeepSeek-V3: 3, GLM-4.5: 1 or 3)")
+      .between(0, kMostLayers)
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.every", &e.every,
+        "of every so many layers the last has experts, and the others have dense MLPs (Llama 4 Maverick: 2)")
+      .between(1, kMostLayers)
+      .idle_if(!e.on(), dense);
+  t.choice("model.experts.score", e.score,
+           {{"softmax", job::RouterScore::softmax}, {"sigmoid", job::RouterScore::sigmoid}},
+           "an expert's score for a token: its probability among all experts, or the sigmoid of its logit "
+           "(DeepSeek-V3, GLM-4.5)")
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.scale", &e.scale, "factor of the weights of a token's experts (DeepSeek-V3: 2.5)")
+      .above(0)
       .idle_if(!e.on(), dense);
 }
 

@@ -15,7 +15,8 @@ class ObjectiveGauges {
     if (record.z_loss) z_loss_.get().Set(*record.z_loss);
     if (record.expert_balance) expert_balance_.get().Set(*record.expert_balance);
     for (std::size_t layer = 0; layer < record.expert_load.size(); ++layer)
-      expert_load_.Add({{"layer", std::to_string(layer)}}).Set(record.expert_load[layer]);
+      if (record.expert_load[layer] > 0)  // a layer with experts
+        expert_load_.Add({{"layer", std::to_string(layer)}}).Set(record.expert_load[layer]);
     if (const auto& r = record.rewards) {
       rewards_.Add({{"answer", "chosen"}}).Set(r->chosen);
       rewards_.Add({{"answer", "rejected"}}).Set(r->rejected);

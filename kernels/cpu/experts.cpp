@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <numeric>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -25,19 +26,19 @@ T narrowed_value(float x) {
   else return x;
 }
 
-/// The K largest of `probs`; of equal ones the first.
-void choose(const float* probs, std::int64_t experts, std::int64_t copies, std::int32_t* chosen) {
+/// The K largest of `values`; of equal ones the first.
+void choose(const float* values, std::int64_t experts, std::int64_t copies, std::int32_t* chosen) {
   std::array<bool, kMostExperts> taken{};
   for (std::int64_t k = 0; k < copies; ++k) {
     std::int64_t best = -1;
     for (std::int64_t e = 0; e < experts; ++e)
-      if (!taken[static_cast<std::size_t>(e)] && (best < 0 || probs[e] > probs[best])) best = e;
+      if (!taken[static_cast<std::size_t>(e)] && (best < 0 || values[e] > values[best])) best = e;
     taken[static_cast<std::size_t>(best)] = true;
     chosen[k] = static_cast<std::int32_t>(best);
   }
 }
 
-/// Sum of the probabilities of a token's experts.
+/// Sum of the scores of a token's experts.
 float chosen_sum(const float* probs, const std::int32_t* chosen, std::int64_t copies) {
   float sum = 0;
   for (std::int64_t k = 0; k < copies; ++k) sum += probs[chosen[k]];
@@ -45,25 +46,37 @@ float chosen_sum(const float* probs, const std::int32_t* chosen, std::int64_t co
 }
 
 template <class T>
-void route_token(const RouteForward& a, std::int64_t t) {
-  const std::int64_t experts = a.logits_TE.size(1), copies = a.expert_TK.size(1);
-  const T* logits = a.logits_TE.as<T>() + t * experts;
-  float* probs = a.probs_TE.as<float>() + t * experts;
+void score_experts(RouterScore score, const T* logits, std::int64_t experts, float* probs) {
+  if (score == RouterScore::sigmoid) {
+    for (std::int64_t e = 0; e < experts; ++e) probs[e] = 1 / (1 + std::exp(-widened_value(logits[e])));
+    return;
+  }
   float largest = widened_value(logits[0]);
   for (std::int64_t e = 1; e < experts; ++e) largest = std::max(largest, widened_value(logits[e]));
   float sum = 0;
   for (std::int64_t e = 0; e < experts; ++e) sum += probs[e] = std::exp(widened_value(logits[e]) - largest);
   for (std::int64_t e = 0; e < experts; ++e) probs[e] /= sum;
+}
+
+template <class T>
+void route_token(const RouteForward& a, std::int64_t t) {
+  const std::int64_t experts = a.logits_TE.size(1), copies = a.expert_TK.size(1);
+  float* probs = a.probs_TE.as<float>() + t * experts;
+  score_experts(a.score, a.logits_TE.as<T>() + t * experts, experts, probs);
   std::int32_t* chosen = a.expert_TK.as<std::int32_t>() + t * copies;
   if (a.real_T.defined() && a.real_T.as<std::int32_t>()[t] == 0) {
     std::fill_n(chosen, copies, -1);
     std::fill_n(a.weight_TK.as<float>() + t * copies, copies, 0.0f);
     return;
   }
-  choose(probs, experts, copies, chosen);
+  if (a.bias_E.defined()) {
+    std::array<float, kMostExperts> biased{};
+    std::transform(probs, probs + experts, a.bias_E.as<float>(), biased.begin(), std::plus<>{});
+    choose(biased.data(), experts, copies, chosen);
+  } else choose(probs, experts, copies, chosen);
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
   for (std::int64_t k = 0; k < copies; ++k)
-    a.weight_TK.as<float>()[t * copies + k] = probs[chosen[k]] / share;
+    a.weight_TK.as<float>()[t * copies + k] = probs[chosen[k]] / share * a.factor;
 }
 
 /// Sequence of a token, by the order [chunk][sequence][token].
@@ -89,16 +102,25 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
         a.count_BE.as<float>() + sequence_of(t, tokens, a.count_BE.size(0), a.chunks) * experts;
     const float factor =
         a.balance * a.loss_weight_T.as<float>()[t] / std::accumulate(counts, counts + experts, 0.0f);
-    for (std::int64_t e = 0; e < experts; ++e) dprobs[static_cast<std::size_t>(e)] = factor * counts[e];
-    if (a.loss_T.defined())
-      a.loss_T.as<float>()[t] = std::inner_product(probs, probs + experts, dprobs.begin(), 0.0f);
+    // Sigmoids count by their shares: p = prob / sum, so dprob = (dp - sum of dp p) / sum.
+    const bool shares = a.score == RouterScore::sigmoid;
+    const float sum = shares ? std::accumulate(probs, probs + experts, 0.0f) : 1.0f,
+                loss = factor * std::inner_product(probs, probs + experts, counts, 0.0f) / sum;
+    for (std::int64_t e = 0; e < experts; ++e)
+      dprobs[static_cast<std::size_t>(e)] = (factor * counts[e] - (shares ? loss : 0.0f)) / sum;
+    if (a.loss_T.defined()) a.loss_T.as<float>()[t] = loss;
   }
-  // weight = prob / share, so dprob = (dweight - sum of dweight weight) / share.
+  // weight = factor prob / share, so dprob = factor (dweight - sum of dweight prob / share) / share.
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
   float mean = 0;
   for (std::int64_t k = 0; a.normalise && k < copies; ++k) mean += dweight[k] * (probs[chosen[k]] / share);
   for (std::int64_t k = 0; k < copies; ++k)
-    dprobs[static_cast<std::size_t>(chosen[k])] += (dweight[k] - mean) / share;
+    dprobs[static_cast<std::size_t>(chosen[k])] += a.factor * (dweight[k] - mean) / share;
+  if (a.score == RouterScore::sigmoid) {
+    for (std::int64_t e = 0; e < experts; ++e)
+      dlogits[e] = narrowed_value<T>(probs[e] * (1 - probs[e]) * dprobs[static_cast<std::size_t>(e)]);
+    return;
+  }
   float inner = 0;
   for (std::int64_t e = 0; e < experts; ++e) inner += dprobs[static_cast<std::size_t>(e)] * probs[e];
   for (std::int64_t e = 0; e < experts; ++e)

@@ -40,8 +40,9 @@ void check_args(const RouteForward& a) {
                   a.logits_TE.size(0) == a.expert_TK.size(0) && a.expert_TK.size(1) <= a.logits_TE.size(1) &&
                   like(a.probs_TE, DType::f32, a.logits_TE.shape) &&
                   like(a.weight_TK, DType::f32, a.expert_TK.shape) &&
-                  (!a.real_T.defined() || like(a.real_T, DType::i32, {a.logits_TE.size(0)})),
-              "route: shapes of logits, probabilities, choices, weights and the padding's mask");
+                  (!a.real_T.defined() || like(a.real_T, DType::i32, {a.logits_TE.size(0)})) &&
+                  (!a.bias_E.defined() || like(a.bias_E, DType::f32, {a.logits_TE.size(1)})),
+              "route: shapes of logits, scores, choices, weights, biases and the padding's mask");
 }
 
 void check_args(const RouteBackward& a) {
@@ -49,7 +50,7 @@ void check_args(const RouteBackward& a) {
   base::check(activation(a.dlogits_TE) && like(a.probs_TE, DType::f32, a.dlogits_TE.shape) &&
                   a.probs_TE.size(1) <= kMostExperts && a.probs_TE.size(0) == a.expert_TK.size(0) &&
                   like(a.dweight_TK, DType::f32, a.expert_TK.shape),
-              "route: shapes of probabilities, choices and gradients");
+              "route: shapes of scores, choices and gradients");
   if (!a.count_BE.defined()) return;
   check_count(a.count_BE, a.probs_TE.size(0), a.chunks);
   base::check(a.count_BE.size(1) == a.probs_TE.size(1) && a.loss_weight_T.dtype == DType::f32 &&

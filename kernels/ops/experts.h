@@ -13,27 +13,37 @@ namespace trainerd::kernels {
 /// Limit of E.
 constexpr std::int64_t kMostExperts = 512;
 
-/// Chooses the K experts of each token with the largest logits; of equal ones the first. Their weights are
-/// their probabilities under a softmax over all experts, divided by their sum if `normalise`. Padding has
-/// the expert -1, K times, with weight 0.
+/// Score of an expert: its probability under a softmax over all experts, or the sigmoid of its logit alone
+/// (DeepSeek-V3).
+enum class RouterScore : std::uint8_t { softmax, sigmoid };
+
+/// Chooses the K experts of each token with the largest sums of score and bias; of equal ones the first.
+/// Their weights are their scores, divided by their sum if `normalise`, times `factor`. Padding has the
+/// expert -1, K times, with weight 0.
 struct RouteForward {
   Tensor logits_TE;  ///< activation dtype
+  RouterScore score = RouterScore::softmax;
+  Tensor bias_E = {};  ///< f32, optional
   bool normalise = true;
+  float factor = 1;
   Tensor real_T = {};  ///< i32, optional: 0 for padding
-  Tensor probs_TE;     ///< f32: the softmax
-  Tensor expert_TK;    ///< i32, in falling order of their weights
+  Tensor probs_TE;     ///< f32: the scores
+  Tensor expert_TK;    ///< i32, in the order of the choice
   Tensor weight_TK;    ///< f32
 
   bool operator==(const RouteForward&) const = default;
 };
 /// Gradient of the logits from that of the weights. With `count_BE`, also that of the balance loss
 /// (Fedus et al., Switch Transformers, JMLR 23, 2022, section 2.2, of each sequence separately): the loss of
-/// token t is `balance` times the sum over experts of count[b] / (sum of count[b]) probs[t], where b is t's
-/// sequence, with the token's loss weight. The gradient of padding's logits is 0.
+/// token t is `balance` times the sum over experts of count[b] / (sum of count[b]) p[t], where b is t's
+/// sequence, with the token's loss weight. p are the scores, if these are sigmoids divided by their sum
+/// (DeepSeek-V3, section 2.1.2). The gradient of padding's logits is 0.
 struct RouteBackward {
   Tensor probs_TE;
   Tensor expert_TK;
+  RouterScore score = RouterScore::softmax;
   bool normalise = true;
+  float factor = 1;
   Tensor dweight_TK;  ///< f32
   Tensor dlogits_TE;  ///< activation dtype
   float balance = 0;

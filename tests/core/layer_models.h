@@ -9,7 +9,7 @@ namespace trainerd::test {
 /// Named variants of layers: windows and scaled rotary angles, Gemma 3's layers, Gemma 2's layers with
 /// softcaps that take effect at these sizes, sinks with partial rotary embeddings, post-norms alone, OLMo 2's
 /// layers, Granite's scales with biases on attention alone, experts, experts of one weight with norms on both
-/// sides. Other names change nothing.
+/// sides, experts beside a shared MLP behind a dense layer. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -45,6 +45,15 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   }
   if (name == "experts") m.experts = {.count = 5, .per_token = 2};
   if (name == "experts-six") m.experts = {.count = 6, .per_token = 2};
+  if (name == "experts-shared")
+    m.experts = {.count = 6,
+                 .per_token = 2,
+                 .ffn = 24,
+                 .shared_ffn = 40,
+                 .shared_gate = true,
+                 .dense_layers = 1,
+                 .score = RouterScore::sigmoid,
+                 .scale = 2.5};
   if (name == "experts-sandwich") {
     m.experts = {.count = 3, .per_token = 1, .normalise = false};
     m.norm_placement = NormPlacement::sandwich;

@@ -63,6 +63,11 @@ class Config:
     experts: int = 0  # MLPs of a layer, of which a router chooses `per_token`; 0: a dense MLP
     per_token: int = 0
     balance: float = 0.0  # factor of the balance loss
+    dense_layers: int = 0  # first layers without experts
+    expert_ffn: int = 0  # width of experts; 0: ffn
+    shared_ffn: int = 0  # width of an MLP beside the experts, with a factor for each token
+    sigmoid: bool = False  # experts' scores: sigmoids in place of a softmax
+    expert_scale: float = 1.0  # factor of the weights
 
 
 CONFIGS = [
@@ -83,6 +88,8 @@ CONFIGS = [
     Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
            logit_divisor=3.0, score_scale=0.25),
     Config("experts", 21, "rms", "rope", "swiglu", kv_heads=2, ffn=24, experts=4, per_token=2, balance=0.05),
+    Config("shared", 22, "rms", "rope", "swiglu", kv_heads=2, ffn=48, experts=4, per_token=2, balance=0.05, dense_layers=1, expert_ffn=24,
+           shared_ffn=32, sigmoid=True, expert_scale=2.5),
 ]
 
 
@@ -118,10 +125,15 @@ def parameter_shapes(c):
             norm(layer + "attn_post_norm")
         if c.placement != "post":
             norm(layer + "mlp_norm")
-        if c.experts:
+        if c.experts and i >= c.dense_layers:
+            width = c.expert_ffn or f
             linear(layer + "router", c.experts, d, False)
-            linear(layer + "experts.gate_up", c.experts * 2 * f, d, False)
-            linear(layer + "experts.down", c.experts * d, f, False)
+            linear(layer + "experts.gate_up", c.experts * 2 * width, d, False)
+            linear(layer + "experts.down", c.experts * d, width, False)
+            if c.shared_ffn:
+                linear(layer + "shared.gate_up", 2 * c.shared_ffn, d, False)
+                linear(layer + "shared.down", d, c.shared_ffn, False)
+                linear(layer + "shared_gate", 1, d, False)
         elif c.mlp != "gelu":
             linear(layer + "gate_up", 2 * f, d, c.bias)
             linear(layer + "down", d, f, c.bias)
@@ -254,20 +266,26 @@ def forward(c, p, tokens_BS, routes=None):
 
     def experts(x, layer):
         """Every expert computes all tokens; those that did not choose it have the weight 0."""
-        probs = widen(linear(x, layer + "router")).softmax(-1)
+        logits = widen(linear(x, layer + "router"))
+        probs = logits.sigmoid() if c.sigmoid else logits.softmax(-1)
         chosen_probs, chosen = probs.topk(c.per_token, dim=-1)
         if routes is not None:
-            routes.append((probs, chosen))
-        weights = torch.zeros_like(probs).scatter(-1, chosen, chosen_probs / chosen_probs.sum(-1, keepdim=True))
+            routes.append((probs / probs.sum(-1, keepdim=True), chosen))
+        weights = c.expert_scale * chosen_probs / chosen_probs.sum(-1, keepdim=True)
+        weights = torch.zeros_like(probs).scatter(-1, chosen, weights)
         y = torch.zeros_like(widen(x))
         for e in range(c.experts):
             gate, up = (x @ p[layer + "experts.gate_up.weight"].chunk(c.experts)[e].T).chunk(2, dim=-1)
             out = (F.silu(gate) * up) @ p[layer + "experts.down.weight"].chunk(c.experts)[e].T
             y = y + weights[..., e : e + 1] * widen(out)
+        if c.shared_ffn:
+            gate, up = linear(x, layer + "shared.gate_up").chunk(2, dim=-1)
+            factor = widen(linear(x, layer + "shared_gate")).sigmoid()
+            y = y + factor * widen(linear(F.silu(gate) * up, layer + "shared.down"))
         return y.to(x.dtype)
 
     def mlp(x, layer):
-        if c.experts:
+        if layer + "router.weight" in p:
             return experts(x, layer)
         if c.mlp != "gelu":
             gate, up = linear(x, layer + "gate_up").chunk(2, dim=-1)

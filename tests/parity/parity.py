@@ -12,7 +12,7 @@ import torch
 import transformers
 from safetensors.torch import load_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
-                          Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen3MoeConfig, StableLmConfig)
+                          Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen2MoeConfig, Qwen3MoeConfig, StableLmConfig)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -56,6 +56,10 @@ FAMILIES = {
     "olmoe": OlmoeConfig(**ROPE, num_experts=5, num_experts_per_tok=2, bos_token_id=None, eos_token_id=None, pad_token_id=None),
     "gpt2": GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=3, n_head=4, n_positions=SEQ, resid_pdrop=0.0, embd_pdrop=0.0,
                        attn_pdrop=0.0, bos_token_id=0, eos_token_id=0),
+    "qwen3_moe, dense layer": Qwen3MoeConfig(**ROPE, head_dim=32, num_experts=6, num_experts_per_tok=3, moe_intermediate_size=48, norm_topk_prob=True,
+                                             mlp_only_layers=[0]),
+    "qwen2_moe": Qwen2MoeConfig(**ROPE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
+                                decoder_sparse_step=2),
 }
 LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
            "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"]}

@@ -45,6 +45,10 @@ CONFIGS = {
                   "moe_intermediate_size": 24, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": [], "head_dim": 16,
                   "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2, "attention_bias": False,
                   "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
+    "qwen2_moe": {"architectures": ["Qwen2MoeForCausalLM"], "model_type": "qwen2_moe", "num_experts": 4, "num_experts_per_tok": 2,
+                  "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "norm_topk_prob": False, "decoder_sparse_step": 1,
+                  "mlp_only_layers": [0], "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2,
+                  "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
     "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2, "norm_topk_prob": False,
               "clip_qkv": None, "attention_bias": False, "output_router_logits": False, "router_aux_loss_coef": 0.01, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -83,16 +87,19 @@ def shapes(config):
             linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
                       "mlp.down_proj": (d, f)}
         experts = config.get("num_local_experts") or config.get("num_experts") or 0
-        if experts:
+        if experts and i not in config.get("mlp_only_layers", []):
             f = config.get("moe_intermediate_size") or f
             stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] == "mixtral"
                                     else ("mlp", "gate_proj", "up_proj", "down_proj"))
             linear = {name: shape for name, shape in linear.items() if name.startswith("self_attn")} | {f"{stem}.gate": (experts, d)}
             for x in range(experts):
                 linear |= {f"{stem}.experts.{x}.{gate}": (f, d), f"{stem}.experts.{x}.{up}": (f, d), f"{stem}.experts.{x}.{down}": (d, f)}
+            if shared := config.get("shared_expert_intermediate_size"):
+                linear |= {"mlp.shared_expert.gate_proj": (shared, d), "mlp.shared_expert.up_proj": (shared, d),
+                           "mlp.shared_expert.down_proj": (d, shared), "mlp.shared_expert_gate": (1, d)}
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
-            qkv = config["model_type"] in ("qwen2", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            qkv = config["model_type"] in ("qwen2", "qwen2_moe", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
             if qkv or config.get("attention_bias" if "self_attn" in name else "mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
         for name in NORMS.get(config["model_type"], ("input_layernorm", "post_attention_layernorm")):

@@ -29,7 +29,8 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
     key += span.embedding ? "e" : "", key += span.head ? "h" : "";
     for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer) {
       add(static_cast<std::int64_t>(model::recompute_of(job.recompute, layer)));
-      add(job::layer_options(job.model, layer).window);
+      const job::LayerOptions options = job::layer_options(job.model, layer);
+      add(options.window), add(options.experts ? 1 : 0);
     }
     key += ";";
   }

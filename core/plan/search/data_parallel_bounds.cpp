@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 #include "core/plan/cost/cost_model.h"
-#include "core/plan/search/probe_job.h"
 #include "core/rank/param_record.h"
 
 namespace trainerd::core::plan {
@@ -13,6 +13,7 @@ namespace {
 using parallel::Group;
 using Seconds = DataParallelSeconds;
 
+constexpr std::array kMlpKinds{MlpKind::dense, MlpKind::experts};
 constexpr std::array kAllSeconds = {&Seconds::reduce_inner,       &Seconds::reduce_outer,
                                     &Seconds::reduce_inner_again, &Seconds::reduce_outer_again,
                                     &Seconds::gather_inner,       &Seconds::gather_outer,
@@ -29,8 +30,8 @@ const std::optional<GroupPlace>& place_in(const GroupPlaces::ByGroup& places, Gr
 }  // namespace
 
 double DataParallelBounds::record_bytes(const LayoutChoice& c, const Unit& unit) {
-  const auto [layers, embedding, head] = unit;
-  ProbeJob probe = probe_job(parts_.job(), c, {.layers = layers, .embedding = embedding, .head = head},
+  const auto [layers, mlp, embedding, head] = unit;
+  ProbeJob probe = probe_job(parts_.job(), c, {.layers = layers, .embedding = embedding, .head = head}, mlp,
                              std::min<std::int64_t>(2, parts_.microbatches(c)));
   probe.layout.dp_levels = parts_.levels(c);
   return real(rank::param_bytes(probe.job, probe.layout, probe.rank, parts_.topology().device));
@@ -38,25 +39,33 @@ double DataParallelBounds::record_bytes(const LayoutChoice& c, const Unit& unit)
 
 double DataParallelBounds::state_bytes(const LayoutChoice& c, const DataParallelUnits& units) {
   const Ranks ranks = ranks_of(c);
-  const auto bytes_of = [&](std::int64_t layers) {
-    const Unit unit{layers, units.embedding, units.head};
+  const auto bytes_of = [&](MlpKind mlp, std::int64_t layers) {
+    const Unit unit{layers, mlp, units.embedding, units.head};
     return bytes_.get({ranks, unit, parts_.microbatches(c) > 1}, [&] { return record_bytes(c, unit); });
   };
-  if (units.layers <= 3) return bytes_of(units.layers);
-  return bytes_of(2) + real(units.layers - 2) * (bytes_of(3) - bytes_of(2));
+  double rest = std::numeric_limits<double>::infinity(), of_layers = 0;
+  for (const MlpKind mlp : kMlpKinds) {
+    const std::int64_t layers = units.layers_of(mlp);
+    if (layers == units.layers && layers <= 3) return bytes_of(mlp, layers);
+    if (layers == 0) continue;
+    const double layer = bytes_of(mlp, 3) - bytes_of(mlp, 2);
+    rest = std::min(rest, bytes_of(mlp, 2) - 2 * layer);
+    of_layers += real(layers) * layer;
+  }
+  return rest + of_layers;
 }
 
 DataParallelSeconds DataParallelBounds::record_seconds(const LayoutChoice& c, const Unit& unit,
                                                        const GroupPlaces::ByGroup& places) {
   const parallel::Topology& t = parts_.topology();
-  const auto [layers, embedding, head] = unit;
+  const auto [layers, mlp, embedding, head] = unit;
   LayoutChoice held = c;
   held.zero = std::min<std::int64_t>(2, c.zero);  // ZeRO 3 gathers per pass what ZeRO 2 gathers per step
   // Their own ranks sum the experts' gradients, beside the others'.
   const bool experts_apart = place_in(places, Group::edp).has_value();
   const auto of = [&](std::int64_t microbatches) {
-    ProbeJob probe =
-        probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head}, microbatches);
+    ProbeJob probe = probe_job(parts_.job(), held, {.layers = layers, .embedding = embedding, .head = head},
+                               mlp, microbatches);
     probe.layout.dp_levels = parts_.levels(c);
     Seconds s;
     for (const rank::ParamCollective& call :
@@ -91,9 +100,11 @@ DataParallelSeconds DataParallelBounds::seconds(const LayoutChoice& c, const Dat
     return seconds_.get({ranks, unit, where}, [&] { return record_seconds(c, unit, places); });
   };
   Seconds sum;
-  if (units.layers > 0) add(sum, real(units.layers), of({1, false, false}));
+  for (const MlpKind mlp : kMlpKinds)
+    if (const std::int64_t layers = units.layers_of(mlp); layers > 0)
+      add(sum, real(layers), of({1, mlp, false, false}));
   // A rank with both ends of a tied table holds it once.
-  if (units.embedding || units.head) add(sum, 1, of({0, units.embedding, units.head}));
+  if (units.embedding || units.head) add(sum, 1, of({0, MlpKind::dense, units.embedding, units.head}));
   return sum;
 }
 

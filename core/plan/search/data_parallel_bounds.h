@@ -4,17 +4,22 @@
 #include <tuple>
 
 #include "core/plan/search/layout_parts.h"
+#include "core/plan/search/probe_job.h"
 
 namespace trainerd::core::plan {
 
 /// The layers and tables that a rank holds.
 struct DataParallelUnits {
-  std::int64_t layers = 0;
+  std::int64_t layers = 0, expert_layers = 0;  ///< all, and those of them with experts
   bool embedding = false, head = false;
 
   bool operator==(const DataParallelUnits&) const = default;
-  void add(const parallel::ChunkSpan& span) {
+  std::int64_t layers_of(MlpKind mlp) const {
+    return mlp == MlpKind::experts ? expert_layers : layers - expert_layers;
+  }
+  void add(const parallel::ChunkSpan& span, const job::ModelOptions& model) {
     layers += span.layers;
+    expert_layers += job::expert_layers(model, span.first_layer, span.layers);
     embedding = embedding || span.embedding, head = head || span.head;
   }
 };
@@ -30,8 +35,8 @@ struct DataParallelSeconds {
 };
 
 /// Lower bounds on the cost of data parallelism, from the trainer's own parameters in the meta world
-/// (param_record.h). They come from chunks of one to three layers, because each further layer adds the same.
-/// Seconds leave out norms and biases, and with expert parallelism all but the experts.
+/// (param_record.h). They come from chunks of one to three layers, because each further layer of a kind adds
+/// the same. Seconds leave out norms and biases, and with expert parallelism all but the experts.
 class DataParallelBounds {
  public:
   explicit DataParallelBounds(LayoutParts& parts) : parts_(parts) {}
@@ -52,8 +57,8 @@ class DataParallelBounds {
     const parallel::DataParallelLevels& levels = parts_.levels(c);
     return {c.tp, c.ep, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
   }
-  /// layers, embedding, head
-  using Unit = std::tuple<std::int64_t, bool, bool>;
+  /// layers, what they are, embedding, head
+  using Unit = std::tuple<std::int64_t, MlpKind, bool, bool>;
   /// Members per domain and link, for the inner and the outer group.
   using Places = std::tuple<std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 

@@ -6,10 +6,10 @@
 #include <optional>
 
 #include "core/model/parameters.h"
+#include "core/model/recompute.h"
 #include "core/plan/cost/cost_model.h"
 #include "core/plan/predict/plan.h"
 #include "core/plan/search/orthogonal_bound.h"
-#include "core/plan/search/probe_job.h"
 #include "core/rank/dry_run.h"
 #include "core/train/rank_schedule.h"
 #include "kernels/tensor/dtype.h"
@@ -84,21 +84,22 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
 }
 
 /// Runs the small job of probe_job for these ends and layers.
-ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind,
-                                      int ends, std::int64_t layers) const {
+ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& places, LayerKind kind, int ends,
+                                      std::int64_t layers) const {
   const parallel::Topology& t = parts_.topology();
   LayoutChoice small = c;
   // As few ranks as can share the experts.
   small.dp = c.ep / std::gcd(c.ep, c.cp), small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
-  small.recompute = {kind, 1};
+  small.recompute = {kind.recompute, 1};
   // One bucket per unit gives the fewest operators. Smaller buckets read as much for the norm, in more
   // operators.
   small.bucket_bytes = std::int64_t{1} << 50;
   constexpr std::int64_t kMicrobatches = 3;  // a first, a middle and a last one
-  const auto& [job, layout, stage, rank] = probe_job(
-      parts_.job(), small,
-      {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0}, kMicrobatches);
+  const auto& [job, layout, stage, rank] =
+      probe_job(parts_.job(), small,
+                {.layers = layers, .embedding = (ends & kEmbedding) != 0, .head = (ends & kHead) != 0},
+                kind.mlp, kMicrobatches);
   const train::SlotCounts slots = train::count_slots(job, layout, stage);
   // Records with the least memory for attention. `seconds_of` assumes that there is enough.
   kernels::Target least = t.device;
@@ -144,8 +145,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& place
   return costs;
 }
 
-const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind,
-                                      int ends, std::int64_t layers) {
+const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const Places& places, LayerKind kind, int ends,
+                                      std::int64_t layers) {
   const ProbeKey key{c.tp,
                      c.cp,
                      c.ep,
@@ -165,23 +166,20 @@ const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const Places& place
 ChunkCosts LayoutBounds::costs_of(const LayoutChoice& c, const Places& places,
                                   const parallel::ChunkSpan& span) {
   const int ends = ends_of(span);
-  const job::RecomputeOptions r = c.recompute;
-  if (span.layers == 0) return probe(c, places, job::RecomputeKind::none, ends, 0);
-  std::int64_t again = r.kind == job::RecomputeKind::none ? 0 : span.layers;
-  if (r.kind == job::RecomputeKind::full && r.every > 1)
-    again =
-        (span.first_layer + span.layers + r.every - 1) / r.every - (span.first_layer + r.every - 1) / r.every;
-  const bool alike = again == 0 || again == span.layers;
-  const job::RecomputeKind kind = again == 0 ? job::RecomputeKind::none : r.kind;
-  if (alike && span.layers <= 2) return probe(c, places, kind, ends, span.layers);
-  const auto layer = [&](job::RecomputeKind k) {
+  if (span.layers == 0) return probe(c, places, {}, ends, 0);
+  std::map<LayerKind, std::int64_t> kinds;
+  for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer)
+    ++kinds[{model::recompute_of(c.recompute, layer),
+             job::layer_options(parts_.job().model, layer).experts ? MlpKind::experts : MlpKind::dense}];
+  if (kinds.size() == 1 && span.layers <= 2) return probe(c, places, kinds.begin()->first, ends, span.layers);
+  const auto layer = [&](LayerKind k) {
     return plus(probe(c, places, k, 0, 3), -1, probe(c, places, k, 0, 2));
   };
-  const auto rest = [&](job::RecomputeKind k) { return plus(probe(c, places, k, ends, 2), -2, layer(k)); };
-  if (alike) return plus(rest(kind), static_cast<double>(span.layers), layer(kind));
-  return plus(plus(least(rest(job::RecomputeKind::none), rest(kind)),
-                   static_cast<double>(span.layers - again), layer(job::RecomputeKind::none)),
-              static_cast<double>(again), layer(kind));
+  const auto rest = [&](LayerKind k) { return plus(probe(c, places, k, ends, 2), -2, layer(k)); };
+  ChunkCosts costs = rest(kinds.begin()->first);
+  for (const auto& [kind, layers] : kinds) costs = least(costs, rest(kind));
+  for (const auto& [kind, layers] : kinds) costs = plus(costs, static_cast<double>(layers), layer(kind));
+  return costs;
 }
 
 LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
@@ -246,9 +244,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       }
       scratch = std::max(scratch, k.scratch_bytes);
       if (c.pp > 1) s.bytes += 2 * flow * ((span.head ? 0 : 1) + (span.embedding ? 0 : 1));
-      s.units.add(span);
+      s.units.add(span, job.model);
       if (v > 0) continue;
-      s.first_units.add(span);
+      s.first_units.add(span, job.model);
       s.first_forward = k.forward;
       filled += k.forward;
       drained += turned;

@@ -29,8 +29,8 @@ struct ChunkCosts {
 
 /// Lower bounds on a `Plan`'s step time and peak memory. They come from records of chunks of one to three
 /// layers, because a chunk's computation, memory and tensor-parallel traffic grow by the same amount with
-/// each layer. These do not depend on dp, zero and buckets, and on the schedule only by whether it computes
-/// weight gradients separately. The bound on seconds is the longest of these paths:
+/// each layer of a kind. These do not depend on dp, zero and buckets, and on the schedule only by whether it
+/// computes weight gradients separately. The bound on seconds is the longest of these paths:
 /// - all chunks' forwards, every microbatch on the last chunk, all chunks' backwards
 /// - forwards of the first stages, all computations of a rank, backwards of the first stages (a pipeline
 ///   fills and drains through them)
@@ -54,15 +54,19 @@ class LayoutBounds {
   struct Places {
     GroupPlace tp, ep;
   };
-  /// tp, cp, ep, sequence parallel, micro, recompute kind, weight gradients separate, ends (1: embedding, 2:
+  struct LayerKind {
+    job::RecomputeKind recompute = job::RecomputeKind::none;
+    MlpKind mlp = MlpKind::dense;
+    auto operator<=>(const LayerKind&) const = default;
+  };
+  /// tp, cp, ep, sequence parallel, micro, kind of layers, weight gradients separate, ends (1: embedding, 2:
   /// head), layers, places of the tp and the ep group
-  using ProbeKey =
-      std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, job::RecomputeKind, bool, int,
-                 std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
+  using ProbeKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, LayerKind, bool,
+                              int, std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 
-  const ChunkCosts& probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind, int ends,
+  const ChunkCosts& probe(const LayoutChoice& c, const Places& places, LayerKind kind, int ends,
                           std::int64_t layers);
-  ChunkCosts record_probe(const LayoutChoice& c, const Places& places, job::RecomputeKind kind, int ends,
+  ChunkCosts record_probe(const LayoutChoice& c, const Places& places, LayerKind kind, int ends,
                           std::int64_t layers) const;
   ChunkCosts costs_of(const LayoutChoice& c, const Places& places, const parallel::ChunkSpan& span);
   Chain chain_of(const LayoutChoice& c);

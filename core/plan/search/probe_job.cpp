@@ -8,7 +8,7 @@
 namespace trainerd::core::plan {
 
 ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
-                   std::int64_t microbatches) {
+                   MlpKind mlp, std::int64_t microbatches) {
   choice.pp = chunk.embedding && chunk.head ? 1 : 3, choice.virtual_stages = 1;
   ProbeJob probe{.job = with_choice(job, choice), .layout = {}};
   probe.stage = chunk.embedding ? 0 : chunk.head ? 2 : 1;
@@ -35,6 +35,8 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.job.model.layers = first;
   // The bounds assume one kind of layer: the sliding one, which is faster.
   probe.job.model.attention.pattern.clear();
+  probe.job.model.experts.every = 1;
+  probe.job.model.experts.dense_layers = mlp == MlpKind::dense ? first : 0;
   probe.rank = representative(probe.layout, probe.stage);
   return probe;
 }

@@ -16,8 +16,11 @@ struct ProbeJob {
   std::int64_t rank = 0;  ///< the rank to record
 };
 
+/// What a layer's MLP is, in models with experts.
+enum class MlpKind : std::uint8_t { dense, experts };
+
 /// `choice.pp` and `virtual_stages` are set here. All other options come from `choice`.
 ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel::ChunkSpan& chunk,
-                   std::int64_t microbatches);
+                   MlpKind mlp, std::int64_t microbatches);
 
 }  // namespace trainerd::core::plan

@@ -2,6 +2,8 @@
 // probabilities once, with a warp per token; the moves read and write each row once: floor = bytes / memory
 // bandwidth. Sorting is that of token_sort.cu.
 
+#include <cfloat>
+
 #include "kernels/cuda/kernels/flat.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/token_sort.cuh"
@@ -40,7 +42,8 @@ __device__ inline Candidate best_of_warp(Candidate best) {
 template <class T, int E>
 __global__ void __launch_bounds__(kExpertThreads)
     route_forward_kernel(const T* logits, const std::int32_t* real, std::int64_t tokens, int experts,
-                         int copies, bool normalise, float* probs, std::int32_t* chosen, float* weights) {
+                         int copies, bool sigmoid, const float* biases, bool normalise, float scale,
+                         float* probs, std::int32_t* chosen, float* weights) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   float x[E], largest = -INFINITY;
@@ -50,49 +53,52 @@ __global__ void __launch_bounds__(kExpertThreads)
     x[i] = e < experts ? widen(logits[t * experts + e]) : -INFINITY;
     largest = fmaxf(largest, x[i]);
   }
-  largest = warp_reduce(largest, Max{});
+  // Sigmoids: 1 / (1 + exp(-x)).
+  largest = sigmoid ? 0.0f : warp_reduce(largest, Max{});
   float total = 0;
 #pragma unroll
-  for (int i = 0; i < E; ++i) total += x[i] = expf(x[i] - largest);
-  total = warp_reduce(total, Plus{});
+  for (int i = 0; i < E; ++i) total += x[i] = expf(sigmoid ? -x[i] : x[i] - largest);
+  total = sigmoid ? 1.0f : warp_reduce(total, Plus{});
 #pragma unroll
   for (int i = 0; i < E; ++i) {
     const int e = i * 32 + lane_id();
-    x[i] /= total;
+    x[i] = sigmoid ? 1 / (1 + x[i]) : x[i] / total;
     if (e < experts) probs[t * experts + e] = x[i];
-    // A token whose logits are not numbers must still have experts: its probabilities count as 0.
-    x[i] = e >= experts ? -1.0f : x[i] >= 0 ? x[i] : 0.0f;
+    if (e < experts && biases != nullptr) x[i] += biases[e];
+    // A token whose logits are not numbers must still have experts, each once.
+    x[i] = e >= experts ? -INFINITY : x[i] > -FLT_MAX ? x[i] : -FLT_MAX;
   }
+  __syncwarp();
   if (real != nullptr && real[t] == 0) {
     for (int k = lane_id(); k < copies; k += 32) chosen[t * copies + k] = -1, weights[t * copies + k] = 0.0f;
     return;
   }
   float share = 0;
   for (int k = 0; k < copies; ++k) {
-    Candidate best{-1.0f, experts};
+    Candidate best{-INFINITY, experts};
 #pragma unroll
     for (int i = 0; i < E; ++i) best.take_better(x[i], i * 32 + lane_id());
     best = best_of_warp(best);
-    share += best.value;
+    const float score = probs[t * experts + best.expert];
+    share += score;
 #pragma unroll
     for (int i = 0; i < E; ++i)
-      if (i * 32 + lane_id() == best.expert) x[i] = -1.0f;
+      if (i * 32 + lane_id() == best.expert) x[i] = -INFINITY;
     if (k % 32 == lane_id()) {  // which divides it by their sum below
       chosen[t * copies + k] = best.expert;
-      // Probabilities that are not numbers give weights that are not, as does their sum.
-      weights[t * copies + k] = total > 0 ? best.value : total;
+      weights[t * copies + k] = score;
     }
   }
-  if (!normalise) return;
-  for (int k = lane_id(); k < copies; k += 32) weights[t * copies + k] /= share;
+  for (int k = lane_id(); k < copies; k += 32)
+    weights[t * copies + k] = weights[t * copies + k] / (normalise ? share : 1.0f) * scale;
 }
 
 template <class T, int E>
 __global__ void __launch_bounds__(kExpertThreads)
     route_backward_kernel(const float* probs, const std::int32_t* chosen, const float* dweights,
-                          std::int64_t tokens, int experts, int copies, bool normalise, float balance,
-                          const float* counts, const float* loss_weights, std::int64_t run,
-                          std::int64_t sequences, T* dlogits, float* losses) {
+                          std::int64_t tokens, int experts, int copies, bool sigmoid, bool normalise,
+                          float scale, float balance, const float* counts, const float* loss_weights,
+                          std::int64_t run, std::int64_t sequences, T* dlogits, float* losses) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   if (chosen[t * copies] < 0) {  // padding
@@ -113,12 +119,18 @@ __global__ void __launch_bounds__(kExpertThreads)
     p[i] = e < experts ? probs[t * experts + e] : 0.0f;
     d[i] = count != nullptr && e < experts ? factor * count[e] : 0.0f;
   }
-  if (losses != nullptr) {
-    float loss = 0;
+  if (count != nullptr) {
+    float loss = 0, sum = 0;
 #pragma unroll
-    for (int i = 0; i < E; ++i) loss = fmaf(d[i], p[i], loss);
+    for (int i = 0; i < E; ++i) loss = fmaf(d[i], p[i], loss), sum += p[i];
     loss = warp_reduce(loss, Plus{});
-    if (lane_id() == 0) losses[t] = loss;
+    if (sigmoid) {  // these count by their shares
+      sum = warp_reduce(sum, Plus{});
+      loss /= sum;
+#pragma unroll
+      for (int i = 0; i < E; ++i) d[i] = (d[i] - loss) / sum;
+    }
+    if (losses != nullptr && lane_id() == 0) losses[t] = loss;
   }
   float share = normalise ? 0.0f : 1.0f, mean = 0;
   if (normalise) {
@@ -128,7 +140,7 @@ __global__ void __launch_bounds__(kExpertThreads)
   }
   for (int k = 0; k < copies; ++k) {
     const int e = chosen[t * copies + k];
-    const float dprob = (dweights[t * copies + k] - mean) / share;
+    const float dprob = scale * (dweights[t * copies + k] - mean) / share;
 #pragma unroll
     for (int i = 0; i < E; ++i)
       if (i * 32 + lane_id() == e) d[i] += dprob;
@@ -140,7 +152,8 @@ __global__ void __launch_bounds__(kExpertThreads)
 #pragma unroll
   for (int i = 0; i < E; ++i) {
     const int e = i * 32 + lane_id();
-    if (e < experts) dlogits[t * experts + e] = narrow<T>(p[i] * (d[i] - inner));
+    const float dlogit = sigmoid ? p[i] * (1 - p[i]) * d[i] : p[i] * (d[i] - inner);
+    if (e < experts) dlogits[t * experts + e] = narrow<T>(dlogit);
   }
 }
 
@@ -261,8 +274,9 @@ void route_forward(const Launch& where, const RouteForward& a) {
       launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_forward",
              route_forward_kernel<T, decltype(of_lane)::value>, at<T>(a.logits_TE),
              at<std::int32_t>(a.real_T), tokens, static_cast<int>(experts),
-             static_cast<int>(a.expert_TK.size(1)), a.normalise, at<float>(a.probs_TE),
-             at<std::int32_t>(a.expert_TK), at<float>(a.weight_TK));
+             static_cast<int>(a.expert_TK.size(1)), a.score == RouterScore::sigmoid, at<float>(a.bias_E),
+             a.normalise, a.factor, at<float>(a.probs_TE), at<std::int32_t>(a.expert_TK),
+             at<float>(a.weight_TK));
     });
   });
 }
@@ -277,9 +291,9 @@ void route_backward(const Launch& where, const RouteBackward& a) {
       launch(where, {ceil_div(tokens, kWarpsOfBlock)}, kExpertThreads, "route_backward",
              route_backward_kernel<T, decltype(of_lane)::value>, at<float>(a.probs_TE),
              at<std::int32_t>(a.expert_TK), at<float>(a.dweight_TK), tokens, static_cast<int>(experts),
-             static_cast<int>(a.expert_TK.size(1)), a.normalise, a.balance, at<float>(a.count_BE),
-             at<float>(a.loss_weight_T), tokens / (a.chunks * sequences), sequences, at<T>(a.dlogits_TE),
-             at<float>(a.loss_T));
+             static_cast<int>(a.expert_TK.size(1)), a.score == RouterScore::sigmoid, a.normalise, a.factor,
+             a.balance, at<float>(a.count_BE), at<float>(a.loss_weight_T), tokens / (a.chunks * sequences),
+             sequences, at<T>(a.dlogits_TE), at<float>(a.loss_T));
     });
   });
 }

@@ -297,6 +297,15 @@ core::job::ModelOptions tiny_qwen_moe() {
   return m;
 }
 
+core::job::ModelOptions tiny_qwen2_moe() {
+  core::job::ModelOptions m = tiny_qwen_moe();
+  m.qk_norm = false, m.qkv_bias = true;
+  m.layers = 5;
+  m.experts.ffn = 6, m.experts.shared_ffn = 14, m.experts.shared_gate = true, m.experts.every = 2;
+  m.experts.dense_layers = 2;
+  return m;
+}
+
 core::job::ModelOptions tiny_olmoe() {
   core::job::ModelOptions m = tiny_qwen_moe();
   m.qk_norm_span = core::job::QkNormSpan::all;
@@ -330,6 +339,7 @@ TEST_CASE(
                                       {"phi3", tiny_phi()},
                                       {"mixtral", tiny_mixtral()},
                                       {"qwen3_moe", tiny_qwen_moe()},
+                                      {"qwen2_moe", tiny_qwen2_moe()},
                                       {"olmoe", tiny_olmoe()},
                                       {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", core::hf::Element::f32);
@@ -395,4 +405,39 @@ TEST_CASE("the record of the weights' origin reads back", "[hf]") {
   CHECK(core::hf::parse_origin(core::hf::to_text(origin), "x") == origin);
   CHECK(core::hf::to_text({}).empty());
   CHECK(core::hf::parse_origin("", "x") == core::hf::Origin{});
+}
+
+TEST_CASE("a file says which layers have experts, by a step and a list", "[hf]") {
+  const auto read = [](const std::string& keys, const std::string& dense = R"("intermediate_size": 12, )") {
+    return core::hf::read_config(R"({"model_type": "qwen2_moe", "vocab_size": 9, "hidden_size": 8,
+                                     "num_hidden_layers": 6, "num_attention_heads": 2, "num_key_value_heads": 2,
+                                     "max_position_embeddings": 8, "num_experts": 4, "num_experts_per_tok": 2,
+                                     "moe_intermediate_size": 4, "shared_expert_intermediate_size": 10, )" +
+                                     dense + keys + "}",
+                                 "config.json")
+        .model;
+  };
+  const auto dense = [&](const std::string& keys) {
+    const core::job::ModelOptions m = read(keys);
+    std::string layers;
+    for (std::int64_t layer = 0; layer < 6; ++layer)
+      layers += core::job::layer_options(m, layer).experts ? "e" : "d";
+    return layers;
+  };
+  CHECK(dense(R"("mlp_only_layers": [])") == "eeeeee");
+  CHECK(dense(R"("mlp_only_layers": null)") == "eeeeee");
+  CHECK(dense(R"("mlp_only_layers": [1, 0])") == "ddeeee");
+  CHECK(dense(R"("decoder_sparse_step": 2)") == "dedede");
+  CHECK(dense(R"("decoder_sparse_step": 2, "mlp_only_layers": [1])") == "dddede");
+  CHECK(dense(R"("decoder_sparse_step": 2, "mlp_only_layers": [4])") == "dedede");
+  CHECK(dense(R"("decoder_sparse_step": 3, "mlp_only_layers": [0, 1, 2, 4])") == "ddddde");
+  CHECK(read(R"("mlp_only_layers": [0])").experts.ffn == 4);
+  CHECK(read(R"("mlp_only_layers": [0])").ffn == 12);
+  CHECK(read(R"("decoder_sparse_step": 1)").ffn == 4);
+  CHECK(read(R"("decoder_sparse_step": 1)", "").ffn == 4);
+  CHECK_THROWS_WITH(read(R"("mlp_only_layers": [0])", ""), Catch::Contains("intermediate_size: is missing"));
+  CHECK_THROWS_WITH(read(R"("mlp_only_layers": [3])"),
+                    Catch::Contains("mlp_only_layers: [3] is not available"));
+  CHECK_THROWS_WITH(read(R"("mlp_only_layers": "0")"), Catch::Contains("expected a list of layers"));
+  CHECK_THROWS_WITH(read(R"("decoder_sparse_step": 0)"), Catch::Contains("expected an integer from 1"));
 }

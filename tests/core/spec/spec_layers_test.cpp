@@ -160,6 +160,27 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   CHECK(all.total - few.total == 4 * (7 * mlp + router));
   CHECK(all.matmul - few.matmul == 4 * (mlp + router));
   CHECK(job::flops_per_token(m) - job::flops_per_token(dense) == Approx(6.0 * 4 * (mlp + router)));
+  // Of the four layers two have experts, of width 16, beside an MLP of width 32 with a factor.
+  const job::ModelOptions mixed = layers_model(
+      "experts: {count: 8, per_token: 2, ffn: 16, shared_ffn: 32, shared_gate: true, dense_layers: 1, every: "
+      "2, "
+      "score: sigmoid, scale: 2.5}");
+  CHECK(mixed.experts == job::ExpertOptions{.count = 8,
+                                            .per_token = 2,
+                                            .ffn = 16,
+                                            .shared_ffn = 32,
+                                            .shared_gate = true,
+                                            .every = 2,  // the first layer is dense already
+                                            .score = job::RouterScore::sigmoid,
+                                            .scale = 2.5});
+  CHECK(job::expert_layers(mixed) == 2);
+  CHECK(job::expert_layers(mixed, 1, 2) == 1);
+  CHECK(job::expert_layers(mixed, 2, 1) == 0);
+  const std::int64_t beside = 3 * 64 * 32 + 64 + router, narrow = 3 * 64 * 16;
+  CHECK(job::count_parameters(mixed).total - few.total == 2 * (8 * narrow + beside - mlp));
+  CHECK(job::count_parameters(mixed).matmul - few.matmul == 2 * (2 * narrow + beside - mlp));
+  // Where no layer is dense, the experts' width is the MLP's.
+  CHECK(layers_model("experts: {count: 8, per_token: 2, ffn: 64}").experts == m.experts);
   const auto told = [](const std::string& keys, const std::string& more, const std::string& what) {
     const Lines lines = problems(layers_job(keys) + more);
     CAPTURE(lines, what);
@@ -173,6 +194,22 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   told("experts: {count: 4, per_token: 1}", "",
        "model.experts.normalise: gives a token's only expert the weight 1, whatever the router says");
   told("experts: {count: 513}", "", "model.experts.count: must be at most 512");
+  told("experts: {count: 2, per_token: 1, ffn: 16}", "",
+       "model.experts.ffn: is the width of every MLP, as all layers have experts: set model.ffn to 16 and "
+       "leave "
+       "this out");
+  told("experts: {count: 2, per_token: 2, dense_layers: 4}", "",
+       "model.experts.dense_layers: leaves none of the 4 layers with experts");
+  told("experts: {count: 2, per_token: 2, every: 5}", "",
+       "model.experts.every: leaves none of the 4 layers with experts");
+  told("experts: {count: 2, per_token: 2, shared_gate: true}", "",
+       "model.experts.shared_gate: has no effect: there is no MLP of all tokens: shared_ffn is 0");
+  told("experts: {count: 2, per_token: 2, scale: 0}", "", "model.experts.scale: must be greater than 0");
+  told("experts: {count: 2, per_token: 2, score: tanh}", "", "model.experts.score: ");
+  told("experts: {count: 2, per_token: 2, dense_layers: 1, ffn: 18}", "parallel: {tp: 4}\n",
+       "parallel.tp: experts.ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
+  told("experts: {count: 2, per_token: 2, shared_ffn: 18}", "parallel: {tp: 4}\n",
+       "parallel.tp: experts.shared_ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
   told("experts: {per_token: 3}", "", "has no effect: the MLPs are dense without experts.count");
   told("mlp: gelu, experts: {count: 2, per_token: 1}", "",
        "model.mlp: must have a gate where there are experts");

@@ -101,6 +101,17 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
     m.experts = {.count = 4, .per_token = 2};
     job.loss.expert_balance = 0.05;
   }
+  if (name == "shared") {
+    m.experts = {.count = 4,
+                 .per_token = 2,
+                 .ffn = 24,
+                 .shared_ffn = 32,
+                 .shared_gate = true,
+                 .dense_layers = 1,
+                 .score = core::job::RouterScore::sigmoid,
+                 .scale = 2.5};
+    job.loss.expert_balance = 0.05;
+  }
   if (name == "olmo") {
     m.norm_placement = core::job::NormPlacement::post;
     m.qk_norm = true;
@@ -164,7 +175,7 @@ double relative_error(const std::vector<float>& reference, const float* values, 
 
 TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's", "[golden]") {
   const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss",
-                                    "olmo", "granite", "experts");
+                                    "olmo", "granite", "experts", "shared");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm"),
@@ -198,7 +209,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
 
 TEST_CASE("bf16 losses deviate from float64 by less than twice PyTorch's bf16 run", "[golden]") {
   const std::string name = GENERATE("llama", "gpt2", "qwen", "windows", "gemma", "gemma2", "sinks", "gpt_oss",
-                                    "olmo", "granite", "experts");
+                                    "olmo", "granite", "experts", "shared");
   CAPTURE(name);
   const Golden golden(name);
   const auto loss = golden.get<double>("loss"), torch_bf16 = golden.get<double>("loss_bf16");

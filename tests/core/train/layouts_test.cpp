@@ -40,7 +40,8 @@ core::job::JobSpec layouts_job(const std::string& model) {
   test::set_layers(model.starts_with("olmo") ? "olmo" : model, job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
   if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
-  if (model == "experts-six" || model == "experts-sandwich") job.batch.global = 12;
+  if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared")
+    job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
   if (model == "gpt2") {
@@ -302,7 +303,7 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
   using enum core::job::RecomputeKind;
   std::size_t turn = 0;
   for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared",
-                                  "granite", "experts", "experts-sandwich"}) {
+                                  "granite", "experts", "experts-sandwich", "experts-shared"}) {
     if (!test::in_slice(turn++, 4)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
@@ -395,7 +396,7 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   // Three or six experts; the first model's router chooses one, the second's two.
-  for (const std::string model : {"experts-sandwich", "experts-six"}) {
+  for (const std::string model : {"experts-sandwich", "experts-shared"}) {
     CAPTURE(model);
     for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 6, .zero = zero, .ep = 3});
     check_layout_always(model, {.dp = 3, .zero = 1, .ep = 3});

@@ -7,6 +7,7 @@
 namespace trainerd::test {
 namespace {
 
+using kernels::RouterScore;
 using kernels::WriteMode;
 
 /// Choices of T tokens' K experts among E.
@@ -16,9 +17,14 @@ struct Sizes {
 
 std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
 
-/// Softmax of each row.
-Values probabilities(const Values& logits, const Sizes& s) {
+/// The scores of each row: its softmax, or the sigmoids.
+Values scores_of(const Values& logits, const Sizes& s, RouterScore score) {
   Values probs(logits.size());
+  if (score == RouterScore::sigmoid) {
+    std::transform(logits.begin(), logits.end(), probs.begin(),
+                   [](double x) { return 1 / (1 + std::exp(-x)); });
+    return probs;
+  }
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     const double* x = logits.data() + t * s.experts;
     const double largest = *std::max_element(x, x + s.experts);
@@ -30,9 +36,18 @@ Values probabilities(const Values& logits, const Sizes& s) {
   return probs;
 }
 
-/// The experts with the largest probabilities; of equal ones the first.
-Values choices(const Values& probs, const Sizes& s) {
+/// Each row over its sum, which is 1 for a softmax.
+void make_shares(Values& scores, const Sizes& s) {
+  for (auto row = scores.begin(); row != scores.end(); row += s.experts) {
+    const double sum = std::accumulate(row, row + s.experts, 0.0);
+    std::for_each(row, row + s.experts, [&](double& x) { x /= sum; });
+  }
+}
+
+/// The experts with the largest sums of score and bias, if there are biases; of equal ones the first.
+Values choices(Values probs, const Sizes& s, const Values& biases = {}) {
   Values chosen;
+  for (std::size_t i = 0; i < probs.size() && !biases.empty(); ++i) probs[i] += biases[i % biases.size()];
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     std::vector<std::int64_t> order(index(s.experts));
     std::iota(order.begin(), order.end(), 0);
@@ -44,7 +59,8 @@ Values choices(const Values& probs, const Sizes& s) {
   return chosen;
 }
 
-Values weights_of(const Values& probs, const Values& chosen, const Sizes& s, bool normalise) {
+Values weights_of(const Values& probs, const Values& chosen, const Sizes& s, bool normalise,
+                  double scale = 1) {
   Values weights;
   for (std::int64_t t = 0; t < s.tokens; ++t) {
     double sum = 0;
@@ -52,7 +68,7 @@ Values weights_of(const Values& probs, const Values& chosen, const Sizes& s, boo
       return probs[index(t * s.experts) + static_cast<std::size_t>(chosen[index(t * s.copies + k)])];
     };
     for (std::int64_t k = 0; k < s.copies; ++k) sum += prob(k);
-    for (std::int64_t k = 0; k < s.copies; ++k) weights.push_back(prob(k) / (normalise ? sum : 1));
+    for (std::int64_t k = 0; k < s.copies; ++k) weights.push_back(scale * prob(k) / (normalise ? sum : 1));
   }
   return weights;
 }
@@ -81,14 +97,19 @@ constexpr Sizes kRoutings[] = {{1, 1, 1}, {7, 3, 2}, {9, 40, 8}, {20, 130, 6}, {
 
 }  // namespace
 
-TEST_CASE("tokens are routed to their most probable experts, and padding to none", "[experts]") {
-  const bool normalise = GENERATE(true, false), padded = GENERATE(false, true);
+TEST_CASE("tokens are routed to the experts with the largest scores, and padding to none", "[experts]") {
+  const bool normalise = GENERATE(true, false), padded = GENERATE(false, true),
+             biased = GENERATE(false, true);
+  const RouterScore score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
   for (const DType dtype : kActivationDtypes)
     for (const Sizes& s : kRoutings) {
       Values logits = normal_values(s.tokens * s.experts, 3, dtype, 2.0);
       if (s.experts > 2) logits[1] = logits[2] = 9;  // equal: the first is chosen first
-      const Values probs = probabilities(logits, s);
-      Values chosen = choices(probs, s), weights = weights_of(probs, chosen, s, normalise), real;
+      const Values probs = scores_of(logits, s, score);
+      const Values biases = biased ? normal_values(s.experts, 8, DType::f32, 3.0) : Values{};
+      const float scale = biased ? 2.5f : 1.0f;
+      Values chosen = choices(probs, s, biases), weights = weights_of(probs, chosen, s, normalise, scale),
+             real;
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         real.push_back(t % 4 == 2 ? 0 : 1);
         for (std::int64_t i = t * s.copies; padded && t % 4 == 2 && i < (t + 1) * s.copies; ++i)
@@ -96,14 +117,17 @@ TEST_CASE("tokens are routed to their most probable experts, and padding to none
       }
       check_operator([&](Machine& m) {
         const kernels::RouteForward a{.logits_TE = m.tensor(dtype, {s.tokens, s.experts}, logits),
+                                      .score = score,
+                                      .bias_E = biased ? m.tensor(DType::f32, {s.experts}, biases) : Tensor{},
                                       .normalise = normalise,
+                                      .factor = scale,
                                       .real_T = padded ? m.tensor(DType::i32, {s.tokens}, real) : Tensor{},
                                       .probs_TE = m.empty(DType::f32, {s.tokens, s.experts}),
                                       .expert_TK = m.empty(DType::i32, {s.tokens, s.copies}),
                                       .weight_TK = m.empty(DType::f32, {s.tokens, s.copies})};
         m.backend().route_forward(m.stream(), a);
         CHECK(Machine::read(a.expert_TK) == chosen);
-        return std::vector<Output>{{"probabilities", a.probs_TE, probs, s.experts},
+        return std::vector<Output>{{"scores", a.probs_TE, probs, s.experts},
                                    {"weights", a.weight_TK, weights, s.experts}};
       });
     }
@@ -111,16 +135,20 @@ TEST_CASE("tokens are routed to their most probable experts, and padding to none
 
 TEST_CASE("tokens without numbers still have experts, with weights that are not numbers", "[experts]") {
   const bool normalise = GENERATE(true, false);
+  const RouterScore score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
   for (const kernels::Isa isa : instruction_sets()) {
     Machine m(isa, 1);
     const double nan = std::numeric_limits<double>::quiet_NaN();
-    const kernels::RouteForward a{.logits_TE = m.tensor(DType::f32, {1, 3}, {nan, 1, 2}),
+    const kernels::RouteForward a{.logits_TE = m.tensor(DType::f32, {1, 3}, {nan, nan, nan}),
+                                  .score = score,
                                   .normalise = normalise,
                                   .probs_TE = m.empty(DType::f32, {1, 3}),
                                   .expert_TK = m.empty(DType::i32, {1, 2}),
                                   .weight_TK = m.empty(DType::f32, {1, 2})};
     m.backend().route_forward(m.stream(), a);
-    for (const double expert : Machine::read(a.expert_TK)) CHECK((expert >= 0 && expert < 3));
+    const Values chosen = Machine::read(a.expert_TK);
+    for (const double expert : chosen) CHECK((expert >= 0 && expert < 3));
+    CHECK(chosen[0] != chosen[1]);
     for (const double prob : Machine::read(a.probs_TE)) CHECK(std::isnan(prob));
     for (const double weight : Machine::read(a.weight_TK)) CHECK(std::isnan(weight));
   }
@@ -128,11 +156,13 @@ TEST_CASE("tokens without numbers still have experts, with weights that are not 
 
 TEST_CASE("route backward matches finite differences of weights and balance", "[experts]") {
   const bool normalise = GENERATE(true, false);
+  const RouterScore score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
+  const float scale = score == RouterScore::sigmoid ? 2.5f : 1.0f;
   const std::int64_t chunks = GENERATE(1, 2), sequences = 2;
   for (const DType dtype : kActivationDtypes)
     for (const Sizes& s : {Sizes{8, 3, 2}, Sizes{4, 40, 8}, Sizes{8, 130, 3}}) {
       const Values logits = normal_values(s.tokens * s.experts, 3, DType::f32),
-                   probs = probabilities(logits, s), chosen = choices(probs, s),
+                   probs = scores_of(logits, s, score), chosen = choices(probs, s),
                    dweights = normal_values(s.tokens * s.copies, 4, DType::f32),
                    loss_weights = normal_values(s.tokens, 5, DType::f32);
       Values counts(index(sequences * s.experts)), counted(index(sequences));
@@ -143,8 +173,9 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
       const double balance = 6;
       const auto loss = [&](bool balanced) {
         return [&, balanced](const Values& x) {
-          const Values p = probabilities(x, s);
-          double total = dot(weights_of(p, chosen, s, normalise), dweights);
+          Values p = scores_of(x, s, score);
+          double total = dot(weights_of(p, chosen, s, normalise, scale), dweights);
+          make_shares(p, s);
           for (std::int64_t t = 0; balanced && t < s.tokens; ++t) {
             const std::int64_t sequence = t / (s.tokens / (chunks * sequences)) % sequences;
             for (std::int64_t e = 0; e < s.experts; ++e)
@@ -154,12 +185,13 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
           return total;
         };
       };
-      Values losses;
+      Values losses, shares = probs;
+      make_shares(shares, s);
       for (std::int64_t t = 0; t < s.tokens; ++t) {
         const std::int64_t sequence = t / (s.tokens / (chunks * sequences)) % sequences;
         double sum = 0;
         for (std::int64_t e = 0; e < s.experts; ++e)
-          sum += counts[index(sequence * s.experts + e)] * probs[index(t * s.experts + e)];
+          sum += counts[index(sequence * s.experts + e)] * shares[index(t * s.experts + e)];
         losses.push_back(balance * loss_weights[index(t)] * sum / counted[index(sequence)]);
       }
       const Values of_weights = numeric_gradient(loss(false), logits),
@@ -167,7 +199,9 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
       check_operator([&](Machine& m) {
         kernels::RouteBackward a{.probs_TE = m.tensor(DType::f32, {s.tokens, s.experts}, probs),
                                  .expert_TK = m.tensor(DType::i32, {s.tokens, s.copies}, chosen),
+                                 .score = score,
                                  .normalise = normalise,
+                                 .factor = scale,
                                  .dweight_TK = m.tensor(DType::f32, {s.tokens, s.copies}, dweights),
                                  .dlogits_TE = m.empty(dtype, {s.tokens, s.experts}),
                                  .count_BE = {},
