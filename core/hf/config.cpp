@@ -1,7 +1,9 @@
 #include "core/hf/config.h"
 
 #include <algorithm>
+#include <charconv>
 #include <set>
+#include <string_view>
 
 #include "core/hf/families.h"
 #include "core/model/identity.h"
@@ -136,9 +138,14 @@ std::span<const TensorRule> tensor_rules(const std::string& family) {
   return found->tensors;
 }
 
-bool is_table(const std::string& family, const std::string& name) {
+bool is_left_out(const std::string& family, const std::string& name, std::int64_t layers) {
   const Family* found = find_family(family);
   base::check(found != nullptr, "a family that there is");
+  constexpr std::string_view kLayers = "model.layers.";
+  std::int64_t layer = -1;
+  if (found->predictors && name.starts_with(kLayers))
+    std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
+  if (layer >= layers) return true;
   return std::any_of(found->tables.begin(), found->tables.end(),
                      [&](const std::string& end) { return name.ends_with(end); });
 }

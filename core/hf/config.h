@@ -37,7 +37,8 @@ std::string family_of(const job::ModelOptions& model, const std::string& source)
 std::vector<std::string> family_names();
 /// The names of a family's tensors.
 std::span<const TensorRule> tensor_rules(const std::string& family);
-/// True if a tensor in a family's files is a constant table that programs compute themselves.
-bool is_table(const std::string& family, const std::string& name);
+/// True if a tensor in the files of a family's model of `layers` layers is not read: a constant table that
+/// programs compute themselves, or of layers behind the model's that predict further tokens.
+bool is_left_out(const std::string& family, const std::string& name, std::int64_t layers);
 
 }  // namespace trainerd::core::hf

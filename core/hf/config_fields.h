@@ -53,6 +53,8 @@ std::vector<Field> renamed_expert_size_field(const std::string& name, const std:
 Field normalise_field(const std::string& name, bool fallback);
 /// The width of dense layers, which may be absent if there are none, and that of each expert.
 std::vector<Field> expert_width_fields(const std::string& dense, const std::string& expert);
+/// The width of the shared MLP, as a number of experts.
+Field shared_experts_field(const std::string& name, const std::string& expert_width);
 /// For Qwen: every so many layers one with experts, and a list of dense layers.
 std::vector<Field> sparse_layer_fields();
 /// The head size. If absent it is hidden / heads; that value is not written, because some versions do not
@@ -61,6 +63,9 @@ Field head_dim_field(const std::string& name);
 /// The model's number of positions: `seq_len`. Rotary models keep the source's number if it is larger.
 Field positions_field(const std::string& name);
 Field real_field(const std::string& name, RealOption option, double fallback);
+Field expert_scale_field(const std::string& name);
+/// How many of the first layers are dense.
+Field dense_layers_field(const std::string& name, std::int64_t fallback);
 Field flag_field(const std::string& name, FlagOption option, bool fallback);
 /// A field with one of `values`, which are equivalent and the only supported ones; absent or null counts as
 /// the first.

@@ -207,7 +207,8 @@ void Directory::map_names(const std::string& family) {
   }
   for (const auto& [name, stored] : stored_) {
     const bool tied_head = model_.tie_embeddings && name == "lm_head.weight";  // compared by `verify`
-    if (!used.contains(name) && !tied_head && !is_table(family, name)) unknown.push_back(name);
+    if (!used.contains(name) && !tied_head && !is_left_out(family, name, model_.layers))
+      unknown.push_back(name);
   }
   std::string problems;
   const auto add = [&](const std::vector<std::string>& names, const std::string& before,

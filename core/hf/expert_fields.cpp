@@ -57,6 +57,37 @@ std::vector<Field> expert_width_fields(const std::string& dense, const std::stri
           width};
 }
 
+Field shared_experts_field(const std::string& name, const std::string& expert_width) {
+  return {name,
+          [name, expert_width](Reading& r, const json* value) {
+            const json* width = find(r.json, expert_width);
+            if (absent(value) || absent(width) || *value == 0) return;  // another field needs the width
+            const auto count = read_size(r, name, *value);
+            if (count && width->is_number_integer()) r.model.experts.shared_ffn = *count * width->get<int>();
+          },
+          [name](Writing& w) { w.out[name] = w.model.experts.shared_ffn / job::expert_ffn(w.model); }};
+}
+
+Field expert_scale_field(const std::string& name) {
+  return {name,
+          [name](Reading& r, const json* value) {
+            if (!absent(value)) r.model.experts.scale = read_real(r, name, *value).value_or(1);
+          },
+          [name](Writing& w) { w.out[name] = w.model.experts.scale; }};
+}
+
+Field dense_layers_field(const std::string& name, std::int64_t fallback) {
+  return {name,
+          [name, fallback](Reading& r, const json* value) {
+            r.model.experts.dense_layers = fallback;
+            if (absent(value)) return;
+            if (!value->is_number_integer() || *value < 0)
+              return r.problem(name, "expected an integer of 0 or more, found " + shown(*value));
+            r.model.experts.dense_layers = value->get<std::int64_t>();
+          },
+          [name](Writing& w) { w.out[name] = w.model.experts.dense_layers; }};
+}
+
 std::vector<Field> sparse_layer_fields() {
   const auto read = [](Reading& r, const json* step) {
     job::ExpertOptions& e = r.model.experts;

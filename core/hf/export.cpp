@@ -265,7 +265,9 @@ Exported export_weights(const ExportOptions& options) {
   const std::vector<MappedTensor> mapped = map_tensors(tensor_rules(family), source->model());
   for (std::size_t i = 0; i < mapped.size(); ++i)
     for (const TheirTensor& part : mapped[i].parts)
-      pieces.push_back({mapped[i], part, options.element.value_or(element_of(source->tensors()[i].dtype))});
+      pieces.push_back({mapped[i], part,
+                        mapped[i].exact ? Element::f32
+                                        : options.element.value_or(element_of(source->tensors()[i].dtype))});
   std::vector<OutTensor> tensors;
   for (const Piece& piece : pieces)
     tensors.push_back({piece.part.name, piece.element, piece.tensor.their_shape(piece.part),

@@ -56,6 +56,35 @@ std::vector<Field> qwen_moe_fields(const Field& kv_heads) {
                  window_fields()});
 }
 
+/// The number of layers behind the model's that predict further tokens (multi-token prediction).
+Field predictors_field(const std::string& name) {
+  return {name,
+          [name](Reading& r, const nlohmann::json* value) {
+            if (!absent(value) && *value != 0)
+              r.notes.push_back(name + " is " + shown(*value) +
+                                ": layers that predict further tokens are left out, as in transformers' own "
+                                "class");
+          },
+          [name](Writing& w) {
+            if (find(w.source, name) != nullptr) w.out[name] = 0;
+          }};
+}
+
+std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim) {
+  const std::string groups = "a token chooses among all experts";
+  return joined({{kv_heads, head_dim},
+                 llama_fields(1e-5, expert_width_fields("intermediate_size", "moe_intermediate_size")),
+                 rope_fields(0.5),
+                 expert_fields({expert_size_field("n_routed_experts", &job::ExpertOptions::count)}),
+                 {normalise_field("norm_topk_prob", true),
+                  shared_experts_field("n_shared_experts", "moe_intermediate_size"),
+                  expert_scale_field("routed_scaling_factor"), dense_layers_field("first_k_dense_replace", 1),
+                  fixed_field("n_group", {1}, groups), fixed_field("topk_group", {1}, groups),
+                  flag_field("attention_bias", &ModelOptions::qkv_bias, false),
+                  flag_field("use_qk_norm", &ModelOptions::qk_norm, false),
+                  predictors_field("num_nextn_predict_layers"), predictors_field("num_mtp_layers")}});
+}
+
 std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) {
   return joined({rotary_fields(kv_heads, head_dim),
                  {flag_field("attention_bias", &ModelOptions::attention_bias, false),
@@ -169,6 +198,9 @@ std::vector<Family> make_families() {
   qwen3.qk_norm = true;
   ModelOptions qwen2_moe = rotary;
   qwen2_moe.experts.shared_gate = true;
+  ModelOptions glm_moe = rotary;
+  glm_moe.experts.score = job::RouterScore::sigmoid;
+  glm_moe.experts.bias = true;
   ModelOptions olmo2 = rotary;
   olmo2.norm_placement = job::NormPlacement::post;
   olmo2.qk_norm = true;
@@ -253,6 +285,13 @@ std::vector<Family> make_families() {
             {head_dim, expert_size_field("shared_expert_intermediate_size", &job::ExpertOptions::shared_ffn),
              flag_field("qkv_bias", &ModelOptions::qkv_bias, true)}}),
        .tables = rotary_tables},
+      {.model_type = "glm4_moe",
+       .architecture = "Glm4MoeForCausalLM",
+       .common = glm_moe,
+       .tensors = glm_moe_tensors(),
+       .fields = glm_moe_fields(kv_heads, head_dim),
+       .tables = rotary_tables,
+       .predictors = true},
       {.model_type = "olmoe",
        .architecture = "OlmoeForCausalLM",
        .common = olmoe,

@@ -161,6 +161,21 @@ std::span<const TensorRule> qwen2_moe_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> glm_moe_tensors() {
+  static const std::vector<TensorRule> rules = [] {
+    std::vector<TensorRule> all(moe_tensors().begin(), moe_tensors().end());
+    all.push_back({.ours = "layers.N.router_bias",
+                   .theirs = {"model.layers.N.mlp.gate.e_score_correction_bias"},
+                   .bare = true});
+    all.push_back(
+        {"layers.N.shared.gate_up",
+         {"model.layers.N.mlp.shared_experts.gate_proj", "model.layers.N.mlp.shared_experts.up_proj"}});
+    all.push_back({"layers.N.shared.down", {"model.layers.N.mlp.shared_experts.down_proj"}});
+    return all;
+  }();
+  return rules;
+}
+
 std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
   if (shape.size() == 1) return {part.rows};
   if (transposed) return {columns(), part.rows};
@@ -190,7 +205,8 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
     MappedTensor tensor{.name = info.name,
                         .shape = {logical.sizes.begin(), logical.sizes.begin() + logical.ndim},
                         .parts = {},
-                        .transposed = rule.transposed && logical.ndim == 2};
+                        .transposed = rule.transposed && logical.ndim == 2,
+                        .exact = rule.bare};
     // Experts have equal parts. Otherwise the segments that tensor parallelism splits are their tensors.
     const auto theirs = static_cast<std::int64_t>(rule.theirs.size());
     const bool of_experts = std::string(rule.theirs.front()).find(".X.") != std::string::npos;
@@ -203,7 +219,7 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
         their.replace(their.find(".X.") + 1, 1, std::to_string(i / theirs));
         rows = tensor.shape[0] / (theirs * model.experts.count);
       }
-      tensor.parts.push_back({their + name.suffix, row, rows});
+      tensor.parts.push_back({rule.bare ? their : their + name.suffix, row, rows});
       row += rows;
     }
     base::check(row == tensor.shape[0], "their tensors are all rows of ours");

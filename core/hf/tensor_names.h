@@ -16,6 +16,7 @@ struct TensorRule {
   const char* ours;
   std::vector<const char*> theirs;  ///< stacked by rows, in this order
   bool transposed = false;          ///< their weight is [inputs, outputs]
+  bool bare = false;                ///< their name has no ".weight"; kept in fp32
 };
 
 /// Rules for families with rotary positions; for those with norms after attention and MLP; for Phi-3, whose
@@ -28,6 +29,7 @@ std::span<const TensorRule> gpt2_tensors();
 std::span<const TensorRule> mixtral_tensors();
 std::span<const TensorRule> moe_tensors();
 std::span<const TensorRule> qwen2_moe_tensors();
+std::span<const TensorRule> glm_moe_tensors();
 
 /// A range of rows of our tensor, and the tensor of theirs with these rows.
 struct TheirTensor {
@@ -40,6 +42,7 @@ struct MappedTensor {
   std::vector<std::int64_t> shape;  ///< [rows] or [rows, columns]
   std::vector<TheirTensor> parts;   ///< all rows, in order
   bool transposed = false;          ///< the only part is [columns, rows]
+  bool exact = false;               ///< in fp32 whatever the other tensors' dtype
 
   std::int64_t columns() const { return shape.size() == 2 ? shape[1] : 1; }
   /// Shape of a part in their file.

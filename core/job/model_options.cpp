@@ -117,7 +117,8 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;
   count.matmul = m.layers * attention + mlp_weights_of_token(m) + table;
-  count.total = m.layers * (attention + small) + all_mlp_weights(m, m.experts.count) + norm + table;
+  if (m.experts.bias) count.total += expert_layers(m) * m.experts.count;
+  count.total += m.layers * (attention + small) + all_mlp_weights(m, m.experts.count) + norm + table;
   if (!m.tie_embeddings) count.total += table;
   if (m.positions == Positions::learned) count.total += m.seq_len * m.hidden;
   count.adapters = m.layers * adapter_parameters(m);

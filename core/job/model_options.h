@@ -48,6 +48,7 @@ struct ExpertOptions {
   std::int64_t dense_layers = 0;  ///< the first layers, which have dense MLPs
   std::int64_t every = 1;         ///< of as many consecutive layers the last has experts, the others none
   RouterScore score = RouterScore::softmax;
+  bool bias = false;   ///< a bias per expert joins its score in the choice alone, and evens out their use
   double scale = 1.0;  ///< factor of the weights (DeepSeek's routed_scaling_factor)
 
   bool on() const { return count > 0; }

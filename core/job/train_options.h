@@ -77,7 +77,8 @@ struct OptimizerOptions {
   double weight_decay = 0.1;  ///< on matrices; norms, biases and 1-d parameters get none
   double grad_clip = 1.0;     ///< global norm; 0 turns clipping off
   LrSchedule schedule;
-  AverageOptions average;  ///< top-level key `ema`
+  AverageOptions average;          ///< top-level key `ema`
+  double expert_bias_rate = 1e-3;  ///< change of experts' biases in a step
 
   bool operator==(const OptimizerOptions&) const = default;
 };

@@ -107,6 +107,7 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.experts.dense_layers", m.experts.dense_layers, plain.experts.dense_layers);
   visit_later("model.experts.every", m.experts.every, plain.experts.every);
   visit_later("model.experts.score", m.experts.score, plain.experts.score);
+  visit_later("model.experts.bias", m.experts.bias, plain.experts.bias);
   visit_later("model.experts.scale", m.experts.scale, plain.experts.scale);
 }
 

@@ -30,9 +30,14 @@ struct ParamInfo {
   /// Held by several pipeline ranks next to different neighbours: it gets its own bucket so that all cut it
   /// alike.
   bool cut_alone = false;
-  bool expert = false;         ///< held by the ranks of ParamPlacement::expert_dp
+  bool expert = false;  ///< held by the ranks of ParamPlacement::expert_dp
+  /// Not -1: the biases of this layer's experts, which are updated from counts of tokens, without gradients,
+  /// and in fp32 whatever the recipe.
+  std::int64_t biases_of_layer = -1;
   bool trainable = true;       ///< false: kept as loaded, without gradient, master weight and states
   std::int64_t grad_uses = 1;  ///< gradient contributions per microbatch: two for a tied embedding
+
+  bool has_grad() const { return trainable && biases_of_layer < 0; }
 };
 
 /// This rank's place in the layout, and how its parameters' state is sharded.

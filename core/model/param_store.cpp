@@ -79,7 +79,7 @@ void ParamStore::begin_averages(Stream& stream) {
 
 void ParamStore::read(Stream& stream, Read which) {
   for (const auto& view : views_)
-    if (view->trainable()) view->read_average(stream, which == Read::averages);
+    if (view->has_grads()) view->read_average(stream, which == Read::averages);
 }
 
 void ParamStore::publish(Stream& stream) {

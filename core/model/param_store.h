@@ -57,8 +57,9 @@ class ParamStore {
   /// Sets averages of weights, if views keep them, to the master weights, after these were loaded.
   void begin_averages(kernels::Stream& stream);
   /// `averages`: the forward pass reads the averages of weights from now on; `weights`: the last weights
-  /// again, unchanged. If the forward pass reads the master weights themselves, both are swapped, so nothing
-  /// may be updated or saved meanwhile. Only for fp32 master weights.
+  /// again, unchanged. Experts' biases have no averages. If the forward pass reads the master weights
+  /// themselves, both are swapped, so nothing may be updated or saved meanwhile. Only for fp32 master
+  /// weights.
   enum class Read : std::uint8_t { averages, weights };
   void read(kernels::Stream& stream, Read which);
   /// Casts the master weights to what the forward pass reads, and gathers it if each rank has a part.

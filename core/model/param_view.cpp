@@ -14,13 +14,17 @@ using parallel::GradUnit;
 
 /// The recipe and placement for a view of such parameters: see ViewSpec.
 job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec) {
+  if (spec.expert_biases) {
+    recipe.params = recipe.grads = recipe.master = recipe.reduce = DType::f32;
+    return recipe;
+  }
   if (spec.trainable) return recipe;
   recipe.master = recipe.params;
   recipe.reduce = DType::f32;
   return recipe;
 }
 ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
-  if (!spec.trainable && placement.zero < 3) placement.zero = 0;
+  if (spec.expert_biases || (!spec.trainable && placement.zero < 3)) placement.zero = 0;
   if (spec.experts) placement.dp = placement.expert_dp;
   return placement;
 }
@@ -41,6 +45,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
       states_(spec.states),
       cut_(spec.cut),
       trainable_(spec.trainable),
+      expert_biases_(spec.expert_biases),
       placement_(placement_of(placement, spec)),
       params_(infos.size()),
       backend_(backend) {
@@ -153,7 +158,7 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (const std::string& state : states_)
     flat_states_.push_back(persistent.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
-  if (trainable_) make_reducer(recipe, persistent);
+  if (has_grads()) make_reducer(recipe, persistent);
   make_gatherer(recipe, persistent);
 
   const auto add_part = [&](std::int64_t flat, std::int64_t kept_at, const Tensor& params,
@@ -170,12 +175,12 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   };
   for (std::size_t b = 0; b < buckets_.buckets.size(); ++b) {
     const parallel::Bucket mine = buckets_.part(b, placement_.dp.part());
-    if (trainable_) list_runs(mine.begin, mine.size, b, norm_runs_);
+    if (has_grads()) list_runs(mine.begin, mine.size, b, norm_runs_);
     if (sharded)
       add_part(mine.begin, buckets_.shard_begin(b), gatherer_->part(b),
-               trainable_ ? reducer_->part(b) : Tensor{});
+               has_grads() ? reducer_->part(b) : Tensor{});
   }
-  if (!sharded) add_part(0, 0, gatherer_->flat(), trainable_ ? reducer_->flat() : Tensor{});
+  if (!sharded) add_part(0, 0, gatherer_->flat(), has_grads() ? reducer_->flat() : Tensor{});
   for (StateRun& run : norm_runs_) run.owned = run.owned && placement_.dp.owner();
   for (StateRun& run : runs_) {
     parts_[run.part].ranges.push_back(update_range(run));
@@ -306,14 +311,14 @@ Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
 
 void ParamView::begin_step(Stream& stream) {
   grads_stream_ = &stream;
-  if (!trainable_) return;
+  if (!has_grads()) return;
   reducer_->begin_step();
   for (const UnitGrads& unit : unit_grads_)
     base::check(unit.made == 0, "the gradients of the step before were reduced");
 }
 
 Tensor ParamView::grad(ParamId id) {
-  base::check(trainable_, "a parameter that stays as it is has no gradient");
+  base::check(has_grads(), "a parameter that no gradient changes has none");
   const Param& param = of(id);
   const Tensor unit = reducer_->open(*grads_stream_, param.unit);
   return unit.rows(param.offset - buckets_.units[param.unit].begin, param.shape.numel())
@@ -321,7 +326,7 @@ Tensor ParamView::grad(ParamId id) {
 }
 
 WriteMode ParamView::grad_mode(ParamId id) {
-  base::check(trainable_, "a parameter that stays as it is has no gradient");
+  base::check(has_grads(), "a parameter that no gradient changes has none");
   UnitGrads& unit = unit_grads_[of(id).unit];
   if (++unit.made == unit.complete) complete_units_.push_back(of(id).unit);
   return of(id).made_grads++ == 0 ? WriteMode::assign : WriteMode::accumulate;
@@ -339,13 +344,13 @@ void ParamView::reduce_complete_grads() {
 }
 
 void ParamView::finish_grads() {
-  if (trainable_) reducer_->finish(*grads_stream_, partial_sums_);
-  if (trainable_ && !placement_.shards(1)) reducer_->gather(*grads_stream_);
+  if (has_grads()) reducer_->finish(*grads_stream_, partial_sums_);
+  if (has_grads() && !placement_.shards(1)) reducer_->gather(*grads_stream_);
   gatherer_->finish(*grads_stream_);
 }
 
 void ParamView::initialise(Stream& stream, std::uint64_t seed) {
-  if (trainable_)
+  if (has_grads())
     for (const Tensor& flat : {reducer_->flat(), reducer_->parts()})
       if (flat.defined()) backend_.fill_zero(stream, flat);
   for (const Tensor& state : flat_states_) backend_.fill_zero(stream, state);

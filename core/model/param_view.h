@@ -79,6 +79,8 @@ struct ViewSpec {
   /// ZeRO 3, and have no gradients.
   bool trainable = true;
   bool experts = false;  ///< ParamInfo::expert
+  /// ParamInfo::biases_of_layer: without gradients, in fp32, and whole on every rank.
+  bool expert_biases = false;
 };
 
 /// Parameters of one rank that are placed and updated alike, with their training state, as flat arrays in the
@@ -93,7 +95,10 @@ class ParamView {
   ParamView& operator=(const ParamView&) = delete;
 
   const std::vector<ParamId>& ids() const { return ids_; }
+  /// True if training changes the parameters.
   bool trainable() const { return trainable_; }
+  /// True if it does by gradients.
+  bool has_grads() const { return trainable_ && !expert_biases_; }
   const ParamInfo& info(ParamId id) const { return infos_.at(static_cast<std::size_t>(id)); }
   const ParamPlacement& placement() const { return placement_; }
   const parallel::BucketLayout& buckets() const { return buckets_; }
@@ -186,7 +191,7 @@ class ParamView {
   std::vector<ParamId> ids_;  // in the order of the flat arrays
   std::vector<std::string> states_;
   parallel::Granularity cut_;
-  bool trainable_;
+  bool trainable_, expert_biases_;
   ParamPlacement placement_;
   std::vector<Param> params_;  // by id
   std::vector<UnitGrads> unit_grads_;

@@ -52,6 +52,11 @@ class Declarer {
     return add(vectors_,
                {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
   }
+  ParamId expert_biases(const std::string& name, std::int64_t experts, std::int64_t layer) {
+    const ParamId id = vector(name, experts, 0.0f);
+    infos_.back().biases_of_layer = layer;
+    return id;
+  }
   ParamId bias(const std::string& name, std::int64_t size, const Rule& tp) {
     return add(matrices_, {.name = name, .shard = spec({size}, tp, true)});
   }
@@ -183,6 +188,8 @@ void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::s
   layer.router = declare.matrix(prefix + "router.weight", {experts, m.hidden}, m.init,
                                 {TensorPlacement::partial, 0, {}, 0}, true);
   // Gate and up projection of each expert are cut on their own.
+  if (m.experts.bias)
+    layer.router_bias = declare.expert_biases(prefix + "router_bias.weight", experts, layer.index);
   const std::int64_t ffn = job::expert_ffn(m);
   const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * declare.experts_of_rank(experts)),
                                          {ffn, 1});

@@ -37,7 +37,8 @@ struct LayerParams {
   LinearParams attn_out;        ///< [D, H E]
   LinearParams attn_post_norm;  ///< none if norms come only before
   LinearParams mlp_norm;
-  ParamId router = kNoParam;  ///< [experts, D]; none: a dense MLP
+  ParamId router = kNoParam;       ///< [experts, D]; none: a dense MLP
+  ParamId router_bias = kNoParam;  ///< [experts]
   /// swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]. With experts, their matrices by rows.
   LinearParams up;
   LinearParams down;  ///< [D, F]; with experts, their matrices by rows
@@ -75,7 +76,7 @@ struct ExpertShare {
 
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
 /// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,
-/// router,gate_up|up,down,experts.gate_up,experts.down,shared.gate_up,shared.down,shared_gate,mlp_post_norm}.{weight,bias},
+/// router,router_bias,gate_up|up,down,experts.gate_up,experts.down,shared.gate_up,shared.down,shared_gate,mlp_post_norm}.{weight,bias},
 /// final_norm.{weight,bias}, head.weight; with adapters also
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}, and then nothing else is trainable.
 /// `microbatch_tokens`: rows of the GEMM weights' activations. With `sequence_parallel` each tp rank

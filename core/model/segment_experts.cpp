@@ -52,10 +52,12 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
   const Lease router = c.params.use(ids.router, WeightForm::fprop, c.stream);
   c.backend().linear_fprop(
       c.stream, {.x_TC = x_TD, .weight = router.weight(), .bias_N = {}, .addend_TN = {}, .y_TN = logits_TE});
+  const Lease bias = c.params.use(ids.router_bias, WeightForm::plain, c.stream);
   const bool alone = c.ep.ranks() == 1;
   const Tensor weight_TK = alone ? state.weight_TK : of_choices(c, scratch, DType::f32, Tokens::own);
   c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
                                        .score = score_of(c.model),
+                                       .bias_E = bias.tensor(),
                                        .normalise = c.model.experts.normalise,
                                        .factor = static_cast<float>(c.model.experts.scale),
                                        .real_T = c.batch.real_T,

@@ -78,7 +78,7 @@ std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const pa
   params.begin_step(of.stream());
   for (std::int64_t m = 0; m < job.microbatches(); ++m) {
     for (model::ParamId id = 0; id < params.count(); ++id) {
-      if (!params.info(id).trainable) continue;
+      if (!params.info(id).has_grad()) continue;
       for (std::int64_t use = 0; use < params.info(id).grad_uses; ++use) {
         params.grad(id);
         params.grad_mode(id);

@@ -123,7 +123,8 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
       .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");
 }
 
-void add_optimizer(FieldTable& t, job::OptimizerOptions& o) {
+void add_optimizer(FieldTable& t, job::JobSpec& job) {
+  job::OptimizerOptions& o = job.optimizer;
   job::LrSchedule& s = o.schedule;
   t.choice("optimizer.name", o.kind,
            {{"adamw", job::OptimizerKind::adamw}, {"muon", job::OptimizerKind::muon}}, "the update rule")
@@ -148,6 +149,10 @@ void add_optimizer(FieldTable& t, job::OptimizerOptions& o) {
   t.add("optimizer.eps", &o.eps, "added to the root of the second moment").above(0);
   t.add("optimizer.weight_decay", &o.weight_decay, "decoupled decay of matrices; norms and biases get none")
       .at_least(0);
+  t.add("optimizer.expert_bias_rate", &o.expert_bias_rate,
+        "how much a step moves experts' biases (`model.experts.bias`); 0: they stay as they are")
+      .at_least(0)
+      .idle_if(!job.model.experts.bias, "there are no biases without model.experts.bias");
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
   t.choice("optimizer.schedule.kind", s.kind,
            {{"constant", job::LrKind::constant},
@@ -280,7 +285,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
       .between(1, kMaxSequences)
       .needed();
   add_precision(t, job.precision);
-  add_optimizer(t, job.optimizer);
+  add_optimizer(t, job);
   add_objective(t, job);
   add_data(t, job.data);
   add_checkpoint(t, job);

@@ -202,6 +202,10 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
            "an expert's score for a token: its probability among all experts, or the sigmoid of its logit "
            "(DeepSeek-V3, GLM-4.5)")
       .idle_if(!e.on(), dense);
+  t.add("model.experts.bias", &e.bias,
+        "a bias for each expert joins its score in the choice of a token's experts, not in their weights; "
+        "each step moves it by `optimizer.expert_bias_rate` towards even use (DeepSeek-V3, GLM-4.5)")
+      .idle_if(!e.on(), dense);
   t.add("model.experts.scale", &e.scale, "factor of the weights of a token's experts (DeepSeek-V3: 2.5)")
       .above(0)
       .idle_if(!e.on(), dense);

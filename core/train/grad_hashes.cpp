@@ -5,7 +5,7 @@ namespace trainerd::core::train {
 GradHashes::GradHashes(const model::ParamStore& params) {
   for (std::size_t v = 0; v < params.views(); ++v) {
     const model::ParamView& view = params.view(v);
-    if (!view.trainable()) continue;
+    if (!view.has_grads()) continue;
     for (const model::StateRun& run : view.state_runs()) {
       names_.push_back(params.info(run.id).name);
       tensors_.push_back(view.state_parts()[run.part].grads.rows(run.begin, run.count));

@@ -13,9 +13,10 @@ namespace trainerd::core::train {
 
 /// Inputs of an update besides gradients and states.
 struct UpdateStep {
-  std::int64_t step = 1;    ///< from 1
-  double lr = 0;            ///< from `learning_rate`
-  kernels::Tensor control;  ///< from kernels::StepControl: the update does nothing if it says skip
+  std::int64_t step = 1;               ///< from 1
+  double lr = 0;                       ///< from `learning_rate`
+  kernels::Tensor control;             ///< from kernels::StepControl: the update does nothing if it says skip
+  kernels::Tensor expert_counts = {};  ///< ReportSlot's, over all ranks; undefined if the MLPs are dense
 };
 
 /// Updates the parameters of a view. Its persistent state is in the view's named states, one element per

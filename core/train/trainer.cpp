@@ -313,7 +313,8 @@ void Trainer::update(const ReportSlot& slot) {
   // new arguments in each step, which gains nothing from it.
   backend_.open_list(s, {.part = "update"});
   for (const auto& optimizer : optimizers_)
-    optimizer->update(s, {.step = slot.step, .lr = slot.lr, .control = slot.control});
+    optimizer->update(
+        s, {.step = slot.step, .lr = slot.lr, .control = slot.control, .expert_counts = slot.expert_counts});
   backend_.close_list(s);
   params_.updated(s);
 }

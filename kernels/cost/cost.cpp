@@ -305,6 +305,10 @@ Cost cost(const AverageUpdate& a, const Target&) {
   return {3 * numel(a.average), sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average})};
 }
 
+Cost cost(const ExpertBiasUpdate& a, const Target&) {
+  return {3 * numel(a.bias_E), sum_bytes({&a.count_E}) + 2 * sum_bytes({&a.bias_E})};
+}
+
 Cost cost(const MomentumUpdate& a, const Target&) {
   return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + 2 * sum_bytes({&a.momentum})};
 }

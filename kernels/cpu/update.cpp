@@ -2,6 +2,8 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <numeric>
+#include <span>
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd/vector_kernels.h"
@@ -171,6 +173,17 @@ void CpuBackend::average_update(Stream&, const AverageUpdate& a) {
     vector_.average(a.weights.dtype, a.weights.data + begin * size_of(a.weights.dtype),
                     a.average.as<float>() + begin, a.decay, end - begin);
   });
+}
+
+void CpuBackend::expert_bias_update(Stream&, const ExpertBiasUpdate& a) {
+  check_args(a);
+  if (control_of(a.control).skip != 0) return;
+  const std::span counts(a.count_E.as<float>(), static_cast<std::size_t>(a.count_E.numel()));
+  const double all = std::accumulate(counts.begin(), counts.end(), 0.0);
+  for (std::size_t e = 0; e < counts.size(); ++e) {
+    const double share = counts[e] * static_cast<double>(counts.size());  // the mean's is `all`
+    if (share != all) a.bias_E.as<float>()[e] += share < all ? a.rate : -a.rate;
+  }
 }
 
 void CpuBackend::direction_update(Stream&, const DirectionUpdate& a) {

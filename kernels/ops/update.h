@@ -119,6 +119,25 @@ struct AverageUpdate {
   bool operator==(const AverageUpdate&) const = default;
 };
 
+/// Balances experts without a loss (Wang et al., Auxiliary-Loss-Free Load Balancing, arXiv 2408.15664,
+/// algorithm 1): the bias of an expert with fewer tokens than the mean rises by `rate`, that of one with more
+/// falls by it. Does nothing if `control.skip` is set.
+struct ExpertBiasUpdate {
+  Tensor count_E;  ///< f32: tokens that chose the expert, over all ranks
+  Tensor bias_E;   ///< f32
+  Tensor control;  ///< output of `StepControl`
+  float rate = 0;
+
+  bool operator==(const ExpertBiasUpdate&) const = default;
+};
+inline void check_args(const ExpertBiasUpdate& a) {
+  base::check(a.count_E.dtype == DType::f32 && a.bias_E.dtype == DType::f32 && a.count_E.numel() > 0 &&
+                  a.count_E.numel() == a.bias_E.numel(),
+              "expert bias: a count for each bias, in fp32");
+  base::check(a.control.bytes() == sizeof(StepControlValues),
+              "expert bias: the control is one StepControlValues");
+}
+
 /// Standard normal values, or uniform ones on (-1, 1] (`normal_at`, `uniform_at` of kernels/tensor/rng.h).
 enum class Draw : std::uint8_t { normal, uniform };
 
@@ -138,5 +157,6 @@ struct InitNormal {
 
 inline OpClass op_class(const AdamwUpdate& a) { return memory_class(a.params); }
 inline OpClass op_class(const AverageUpdate& a) { return memory_class(a.average); }
+inline OpClass op_class(const ExpertBiasUpdate& a) { return memory_class(a.bias_E); }
 
 }  // namespace trainerd::kernels

@@ -53,6 +53,7 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
                  .shared_gate = true,
                  .dense_layers = 1,
                  .score = RouterScore::sigmoid,
+                 .bias = true,
                  .scale = 2.5};
   if (name == "experts-sandwich") {
     m.experts = {.count = 3, .per_token = 1, .normalise = false};

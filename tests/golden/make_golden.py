@@ -68,6 +68,7 @@ class Config:
     shared_ffn: int = 0  # width of an MLP beside the experts, with a factor for each token
     sigmoid: bool = False  # experts' scores: sigmoids in place of a softmax
     expert_scale: float = 1.0  # factor of the weights
+    bias_rate: float = 0.0  # how much a step moves the experts' biases, which are 0 at first; 0: none
 
 
 CONFIGS = [
@@ -89,7 +90,7 @@ CONFIGS = [
            logit_divisor=3.0, score_scale=0.25),
     Config("experts", 21, "rms", "rope", "swiglu", kv_heads=2, ffn=24, experts=4, per_token=2, balance=0.05),
     Config("shared", 22, "rms", "rope", "swiglu", kv_heads=2, ffn=48, experts=4, per_token=2, balance=0.05, dense_layers=1, expert_ffn=24,
-           shared_ffn=32, sigmoid=True, expert_scale=2.5),
+           shared_ffn=32, sigmoid=True, expert_scale=2.5, bias_rate=0.05),
 ]
 
 
@@ -268,7 +269,9 @@ def forward(c, p, tokens_BS, routes=None):
         """Every expert computes all tokens; those that did not choose it have the weight 0."""
         logits = widen(linear(x, layer + "router"))
         probs = logits.sigmoid() if c.sigmoid else logits.softmax(-1)
-        chosen_probs, chosen = probs.topk(c.per_token, dim=-1)
+        biases = p.get(layer + "router_bias.weight", 0.0)
+        chosen = (probs + biases).topk(c.per_token, dim=-1).indices
+        chosen_probs = probs.gather(-1, chosen)
         if routes is not None:
             routes.append((probs / probs.sum(-1, keepdim=True), chosen))
         weights = c.expert_scale * chosen_probs / chosen_probs.sum(-1, keepdim=True)
@@ -317,15 +320,17 @@ def forward(c, p, tokens_BS, routes=None):
 
 def batch_loss(c, p, tokens):
     """Mean cross entropy over all predicted tokens of `tokens` [B, S + 1], and the sum of the layers' balance losses: of each sequence
-    E / (K S) times the sum over experts of its tokens that chose the expert, times their mean probability of it."""
+    E / (K S) times the sum over experts of its tokens that chose the expert, times their mean probability of it. Also the number of
+    tokens that chose each expert, by layer."""
     tokens = tokens.long()
     routes = []
     logits = forward(c, p, tokens[:, :-1], routes)
-    balance = 0.0
+    balance, used = 0.0, []
     for probs, chosen in routes:
         counts = F.one_hot(chosen, c.experts).sum((1, 2))
         balance = balance + c.balance * c.experts / (c.per_token * c.seq) * (counts * probs.mean(1)).sum(-1).mean()
-    return F.cross_entropy(widen(logits).flatten(0, 1), tokens[:, 1:].flatten()), balance
+        used.append(counts.sum(0))
+    return F.cross_entropy(widen(logits).flatten(0, 1), tokens[:, 1:].flatten()), balance, used
 
 
 def learning_rate(t):
@@ -336,13 +341,15 @@ def learning_rate(t):
 
 
 def train(c, initial, tokens, master_dtype, compute_dtype):
-    """AdamW on master weights in `master_dtype`, with parameters and activations in `compute_dtype`."""
+    """AdamW on master weights in `master_dtype`, with parameters and activations in `compute_dtype`. Returns the weights with the experts'
+    biases."""
+    biases = {f"layers.{i}.router_bias.weight": torch.zeros(c.experts, dtype=master_dtype) for i in range(c.dense_layers, c.layers) if c.bias_rate}
     master = {n: v.to(master_dtype).clone().requires_grad_() for n, v in initial.items()}
     m = {n: torch.zeros_like(v) for n, v in master.items()}
     v = {n: torch.zeros_like(v) for n, v in master.items()}
     first_gradient, losses, norms, rates = {}, [], [], []
     for t in range(1, STEPS + 1):
-        loss, balance = batch_loss(c, {n: w.to(compute_dtype) for n, w in master.items()}, tokens[t - 1])
+        loss, balance, used = batch_loss(c, {n: w.to(compute_dtype) for n, w in master.items()} | biases, tokens[t - 1])
         gradients = dict(zip(master, torch.autograd.grad(loss + balance, list(master.values()))))
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in gradients.values()))
         if t == 1:
@@ -356,10 +363,12 @@ def train(c, initial, tokens, master_dtype, compute_dtype):
                 m_hat, v_hat = m[n] / (1 - BETAS[0] ** t), v[n] / (1 - BETAS[1] ** t)
                 decay = DECAY if w.ndim >= 2 else 0.0
                 w -= lr * (m_hat / (v_hat.sqrt() + EPS) + decay * w)
+        for b, counts in zip(biases.values(), used):
+            b += c.bias_rate * torch.sign(counts.sum() - counts * c.experts)
         losses.append(loss.item())
         norms.append(norm)
         rates.append(lr)
-    return master, first_gradient, losses, norms, rates
+    return master | biases, first_gradient, losses, norms, rates
 
 
 def near(initial, run):
@@ -386,6 +395,7 @@ def main():
         tensors = {"tokens": tokens}
         for prefix, group in (("init.", initial), ("grad.", gradient), ("final.", final)):
             tensors |= {prefix + n: w.detach().float().contiguous() for n, w in group.items()}
+        tensors |= {"init." + n: torch.zeros_like(w).float() for n, w in final.items() if n not in initial}
         series_of = {"loss": losses, "grad_norm": norms, "lr": rates, "loss_bf16": losses_bf16}
         for name, series in series_of.items():
             tensors[name] = torch.tensor(series, dtype=torch.float64)

@@ -65,7 +65,7 @@ void add_gradients(Out& out, const core::hf::SourceConfig& config, core::model::
   for (const core::hf::MappedTensor& tensor :
        core::hf::map_tensors(core::hf::tensor_rules(config.family), config.model))
     for (core::model::ParamId id = 0; id < params.count(); ++id) {
-      if (params.info(id).name != tensor.name || !params.info(id).trainable) continue;
+      if (params.info(id).name != tensor.name || !params.info(id).has_grad()) continue;
       const float* grad = params.grad(id).as<float>();
       const std::int64_t columns = tensor.columns();
       for (const core::hf::TheirTensor& part : tensor.parts) {

@@ -11,7 +11,7 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
                           Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen2MoeConfig, Qwen3MoeConfig, StableLmConfig)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
@@ -60,6 +60,8 @@ FAMILIES = {
                                              mlp_only_layers=[0]),
     "qwen2_moe": Qwen2MoeConfig(**ROPE, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, shared_expert_intermediate_size=80,
                                 decoder_sparse_step=2),
+    "glm4_moe": Glm4MoeConfig(**ROPE, head_dim=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, n_shared_experts=2,
+                              first_k_dense_replace=1, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=0),
 }
 LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
            "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"]}
@@ -73,7 +75,7 @@ threads: 1
 model: {{from: {source}, seq_len: {seq}}}
 batch: {{global: {batch}, micro: {micro}}}
 precision: fp32
-optimizer: {{name: adamw, lr: {lr}, betas: [{b1}, {b2}], eps: {eps}, weight_decay: {decay}, grad_clip: {clip}, schedule: {{kind: constant}}}}
+optimizer: {{name: adamw, lr: {lr}, betas: [{b1}, {b2}], eps: {eps}, weight_decay: {decay}, grad_clip: {clip}, schedule: {{kind: constant}}{still}}}
 steps: {steps}
 data: {{format: synthetic}}
 metrics: {{listen: "off"}}
@@ -81,7 +83,9 @@ metrics: {{listen: "off"}}
 
 
 def write_job(path, source, steps, lr, micro):
-    path.write_text(JOB.format(output=path.with_suffix(""), source=source, seq=SEQ, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
+    # transformers does not move the biases of experts.
+    still = ", expert_bias_rate: 0" if json.loads((pathlib.Path(source) / "config.json").read_text())["model_type"] == "glm4_moe" else ""
+    path.write_text(JOB.format(still=still, output=path.with_suffix(""), source=source, seq=SEQ, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
                                decay=DECAY, clip=CLIP, steps=steps))
     return path
 
@@ -106,6 +110,9 @@ def make_model(config, seed):
             centre = 1.0 if weight.ndim == 1 and name.endswith("weight") else 0.0
             weight.copy_(centre + (0.1 if centre else 0.08) * torch.randn_like(weight))
             weight[weight == 0] = 0.01  # randn may draw 0, which any step would change
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_(0.1 * torch.randn_like(buffer))
     return model
 
 

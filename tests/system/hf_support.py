@@ -49,6 +49,10 @@ CONFIGS = {
                   "moe_intermediate_size": 24, "shared_expert_intermediate_size": 40, "norm_topk_prob": False, "decoder_sparse_step": 1,
                   "mlp_only_layers": [0], "use_sliding_window": False, "sliding_window": None, "max_window_layers": 2,
                   "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
+    "glm4_moe": {"architectures": ["Glm4MoeForCausalLM"], "model_type": "glm4_moe", "n_routed_experts": 4, "num_experts_per_tok": 2,
+                 "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+                 "routed_scaling_factor": 2.5, "use_qk_norm": True, "attention_bias": True, "head_dim": 16, "partial_rotary_factor": 0.5,
+                 "num_nextn_predict_layers": 1, "output_router_logits": False, **LLAMA},
     "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2, "norm_topk_prob": False,
               "clip_qkv": None, "attention_bias": False, "output_router_logits": False, "router_aux_loss_coef": 0.01, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -86,27 +90,32 @@ def shapes(config):
         if config["model_type"] == "phi3":
             linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
                       "mlp.down_proj": (d, f)}
-        experts = config.get("num_local_experts") or config.get("num_experts") or 0
-        if experts and i not in config.get("mlp_only_layers", []):
+        experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
+        if experts and i not in config.get("mlp_only_layers", range(config.get("first_k_dense_replace", 0))):
             f = config.get("moe_intermediate_size") or f
             stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] == "mixtral"
                                     else ("mlp", "gate_proj", "up_proj", "down_proj"))
             linear = {name: shape for name, shape in linear.items() if name.startswith("self_attn")} | {f"{stem}.gate": (experts, d)}
             for x in range(experts):
                 linear |= {f"{stem}.experts.{x}.{gate}": (f, d), f"{stem}.experts.{x}.{up}": (f, d), f"{stem}.experts.{x}.{down}": (d, f)}
+            if config["model_type"] == "glm4_moe":
+                out[layer + "mlp.gate.e_score_correction_bias"] = (experts,)
+                linear |= {"mlp.shared_experts.gate_proj": (f, d), "mlp.shared_experts.up_proj": (f, d), "mlp.shared_experts.down_proj": (d, f)}
             if shared := config.get("shared_expert_intermediate_size"):
                 linear |= {"mlp.shared_expert.gate_proj": (shared, d), "mlp.shared_expert.up_proj": (shared, d),
                            "mlp.shared_expert.down_proj": (d, shared), "mlp.shared_expert_gate": (1, d)}
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
             qkv = config["model_type"] in ("qwen2", "qwen2_moe", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
+            if config["model_type"] == "glm4_moe" and name == "self_attn.o_proj":
+                continue  # attention_bias is of its inputs alone
             if qkv or config.get("attention_bias" if "self_attn" in name else "mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
         for name in NORMS.get(config["model_type"], ("input_layernorm", "post_attention_layernorm")):
             out[layer + name + ".weight"] = (d,)
             if config["model_type"] == "stablelm":
                 out[layer + name + ".bias"] = (d,)
-        if config["model_type"] in ("qwen3", "qwen3_moe", "gemma3_text"):
+        if config["model_type"] in ("qwen3", "qwen3_moe", "glm4_moe", "gemma3_text"):
             out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
         if config["model_type"] in ("olmo2", "olmoe"):
             out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
@@ -142,7 +151,8 @@ def make_tensors(config, dtype="F32", seed=1):
     for name, shape in shapes(config).items():
         centre, spread = (1.0, 0.1) if len(shape) == 1 and name.endswith("weight") else (0.0, 0.08)
         values = [centre + spread * (rng.gauss(0, 1) or 1.0) for _ in range(math.prod(shape))]
-        tensors[name] = (dtype, shape, packed(values, dtype))
+        of = "F32" if name.endswith("e_score_correction_bias") else dtype
+        tensors[name] = (of, shape, packed(values, of))
     return tensors
 
 

@@ -111,12 +111,28 @@ class HuggingFace(NodesTest):
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
                     name = f"{family}-{layout}"
-                    flags = [word for flag in LAYOUTS[layout] for word in ("--set", flag)]
+                    still = ["optimizer.expert_bias_rate=0"] if family == "glm4_moe" else []
+                    flags = [word for flag in LAYOUTS[layout] + still for word in ("--set", flag)]
                     self.run_job(self.from_job(source, name), *flags)
                     out = self.root / (name + ".out")
                     self.command("export", self.root / name, "--out", out)
                     self.assert_same(out, tensors)
                     self.assertTrue((out / "tokenizer.json").exists())
+
+    def test_layers_that_predict_further_tokens_are_left_out(self):
+        source, tensors = self.source("glm4_moe")
+        beyond = {"model.layers.2.eh_proj.weight": ("F32", (4, 4), b"\0" * 64)}
+        further = make_directory(self.root / "further", {**CONFIGS["glm4_moe"]}, tensors | beyond)
+        printed = subprocess.run([BINARY, "import", further, "--out", self.root / "further.ckpt"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertIn("num_nextn_predict_layers is 1: layers that predict further tokens are left out", printed.stdout + printed.stderr)
+        self.command("export", self.root / "further.ckpt", "--out", self.root / "out")
+        self.assert_same(self.root / "out", tensors)
+        self.assertEqual(json.loads((self.root / "out" / "config.json").read_text())["num_nextn_predict_layers"], 0)
+        # A layer of the model itself must be known.
+        odd = make_directory(self.root / "odd", CONFIGS["glm4_moe"], tensors | {"model.layers.1.eh_proj.weight": beyond.popitem()[1]})
+        self.assertIn("holds tensors that glm4_moe models do not have: model.layers.1.eh_proj.weight",
+                      self.command("import", odd, "--out", self.root / "odd.ckpt", status=5))
 
     def test_nodes_begin_from_the_weights_and_go_on_from_their_checkpoint(self):
         source, tensors = self.source("llama")

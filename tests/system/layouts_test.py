@@ -28,7 +28,9 @@ FLAGS = {
     "cp2": ["parallel.cp=2"],
     "cp4-gather": ["parallel.cp=4", "parallel.cp_comm=all_gather", "parallel.zero=2"],
     "cp2-tp2-dp2": ["parallel.cp=2", "parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3", "batch.micro=1"],
-    **{"experts" + name: ["model.experts.count=4", "model.experts.per_token=2", "loss.expert_balance=0.01", "batch.micro=1", *flags] for name, flags in {
+    # Behind a dense layer, beside a shared MLP, with biases that move far enough to change choices.
+    **{"experts" + name: ["model.experts={count: 4, per_token: 2, ffn: 32, shared_ffn: 64, dense_layers: 1, score: sigmoid, bias: true, scale: 2.5}",
+                          "model.layers=4", "optimizer.expert_bias_rate=0.02", "loss.expert_balance=0.01", "batch.micro=1", *flags] for name, flags in {
         "": [],
         "-ep2": ["parallel.dp=2", "parallel.ep=2"],
         "-ep4-zero3": ["parallel.dp=4", "parallel.ep=4", "parallel.zero=3"],

@@ -35,7 +35,7 @@ std::vector<Place> places_of(train::Trainer& trainer, const job::Fault& fault) {
   std::vector<Place> places;
   for (std::size_t v = 0; v < params.views(); ++v) {
     const model::ParamView& view = params.view(v);
-    if (fault.kind == FaultKind::flip_gradient && !view.trainable()) continue;
+    if (fault.kind == FaultKind::flip_gradient && !view.has_grads()) continue;
     for (const model::StateRun& run : view.state_runs())
       if (fault.tensor.empty() || params.info(run.id).name == fault.tensor) places.push_back({&view, &run});
   }

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "kernels/cuda/kernels/flat.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
 #include "kernels/cuda/kernels/rounding.cuh"
 
 namespace trainerd::kernels::cuda {
@@ -140,7 +141,28 @@ struct AverageBody {
   }
 };
 
+/// One warp.
+__global__ void __launch_bounds__(32)
+    expert_bias_kernel(const float* counts, const StepControlValues* control, int experts, float rate,
+                       float* biases) {
+  if (control->skip != 0) return;
+  double all = 0;
+  for (int e = lane_id(); e < experts; e += 32) all += counts[e];
+  all = warp_reduce(all, Plus{});
+  for (int e = lane_id(); e < experts; e += 32) {
+    const double share = static_cast<double>(counts[e]) * experts;  // the mean's is `all`
+    if (share != all) biases[e] += share < all ? rate : -rate;
+  }
+}
+
 }  // namespace
+
+void expert_bias_update(const Launch& where, const ExpertBiasUpdate& a) {
+  check_args(a);
+  launch(where, {1}, 32, "expert_bias_update", expert_bias_kernel, at<float>(a.count_E),
+         reinterpret_cast<const StepControlValues*>(a.control.data), static_cast<int>(a.bias_E.numel()),
+         a.rate, at<float>(a.bias_E));
+}
 
 void average_update(const Launch& where, const AverageUpdate& a) {
   base::check(a.control.bytes() == sizeof(StepControlValues),

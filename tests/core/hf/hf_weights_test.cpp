@@ -306,6 +306,21 @@ core::job::ModelOptions tiny_qwen2_moe() {
   return m;
 }
 
+core::job::ModelOptions tiny_glm_moe() {
+  core::job::ModelOptions m = tiny_qwen_moe();
+  m.qkv_bias = true, m.rotary_fraction = 2.0 / 3;
+  m.layers = 5;
+  m.experts = {.count = 4,
+               .per_token = 2,
+               .ffn = 6,
+               .shared_ffn = 12,
+               .dense_layers = 3,
+               .score = core::job::RouterScore::sigmoid,
+               .bias = true,
+               .scale = 2.5};
+  return m;
+}
+
 core::job::ModelOptions tiny_olmoe() {
   core::job::ModelOptions m = tiny_qwen_moe();
   m.qk_norm_span = core::job::QkNormSpan::all;
@@ -340,6 +355,7 @@ TEST_CASE(
                                       {"mixtral", tiny_mixtral()},
                                       {"qwen3_moe", tiny_qwen_moe()},
                                       {"qwen2_moe", tiny_qwen2_moe()},
+                                      {"glm4_moe", tiny_glm_moe()},
                                       {"olmoe", tiny_olmoe()},
                                       {"olmo2", tiny_olmo()}}) {
     const std::string text = core::hf::write_config(family, model, "", core::hf::Element::f32);

@@ -164,7 +164,7 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   const job::ModelOptions mixed = layers_model(
       "experts: {count: 8, per_token: 2, ffn: 16, shared_ffn: 32, shared_gate: true, dense_layers: 1, every: "
       "2, "
-      "score: sigmoid, scale: 2.5}");
+      "score: sigmoid, bias: true, scale: 2.5}");
   CHECK(mixed.experts == job::ExpertOptions{.count = 8,
                                             .per_token = 2,
                                             .ffn = 16,
@@ -172,12 +172,13 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
                                             .shared_gate = true,
                                             .every = 2,  // the first layer is dense already
                                             .score = job::RouterScore::sigmoid,
+                                            .bias = true,
                                             .scale = 2.5});
   CHECK(job::expert_layers(mixed) == 2);
   CHECK(job::expert_layers(mixed, 1, 2) == 1);
   CHECK(job::expert_layers(mixed, 2, 1) == 0);
   const std::int64_t beside = 3 * 64 * 32 + 64 + router, narrow = 3 * 64 * 16;
-  CHECK(job::count_parameters(mixed).total - few.total == 2 * (8 * narrow + beside - mlp));
+  CHECK(job::count_parameters(mixed).total - few.total == 2 * (8 * narrow + beside - mlp + 8));
   CHECK(job::count_parameters(mixed).matmul - few.matmul == 2 * (2 * narrow + beside - mlp));
   // Where no layer is dense, the experts' width is the MLP's.
   CHECK(layers_model("experts: {count: 8, per_token: 2, ffn: 64}").experts == m.experts);
@@ -210,6 +211,8 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
        "parallel.tp: experts.ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
   told("experts: {count: 2, per_token: 2, shared_ffn: 18}", "parallel: {tp: 4}\n",
        "parallel.tp: experts.shared_ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
+  told("experts: {count: 2, per_token: 2}", "optimizer: {expert_bias_rate: 0.01}\n",
+       "optimizer.expert_bias_rate: has no effect: there are no biases without model.experts.bias");
   told("experts: {per_token: 3}", "", "has no effect: the MLPs are dense without experts.count");
   told("mlp: gelu, experts: {count: 2, per_token: 1}", "",
        "model.mlp: must have a gate where there are experts");

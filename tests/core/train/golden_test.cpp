@@ -109,7 +109,9 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
                  .shared_gate = true,
                  .dense_layers = 1,
                  .score = core::job::RouterScore::sigmoid,
+                 .bias = true,
                  .scale = 2.5};
+    job.optimizer.expert_bias_rate = 0.05;
     job.loss.expert_balance = 0.05;
   }
   if (name == "olmo") {
@@ -194,7 +196,7 @@ TEST_CASE("fp32 losses, norms, first gradients and final weights are PyTorch's",
         core::model::ParamStore& params = rank.trainer().params();
         for (core::model::ParamId id = 0; id < params.count(); ++id) {
           CAPTURE(params.info(id).name);
-          if (step == 1)
+          if (step == 1 && params.info(id).has_grad())
             CHECK(relative_error(golden.get<float>("grad." + params.info(id).name),
                                  params.grad(id).as<float>()) < kGradient);
           if (step == 12)

@@ -124,6 +124,41 @@ TEST_CASE("an average of weights moves by its decay, except in a skipped step", 
     }
 }
 
+TEST_CASE("biases of experts move towards even use, except in a skipped step", "[update][experts]") {
+  struct Case {
+    Values counts;
+    std::vector<int> moves;
+  };
+  // A mean of 8 / 3; an even one; counts whose product with their number fp32 cannot hold; no tokens.
+  for (const Case& c :
+       {Case{{4, 2, 2}, {-1, 1, 1}}, Case{{5, 7, 3, 5}, {0, -1, 1, 0}}, Case{{0, 1}, {1, -1}},
+        Case{{9e6, 9e6 + 1, 9e6 - 1, 9e6}, {0, -1, 1, 0}}, Case{{0, 0, 0}, {0, 0, 0}}, Case{{3}, {0}}}) {
+    const auto n = static_cast<std::int64_t>(c.counts.size());
+    const float rate = 0.25f;
+    const Values before = normal_values(n, 2, DType::f32);
+    Values expected;
+    for (std::size_t i = 0; i < before.size(); ++i)
+      expected.push_back(static_cast<float>(before[i]) + static_cast<float>(c.moves[i]) * rate);
+    check_operator([&](Machine& m) {
+      const auto moved = [&](std::int32_t skip) {
+        StepControlValues control;
+        control.skip = skip;
+        const Tensor values = m.empty(DType::u8, {static_cast<std::int64_t>(sizeof(control))}),
+                     biases = m.tensor(DType::f32, {n}, before);
+        m.backend().write(m.stream(), std::as_bytes(std::span(&control, 1)), values);
+        m.backend().expert_bias_update(m.stream(), {.count_E = m.tensor(DType::f32, {n}, c.counts),
+                                                    .bias_E = biases,
+                                                    .control = values,
+                                                    .rate = rate});
+        return biases;
+      };
+      CHECK(Machine::read(moved(StepControlValues::kSkipCrowded)) == before);
+      CHECK(Machine::read(moved(0)) == expected);
+      return std::vector<Output>{{"biases", moved(0), expected}};
+    });
+  }
+}
+
 TEST_CASE("step control divides gradients by the loss weights before it clips", "[update]") {
   Machine m(kernels::Isa::portable, 1);
   const std::vector<std::int64_t> tensors{0, 2, 3};
