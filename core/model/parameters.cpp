@@ -121,6 +121,8 @@ class Declarer {
                   double stddev, const Rule& tp) {
     const std::int64_t mine = count / share_.ranks * rows;
     const ParamId id = matrix(name, {mine, columns}, stddev, tp, false);
+    infos_.back().shard.granularity = parallel::Granularity::matrix;
+    infos_.back().shard.stacked = experts_of_rank(count);
     if (share_.ranks == 1) return id;
     infos_.back().expert = true;
     infos_.back().shard.first_row = share_.rank * mine;

@@ -140,7 +140,8 @@ void add_optimizer(FieldTable& t, job::JobSpec& job) {
               .from_below(0, 1));
   of_muon(t.add("optimizer.nesterov", &o.nesterov, "move along the mean as the next step would see it"));
   of_muon(t.add("optimizer.adamw_lr", &o.adamw_lr,
-                "with muon: peak learning rate of embeddings, head, norms and biases, which AdamW updates; "
+                "with muon: peak learning rate of embeddings, head, norms, biases and routers, which AdamW "
+                "updates; "
                 "goes with "
                 "the schedule of `lr` in proportion")
               .above(0));

@@ -164,7 +164,7 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
         "is dropped; 0: one dense MLP of width `ffn`")
       .between(0, kMostExperts)
       .not_with("loss.dpo.beta", "is not for loss.dpo: leave one of them out")
-      .not_with("optimizer.name", "is not for Muon yet: set optimizer.name to adamw")
+
       .not_with("model.bias", "has experts, which have no biases: leave `bias` out")
       .not_with("model.mlp_bias", "has experts, which have no biases: leave `mlp_bias` out");
   t.add("model.experts.per_token", &e.per_token,

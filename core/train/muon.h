@@ -12,7 +12,7 @@ namespace trainerd::core::train {
 /// Muon (K. Jordan et al., 2024): each matrix moves along its orthogonalised momentum,
 ///   w -= lr (sqrt(max(1, rows / columns)) newton_schulz(direction) + decay w),
 /// where `direction` is that of kernels::MomentumUpdate. Queries, keys, values, gate and up are separate
-/// matrices.
+/// matrices, and so are those of each expert. Routers are not among them.
 ///
 /// State, gradients and weights stay cut into element parts. The matrices of a pipeline stage are distributed
 /// over its tensor-parallel ranks and the ranks that its state is sharded over, largest first, one per rank

@@ -98,9 +98,14 @@ std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) 
               "a tensor of matrices has two dims");
   const kernels::Shape local = local_shape(spec, tp);
   const bool by_rows = spec.placement == TensorPlacement::shard && spec.dim == 0;
-  if (!by_rows) return {{0, spec.logical[0], spec.logical[1], 0, local.numel()}};
   std::vector<WholeMatrix> matrices;
-  std::int64_t row = 0, begin = 0;
+  std::int64_t row = spec.first_row, begin = 0;
+  if (!by_rows) {
+    const std::int64_t rows = spec.logical[0] / spec.stacked, count = local.numel() / spec.stacked;
+    for (std::int64_t i = 0; i < spec.stacked; ++i)
+      matrices.push_back({row + i * rows, rows, spec.logical[1], i * count, count});
+    return matrices;
+  }
   for (const SplitSegment& segment : spec.segments) {
     const std::int64_t count = cut(segment, tp, spec.pad_to).local * local[1];
     matrices.push_back({row, segment.size, local[1], begin, count});

@@ -29,7 +29,8 @@ struct SplitSegment {
 enum class Granularity : std::uint8_t {
   element,
   block,  ///< boxes of ShardSpec::block from the tensor's first element; the last ones may be smaller
-  /// each segment of a tensor split by rows (queries, keys, values; gate, up), else the whole tensor
+  /// each segment of a tensor split by rows (queries, keys, values; gate, up), else the whole tensor, or as
+  /// many equal matrices by rows as ShardSpec::stacked says
   matrix,
 };
 
@@ -50,8 +51,9 @@ struct ShardSpec {
   /// tp does not divide is an error.
   std::int64_t pad_to = 0;
   Granularity granularity = Granularity::element;
-  BlockShape block = {};  ///< with granularity `block`
-  bool owner = true;      ///< false: another pipeline stage also holds it, saves it and counts it in the norm
+  BlockShape block = {};     ///< with granularity `block`
+  std::int64_t stacked = 1;  ///< with granularity `matrix`, if not split by rows: experts' matrices
+  bool owner = true;  ///< false: another pipeline stage also holds it, saves it and counts it in the norm
   /// `logical` is rows [first_row, first_row + logical[0]) of a tensor of `file_rows` rows: of those that
   /// experts of other ranks have the others. 0: it is the whole tensor.
   std::int64_t first_row = 0, file_rows = 0;
@@ -84,8 +86,8 @@ std::vector<ShardPiece> shard_pieces(const ShardSpec& spec, std::int64_t tp, std
 /// contiguous in memory. 1 without blocks.
 std::int64_t part_multiple(const ShardSpec& spec, std::int64_t tp);
 
-/// One matrix of a tensor of granularity `matrix`: some of its logical rows. Each rank of the tp group holds
-/// a part of it, at the same range of elements of its local tensor.
+/// One matrix of a tensor of granularity `matrix`: some of its rows, numbered as in files. Each rank of the
+/// tp group holds a part of it, at the same range of elements of its local tensor.
 struct WholeMatrix {
   std::int64_t first_row = 0, rows = 0, columns = 0;
   std::int64_t local_begin = 0, local_count = 0;

@@ -63,7 +63,7 @@ class Commands(unittest.TestCase):
     @unittest.skipUnless(FULL, "takes a minute")
     def test_muon(self):
         self.run_line("python3 tests/golden/make_muon.py", "torch", "safetensors")
-        self.assert_same("muon_llama", "muon_qwen")
+        self.assert_same("muon_llama", "muon_qwen", "muon_shared")
 
     def test_preferences(self):
         (self.root / "tests/golden/dpo_llama.safetensors").unlink()

@@ -340,10 +340,20 @@ def learning_rate(t):
     return MIN_LR + (PEAK_LR - MIN_LR) * 0.5 * (1 + math.cos(math.pi * (t - WARMUP) / (STEPS - WARMUP)))
 
 
+def first_biases(c, dtype):
+    """Of the experts of each layer that has some, if they have biases."""
+    return {f"layers.{i}.router_bias.weight": torch.zeros(c.experts, dtype=dtype) for i in range(c.dense_layers, c.layers) if c.bias_rate}
+
+
+def move_biases(c, biases, used):
+    for b, counts in zip(biases.values(), used):
+        b += c.bias_rate * torch.sign(counts.sum() - counts * c.experts)
+
+
 def train(c, initial, tokens, master_dtype, compute_dtype):
     """AdamW on master weights in `master_dtype`, with parameters and activations in `compute_dtype`. Returns the weights with the experts'
     biases."""
-    biases = {f"layers.{i}.router_bias.weight": torch.zeros(c.experts, dtype=master_dtype) for i in range(c.dense_layers, c.layers) if c.bias_rate}
+    biases = first_biases(c, master_dtype)
     master = {n: v.to(master_dtype).clone().requires_grad_() for n, v in initial.items()}
     m = {n: torch.zeros_like(v) for n, v in master.items()}
     v = {n: torch.zeros_like(v) for n, v in master.items()}
@@ -363,8 +373,7 @@ def train(c, initial, tokens, master_dtype, compute_dtype):
                 m_hat, v_hat = m[n] / (1 - BETAS[0] ** t), v[n] / (1 - BETAS[1] ** t)
                 decay = DECAY if w.ndim >= 2 else 0.0
                 w -= lr * (m_hat / (v_hat.sqrt() + EPS) + decay * w)
-        for b, counts in zip(biases.values(), used):
-            b += c.bias_rate * torch.sign(counts.sum() - counts * c.experts)
+        move_biases(c, biases, used)
         losses.append(loss.item())
         norms.append(norm)
         rates.append(lr)

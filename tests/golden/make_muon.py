@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the reference runs muon_llama.safetensors and muon_qwen.safetensors beside this file.
+"""Writes the reference runs muon_llama.safetensors, muon_qwen.safetensors and muon_shared.safetensors beside this file.
 
 The transformers of make_golden.py from the same initial values, trained for twenty steps by Muon in float32: README.md lists a
 file's contents. torch.optim.Muon iterates in bfloat16, this code in float32.
@@ -42,7 +42,12 @@ def whole_matrices(c, name):
     """Rows of the matrices in a merged tensor."""
     if name.endswith("qkv.weight"):
         return [c.heads * c.head_dim, c.kv_heads * c.head_dim, c.kv_heads * c.head_dim]
-    return [c.ffn, c.ffn] if name.endswith("gate_up.weight") else None
+    if name.endswith("experts.gate_up.weight"):
+        return 2 * c.experts * [c.expert_ffn]
+    if name.endswith("experts.down.weight"):
+        return c.experts * [c.hidden]
+    width = c.shared_ffn if ".shared." in name else c.ffn
+    return [width, width] if name.endswith("gate_up.weight") else None
 
 
 def make_tokens(c):
@@ -57,10 +62,11 @@ def train(c, initial, tokens):
     weights = {n: w.clone().requires_grad_() for n, w in initial.items()}
     momentum = {n: torch.zeros_like(w) for n, w in weights.items()}
     second = {n: torch.zeros_like(w) for n, w in weights.items()}
+    biases = golden.first_biases(c, next(iter(weights.values())).dtype)
     losses, norms = [], []
     for t in range(1, STEPS + 1):
-        loss, _ = golden.batch_loss(c, weights, tokens[t - 1])
-        gradients = dict(zip(weights, torch.autograd.grad(loss, list(weights.values()))))
+        loss, balance, used = golden.batch_loss(c, weights | biases, tokens[t - 1])
+        gradients = dict(zip(weights, torch.autograd.grad(loss + balance, list(weights.values()))))
         norm = math.sqrt(sum(g.double().pow(2).sum().item() for g in gradients.values()))
         lr, factor = learning_rate(t), min(1.0, golden.CLIP / norm)
         with torch.no_grad():
@@ -80,16 +86,17 @@ def train(c, initial, tokens):
                 second[n] = b2 * second[n] + (1 - b2) * g * g
                 m, v = momentum[n] / (1 - b1**t), second[n] / (1 - b2**t)
                 w -= lr * ADAMW_LR / LR * (m / (v.sqrt() + golden.EPS) + decay * w)
+        golden.move_biases(c, biases, used)
         losses.append(loss.item())
         norms.append(norm)
-    return weights, losses, norms
+    return weights | biases, losses, norms
 
 
 def main():
     torch.set_num_threads(1)
     here = pathlib.Path(__file__).parent
     for c in golden.CONFIGS:
-        if c.name == "gpt2":
+        if c.name not in ("llama", "qwen", "shared"):
             continue
         tokens = make_tokens(c)
         final, losses, norms = train(c, golden.initial_parameters(c), tokens)

@@ -80,7 +80,10 @@ LayoutBounds::LayoutBounds(LayoutParts& parts)
       timed_(has_rates(parts.topology(), parts.job().precision.compute)),
       device_bytes_(device_bytes(parts.topology(), parts.job().parallel.ranks())) {
   if (timed_ && parts.job().optimizer.kind == job::OptimizerKind::muon)
-    orthogonal_seconds_ = orthogonal_seconds(parts.job().model, parts.topology());
+    for (const MlpKind mlp : {MlpKind::dense, MlpKind::experts})
+      if (mlp == MlpKind::dense || parts.job().model.experts.on())
+        orthogonal_seconds_[static_cast<std::size_t>(mlp)] =
+            orthogonal_seconds(parts.job().model, mlp, parts.topology());
 }
 
 /// Runs the small job of probe_job for these ends and layers.
@@ -276,6 +279,13 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   return chain;
 }
 
+double LayoutBounds::orthogonal_of(const DataParallelUnits& units) const {
+  double seconds = 0;
+  for (const MlpKind mlp : {MlpKind::dense, MlpKind::experts})
+    seconds += static_cast<double>(units.layers_of(mlp)) * orthogonal_seconds_[static_cast<std::size_t>(mlp)];
+  return seconds;
+}
+
 LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const parallel::DataParallelLevels& levels = parts_.levels(c);
   const GroupPlaces& places = parts_.places(c);
@@ -301,8 +311,8 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
     const double sharing = c.zero > 0 ? static_cast<double>(parts) : 1;  // for the update
     double work = s.work, stops = 0,
            after = s.update / sharing + s.norm / static_cast<double>(parts) +
-                   static_cast<double>(s.units.layers) * orthogonal_seconds_ /
-                       (sharing * static_cast<double>(c.tp));
+                   orthogonal_of(s.units) /
+                       (std::max(sharing, static_cast<double>(c.ep)) * static_cast<double>(c.tp));
     if (c.gradient_ranks() > 1) {
       StageSeconds& own_seconds = seconds[static_cast<std::size_t>(r)];
       const auto like = static_cast<std::int64_t>(s.like);

@@ -70,13 +70,15 @@ class LayoutBounds {
                           std::int64_t layers) const;
   ChunkCosts costs_of(const LayoutChoice& c, const Places& places, const parallel::ChunkSpan& span);
   Chain chain_of(const LayoutChoice& c);
+  double orthogonal_of(const DataParallelUnits& units) const;
   LayoutBound bound(const LayoutChoice& c, const Chain& chain);
 
   LayoutParts& parts_;
   DataParallelBounds data_parallel_;
   const bool timed_;
   const std::int64_t device_bytes_;  ///< memory that a layout must fit
-  double orthogonal_seconds_ = 0;    ///< Newton-Schulz seconds of a layer's matrices, with Muon
+  /// Newton-Schulz seconds of a layer's matrices, with Muon, by MlpKind.
+  std::array<double, 2> orthogonal_seconds_ = {};
   SharedMemo<ProbeKey, ChunkCosts> probes_;
 };
 

@@ -11,7 +11,8 @@
 
 namespace trainerd::core::plan {
 
-double orthogonal_seconds(const job::ModelOptions& model, const parallel::Topology& topology) {
+double orthogonal_seconds(job::ModelOptions model, MlpKind mlp, const parallel::Topology& topology) {
+  model.experts.every = 1, model.experts.dense_layers = mlp == MlpKind::dense ? 1 : 0;
   double seconds = 0;
   kernels::MetaBackend backend(topology.device, [&](const kernels::MetaCall& call) {
     seconds += op_seconds({call.op, call.what, call.cost}, topology);

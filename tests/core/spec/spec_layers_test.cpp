@@ -220,7 +220,6 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
        "experts, which have no biases: leave `mlp_bias` out");
   told("bias: true, experts: {count: 2, per_token: 1}", "",
        "experts, which have no biases: leave `bias` out");
-  told("experts: {count: 2, per_token: 1}", "optimizer: {name: muon}\n", "is not for Muon yet");
   told("", "loss: {expert_balance: 0.1}\n", "loss.expert_balance: has no effect: the MLPs are dense");
   const std::string six = "experts: {count: 6, per_token: 2}";
   const auto with = [](const std::string& parallel, const std::string& rest = "") {

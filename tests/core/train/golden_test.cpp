@@ -226,7 +226,7 @@ TEST_CASE("bf16 losses deviate from float64 by less than twice PyTorch's bf16 ru
 }
 
 TEST_CASE("Muon's losses, norms and final weights are PyTorch's", "[golden][muon]") {
-  const std::string name = GENERATE("llama", "qwen");
+  const std::string name = GENERATE("llama", "qwen", "shared");
   CAPTURE(name);
   const Golden golden("muon_" + name);
   const auto loss = golden.get<double>("loss"), norm = golden.get<double>("grad_norm");

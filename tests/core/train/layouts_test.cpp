@@ -37,7 +37,10 @@ core::job::JobSpec layouts_job(const std::string& model) {
       "layouts.yaml");
   if (model == "qwen" || model == "muon-qwen")
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
-  test::set_layers(model.starts_with("olmo") ? "olmo" : model, job.model);
+  test::set_layers(model.starts_with("olmo") ? "olmo"
+                   : model == "muon-experts" ? "experts-shared"
+                                             : model,
+                   job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
   if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
   if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared")
@@ -51,7 +54,7 @@ core::job::JobSpec layouts_job(const std::string& model) {
     job.model.linear_bias = job.model.qkv_bias = job.model.tie_embeddings = true;
     job.model.kv_heads = 4;
   }
-  if (model == "muon" || model == "muon-qwen") {
+  if (model.starts_with("muon")) {
     job.optimizer.kind = core::job::OptimizerKind::muon;
     job.optimizer.lr = 2e-2, job.optimizer.adamw_lr = 5e-3;
     job.batch.global = 12;
@@ -538,6 +541,12 @@ TEST_CASE("Muon's layouts give one rank's losses", "[layouts][muon]") {
     check_layout_always(model, {.dp = 4, .zero = 3, .zero_group = 2});
     check_layout_always(model, {.tp = 2, .dp = 4, .zero = 2, .devices_per_node = 4});
   }
+  // Ranks that share experts update the ones that they have.
+  const std::string experts = "muon-experts";
+  check_layout(experts, {.dp = 6, .zero = 0, .ep = 3});
+  check_layout_always(experts, {.dp = 6, .zero = 1, .ep = 3});
+  check_layout(experts, {.tp = 2, .dp = 3, .zero = 3, .sequence_parallel = true, .ep = 3});
+  check_layout(experts, {.pp = 2, .dp = 4, .zero = 2, .schedule = zb_h1, .ep = 2});
 }
 
 TEST_CASE("Muon's bound between layouts is that of AdamW", "[layouts][muon]") {

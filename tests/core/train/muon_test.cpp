@@ -18,13 +18,14 @@ namespace {
 constexpr const char* kMuon =
     "optimizer: {name: muon, lr: 2.0e-2, adamw_lr: 5.0e-3, schedule: {kind: constant}}\n";
 
-core::job::JobSpec muon_job(const std::string& precision, const std::string& parallel) {
+core::job::JobSpec muon_job(const std::string& precision, const std::string& parallel,
+                            const std::string& model = "") {
   return core::spec::parse_job(
       "name: muon\nseed: 7\ndevice: cpu\n"
       "model: {layers: 3, hidden: 40, heads: 4, kv_heads: 2, head_dim: 12, ffn: 52, vocab: 97, seq_len: 16, "
-      "qk_norm: true, qkv_bias: true, tie_embeddings: true}\n"
-      "batch: {global: 12, micro: 1}\nprecision: " +
-          precision + "\n" + kMuon + "steps: 20\ndata: {format: synthetic}\nparallel: {" + parallel + "}\n",
+      "qk_norm: true, qkv_bias: true, tie_embeddings: true" +
+          model + "}\nbatch: {global: 12, micro: 1}\nprecision: " + precision + "\n" + kMuon +
+          "steps: 20\ndata: {format: synthetic}\nparallel: {" + parallel + "}\n",
       "muon.yaml");
 }
 
@@ -111,6 +112,31 @@ TEST_CASE("Muon's update is the same bit for bit on any layout, given the same g
   // Two levels of reduction: four data-parallel ranks on nodes of two devices.
   CHECK(updated(muon_job(precision, "dp: 4, zero: 1"), 2) == one);
   CHECK(updated(muon_job(precision, "tp: 2, dp: 4, zero: 3"), 4) == one);
+}
+
+TEST_CASE("Muon updates each expert's matrices by themselves, the same bit for bit on any layout",
+          "[muon][experts]") {
+  const std::string precision = GENERATE("fp32", "bf16");
+  const std::string model = ", experts: {count: 6, per_token: 2, ffn: 28, shared_ffn: 36, dense_layers: 1}";
+  const Elements one = updated(muon_job(precision, "", model));
+  CHECK(one.count("momentum.layers.0.gate_up.weight") == 1);
+  CHECK(one.count("momentum.layers.1.experts.gate_up.weight") == 1);
+  CHECK(one.count("momentum.layers.1.experts.down.weight") == 1);
+  CHECK(one.count("momentum.layers.1.shared.down.weight") == 1);
+  CHECK(one.count("moment2.layers.1.router.weight") == 1);
+  for (const std::string parallel :
+       {"dp: 2, zero: 1", "dp: 3, zero: 3", "tp: 4", "tp: 2, dp: 3, zero: 2", "dp: 2, ep: 2, zero: 0",
+        "dp: 6, ep: 3, zero: 1", "dp: 6, ep: 2, zero: 3", "tp: 2, dp: 6, ep: 3, zero: 2",
+        "tp: 2, pp: 3, dp: 2, ep: 2, zero: 1", "cp: 2, dp: 3, ep: 6, zero: 3"}) {
+    CAPTURE(precision, parallel);
+    CHECK(updated(muon_job(precision, parallel, model)) == one);
+  }
+  // An expert's update is that of a matrix alone: it does not depend on how many there are. The first three
+  // experts of six get the gradients of the three of a smaller model.
+  const Elements few = updated(muon_job(
+      precision, "", ", experts: {count: 3, per_token: 2, ffn: 28, shared_ffn: 36, dense_layers: 1}"));
+  for (const std::string name : {"momentum.layers.1.experts.down.weight", "layers.1.experts.down.weight"})
+    for (const auto& [i, value] : few.at(name)) REQUIRE(one.at(name).at(i) == value);
 }
 
 TEST_CASE("a matrix of a Muon step equals the float64 iteration's result", "[muon]") {
