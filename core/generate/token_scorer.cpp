@@ -4,8 +4,10 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <set>
 #include <utility>
 
+#include "core/hf/tensor_names.h"
 #include "core/model/model_chunk.h"
 #include "core/model/parameters.h"
 #include "core/rank/backend.h"
@@ -39,8 +41,10 @@ std::int64_t rows_for(std::int64_t count, DeviceKind device) {
 
 std::string precision_of(const hf::WeightSource& source, const std::string& asked) {
   if (!asked.empty()) return asked;
-  const bool all = std::all_of(source.tensors().begin(), source.tensors().end(),
-                               [](const hf::SourceTensor& t) { return t.dtype == DType::bf16; });
+  const std::set<std::string> biases = hf::expert_biases(source.model());
+  const bool all = std::all_of(
+      source.tensors().begin(), source.tensors().end(),
+      [&](const hf::SourceTensor& t) { return t.dtype == DType::bf16 || biases.contains(t.name); });
   return all ? "bf16" : "fp32";
 }
 

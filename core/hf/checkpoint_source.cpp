@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "core/hf/config.h"
 #include "core/hf/elements.h"
@@ -28,11 +29,10 @@ class Checkpoint final : public WeightSource {
 
  private:
   mutable io::CheckpointReader reader_;
-  std::string prefix_;  ///< prefix of tensor names in the checkpoint
+  std::vector<std::string> stored_;  ///< names in the checkpoint, parallel to `tensors_`
 };
 
-Checkpoint::Checkpoint(const std::string& path, Weights weights)
-    : reader_(path), prefix_(name_prefix(weights)) {
+Checkpoint::Checkpoint(const std::string& path, Weights weights) : reader_(path) {
   path_ = path;
   const io::TrainingState& state = reader_.manifest().state;
   model_ = model::model_of(state.identity, path_);
@@ -49,9 +49,11 @@ Checkpoint::Checkpoint(const std::string& path, Weights weights)
     model_.attention = read_config(origin_.config, path_ + ": its record of config.json").model.attention;
   std::map<std::string, const io::TensorSlice*> held;
   for (const auto& [shard, slice] : reader_.manifest().slices) held[slice.name] = &slice;
+  const std::set<std::string> biases = expert_biases(model_);
   // Names and shapes are this program's, so the family does not matter.
   for (const io::TensorSlice& tensor : model_tensors(model_)) {
-    const auto found = held.find(prefix_ + tensor.name);
+    const std::string stored = (biases.contains(tensor.name) ? "" : name_prefix(weights)) + tensor.name;
+    const auto found = held.find(stored);
     if (found == held.end() && weights == Weights::average) no_average(path_);
     if (found == held.end())
       throw base::checkpoint_error(path_ + ": holds no tensor " + tensor.name +
@@ -62,6 +64,7 @@ Checkpoint::Checkpoint(const std::string& path, Weights weights)
                                    " is not of the shape and dtype that the model that it says has: it is "
                                    "damaged; take another");
     tensors_.push_back({tensor.name, found->second->dtype, tensor.logical_shape});
+    stored_.push_back(stored);
   }
 }
 
@@ -92,9 +95,10 @@ std::string Checkpoint::verify() const {
 }
 
 void Checkpoint::read(const io::TensorSlice& box, std::span<std::byte> out) const {
-  const SourceTensor& tensor = tensors_[index_of(box)];
+  const std::size_t index = index_of(box);
+  const SourceTensor& tensor = tensors_[index];
   io::TensorSlice stored = box;
-  stored.name = prefix_ + tensor.name;
+  stored.name = stored_[index];
   stored.dtype = tensor.dtype;
   stored.logical_shape = tensor.shape;
   std::vector<std::byte> raw(static_cast<std::size_t>(io::tensor_bytes(tensor.dtype, box.shape)));

@@ -84,7 +84,7 @@ SourceConfig read_config(const std::string& text, const std::string& path) {
     reading.model.ffn = 4 * reading.model.hidden;
   complete(reading);
   if (!reading.problems.empty()) throw refused(path, reading.problems);
-  return {family.model_type, reading.model, reading.notes};
+  return {family.model_type, reading.model, reading.further_layers, reading.notes};
 }
 
 std::string write_config(const std::string& family_name, const job::ModelOptions& model,
@@ -138,14 +138,14 @@ std::span<const TensorRule> tensor_rules(const std::string& family) {
   return found->tensors;
 }
 
-bool is_left_out(const std::string& family, const std::string& name, std::int64_t layers) {
-  const Family* found = find_family(family);
+bool is_left_out(const SourceConfig& config, const std::string& name) {
+  const Family* found = find_family(config.family);
   base::check(found != nullptr, "a family that there is");
   constexpr std::string_view kLayers = "model.layers.";
   std::int64_t layer = -1;
-  if (found->predictors && name.starts_with(kLayers))
+  if (name.starts_with(kLayers))
     std::from_chars(name.data() + kLayers.size(), name.data() + name.size(), layer);
-  if (layer >= layers) return true;
+  if (layer >= config.model.layers && layer < config.model.layers + config.further_layers) return true;
   return std::any_of(found->tables.begin(), found->tables.end(),
                      [&](const std::string& end) { return name.ends_with(end); });
 }

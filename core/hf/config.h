@@ -14,8 +14,10 @@ namespace trainerd::core::hf {
 
 /// The parts of a config.json that training uses.
 struct SourceConfig {
-  std::string family;              ///< its model_type: "llama"
-  job::ModelOptions model;         ///< `seq_len` is the longest that the file allows
+  std::string family;       ///< its model_type: "llama"
+  job::ModelOptions model;  ///< `seq_len` is the longest that the file allows
+  /// Layers behind the model's in its files, which predict further tokens and are not read.
+  std::int64_t further_layers = 0;
   std::vector<std::string> notes;  ///< differences in training here, such as dropout, for the user
 };
 
@@ -37,8 +39,8 @@ std::string family_of(const job::ModelOptions& model, const std::string& source)
 std::vector<std::string> family_names();
 /// The names of a family's tensors.
 std::span<const TensorRule> tensor_rules(const std::string& family);
-/// True if a tensor in the files of a family's model of `layers` layers is not read: a constant table that
-/// programs compute themselves, or of layers behind the model's that predict further tokens.
-bool is_left_out(const std::string& family, const std::string& name, std::int64_t layers);
+/// True if a tensor in the model's files is not read: a constant table that programs compute themselves, or
+/// of a further layer.
+bool is_left_out(const SourceConfig& config, const std::string& name);
 
 }  // namespace trainerd::core::hf

@@ -18,6 +18,7 @@ struct Reading {
   const nlohmann::json& json;
   job::ModelOptions model;
   std::vector<std::string> problems, notes;
+  std::int64_t further_layers = 0;  ///< SourceConfig::further_layers
 
   void problem(const std::string& field, const std::string& what) { problems.push_back(field + ": " + what); }
 };
@@ -53,7 +54,7 @@ std::vector<Field> renamed_expert_size_field(const std::string& name, const std:
 Field normalise_field(const std::string& name, bool fallback);
 /// The width of dense layers, which may be absent if there are none, and that of each expert.
 std::vector<Field> expert_width_fields(const std::string& dense, const std::string& expert);
-/// The width of the shared MLP, as a number of experts.
+/// The width of the shared MLP, as a number of experts; absent: one.
 Field shared_experts_field(const std::string& name, const std::string& expert_width);
 /// For Qwen: every so many layers one with experts, and a list of dense layers.
 std::vector<Field> sparse_layer_fields();
@@ -99,6 +100,8 @@ Field softcap_field(const std::string& name, SoftcapOption option, double fallba
 Field window_field(const std::string& name, std::int64_t fallback);
 /// For Qwen: a window for layers from a given layer on, or by `layer_types`.
 std::vector<Field> window_fields();
+/// For Qwen's models with experts: all layers are full.
+std::vector<Field> no_window_fields();
 /// Fields of every model that have no effect here, or must have one value.
 std::vector<Field> common_fields();
 

@@ -106,7 +106,7 @@ class Directory final : public WeightSource {
   }
   void open_files();
   void add_file(const std::string& name);
-  void map_names(const std::string& family);
+  void map_names(const SourceConfig& config);
   const std::string* stored_name(const std::string& family_name) const;
   std::map<std::int64_t, std::string> tensors_of(std::size_t file) const;
   void require_same_head() const;
@@ -140,7 +140,7 @@ Directory::Directory(const std::string& path) : storage_(io::open_storage(path))
     origin_.tokenizer = tokenizer_checksum(path_);
   }
   open_files();
-  map_names(config.family);
+  map_names(config);
 }
 
 void Directory::open_files() {
@@ -183,7 +183,8 @@ const std::string* Directory::stored_name(const std::string& family_name) const 
   return found == stored_.end() ? nullptr : &found->first;
 }
 
-void Directory::map_names(const std::string& family) {
+void Directory::map_names(const SourceConfig& config) {
+  const std::string& family = config.family;
   std::set<std::string> used;
   std::vector<std::string> missing, wrong, unknown;
   for (MappedTensor& tensor : mapped_ = map_tensors(tensor_rules(family), model_)) {
@@ -207,8 +208,7 @@ void Directory::map_names(const std::string& family) {
   }
   for (const auto& [name, stored] : stored_) {
     const bool tied_head = model_.tie_embeddings && name == "lm_head.weight";  // compared by `verify`
-    if (!used.contains(name) && !tied_head && !is_left_out(family, name, model_.layers))
-      unknown.push_back(name);
+    if (!used.contains(name) && !tied_head && !is_left_out(config, name)) unknown.push_back(name);
   }
   std::string problems;
   const auto add = [&](const std::vector<std::string>& names, const std::string& before,

@@ -61,9 +61,10 @@ Field shared_experts_field(const std::string& name, const std::string& expert_wi
   return {name,
           [name, expert_width](Reading& r, const json* value) {
             const json* width = find(r.json, expert_width);
-            if (absent(value) || absent(width) || *value == 0) return;  // another field needs the width
-            const auto count = read_size(r, name, *value);
-            if (count && width->is_number_integer()) r.model.experts.shared_ffn = *count * width->get<int>();
+            if (absent(width) || !width->is_number_integer()) return;  // another field's problem
+            if (value != nullptr && *value == 0) return;
+            const auto count = absent(value) ? 1 : read_size(r, name, *value).value_or(1);
+            r.model.experts.shared_ffn = count * width->get<int>();
           },
           [name](Writing& w) { w.out[name] = w.model.experts.shared_ffn / job::expert_ffn(w.model); }};
 }

@@ -53,21 +53,24 @@ std::vector<Field> qwen_moe_fields(const Field& kv_heads) {
                                                          &job::ExpertOptions::count)),
                  {normalise_field("norm_topk_prob", false)},
                  sparse_layer_fields(),
-                 window_fields()});
+                 no_window_fields()});
 }
 
-/// The number of layers behind the model's that predict further tokens (multi-token prediction).
-Field predictors_field(const std::string& name) {
-  return {name,
-          [name](Reading& r, const nlohmann::json* value) {
-            if (!absent(value) && *value != 0)
-              r.notes.push_back(name + " is " + shown(*value) +
-                                ": layers that predict further tokens are left out, as in transformers' own "
-                                "class");
-          },
-          [name](Writing& w) {
-            if (find(w.source, name) != nullptr) w.out[name] = 0;
-          }};
+/// How many layers behind the model's predict further tokens (multi-token prediction); transformers' default
+/// is 1.
+std::vector<Field> predictors_fields(const std::string& name, const std::string& newer) {
+  const auto read = [name, newer](Reading& r, const nlohmann::json* value) {
+    if (absent(value)) value = find(r.json, newer);
+    r.further_layers = 1;
+    if (absent(value)) return;
+    r.further_layers = 0;
+    if (*value == 0) return;
+    r.further_layers = read_size(r, name, *value).value_or(0);
+    r.notes.push_back(name + " is " + shown(*value) +
+                      ": layers that predict further tokens are left out, as in transformers' own class");
+  };
+  return {{name, read, [name](Writing& w) { w.out[name] = 0; }},
+          {newer, [](Reading&, const nlohmann::json*) {}, [](Writing&) {}}};
 }
 
 std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim) {
@@ -81,8 +84,8 @@ std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim) 
                   expert_scale_field("routed_scaling_factor"), dense_layers_field("first_k_dense_replace", 1),
                   fixed_field("n_group", {1}, groups), fixed_field("topk_group", {1}, groups),
                   flag_field("attention_bias", &ModelOptions::qkv_bias, false),
-                  flag_field("use_qk_norm", &ModelOptions::qk_norm, false),
-                  predictors_field("num_nextn_predict_layers"), predictors_field("num_mtp_layers")}});
+                  flag_field("use_qk_norm", &ModelOptions::qk_norm, false)},
+                 predictors_fields("num_nextn_predict_layers", "num_mtp_layers")});
 }
 
 std::vector<Field> granite_fields(const Field& kv_heads, const Field& head_dim) {
@@ -290,8 +293,7 @@ std::vector<Family> make_families() {
        .common = glm_moe,
        .tensors = glm_moe_tensors(),
        .fields = glm_moe_fields(kv_heads, head_dim),
-       .tables = rotary_tables,
-       .predictors = true},
+       .tables = rotary_tables},
       {.model_type = "olmoe",
        .architecture = "OlmoeForCausalLM",
        .common = olmoe,

@@ -21,8 +21,6 @@ struct Family {
   std::vector<Field> fields;
   /// Name suffixes of constant tables in files of older versions.
   std::vector<std::string> tables;
-  /// Files may have further layers behind the model's, which predict further tokens: they are left out.
-  bool predictors = false;
 };
 
 /// In order of preference for a model without a source.

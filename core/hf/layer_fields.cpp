@@ -168,6 +168,31 @@ std::vector<Field> window_fields() {
           elsewhere("layer_types")};
 }
 
+std::vector<Field> no_window_fields() {
+  const auto kept = [](const char* name) {
+    return Field{name, [](Reading&, const json*) {}, [name](Writing& w) { keep(w, name); }};
+  };
+  return {{"use_sliding_window",
+           [](Reading& r, const json* use) {
+             if (read_flag(r, "use_sliding_window", use, false).value_or(false))
+               r.problem(
+                   "use_sliding_window",
+                   "is not available with experts: versions of transformers differ in which layers slide");
+           },
+           [](Writing& w) { w.out["use_sliding_window"] = false; }},
+          {"layer_types",
+           [](Reading& r, const json* types) {
+             if (absent(types)) return;
+             read_layer_types(r, *types);
+             for (const std::string& word : r.model.attention.pattern)
+               if (word == job::kSliding) return r.problem("layer_types", "has layers that slide");
+             r.model.attention.pattern.clear();
+           },
+           [](Writing& w) { keep(w, "layer_types"); }},
+          kept("sliding_window"),
+          kept("max_window_layers")};
+}
+
 void complete_layers(Reading& r) {
   job::ModelOptions& m = r.model;
   complete_rope(r);

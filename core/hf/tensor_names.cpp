@@ -196,6 +196,13 @@ std::vector<io::TensorSlice> model_tensors(const job::ModelOptions& model) {
   return tensors;
 }
 
+std::set<std::string> expert_biases(const job::ModelOptions& model) {
+  std::set<std::string> names;
+  for (const model::ParamInfo& info : parameters_of(model))
+    if (info.biases_of_layer >= 0) names.insert(info.name);
+  return names;
+}
+
 std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const job::ModelOptions& model) {
   std::vector<MappedTensor> tensors;
   for (const model::ParamInfo& info : parameters_of(model)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -48,6 +49,9 @@ struct MappedTensor {
   /// Shape of a part in their file.
   std::vector<std::int64_t> their_shape(const TheirTensor& part) const;
 };
+
+/// Our names of experts' biases: in fp32 whatever the other tensors' dtype, and without averages (ema).
+std::set<std::string> expert_biases(const job::ModelOptions& model);
 
 /// All tensors of the model, unsharded, in order.
 std::vector<io::TensorSlice> model_tensors(const job::ModelOptions& model);

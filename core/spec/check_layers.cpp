@@ -112,7 +112,7 @@ class LayerChecker {
     if (m_.layers > 0 && layers == 0)
       problem(e.dense_layers >= m_.layers ? "model.experts.dense_layers" : "model.experts.every",
               "leaves none of the " + to_string(m_.layers) + " layers with experts");
-    if (layers == m_.layers && e.ffn > 0 && e.ffn != m_.ffn)
+    if (m_.layers > 0 && layers == m_.layers && e.ffn > 0 && e.ffn != m_.ffn)
       problem("model.experts.ffn",
               "is the width of every MLP, as all layers have experts: set model.ffn to " + to_string(e.ffn) +
                   " and leave this out");

@@ -153,7 +153,9 @@ void add_optimizer(FieldTable& t, job::JobSpec& job) {
   t.add("optimizer.expert_bias_rate", &o.expert_bias_rate,
         "how much a step moves experts' biases (`model.experts.bias`); 0: they stay as they are")
       .at_least(0)
-      .idle_if(!job.model.experts.bias, "there are no biases without model.experts.bias");
+      .idle_if(!job.model.experts.bias || job.model.lora.on(),
+               job.model.experts.bias ? "adapters (lora) leave the biases as they are"
+                                      : "there are no biases without model.experts.bias");
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
   t.choice("optimizer.schedule.kind", s.kind,
            {{"constant", job::LrKind::constant},

@@ -163,7 +163,6 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
         "token "
         "is dropped; 0: one dense MLP of width `ffn`")
       .between(0, kMostExperts)
-      .not_with("loss.dpo.beta", "is not for loss.dpo: leave one of them out")
 
       .not_with("model.bias", "has experts, which have no biases: leave `bias` out")
       .not_with("model.mlp_bias", "has experts, which have no biases: leave `mlp_bias` out");

@@ -26,6 +26,7 @@ void add_objective(FieldTable& t, job::JobSpec& job) {
         "Transformers, "
         "section 2.2; 0.01), added for each layer; `loss` of the records is without it")
       .at_least(0)
+      .not_with("loss.dpo.beta", "is minimised beside the cross entropy alone: with loss.dpo leave it out")
       .idle_if(!job.model.experts.on(), "the MLPs are dense without model.experts.count");
   job::DpoOptions& dpo = job.loss.dpo;
   t.add("loss.dpo.beta", &dpo.beta,

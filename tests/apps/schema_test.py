@@ -70,7 +70,7 @@ def from_yaml(text):
 
 # A value of each key that excludes another, or is excluded: one that is valid alone.
 VALUE = {"restarts": 3, "supervise.restarts": 3, "data.train": "a.bin", "data.sources": [{"path": "a.bin", "weight": 1}], "data.mask": ["a.mask"],
-         "data.valid": "b.bin", "data.valid_fraction": 0.1, "loss.dpo.beta": 0.1, "loss.label_smoothing": 0.1, "loss.z_loss": 1.0e-4,
+         "data.valid": "b.bin", "data.valid_fraction": 0.1, "loss.dpo.beta": 0.1, "loss.expert_balance": 0.01, "loss.label_smoothing": 0.1, "loss.z_loss": 1.0e-4,
          "evaluate.choices": [{"name": "a", "path": "a.jsonl"}], "optimizer.name": "muon", "lora.rank": 4, "model.embedding_scale": 2,
          "model.scale_embeddings": True, "model.attention.scale": 0.5, "model.attention.query_pre_attn_scalar": 16,
          "model.experts.count": 4, "model.bias": True, "model.mlp_bias": True, "parallel.ep": 2, "parallel.zero_group": 2,

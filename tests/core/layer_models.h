@@ -56,7 +56,7 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
                  .bias = true,
                  .scale = 2.5};
   if (name == "experts-sandwich") {
-    m.experts = {.count = 3, .per_token = 1, .normalise = false};
+    m.experts = {.count = 3, .per_token = 1, .normalise = false, .shared_ffn = 24};
     m.norm_placement = NormPlacement::sandwich;
   }
   if (name == "post" || name == "olmo") m.norm_placement = NormPlacement::post;

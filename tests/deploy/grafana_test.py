@@ -190,7 +190,7 @@ class Queries(PrometheusTest):
 
     def test_every_query_of_a_panel_answers_for_a_run_that_was_killed_and_resumed(self):
         options = ("--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", f"checkpoint.durable.to={self.root}/safe",
-                   "--rates", self.rates())
+                   "--set", "model.experts={count: 4, per_token: 2}", "--set", "loss.expert_balance=0.01", "--rates", self.rates())
         self.serve_gpus("first")
         process = self.start(self.long_job("first"), *options)
         self.wait_until("the run is found and answers", lambda: self.up("first") == [1, 1])

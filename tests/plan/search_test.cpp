@@ -145,7 +145,8 @@ std::vector<Case> cases() {
         .schedule = {ScheduleKind::one_f_one_b},
         .recompute = {none}}},
       {"experts",
-       small + ", experts: {count: 8, per_token: 2, ffn: 512, shared_ffn: 1024, dense_layers: 1}",
+       small + ", experts: {count: 8, per_token: 2, ffn: 512, shared_ffn: 1024, dense_layers: 1, "
+               "bias: true}",
        "parallel: {dp: 16}\nbatch: {global: 32, micro: 1}\n",
        {.tp = {1, 2},
         .pp = {1, 2},

@@ -129,6 +129,10 @@ class HuggingFace(NodesTest):
         self.command("export", self.root / "further.ckpt", "--out", self.root / "out")
         self.assert_same(self.root / "out", tensors)
         self.assertEqual(json.loads((self.root / "out" / "config.json").read_text())["num_nextn_predict_layers"], 0)
+        # As many as config.json says: more are of another model.
+        many = make_directory(self.root / "many", CONFIGS["glm4_moe"], tensors | {"model.layers.3.eh_proj.weight": next(iter(beyond.values()))})
+        self.assertIn("holds tensors that glm4_moe models do not have: model.layers.3.eh_proj.weight",
+                      self.command("import", many, "--out", self.root / "many.ckpt", status=5))
         # A layer of the model itself must be known.
         odd = make_directory(self.root / "odd", CONFIGS["glm4_moe"], tensors | {"model.layers.1.eh_proj.weight": beyond.popitem()[1]})
         self.assertIn("holds tensors that glm4_moe models do not have: model.layers.1.eh_proj.weight",
@@ -218,6 +222,35 @@ class HuggingFace(NodesTest):
         self.assertIn("ema: the checkpoint has absent, the job true",
                       self.run_job(self.from_job(directory, "plain", lr=1e-2, steps=5), *ema, status=5))
         self.run_job(self.from_job(directory, "whole", lr=1e-2, steps=5), *ema[2:])
+
+    def test_biases_of_experts_have_no_average_and_stay_in_fp32(self):
+        directory, tensors = self.source("glm4_moe")
+        self.run_job(self.from_job(directory, "moved", lr=1e-2, steps=4), "--set", "ema.decay=0.5", "--set", "optimizer.expert_bias_rate=0.25",
+                     "--set", "parallel={dp: 2, zero: 3}")
+        for name, flags in (("last", ()), ("average", ("--ema",)), ("half", ("--dtype", "bf16"))):
+            self.command("export", self.root / "moved", *flags, "--out", self.root / name)
+        last, average, half = (read_directory(self.root / name) for name in ("last", "average", "half"))
+        biases = [name for name in tensors if name.endswith("e_score_correction_bias")]
+        self.assertEqual(len(biases), 1)
+        for name in tensors:
+            self.assertEqual(half[name][0], "F32" if name in biases else "BF16", name)
+            if name in biases:
+                self.assertEqual(last[name], average[name])
+                self.assertEqual(last[name], half[name])
+                before, after = (struct.unpack("<4f", of[name][2]) for of in (tensors, last))
+                # Each of four steps moves a bias by 0.25, or leaves it.
+                moves = [(b - a) * 4 for a, b in zip(before, after)]
+                self.assertTrue(any(abs(m) > 0.5 for m in moves), moves)
+                for move in moves:
+                    self.assertAlmostEqual(move, round(move), delta=1e-5)
+            elif "layernorm" not in name:
+                self.assertNotEqual(last[name], average[name], name)
+        # Like a model of bf16 alone it is generated from in bf16: drawing far from the likeliest shows the difference to fp32.
+        draw = ("generate", self.root / "half", "--prompt", "a", "--tokenizer", "bytes", "--max-tokens", "20", "--temperature", "3", "--seed", "4", "--ignore-eos",
+                "--json")
+        found, bf16, fp32 = (json.loads(self.command(*draw, *more))["ids"] for more in ((), ("--precision", "bf16"), ("--precision", "fp32")))
+        self.assertEqual(found, bf16)
+        self.assertNotEqual(found, fp32)
 
     def test_fresh_does_not_move_the_weights_away_that_it_begins_from(self):
         directory, _ = self.source("llama")

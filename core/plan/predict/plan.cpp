@@ -172,7 +172,7 @@ void plan_checkpoints(Plan& plan, const StageRecords& records) {
   for (const model::ParamInfo& info :
        model::declare_parameters(plan.job.model, {&whole, 1}, 1, false, model::kLogicalVocab).infos)
     if (info.trainable) {
-      std::int64_t bytes = kernels::size_of(p.master);
+      std::int64_t bytes = kernels::size_of(info.biases_of_layer >= 0 ? kernels::DType::f32 : p.master);
       for (const std::string& state : train::optimizer_states(plan.job.optimizer, info))
         bytes += kernels::size_of(model::state_dtype(state, p));
       plan.checkpoint.bytes += info.shard.logical.numel() * bytes;

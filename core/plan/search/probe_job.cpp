@@ -35,6 +35,8 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.job.model.layers = first;
   // The bounds assume one kind of layer: the sliding one, which is faster.
   probe.job.model.attention.pattern.clear();
+  // Experts' biases are left out: what they take is less than their alignment.
+  probe.job.model.experts.bias = false;
   probe.job.model.experts.every = 1;
   probe.job.model.experts.dense_layers = mlp == MlpKind::dense ? first : 0;
   probe.rank = representative(probe.layout, probe.stage);

@@ -43,6 +43,8 @@ core::job::JobSpec layouts_job(const std::string& model) {
                    job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
   if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
+  // Far enough in a step to change choices.
+  if (job.model.experts.bias) job.optimizer.expert_bias_rate = 0.02;
   if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared")
     job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.

@@ -269,9 +269,11 @@ TEST_CASE("losses, rewards, gradients and weights of pairs equal PyTorch's with 
 }
 
 TEST_CASE("losses and gradients of pairs are the same on every layout, with adapters too", "[dpo][layouts]") {
-  const std::string lora = GENERATE("", "lora: {rank: 4, targets: [q_proj, v_proj, down_proj]}\n");
-  CAPTURE(lora);
-  const core::job::JobSpec one = pair_job(lora);
+  const std::string kind = GENERATE("whole", "adapters", "experts");
+  CAPTURE(kind);
+  core::job::JobSpec one =
+      pair_job(kind == "adapters" ? "lora: {rank: 4, targets: [q_proj, v_proj, down_proj]}\n" : "");
+  if (kind == "experts") one.model.experts = {.count = 4, .per_token = 2, .shared_ffn = 24, .bias = true};
   const PairCurve expected = pair_run(one);
   CHECK(expected.margin[0] != expected.margin[2]);
   using enum parallel::ScheduleKind;
@@ -290,6 +292,11 @@ TEST_CASE("losses and gradients of pairs are the same on every layout, with adap
   core::job::JobSpec larger = one;
   larger.batch.micro = 4;
   check_same_pairs(pair_run(larger), expected);
+  if (kind == "experts") {
+    core::job::JobSpec apart = one;
+    apart.parallel.dp = apart.parallel.ep = 2;
+    check_same_pairs(pair_run(apart), expected);
+  }
   larger.recompute = {core::job::RecomputeKind::full, 1};
   check_same_pairs(pair_run(larger), expected);
 }
@@ -319,6 +326,8 @@ TEST_CASE("a pair longer than a chunk of the head has the same loss as in one ch
 TEST_CASE("the gradients used in training are those of the loss of pairs", "[dpo]") {
   core::job::JobSpec job = pair_job("");
   job.model.layers = 2;
+  // With as many as there are, no token changes its experts.
+  if (GENERATE(false, true)) job.model.experts = {.count = 3, .per_token = 3, .normalise = false};
   const std::vector<PairSample> pairs = drawn_pairs(job, 1);
   const auto step_of = [&](core::train::Trainer& trainer) {
     auto batches = batches_of(trainer, pairs);
