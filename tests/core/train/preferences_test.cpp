@@ -270,6 +270,7 @@ TEST_CASE("losses, rewards, gradients and weights of pairs equal PyTorch's with 
 
 TEST_CASE("losses and gradients of pairs are the same on every layout, with adapters too", "[dpo][layouts]") {
   const std::string kind = GENERATE("whole", "adapters", "experts");
+  if (kind != "whole" && !test::in_slice(kind == "adapters" ? 0 : 1, 2)) return;
   CAPTURE(kind);
   core::job::JobSpec one =
       pair_job(kind == "adapters" ? "lora: {rank: 4, targets: [q_proj, v_proj, down_proj]}\n" : "");
