@@ -148,31 +148,34 @@ std::span<const TensorRule> moe_tensors() {
   return rules;
 }
 
+namespace {
+
+/// The rules of `moe_tensors`, with these for the shared MLP, and one more.
+std::vector<TensorRule> with_shared(std::vector<const char*> gate_up, const char* down, TensorRule more) {
+  std::vector<TensorRule> rules(moe_tensors().begin(), moe_tensors().end());
+  rules.push_back({"layers.N.shared.gate_up", std::move(gate_up)});
+  rules.push_back({"layers.N.shared.down", {down}});
+  rules.push_back(std::move(more));
+  return rules;
+}
+
+}  // namespace
+
 std::span<const TensorRule> qwen2_moe_tensors() {
-  static const std::vector<TensorRule> rules = [] {
-    std::vector<TensorRule> all(moe_tensors().begin(), moe_tensors().end());
-    all.push_back(
-        {"layers.N.shared.gate_up",
-         {"model.layers.N.mlp.shared_expert.gate_proj", "model.layers.N.mlp.shared_expert.up_proj"}});
-    all.push_back({"layers.N.shared.down", {"model.layers.N.mlp.shared_expert.down_proj"}});
-    all.push_back({"layers.N.shared_gate", {"model.layers.N.mlp.shared_expert_gate"}});
-    return all;
-  }();
+  static const std::vector<TensorRule> rules =
+      with_shared({"model.layers.N.mlp.shared_expert.gate_proj", "model.layers.N.mlp.shared_expert.up_proj"},
+                  "model.layers.N.mlp.shared_expert.down_proj",
+                  {"layers.N.shared_gate", {"model.layers.N.mlp.shared_expert_gate"}});
   return rules;
 }
 
 std::span<const TensorRule> glm_moe_tensors() {
-  static const std::vector<TensorRule> rules = [] {
-    std::vector<TensorRule> all(moe_tensors().begin(), moe_tensors().end());
-    all.push_back({.ours = "layers.N.router_bias",
-                   .theirs = {"model.layers.N.mlp.gate.e_score_correction_bias"},
-                   .bare = true});
-    all.push_back(
-        {"layers.N.shared.gate_up",
-         {"model.layers.N.mlp.shared_experts.gate_proj", "model.layers.N.mlp.shared_experts.up_proj"}});
-    all.push_back({"layers.N.shared.down", {"model.layers.N.mlp.shared_experts.down_proj"}});
-    return all;
-  }();
+  static const std::vector<TensorRule> rules = with_shared(
+      {"model.layers.N.mlp.shared_experts.gate_proj", "model.layers.N.mlp.shared_experts.up_proj"},
+      "model.layers.N.mlp.shared_experts.down_proj",
+      {.ours = "layers.N.router_bias",
+       .theirs = {"model.layers.N.mlp.gate.e_score_correction_bias"},
+       .bare = true});
   return rules;
 }
 
