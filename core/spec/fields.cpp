@@ -151,7 +151,7 @@ void add_optimizer(FieldTable& t, job::JobSpec& job) {
   t.add("optimizer.weight_decay", &o.weight_decay, "decoupled decay of matrices; norms and biases get none")
       .at_least(0);
   t.add("optimizer.expert_bias_rate", &o.expert_bias_rate,
-        "how much a step moves experts' biases (`model.experts.bias`); 0: they stay as they are")
+        "change of each expert's bias per step (`model.experts.bias`); 0: the biases stay as they are")
       .at_least(0)
       .idle_if(!job.model.experts.bias || job.model.lora.on(),
                job.model.experts.bias ? "adapters (lora) leave the biases as they are"

@@ -185,7 +185,7 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .between(0, kMostFfn)
       .idle_if(!e.on(), dense);
   t.add("model.experts.shared_gate", &e.shared_gate,
-        "multiplies the output of that MLP by a number of the token, the sigmoid of a product (Qwen2-MoE)")
+        "multiplies the output of that MLP by the sigmoid of a linear function of the token (Qwen2-MoE)")
       .idle_if(!e.on() || e.shared_ffn == 0,
                e.on() ? "there is no MLP of all tokens: shared_ffn is 0" : dense);
   t.add("model.experts.dense_layers", &e.dense_layers,
@@ -193,17 +193,20 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
       .between(0, kMostLayers)
       .idle_if(!e.on(), dense);
   t.add("model.experts.every", &e.every,
-        "of every so many layers the last has experts, and the others have dense MLPs (Llama 4 Maverick: 2)")
+        "in each group of this many layers the last has experts, and the others have dense MLPs (Llama 4 "
+        "Maverick: 2)")
       .between(1, kMostLayers)
       .idle_if(!e.on(), dense);
-  t.choice("model.experts.score", e.score,
-           {{"softmax", job::RouterScore::softmax}, {"sigmoid", job::RouterScore::sigmoid}},
-           "an expert's score for a token: its probability among all experts, or the sigmoid of its logit "
-           "(DeepSeek-V3, GLM-4.5)")
+  t.choice(
+       "model.experts.score", e.score,
+       {{"softmax", job::RouterScore::softmax}, {"sigmoid", job::RouterScore::sigmoid}},
+       "score of an expert for a token; softmax: its probability among all experts; sigmoid: the sigmoid of "
+       "its logit (DeepSeek-V3, GLM-4.5)")
       .idle_if(!e.on(), dense);
   t.add("model.experts.bias", &e.bias,
-        "a bias for each expert joins its score in the choice of a token's experts, not in their weights; "
-        "each step moves it by `optimizer.expert_bias_rate` towards even use (DeepSeek-V3, GLM-4.5)")
+        "each expert has a bias, which is added to its scores when a token's experts are chosen, but not to "
+        "their weights; each step moves it by `optimizer.expert_bias_rate` towards even use (DeepSeek-V3, "
+        "GLM-4.5)")
       .idle_if(!e.on(), dense);
   t.add("model.experts.scale", &e.scale, "factor of the weights of a token's experts (DeepSeek-V3: 2.5)")
       .above(0)
