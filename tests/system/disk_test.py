@@ -129,7 +129,7 @@ class Looking(RunTest):
         before = self.kept()
         for arguments, found in (((job, "--set", f"data.train={data}"), "data.train, /"),
                                  ((job, "--set", f"data.train={data.parent}/*.txt"), "data.train, /"),
-                                 ((inside,), "the job, "), ((job, "--set", f"output={self.root.parent}"), "the job, ")):
+                                 ((inside,), "the job, "), ((job, "--set", f"output={self.root}"), "the job, ")):
             self.assertRegex(self.run_job(*arguments, "--fresh", status=2), f"--fresh: {found}.* lies in the output .*, which would be moved aside")
         self.assertIn("no such file", self.run_job(job, "--set", "data.train=nothing.txt", "--fresh", status=4))
         failed = subprocess.run([BINARY, "run", job, "--fresh"], cwd=self.root / "a", capture_output=True, text=True, timeout=PATIENCE)
