@@ -41,7 +41,7 @@ enum class RouterScore : std::uint8_t { softmax, sigmoid };
 struct ExpertOptions {
   std::int64_t count = 0;         ///< 0: dense MLPs
   std::int64_t per_token = 0;     ///< K
-  bool normalise = true;          ///< the weights of a token's experts sum to `scale`; else they are scores
+  bool normalise = true;          ///< divide the scores of a token's experts by their sum
   std::int64_t ffn = 0;           ///< F of each expert; 0: that of dense MLPs
   std::int64_t shared_ffn = 0;    ///< F of the shared MLP; 0: none
   bool shared_gate = false;       ///< its output is multiplied by a sigmoid of the token (Qwen2-MoE)
@@ -49,7 +49,7 @@ struct ExpertOptions {
   std::int64_t every = 1;         ///< of as many consecutive layers the last has experts, the others none
   RouterScore score = RouterScore::softmax;
   bool bias = false;   ///< a bias per expert joins its score in the choice alone, and evens out their use
-  double scale = 1.0;  ///< factor of the weights (DeepSeek's routed_scaling_factor)
+  double scale = 1.0;  ///< factor of these scores, normalised or not (DeepSeek's routed_scaling_factor)
 
   bool on() const { return count > 0; }
   bool operator==(const ExpertOptions&) const = default;
