@@ -5,6 +5,7 @@
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
 #include "kernels/nvml/nvml.h"
+#include "parallel/layout/schedule_shape.h"
 
 namespace trainerd::core::spec {
 
@@ -86,7 +87,7 @@ parallel::PlacedGrid place_job(const job::JobSpec& job, Absent absent) {
   const parallel::GridViews grids = parallel::make_grids(job.parallel);
   parallel::PlacedGrid placed(grids.dense, job_topology(job, absent));
   placed.expert_grid = grids.expert;
-  placed.virtual_stages = job.parallel.virtual_stages;
+  placed.ring = parallel::schedule_shape(job.parallel, 1).ring();
   return placed;
 }
 

@@ -167,7 +167,7 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
     // Backward needs the input longer than the slot in which it was received lives.
     frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows(), job_.model.hidden},
                                           MemoryTerm::activations);
-    const Tensor in_TD = layout_.options.pp == 1
+    const Tensor in_TD = stays_on_rank(action.chunk - 1)
                              ? of_pass(chunks_[static_cast<std::size_t>(chunk) - 1].out, flow_rows())
                              : received(schedule, action, SlotClass::received_forward);
     land(in_TD.data);
@@ -287,9 +287,8 @@ void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchS
            .preference = preference};
   const auto dout = [&] {
     if (chunk.model.last()) return Tensor{};
-    // A single pipeline rank with several chunks passes tensors in place.
     const Tensor dout_TD =
-        layout_.options.pp == 1
+        stays_on_rank(action.chunk)
             ? of_pass(chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din, flow_rows())
             : received(schedule, action, SlotClass::received_backward);
     land(dout_TD.data);

@@ -115,7 +115,10 @@ void Trainer::take_persistent(Arena& persistent) {
 
 void Trainer::make_chunks(Arena& persistent) {
   const Shape flow{flow_rows(), job_.model.hidden};
+  const parallel::ScheduleShape pipeline = parallel::schedule_shape(layout_.options, 1);
   for (const model::ChunkParams& ids : declared_.chunks) {
+    const int index =
+        pipeline.chunk_of(static_cast<int>(at(place_, Axis::pp)), static_cast<int>(chunks_.size()));
     Chunk& chunk = chunks_.emplace_back(
         Chunk{model::ModelChunk(job_.model, job_.recompute, ids, job_.precision.compute, params_,
                                 {.backend = backend_,
@@ -129,9 +132,10 @@ void Trainer::make_chunks(Arena& persistent) {
               {},
               {}});
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
-    const bool sends = layout_.options.pp > 1;
-    if (!chunk.model.last()) chunk.out = take(), chunk.other_out = sends ? take() : chunk.out;
-    if (!chunk.model.first()) chunk.din = take(), chunk.other_din = sends ? take() : chunk.din;
+    if (!chunk.model.last())
+      chunk.out = take(), chunk.other_out = pipeline.stays_on_rank(index) ? chunk.out : take();
+    if (!chunk.model.first())
+      chunk.din = take(), chunk.other_din = pipeline.stays_on_rank(index - 1) ? chunk.din : take();
   }
 }
 

@@ -28,6 +28,7 @@
 #include "io/records/records.h"
 #include "kernels/backend/backend.h"
 #include "parallel/layout/layout.h"
+#include "parallel/layout/schedule_shape.h"
 #include "parallel/schedule/schedule.h"
 
 namespace trainerd::core::train {
@@ -269,6 +270,10 @@ class Trainer {
   /// The rows of this pass of a tensor whose rows are those of a training pass; undefined stays undefined.
   kernels::Tensor of_pass(const kernels::Tensor& x, std::int64_t rows) const;
   int local(int chunk) const { return chunk / static_cast<int>(layout_.options.pp); }
+  /// True if chunk `chunk` + 1 is on this rank, too, and reads the output of `chunk` in place.
+  bool stays_on_rank(int chunk) const {
+    return parallel::schedule_shape(layout_.options, 1).stays_on_rank(chunk);
+  }
   bool adds_loss(const Chunk& chunk) const;
   std::optional<parallel::PreferenceTarget> preference_of(const Chunk& chunk) const;
   void add_loss(const Chunk& chunk, const model::LossTarget& loss);

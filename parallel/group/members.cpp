@@ -1,5 +1,7 @@
 #include "parallel/group/members.h"
 
+#include "parallel/layout/schedule_shape.h"
+
 namespace trainerd::parallel {
 namespace {
 
@@ -42,7 +44,9 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
 
   if (const std::int64_t holders = tp.count / needs.kv_heads; holders > 1)
     groups.push_back({Group::kv, {tp[*tp.place(rank) / holders * holders], holders, tp.stride}});
-  if (needs.tied_embedding && pp.count > 1 && (rank == pp.first || rank == pp.last()))
+  const ScheduleShape shape = schedule_shape(layout.options, 1);
+  const bool apart = shape.rank_of(0) != shape.rank_of(shape.chunks() - 1);
+  if (needs.tied_embedding && apart && (rank == pp.first || rank == pp.last()))
     groups.push_back({Group::tied, {pp.first, 2, pp.last() - pp.first}});
   return groups;
 }

@@ -39,7 +39,8 @@ struct GroupNeeds {
   bool tied_embedding = false;
 };
 
-/// The groups of a rank, in closed form. `tied` exists only at the two ends of a pipeline of several stages.
+/// The groups of a rank, in closed form. `tied` exists only where the two ends of the model are on different
+/// ranks of a pipeline, and there only at these.
 std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, const GroupNeeds& needs);
 
 /// The groups whose first rank is one of `among`. With `among` = all ranks this lists each group once.

@@ -4,7 +4,6 @@
 
 #include "kernels/base/error.h"
 #include "parallel/layout/schedule_shape.h"
-#include "parallel/layout/split.h"
 
 namespace trainerd::parallel {
 
@@ -14,6 +13,7 @@ const char* to_string(ScheduleKind kind) {
     case ScheduleKind::one_f_one_b: return "1f1b";
     case ScheduleKind::interleaved: return "interleaved";
     case ScheduleKind::zb_h1: return "zb-h1";
+    case ScheduleKind::zb_v: return "zb-v";
   }
   return "?";
 }
@@ -60,19 +60,20 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
   if (layout.grid.ranks() > devices)
     throw base::capacity_error("the job asks for " + std::to_string(layout.grid.ranks()) + " ranks (" +
                                describe(layout) + ") and there are devices for " + std::to_string(devices));
-  const std::string problem = schedule_problem(schedule_shape(options, microbatches));
+  const ScheduleShape shape = schedule_shape(options, microbatches);
+  const std::string problem = schedule_problem(shape);
   if (!problem.empty()) throw base::spec_error("parallel.schedule: " + problem);
   layout.dp_levels = levels_of(options, layout.grid, topology);
-  layout.chunks = split_layers(costs.layers, options.pp * options.virtual_stages, costs.layer,
-                               costs.embedding, costs.head);
+  layout.chunks = split_layers(shape, costs);
   return layout;
 }
 
 std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank) {
+  const ScheduleShape shape = schedule_shape(layout.options, 1);
   std::vector<ChunkSpan> chunks;
-  for (std::int64_t c = pipeline_rank; c < static_cast<std::int64_t>(layout.chunks.size());
-       c += layout.options.pp)
-    chunks.push_back(layout.chunks[static_cast<std::size_t>(c)]);
+  for (int i = 0; i < shape.virtual_stages; ++i)
+    chunks.push_back(
+        layout.chunks[static_cast<std::size_t>(shape.chunk_of(static_cast<int>(pipeline_rank), i))]);
   return chunks;
 }
 

@@ -7,6 +7,7 @@
 #include "parallel/layout/grid.h"
 #include "parallel/layout/options.h"
 #include "parallel/layout/span.h"
+#include "parallel/layout/split.h"
 #include "parallel/layout/topology.h"
 
 namespace trainerd::parallel {
@@ -42,20 +43,12 @@ struct Layout {
   }
 };
 
-/// Relative costs of a model's parts, used to split it over pipeline chunks.
-struct ModelCosts {
-  std::int64_t layers = 0;
-  double layer = 1;
-  double embedding = 0;
-  double head = 0;
-};
-
 /// Throws CapacityError if the job has more ranks than the topology has devices. Throws SpecError if the
 /// layers cannot be split over its chunks, or the schedule does not support its sizes.
 Layout resolve_layout(const ParallelOptions& options, const Topology& topology, const ModelCosts& costs,
                       std::int64_t microbatches);
 
-/// The chunks of one pipeline rank, in model order: chunk c of the model lives on rank c % pp.
+/// The chunks of one pipeline rank, in model order (ScheduleShape::chunk_of).
 std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);
 
 /// One line for logs and manifests: "tp1 cp1 ep1 dp1 pp1 zero1 1f1b".

@@ -8,7 +8,12 @@ namespace trainerd::parallel {
 /// Size of an axis that is derived from the machine. A checked job does not have it.
 inline constexpr std::int64_t kAutomatic = 0;
 
-enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1 };
+enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v };
+
+/// True if a schedule computes weight gradients apart from input gradients.
+constexpr bool splits_backward(ScheduleKind kind) {
+  return kind == ScheduleKind::zb_h1 || kind == ScheduleKind::zb_v;
+}
 
 /// How context-parallel ranks bring together what attention needs: they gather the keys and values of all
 /// ranks, or exchange rows for heads, so that each has all rows of some heads (DeepSpeed Ulysses, arXiv

@@ -123,7 +123,7 @@ Link PlacedGrid::link(std::span<const std::int64_t> group, Axis axis) const {
   Link worst = Link::none;
   for (std::size_t i = 0; i + 1 < group.size(); ++i)
     worst = std::max(worst, hop(placement[group[i]], placement[group[i + 1]]));
-  if (virtual_stages > 1) worst = std::max(worst, hop(placement[group.back()], placement[group.front()]));
+  if (ring) worst = std::max(worst, hop(placement[group.back()], placement[group.front()]));
   return worst;
 }
 

@@ -52,7 +52,7 @@ struct PlacedGrid {
   Topology topology;
   Placement placement;
 
-  std::int64_t virtual_stages = 1;  ///< above 1, the last stage also sends to the first
+  bool ring = false;  ///< the last stage also sends to the first
 
   PlacedGrid(const ProcessGrid& of, const Topology& on)
       : grid(of), expert_grid(of), topology(on), placement(of, on) {}

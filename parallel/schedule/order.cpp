@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/schedule/v_order.h"
+
 namespace trainerd::parallel {
 namespace {
 
@@ -20,7 +22,7 @@ std::vector<Item> items(const ScheduleShape& shape, int rank, Direction directio
   for (const int size : microbatch_groups(shape)) {
     for (int i = 0; i < shape.virtual_stages; ++i) {
       const int turn = direction == Direction::forward ? i : shape.virtual_stages - 1 - i;
-      for (int m = first; m < first + size; ++m) list.push_back({turn * shape.stages + rank, m});
+      for (int m = first; m < first + size; ++m) list.push_back({shape.chunk_of(rank, turn), m});
     }
     first += size;
   }
@@ -45,7 +47,16 @@ int warmup(const ScheduleShape& shape, int rank) {
 
 }  // namespace
 
+std::vector<std::vector<Action>> compute_orders(const ScheduleShape& shape) {
+  if (shape.kind == ScheduleKind::zb_v && shape.several_chunks()) return v_orders(shape);
+  std::vector<std::vector<Action>> orders;
+  for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
+  return orders;
+}
+
 std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank) {
+  if (shape.kind == ScheduleKind::zb_v && shape.several_chunks())
+    return v_orders(shape)[static_cast<std::size_t>(pipeline_rank)];
   const std::vector<Item> forwards = items(shape, pipeline_rank, Direction::forward);
   std::vector<Action> list;
   const auto add = [&list](ActionKind kind, const Item& item) {
@@ -61,7 +72,7 @@ std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank)
   const auto add_forward_of_pair = [&](std::size_t i) {
     if (warm + i < all) add(ActionKind::forward, forwards[warm + i]);
   };
-  if (shape.kind != ScheduleKind::zb_h1) {
+  if (!splits_backward(shape.kind)) {
     for (std::size_t i = 0; i < all; ++i) {
       add_forward_of_pair(i);
       add(ActionKind::backward, backwards[i]);

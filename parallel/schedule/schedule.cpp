@@ -15,8 +15,8 @@ bool finishes_gradients(ActionKind kind) {
 
 bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
 
-/// Joins neighbouring transfers in a chain of ranks: a rank's send then pairs with its neighbour's send. In a
-/// ring transfers are not joined, because each would wait for a whole round.
+/// Joins neighbouring transfers of ranks with one chunk each: a rank's send then pairs with its neighbour's
+/// send. In a ring each would wait for a whole round.
 void join_neighbours(std::vector<Action>& list) {
   for (std::size_t i = 1; i < list.size(); ++i)
     list[i].joins = is_transfer(list[i - 1]) && is_transfer(list[i]);
@@ -47,7 +47,7 @@ std::vector<std::vector<Action>> completed(const ScheduleShape& shape,
   lists = with_transfers(shape, lists);
   if (shape.pass == Pass::train)
     for (std::vector<Action>& list : lists) list = with_reductions(shape, list);
-  if (!shape.ring())
+  if (!shape.several_chunks())
     for (std::vector<Action>& list : lists) join_neighbours(list);
   return lists;
 }
@@ -94,18 +94,16 @@ std::size_t group_size(std::span<const Action> rest) {
 
 std::vector<std::vector<Action>> make_schedules(const ScheduleShape& shape) {
   require_possible(shape);
-  std::vector<std::vector<Action>> lists;
-  for (int rank = 0; rank < shape.stages; ++rank) lists.push_back(compute_order(shape, rank));
-  return completed(shape, std::move(lists));
+  return completed(shape, compute_orders(shape));
 }
 
 std::vector<Action> make_schedule(const ScheduleShape& shape, int pipeline_rank) {
   require_possible(shape);
   base::check(pipeline_rank >= 0 && pipeline_rank < shape.stages,
               "a pipeline rank is below the number of stages");
-  // In a chain a rank's transfers follow the order of its own computations. In a ring they depend on all
-  // ranks.
-  if (!shape.ring()) return completed(shape, {compute_order(shape, pipeline_rank)}).front();
+  // With one chunk per rank a rank's transfers follow the order of its own computations. With several they
+  // depend on all ranks.
+  if (!shape.several_chunks()) return completed(shape, {compute_order(shape, pipeline_rank)}).front();
   return make_schedules(shape)[static_cast<std::size_t>(pipeline_rank)];
 }
 

@@ -9,7 +9,8 @@
 #include "parallel/layout/schedule_shape.h"
 
 // Pipeline schedules as data. A chunk is identified by its index in the model: 0 has the embedding, the last
-// one the head, and chunk c runs on pipeline rank c % stages.
+// one the head. ScheduleShape::rank_of is its pipeline rank. A chunk whose input another chunk of its rank
+// makes (ScheduleShape::stays_on_rank) reads it where that one wrote it, before that one writes again.
 
 namespace trainerd::parallel {
 

@@ -48,7 +48,7 @@ SlotTable color(std::span<const Action> actions, const ScheduleShape& shape,
   std::vector<Slots> pools(
       1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end())));
   for (const Action& action : actions) {
-    const auto chunk = static_cast<std::size_t>(action.chunk / shape.stages);
+    const auto chunk = static_cast<std::size_t>(shape.place_of(action.chunk));
     int& slot = table.slot_of_microbatch.at(chunk).at(static_cast<std::size_t>(action.microbatch));
     Slots& pool = pools[static_cast<std::size_t>(pool_of_chunk[chunk])];
     if (begins(action.kind)) {
@@ -67,7 +67,7 @@ template <class Counts>
 int most_alive(std::span<const Action> computations, const ScheduleShape& shape, const Counts& counts) {
   int alive = 0, most = 0;
   for (const Action& action : computations) {
-    if (!counts(static_cast<std::size_t>(action.chunk / shape.stages))) continue;
+    if (!counts(static_cast<std::size_t>(shape.place_of(action.chunk)))) continue;
     if (forwards(action.kind)) most = std::max(most, ++alive);
     if (makes_weight_grad(action.kind)) --alive;
   }

@@ -18,7 +18,7 @@ const char* to_string(Lifetime lifetime);
 
 /// Slots of one rank's chunks. Chunks of one pool share its slots.
 struct SlotTable {
-  /// By chunk of the rank (`chunk` / `stages`), then microbatch; -1: no slot.
+  /// By chunk of the rank (ScheduleShape::place_of), then microbatch; -1: no slot.
   std::vector<std::vector<int>> slot_of_microbatch;
   std::vector<int> slots;  ///< number of slots, by pool
 };

@@ -30,23 +30,25 @@ struct Need {
 class Board {
  public:
   explicit Board(std::span<const std::vector<Action>> ranks) {
-    for (const std::vector<Action>& list : ranks)
-      for (const Action& action : list) {
-        chunks_ = std::max(chunks_, action.chunk + 1);
+    for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+      for (const Action& action : ranks[rank]) {
         microbatches_ = std::max(microbatches_, action.microbatch + 1);
+        if (action.chunk >= chunks()) rank_of_chunk_.resize(static_cast<std::size_t>(action.chunk) + 1);
+        rank_of_chunk_[static_cast<std::size_t>(action.chunk)] = rank;
       }
-    at_.assign(kProducts * static_cast<std::size_t>(chunks_) * static_cast<std::size_t>(microbatches_),
-               kNever);
+    at_.assign(kProducts * rank_of_chunk_.size() * static_cast<std::size_t>(microbatches_), kNever);
   }
-  int chunks() const { return chunks_; }
+  int chunks() const { return static_cast<int>(rank_of_chunk_.size()); }
+  std::size_t rank_of(int chunk) const { return rank_of_chunk_[static_cast<std::size_t>(chunk)]; }
   double& at(Product product, int chunk, int microbatch) {
-    const std::size_t row = static_cast<std::size_t>(product) * static_cast<std::size_t>(chunks_) +
-                            static_cast<std::size_t>(chunk);
+    const std::size_t row =
+        static_cast<std::size_t>(product) * rank_of_chunk_.size() + static_cast<std::size_t>(chunk);
     return at_[row * static_cast<std::size_t>(microbatches_) + static_cast<std::size_t>(microbatch)];
   }
 
  private:
-  int chunks_ = 0, microbatches_ = 0;
+  int microbatches_ = 0;
+  std::vector<std::size_t> rank_of_chunk_;
   std::vector<double> at_;
 };
 
@@ -152,7 +154,7 @@ class Run {
 
   /// Transfer time of a product of another rank, if the lists have no transfers.
   double implied_transfer(int chunk, std::size_t rank) const {
-    return has_transfers_ || static_cast<std::size_t>(chunk) % lists_.size() == rank ? 0 : costs_.transfer;
+    return has_transfers_ || board_.rank_of(chunk) == rank ? 0 : costs_.transfer;
   }
 
   /// Runs the rank's next action if the products it needs exist.

@@ -22,21 +22,19 @@ bool goes_backward(const Action& compute) {
 
 /// The receive that must come before a computation; none if its input is from this rank.
 std::optional<Action> receive_before(const ScheduleShape& shape, const Action& a) {
-  if (shape.stages == 1) return std::nullopt;
-  if (goes_forward(a) && a.chunk > 0)
-    return Action{ActionKind::recv_forward, a.chunk, a.microbatch, (a.chunk - 1) % shape.stages};
-  if (goes_backward(a) && a.chunk + 1 < shape.chunks())
-    return Action{ActionKind::recv_backward, a.chunk, a.microbatch, (a.chunk + 1) % shape.stages};
+  if (goes_forward(a) && a.chunk > 0 && !shape.stays_on_rank(a.chunk - 1))
+    return Action{ActionKind::recv_forward, a.chunk, a.microbatch, shape.rank_of(a.chunk - 1)};
+  if (goes_backward(a) && a.chunk + 1 < shape.chunks() && !shape.stays_on_rank(a.chunk))
+    return Action{ActionKind::recv_backward, a.chunk, a.microbatch, shape.rank_of(a.chunk + 1)};
   return std::nullopt;
 }
 
 /// The send of a computation's result; none if no other rank needs it.
 std::optional<Action> send_after(const ScheduleShape& shape, const Action& a) {
-  if (shape.stages == 1) return std::nullopt;
-  if (goes_forward(a) && a.chunk + 1 < shape.chunks())
-    return Action{ActionKind::send_forward, a.chunk, a.microbatch, (a.chunk + 1) % shape.stages};
-  if (goes_backward(a) && a.chunk > 0)
-    return Action{ActionKind::send_backward, a.chunk, a.microbatch, (a.chunk - 1) % shape.stages};
+  if (goes_forward(a) && a.chunk + 1 < shape.chunks() && !shape.stays_on_rank(a.chunk))
+    return Action{ActionKind::send_forward, a.chunk, a.microbatch, shape.rank_of(a.chunk + 1)};
+  if (goes_backward(a) && a.chunk > 0 && !shape.stays_on_rank(a.chunk - 1))
+    return Action{ActionKind::send_backward, a.chunk, a.microbatch, shape.rank_of(a.chunk - 1)};
   return std::nullopt;
 }
 
@@ -104,13 +102,13 @@ std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAc
   return list;
 }
 
-/// With several chunks per rank the ranks form a ring, in which a rank that sends and waits could wait for
-/// itself. Here the transfers of every rank are in the order (ready_at, sender), which orders all messages.
-/// Both ends of the first unfinished message are free to transfer it, so none ever blocks, even if every send
-/// waits for its receiver and every rank for each transfer. Times assume computations of unit cost and
-/// messages of half a unit. Any message time above 0 and below a computation gives the order in which ranks
-/// need them when messages do take time. One after the other, they cost at most 0.007 of a step in table 5 of
-/// the zero-bubble paper (1/8 to 1/2 of a unit), but 0.07 at 0 and 0.08 at 1.
+/// With several chunks per rank, messages go around (or forth and back), so a rank that sends and waits could
+/// wait for itself. Here the transfers of every rank are in the order (ready_at, sender), which orders all
+/// messages. Both ends of the first unfinished message are free to transfer it, so none ever blocks, even if
+/// every send waits for its receiver and every rank for each transfer. Times assume computations of unit cost
+/// and messages of half a unit. Any message time above 0 and below a computation gives the order in which
+/// ranks need them when messages do take time. One after the other, they cost at most 0.007 of a step in
+/// table 5 of the zero-bubble paper (1/8 to 1/2 of a unit), but 0.07 at 0 and 0.08 at 1.
 std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
                                                    const std::vector<std::vector<Action>>& orders) {
   const Timeline unit = timeline(orders, {.transfer = 0.5});
@@ -135,9 +133,14 @@ std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
       continue;
     }
     // At most two, and at most one per receiving chunk.
-    const int first = rank == 0 ? 1 : 0, last = rank + 1 == orders.size() ? 1 : 0;
-    places[direction(true)] = std::max(most[direction(true)], std::min(2, shape.virtual_stages - first));
-    places[direction(false)] = std::max(most[direction(false)], std::min(2, shape.virtual_stages - last));
+    for (const bool forward : {true, false}) {
+      int receiving = 0;
+      for (int i = 0; i < shape.virtual_stages; ++i)
+        if (receive_before(shape, {forward ? ActionKind::forward : ActionKind::backward,
+                                   shape.chunk_of(static_cast<int>(rank), i)}))
+          ++receiving;
+      places[direction(forward)] = std::max(most[direction(forward)], std::min(2, receiving));
+    }
     lists.push_back(merged(shape, unit.ranks[rank], messages[rank], places, most));
   }
   return lists;
@@ -147,7 +150,7 @@ std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
 
 std::vector<std::vector<Action>> with_transfers(const ScheduleShape& shape,
                                                 const std::vector<std::vector<Action>>& orders) {
-  if (shape.ring()) return received_in_order(shape, orders);
+  if (shape.several_chunks()) return received_in_order(shape, orders);
   std::vector<std::vector<Action>> lists;
   for (const std::vector<Action>& order : orders) lists.push_back(received_in_pairs(shape, order));
   return lists;

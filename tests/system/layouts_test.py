@@ -16,6 +16,7 @@ FLAGS = {
     "pp2-zb": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=zb-h1"],
     "pp4": ["parallel.pp=4", "batch.micro=1"],
     "pp2-interleaved": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=interleaved", "parallel.virtual_stages=2"],
+    "pp2-zb-v": ["parallel.pp=2", "batch.micro=1", "parallel.schedule=zb-v", "parallel.virtual_stages=2"],
     "tp2-sp": ["parallel.tp=2", "parallel.sequence_parallel=true"],
     "tp2-sp-overlap": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.tp_overlap_chunks=2"],
     "tp2-sp-full": ["parallel.tp=2", "parallel.sequence_parallel=true", "recompute={kind: full}"],
@@ -177,7 +178,7 @@ class Layouts(LayoutTest):
         whole = self.root / "whole"
         source = whole
         # From each layout to the next and back. Each equals what a run of that layout saves after one step.
-        for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "tp2-dp2-zero3", "cp2-tp2-dp2", "all"):
+        for name in ("pp4-zero3", "dp4-zero3", "tp4", "hybrid-zero3", "one", "pp2-interleaved", "pp2-zb-v", "tp2-dp2-zero3", "cp2-tp2-dp2", "all"):
             with self.subTest(name):
                 out = self.root / name / "checkpoints" / "step-00000008"
                 self.assertIn("step 8", self.reshard(source, name, out))

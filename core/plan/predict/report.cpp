@@ -92,7 +92,7 @@ std::string advice(const Plan& plan) {
            : "gradients: set parallel.overlap_grad_reduce"},
       {l[base::LedgerPart::bubble],
        std::string("the pipeline's bubble: more microbatches make it smaller") +
-           (p.virtual_stages == 1 ? ", and schedule: interleaved with virtual_stages does" : "")},
+           (p.virtual_stages == 1 ? ", and schedule: zb-v or interleaved with virtual_stages does" : "")},
       {l[base::LedgerPart::optimizer],
        "the update: a zero of 1 or more shares it over the data-parallel ranks"},
       {plan.attention.limited_seconds - plan.attention.fast_seconds,

@@ -26,7 +26,7 @@ int ends_of(const parallel::ChunkSpan& span) {
   return (span.embedding ? kEmbedding : 0) + (span.head ? kHead : 0);
 }
 
-bool makes_weights_apart(const LayoutChoice& c) { return c.schedule == ScheduleKind::zb_h1; }
+bool makes_weights_apart(const LayoutChoice& c) { return parallel::splits_backward(c.schedule); }
 
 constexpr std::array kSums = {&ChunkCosts::forward,        &ChunkCosts::backward,
                               &ChunkCosts::backward_input, &ChunkCosts::backward_weight,
@@ -194,8 +194,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const double m = static_cast<double>(parts_.microbatches(c)),
                flow = static_cast<double>(rank::flow_bytes(job));
   const bool apart = makes_weights_apart(c);
-  const double last_group =
-      parallel::microbatch_groups(parallel::schedule_shape(job.parallel, parts_.microbatches(c))).back();
+  const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, parts_.microbatches(c));
+  const double last_group = parallel::microbatch_groups(shape).back();
+  const bool folded = shape.kind == ScheduleKind::zb_v && shape.several_chunks();
   // If the stages' groups are placed differently, the bound uses the best placement.
   const auto best = [&](parallel::Group group) {
     GroupPlace place = places.at(0, group);
@@ -210,9 +211,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   Chain chain;
   double filled = 0, drained = 0, forward_trip = 0;
   std::vector<double> top_backwards;  // by rank: seconds per microbatch on its last chunk
-  // Consecutive chunks are on consecutive ranks; the last rank sends to the first.
-  for (std::int64_t chunk = 1; timed_ && c.pp > 1 && chunk < c.pp * c.virtual_stages; ++chunk) {
-    const std::int64_t from = (chunk - 1) % c.pp, to = chunk % c.pp;
+  for (int chunk = 1; timed_ && chunk < shape.chunks(); ++chunk) {
+    if (shape.stays_on_rank(chunk - 1)) continue;
+    const int from = shape.rank_of(chunk - 1), to = shape.rank_of(chunk);
     const double forward = message_seconds(rank::flow_bytes(job), places.link(from, to), t);
     forward_trip += forward;
     chain.trip += forward + message_seconds(rank::flow_bytes(job), places.link(to, from), t);
@@ -224,11 +225,12 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       drained += message_seconds(rank::flow_bytes(job), places.link(r, r - 1), t);
     }
     s.fill = filled, s.drain = drained;
-    double scratch = 0, top_backward = 0, all_backward = 0, top_turned = 0;
+    double scratch = 0, top_backward = 0, all_backward = 0, top_turned = 0, longest_weight = 0;
     const train::SlotCounts& counts = slots[static_cast<std::size_t>(r)];
     std::vector<std::array<double, train::kSlotClasses>> largest(counts.of_pool.size());  // by pool
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
-      const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(r + v * c.pp)];
+      const int chunk = shape.chunk_of(static_cast<int>(r), static_cast<int>(v));
+      const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(chunk)];
       const ChunkCosts k = costs_of(c, waited, span);
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
@@ -246,7 +248,10 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
         bytes = std::max(bytes, k.slot_bytes[i]);
       }
       scratch = std::max(scratch, k.scratch_bytes);
-      if (c.pp > 1) s.bytes += 2 * flow * ((span.head ? 0 : 1) + (span.embedding ? 0 : 1));
+      // Results that another rank needs alternate between two buffers.
+      if (!span.head) s.bytes += flow * (shape.stays_on_rank(chunk) ? 1 : 2);
+      if (!span.embedding) s.bytes += flow * (shape.stays_on_rank(chunk - 1) ? 1 : 2);
+      longest_weight = std::max(longest_weight, k.backward_weight);
       s.units.add(span, job.model);
       if (v > 0) continue;
       s.first_units.add(span, job.model);
@@ -256,12 +261,14 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       // ZB-H1: rank r computes its weight gradients r microbatches late.
       if (apart) s.late = static_cast<double>(r + 1) * k.backward_weight;
     }
+    // ZB-V: rank r is behind with at most 2 r + 1.
+    if (folded) s.late = static_cast<double>(2 * r + 1) * longest_weight;
     for (std::size_t pool = 0; pool < largest.size(); ++pool)
       for (std::size_t i = 0; i < train::kSlotClasses; ++i)
         s.bytes += largest[pool][i] * counts.of_pool[pool][i];
     // The last backwards: the last microbatch of the top chunk, then the last group of microbatches of each
     // lower chunk.
-    s.tail = top_backward + last_group * (all_backward - top_backward) + s.late;
+    s.tail = folded ? s.work : top_backward + last_group * (all_backward - top_backward) + s.late;
     s.bytes += scratch + static_cast<double>(rank::device_overhead(t));
     top_backwards.push_back(top_turned);
     const auto alike = [&](const Stage& other) {
@@ -270,11 +277,13 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     s.like = static_cast<std::size_t>(std::find_if(chain.stages.begin(), chain.stages.end() - 1, alike) -
                                       chain.stages.begin());
   }
+  // From the rank of the last chunk to that of the first of the last round.
   double reached = forward_trip;
-  for (std::int64_t r = c.pp - 1; r >= 0; --r) {
+  for (std::int64_t i = 0; i < c.pp; ++i) {
+    const std::int64_t r = folded ? i : c.pp - 1 - i, next = folded ? r + 1 : r - 1;
     chain.stages[static_cast<std::size_t>(r)].first_backward = reached;
     reached += top_backwards[static_cast<std::size_t>(r)];
-    if (timed_ && r > 0) reached += message_seconds(rank::flow_bytes(job), places.link(r, r - 1), t);
+    if (timed_ && i + 1 < c.pp) reached += message_seconds(rank::flow_bytes(job), places.link(r, next), t);
   }
   return chain;
 }

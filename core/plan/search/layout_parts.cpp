@@ -26,10 +26,9 @@ const GroupPlaces& LayoutParts::places(const LayoutChoice& c) {
 }
 
 const std::vector<parallel::ChunkSpan>& LayoutParts::chunks(const LayoutChoice& c) {
-  return chunks_.get({c.pp, c.pp * c.virtual_stages}, [&] {
-    const parallel::ModelCosts costs = rank::model_costs(job_.model);
-    return parallel::split_layers(costs.layers, c.pp * c.virtual_stages, costs.layer, costs.embedding,
-                                  costs.head);
+  return chunks_.get({c.schedule, c.pp, c.virtual_stages}, [&] {
+    return parallel::split_layers(parallel::schedule_shape(with_choice(job_, c).parallel, 1),
+                                  rank::model_costs(job_.model));
   });
 }
 

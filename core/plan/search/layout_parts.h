@@ -72,7 +72,8 @@ class LayoutParts {
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
   // By number of stages and number of chunks.
-  SharedMemo<std::pair<std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>> chunks_;
+  SharedMemo<std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>>
+      chunks_;
   SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by recomputed layers
   SharedMemo<std::pair<Shape, train::Pools>, std::vector<train::SlotCounts>> slots_;
 };

@@ -157,15 +157,19 @@ class Enumerator {
 
   void schedules(std::int64_t microbatches) {
     using enum ScheduleKind;
-    for (const ScheduleKind kind : or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, interleaved})) {
+    for (const ScheduleKind kind :
+         or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, zb_v, interleaved})) {
       at_.schedule = kind;
-      // With one stage all schedules are equal, except that zb_h1 splits the backward, which gains nothing
+      // With one stage all schedules are equal, except that some split the backward, which gains nothing
       // there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
       if (microbatches > spec::kMaxComputations / at_.pp) continue;
       if (kind != interleaved) {
-        at_.virtual_stages = 1;
-        states();
+        at_.virtual_stages = kind == zb_v && at_.pp > 1 ? 2 : 1;
+        const std::int64_t chunks = at_.pp * at_.virtual_stages;
+        if (microbatches <= spec::kMaxComputations / chunks &&
+            parallel::split_problem(job_.model.layers, chunks).empty())
+          states();
         continue;
       }
       for (const std::int64_t v : or_given(space_.virtual_stages, virtual_stages())) {

@@ -9,6 +9,7 @@
 
 #include "core/run/supervise/hang_meeting.h"
 #include "core/run/supervise/hang_words.h"
+#include "parallel/layout/schedule_shape.h"
 
 namespace trainerd::core::run {
 namespace {
@@ -98,8 +99,8 @@ class Judge {
     wait.message = true;
     const RankRange& stages = *wait.members;
     const std::int64_t place = *stages.place(wait.rank->rank);
-    // With several chunks per rank the pipeline is a ring: the first rank follows the last one.
-    const bool ring = std::cmp_greater(layout_.chunks.size(), stages.count);
+    // In a ring the first rank follows the last one.
+    const bool ring = parallel::schedule_shape(layout_.options, 1).ring();
     for (std::int64_t next : {place - 1, place + 1}) {
       if (ring) next = (next + stages.count) % stages.count;
       if (next < 0 || next >= stages.count || next == place) continue;

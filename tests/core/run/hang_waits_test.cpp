@@ -93,7 +93,13 @@ TEST_CASE("the last stage of several chunks a rank is next to the first", "[hang
   last.still.stopped = 6;
   const auto found = verdict({first, sight_of(1), last}, layout);
   REQUIRE(found);
-  CHECK_THAT(found->message, Catch::Contains("; rank 0, next to it in the pipeline, waits for a message"));
+  const auto next_to_it = Catch::Contains("; rank 0, next to it in the pipeline, waits for a message");
+  CHECK_THAT(found->message, next_to_it);
+  // Those of zb-v turn at the last stage.
+  options.schedule = parallel::ScheduleKind::zb_v;
+  const auto turned =
+      verdict({first, sight_of(1), last}, parallel::resolve_layout(options, topology, {.layers = 12}, 9));
+  if (turned) CHECK_THAT(turned->message, !next_to_it);
 }
 
 TEST_CASE("a wait for a message counts even if its exchange is not in the ring", "[hang]") {

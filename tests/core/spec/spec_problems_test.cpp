@@ -435,6 +435,10 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   refused({"parallel.virtual_stages=2"}, "parallel.schedule: 2 virtual stages need schedule: interleaved");
   refused({"parallel.virtual_stages=2", "parallel.schedule=interleaved"},
           "parallel.virtual_stages: a pipeline of one stage");
+  refused({"parallel.pp=2", "parallel.schedule=zb-v"},
+          "parallel.schedule: zb-v has two chunks on each stage, not 1");
+  refused({"parallel.virtual_stages=2", "parallel.schedule=zb-v"},
+          "parallel.schedule: zb-v has one chunk on a single stage, not 2");
   refused({"parallel.dp=64"}, "batch.global: ");
   refused({"parallel.sequence_parallel=true"}, "parallel.sequence_parallel: ");
   refused({"parallel.tp_overlap_chunks=2"}, "parallel.tp_overlap_chunks: has no effect");
@@ -442,6 +446,7 @@ TEST_CASE("a layout that the model or the batch cannot have is refused with the 
   CHECK(problems(kJob, {"parallel.tp=2"}).empty());
   CHECK(problems(kJob, {"parallel.tp=2", "parallel.tp_overlap_chunks=2"}).empty());
   CHECK(problems(kJob, {"parallel.pp=2", "parallel.schedule=zb-h1"}).empty());
+  CHECK(problems(kJob, {"parallel.schedule=zb-v"}).empty());
 }
 
 TEST_CASE("a text that is no job is one problem", "[spec]") {

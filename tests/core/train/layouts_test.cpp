@@ -258,6 +258,8 @@ TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
       for (const std::int64_t pp : {2, 4}) check_layout(model, {.pp = pp, .schedule = schedule});
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 3});
+    for (const std::int64_t pp : {2, 3})
+      check_layout(model, {.pp = pp, .schedule = zb_v, .virtual_stages = 2});
   }
 }
 
@@ -280,6 +282,7 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
         if (turn++ % 2 == 0 || test::runs_full())
           check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
     check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
+    check_layout(model, {.tp = 2, .pp = 3, .dp = 2, .schedule = zb_v, .virtual_stages = 2});
     check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
     check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
   }
@@ -320,6 +323,8 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
     check_layout(model, {.pp = 4, .recompute = {full, 2}});
     check_layout(model, {.pp = 2, .dp = 2, .zero = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(
+        model, {.pp = 3, .dp = 2, .zero = 2, .schedule = zb_v, .virtual_stages = 2, .recompute = {full, 2}});
+    check_layout(
         model,
         {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .sequence_parallel = true, .recompute = {selective}});
     if (model.starts_with("olmo")) check_layout(model, {.tp = tp, .recompute = {full}});
@@ -344,6 +349,7 @@ TEST_CASE("pipelines of every schedule with sharded gradients and parameters giv
       for (const auto schedule : {gpipe, one_f_one_b, zb_h1})
         check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
       check_layout(model, {.pp = 2, .dp = 2, .zero = zero, .schedule = interleaved, .virtual_stages = 2});
+      check_layout(model, {.pp = 3, .dp = 2, .zero = zero, .schedule = zb_v, .virtual_stages = 2});
       check_layout(model,
                    {.tp = 2, .pp = 4, .dp = 2, .zero = zero, .schedule = zb_h1, .sequence_parallel = true});
     }
@@ -410,6 +416,7 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
     check_layout(model, {.tp = 2, .dp = 3, .zero = 2, .recompute = {selective}, .ep = 3});
     check_layout(model, {.pp = 2, .dp = 3, .zero = 1, .schedule = zb_h1, .ep = 3});
     check_layout(model, {.pp = 2, .dp = 3, .zero = 2, .schedule = interleaved, .virtual_stages = 2, .ep = 3});
+    check_layout(model, {.pp = 3, .dp = 3, .zero = 3, .schedule = zb_v, .virtual_stages = 2, .ep = 3});
     check_layout(model, {.dp = 6, .zero = 1, .devices_per_node = 2, .ep = 3});
   }
   // Ranks of context parallelism share experts too.

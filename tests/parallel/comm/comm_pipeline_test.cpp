@@ -105,13 +105,15 @@ class PipelineRank {
     if (a.kind == ActionKind::backward_weight || a.kind == ActionKind::reduce_grads) return;
     const bool forward = forwards(a.kind);
     const int next = a.chunk + (forward ? 1 : -1);
-    if (forward ? a.chunk > 0 : a.chunk + 1 < shape_.chunks()) {
+    const int before = a.chunk - (forward ? 1 : -1);
+    const auto mine = [&](int chunk) { return shape_.rank_of(chunk) == shape_.rank_of(a.chunk); };
+    if (before >= 0 && before < shape_.chunks() && !mine(before)) {
       const HostTensor& kept =
           kept_.try_emplace({forward, a.chunk, a.microbatch}, DType::f32, kNumel).first->second;
       land(place(a).data);
       machine_.backend.copy(*machine_.stream, place(a), *kept);
     }
-    if (next < 0 || next == shape_.chunks()) return;
+    if (next < 0 || next == shape_.chunks() || mine(next)) return;
     ++results_[{forward, a.chunk}].first;
     const HostTensor& made = made_.emplace_back(DType::f32, contents(forward, next, a.microbatch));
     land(result(forward, a.chunk).data);
@@ -138,7 +140,8 @@ TEST_CASE("messages of every schedule arrive in the order and slots of their lis
       {ScheduleKind::zb_h1, 4, 1, 6},        {ScheduleKind::zb_h1, 2, 1, 3},
       {ScheduleKind::interleaved, 2, 2, 4},  {ScheduleKind::interleaved, 3, 3, 6},
       {ScheduleKind::interleaved, 4, 2, 12}, {ScheduleKind::interleaved, 3, 2, 7},
-      {ScheduleKind::interleaved, 4, 3, 2}};
+      {ScheduleKind::interleaved, 4, 3, 2},  {ScheduleKind::zb_v, 2, 2, 3},
+      {ScheduleKind::zb_v, 4, 2, 10}};
   for (ScheduleShape shape : shapes)
     for (const Pass pass : {Pass::train, Pass::evaluate}) {
       shape.pass = pass;

@@ -105,10 +105,10 @@ TEST_CASE("replicas of a pipeline that is longer than a node keep their rails", 
   CHECK(links(p, Axis::dp) == std::set<Link>{Link::rail});
 }
 
-TEST_CASE("virtual stages count the way back from the last stage to the first", "[placement]") {
+TEST_CASE("a ring counts the way from the last stage to the first", "[placement]") {
   PlacedGrid p = placed(4, 1, 6, hgx(3));
   CHECK(links(p, Axis::pp) == std::set<Link>{Link::rail});
-  p.virtual_stages = 2;
+  p.ring = true;
   CHECK(links(p, Axis::pp) == std::set<Link>{Link::network});
 }
 

@@ -30,8 +30,8 @@ std::string name(const ScheduleShape& s) {
 /// Every shape with a schedule and 1-16 stages, 1-64 microbatches and 1-4 chunks per rank. Except in full
 /// runs, an eighth of those with more than 16 microbatches, a different one for each number of stages.
 void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, const Lists&)>& body) {
-  for (const ScheduleKind kind :
-       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
+                                  ScheduleKind::zb_h1, ScheduleKind::zb_v})
     for (int stages = 1; stages <= 16; ++stages)
       for (int chunks = 1; chunks <= 4; ++chunks)
         for (int microbatches = 1; microbatches <= 64; ++microbatches) {
@@ -42,7 +42,7 @@ void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, co
           if (!schedule_problem(shape).empty()) continue;
           body(shape, make_schedules(shape));
           // Only where it makes a difference; of the larger shapes every fourth.
-          if (stages == 1 || !(shape.ring() || kind == ScheduleKind::zb_h1) ||
+          if (stages == 1 || !(shape.several_chunks() || kind == ScheduleKind::zb_h1) ||
               (microbatches > 16 && (microbatches + stages) % 4 != 0))
             continue;
           shape.early_receives = false;
@@ -93,7 +93,7 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
   for (const Pass pass : {Pass::train, Pass::evaluate})
     for_each_shape(pass, [&](const ScheduleShape& shape, const Lists& lists) {
       for (const Sends sends : {Sends::buffered, Sends::rendezvous}) {
-        ScheduleRun run(lists, shape.chunks(), shape.microbatches, sends);
+        ScheduleRun run(lists, shape.chunks(), shape.microbatches, sends, shape.kind == ScheduleKind::zb_v);
         const std::string broken = run.run(seed++);
         problem.expect(broken.empty(), shape, broken);
       }
@@ -101,9 +101,11 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
       const int v = shape.virtual_stages, all = v * shape.microbatches;
       for (int rank = 0; rank < shape.stages; ++rank) {
         const std::vector<Action>& list = lists[static_cast<std::size_t>(rank)];
-        const bool train = pass == Pass::train, split = train && shape.kind == ScheduleKind::zb_h1;
-        const int first = shape.stages > 1 && rank == 0 ? 1 : 0;
-        const int last = shape.stages > 1 && rank + 1 == shape.stages ? 1 : 0;
+        const bool train = pass == Pass::train, folded = shape.kind == ScheduleKind::zb_v;
+        const bool split = train && (folded || shape.kind == ScheduleKind::zb_h1);
+        // A chunk at an end of the model, or where a V turns, has one neighbour less on another rank.
+        const int first = rank == 0 || (folded && rank + 1 == shape.stages) ? 1 : 0;
+        const int last = rank + 1 == shape.stages || (folded && rank == 0) ? 1 : 0;
         const int from_before = shape.stages == 1 ? 0 : (v - first) * shape.microbatches;
         const int to_behind = shape.stages == 1 ? 0 : (v - last) * shape.microbatches;
         bool counts = count(list, ActionKind::forward) == (train ? all : 0) &&
@@ -173,6 +175,9 @@ TEST_CASE("the number of live activations is as published", "[schedule]") {
       }
       if (shape.kind == ScheduleKind::interleaved && v == 1)
         problem.expect(live == std::min(m, p - rank), shape, found);
+      // Qi et al., 2024, section 6: no more than the first rank of 1F1B, p microbatches of two chunks.
+      if (shape.kind == ScheduleKind::zb_v && p > 1)
+        problem.expect(live <= std::min(2 * m, 2 * p), shape, found);
     }
   });
 }
@@ -227,10 +232,19 @@ TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
     const double zero_bubble = (p - 1) / (3 * m + p - 1);  // Qi et al., 2024: (p - 1)(F + B - W)
     problem.expect(unit.stuck.empty(), shape, describe(unit.stuck));
     const std::string found = "bubble " + std::to_string(unit.bubble_fraction);
-    if (v > 1 && m < p) {
+    if (shape.kind == ScheduleKind::zb_v && p > 1) {
+      // Qi et al., 2024, section 6: no rank waits between its first and its last computation, so only the
+      // last rank's wait for its first input remains. Fewer microbatches than stages cannot fill the way of
+      // the first one forth and back.
+      const double full = 6 * m + p - 1, way = 4 * p + m;
+      if (m >= p) problem.expect(std::abs(unit.makespan - full) < 1e-9, shape, found);
+      else
+        problem.expect(unit.makespan >= std::max(full, way) - 1e-9 && unit.makespan < way + 2 * m, shape,
+                       found);
+    } else if (v > 1 && m < p) {
       // The first microbatch passes all chunks, then the others follow.
       problem.expect(std::abs(unit.makespan - (3 * p * v + 3 * (m - 1))) < 1e-9, shape, found);
-    } else if (shape.kind != ScheduleKind::zb_h1) {
+    } else if (shape.kind != ScheduleKind::zb_h1 && shape.kind != ScheduleKind::zb_v) {
       problem.expect(std::abs(unit.bubble_fraction - flush) < 1e-12, shape, found);
     } else if (m >= p) {
       problem.expect(std::abs(unit.bubble_fraction - zero_bubble) < 1e-12, shape, found);
@@ -248,16 +262,19 @@ TEST_CASE("few received messages wait, in slots that all chunks of a rank share"
       const int inputs = color_receives(list, shape, ActionKind::recv_forward).slots.at(0);
       const int grads = color_receives(list, shape, ActionKind::recv_backward).slots.at(0);
       // Counts if each receiving chunk had its own slot.
-      const int to_receive = shape.virtual_stages - (rank == 0 ? 1 : 0);
-      const int to_receive_back = shape.virtual_stages - (rank + 1 == shape.stages ? 1 : 0);
+      const bool folded = shape.kind == ScheduleKind::zb_v, first = rank == 0,
+                 last = rank + 1 == shape.stages;
+      const int to_receive = shape.virtual_stages - (first ? 1 : 0);
+      const int to_receive_back = shape.virtual_stages - (last ? 1 : 0);
       const int back = rank + 1 == shape.stages ? shape.stages / 3 + 1 : 1;
       // Microbatches of a group beyond the number of stages come back before their turn.
       const int early =
           shape.virtual_stages > 1 ? std::max(0, microbatch_groups(shape).front() - shape.stages) : 0;
-      problem.expect(inputs <= std::max(0, std::min(2, to_receive)) + early, shape,
-                     std::to_string(inputs) + " inputs wait");
-      problem.expect(grads <= std::max(back, std::min(2, to_receive_back)) + early, shape,
-                     std::to_string(grads) + " gradients wait");
+      // While a V fills, its last rank forwards at half the rate of those before it.
+      const int most_inputs = folded ? 3 : std::min(2, to_receive) + early;
+      const int most_grads = folded ? 2 : std::max(back, std::min(2, to_receive_back)) + early;
+      problem.expect(inputs <= std::max(0, most_inputs), shape, std::to_string(inputs) + " inputs wait");
+      problem.expect(grads <= most_grads, shape, std::to_string(grads) + " gradients wait");
     }
   });
 }

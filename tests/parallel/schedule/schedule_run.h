@@ -26,12 +26,16 @@ enum class Sends {
 
 class ScheduleRun {
  public:
-  ScheduleRun(const std::vector<std::vector<Action>>& lists, int chunks, int microbatches, Sends sends)
+  /// `folded`: the second half of the chunks goes back over the ranks, from the last one to the first.
+  ScheduleRun(const std::vector<std::vector<Action>>& lists, int chunks, int microbatches, Sends sends,
+              bool folded = false)
       : lists_(lists),
         chunks_(chunks),
         microbatches_(microbatches),
         sends_(sends),
+        folded_(folded),
         ranks_(lists.size()),
+        latest_(static_cast<std::size_t>(2 * chunks), -1),
         done_(static_cast<std::size_t>(kKinds * chunks * microbatches), 0) {}
 
   /// Empty, or the first rule that was broken.
@@ -74,6 +78,12 @@ class ScheduleRun {
     if (problem_.empty()) problem_ = "rank " + std::to_string(rank) + ": " + describe(action) + " " + what;
   }
   int stages() const { return static_cast<int>(lists_.size()); }
+  int rank_of(int chunk) const {
+    return folded_ && chunk >= stages() ? 2 * stages() - 1 - chunk : chunk % stages();
+  }
+  bool together(int chunk, int other) const { return rank_of(chunk) == rank_of(other); }
+  /// Microbatch of a chunk's output (or input gradient) that is in its place: later ones overwrite it.
+  int& latest(bool forward, int chunk) { return latest_[static_cast<std::size_t>(2 * chunk + forward)]; }
   void wake(std::size_t rank) {
     if (std::exchange(ranks_[rank].asleep, false)) awake_.push_back(rank);
   }
@@ -94,7 +104,7 @@ class ScheduleRun {
     Rank& r = ranks_[rank];
     if (r.next == lists_[rank].size()) return false;
     const Action& action = lists_[rank][r.next];
-    if (action.chunk % stages() != static_cast<int>(rank)) fail(rank, action, "is on the wrong rank");
+    if (rank_of(action.chunk) != static_cast<int>(rank)) fail(rank, action, "is on the wrong rank");
     if (!is_send(action.kind) && !is_receive(action.kind)) {
       compute(rank, action);
       ++r.next;
@@ -111,7 +121,7 @@ class ScheduleRun {
 
   void check_send(std::size_t rank, const Action& send) {
     const int to = receive_of(send, rank).chunk;
-    if (to < 0 || to >= chunks_ || to % stages() != send.peer) fail(rank, send, "goes to the wrong rank");
+    if (to < 0 || to >= chunks_ || rank_of(to) != send.peer) fail(rank, send, "goes to the wrong rank");
     const bool forward = send.kind == ActionKind::send_forward;
     if (!(forward ? has_output(send) : has_input_grad(send))) fail(rank, send, "sends what is not made yet");
   }
@@ -182,23 +192,24 @@ class ScheduleRun {
   }
 
   void compute(std::size_t rank, const Action& a) {
-    const bool alone = stages() == 1;
     switch (a.kind) {
       case ActionKind::forward:
       case ActionKind::forward_only: {
-        const Action before{a.kind, a.chunk - 1, a.microbatch};
         if (a.chunk > 0 &&
-            !(alone ? has_output(before) : did(ActionKind::recv_forward, a.chunk, a.microbatch)))
+            !(together(a.chunk - 1, a.chunk) ? latest(true, a.chunk - 1) == a.microbatch
+                                             : did(ActionKind::recv_forward, a.chunk, a.microbatch)))
           fail(rank, a, "has no input");
+        latest(true, a.chunk) = a.microbatch;
         break;
       }
       case ActionKind::backward:
       case ActionKind::backward_input: {
-        const Action after{a.kind, a.chunk + 1, a.microbatch};
         if (!did(ActionKind::forward, a.chunk, a.microbatch)) fail(rank, a, "comes before its forward");
         if (a.chunk + 1 < chunks_ &&
-            !(alone ? has_input_grad(after) : did(ActionKind::recv_backward, a.chunk, a.microbatch)))
+            !(together(a.chunk, a.chunk + 1) ? latest(false, a.chunk + 1) == a.microbatch
+                                             : did(ActionKind::recv_backward, a.chunk, a.microbatch)))
           fail(rank, a, "has no gradient");
+        latest(false, a.chunk) = a.microbatch;
         break;
       }
       case ActionKind::backward_weight:
@@ -216,7 +227,9 @@ class ScheduleRun {
   const std::vector<std::vector<Action>>& lists_;
   int chunks_, microbatches_;
   Sends sends_;
+  bool folded_;
   std::vector<Rank> ranks_;
+  std::vector<int> latest_;
   std::vector<std::uint8_t> done_;
   std::map<std::pair<std::size_t, int>, Channel> channels_;
   std::vector<std::size_t> awake_;

@@ -40,13 +40,19 @@ std::string kinds(const std::vector<Action>& list) {
   return out;
 }
 
+/// Every kind, with its number of chunks per rank.
+constexpr std::pair<ScheduleKind, int> kKinds[] = {{ScheduleKind::gpipe, 1},
+                                                   {ScheduleKind::one_f_one_b, 1},
+                                                   {ScheduleKind::interleaved, 2},
+                                                   {ScheduleKind::zb_h1, 1},
+                                                   {ScheduleKind::zb_v, 2}};
+
 }  // namespace
 
 TEST_CASE("a rank's schedule equals its list in the schedules of all ranks", "[schedule]") {
-  for (const ScheduleKind kind :
-       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1})
+  for (const auto& [kind, chunks] : kKinds)
     for (const Pass pass : {Pass::train, Pass::evaluate}) {
-      const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, pass};
+      const ScheduleShape shape{kind, 4, chunks, 8, pass};
       const std::vector<std::vector<Action>> all = make_schedules(shape);
       REQUIRE(all.size() == 4);
       for (int rank = 0; rank < 4; ++rank)
@@ -139,14 +145,14 @@ TEST_CASE("a receive of zb-h1 is posted before the weight gradients that come be
       "backward_weight forward backward_input send_backward>0 backward_weight backward_weight reduce_grads");
 }
 
-TEST_CASE("adjacent transfers of a chain form one group, those of a ring are separate", "[schedule]") {
-  for (const ScheduleKind kind :
-       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::zb_h1, ScheduleKind::interleaved}) {
-    const ScheduleShape shape{kind, 4, kind == ScheduleKind::interleaved ? 2 : 1, 8, Pass::train};
+TEST_CASE("adjacent transfers of ranks with one chunk form one group, those of several are separate",
+          "[schedule]") {
+  for (const auto& [kind, chunks] : kKinds) {
+    const ScheduleShape shape{kind, 4, chunks, 8, Pass::train};
     for (const auto& list : make_schedules(shape))
       for (std::size_t i = 1; i < list.size(); ++i) {
         const bool neighbours = list[i - 1].peer >= 0 && list[i].peer >= 0;
-        CHECK(list[i].joins == (neighbours && !shape.ring()));
+        CHECK(list[i].joins == (neighbours && chunks == 1));
       }
   }
 }
@@ -166,6 +172,19 @@ TEST_CASE("a ring posts receives early, as far as there are slots", "[schedule]"
     }
     CHECK(2 * early > receives);
   }
+}
+
+TEST_CASE("zb-v turns on its last rank, which passes its results to itself", "[schedule]") {
+  const ScheduleShape shape{ScheduleKind::zb_v, 2, 2, 2, Pass::train};
+  CHECK(shape.rank_of(0) == 0);
+  CHECK(shape.rank_of(1) == 1);
+  CHECK(shape.rank_of(2) == 1);
+  CHECK(shape.rank_of(3) == 0);
+  CHECK(kinds(make_schedule(shape, 1)) ==
+        "recv_forward>0 forward recv_forward>0 forward send_forward>0 forward forward send_forward>0 "
+        "recv_backward>0 backward_input backward_input send_backward>0 recv_backward>0 backward_weight "
+        "backward_input backward_input send_backward>0 backward_weight reduce_grads backward_weight "
+        "backward_weight reduce_grads");
 }
 
 TEST_CASE("chunks of one rank exchange nothing", "[schedule]") {
@@ -273,6 +292,10 @@ TEST_CASE("a schedule that does not exist is refused with the nearest that does"
     CHECK(problem(kind, 4, 1, 6) == "");
     CHECK(problem(kind, 4, 2, 8).find("schedule: interleaved") != std::string::npos);
   }
+  CHECK(problem(ScheduleKind::zb_v, 4, 2, 1) == "");
+  CHECK(problem(ScheduleKind::zb_v, 1, 1, 1) == "");
+  CHECK(problem(ScheduleKind::zb_v, 4, 1, 8).find("set virtual_stages to 2") != std::string::npos);
+  CHECK(problem(ScheduleKind::zb_v, 4, 3, 8).find("set virtual_stages to 2") != std::string::npos);
   CHECK(problem(ScheduleKind::gpipe, 4, 1, 0).find("at least one microbatch") != std::string::npos);
   CHECK(problem(ScheduleKind::gpipe, 0, 1, 1).find("at least one stage") != std::string::npos);
   CHECK(problem(ScheduleKind::interleaved, 2, 0, 2).find("at least one chunk") != std::string::npos);

@@ -1,0 +1,154 @@
+#include "parallel/schedule/v_order.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <deque>
+
+#include "kernels/base/error.h"
+
+namespace trainerd::parallel {
+namespace {
+
+/// Forwards and input gradients of a rank, in order.
+class Turns {
+ public:
+  Turns(const ScheduleShape& shape, int rank) : shape_(shape), rank_(rank) {}
+
+  /// Each rank forwards its first chunk until its second one's first input is there, then both in turn.
+  std::vector<Action> evaluation() {
+    const int behind = shape_.stages - rank_;
+    for (int i = 0; i < 2 * behind - 1; ++i) forward(0);
+    for (int i = 0; i < shape_.microbatches; ++i) forward(1), forward(0);
+    return std::move(list_);
+  }
+
+  /// In the steady state a rank does one forward and one input gradient of each chunk in turn. Before that,
+  /// it forwards what the ranks behind it need to begin, and behind it come the remaining gradients. The
+  /// pattern is that of at least 2 x stages - 1 microbatches, without those that do not exist.
+  std::vector<Action> training() {
+    const int behind = shape_.stages - rank_, all = std::max(shape_.microbatches, 2 * shape_.stages - 1);
+    for (int i = 0; i < 2 * behind - 1; ++i) forward(0);
+    for (int i = 0; i < rank_; ++i) forward(1), forward(0);
+    for (int i = 0; i < behind; ++i) forward(1), backward(1);
+    while (forwards_[1] < all) {
+      if (forwards_[0] < all) forward(0);
+      backward(0), forward(1), backward(1);
+    }
+    for (int i = 0; i < rank_; ++i) backward(0), backward(1);
+    for (int i = 0; i < behind; ++i) backward(0);
+    return std::move(list_);
+  }
+
+ private:
+  void forward(std::size_t chunk) {
+    const ActionKind kind = shape_.pass == Pass::train ? ActionKind::forward : ActionKind::forward_only;
+    add(kind, chunk, forwards_[chunk]++);
+  }
+  void backward(std::size_t chunk) { add(ActionKind::backward_input, chunk, backwards_[chunk]++); }
+  void add(ActionKind kind, std::size_t chunk, int microbatch) {
+    if (microbatch < shape_.microbatches)
+      list_.push_back({kind, shape_.chunk_of(rank_, static_cast<int>(chunk)), microbatch});
+  }
+
+  const ScheduleShape& shape_;
+  int rank_;
+  std::array<int, 2> forwards_{}, backwards_{};  // by chunk of the rank
+  std::vector<Action> list_;
+};
+
+/// Puts the weight gradients between the other computations of all ranks. Every computation takes one unit of
+/// time, messages none. A rank does its next turn as soon as it can. While it must wait for another rank, or
+/// has no memory for a forward or for what one more weight gradient needs, it makes up for a weight gradient.
+/// Those of its second chunk come first, so that their reduction can overlap the others.
+class Filling {
+ public:
+  Filling(const ScheduleShape& shape, const std::vector<std::vector<Action>>& turns)
+      : shape_(shape),
+        turns_(turns),
+        ranks_(turns.size()),
+        made_(static_cast<std::size_t>(2 * shape.chunks() * shape.microbatches), kNever) {}
+
+  std::vector<std::vector<Action>> run() {
+    bool left = true;
+    for (int now = 0; left; ++now) {
+      left = false;
+      for (std::size_t r = 0; r < ranks_.size(); ++r) left = advance(r, now) || left;
+      base::check(now <= 6 * shape_.chunks() * shape_.microbatches, "a filled schedule comes to its end");
+    }
+    std::vector<std::vector<Action>> lists;
+    for (Rank& rank : ranks_) lists.push_back(std::move(rank.list));
+    return lists;
+  }
+
+ private:
+  static constexpr int kNever = -1;
+  struct Rank {
+    std::size_t next = 0;                       ///< of its turns
+    int held = 0;                               ///< forwards without their weight gradient
+    std::array<std::deque<Action>, 2> weights;  ///< gradients that its input gradients left out, by chunk
+    std::vector<Action> list;
+  };
+
+  /// When a chunk's output or its input gradient is there.
+  int& made(bool forward, int chunk, int microbatch) {
+    return made_[static_cast<std::size_t>(
+        ((forward ? 0 : 1) * shape_.chunks() + chunk) * shape_.microbatches + microbatch)];
+  }
+
+  bool has_input(const Action& turn, int now) {
+    const auto there = [&](bool forward, int chunk) {
+      const int at = made(forward, chunk, turn.microbatch);
+      return at != kNever && at <= now;
+    };
+    if (turn.kind == ActionKind::forward) return turn.chunk == 0 || there(true, turn.chunk - 1);
+    return turn.chunk + 1 == shape_.chunks() || there(false, turn.chunk + 1);
+  }
+
+  /// The rank's computation at this time, if it has one; false if it has done all.
+  bool advance(std::size_t r, int now) {
+    Rank& rank = ranks_[r];
+    const std::vector<Action>& turns = turns_[r];
+    if (rank.next < turns.size()) {
+      const Action& turn = turns[rank.next];
+      const bool forward = turn.kind == ActionKind::forward;
+      const int late = static_cast<int>(rank.weights[0].size() + rank.weights[1].size());
+      if (has_input(turn, now) &&
+          (forward ? rank.held < shape_.chunks() : late < 2 * static_cast<int>(r) + 1)) {
+        ++rank.next;
+        made(forward, turn.chunk, turn.microbatch) = now + 1;
+        rank.list.push_back(turn);
+        if (forward) ++rank.held;
+        else
+          rank.weights[static_cast<std::size_t>(shape_.place_of(turn.chunk))].push_back(
+              {ActionKind::backward_weight, turn.chunk, turn.microbatch});
+        return true;
+      }
+    }
+    std::deque<Action>& weights = rank.weights[rank.weights[1].empty() ? 0 : 1];
+    if (weights.empty()) return rank.next < turns.size();
+    rank.list.push_back(weights.front());
+    weights.pop_front();
+    --rank.held;
+    return true;
+  }
+
+  const ScheduleShape& shape_;
+  const std::vector<std::vector<Action>>& turns_;
+  std::vector<Rank> ranks_;
+  std::vector<int> made_;
+};
+
+}  // namespace
+
+std::vector<std::vector<Action>> v_orders(const ScheduleShape& shape) {
+  std::vector<std::vector<Action>> turns;
+  for (int rank = 0; rank < shape.stages; ++rank) {
+    Turns of_rank(shape, rank);
+    turns.push_back(shape.pass == Pass::train ? of_rank.training() : of_rank.evaluation());
+  }
+  if (shape.pass == Pass::evaluate) return turns;
+  return Filling(shape, turns).run();
+}
+
+}  // namespace trainerd::parallel
