@@ -84,9 +84,9 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
     section_of[static_cast<std::size_t>(id)] = sections.size() - 1;
     if (matrices) {
       sections.pop_back();
-      for (const std::int64_t elements :
-           tensor_sections(info(id).shard, placement_.tp, parts * pieces * alignment))
-        sections.push_back({param.unit, elements});
+      for (const TensorSection& section :
+           tensor_sections(info(id).shard, placement_.tp, parts, pieces * alignment))
+        sections.push_back({param.unit, section.elements, section.part_multiple});
     } else {
       // Aligned for every dtype.
       sections.back().elements += align_up(param.shape.numel(), alignment);

@@ -48,7 +48,12 @@ Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicat
       view_(view),
       backend_(backend),
       ranks_(levels(view.placement(), tp)) {
-  std::vector<Matrix> all = matrices();
+  std::vector<Matrix> all;
+  for (Matrix& matrix : matrices()) {
+    const std::optional<std::int64_t> part = holder(matrix);
+    if (!part) all.push_back(std::move(matrix));
+    else if (*part == view.placement().dp.part()) add_held(matrix, job);
+  }
   // The matrices of a round have about the same cost.
   std::stable_sort(all.begin(), all.end(), [](const Matrix& a, const Matrix& b) {
     return newton_schulz_flops(a.whole.rows, a.whole.columns) >
@@ -69,6 +74,22 @@ Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicat
 }
 
 std::int64_t Muon::parts() const { return view_.placement().shards(1) ? view_.placement().dp.parts() : 1; }
+
+std::optional<std::int64_t> Muon::holder(const Matrix& matrix) const {
+  if (parts() == 1 || view_.placement().tp > 1) return std::nullopt;
+  const auto whole = std::find(matrix.shares.begin(), matrix.shares.end(), matrix.whole.local_count);
+  if (whole == matrix.shares.end()) return std::nullopt;
+  return whole - matrix.shares.begin();
+}
+
+void Muon::add_held(const Matrix& matrix, const job::JobSpec& job) {
+  Round round;
+  round.exchanges = false, round.share = align_up(matrix.whole.local_count, kShareAlign);
+  add_pieces(round, matrix, 0, job);
+  round.rows = matrix.whole.rows, round.columns = matrix.whole.columns;
+  round.boxes = round.all_boxes = {{0, 0, 0, round.rows, round.columns}};
+  rounds_.push_back(std::move(round));
+}
 
 std::vector<Muon::Matrix> Muon::matrices() const {
   std::vector<Matrix> all;
@@ -164,7 +185,7 @@ void Muon::orthogonalise(Stream& stream, const Round& round, const Tensor& packe
 void Muon::update(Stream& stream, const UpdateStep& step) {
   for (const Round& round : rounds_) {
     const ArenaScope scope(stream.scratch());
-    const Shape all{ranks_.size() * round.share};
+    const Shape all{(round.exchanges ? ranks_.size() : 1) * round.share};
     Tensor packed = stream.scratch().take(DType::f32, all, MemoryTerm::workspace),
            other = stream.scratch().take(DType::f32, all, MemoryTerm::workspace);
     for (const Piece& piece : round.pieces) {
@@ -177,6 +198,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                                         .nesterov = options_.nesterov});
     }
     const auto send = [&] {
+      if (!round.exchanges) return;
       const Tensor got = ranks_.all_to_all(stream, packed, other, {.label = "directions"});
       if (got.data != packed.data) std::swap(packed, other);
     };

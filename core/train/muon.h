@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,11 +15,12 @@ namespace trainerd::core::train {
 /// where `direction` is that of kernels::MomentumUpdate. Queries, keys, values, gate and up are separate
 /// matrices, and so are those of each expert. Routers are not among them.
 ///
-/// State, gradients and weights stay cut into element parts. The matrices of a pipeline stage are distributed
-/// over its tensor-parallel ranks and the ranks that its state is sharded over, largest first, one per rank
-/// and round. In a round the ranks send each owner their parts of its direction; each owner orthogonalises
-/// its matrix and sends the parts back. So one rank computes a matrix, in one shape, in any layout. Unsharded
-/// states (ZeRO 0) are updated redundantly on every data-parallel rank.
+/// State, gradients and weights stay cut into element parts. A matrix that is whole in a rank's part is
+/// updated there. The others of a pipeline stage are distributed over its tensor-parallel ranks and the ranks
+/// that its state is sharded over, largest first, one per rank and round. In a round the ranks send each
+/// owner their parts of its direction; each owner orthogonalises its matrix and sends the parts back. So one
+/// rank computes a matrix, in one shape, in any layout. Unsharded states (ZeRO 0) are updated redundantly on
+/// every data-parallel rank.
 class Muon final : public Optimizer {
  public:
   static std::vector<std::string> states() { return {"momentum"}; }
@@ -42,6 +44,7 @@ class Muon final : public Optimizer {
     float scale = 1;
   };
   struct Round {
+    bool exchanges = true;   ///< false: of a matrix that is whole on this rank
     std::int64_t share = 0;  ///< elements that a rank sends to an owner
     std::vector<Piece> pieces;
     /// This rank's own matrix; 0 rows: none. `boxes` are in the receive buffer, `all_boxes` in the send
@@ -52,6 +55,9 @@ class Muon final : public Optimizer {
   std::vector<Matrix> matrices() const;
   void add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const job::JobSpec& job) const;
   void take_ownership(Round& round, const Matrix& matrix) const;
+  /// The part of the state that holds all of a matrix, if one does.
+  std::optional<std::int64_t> holder(const Matrix& matrix) const;
+  void add_held(const Matrix& matrix, const job::JobSpec& job);
   void orthogonalise(kernels::Stream& stream, const Round& round, const kernels::Tensor& packed,
                      const kernels::Tensor& other) const;
   std::int64_t parts() const;

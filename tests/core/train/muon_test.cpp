@@ -5,8 +5,10 @@
 #include <map>
 #include <mutex>
 
+#include "core/rank/record.h"
 #include "core/train/newton_schulz.h"
 #include "core/train/optimizer.h"
+#include "core/train/rank_schedule.h"
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/tensor/rng.h"
 #include "tests/core/train_support.h"
@@ -116,8 +118,10 @@ TEST_CASE("Muon's update is the same bit for bit on any layout, given the same g
 
 TEST_CASE("Muon updates each expert's matrices by themselves, the same bit for bit on any layout",
           "[muon][experts]") {
-  const std::string precision = GENERATE("fp32", "bf16");
-  const std::string model = ", experts: {count: 6, per_token: 2, ffn: 28, shared_ffn: 36, dense_layers: 1}";
+  // At a width of 32 each matrix is aligned.
+  const auto [precision, ffn] = GENERATE(table<std::string, std::string>({{"fp32", "32"}, {"bf16", "28"}}));
+  const std::string model =
+      ", experts: {count: 6, per_token: 2, ffn: " + ffn + ", shared_ffn: 36, dense_layers: 1}";
   const Elements one = updated(muon_job(precision, "", model));
   CHECK(one.count("momentum.layers.0.gate_up.weight") == 1);
   CHECK(one.count("momentum.layers.1.experts.gate_up.weight") == 1);
@@ -133,10 +137,33 @@ TEST_CASE("Muon updates each expert's matrices by themselves, the same bit for b
   }
   // An expert's update is that of a matrix alone: it does not depend on how many there are. The first three
   // experts of six get the gradients of the three of a smaller model.
-  const Elements few = updated(muon_job(
-      precision, "", ", experts: {count: 3, per_token: 2, ffn: 28, shared_ffn: 36, dense_layers: 1}"));
+  const Elements few = updated(
+      muon_job(precision, "",
+               ", experts: {count: 3, per_token: 2, ffn: " + ffn + ", shared_ffn: 36, dense_layers: 1}"));
   for (const std::string name : {"momentum.layers.1.experts.down.weight", "layers.1.experts.down.weight"})
     for (const auto& [i, value] : few.at(name)) REQUIRE(one.at(name).at(i) == value);
+}
+
+TEST_CASE("matrices that a rank holds whole are exchanged with no other", "[muon][experts]") {
+  const auto exchanges = [](const std::string& experts) {
+    const core::job::JobSpec job =
+        muon_job("fp32", "dp: 3, zero: 1",
+                 ", experts: {" + experts + ", per_token: 2, shared_ffn: 36, dense_layers: 1}");
+    parallel::Topology topology = test::cpu_topology(1);
+    topology.devices_per_node = 64;
+    const parallel::Layout layout = core::rank::layout_of(job, topology);
+    const core::rank::RankRecord record =
+        core::rank::record_rank(job, layout, 0, topology.device, core::train::count_slots(job, layout, 0));
+    std::int64_t count = 0;
+    for (const core::rank::RecordedEvent& event : record.after)
+      count += event.kind == core::rank::RecordedEvent::Kind::issue &&
+               record.collectives[static_cast<std::size_t>(event.index)].label == "directions";
+    return count;
+  };
+  // Two layers of experts with 3 matrices each, and 7 others of each of 3 layers. A round of three matrices
+  // sends twice.
+  CHECK(exchanges("count: 4, ffn: 96") == 2 * (2 * 4 * 3 + 3 * 7) / 3);
+  CHECK(exchanges("count: 6, ffn: 96") == 2 * (3 * 7) / 3);
 }
 
 TEST_CASE("a matrix of a Muon step equals the float64 iteration's result", "[muon]") {
