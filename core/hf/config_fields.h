@@ -88,6 +88,10 @@ std::vector<Field> rope_fields(std::optional<double> rotary_fraction = {});
 std::vector<Field> longrope_fields(std::optional<double> rotary_fraction);
 /// Of Gemma 3: the same for full layers, and a base of their own for sliding ones.
 std::vector<Field> two_rope_fields(double theta, double sliding_theta);
+/// Of OLMo 3: one base, and a scaling for full layers alone.
+std::vector<Field> full_rope_fields(double theta);
+/// Of MiniMax-M2: a part of each head is rotated, in older files given by its elements. Behind `head_dim`.
+std::vector<Field> rotary_dim_fields(double theta);
 /// For Gemma: the sliding layers, by name or all except every `period`-th, and their window.
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);
 /// Factor of attention scores.
@@ -102,6 +106,9 @@ Field window_field(const std::string& name, std::int64_t fallback);
 std::vector<Field> window_fields();
 /// For Qwen's models with experts: all layers are full.
 std::vector<Field> no_window_fields();
+/// For dots.llm1: no layer slides. `window` and `first` are transformers' defaults of the window and of the
+/// first layer that slides.
+std::vector<Field> late_window_fields(std::int64_t window, std::int64_t first);
 /// Fields of every model that have no effect here, or must have one value.
 std::vector<Field> common_fields();
 

@@ -193,6 +193,24 @@ std::vector<Field> no_window_fields() {
           kept("max_window_layers")};
 }
 
+std::vector<Field> late_window_fields(std::int64_t window, std::int64_t first) {
+  const std::string name = "sliding_window";
+  const auto read = [window, first, name](Reading& r, const json* value) {
+    const json* begin = find(r.json, "max_window_layers");
+    if (!absent(find(r.json, "layer_types"))) return;  // they say it
+    const std::int64_t used = value == nullptr ? window
+                              : absent(value)  ? 0
+                                               : read_size(r, name, *value).value_or(0),
+                       full = absent(begin) ? first : read_size(r, "max_window_layers", *begin).value_or(0);
+    if (used > 0 && r.model.layers > full) r.problem(name, "is not available: all layers are full");
+  };
+  std::vector<Field> fields = no_window_fields();
+  std::erase_if(fields, [](const Field& f) { return f.name == "use_sliding_window"; });
+  for (Field& field : fields)
+    if (field.name == name) field = {name, read, [name](Writing& w) { w.out[name] = nullptr; }};
+  return fields;
+}
+
 void complete_layers(Reading& r) {
   job::ModelOptions& m = r.model;
   complete_rope(r);

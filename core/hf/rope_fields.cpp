@@ -301,6 +301,50 @@ std::vector<Field> two_rope_fields(double theta, double sliding_theta) {
   return fields;
 }
 
+std::vector<Field> full_rope_fields(double theta) {
+  std::vector<Field> fields = two_rope_fields(theta, 0);
+  Field base = fields[1];
+  fields.erase(fields.begin() + 1);
+  // After `rope_parameters`, which may have a base for sliding layers. None of its own: that of the others.
+  base.read = [](Reading& r, const json*) {
+    double& to = r.model.attention.sliding_theta;
+    if (to == 0) to = r.model.rope_theta;
+  };
+  base.write = [](Writing&) {};
+  // transformers 5 takes the base of sliding layers from here alone.
+  for (Field& field : fields)
+    if (field.name == "rope_parameters")
+      field.write = [](Writing& w) {
+        const auto of = [&](const json& scaling) {
+          json rope = scaling.is_null() ? json{{"rope_type", "default"}} : scaling;
+          rope["rope_theta"] = w.model.rope_theta;
+          return rope;
+        };
+        w.out["rope_parameters"] = {{"full_attention", of(scaling_json(w.model.rope_scaling))},
+                                    {"sliding_attention", of(nullptr)}};
+      };
+  fields.push_back(base);
+  return fields;
+}
+
+std::vector<Field> rotary_dim_fields(double theta) {
+  std::vector<Field> fields = rope_fields(1.0);
+  fields[0] = real_field("rope_theta", &job::ModelOptions::rope_theta, theta);
+  const std::string name = "rotary_dim", part = "partial_rotary_factor";
+  fields.push_back(
+      {name,
+       [name, part](Reading& r, const json* value) {
+         if (absent(value)) return;
+         const json* rope = find(r.json, "rope_parameters");
+         if (find(r.json, part) != nullptr || (!absent(rope) && rope->is_object() && rope->contains(part)))
+           return;
+         if (const auto size = read_size(r, name, *value); size && r.model.head_dim > 0)
+           r.model.rotary_fraction = static_cast<double>(*size) / static_cast<double>(r.model.head_dim);
+       },
+       [](Writing&) {}});
+  return fields;
+}
+
 void complete_rope(Reading& r) {
   job::ModelOptions& m = r.model;
   if (const std::int64_t rotated = job::rotated_elements(m);

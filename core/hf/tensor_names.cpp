@@ -179,6 +179,17 @@ std::span<const TensorRule> glm_moe_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> minimax_tensors() {
+  static const std::vector<TensorRule> rules = [] {
+    std::vector<TensorRule> all(mixtral_tensors().begin(), mixtral_tensors().end());
+    all.push_back({.ours = "layers.N.router_bias",
+                   .theirs = {"model.layers.N.block_sparse_moe.e_score_correction_bias"},
+                   .bare = true});
+    return all;
+  }();
+  return rules;
+}
+
 std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
   if (shape.size() == 1) return {part.rows};
   if (transposed) return {columns(), part.rows};

@@ -11,8 +11,9 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig, MistralConfig, MixtralConfig,
-                          Olmo2Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config, Qwen2MoeConfig, Qwen3MoeConfig, StableLmConfig)
+from transformers import (AutoModelForCausalLM, Dots1Config, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig,
+                          MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config,
+                          Qwen2MoeConfig, Qwen3MoeConfig, SeedOssConfig, StableLmConfig)
 
 STEPS, BATCH, SEQ, VOCAB = 20, 4, 32, 259
 ROPE = {"vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 176, "num_hidden_layers": 3, "num_attention_heads": 4,
@@ -35,6 +36,12 @@ FAMILIES = {
     "qwen2, window, yarn": Qwen2Config(**ROPE, use_sliding_window=True, sliding_window=5, max_window_layers=1, rope_parameters=YARN),
     "qwen3": Qwen3Config(**ROPE, head_dim=32),
     "olmo2": Olmo2Config(**ROPE, pad_token_id=None, eos_token_id=None),
+    "olmo3": Olmo3Config(**ROPE, pad_token_id=None, eos_token_id=None, sliding_window=7, layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                         rope_parameters={"full_attention": YARN | {"attention_factor": 1.2}, "sliding_attention": {"rope_type": "default", "rope_theta": 1e4}}),
+    "seed_oss": SeedOssConfig(**ROPE, head_dim=32, attention_bias=True, attention_out_bias=False, attention_dropout=0.0, residual_dropout=0.0,
+                              bos_token_id=None, eos_token_id=None, pad_token_id=None),
+    "seed_oss, all biases": SeedOssConfig(**ROPE, head_dim=32, attention_bias=True, attention_out_bias=True, mlp_bias=True, attention_dropout=0.0,
+                                          residual_dropout=0.0, bos_token_id=None, eos_token_id=None, pad_token_id=None),
     # Caps that change every score and logit at these sizes.
     "gemma2": Gemma2Config(**ROPE, head_dim=32, query_pre_attn_scalar=24, sliding_window=7, bos_token_id=None, eos_token_id=None,
                            pad_token_id=None, attn_logit_softcapping=0.7, final_logit_softcapping=2.0),
@@ -62,10 +69,14 @@ FAMILIES = {
                                 decoder_sparse_step=2),
     "glm4_moe": Glm4MoeConfig(**ROPE, head_dim=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, n_shared_experts=2,
                               first_k_dense_replace=1, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=0),
+    "dots1": Dots1Config(**ROPE, head_dim=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, n_shared_experts=2,
+                         first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True),
+    "minimax_m2": MiniMaxM2Config(**ROPE, head_dim=32, num_local_experts=6, num_experts_per_tok=2, rotary_dim=16, bos_token_id=None, eos_token_id=None),
 }
 LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
            "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"]}
 BOUNDS = {"logits": 1e-5, "gradients": 1e-4, "losses": 1e-4}
+BIASED = ("glm4_moe", "dots1", "minimax_m2")  # with biases that choose experts, which transformers does not train
 LR, BETAS, EPS, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 JOB = """\
 name: parity
@@ -84,7 +95,7 @@ metrics: {{listen: "off"}}
 
 def write_job(path, source, steps, lr, micro):
     # transformers does not move the biases of experts.
-    still = ", expert_bias_rate: 0" if json.loads((pathlib.Path(source) / "config.json").read_text())["model_type"] == "glm4_moe" else ""
+    still = ", expert_bias_rate: 0" if json.loads((pathlib.Path(source) / "config.json").read_text())["model_type"] in BIASED else ""
     path.write_text(JOB.format(still=still, output=path.with_suffix(""), source=source, seq=SEQ, batch=BATCH, micro=micro, lr=lr, b1=BETAS[0], b2=BETAS[1], eps=EPS,
                                decay=DECAY, clip=CLIP, steps=steps))
     return path

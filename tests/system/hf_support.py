@@ -21,6 +21,12 @@ CONFIGS = {
     "qwen3": {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "use_sliding_window": False, "sliding_window": None,
               "max_window_layers": 2, "attention_bias": False, "head_dim": 16, **LLAMA},
     "olmo2": {"architectures": ["Olmo2ForCausalLM"], "model_type": "olmo2", "attention_bias": False, **LLAMA},
+    # Like OLMo 3's own files, with fewer layers between full ones, which alone are scaled.
+    "olmo3": {"architectures": ["Olmo3ForCausalLM"], "model_type": "olmo3", "attention_bias": False, "sliding_window": 8,
+              "layer_types": ["sliding_attention", "full_attention"], **LLAMA,
+              "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "attention_factor": 1.2}},
+    "seed_oss": {"architectures": ["SeedOssForCausalLM"], "model_type": "seed_oss", "attention_bias": True, "attention_out_bias": False, "mlp_bias": False,
+                 "head_dim": 16, "residual_dropout": 0.0, **LLAMA},
     # Like Gemma 3's own files, with fewer layers between full ones.
     "gemma3_text": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "head_dim": 16, "hidden_activation": "gelu_pytorch_tanh",
                     "query_pre_attn_scalar": 20, "sliding_window": 8, "sliding_window_pattern": 2, "rope_local_base_freq": 10000,
@@ -53,6 +59,13 @@ CONFIGS = {
                  "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
                  "routed_scaling_factor": 2.5, "use_qk_norm": True, "attention_bias": True, "head_dim": 16, "partial_rotary_factor": 0.5,
                  "num_nextn_predict_layers": 1, "output_router_logits": False, **LLAMA},
+    "dots1": {"architectures": ["Dots1ForCausalLM"], "model_type": "dots1", "n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+              "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
+              "attention_bias": False, "sliding_window": None, "max_window_layers": 2, "layer_types": None, "output_router_logits": False, **LLAMA},
+    "minimax_m2": {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
+                   "rotary_dim": 8, "router_jitter_noise": 0.0, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
+                   "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "attn_type_list": [1, 1], "use_mtp": True, "num_mtp_modules": 3,
+                   "layernorm_mlp_beta": 1.0, "mlp_intermediate_size": 96, "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
     "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2, "norm_topk_prob": False,
               "clip_qkv": None, "attention_bias": False, "output_router_logits": False, "router_aux_loss_coef": 0.01, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -64,6 +77,7 @@ CONFIGS = {
 NORMS = {"olmo2": ("post_attention_layernorm", "post_feedforward_layernorm"),
          "gemma3_text": ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm")}
 NORMS["gemma2"] = NORMS["gemma3_text"]
+NORMS["olmo3"] = NORMS["olmo2"]
 
 
 def shapes(config):
@@ -93,12 +107,14 @@ def shapes(config):
         experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
         if experts and i not in config.get("mlp_only_layers", range(config.get("first_k_dense_replace", 0))):
             f = config.get("moe_intermediate_size") or f
-            stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] == "mixtral"
+            stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] in ("mixtral", "minimax_m2")
                                     else ("mlp", "gate_proj", "up_proj", "down_proj"))
             linear = {name: shape for name, shape in linear.items() if name.startswith("self_attn")} | {f"{stem}.gate": (experts, d)}
             for x in range(experts):
                 linear |= {f"{stem}.experts.{x}.{gate}": (f, d), f"{stem}.experts.{x}.{up}": (f, d), f"{stem}.experts.{x}.{down}": (d, f)}
-            if config["model_type"] == "glm4_moe":
+            if config["model_type"] == "minimax_m2":
+                out[layer + "block_sparse_moe.e_score_correction_bias"] = (experts,)
+            if config["model_type"] in ("glm4_moe", "dots1"):
                 out[layer + "mlp.gate.e_score_correction_bias"] = (experts,)
                 linear |= {"mlp.shared_experts.gate_proj": (f, d), "mlp.shared_experts.up_proj": (f, d), "mlp.shared_experts.down_proj": (d, f)}
             if shared := config.get("shared_expert_intermediate_size"):
@@ -107,7 +123,7 @@ def shapes(config):
         for name, shape in linear.items():
             out[layer + name + ".weight"] = shape
             qkv = config["model_type"] in ("qwen2", "qwen2_moe", "stablelm") and name in ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")
-            if config["model_type"] == "glm4_moe" and name == "self_attn.o_proj":
+            if config["model_type"] in ("glm4_moe", "seed_oss") and name == "self_attn.o_proj":
                 continue  # attention_bias is of its inputs alone
             if qkv or config.get("attention_bias" if "self_attn" in name else "mlp_bias"):
                 out[layer + name + ".bias"] = shape[:1]
@@ -115,9 +131,9 @@ def shapes(config):
             out[layer + name + ".weight"] = (d,)
             if config["model_type"] == "stablelm":
                 out[layer + name + ".bias"] = (d,)
-        if config["model_type"] in ("qwen3", "qwen3_moe", "glm4_moe", "gemma3_text"):
+        if config["model_type"] in ("qwen3", "qwen3_moe", "glm4_moe", "dots1", "gemma3_text"):
             out |= {layer + "self_attn.q_norm.weight": (e,), layer + "self_attn.k_norm.weight": (e,)}
-        if config["model_type"] in ("olmo2", "olmoe"):
+        if config["model_type"] in ("olmo2", "olmo3", "olmoe", "minimax_m2"):
             out |= {layer + "self_attn.q_norm.weight": (h * e,), layer + "self_attn.k_norm.weight": (k * e,)}
     out["model.norm.weight"] = (d,)
     if config["model_type"] == "stablelm":

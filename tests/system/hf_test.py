@@ -111,7 +111,7 @@ class HuggingFace(NodesTest):
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
                     name = f"{family}-{layout}"
-                    still = ["optimizer.expert_bias_rate=0"] if family == "glm4_moe" else []
+                    still = ["optimizer.expert_bias_rate=0"] if family in ("glm4_moe", "dots1", "minimax_m2") else []
                     flags = [word for flag in LAYOUTS[layout] + still for word in ("--set", flag)]
                     self.run_job(self.from_job(source, name), *flags)
                     out = self.root / (name + ".out")
