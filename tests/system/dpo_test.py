@@ -290,7 +290,7 @@ class Dpo(NodesTest):
         self.run_job(self.job("one"))
         one = self.curve("one")
         reference, _ = logps(self.root / "one" / "reference.safetensors")
-        for name, sets in (("tp", ["parallel.tp=2"]), ("pp", ["parallel.pp=2", "parallel.schedule=zb-h1"]), ("dp", ["parallel.dp=2", "parallel.zero=3"]),
+        for name, sets in (("tp", ["parallel.tp=2"]), ("pp", ["parallel.pp=2", "parallel.schedule=zb-v", "parallel.virtual_stages=2"]), ("dp", ["parallel.dp=2", "parallel.zero=3"]),
                            ("nodes", ["parallel.dp=2", "cluster.nodes=2"])):
             words = [word for key in sets for word in ("--set", key)]
             if name == "nodes":
