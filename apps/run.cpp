@@ -24,6 +24,7 @@
 #include "kernels/base/clock.h"
 #include "kernels/base/error.h"
 #include "kernels/base/fd.h"
+#include "kernels/base/socket.h"
 
 namespace trainerd::apps {
 namespace {
@@ -114,6 +115,8 @@ int run_command(const RunArgs& args) {
   const auto membership =
       find_membership(args.nodes, job.cluster.nodes, job.cluster.spares, process_environment,
                       core::slurm::slurm_node_address, job.supervise.coordinator);
+  // An interface that is not there fails here, before other nodes are waited for.
+  if (membership && !membership->interface.empty()) base::own_address(membership->interface);
   const std::int64_t ranks = parallel::make_grids(job.parallel).dense.ranks();
   allow_descriptors((ranks + job.cluster.nodes - 1) / job.cluster.nodes, ranks);
   early.reset();

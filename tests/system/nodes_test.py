@@ -172,9 +172,11 @@ class Training(NodesTest):
             self.assertIn("all 24 steps are done already", output)
 
     def test_a_missing_interface_is_reported(self):
-        agents = self.start_nodes(self.job("card"), *self.arguments("tp2-dp2"), "--interface", "no-such-card0")
-        for output in self.finish(agents, status=7):
-            self.assertIn("host no-such-card0 is not known here", output)
+        # Before the node waits for others, of which none comes.
+        agent = self.start_node(self.job("card"), 0, free_port(), *self.arguments("tp2-dp2"), "--interface", "no-such-card0")
+        [output] = self.finish([agent], status=7)
+        self.assertIn("host no-such-card0 is not known here", output)
+        self.assertNotIn("waits for the others", output)
 
     def test_a_stop_of_any_agent_stops_all_after_saving(self):
         # One agent, or all as a scheduler does. The batch is large, so that both signals come within a step.
