@@ -379,6 +379,7 @@ class Meeting(NodesTest):
                                   env={**os.environ, "TRAINERD_TOKEN": f"this is the token of node {node}"}) for node in (0, 1)]
         first, second = self.finish(agents, status=7)
         self.assertIn("these did not come", first)
+        self.assertRegex(first, r"dropped a connection from 127\.0\.0\.1: it left the exchange of proofs, as a node with another token does")
         self.assertIn("a job with another token", second)
         self.assertRegex(second, r"\[warning\] node 0 is there, but .* another token")
         for output in (first, second, (self.root / "strangers" / "starts.jsonl").read_text() if (self.root / "strangers").exists() else ""):

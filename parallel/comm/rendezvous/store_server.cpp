@@ -139,7 +139,12 @@ bool StoreServer::State::read(Connection& c) {
   std::array<char, 65536> bytes;
   const ssize_t n = ::recv(c.socket.get(), bytes.data(), bytes.size(), 0);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
-  if (n == 0) return false;
+  if (n == 0) {
+    // A client with another token leaves when it sees the server's proof.
+    if (!c.admitted && !c.server_nonce.empty())
+      refuse(c, "it left the exchange of proofs, as a node with another token does");
+    return false;
+  }
   c.in.append(bytes.data(), static_cast<std::size_t>(n));
   return true;
 }
