@@ -86,6 +86,8 @@ std::vector<Field> predictors_fields(const std::string& name, const std::string&
           {newer, [](Reading&, const nlohmann::json*) {}, [](Writing&) {}}};
 }
 
+constexpr const char* kBiasedRouting = "the router's scores are sigmoids, and biases choose among them";
+
 /// A token chooses among all experts, not among those of some groups.
 std::vector<Field> one_group_fields() {
   const std::string groups = "a token chooses among all experts";
@@ -109,23 +111,28 @@ std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim) 
 }
 
 std::vector<Field> dots_fields(const Field& kv_heads, const Field& head_dim) {
-  return joined({{kv_heads, head_dim},
-                 llama_fields(1e-6, expert_width_fields("intermediate_size", "moe_intermediate_size")),
-                 rope_fields(),
-                 expert_fields({expert_size_field("n_routed_experts", &job::ExpertOptions::count)}),
-                 {normalise_field("norm_topk_prob", false),
-                  shared_experts_field("n_shared_experts", "moe_intermediate_size"),
-                  expert_scale_field("routed_scaling_factor"), dense_layers_field("first_k_dense_replace", 0),
-                  flag_field("attention_bias", &ModelOptions::attention_bias, false)},
-                 one_group_fields(),
-                 late_window_fields(4096, 62)});
+  const std::string routing = kBiasedRouting;
+  return joined(
+      {{kv_heads, head_dim},
+       llama_fields(1e-6, expert_width_fields("intermediate_size", "moe_intermediate_size")),
+       rope_fields(),
+       expert_fields({expert_size_field("n_routed_experts", &job::ExpertOptions::count)}),
+       {normalise_field("norm_topk_prob", false),
+        shared_experts_field("n_shared_experts", "moe_intermediate_size"),
+        expert_scale_field("routed_scaling_factor"), dense_layers_field("first_k_dense_replace", 0),
+        // Of the model's own files.
+        fixed_field("scoring_func", {nullptr, "sigmoid", "noaux_tc"}, routing),
+        fixed_field("topk_method", {nullptr, "noaux_tc"}, routing),
+        fixed_field("moe_layer_freq", {nullptr, 1}, "all layers behind the dense ones have experts"),
+        flag_field("attention_bias", &ModelOptions::attention_bias, false)},
+       one_group_fields(),
+       late_window_fields(4096, 62)});
 }
 
 std::vector<Field> minimax_fields(const Field& kv_heads) {
-  const std::string routing = "the router's scores are sigmoids, and biases choose among them",
-                    norms = "queries and keys are normed over all heads", mlp = "every MLP is of experts",
-                    groups = "a token chooses among all experts", layers = "all layers are full",
-                    residual = "the residual stream is not scaled";
+  const std::string routing = kBiasedRouting, norms = "queries and keys are normed over all heads",
+                    mlp = "every MLP is of experts", groups = "a token chooses among all experts",
+                    layers = "all layers are full", residual = "the residual stream is not scaled";
   const auto all_full = [](Reading& r, const nlohmann::json* types) {
     if (!absent(types) && (!types->is_array() ||
                            std::any_of(types->begin(), types->end(), [](const auto& t) { return t != 1; })))

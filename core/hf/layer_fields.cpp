@@ -200,9 +200,11 @@ std::vector<Field> late_window_fields(std::int64_t window, std::int64_t first) {
     if (!absent(find(r.json, "layer_types"))) return;  // they say it
     const std::int64_t used = value == nullptr ? window
                               : absent(value)  ? 0
-                                               : read_size(r, name, *value).value_or(0),
-                       full = absent(begin) ? first : read_size(r, "max_window_layers", *begin).value_or(0);
-    if (used > 0 && r.model.layers > full) r.problem(name, "is not available: all layers are full");
+                                               : read_size(r, name, *value).value_or(0);
+    if (used == 0) return;
+    const std::int64_t full =
+        absent(begin) ? first : read_size(r, "max_window_layers", *begin).value_or(r.model.layers);
+    if (r.model.layers > full) r.problem(name, "is not available: all layers are full");
   };
   std::vector<Field> fields = no_window_fields();
   std::erase_if(fields, [](const Field& f) { return f.name == "use_sliding_window"; });

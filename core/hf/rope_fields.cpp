@@ -305,10 +305,15 @@ std::vector<Field> full_rope_fields(double theta) {
   std::vector<Field> fields = two_rope_fields(theta, 0);
   Field base = fields[1];
   fields.erase(fields.begin() + 1);
-  // After `rope_parameters`, which may have a base for sliding layers. None of its own: that of the others.
-  base.read = [](Reading& r, const json*) {
+  // After `rope_parameters`, which may have a base for sliding layers.
+  base.read = [theta](Reading& r, const json*) {
     double& to = r.model.attention.sliding_theta;
-    if (to == 0) to = r.model.rope_theta;
+    if (to > 0) return;
+    to = theta;
+    if (r.model.rope_theta != theta)
+      r.problem("rope_theta", "is " + shown(r.model.rope_theta) +
+                                  ", and of sliding layers nothing is said: versions of transformers differ; "
+                                  "state both in rope_parameters");
   };
   base.write = [](Writing&) {};
   // transformers 5 takes the base of sliding layers from here alone.

@@ -39,7 +39,9 @@ void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tenso
   if (parallel::DelayedWgrads* const later = delayed(backward)) {
     if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, *later);
     else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad, x_TC, *later);
-    return delay_gradient(dy_TN, x_TC);
+    if (split_ == LinearSplit::row) later->delay_row(delayed_gradient(dy_TN, x_TC));
+    else later->delay_column(delayed_gradient(dy_TN, x_TC));
+    return;
   }
   const std::optional<LinearWgrad> wgrad = fused_gradient(dy_TN, x_TC, backward);
   if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad);
@@ -72,7 +74,7 @@ void Linear::backward_input_gated(Gate gate, const Tensor& dy_TD, const Tensor& 
                                 .act_TF = act_TF};
   if (parallel::DelayedWgrads* const later = delayed(backward)) {
     parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream, dgrad, *later);
-    return delay_gradient(dy_TD, act_TF);
+    return later->delay_row(delayed_gradient(dy_TD, act_TF));
   }
   parallel::row_linear_dgrad_swiglu(walk_.tp, walk_.stream, dgrad, fused_gradient(dy_TD, act_TF, backward));
 }
@@ -102,6 +104,12 @@ void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
       else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
     });
   if (!trainable()) return;
+  if (parallel::DelayedWgrads* const later = walk_.delayed) {
+    const std::function<void()> gradient = delayed_gradient(dy_TN, x_TC);
+    if (split_ == LinearSplit::row)
+      return parallel::row_linear_wgrad(walk_.tp, walk_.stream, dy_TN, *later, gradient);
+    return parallel::column_linear_wgrad(walk_.tp, walk_.stream, x_TC, *later, gradient);
+  }
   const LinearWgrad wgrad = weight_gradient(dy_TN, x_TC);
   if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
   else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
@@ -113,15 +121,12 @@ parallel::DelayedWgrads* Linear::delayed(BackwardMode backward) const {
 
 // The gradient counts as a contribution of this step when it is computed, and may be the last of its unit:
 // that must be reduced before the next layer's gradients are written.
-void Linear::delay_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {
-  const auto gradient = [linear = *this](const Tensor& dy, const Tensor& x) {
+std::function<void()> Linear::delayed_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {
+  const bool row = split_ == LinearSplit::row;
+  return [linear = *this, dy = row ? walk_.delayed->dy_TD() : dy_TN, x = row ? x_TC : walk_.delayed->x_TD()] {
     linear.walk_.backend().linear_wgrad(linear.walk_.stream, linear.weight_gradient(dy, x));
     linear.walk_.params.reduce_complete_grads();
   };
-  parallel::DelayedWgrads& later = *walk_.delayed;
-  if (split_ == LinearSplit::row)
-    later.delay_row([gradient, dy = later.dy_TD(), x_TC] { gradient(dy, x_TC); });
-  else later.delay_column([gradient, dy_TN, x = later.x_TD()] { gradient(dy_TN, x); });
 }
 
 LinearWgrad Linear::weight_gradient(const Tensor& dy_TN, const Tensor& x_TC) const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 
 #include "core/model/model_chunk.h"
@@ -40,7 +41,8 @@ class Linear {
  private:
   /// The delayed gradients, if this layer's are to be among them.
   parallel::DelayedWgrads* delayed(BackwardMode backward) const;
-  void delay_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
+  /// Computes the gradients later, from the buffer of the walk in which its flow operand then is.
+  std::function<void()> delayed_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
   bool trainable() const { return walk_.params.info(params_.weight).trainable; }
   void backward_input_adapted(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC,
                               const kernels::Tensor& dx_TC, BackwardMode backward) const;

@@ -183,6 +183,16 @@ void ModelChunk::weight_gradient(const WalkContext& c, std::size_t segment, Fram
   }
 }
 
+parallel::DelayedWgrads ModelChunk::delayed_wgrads(const WalkContext& c) const {
+  const Tensor dy_TD = take_whole_flow(c, c.stream.scratch()), x_TD = take_whole_flow(c, c.stream.scratch());
+  return {dy_TD, x_TD};
+}
+
+bool ModelChunk::delays_gradients(std::size_t segment) const {
+  return half_layer(segments_[segment].kind) && params_.info(layer_of(segment)->up.weight).trainable &&
+         parallel::DelayedWgrads::help(tp_);
+}
+
 bool ModelChunk::writes_before_gather(std::size_t segment) const {
   const Segment::Kind kind = segments_[segment].kind;
   return kind == Segment::Kind::embedding ||
@@ -202,11 +212,9 @@ void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, c
   std::optional<parallel::DelayedWgrads> delayed;
   Tensor dqkv;  // in the frame until the delayed gradient has read it
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
-    if (!delayed && half_layer(segments_[span->begin].kind) &&
-        params_.info(layer_of(span->begin)->up.weight).trainable && parallel::DelayedWgrads::help(tp_)) {
+    if (!delayed && delays_gradients(span->begin)) {
       dqkv = attention_gradient(c, *frame.grads);
-      const Tensor dy_TD = take_whole_flow(c, stream.scratch()), x_TD = take_whole_flow(c, stream.scratch());
-      c.delayed = &delayed.emplace(dy_TD, x_TD);
+      c.delayed = &delayed.emplace(delayed_wgrads(c));
     }
     const ArenaScope remade(*frame.grads), remade_in_scratch(stream.scratch());
     recompute(c, *span, frame);
@@ -255,11 +263,19 @@ void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout
 }
 
 void ModelChunk::backward_weight(Stream& stream, Frame& frame) {
-  const WalkContext c = context(stream, frame);
+  WalkContext c = context(stream, frame);
+  const ArenaScope scratch_scope(stream.scratch());
+  std::optional<parallel::DelayedWgrads> delayed;
   for (std::size_t i = segments_.size(); i-- > 0;) {
+    if (!delayed && delays_gradients(i)) c.delayed = &delayed.emplace(delayed_wgrads(c));
+    if (delayed && writes_before_gather(i)) delayed->run_column();
     weight_gradient(c, i, frame);
     params_.reduce_complete_grads();
   }
+  if (!delayed) return;
+  delayed->run_row();
+  delayed->run_column();
+  params_.reduce_complete_grads();
 }
 
 }  // namespace trainerd::core::model

@@ -45,7 +45,7 @@ struct WalkContext {
   kernels::DType dtype;  ///< of activations
   const RopeTables& rope;
   kernels::Determinism attention;  ///< of attention's backward
-  /// Set in a fused backward walk that delays weight gradients.
+  /// Set in a walk that delays weight gradients.
   parallel::DelayedWgrads* delayed = nullptr;
   kernels::Backend& backend() const { return tp.backend; }
 };
@@ -122,6 +122,10 @@ class ModelChunk {
   /// True if the segment writes gradients before it gathers dy. Those of the layer behind must then be
   /// complete.
   bool writes_before_gather(std::size_t segment) const;
+  /// True if the walk delays the weight gradients of the segment and of those before it.
+  bool delays_gradients(std::size_t segment) const;
+  /// With buffers in scratch.
+  parallel::DelayedWgrads delayed_wgrads(const WalkContext& context) const;
   const LayerParams* layer_of(std::size_t segment) const;
   kernels::Tensor take_flow(const WalkContext& context, kernels::Arena& arena) const;
   /// All rows of a flow.

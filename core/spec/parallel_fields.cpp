@@ -55,9 +55,10 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
       .idle_if(p.tp == 1, "there is nothing to overlap with tp 1");
   t.add("parallel.overlap_tp_backward", &p.overlap_tp_backward,
         "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
-      .idle_if(p.tp == 1 || parallel::splits_backward(p.schedule),
+      .idle_if(p.tp == 1 || (parallel::splits_backward(p.schedule) && !p.sequence_parallel),
                p.tp == 1 ? "there is nothing to overlap with tp 1"
-                         : "zb-h1 and zb-v make the products that it would overlap apart from each other");
+                         : "zb-h1 and zb-v make the products that it would overlap apart from each other, "
+                           "and without sequence_parallel their weight gradients gather nothing");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel (and context-parallel) ranks: 0 nothing, 1 optimizer state, 2 "
         "also gradients, 3 also "
@@ -87,7 +88,7 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
             {"zb-v", parallel::ScheduleKind::zb_v}},
            "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages,
-        "chunks of layers on each pipeline stage: 2 with zb-v, 1 with gpipe, 1f1b and zb-h1")
+        "chunks of layers on each pipeline stage: with zb-v 2, with gpipe, 1f1b and zb-h1 1; 1 with pp 1")
       .between(1, kMaxStages);
   t.add("parallel.order", &p.order,
         "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");

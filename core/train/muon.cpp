@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "core/train/newton_schulz.h"
@@ -48,12 +49,7 @@ Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicat
       view_(view),
       backend_(backend),
       ranks_(levels(view.placement(), tp)) {
-  std::vector<Matrix> all;
-  for (Matrix& matrix : matrices()) {
-    const std::optional<std::int64_t> part = holder(matrix);
-    if (!part) all.push_back(std::move(matrix));
-    else if (*part == view.placement().dp.part()) add_held(matrix, job);
-  }
+  std::vector<Matrix> all = without_held(matrices(), job);
   // The matrices of a round have about the same cost.
   std::stable_sort(all.begin(), all.end(), [](const Matrix& a, const Matrix& b) {
     return newton_schulz_flops(a.whole.rows, a.whole.columns) >
@@ -75,11 +71,28 @@ Muon::Muon(const job::JobSpec& job, model::ParamView& view, parallel::Communicat
 
 std::int64_t Muon::parts() const { return view_.placement().shards(1) ? view_.placement().dp.parts() : 1; }
 
-std::optional<std::int64_t> Muon::holder(const Matrix& matrix) const {
-  if (parts() == 1 || view_.placement().tp > 1) return std::nullopt;
-  const auto whole = std::find(matrix.shares.begin(), matrix.shares.end(), matrix.whole.local_count);
-  if (whole == matrix.shares.end()) return std::nullopt;
-  return whole - matrix.shares.begin();
+std::vector<Muon::Matrix> Muon::without_held(std::vector<Matrix> all, const job::JobSpec& job) {
+  if (parts() == 1 || view_.placement().tp > 1) return all;
+  std::vector<Matrix> others;
+  for (auto begin = all.begin(); begin != all.end();) {
+    const auto end =
+        std::find_if(begin, all.end(), [&](const Matrix& matrix) { return matrix.id != begin->id; });
+    std::vector<std::int64_t> held(static_cast<std::size_t>(parts()), 0);  // by part
+    std::int64_t whole = 0;
+    for (auto matrix = begin; matrix != end; ++matrix)
+      for (std::size_t part = 0; part < held.size(); ++part)
+        if (matrix->shares[part] == matrix->whole.local_count) ++held[part], ++whole;
+    const bool alike = std::all_of(held.begin(), held.end(), [&](std::int64_t n) { return n == held[0]; });
+    if (whole == end - begin && alike) {
+      const auto mine = static_cast<std::size_t>(view_.placement().dp.part());
+      for (; begin != end; ++begin)
+        if (begin->shares[mine] > 0) add_held(*begin, job);
+    } else {
+      std::move(begin, end, std::back_inserter(others));
+      begin = end;
+    }
+  }
+  return others;
 }
 
 void Muon::add_held(const Matrix& matrix, const job::JobSpec& job) {

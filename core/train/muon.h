@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -55,8 +54,8 @@ class Muon final : public Optimizer {
   std::vector<Matrix> matrices() const;
   void add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, const job::JobSpec& job) const;
   void take_ownership(Round& round, const Matrix& matrix) const;
-  /// The part of the state that holds all of a matrix, if one does.
-  std::optional<std::int64_t> holder(const Matrix& matrix) const;
+  /// Takes the matrices of tensors that each rank has as many whole ones of. Adds this rank's.
+  std::vector<Matrix> without_held(std::vector<Matrix> all, const job::JobSpec& job);
   void add_held(const Matrix& matrix, const job::JobSpec& job);
   void orthogonalise(kernels::Stream& stream, const Round& round, const kernels::Tensor& packed,
                      const kernels::Tensor& other) const;

@@ -33,8 +33,9 @@ std::string schedule_problem(const ScheduleShape& shape) {
            number(shape.virtual_stages) + ": set virtual_stages to " + number(chunks);
   const bool several = shape.kind == ScheduleKind::interleaved || shape.kind == ScheduleKind::zb_v;
   if (shape.virtual_stages > 1 && !several)
-    return number(shape.virtual_stages) +
-           " virtual stages need schedule: interleaved; set it, or set virtual_stages to 1";
+    return number(shape.virtual_stages) + " virtual stages need schedule: interleaved" +
+           (shape.virtual_stages == 2 && shape.stages > 1 ? " or zb-v" : "") +
+           "; set it, or set virtual_stages to 1";
   return {};
 }
 

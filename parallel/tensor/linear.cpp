@@ -229,6 +229,16 @@ void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad&
   if (sum) sum->wait(s);
 }
 
+/// Starts to gather `part` into `whole`. Returns `gradient`, which waits for it.
+std::function<void()> gathering(const TensorParallel& tp, Stream& s, const Tensor& part, const Tensor& whole,
+                                const char* label, std::function<void()> gradient) {
+  const std::shared_ptr<Work> gather = tp.group.all_gather(s, part, whole, in_background(label));
+  return [&s, gather, gradient = std::move(gradient)] {
+    gather->wait(s);
+    gradient();
+  };
+}
+
 Tensor gather_dy(const TensorParallel& tp, Stream& s, const Tensor& dy_TD, DelayedWgrads& delayed,
                  const char* label) {
   delayed.run_row();  // would read the buffer that is written now
@@ -261,6 +271,15 @@ void column_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad&
 }
 void column_linear_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
   run_wgrad(tp, s, a, &AdapterWgrad::x_TC, "column_linear_wgrad");
+}
+
+void column_linear_wgrad(const TensorParallel& tp, Stream& s, const Tensor& x_TC, DelayedWgrads& delayed,
+                         std::function<void()> gradient) {
+  delayed.run_column();  // would read the buffer that is written now
+  std::function<void()> later =
+      gathering(tp, s, x_TC, delayed.x_TD(), "column_linear_wgrad", std::move(gradient));
+  delayed.run_row();
+  delayed.delay_column(std::move(later));
 }
 
 void column_linear_swiglu(const TensorParallel& tp, Stream& s, const LinearSwiglu& a) {
@@ -310,6 +329,15 @@ void row_linear_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a)
 }
 void row_linear_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
   run_wgrad(tp, s, a, &AdapterWgrad::dy_TN, "row_linear_wgrad");
+}
+
+void row_linear_wgrad(const TensorParallel& tp, Stream& s, const Tensor& dy_TN, DelayedWgrads& delayed,
+                      std::function<void()> gradient) {
+  delayed.run_row();  // would read the buffer that is written now
+  std::function<void()> later =
+      gathering(tp, s, dy_TN, delayed.dy_TD(), "row_linear_wgrad", std::move(gradient));
+  delayed.run_column();
+  delayed.delay_row(std::move(later));
 }
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDgradSwiglu& a,

@@ -45,6 +45,8 @@ struct TensorParallel {
 ///   gather x  | input gradient of the column-parallel linear
 ///   sum dx    | gradient of the row-parallel weight
 ///
+/// A walk of weight gradients alone gathers the same: each gather is behind the gradient before it.
+///
 /// Two buffers hold the gathered dy and x for the gradients that wait.
 class DelayedWgrads {
  public:
@@ -81,6 +83,9 @@ void column_linear_dgrad(const TensorParallel&, kernels::Stream&, const kernels:
 /// x is a flow.
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
+/// Starts to gather x into `x_TD`, and delays the gradient that reads it.
+void column_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::Tensor& x_TC, DelayedWgrads&,
+                         std::function<void()> gradient);
 void column_linear_swiglu(const TensorParallel&, kernels::Stream&, const kernels::LinearSwiglu&);
 /// Input gradient, then weight gradient.
 void column_linear_backward(const TensorParallel&, kernels::Stream&, const kernels::LinearDgrad&,
@@ -110,6 +115,9 @@ void row_linear_dgrad_swiglu(const TensorParallel&, kernels::Stream&, kernels::L
                              DelayedWgrads&);
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::LinearWgrad&);
 void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const AdapterWgrad&);
+/// Starts to gather dy into `dy_TD`, and delays the gradient that reads it.
+void row_linear_wgrad(const TensorParallel&, kernels::Stream&, const kernels::Tensor& dy_TN, DelayedWgrads&,
+                      std::function<void()> gradient);
 /// Each rank holds rows [first_row, first_row + V/tp) of the table; a sum over tp completes every token.
 /// `out` is a flow.
 void vocab_parallel_embedding(const TensorParallel&, kernels::Stream&, const kernels::EmbeddingForward&);

@@ -70,7 +70,7 @@ std::vector<Case> cases() {
         .pp = {1, 2},
         .micro = {1, 2},
         .bucket_bytes = {0, 1 << 22},
-        .schedule = {ScheduleKind::one_f_one_b},
+        .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_v},
         .recompute = {none}}},
       {"recomputation",
        small + ", mlp: gelu, norm: layer, bias: true, positions: learned",

@@ -19,12 +19,18 @@ namespace {
 using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters, recompute
-/// the same layers with the same windows, and use the same pools and classes of slots.
+/// the same layers with the same windows, pass results to themselves or to others, and use the same pools and
+/// classes of slots.
 std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
                      std::int64_t pipeline_rank, const train::SlotCounts& slots) {
   std::string key;
   const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
+  const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches());
+  for (int i = 0; i < shape.virtual_stages; ++i)
+    for (const int chunk = shape.chunk_of(static_cast<int>(pipeline_rank), i);
+         const int of : {chunk - 1, chunk})
+      add(of >= 0 && shape.stays_on_rank(of) ? 1 : 0);
   for (const parallel::ChunkSpan& span : chunks) {
     key += span.embedding ? "e" : "", key += span.head ? "h" : "";
     for (std::int64_t layer = span.first_layer; layer < span.first_layer + span.layers; ++layer) {

@@ -8,8 +8,7 @@
 
 namespace trainerd::core::plan {
 
-/// Peers of a pipeline rank's messages. With several chunks per rank the last and the first rank are
-/// neighbours too.
+/// Peers of a pipeline rank's messages. In a ring the last and the first rank are neighbours too.
 std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_rank);
 
 /// An event with its seconds. A run of operators, and of collectives that stop the rank on links without

@@ -238,6 +238,9 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
       chain.trip += (span.head ? m : 1) * (k.forward + turned);
       forward_trip += k.forward;
       s.update += k.update, s.norm += k.norm;
+      // A rank with both ends of a tied table updates it once.
+      if (folded && span.head && r == 0 && job.model.tie_embeddings)
+        s.update -= probe(c, waited, {}, kEmbedding, 0).update;
       top_backward = backward, all_backward += backward;
       top_turned = turned;
       for (std::size_t i = 0; i < train::kSlotClasses; ++i) {

@@ -71,7 +71,7 @@ class LayoutParts {
   const parallel::Topology& topology_;
   SharedMemo<Grid, parallel::Layout> layouts_;
   SharedMemo<Grid, GroupPlaces> places_;
-  // By number of stages and number of chunks.
+  // By schedule, number of stages and chunks per stage.
   SharedMemo<std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>>
       chunks_;
   SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by recomputed layers

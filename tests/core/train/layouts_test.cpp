@@ -251,6 +251,30 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
   }
 }
 
+TEST_CASE("gathers behind weight gradients of their own walk change no bit", "[layouts]") {
+  using enum parallel::ScheduleKind;
+  using enum core::job::RecomputeKind;
+  for (const std::string model : {"gpt2", "experts-shared", "post"})
+    for (const LayoutCase& layout :
+         {LayoutCase{.tp = 2, .schedule = zb_h1, .sequence_parallel = true}, LayoutCase{.tp = 2,
+                                                                             .pp = 2,
+                                                                             .dp = 2,
+                                                                             .zero = 3,
+                                                                             .schedule = zb_v,
+                                                                             .virtual_stages = 2,
+                                                                             .sequence_parallel = true,
+                                                                             .recompute = {full, 2}}}) {
+      CAPTURE(model, layout.pp);
+      core::job::JobSpec job = with_layout(layouts_job(model), layout);
+      job.parallel.overlap_tp_backward = false;
+      const Curve apart = run_curve(job);
+      job.parallel.overlap_tp_backward = true;
+      const Curve behind = run_curve(job);
+      CHECK(behind.loss == apart.loss);
+      CHECK(behind.norm == apart.norm);
+    }
+}
+
 TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
   using enum parallel::ScheduleKind;
   for (const std::string model : {"llama", "qwen", "gpt2"}) {
