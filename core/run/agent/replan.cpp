@@ -41,7 +41,9 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
   if (rates) topology = spec::with_rates(topology, *rates);
   const bool timed = plan::has_rates(topology, whole.precision.compute);
   std::vector<plan::LayoutChoice> all = plan::all_layouts(job, topology);
-  std::erase_if(all, [&](const plan::LayoutChoice& c) { return c.dp < whole.cluster.min_replicas; });
+  // An elastic job does not share experts.
+  std::erase_if(all,
+                [&](const plan::LayoutChoice& c) { return c.dp < whole.cluster.min_replicas || c.ep > 1; });
   const auto padded = [&](const plan::LayoutChoice& c) { return whole.batch.global % (c.dp * c.micro) != 0; };
   if (whole.padding_sequences() == 0 && !std::ranges::all_of(all, padded)) std::erase_if(all, padded);
   const plan::LayoutChoice own = plan::choice_of(whole);
