@@ -86,12 +86,12 @@ std::vector<Field> predictors_fields(const std::string& name, const std::string&
           {newer, [](Reading&, const nlohmann::json*) {}, [](Writing&) {}}};
 }
 
-constexpr const char* kBiasedRouting = "the router's scores are sigmoids, and biases choose among them";
+constexpr const char *kBiasedRouting = "the router's scores are sigmoids, and biases choose among them",
+                     *kOneGroup = "a token chooses among all experts";
 
 /// A token chooses among all experts, not among those of some groups.
 std::vector<Field> one_group_fields() {
-  const std::string groups = "a token chooses among all experts";
-  return {fixed_field("n_group", {1}, groups), fixed_field("topk_group", {1}, groups)};
+  return {fixed_field("n_group", {1}, kOneGroup), fixed_field("topk_group", {1}, kOneGroup)};
 }
 
 }  // namespace
@@ -131,8 +131,8 @@ std::vector<Field> dots_fields(const Field& kv_heads, const Field& head_dim) {
 
 std::vector<Field> minimax_fields(const Field& kv_heads) {
   const std::string routing = kBiasedRouting, norms = "queries and keys are normed over all heads",
-                    mlp = "every MLP is of experts", groups = "a token chooses among all experts",
-                    layers = "all layers are full", residual = "the residual stream is not scaled";
+                    mlp = "every MLP is of experts", groups = kOneGroup, layers = "all layers are full",
+                    residual = "the residual stream is not scaled";
   const auto all_full = [](Reading& r, const nlohmann::json* types) {
     if (!absent(types) && (!types->is_array() ||
                            std::any_of(types->begin(), types->end(), [](const auto& t) { return t != 1; })))
@@ -161,7 +161,7 @@ std::vector<Field> minimax_fields(const Field& kv_heads) {
                   fixed_field("sliding_window", {nullptr}, layers),
                   fixed_field("attn_window_size", {nullptr}, layers),
                   kept_field("swa_rope_theta"),
-                  // Of layers that predict further tokens, whose weights are not in the files.
+                  // Of layers that predict further tokens, which are not available.
                   kept_field("use_mtp"),
                   kept_field("num_mtp_modules"),
                   kept_field("mtp_transformer_layers"),
