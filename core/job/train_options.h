@@ -85,12 +85,13 @@ struct OptimizerOptions {
 
 /// Data types of a training recipe. Accumulation inside an operator is always fp32.
 struct PrecisionRecipe {
-  std::string name = "fp32";                     ///< fp32 | bf16 | custom
-  kernels::DType compute = kernels::DType::f32;  ///< activations and GEMM operands
-  kernels::DType params = kernels::DType::f32;   ///< weights read by the forward pass
-  kernels::DType grads = kernels::DType::f32;    ///< accumulated parameter gradients
-  kernels::DType reduce = kernels::DType::f32;   ///< gradients between ranks; fp32: as `grads` holds them
-  kernels::DType master = kernels::DType::f32;   ///< weights updated by the optimizer
+  std::string name = "fp32";                              ///< fp32 | bf16 | fp8 | custom
+  kernels::DType compute = kernels::DType::f32;           ///< activations and GEMM operands
+  kernels::GemmFormat gemm = kernels::GemmFormat::plain;  ///< of the products of layers' linear layers
+  kernels::DType params = kernels::DType::f32;            ///< weights read by the forward pass
+  kernels::DType grads = kernels::DType::f32;             ///< accumulated parameter gradients
+  kernels::DType reduce = kernels::DType::f32;  ///< gradients between ranks; fp32: as `grads` holds them
+  kernels::DType master = kernels::DType::f32;  ///< weights updated by the optimizer
   kernels::DType moments = kernels::DType::f32;
   kernels::Rounding rounding = kernels::Rounding::nearest;  ///< of master weights and second moments in bf16
 

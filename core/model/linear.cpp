@@ -137,7 +137,8 @@ LinearWgrad Linear::weight_gradient(const Tensor& dy_TN, const Tensor& x_TC) con
           .x_TC = x_TC,
           .dweight_NC = walk_.params.grad(params_.weight),
           .dbias_N = walk_.params.grad(params_.bias),
-          .mode = mode};
+          .mode = mode,
+          .format = walk_.params.gemm_format(params_.weight)};
 }
 
 std::optional<LinearWgrad> Linear::fused_gradient(const Tensor& dy_TN, const Tensor& x_TC,

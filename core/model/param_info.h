@@ -23,6 +23,7 @@ struct ParamInfo {
   bool decay = false;            ///< weight decay applies
   bool gemm_weight = false;      ///< the weight has prepared forms
   std::int64_t gemm_tokens = 0;  ///< usual number of rows of the activations
+  bool projection = false;       ///< of a layer: its GEMMs are in the recipe's format for them
   /// Parameters of a unit are gathered, reduced and freed together: a layer's matrices, or a chunk's vectors,
   /// whose gradients are complete after the walk for input gradients. Each view cuts its own part of a unit.
   std::size_t unit = 0;

@@ -24,6 +24,8 @@ class ParamStore {
 
   /// A lease on a form; undefined for `kNoParam` (an absent bias).
   Lease use(ParamId id, WeightForm form, kernels::Stream& stream);
+  /// The format of the GEMMs with a weight.
+  kernels::GemmFormat gemm_format(ParamId id) const { return view_of(id).gemm_format(id); }
   /// Passes and walks use parameters in different orders: see `parallel::ParamGatherer`.
   void begin_pass(parallel::ParamGatherer::Pass pass);
   void begin_walk();

@@ -46,6 +46,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
       cut_(spec.cut),
       trainable_(spec.trainable),
       expert_biases_(spec.expert_biases),
+      gemm_(recipe.gemm),
       placement_(placement_of(placement, spec)),
       params_(infos.size()),
       backend_(backend) {
@@ -134,6 +135,7 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persist
       prepared.size = backend_.prepared_bytes({.plain_NC = {nullptr, recipe.params, of(id).shape},
                                                .role = role_of(form),
                                                .tokens = info(id).gemm_tokens,
+                                               .format = gemm_format(id),
                                                .out = {}});
       prepared.offset = unit.extra_bytes;
       unit.extra_bytes += align_up(prepared.size);
@@ -294,7 +296,7 @@ Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
   Param& param = of(id);
   const parallel::GatheredUnit unit = gatherer_->use(stream, param.unit);
   const std::int64_t begin = param.offset - buckets_.units[param.unit].begin;
-  Weight weight{unit.whole.rows(begin, param.shape.numel()).reshaped(param.shape), {}};
+  Weight weight{unit.whole.rows(begin, param.shape.numel()).reshaped(param.shape), {}, gemm_format(id)};
   Prepared& prepared = param.prepared[form == WeightForm::dgrad];
   if (form != WeightForm::plain && prepared.size > 0) {
     weight.prepared = unit.extra.defined() ? unit.extra.rows(prepared.offset, prepared.size) : prepared.bytes;
@@ -303,6 +305,7 @@ Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
       backend_.prepare_weight(stream, {.plain_NC = weight.plain_NC,
                                        .role = role_of(form),
                                        .tokens = info(id).gemm_tokens,
+                                       .format = weight.format,
                                        .out = weight.prepared});
     prepared.version = version;
   }

@@ -107,6 +107,9 @@ class ParamView {
 
   // As in ParamStore, for this view's parameters.
   Lease use(ParamId id, WeightForm form, kernels::Stream& stream);
+  kernels::GemmFormat gemm_format(ParamId id) const {
+    return info(id).projection ? gemm_ : kernels::GemmFormat::plain;
+  }
   void begin_pass(parallel::ParamGatherer::Pass pass) { gatherer_->begin_pass(pass); }
   void begin_walk() { gatherer_->begin_walk(); }
   void begin_step(kernels::Stream& stream);
@@ -192,6 +195,7 @@ class ParamView {
   std::vector<std::string> states_;
   parallel::Granularity cut_;
   bool trainable_, expert_biases_;
+  kernels::GemmFormat gemm_;
   ParamPlacement placement_;
   std::vector<Param> params_;  // by id
   std::vector<UnitGrads> unit_grads_;

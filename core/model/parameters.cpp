@@ -67,6 +67,7 @@ class Declarer {
                       const char* merged = nullptr) {
     LinearParams params{matrix(prefix + ".weight", {out, in}, stddev, tp, true), kNoParam};
     infos_.back().shard.granularity = parallel::Granularity::matrix;
+    infos_.back().projection = true;
     // A row-parallel linear is split along its inputs: its bias is whole on every rank.
     if (biased) params.bias = bias(prefix + ".bias", out, tp.dim == 0 ? tp : Rule{});
     if (merged != nullptr && model_.lora.adapts(merged)) params.adapter = whole_adapter(prefix, out, in, tp);

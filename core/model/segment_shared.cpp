@@ -57,7 +57,8 @@ void matrix_gradient(const WalkContext& c, ParamId weight, const Tensor& dy_TN, 
                                       .x_TC = x_TC,
                                       .dweight_NC = c.params.grad(weight),
                                       .dbias_N = {},
-                                      .mode = c.params.grad_mode(weight)});
+                                      .mode = c.params.grad_mode(weight),
+                                      .format = c.params.gemm_format(weight)});
 }
 
 void add_input_gradient(const WalkContext& c, ParamId weight, const Tensor& dy_TN, const Tensor& dx_TD) {

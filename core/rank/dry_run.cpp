@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "core/rank/attention_check.h"
+#include "core/rank/fp8_check.h"
 #include "core/rank/record.h"
 #include "core/train/rank_groups.h"
 #include "core/train/snapshot_copy.h"
@@ -46,6 +47,7 @@ DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int
   const RankRecord record =
       record_rank(job, layout, rank, target, train::count_slots(job, layout, pipeline_rank));
   require_attention(job, record);
+  require_fp8(record, target);
   return {record.memory,
           record.snapshot_bytes,
           record.flops(job.microbatches()),

@@ -25,7 +25,8 @@ std::vector<kernels::OpClass> gemms_of_all_ranks(const job::JobSpec& job, const 
         record_rank(job, layout, rank, target,
                     train::count_slots(job, layout, place[static_cast<std::size_t>(Axis::pp)]));
     for (const RecordedOp& op : record.ops)
-      if (op.what.kind == kernels::OpClass::Kind::gemm) gemms.insert(op.what);
+      if (op.what.kind == kernels::OpClass::Kind::gemm && op.what.format == kernels::GemmFormat::plain)
+        gemms.insert(op.what);
   }
   return {gemms.begin(), gemms.end()};
 }

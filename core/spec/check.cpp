@@ -207,6 +207,9 @@ class Checker {
           "precision.rounding",
           "stochastic is for master weights or moments in bf16, and both are fp32: set precision.master or "
           "precision.moments to bf16, or leave it out");
+    if (r.gemm == kernels::GemmFormat::fp8 && r.compute != kernels::DType::bf16)
+      problem("precision.gemm",
+              "fp8 is rounded from bf16, and compute is fp32: set precision.compute to bf16");
   }
 
   void optimizer() {

@@ -91,9 +91,13 @@ void add_recompute(FieldTable& t, job::RecomputeOptions& r) {
 
 void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   const bool named = r.name != "custom";
+  const KeySays experts{"model.experts.count", Says::not_default};
+  const char* const of_experts =
+      "fp8 is not for the GEMMs of experts yet, and the model has experts: use bf16";
   t.add("precision", RecipeName{&r},
         "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
-        "master weights and moments), or a map of the keys below");
+        "master weights and moments; fp8: the same with `gemm: fp8`), or a map of the keys below")
+      .contradicts("fp8", {experts}, of_experts);
   const auto format = [&](const char* key, DType& dtype, const char* meaning) -> Field& {
     Field& field = t.choice(std::string("precision.") + key, dtype,
                             {{"fp32", DType::f32}, {"bf16", DType::bf16}}, meaning);
@@ -119,8 +123,14 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
            "updates are not lost")
       .idle_if(named, "the recipe is given by name");
   t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
-  t.add("precision.gemm", NotYet{}, "formats of each class of matrix multiplication")
-      .only_if(true, "", "leave it out: every GEMM takes operands in precision.compute");
+  t.choice(
+       "precision.gemm", r.gemm, {{"compute", kernels::GemmFormat::plain}, {"fp8", kernels::GemmFormat::fp8}},
+       "operands of the GEMMs of layers (attention projections and MLPs, not the output head); compute: in "
+       "`compute`; fp8: rounded to E4M3 in blocks of 128 (weights 128 x 128), each with a power of two as "
+       "its "
+       "scale")
+      .idle_if(named, "the recipe is given by name")
+      .contradicts("fp8", {experts}, of_experts);
 }
 
 void add_optimizer(FieldTable& t, job::JobSpec& job) {
@@ -358,14 +368,15 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   return t.take();
 }
 
-std::vector<std::string> recipe_names() { return {"fp32", "bf16"}; }
+std::vector<std::string> recipe_names() { return {"fp32", "bf16", "fp8"}; }
 
 bool recipe_by_name(const std::string& name, job::PrecisionRecipe& recipe) {
-  const bool bf16 = name == "bf16";
+  const bool fp8 = name == "fp8", bf16 = fp8 || name == "bf16";
   if (!bf16 && name != "fp32") return false;
   recipe = job::PrecisionRecipe{};
   recipe.name = name;
   recipe.compute = recipe.params = bf16 ? DType::bf16 : DType::f32;
+  recipe.gemm = fp8 ? kernels::GemmFormat::fp8 : kernels::GemmFormat::plain;
   return true;
 }
 

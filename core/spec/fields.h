@@ -90,13 +90,11 @@ struct MapList {
   std::function<std::vector<Field>(std::size_t)> fields;  ///< of an item; their paths are map keys
   std::function<void(Visit)> plain_fields;                ///< visits the fields of a default item
 };
-/// A known key that no code supports yet.
-struct NotYet {};
 
 using Storage =
     std::variant<std::int64_t*, std::uint64_t*, double*, bool*, std::string*, std::vector<std::string>*,
                  std::vector<std::int64_t>*, std::vector<double>*, Choice, NumberPair, IntegerOrAuto,
-                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, MapList, NotYet>;
+                 Duration, StepsOrDuration, RecipeName, FixedWord, BaseFile, Subtree, MapList>;
 /// True if two storages of the same kind hold equal values; false for kinds that are not compared.
 bool same_value(const Storage& a, const Storage& b);
 

@@ -51,7 +51,6 @@ nlohmann::ordered_json value_json(const Field& field) {
             for (std::size_t i = 0; i < list.size(); ++i) items.push_back(item_json(list.fields(i)));
             return items;
           },
-          [](const NotYet&) { return Json(); },
       },
       field.storage);
 }

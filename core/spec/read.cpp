@@ -161,9 +161,6 @@ class Reader {
                    },
                    [&](const Subtree& part) { *part.node = node; },
                    [&](const MapList& list) { maps(field, node, list); },
-                   [&](const NotYet&) {
-                     problems_.add(node.place, field.path, "is not available yet: " + field.remedy);
-                   },
                },
                field.storage);
   }

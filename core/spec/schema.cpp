@@ -146,7 +146,6 @@ Json type_json(const Field& field) {
             return Json{{"type", "object"}};
           },
           [&](const MapList& list) { return list_of(item_json(list)); },
-          [&](const NotYet&) { return Json(); },
       },
       field.storage);
 }

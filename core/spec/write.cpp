@@ -121,7 +121,6 @@ std::string value_yaml(const Field& field) {
           [](const BaseFile&) { return std::string(); },
           [](const Subtree&) { return std::string(); },
           [](const MapList& list) { return list_yaml(list); },
-          [](const NotYet&) { return std::string(); },
       },
       field.storage);
 }
@@ -170,7 +169,6 @@ std::string type_markdown(const Field& field) {
                      [&](const BaseFile&) { return std::string("text"); },
                      [&](const Subtree&) { return std::string("map"); },
                      [&](const MapList&) { return std::string("list of maps"); },
-                     [&](const NotYet&) { return std::string(); },
                  },
                  field.storage);
   if (!field.only.empty()) out += " (only " + field.only + " so far)";
@@ -198,8 +196,7 @@ std::vector<std::string> words_of(const Field& field) {
 }
 
 bool in_reference(const Field& field) {
-  return field.settable && !std::holds_alternative<FixedWord>(field.storage) &&
-         !std::holds_alternative<NotYet>(field.storage);
+  return field.settable && !std::holds_alternative<FixedWord>(field.storage);
 }
 
 std::size_t depth_of(const std::string& path) {

@@ -91,30 +91,28 @@ double numel(const Tensor& t) { return static_cast<double>(t.numel()); }
 Cost cost(const PrepareWeight& a, const Target&) { return {0, sum_bytes({&a.plain_NC, &a.out})}; }
 
 Cost cost(const LinearFprop& a, const Target&) {
-  return {gemm_flops(a.y_TN.size(0), a.y_TN.size(1), a.x_TC.data.size(1)),
-          sum_bytes({&a.x_TC.data, &a.weight.plain_NC, &a.bias_N, &a.addend_TN, &a.y_TN})};
+  return {gemm_flops(a.y_TN.size(0), a.y_TN.size(1), a.x_TC.size(1)),
+          sum_bytes({&a.x_TC, &a.weight.plain_NC, &a.bias_N, &a.addend_TN, &a.y_TN})};
 }
 
 Cost cost(const LinearDgrad& a, const Target&) {
-  return {gemm_flops(a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.data.size(1)),
-          sum_bytes({&a.dy_TN.data, &a.weight.plain_NC}) + written(a.dx_TC, a.mode)};
+  return {gemm_flops(a.dx_TC.size(0), a.dx_TC.size(1), a.dy_TN.size(1)),
+          sum_bytes({&a.dy_TN, &a.weight.plain_NC}) + written(a.dx_TC, a.mode)};
 }
 
 Cost cost(const LinearWgrad& a, const Target&) {
-  return {
-      gemm_flops(a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.data.size(0)),
-      sum_bytes({&a.dy_TN.data, &a.x_TC.data}) + written(a.dweight_NC, a.mode) + written(a.dbias_N, a.mode)};
+  return {gemm_flops(a.dweight_NC.size(0), a.dweight_NC.size(1), a.dy_TN.size(0)),
+          sum_bytes({&a.dy_TN, &a.x_TC}) + written(a.dweight_NC, a.mode) + written(a.dbias_N, a.mode)};
 }
 
 Cost cost(const LinearSwiglu& a, const Target&) {
-  return {gemm_flops(a.gate_up_T2F.size(0), a.gate_up_T2F.size(1), a.x_TC.data.size(1)) + 5 * numel(a.act_TF),
-          sum_bytes({&a.x_TC.data, &a.weight.plain_NC, &a.gate_up_T2F, &a.act_TF})};
+  return {gemm_flops(a.gate_up_T2F.size(0), a.gate_up_T2F.size(1), a.x_TC.size(1)) + 5 * numel(a.act_TF),
+          sum_bytes({&a.x_TC, &a.weight.plain_NC, &a.gate_up_T2F, &a.act_TF})};
 }
 
 Cost cost(const LinearDgradSwiglu& a, const Target&) {
-  return {gemm_flops(a.dy_TD.data.size(0), a.dy_TD.data.size(1), a.weight.plain_NC.size(1)) +
-              5 * numel(a.gate_up_T2F),
-          sum_bytes({&a.dy_TD.data, &a.weight.plain_NC, &a.gate_up_T2F, &a.dgate_up_T2F, &a.act_TF})};
+  return {gemm_flops(a.dy_TD.size(0), a.dy_TD.size(1), a.weight.plain_NC.size(1)) + 5 * numel(a.gate_up_T2F),
+          sum_bytes({&a.dy_TD, &a.weight.plain_NC, &a.gate_up_T2F, &a.dgate_up_T2F, &a.act_TF})};
 }
 
 /// Part of the rows that are in use.

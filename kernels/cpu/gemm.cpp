@@ -1,6 +1,7 @@
 #include "kernels/cpu/gemm_cache.h"
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/tiling/gemm_tiling.h"
 #include "kernels/scratch/scratch.h"
@@ -28,17 +29,15 @@ Form form_of(const LinearShape& s, const Target& target) {
 }
 
 LinearCall call_of(const LinearFprop& a, const Target& target) {
-  base::check(a.x_TC.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
   const LinearShape shape = shape_of(a);
-  return {shape,       GemmKey::Right::transposed, a.x_TC.data, a.y_TN, a.weight, a.bias_N,
+  return {shape,       GemmKey::Right::transposed, a.x_TC, a.y_TN, a.weight, a.bias_N,
           a.addend_TN, form_of(shape, target)};
 }
 LinearCall call_of(const LinearDgrad& a, const Target& target) {
-  base::check(a.dy_TN.scale_mode == ScaleMode::none, "the CPU has no scaled GEMM operands");
   const LinearShape shape = shape_of(a);
   return {shape,
           GemmKey::Right::plain,
-          a.dy_TN.data,
+          a.dy_TN,
           a.dx_TC,
           a.weight,
           {},
@@ -206,15 +205,30 @@ bool run_linear(GemmCache& cache, base::ThreadPool& pool, const Target& target, 
       [](std::int64_t, std::int64_t, int) {});
 }
 
+/// The plain product with rounded copies of the operands; `in` is the activation or gradient.
+template <class Args>
+Args rounded(const Fp8Operands& operands, Args args, Tensor Args::*in) {
+  args.*in = operands.by_rows(args.*in);
+  args.weight = operands.rounded(args.weight);
+  return args;
+}
+
 }  // namespace
 
 std::int64_t CpuBackend::prepared_bytes(const PrepareWeight& args) const {
   return kernels::prepared_bytes(args, target_);
 }
 
-void CpuBackend::prepare_weight(Stream&, const PrepareWeight& args) {
+void CpuBackend::prepare_weight(Stream& stream, const PrepareWeight& args) {
   base::check(args.out.bytes() == prepared_bytes(args), "prepare weight: the form has another size");
   if (args.out.bytes() == 0) return;
+  const ArenaScope scope(stream.scratch());
+  if (args.format == GemmFormat::fp8) {
+    PrepareWeight rounded = args;
+    rounded.plain_NC = Fp8Operands(stream.scratch(), pool_, vector_).by_squares(args.plain_NC);
+    rounded.format = GemmFormat::plain;
+    return prepare_weight(stream, rounded);
+  }
   const GemmKernels& kernels = gemm_kernels_of(target_.isa);
   const Tensor& w = args.plain_NC;
   const std::int64_t N = w.size(0), C = w.size(1);
@@ -228,6 +242,8 @@ void CpuBackend::prepare_weight(Stream&, const PrepareWeight& args) {
 
 void CpuBackend::linear_fprop(Stream& stream, const LinearFprop& args) {
   const ArenaScope scope(stream.scratch());
+  if (args.weight.format == GemmFormat::fp8)
+    return linear_fprop(stream, rounded({stream.scratch(), pool_, vector_}, args, &LinearFprop::x_TC));
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
   const LinearCall call = call_of(args, target_);
   widened_gemms_ += widened(call.shape.in, target_);
@@ -236,6 +252,8 @@ void CpuBackend::linear_fprop(Stream& stream, const LinearFprop& args) {
 
 void CpuBackend::linear_dgrad(Stream& stream, const LinearDgrad& args) {
   const ArenaScope scope(stream.scratch());
+  if (args.weight.format == GemmFormat::fp8)
+    return linear_dgrad(stream, rounded({stream.scratch(), pool_, vector_}, args, &LinearDgrad::dy_TN));
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
   const LinearCall call = call_of(args, target_);
   widened_gemms_ += widened(call.shape.in, target_);
@@ -244,6 +262,8 @@ void CpuBackend::linear_dgrad(Stream& stream, const LinearDgrad& args) {
 
 void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
   const ArenaScope scope(stream.scratch());
+  if (args.weight.format == GemmFormat::fp8)
+    return linear_swiglu(stream, rounded({stream.scratch(), pool_, vector_}, args, &LinearSwiglu::x_TC));
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
   const LinearCall call = call_of(fprop_of(args), target_);
   check_call(call);
@@ -271,10 +291,13 @@ void CpuBackend::linear_swiglu(Stream& stream, const LinearSwiglu& args) {
 
 void CpuBackend::linear_dgrad_swiglu(Stream& stream, const LinearDgradSwiglu& args) {
   const ArenaScope scope(stream.scratch());
+  if (args.weight.format == GemmFormat::fp8)
+    return linear_dgrad_swiglu(stream,
+                               rounded({stream.scratch(), pool_, vector_}, args, &LinearDgradSwiglu::dy_TD));
   const DgradSwigluScratch plan(args, target_);
   std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  const std::int64_t T = args.dy_TD.data.size(0), F = args.weight.plain_NC.size(1);
-  Tensor dact_TF{scratch + plan.dact, args.dy_TD.data.dtype, Shape{T, F}};
+  const std::int64_t T = args.dy_TD.size(0), F = args.weight.plain_NC.size(1);
+  Tensor dact_TF{scratch + plan.dact, args.dy_TD.dtype, Shape{T, F}};
   const LinearCall call = call_of(dgrad_of(args, dact_TF), target_);
   check_call(call);
   const DType dtype = dact_TF.dtype;

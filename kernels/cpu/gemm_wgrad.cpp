@@ -1,6 +1,7 @@
 #include <cstring>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/fp8.h"
 #include "kernels/cpu/gemm_cache.h"
 #include "kernels/cpu/kernel_tables.h"
 #include "kernels/cpu/tiling/gemm_tiling.h"
@@ -33,6 +34,11 @@ struct WgradCall {
     if (args.mode == WriteMode::accumulate) f.addend = f.out;
     kernels.finish_rows(f);
   }
+  /// The bias gradient of rows [row, row + rows) of dw.
+  void make_bias(int thread, const std::byte* dy, DType dy_dtype, std::int64_t row, std::int64_t rows) const {
+    kernels.column_sums(dy_dtype, dy, plan.N, plan.tokens, rows, bias_sums(thread));
+    finish_bias(bias_sums(thread), row, rows);
+  }
   void finish_bias(const float* sums, std::int64_t row, std::int64_t rows) const {
     FinishRows f{.sums = sums, .sums_stride = rows, .rows = 1, .columns = rows};
     f.dtype = args.dbias_N.dtype;
@@ -42,6 +48,17 @@ struct WgradCall {
     kernels.finish_rows(f);
   }
 };
+
+/// The bias gradient alone, if there is one.
+void run_bias(const WgradCall& c) {
+  if (!c.args.dbias_N.defined()) return;
+  const WgradScratch& p = c.plan;
+  c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
+    const std::int64_t row = block * p.rows.size;
+    c.make_bias(thread, c.args.dy_TN.data + row * size_of(p.dtype), p.dtype, row,
+                std::min(p.rows.size, p.N - row));
+  });
+}
 
 /// Packs x once for all threads. Then one thread computes each block of dw's rows, over all tokens in order,
 /// so that the sums do not depend on the number of threads.
@@ -54,14 +71,14 @@ void run_own(const WgradCall& c) {
     const std::int64_t block_bytes =
         (columns + kPanelColumns - 1) / kPanelColumns * kPanelColumns * kWgradWords * 4;
     c.pool.run(p.token_blocks, [&](std::int64_t block, int) {
-      c.kernels.pack_wgrad_x(p.dtype, a.x_TC.data.data + (block * depth * p.C + column) * element, p.C,
+      c.kernels.pack_wgrad_x(p.dtype, a.x_TC.data + (block * depth * p.C + column) * element, p.C,
                              std::min(depth, p.tokens - block * depth), columns,
                              c.scratch + p.x + block * block_bytes);
     });
     c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
       const std::int64_t row = block * p.rows.size, rows = std::min(p.rows.size, p.N - row);
       WgradBlock w{.dtype = p.dtype,
-                   .dy = a.dy_TN.data.data + row * element,
+                   .dy = a.dy_TN.data + row * element,
                    .dy_stride = p.N,
                    .tokens = p.tokens,
                    .rows = rows,
@@ -112,20 +129,18 @@ bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
       reference = gemm_of(row_block, token_block).is_reference() || reference;
   c.pool.run(p.rows.count, [&](std::int64_t block, int thread) {
     const std::int64_t row = block * p.rows.size, rows = rows_of(block);
-    const std::byte* dy = a.dy_TN.data.data + row * element;
+    const std::byte* dy = a.dy_TN.data + row * element;
     std::byte* transposed = c.scratch + p.dy + thread * p.dy_bytes;
     for (std::int64_t t = 0; t < p.token_blocks; ++t) {
       const std::int64_t first = t * kAmxWgradTokens;
       c.kernels.transpose(dy + first * p.N * element, p.N, tokens_of(t), rows, transposed, p.dy_stride);
       gemm_of(block, t).run(thread, {.a = transposed,
-                                     .b = a.x_TC.data.data + first * p.C * element,
+                                     .b = a.x_TC.data + first * p.C * element,
                                      .c = reinterpret_cast<std::byte*>(c.sums(thread)),
                                      .scratch = c.scratch + p.library + thread * library_scratch(target)});
     }
     c.finish(c.sums(thread), row, rows, 0, p.C);
-    if (!a.dbias_N.defined()) return;
-    c.kernels.column_sums(p.dtype, dy, p.N, p.tokens, rows, c.bias_sums(thread));
-    c.finish_bias(c.bias_sums(thread), row, rows);
+    if (a.dbias_N.defined()) c.make_bias(thread, dy, p.dtype, row, rows);
   });
   return reference;
 }
@@ -135,7 +150,7 @@ bool run_amx(const WgradCall& c, GemmCache& cache, const Target& target) {
 bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vector, const Target& target) {
   const LinearWgrad& a = c.args;
   const WgradScratch& p = c.plan;
-  const std::byte *dy = a.dy_TN.data.data, *x = a.x_TC.data.data;
+  const std::byte *dy = a.dy_TN.data, *x = a.x_TC.data;
   DType dtype = p.dtype;
   if (widened(dtype, target)) {
     c.pool.run(p.tokens, [&](std::int64_t t, int) {
@@ -169,9 +184,7 @@ bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vect
                       .c = reinterpret_cast<std::byte*>(c.sums(thread)),
                       .scratch = c.scratch + p.library + thread * library_scratch(target)});
     c.finish(c.sums(thread), row, rows, 0, p.C);
-    if (!a.dbias_N.defined()) return;
-    c.kernels.column_sums(dtype, dy + row * size_of(dtype), p.N, p.tokens, rows, c.bias_sums(thread));
-    c.finish_bias(c.bias_sums(thread), row, rows);
+    if (a.dbias_N.defined()) c.make_bias(thread, dy + row * size_of(dtype), dtype, row, rows);
   });
   return last.is_reference() || whole.is_reference();
 }
@@ -180,12 +193,19 @@ bool run_library(const WgradCall& c, GemmCache& cache, const VectorKernels& vect
 
 void CpuBackend::linear_wgrad(Stream& stream, const LinearWgrad& args) {
   const ArenaScope scope(stream.scratch());
+  if (args.format == GemmFormat::fp8) {
+    const Fp8Operands operands(stream.scratch(), pool_, vector_);
+    LinearWgrad rounded = args;
+    rounded.dy_TN = operands.by_columns(args.dy_TN);
+    rounded.x_TC = operands.by_columns(args.x_TC);
+    rounded.format = GemmFormat::plain;
+    rounded.dbias_N = {};
+    linear_wgrad(stream, rounded);
+  }
   const WgradScratch plan(args, target_);
-  std::byte* scratch = stream.scratch().take_bytes(scratch_bytes(args, target_), MemoryTerm::workspace);
-  base::check(args.x_TC.scale_mode == ScaleMode::none && args.dy_TN.scale_mode == ScaleMode::none,
-              "the CPU has no scaled GEMM operands");
-  base::check(args.dy_TN.data.shape == Shape{plan.tokens, plan.N} &&
-                  args.x_TC.data.shape == Shape{plan.tokens, plan.C} && args.dy_TN.data.dtype == plan.dtype,
+  std::byte* scratch = stream.scratch().take_bytes(plan.total(), MemoryTerm::workspace);
+  base::check(args.dy_TN.shape == Shape{plan.tokens, plan.N} &&
+                  args.x_TC.shape == Shape{plan.tokens, plan.C} && args.dy_TN.dtype == plan.dtype,
               "linear_wgrad: shapes or dtypes disagree");
   if (plan.tokens == 0) {
     if (args.mode == WriteMode::assign) {
@@ -195,6 +215,7 @@ void CpuBackend::linear_wgrad(Stream& stream, const LinearWgrad& args) {
     return;
   }
   const WgradCall call{args, plan, gemm_kernels_of(target_.isa), pool_, scratch};
+  if (args.format == GemmFormat::fp8) return run_bias(call);
   if (plan.own) return run_own(call);
   if (by_amx(plan.dtype, target_)) {
     reference_gemms_ += run_amx(call, *gemms_, target_);

@@ -14,6 +14,7 @@ struct PrepareWeight {
   Tensor plain_NC;
   GemmRole role = GemmRole::fprop;
   std::int64_t tokens = 0;  ///< typical number of rows of the activation it is used with
+  GemmFormat format = GemmFormat::plain;
   Tensor out;
 
   bool operator==(const PrepareWeight&) const = default;
@@ -21,7 +22,7 @@ struct PrepareWeight {
 
 /// y = x w^T (+ bias) (+ addend). `addend_TN` may be `y_TN`.
 struct LinearFprop {
-  Operand x_TC;
+  Tensor x_TC;
   Weight weight;
   Tensor bias_N;     ///< optional
   Tensor addend_TN;  ///< optional
@@ -32,7 +33,7 @@ struct LinearFprop {
 
 /// dx = dy w.
 struct LinearDgrad {
-  Operand dy_TN;
+  Tensor dy_TN;
   Weight weight;
   Tensor dx_TC;
   WriteMode mode = WriteMode::assign;
@@ -42,11 +43,12 @@ struct LinearDgrad {
 
 /// dw = dy^T x, dbias = column sums of dy.
 struct LinearWgrad {
-  Operand dy_TN;
-  Operand x_TC;
+  Tensor dy_TN;
+  Tensor x_TC;
   Tensor dweight_NC;
-  Tensor dbias_N;  ///< optional
+  Tensor dbias_N;  ///< optional; sums of dy as it is, in any format
   WriteMode mode = WriteMode::accumulate;
+  GemmFormat format = GemmFormat::plain;
 
   bool operator==(const LinearWgrad&) const = default;
 };
@@ -56,7 +58,7 @@ struct LinearWgrad {
 /// three operators that use it.
 struct LinearSwiglu {
   Gate gate = Gate::silu;
-  Operand x_TC;
+  Tensor x_TC;
   Weight weight;  ///< [2F, C]
   Tensor gate_up_T2F;
   Tensor act_TF;
@@ -67,7 +69,7 @@ struct LinearSwiglu {
 /// dact = dy w; dgate_up = gradient through act. Recomputes `act_TF` if it is defined.
 struct LinearDgradSwiglu {
   Gate gate = Gate::silu;
-  Operand dy_TD;
+  Tensor dy_TD;
   Weight weight;  ///< [D, F], the down projection
   Tensor gate_up_T2F;
   Tensor dgate_up_T2F;  ///< may be `gate_up_T2F`
@@ -78,31 +80,31 @@ struct LinearDgradSwiglu {
 
 inline OpClass op_class(const PrepareWeight& a) { return memory_class(a.plain_NC); }
 inline OpClass op_class(const LinearFprop& a) {
-  OpClass what = gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.y_TN.dtype, a.y_TN.size(0), a.y_TN.size(1),
-                            a.x_TC.data.size(1));
+  OpClass what = gemm_class(GemmRole::fprop, a.x_TC.dtype, a.y_TN.dtype, a.y_TN.size(0), a.y_TN.size(1),
+                            a.x_TC.size(1), a.weight.format);
   what.adds = a.addend_TN.defined();
   what.bias = a.bias_N.defined();
   return what;
 }
 inline OpClass op_class(const LinearDgrad& a) {
-  OpClass what = gemm_class(GemmRole::dgrad, a.dy_TN.data.dtype, a.dx_TC.dtype, a.dx_TC.size(0),
-                            a.dx_TC.size(1), a.dy_TN.data.size(1));
+  OpClass what = gemm_class(GemmRole::dgrad, a.dy_TN.dtype, a.dx_TC.dtype, a.dx_TC.size(0), a.dx_TC.size(1),
+                            a.dy_TN.size(1), a.weight.format);
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }
 inline OpClass op_class(const LinearWgrad& a) {
-  OpClass what = gemm_class(GemmRole::wgrad, a.x_TC.data.dtype, a.dweight_NC.dtype, a.dweight_NC.size(0),
-                            a.dweight_NC.size(1), a.dy_TN.data.size(0));
+  OpClass what = gemm_class(GemmRole::wgrad, a.x_TC.dtype, a.dweight_NC.dtype, a.dweight_NC.size(0),
+                            a.dweight_NC.size(1), a.dy_TN.size(0), a.format);
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }
 inline OpClass op_class(const LinearSwiglu& a) {
-  return gemm_class(GemmRole::fprop, a.x_TC.data.dtype, a.gate_up_T2F.dtype, a.gate_up_T2F.size(0),
-                    a.gate_up_T2F.size(1), a.x_TC.data.size(1));
+  return gemm_class(GemmRole::fprop, a.x_TC.dtype, a.gate_up_T2F.dtype, a.gate_up_T2F.size(0),
+                    a.gate_up_T2F.size(1), a.x_TC.size(1), a.weight.format);
 }
 inline OpClass op_class(const LinearDgradSwiglu& a) {
-  return gemm_class(GemmRole::dgrad, a.dy_TD.data.dtype, a.dy_TD.data.dtype, a.dy_TD.data.size(0),
-                    a.weight.plain_NC.size(1), a.dy_TD.data.size(1));
+  return gemm_class(GemmRole::dgrad, a.dy_TD.dtype, a.dy_TD.dtype, a.dy_TD.size(0), a.weight.plain_NC.size(1),
+                    a.dy_TD.size(1), a.weight.format);
 }
 
 }  // namespace trainerd::kernels

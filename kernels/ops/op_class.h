@@ -29,7 +29,8 @@ struct OpClass {
   DType dtype = DType::f32;          ///< of its operands, if those are activations, weights or parameters
   std::int64_t m = 0, n = 0, k = 0;  ///< GEMM: output rows, output columns, summands
   GemmRole role = GemmRole::fprop;
-  DType out = DType::f32;           ///< dtype of a GEMM's output
+  DType out = DType::f32;  ///< dtype of a GEMM's output
+  GemmFormat format = GemmFormat::plain;
   bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; it has a bias
   std::int64_t length = 0;          ///< attention: queries of the longest sequence
   std::int64_t key_length = 0;      ///< attention: keys of the longest sequence, or of the mask's window
@@ -42,8 +43,15 @@ struct OpClass {
 };
 
 inline OpClass gemm_class(GemmRole role, DType dtype, DType out, std::int64_t m, std::int64_t n,
-                          std::int64_t k) {
-  return {.kind = OpClass::Kind::gemm, .dtype = dtype, .m = m, .n = n, .k = k, .role = role, .out = out};
+                          std::int64_t k, GemmFormat format = GemmFormat::plain) {
+  return {.kind = OpClass::Kind::gemm,
+          .dtype = dtype,
+          .m = m,
+          .n = n,
+          .k = k,
+          .role = role,
+          .out = out,
+          .format = format};
 }
 
 template <class Args>

@@ -16,30 +16,26 @@ enum class WriteMode : std::uint8_t { assign, accumulate };
 template <class Args>
 void check_args(const Args&) {}
 
-/// How a GEMM operand is scaled. Only `none` exists, because there is no low-precision recipe yet.
-enum class ScaleMode : std::uint8_t { none };
-
-/// One GEMM input.
-struct Operand {
-  Tensor data;
-  ScaleMode scale_mode = ScaleMode::none;
-  Tensor scale;
-
-  Operand() = default;
-  Operand(const Tensor& tensor)
-      : data(tensor) {}  // NOLINT(google-explicit-constructor): a plain tensor is an operand
-
-  bool operator==(const Operand&) const = default;
-};
+/// The format in which a GEMM multiplies its operands.
+/// - `plain`: their own.
+/// - `fp8`: the operator first rounds its bf16 operands to FP8 in blocks, as DeepSeek-V3 does (arXiv
+/// 2412.19437,
+///   section 3.3). A block is 128 elements in the direction of the sum (the last one of a row may be
+///   shorter), for a weight in `fprop` and `dgrad` 128 x 128. It has one scale (kernels/tensor/fp8.h), and
+///   its scaled elements are rounded to E4M3. Products are summed in fp32. A block with an element that is
+///   not finite becomes NaN.
+enum class GemmFormat : std::uint8_t { plain, fp8 };
+constexpr std::int64_t kFp8Block = 128;
 
 /// The GEMM that a prepared form is for.
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };
 
-/// A linear layer's weight: its plain form, and the backend's own form for one GEMM role (opaque bytes, may
-/// be undefined).
+/// A linear layer's weight: its plain form, the backend's own form for one GEMM role (opaque bytes, may be
+/// undefined), and the format of the products that read it.
 struct Weight {
   Tensor plain_NC;
   Tensor prepared;
+  GemmFormat format = GemmFormat::plain;
 
   bool operator==(const Weight&) const = default;
 };

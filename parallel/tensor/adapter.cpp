@@ -49,7 +49,7 @@ void add_adapter_dgrad(Backend& backend, Stream& s, const Adapter& adapter, cons
 void adapter_wgrad(Backend& backend, Stream& s, const AdapterWgrad& a) {
   {
     const ArenaScope scope(s.scratch());
-    backend.linear_wgrad(s, {.dy_TN = inner_dgrad(backend, s, a.adapter, a.dy_TN.data),
+    backend.linear_wgrad(s, {.dy_TN = inner_dgrad(backend, s, a.adapter, a.dy_TN),
                              .x_TC = a.x_TC,
                              .dweight_NC = a.da_RC,
                              .dbias_N = {},
@@ -57,7 +57,7 @@ void adapter_wgrad(Backend& backend, Stream& s, const AdapterWgrad& a) {
   }
   const ArenaScope scope(s.scratch());
   backend.linear_wgrad(s, {.dy_TN = a.dy_TN,
-                           .x_TC = inner_fprop(backend, s, a.adapter, a.x_TC.data),
+                           .x_TC = inner_fprop(backend, s, a.adapter, a.x_TC),
                            .dweight_NC = a.db_NR,
                            .dbias_N = {},
                            .mode = a.b_mode});

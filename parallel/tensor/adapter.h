@@ -20,8 +20,8 @@ struct Adapter {
 
 /// The gradients of an adapter, from the dy and x that its layer's weight gradient would use.
 struct AdapterWgrad {
-  kernels::Operand dy_TN;
-  kernels::Operand x_TC;
+  kernels::Tensor dy_TN;
+  kernels::Tensor x_TC;
   Adapter adapter;
   kernels::Tensor da_RC;
   kernels::Tensor db_NR;

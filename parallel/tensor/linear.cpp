@@ -14,13 +14,13 @@ using namespace kernels;
 auto fprop_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
   return [&tp, &s, adapter](const LinearFprop& a) {
     tp.backend.linear_fprop(s, a);
-    if (adapter != nullptr) add_adapter(tp.backend, s, *adapter, a.x_TC.data, a.y_TN);
+    if (adapter != nullptr) add_adapter(tp.backend, s, *adapter, a.x_TC, a.y_TN);
   };
 }
 auto dgrad_of(const TensorParallel& tp, Stream& s, const Adapter* adapter) {
   return [&tp, &s, adapter](const LinearDgrad& a) {
     tp.backend.linear_dgrad(s, a);
-    if (adapter != nullptr) add_adapter_dgrad(tp.backend, s, *adapter, a.dy_TN.data, a.dx_TC);
+    if (adapter != nullptr) add_adapter_dgrad(tp.backend, s, *adapter, a.dy_TN, a.dx_TC);
   };
 }
 void make_wgrad(const TensorParallel& tp, Stream& s, const LinearWgrad& a) { tp.backend.linear_wgrad(s, a); }
@@ -30,15 +30,15 @@ void make_wgrad(const TensorParallel& tp, Stream& s, const AdapterWgrad& a) {
 
 /// Runs an operator on all rows of its flow operand.
 template <class Args, class Run>
-void run_gathered(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+void run_gathered(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
                   const Run& run) {
   const ArenaScope scope(s.scratch());
-  (args.*flow).data = gathered(tp, s, (args.*flow).data, label);
+  args.*flow = gathered(tp, s, args.*flow, label);
   run(args);
 }
 
 template <class Wgrad>
-void run_wgrad(const TensorParallel& tp, Stream& s, const Wgrad& a, Operand Wgrad::*flow, const char* label) {
+void run_wgrad(const TensorParallel& tp, Stream& s, const Wgrad& a, Tensor Wgrad::*flow, const char* label) {
   run_gathered(tp, s, a, flow, label, [&](const Wgrad& all) { make_wgrad(tp, s, all); });
 }
 
@@ -60,11 +60,6 @@ CommOptions in_background(const char* label) { return {.label = label, .progress
 
 Tensor rows_of(const Tensor& x, std::int64_t begin, std::int64_t count) {
   return x.defined() ? x.rows(begin, count) : x;
-}
-
-Operand rows_of(const Operand& x, std::int64_t begin, std::int64_t count) {
-  base::check(x.scale_mode == ScaleMode::none, "an operand with scales is not cut");
-  return x.data.rows(begin, count);
 }
 
 // The operator on the rows that start at `begin` and whose flow operand is `flow`.
@@ -163,9 +158,9 @@ void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args,
 
 /// Runs an operator that treats rows independently on all rows of its flow operand.
 template <class Args, class Run>
-void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand Args::*flow,
-                 const char* label, const Run& run) {
-  const Tensor& x = (args.*flow).data;
+void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Tensor Args::*flow, const char* label,
+                 const Run& run) {
+  const Tensor& x = args.*flow;
   if (cut(tp) && overlapped(tp, x.size(0))) run_gathered_in_chunks(tp, s, args, x, label, run);
   else run_gathered(tp, s, args, flow, label, run);
 }
@@ -173,16 +168,16 @@ void run_by_rows(const TensorParallel& tp, Stream& s, const Args& args, Operand 
 /// Computes the input gradient of a row-parallel linear and, if wanted, the gradient of its weight or
 /// adapter.
 template <class Args, class Run, class Wgrad>
-void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Operand Args::*flow, const char* label,
+void run_row_backward(const TensorParallel& tp, Stream& s, Args args, Tensor Args::*flow, const char* label,
                       const Run& run, std::optional<Wgrad> wgrad) {
   if (!wgrad) return run_by_rows(tp, s, args, flow, label, run);
   const ArenaScope scope(s.scratch());
-  const Tensor dy = (args.*flow).data;
+  const Tensor dy = args.*flow;
   if (cut(tp) && overlapped(tp, dy.size(0))) {
-    wgrad->dy_TN.data = whole_shape(tp, s, dy);
-    run_gathered_in_chunks(tp, s, args, dy, label, run, wgrad->dy_TN.data);
+    wgrad->dy_TN = whole_shape(tp, s, dy);
+    run_gathered_in_chunks(tp, s, args, dy, label, run, wgrad->dy_TN);
   } else {
-    (args.*flow).data = wgrad->dy_TN.data = gathered(tp, s, dy, label);
+    args.*flow = wgrad->dy_TN = gathered(tp, s, dy, label);
     run(args);
   }
   make_wgrad(tp, s, *wgrad);
@@ -212,8 +207,8 @@ void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad&
   Wgrad wgrad = w;
   std::unique_ptr<Work> gather, sum;
   if (cut(tp)) {
-    wgrad.x_TC.data = whole_shape(tp, s, w.x_TC.data);
-    gather = tp.group.all_gather(s, w.x_TC.data, wgrad.x_TC.data, in_background("column_linear_wgrad"));
+    wgrad.x_TC = whole_shape(tp, s, w.x_TC);
+    gather = tp.group.all_gather(s, w.x_TC, wgrad.x_TC, in_background("column_linear_wgrad"));
   }
   if (overlapped(tp, a.dx_TC.size(0))) {
     column_linear_dgrad(tp, s, a, adapter);
@@ -348,13 +343,13 @@ void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, const LinearDg
 }
 
 void row_linear_dgrad(const TensorParallel& tp, Stream& s, LinearDgrad a, DelayedWgrads& delayed) {
-  a.dy_TN.data = gather_dy(tp, s, a.dy_TN.data, delayed, "row_linear_dgrad");
+  a.dy_TN = gather_dy(tp, s, a.dy_TN, delayed, "row_linear_dgrad");
   tp.backend.linear_dgrad(s, a);
 }
 
 void row_linear_dgrad_swiglu(const TensorParallel& tp, Stream& s, LinearDgradSwiglu a,
                              DelayedWgrads& delayed) {
-  a.dy_TD.data = gather_dy(tp, s, a.dy_TD.data, delayed, "row_linear_dgrad_swiglu");
+  a.dy_TD = gather_dy(tp, s, a.dy_TD, delayed, "row_linear_dgrad_swiglu");
   tp.backend.linear_dgrad_swiglu(s, a);
 }
 

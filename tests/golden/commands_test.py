@@ -60,6 +60,11 @@ class Commands(unittest.TestCase):
     def test_the_reference_runs_are_checked(self):
         self.assertIn("llama: central differences", self.run_line("python3 tests/golden/check_golden.py", "torch", "safetensors"))
 
+    def test_the_reference_run_in_fp8(self):
+        (self.root / "tests/golden/fp8_llama.safetensors").unlink()
+        self.run_line("python3 tests/golden/make_fp8.py", "torch", "safetensors")
+        self.assert_same("fp8_llama")
+
     @unittest.skipUnless(FULL, "takes a minute")
     def test_muon(self):
         self.run_line("python3 tests/golden/make_muon.py", "torch", "safetensors")

@@ -218,6 +218,11 @@ def rope(x_BHSE, theta, yarn=()):
     return torch.cat((a * cos - b * sin, b * cos + a * sin), dim=-1)
 
 
+def product(x, weight):
+    """Of a layer's linear layers; make_fp8.py has another."""
+    return x @ weight.T
+
+
 def capped(x, cap):
     return cap * torch.tanh(x / cap) if cap else x
 
@@ -237,7 +242,7 @@ def forward(c, p, tokens_BS, routes=None):
         return rms_norm(x, factor(name), c.norm_eps)
 
     def linear(x, name):
-        y = x @ p[name + ".weight"].T
+        y = product(x, p[name + ".weight"])
         return y + p[name + ".bias"] if name + ".bias" in p else y
 
     def attention(x, layer, slides):

@@ -294,6 +294,16 @@ TEST_CASE("a matrix product takes whole waves of tiles", "[plan]") {
   CHECK(seconds(2560, 1280, 4096) == Approx(2.0 * 2560 * 1280 * 4096 / 100e12));
   CHECK(seconds(2560 * 8, 1280 * 8, 4096) == Approx(64 * seconds(2560, 1280, 4096)));
   CHECK(seconds(2561, 1280, 4096) > 1.05 * seconds(2560, 1280, 4096));
+
+  // In FP8 at twice the peak, after a pass over the operands that reads two bytes of an element and writes
+  // one.
+  t.peak.fp8 = 200e12;
+  t.memory_bytes_per_second = 1e12;
+  const kernels::OpClass in_fp8 =
+      kernels::gemm_class(kernels::GemmRole::fprop, kernels::DType::bf16, kernels::DType::bf16, 2560, 1280,
+                          4096, kernels::GemmFormat::fp8);
+  CHECK(core::plan::op_seconds({kernels::Operator::linear_fprop, in_fp8, {0, 0}}, t) ==
+        Approx(2.0 * 2560 * 1280 * 4096 / 200e12 + 3.0 * (2560 + 1280) * 4096 / 1e12));
 }
 
 TEST_CASE("405B parameters on 16,384 GPUs are planned in 5 seconds and 1 GB, 100,000 GPUs in 20", "[plan]") {

@@ -84,8 +84,9 @@ core::job::JobSpec published_job(const YAML::Node& file, const YAML::Node& row) 
                        : recompute == "selective"                 ? core::job::RecomputeKind::selective
                                                                   : core::job::RecomputeKind::none;
   job.batch = {number(row, "global"), number(row, "micro")};
-  job.precision.name = "bf16";
+  job.precision.name = row["precision"].as<std::string>("bf16");
   job.precision.compute = job.precision.params = kernels::DType::bf16;
+  if (job.precision.name == "fp8") job.precision.gemm = kernels::GemmFormat::fp8;
   return job;
 }
 

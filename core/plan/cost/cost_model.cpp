@@ -19,13 +19,14 @@ using parallel::Link;
 using parallel::LinkSpeed;
 using parallel::Topology;
 
-/// Seconds of an m x n output over k summands, in tiles of rows x columns, with k cut into `splits` parts.
+/// Seconds of an m x n output over k summands, in tiles of rows x columns, with k cut into `splits` parts, at
+/// `rate` FLOP/s.
 double tiled_seconds(const OpClass& g, double rows, double columns, double splits, const Topology& t,
-                     double peak) {
+                     double rate) {
   const double sms = real(std::max(1, t.device.sm_count));
   const double tiles = std::ceil(real(g.m) / rows) * std::ceil(real(g.n) / columns) * splits;
   const double depth = real(g.k) / splits + t.rates.gemm.start_depth;
-  return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / (peak * t.rates.gemm.efficiency);
+  return std::ceil(tiles / sms) * 2 * rows * columns * depth * sms / rate;
 }
 
 /// Seconds of a separate kernel that adds up the fp32 partial sums of a split product: it reads them, and C
@@ -41,19 +42,20 @@ double split_seconds(const OpClass& g, double splits, const Topology& t) {
 /// The fastest of the library's tiles: the large one, its transpose and half of it, each also with k split if
 /// tiles are few and the workspace holds the partial sums.
 double gemm_seconds(const OpClass& g, const Topology& t) {
-  const double peak = peak_flops(t, g.dtype), rows = t.rates.gemm.tile_rows,
-               columns = t.rates.gemm.tile_columns;
+  const bool fp8 = g.format == kernels::GemmFormat::fp8;
+  const double rate = (fp8 ? t.peak.fp8 : peak_flops(t, g.dtype)) * t.rates.gemm.efficiency,
+               rows = t.rates.gemm.tile_rows, columns = t.rates.gemm.tile_columns;
   // A smaller tile reads its operands more often per output.
   constexpr double kHalfTileCost = 1.08;
   const double half = std::min(rows, columns);
   double best = std::numeric_limits<double>::infinity();
   for (const double splits : {1.0, 2.0, 3.0, 4.0, 6.0, 8.0}) {
-    const double product = std::min({tiled_seconds(g, rows, columns, splits, t, peak),
-                                     tiled_seconds(g, columns, rows, splits, t, peak),
-                                     kHalfTileCost * tiled_seconds(g, half, half, splits, t, peak)});
+    const double product = std::min({tiled_seconds(g, rows, columns, splits, t, rate),
+                                     tiled_seconds(g, columns, rows, splits, t, rate),
+                                     kHalfTileCost * tiled_seconds(g, half, half, splits, t, rate)});
     best = std::min(best, product + split_seconds(g, splits, t));
   }
-  return best;
+  return best + rounding_bytes(g) / (t.memory_bytes_per_second * t.rates.memory_efficiency);
 }
 
 /// Rate of our own tensor-core kernels relative to a library's. From Hopper on a library uses wgmma or
@@ -125,6 +127,11 @@ TransferCost by_host(const char* op, std::int64_t bytes, std::int64_t size, cons
 }
 
 }  // namespace
+
+double rounding_bytes(const OpClass& g) {
+  if (g.format == kernels::GemmFormat::plain) return 0;
+  return 3 * real(g.k) * (real(g.m) + real(g.n));
+}
 
 double peak_flops(const Topology& t, DType dtype) {
   if (dtype == DType::bf16) return t.peak.bf16;

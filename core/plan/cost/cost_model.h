@@ -19,6 +19,8 @@ inline double real(std::int64_t n) { return static_cast<double>(n); }
 /// Peak FLOP/s of a dense product for operands of a dtype; 0: unknown. fp32 operands use the tf32 units if
 /// the device has them.
 double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
+/// Bytes of the pass that rounds a product's operands to FP8: it reads two for each element and writes one.
+double rounding_bytes(const kernels::OpClass& gemm);
 /// True if the cluster's description has the rates needed to predict time. Without them the planner reports
 /// memory and communication volume only.
 bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
@@ -29,7 +31,7 @@ std::string how_to_get_rates(const parallel::Topology& topology);
 /// operator takes less time than its memory traffic.
 /// - GEMM: whole waves of output tiles over the multiprocessors. Each tile takes the time of its k plus
 ///   `start_depth` summands. k is split for more tiles if the workspace holds the partial sums; adding them
-///   up costs time.
+///   up costs time. In FP8: the same part of the FP8 peak, and before it a pass that rounds the operands.
 /// - Attention by a library: a fraction of the peak that grows with the sequence. By our own CUDA kernels: a
 ///   fraction of the library's rate, or the rate of shared memory.
 /// - Everything else: its memory traffic.

@@ -23,6 +23,8 @@ double on_curve(const rank::RecordedOp& op, const MeasuredRates::Operators& curv
     double seconds = 0;
     for (std::size_t i = 0; i < kShapeTerms && i < own->second.size(); ++i)
       seconds += own->second[i] * terms[i];
+    if (const auto other = curves.find(other_curve(op.what.dtype)); other != curves.end())
+      seconds += rounding_bytes(op.what) > 0 ? on_points(other->second, rounding_bytes(op.what)) : 0;
     return seconds;
   }
   if (has_shape(op.what))

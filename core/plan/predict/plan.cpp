@@ -12,6 +12,7 @@
 #include "core/plan/replay/stage_records.h"
 #include "core/rank/attention_check.h"
 #include "core/rank/dry_run.h"
+#include "core/rank/fp8_check.h"
 #include "core/train/canary_step.h"
 #include "core/train/optimizer.h"
 #include "core/train/rank_schedule.h"
@@ -205,7 +206,10 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
                  WhenTooLarge when_too_large, const PlanChanges& changes) {
   Plan plan = plan_of(job, topology, layout);
   const StageRecords records = record_all(job, layout, topology.device, slots);
-  for (const auto& record : records.of_rank) rank::require_attention(job, *record);
+  for (const auto& record : records.of_rank) {
+    rank::require_attention(job, *record);
+    rank::require_fp8(*record, topology.device);
+  }
   plan_memory(plan, layout, records, changes);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, changes);

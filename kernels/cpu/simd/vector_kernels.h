@@ -111,6 +111,13 @@ struct VectorKernels {
   void (*average)(DType, const std::byte* weights, float* average, float decay, std::int64_t n);
   void (*momentum)(const MomentumRun&);
   void (*direction)(const DirectionRun&);
+
+  /// Rounds elements to FP8 (kernels/tensor/fp8.h) with one scale for the block, or one for each of its
+  /// columns. `x` and `out` have `stride` elements from row to row.
+  void (*round_fp8_block)(const Bf16* x, Bf16* out, std::int64_t rows, std::int64_t columns,
+                          std::int64_t stride);
+  void (*round_fp8_columns)(const Bf16* x, Bf16* out, std::int64_t rows, std::int64_t columns,
+                            std::int64_t stride);
 };
 
 /// All members above, each once.
@@ -143,7 +150,9 @@ struct VectorKernels {
   X(adamw)                         \
   X(average)                       \
   X(momentum)                      \
-  X(direction)
+  X(direction)                     \
+  X(round_fp8_block)               \
+  X(round_fp8_columns)
 
 namespace portable {
 const VectorKernels& vector_kernels();

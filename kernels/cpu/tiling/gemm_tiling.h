@@ -19,11 +19,11 @@ struct LinearShape {
   bool prepared = false;
 };
 inline LinearShape shape_of(const LinearFprop& a) {
-  return {a.x_TC.data.dtype, a.x_TC.data.size(0), a.weight.plain_NC.size(0), a.weight.plain_NC.size(1),
+  return {a.x_TC.dtype, a.x_TC.size(0), a.weight.plain_NC.size(0), a.weight.plain_NC.size(1),
           a.weight.prepared.defined()};
 }
 inline LinearShape shape_of(const LinearDgrad& a) {
-  return {a.dy_TN.data.dtype, a.dy_TN.data.size(0), a.weight.plain_NC.size(1), a.weight.plain_NC.size(0),
+  return {a.dy_TN.dtype, a.dy_TN.size(0), a.weight.plain_NC.size(1), a.weight.plain_NC.size(0),
           a.weight.prepared.defined()};
 }
 /// The GEMM of a fused operator, without the rest.
@@ -72,8 +72,8 @@ struct DgradSwigluScratch {
   std::int64_t dact = 0, linear = 0;
 
   DgradSwigluScratch(const LinearDgradSwiglu& a, const Target& target) {
-    const DType dtype = a.dy_TD.data.dtype;
-    const std::int64_t T = a.dy_TD.data.size(0), F = a.weight.plain_NC.size(1);
+    const DType dtype = a.dy_TD.dtype;
+    const std::int64_t T = a.dy_TD.size(0), F = a.weight.plain_NC.size(1);
     linear_bytes = LinearScratch(shape_of(dgrad_of(a, {})), target).total();
     linear = layout_.take(linear_bytes);
     blocks = fused_blocks(T, dtype, a.weight.prepared.defined(), target);
@@ -96,8 +96,8 @@ struct WgradScratch {
   std::int64_t x = 0, dy = 0, library = 0, sums = 0, bias_sums = 0;
 
   WgradScratch(const LinearWgrad& a, const Target& target) {
-    dtype = a.x_TC.data.dtype;
-    tokens = a.x_TC.data.size(0);
+    dtype = a.x_TC.dtype;
+    tokens = a.x_TC.size(0);
     N = a.dweight_NC.size(0);
     C = a.dweight_NC.size(1);
     own = own_wgrad(dtype, target);

@@ -14,15 +14,16 @@ namespace {
 // Number of algorithms requested from the heuristic: to run the first that fits, and to time all.
 constexpr int kFirst = 8, kTimed = 96;
 
-cudaDataType_t type_of(DType dtype) {
+cudaDataType_t type_of(DType dtype, GemmFormat format = GemmFormat::plain) {
+  if (format == GemmFormat::fp8) return CUDA_R_8F_E4M3;
   base::check(dtype == DType::f32 || dtype == DType::bf16, "a GEMM is on fp32 or bf16");
   return dtype == DType::f32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
 /// A contiguous column-major matrix.
-cublasLtMatrixLayout_t make_layout(DType dtype, std::int64_t rows, std::int64_t columns) {
+cublasLtMatrixLayout_t make_layout(cudaDataType_t type, std::int64_t rows, std::int64_t columns) {
   cublasLtMatrixLayout_t layout = nullptr;
-  check(cublasLtMatrixLayoutCreate(&layout, type_of(dtype), static_cast<std::uint64_t>(rows),
+  check(cublasLtMatrixLayoutCreate(&layout, type, static_cast<std::uint64_t>(rows),
                                    static_cast<std::uint64_t>(columns), rows),
         "describing a matrix");
   return layout;
@@ -38,6 +39,15 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
          const Value& value) {
   check(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)),
         "what is asked of a GEMM");
+}
+
+/// The addresses in a descriptor: of the bias, whose alignment the heuristic takes into account, and of
+/// scales.
+void set_pointers(cublasLtMatmulDesc_t descriptor, const GemmProblem& p, const GemmArguments& args) {
+  if (p.has_bias) set(descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  if (p.format == GemmFormat::plain) return;
+  set(descriptor, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.a_scales);
+  set(descriptor, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.b_scales);
 }
 
 }  // namespace
@@ -81,21 +91,25 @@ GemmLibrary::~GemmLibrary() {
   cublasLtDestroy(handle_);
 }
 
-std::unique_ptr<GemmConfig> GemmLibrary::describe(const GemmProblem& p, const std::byte* bias) const {
+std::unique_ptr<GemmConfig> GemmLibrary::describe(const GemmProblem& p, const GemmArguments& args) const {
   auto plan = std::make_unique<GemmConfig>();
   // COMPUTE_32F is true fp32 for fp32 operands: TF32 has a separate compute type.
   check(cublasLtMatmulDescCreate(&plan->descriptor, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing a GEMM");
   const auto operation = [](bool transpose) { return transpose ? CUBLAS_OP_T : CUBLAS_OP_N; };
   set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSA, operation(p.transpose_a));
   set(plan->descriptor, CUBLASLT_MATMUL_DESC_TRANSB, operation(p.transpose_b));
-  if (p.has_bias) {
-    // The bias has D's type, the library's default. The heuristic takes the pointer's alignment into account.
-    set(plan->descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(plan->descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  // The bias has D's type, the library's default.
+  if (p.has_bias) set(plan->descriptor, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+  if (p.format == GemmFormat::fp8) {
+    set(plan->descriptor, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+        p.weight ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F : CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
+    set(plan->descriptor, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F);
   }
-  plan->a = p.transpose_a ? make_layout(p.in, p.k, p.m) : make_layout(p.in, p.m, p.k);
-  plan->b = p.transpose_b ? make_layout(p.in, p.n, p.k) : make_layout(p.in, p.k, p.n);
-  plan->d = make_layout(p.out, p.m, p.n);
+  set_pointers(plan->descriptor, p, args);
+  const cudaDataType_t in = type_of(p.in, p.format);
+  plan->a = p.transpose_a ? make_layout(in, p.k, p.m) : make_layout(in, p.m, p.k);
+  plan->b = p.transpose_b ? make_layout(in, p.n, p.k) : make_layout(in, p.k, p.n);
+  plan->d = make_layout(type_of(p.out), p.m, p.n);
   return plan;
 }
 
@@ -130,9 +144,9 @@ std::vector<cublasLtMatmulHeuristicResult_t> GemmLibrary::candidates(const GemmP
   return results;
 }
 
-GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const std::byte* bias) {
+GemmConfig& GemmLibrary::plan_of(const GemmProblem& p, const GemmArguments& args) {
   if (const auto found = plans_.find(p); found != plans_.end()) return *found->second;
-  auto plan = describe(p, bias);
+  auto plan = describe(p, args);
   plan->missed = choices_.missed(p);
   if (const GemmChoice* chosen = choices_.find(p)) {
     static_assert(sizeof(plan->algorithm) == sizeof(chosen->algorithm));
@@ -176,15 +190,15 @@ void GemmLibrary::run(cudaStream_t stream, GemmProblem p, const GemmArguments& a
   p.align_c = alignment_of(p.has_c ? args.c : args.d);
   p.align_d = alignment_of(args.d);
   p.align_bias = p.has_bias ? alignment_of(args.bias) : 256;
-  GemmConfig& plan = plan_of(p, args.bias);
-  if (p.has_bias) set(plan.descriptor, CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias);
+  GemmConfig& plan = plan_of(p, args);
+  set_pointers(plan.descriptor, p, args);
   missed_choices_ += plan.missed;
   check(start(stream, plan, args), "running a GEMM");
 }
 
 GemmChoice GemmLibrary::time(cudaStream_t stream, const GemmProblem& p, const GemmArguments& args,
                              const Measure& measure, const std::function<bool()>& late) {
-  const auto plan = describe(p, args.bias);
+  const auto plan = describe(p, args);
   const std::vector<cublasLtMatmulHeuristicResult_t> results = candidates(p, *plan, kTimed);
   const auto seconds_of = [&](std::size_t i) {
     plan->algorithm = results[i].algo;

@@ -22,7 +22,8 @@ struct GemmArguments {
   const std::byte* c = nullptr;
   std::byte* d = nullptr;
   const std::byte* bias = nullptr;
-  std::byte* scratch = nullptr;  ///< gemm_scratch bytes (gemm_problem.h)
+  const float *a_scales = nullptr, *b_scales = nullptr;  ///< of FP8 operands (launch/fp8_operand.h)
+  std::byte* scratch = nullptr;                          ///< gemm_scratch bytes (gemm_problem.h)
 };
 
 /// Largest power of two, up to 256, that divides an address.
@@ -35,9 +36,9 @@ struct GemmConfig;  // descriptors and the chosen algorithm of one problem
 
 /// cuBLASLt, with plans by problem. The algorithm is the one chosen by timing, if choices are in use, and
 /// otherwise the first that the library's heuristic offers within the workspace. It is the same in every run
-/// of one library version on one device. fp32 operands are multiplied in fp32, never in TF32. bf16 products
-/// are summed in fp32, and so are the parts if an algorithm splits k. A plan costs about 0.1 ms on the host,
-/// once.
+/// of one library version on one device. FP8 operands have scales of their blocks, which the library supports
+/// on Hopper alone. fp32 operands are multiplied in fp32, never in TF32. bf16 products are summed in fp32,
+/// and so are the parts if an algorithm splits k. A plan costs about 0.1 ms on the host, once.
 class GemmLibrary {
  public:
   /// Algorithms use at most `workspace_bytes` of workspace.
@@ -62,8 +63,8 @@ class GemmLibrary {
   std::int64_t missed_choices() const { return missed_choices_; }
 
  private:
-  GemmConfig& plan_of(const GemmProblem& problem, const std::byte* bias);
-  std::unique_ptr<GemmConfig> describe(const GemmProblem& problem, const std::byte* bias) const;
+  GemmConfig& plan_of(const GemmProblem& problem, const GemmArguments& args);
+  std::unique_ptr<GemmConfig> describe(const GemmProblem& problem, const GemmArguments& args) const;
   std::vector<cublasLtMatmulHeuristicResult_t> candidates(const GemmProblem& problem, const GemmConfig& plan,
                                                           int asked) const;
   cublasStatus_t start(cudaStream_t stream, const GemmConfig& plan, const GemmArguments& args) const;

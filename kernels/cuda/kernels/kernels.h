@@ -60,4 +60,20 @@ struct Accumulate {
 };
 void accumulate(const Launch&, const Accumulate&);
 
+/// A bf16 operand rounded to FP8 (GemmFormat::fp8), in the form that cuBLASLt reads (launch/fp8_operand.h),
+/// which also has the sizes of `scales`. Sizes are multiples of 16.
+struct RoundToFp8 {
+  Tensor x_RC;
+  std::uint8_t* out = nullptr;  ///< [R, C], or transposed [C, R]
+  float* scales = nullptr;
+  /// 1 x 128, 128 x 1 or 128 x 128
+  enum class Blocks : std::uint8_t {
+    rows,
+    columns_transposed,
+    squares,
+    squares_transposed
+  } blocks = Blocks::rows;
+};
+void round_to_fp8(const Launch&, const RoundToFp8&);
+
 }  // namespace trainerd::kernels::cuda

@@ -28,6 +28,8 @@ GemmProblem problem_of(const OpClass& g) {
                 .out = g.out,
                 .has_c = g.adds,
                 .has_bias = g.bias};
+  if (g.format == GemmFormat::fp8)
+    p.format = g.format, p.weight = g.role != GemmRole::wgrad, p.transpose_a = true, p.transpose_b = false;
   // See wgrad_through_scratch in gemm_problem.h.
   if (g.role == GemmRole::wgrad && g.dtype == DType::f32 && g.out == DType::bf16)
     p.out = DType::f32, p.has_c = false;
@@ -36,9 +38,9 @@ GemmProblem problem_of(const OpClass& g) {
 
 std::string describe(const GemmProblem& p) {
   return "m " + std::to_string(p.m) + ", n " + std::to_string(p.n) + ", k " + std::to_string(p.k) + ", " +
-         name_of(p.in) + " to " + name_of(p.out) + (p.transpose_a ? ", A transposed" : "") +
-         (p.transpose_b ? ", B transposed" : "") + (p.has_c ? ", with C" : "") +
-         (p.has_bias ? ", with bias" : "");
+         (p.format == GemmFormat::fp8 ? "fp8" : name_of(p.in)) + " to " + name_of(p.out) +
+         (p.transpose_a ? ", A transposed" : "") + (p.transpose_b ? ", B transposed" : "") +
+         (p.has_c ? ", with C" : "") + (p.has_bias ? ", with bias" : "");
 }
 
 std::string to_text(const std::string& made_with, const std::vector<GemmChoice>& choices) {
@@ -111,7 +113,7 @@ const GemmChoice* GemmChoices::find(const GemmProblem& problem) const {
 }
 
 bool GemmChoices::missed(const GemmProblem& problem) const {
-  return !chosen_.empty() && !chosen_.contains(problem);
+  return !chosen_.empty() && problem.format == GemmFormat::plain && !chosen_.contains(problem);
 }
 
 }  // namespace trainerd::kernels::cuda

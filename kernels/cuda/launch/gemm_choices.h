@@ -26,10 +26,13 @@ namespace trainerd::kernels::cuda {
 ///   fprop  y[T, N]  = x w^T     A = w (T), B = x  (N), m = N, n = T, k = C
 ///   dgrad  dx[T, C] = dy w      A = w (N), B = dy (N), m = C, n = T, k = N
 ///   wgrad  dw[N, C] = dy^T x    A = x (N), B = dy (T), m = C, n = N, k = T
+/// In FP8, k is innermost in both operands (fp8_operand.h), so A is always transposed and B is not.
 struct GemmProblem {
   std::int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false, transpose_b = false;
   DType in = DType::f32, out = DType::f32;
+  GemmFormat format = GemmFormat::plain;
+  bool weight = false;  ///< in FP8: A has scales of 128 x 128
   bool has_c = false, has_bias = false;
   /// Largest powers of two, up to 256, that divide the addresses. They limit the choice of algorithms.
   std::uint32_t align_a = 256, align_b = 256, align_c = 256, align_d = 256, align_bias = 256;
@@ -71,6 +74,7 @@ class GemmChoices {
   /// Null if no choice applies, because this product with this alignment of operands was not timed.
   const GemmChoice* find(const GemmProblem& problem) const;
   /// True if choices are in use and none applies. The library's first algorithm then runs, and is counted.
+  /// Products in FP8 are not timed.
   bool missed(const GemmProblem& problem) const;
 
  private:

@@ -6,9 +6,13 @@
 namespace trainerd::kernels::cuda {
 
 std::int64_t gemm_scratch_bytes(const LinearFprop& a, const Target& t) { return FpropScratch(a, t).total; }
-std::int64_t gemm_scratch_bytes(const LinearDgrad&, const Target& t) { return gemm_scratch(t); }
+std::int64_t gemm_scratch_bytes(const LinearDgrad& a, const Target& t) {
+  return gemm_scratch(t) + fp8_bytes(a.dy_TN, a.weight);
+}
 std::int64_t gemm_scratch_bytes(const LinearWgrad& a, const Target& t) { return WgradScratch(a, t).total; }
-std::int64_t gemm_scratch_bytes(const LinearSwiglu&, const Target& t) { return gemm_scratch(t); }
+std::int64_t gemm_scratch_bytes(const LinearSwiglu& a, const Target& t) {
+  return gemm_scratch(t) + fp8_bytes(a.x_TC, a.weight);
+}
 std::int64_t gemm_scratch_bytes(const LinearDgradSwiglu& a, const Target& t) {
   return DgradSwigluScratch(a, t).total;
 }

@@ -9,6 +9,7 @@
 #include "kernels/backend/cuda_plugin.h"
 #include "kernels/base/error.h"
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/scratch/scratch.h"
 #include "parallel/layout/device_peaks.h"
 #include "parallel/tensor/head.h"
 #include "tests/core/train_support.h"
@@ -94,6 +95,36 @@ TEST_CASE("gradients in bf16 between ranks of CUDA devices are planned with thei
       const std::int64_t staged = gradients("bf16") - gradients("fp32");
       CHECK(staged == (grads == "fp32" ? 4 : 2) * kUnit);
     }
+}
+
+TEST_CASE("FP8 is planned on Hopper, and refused where a device or a size does not serve it", "[cuda][fp8]") {
+  const auto plan = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"precision=fp8", "cluster.preset=dgx-h200"});
+    return plan_on_h200(cuda_job(more));
+  };
+  const auto scratch = [](const core::rank::DryRun& dry) {
+    for (const auto& region : dry.memory.regions)
+      if (region.name == "scratch") return region.bytes;
+    return std::int64_t{0};
+  };
+  CHECK(scratch(plan({})) > scratch(plan({"precision=bf16"})));
+  // The operands in FP8 in scratch, with a scale for 128 elements: x [1024, 256] and dy [1024, 512].
+  const kernels::Target h200 = core::spec::job_topology(cuda_job({"cluster.preset=dgx-h200"})).device;
+  kernels::LinearWgrad wgrad{.dy_TN = {nullptr, kernels::DType::bf16, {1024, 512}},
+                             .x_TC = {nullptr, kernels::DType::bf16, {1024, 256}},
+                             .dweight_NC = {nullptr, kernels::DType::f32, {512, 256}},
+                             .dbias_N = {}};
+  const std::int64_t in_bf16 = kernels::scratch_bytes(wgrad, h200);
+  wgrad.format = kernels::GemmFormat::fp8;
+  CHECK(kernels::scratch_bytes(wgrad, h200) - in_bf16 == 1024 * (256 + 512) + 4 * (1024 / 128) * (256 + 512));
+  CHECK_THROWS_WITH(plan({"cluster.preset=dgx-a100"}),
+                    Catch::Contains("compute capability 9.0 (Hopper)") && Catch::Contains("A100") &&
+                        Catch::Contains("has 8.0") && Catch::Contains("set precision to bf16"));
+  CHECK_THROWS_WITH(plan({"model.ffn=520"}),
+                    Catch::Contains("multiples of 16") && Catch::Contains("with sums of 520"));
+  // On a CPU every size is.
+  CHECK_NOTHROW(core::spec::parse_job(
+      core::spec::to_yaml(cuda_job({"precision=fp8", "device=cpu", "model.ffn=520"})), "job.yaml"));
 }
 
 TEST_CASE("ranks share devices evenly if the job says so, and have one device each otherwise", "[cuda]") {

@@ -29,23 +29,23 @@ class SeenGemms final : public kernels::ObservedBackend {
   explicit SeenGemms(kernels::Backend& inner) : ObservedBackend(inner, [](const kernels::ObservedCall&) {}) {}
 
   void linear_fprop(Stream& s, const kernels::LinearFprop& a) override {
-    see(a, {a.x_TC.data, a.weight.plain_NC, a.bias_N, a.addend_TN, a.y_TN});
+    see(a, {a.x_TC, a.weight.plain_NC, a.bias_N, a.addend_TN, a.y_TN});
     ObservedBackend::linear_fprop(s, a);
   }
   void linear_dgrad(Stream& s, const kernels::LinearDgrad& a) override {
-    see(a, {a.dy_TN.data, a.weight.plain_NC, a.dx_TC});
+    see(a, {a.dy_TN, a.weight.plain_NC, a.dx_TC});
     ObservedBackend::linear_dgrad(s, a);
   }
   void linear_wgrad(Stream& s, const kernels::LinearWgrad& a) override {
-    see(a, {a.dy_TN.data, a.x_TC.data, a.dweight_NC});
+    see(a, {a.dy_TN, a.x_TC, a.dweight_NC});
     ObservedBackend::linear_wgrad(s, a);
   }
   void linear_swiglu(Stream& s, const kernels::LinearSwiglu& a) override {
-    see(a, {a.x_TC.data, a.weight.plain_NC, a.gate_up_T2F});
+    see(a, {a.x_TC, a.weight.plain_NC, a.gate_up_T2F});
     ObservedBackend::linear_swiglu(s, a);
   }
   void linear_dgrad_swiglu(Stream& s, const kernels::LinearDgradSwiglu& a) override {
-    see(a, {a.dy_TD.data, a.weight.plain_NC});
+    see(a, {a.dy_TD, a.weight.plain_NC});
     ObservedBackend::linear_dgrad_swiglu(s, a);
   }
 

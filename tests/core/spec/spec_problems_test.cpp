@@ -120,7 +120,7 @@ TEST_CASE("values of the wrong type are reported at their place", "[spec]") {
   CHECK(with_line("device: gpu") ==
         Lines{"job.yaml:6:9: device: expected auto, cpu or cuda, got 'gpu' (nearest valid: cpu)"});
   CHECK(with_line("precision: bf61") ==
-        Lines{"job.yaml:6:12: precision: expected fp32 or bf16, got 'bf61' (nearest valid: bf16)"});
+        Lines{"job.yaml:6:12: precision: expected fp32, bf16 or fp8, got 'bf61' (nearest valid: bf16)"});
 }
 
 TEST_CASE("an empty path is refused alone and in a list", "[spec]") {
@@ -392,8 +392,9 @@ TEST_CASE("keys that no code supports yet are refused by name", "[spec]") {
   refused("precision={master: bf16}", "precision.master", "bf16 is not available yet: set it to fp32");
   refused("precision={compute: bf16, params: fp32}", "precision.params",
           "fp32 is not available yet: make it the same as precision.compute");
-  refused("precision={gemm: {qkv: fp8}}", "precision.gemm",
-          "is not available yet: leave it out: every GEMM takes operands in precision.compute");
+  refused("precision={gemm: {qkv: fp8}}", "precision.gemm", "expected compute or fp8, got a map");
+  refused("precision={gemm: fp8}", "precision.gemm",
+          "fp8 is rounded from bf16, and compute is fp32: set precision.compute to bf16");
   refused("optimizer.name=lion", "optimizer.name", "expected adamw or muon, got 'lion'");
   refused("data.tokenizer=bpe.json", "data.tokenizer",
           "'bpe.json' is not available yet: set it to bytes, or give token files with format: tokens");

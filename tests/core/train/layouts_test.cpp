@@ -28,13 +28,15 @@ struct Curve {
 /// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a
 /// vocabulary that tp pads.
 core::job::JobSpec layouts_job(const std::string& model) {
+  std::vector<std::string> recipe;
+  if (model == "bf16" || model.starts_with("fp8")) recipe = {"precision=" + model.substr(0, model.find('-'))};
   core::job::JobSpec job = core::spec::parse_job(
       "name: layouts\nseed: 5\ndevice: cpu\n"
       "model: {layers: 5, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
       "batch: {global: 8, micro: 1}\nprecision: fp32\n"
       "optimizer: {name: adamw, lr: 5.0e-3, schedule: {kind: cosine, warmup: 3, min_lr: 1.0e-4}}\n"
       "steps: 20\ndata: {format: synthetic}\n",
-      "layouts.yaml");
+      "layouts.yaml", recipe);
   if (model == "qwen" || model == "muon-qwen")
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
   test::set_layers(model.starts_with("olmo") ? "olmo"
@@ -49,7 +51,7 @@ core::job::JobSpec layouts_job(const std::string& model) {
     job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
-  if (model == "gpt2") {
+  if (model == "gpt2" || model == "fp8-gpt2") {
     job.model.norm = core::job::Norm::layer;
     job.model.positions = core::job::Positions::learned;
     job.model.mlp = core::job::Mlp::gelu;
@@ -322,6 +324,37 @@ TEST_CASE("layouts with recomputation give one rank's losses", "[layouts][recomp
       check_layout(model, {.pp = 4, .recompute = recompute});
       check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = zb_h1, .recompute = recompute});
     }
+  }
+}
+
+TEST_CASE("layouts give one rank's losses in FP8", "[layouts][fp8]") {
+  using enum parallel::ScheduleKind;
+  const auto apart = [](const Curve& a, const Curve& b) {
+    double most = 0;
+    for (std::size_t i = 0; i < a.loss.size(); ++i)
+      most = std::max(most, std::abs(a.loss[i] - b.loss[i]) / b.loss[i]);
+    return most;
+  };
+  // A rank's part of a sum is rounded to bf16. Where that moves a number by a step of 2^-9, one in 2^5 moves
+  // by a step of 2^-4 in FP8: 2^2.5 times the noise of bf16.
+  const Curve plain = run_curve(layouts_job("bf16"));
+  const double bound = 12 * apart(run_curve(with_layout(layouts_job("bf16"), {.tp = 2})), plain);
+  CHECK(bound < 2e-2);
+  for (const std::string model : {"fp8-llama", "fp8-gpt2"}) {
+    const core::job::JobSpec job = layouts_job(model);
+    const Curve one = run_curve(job);
+    for (const LayoutCase& c :
+         {LayoutCase{.tp = 2, .dp = 2, .zero = 3, .sequence_parallel = true},
+          LayoutCase{.tp = 2, .pp = 2, .zero = 0, .schedule = zb_v, .virtual_stages = 2},
+          LayoutCase{.dp = 2, .zero = 2, .recompute = {core::job::RecomputeKind::full}, .cp = 2}}) {
+      CAPTURE(model, c.tp, c.pp, c.cp);
+      CHECK(apart(run_curve(with_layout(job, c)), one) <= bound);
+    }
+    // Stages and recomputation have the blocks of one rank.
+    for (const LayoutCase& c : {LayoutCase{.pp = 2}, LayoutCase{.pp = 2, .schedule = zb_h1},
+                                LayoutCase{.recompute = {core::job::RecomputeKind::full}}})
+      CHECK(run_curve(with_layout(job, c)).loss == one.loss);
+    CHECK(apart(plain, one) > 1e-4);
   }
 }
 

@@ -44,6 +44,21 @@ TEST_CASE("the fused SwiGLU GEMMs match the GEMM and the gate in float64", "[gem
       }
 }
 
+TEST_CASE("products in FP8 are those of operands rounded in blocks", "[gemm][fp8]") {
+  // A part of a block, whole blocks with a rest in every direction, and several.
+  for (const Size size : {Size{16, 32, 48}, Size{144, 256, 272}, Size{304, 192, 64}}) {
+    const Case k(DType::bf16, size, GemmFormat::fp8);
+    check_operator([&](Machine& m) { return run_fprop(m, k); });
+    check_operator([&](Machine& m) { return run_dgrad(m, k); });
+    for (const DType gradient : kActivationDtypes)
+      check_operator([&](Machine& m) { return run_wgrad(m, k, gradient); });
+    for (const bool prepared : {false, true}) {
+      check_operator([&](Machine& m) { return run_swiglu(m, k, prepared); });
+      check_operator([&](Machine& m) { return run_dgrad_swiglu(m, k, prepared); });
+    }
+  }
+}
+
 TEST_CASE("a weight gradient over no tokens is zero if assigned and adds nothing if accumulated", "[gemm]") {
   Machine m(kernels::Isa::portable, 1);
   const Tensor x = m.empty(DType::f32, {0, 4}), dy = m.empty(DType::f32, {0, 3});

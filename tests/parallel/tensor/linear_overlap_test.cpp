@@ -155,7 +155,7 @@ class Rank {
     const auto make = [this](const LinearWgrad& a) {
       return [this, a] { tp_.backend.linear_wgrad(stream_, a); };
     };
-    row_w.dy_TN.data = swiglu_w.dy_TN.data = dy_TD, column_w.x_TC.data = x_TD;
+    row_w.dy_TN = swiglu_w.dy_TN = dy_TD, column_w.x_TC = x_TD;
     parallel::row_linear_dgrad(tp_, stream_, row, delayed);
     delayed.delay_row(make(row_w));
     parallel::column_linear_dgrad(tp_, stream_, column, flow_x_, delayed);

@@ -156,6 +156,32 @@ TEST_CASE("an operator's GEMM is the column-major product that runs it", "[gemm_
                                                      .in = DType::bf16,
                                                      .out = DType::f32,
                                                      .has_c = true});
+  // In FP8 the summed dimension is innermost in both operands, and a weight has scales of 128 x 128.
+  CHECK(cuda::problem_of(gemm_class(GemmRole::dgrad, DType::bf16, DType::bf16, 64, 32, 48,
+                                    GemmFormat::fp8)) == cuda::GemmProblem{.m = 32,
+                                                                           .n = 64,
+                                                                           .k = 48,
+                                                                           .transpose_a = true,
+                                                                           .in = DType::bf16,
+                                                                           .out = DType::bf16,
+                                                                           .format = GemmFormat::fp8,
+                                                                           .weight = true});
+  wgrad.format = GemmFormat::fp8;
+  const cuda::GemmProblem in_fp8 = cuda::problem_of(wgrad);
+  CHECK(in_fp8 == cuda::GemmProblem{.m = 32,
+                                    .n = 48,
+                                    .k = 64,
+                                    .transpose_a = true,
+                                    .in = DType::bf16,
+                                    .out = DType::f32,
+                                    .format = GemmFormat::fp8,
+                                    .has_c = true});
+  CHECK(cuda::describe(in_fp8) == "m 32, n 48, k 64, fp8 to fp32, A transposed, with C");
+  // They are not timed, and not missed among those that are.
+  cuda::GemmChoices choices;
+  choices.use(some());
+  CHECK_FALSE(choices.missed(in_fp8));
+  wgrad.format = GemmFormat::plain;
   // The library cannot round fp32 products to bf16: the result is fp32, and is added separately.
   wgrad.dtype = DType::f32;
   wgrad.out = DType::bf16;

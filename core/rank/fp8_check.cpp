@@ -1,0 +1,29 @@
+#include "core/rank/fp8_check.h"
+
+#include <string>
+
+#include "kernels/base/error.h"
+#include "kernels/cuda/launch/fp8_operand.h"
+
+namespace trainerd::core::rank {
+
+void require_fp8(const RankRecord& record, const kernels::Target& target) {
+  using kernels::OpClass;
+  if (target.kind != kernels::DeviceKind::cuda) return;
+  for (const RecordedOp& op : record.ops) {
+    const OpClass& g = op.what;
+    if (g.format != kernels::GemmFormat::fp8) continue;
+    if (target.sm_version != 90)
+      throw base::capacity_error("fp8 runs on devices of compute capability 9.0 (Hopper), and " +
+                                 target.name + " has " + std::to_string(target.sm_version / 10) + "." +
+                                 std::to_string(target.sm_version % 10) + ": set precision to bf16");
+    for (const std::int64_t size : {g.m, g.n, g.k})
+      if (size % kernels::cuda::kFp8Multiple != 0)
+        throw base::capacity_error(
+            "with fp8 the sizes of a product on a GPU are multiples of 16, and a rank has one of " +
+            std::to_string(g.m) + " x " + std::to_string(g.n) + " with sums of " + std::to_string(g.k) +
+            " (tokens of a microbatch, widths of the model by tp): change them, or set precision to bf16");
+  }
+}
+
+}  // namespace trainerd::core::rank
