@@ -79,6 +79,7 @@ struct OptimizerOptions {
   LrSchedule schedule;
   AverageOptions average;          ///< top-level key `ema`
   double expert_bias_rate = 1e-3;  ///< change of experts' biases in a step
+  bool offload = false;            ///< master weights and states are in host memory
 
   bool operator==(const OptimizerOptions&) const = default;
 };

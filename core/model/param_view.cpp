@@ -39,7 +39,7 @@ DType state_dtype(const std::string& state, const job::PrecisionRecipe& recipe) 
 
 ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
                      const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
-                     Arena& persistent)
+                     Arena& persistent, Arena& states)
     : infos_(infos),
       ids_(spec.ids),
       states_(spec.states),
@@ -52,7 +52,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
       backend_(backend) {
   const job::PrecisionRecipe kept = recipe_of(recipe, spec);
   lay_out(kept);
-  take_state(kept, persistent);
+  take_state(kept, persistent, states);
 }
 
 void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
@@ -151,15 +151,15 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persist
         prepared.bytes = persistent.take(DType::u8, {prepared.size}, MemoryTerm::prepared_weights);
 }
 
-void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent, Arena& states) {
   const bool sharded = placement_.shards(1);
   const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
   const bool same = recipe.params == recipe.master;
   // Master weights with the parameters' dtype are the parameters; with a sharded state, this rank's part of
   // them.
-  if (!same) master_ = persistent.take(recipe.master, {kept}, MemoryTerm::master_weights);
+  if (!same) master_ = states.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (const std::string& state : states_)
-    flat_states_.push_back(persistent.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
+    flat_states_.push_back(states.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
   if (has_grads()) make_reducer(recipe, persistent);
   make_gatherer(recipe, persistent);
 

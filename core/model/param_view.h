@@ -88,9 +88,10 @@ struct ViewSpec {
 /// reductions, gathers and states; two views share no collective.
 class ParamView {
  public:
-  /// `infos` are of all parameters of the rank and must outlive the view. Takes all memory from `persistent`.
+  /// `infos` are of all parameters of the rank and must outlive the view. Memory as for ParamStore.
   ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const job::PrecisionRecipe& recipe,
-            const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent);
+            const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent,
+            kernels::Arena& states);
   ParamView(const ParamView&) = delete;
   ParamView& operator=(const ParamView&) = delete;
 
@@ -185,7 +186,7 @@ class ParamView {
   void changed(kernels::Stream& stream);
   void make_reducer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
   void make_gatherer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
+  void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent, kernels::Arena& states);
   bool held_by_others(ParamId id, std::int64_t data_parallel_copies) const;
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                  std::vector<StateRun>& runs) const;

@@ -122,16 +122,19 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   std::vector<RankNeeds> needs;
   std::size_t worst = 0;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    needs.push_back({ranks[rank].memory.total_bytes(), ranks[rank].snapshot_bytes, ranks[rank].staging_bytes,
+    needs.push_back({ranks[rank].memory.total_bytes(), ranks[rank].snapshot_bytes,
+                     ranks[rank].staging_bytes + ranks[rank].memory.host_bytes(),
                      ranks[rank].overhead_bytes});
     if (needs[rank].step_bytes > needs[worst].step_bytes) worst = rank;
   }
   const Fit fit = judge_fit(needs, topology, snapshots);
   if (fit.fits()) return;
   const DryRun& plan = ranks[worst];
+  using Kind = kernels::MemoryBudget::RegionKind;
   const kernels::MemoryBudget::Region* largest = nullptr;
   std::string terms;
   for (const auto& region : plan.memory.regions) {
+    if (region.kind == Kind::host) continue;
     if (largest == nullptr || region.bytes > largest->bytes) largest = &region;
     terms += "\n  " + region.name + ": " + gibibytes(region.bytes);
     for (const auto& [term, bytes] : region.terms) terms += "\n    " + term + ": " + gibibytes(bytes);
@@ -140,13 +143,16 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
            "): " + gibibytes(snapshots * plan.snapshot_bytes);
   if (plan.staging_bytes > 0)
     terms += "\n  staging of snapshots and communication, on the host: " + gibibytes(plan.staging_bytes);
-  using Kind = kernels::MemoryBudget::RegionKind;
+  if (plan.memory.host_bytes() > 0)
+    terms += "\n  master weights and optimizer states on the host: " + gibibytes(plan.memory.host_bytes());
   std::string advice = "a smaller model (model.layers, model.hidden)";
   if (largest != nullptr && largest->kind != Kind::persistent && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
   if (largest != nullptr && largest->kind == Kind::kept && job.recompute.kind != job::RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
+  if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device && !job.optimizer.offload)
+    advice = "optimizer: {offload: true}, which keeps master weights and states on the host, or " + advice;
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
   const std::string lacking =

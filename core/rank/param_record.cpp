@@ -23,6 +23,7 @@ class MetaParams {
         world_(rank, std::move(on_collective)),
         groups_(layout, rank, job.model, world_, backend_),
         persistent_(kernels::Arena::dry("persistent", target.alignment)),
+        host_(kernels::Arena::dry("host", target.alignment)),
         stream_(backend_.make_stream("compute", &scratch_)) {
     const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
     std::vector<model::ParamInfo> infos =
@@ -33,11 +34,13 @@ class MetaParams {
     if (of == Of::matrices) std::erase_if(infos, [](const model::ParamInfo& info) { return info.vectors; });
     const std::vector<model::ViewSpec> views = train::optimizer_views(job.optimizer, infos);
     params_.emplace(std::move(infos), views, job.precision,
-                    train::param_placement(layout, groups_, job.microbatches()), backend_, persistent_);
+                    train::param_placement(layout, groups_, job.microbatches()), backend_, persistent_,
+                    job.optimizer.offload ? host_ : persistent_);
   }
 
   model::ParamStore& params() { return *params_; }
   kernels::Stream& stream() { return *stream_; }
+  /// On the device.
   std::int64_t bytes(MemoryTerm term) const {
     return persistent_.terms_at_peak()[static_cast<std::size_t>(term)];
   }
@@ -46,7 +49,7 @@ class MetaParams {
   kernels::MetaBackend backend_;
   parallel::MetaWorld world_;
   train::RankGroups groups_;
-  kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_;
+  kernels::Arena scratch_ = kernels::Arena::dry("scratch"), persistent_, host_;
   std::unique_ptr<kernels::Stream> stream_;
   std::optional<model::ParamStore> params_;
 };

@@ -166,6 +166,12 @@ void add_optimizer(FieldTable& t, job::JobSpec& job) {
       .idle_if(!job.model.experts.bias || job.model.lora.on(),
                job.model.experts.bias ? "adapters (lora) leave the biases as they are"
                                       : "there are no biases without model.experts.bias");
+  t.add("optimizer.offload", &o.offload,
+        "keep master weights and the optimizer's states in pinned host memory, which a GPU reads and writes "
+        "over its "
+        "link in the update")
+      .idle_if(job.device != job::DeviceChoice::cuda && job.cluster.preset == "local",
+               "on CPUs they are in host memory anyway");
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);
   t.choice("optimizer.schedule.kind", s.kind,
            {{"constant", job::LrKind::constant},

@@ -36,7 +36,8 @@ void AdamW::update(Stream& stream, const UpdateStep& step) {
                                    .beta2 = static_cast<float>(options_.beta2),
                                    .eps = static_cast<float>(options_.eps),
                                    .step = step.step,
-                                   .rounding = rounding_});
+                                   .rounding = rounding_,
+                                   .offloaded = options_.offload});
   }
 }
 

@@ -208,7 +208,8 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                                         .direction = packed.rows(piece.at, piece.count),
                                         .control = step.control,
                                         .mu = static_cast<float>(options_.momentum),
-                                        .nesterov = options_.nesterov});
+                                        .nesterov = options_.nesterov,
+                                        .offloaded = options_.offload});
     }
     const auto send = [&] {
       if (!round.exchanges) return;
@@ -229,7 +230,8 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                    .lr = static_cast<float>(step.lr),
                    .scale = piece.scale,
                    .step = step.step,
-                   .rounding = rounding_});
+                   .rounding = rounding_,
+                   .offloaded = options_.offload});
     }
   }
 }

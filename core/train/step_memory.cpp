@@ -43,6 +43,7 @@ const char* to_string(SlotClass slot_class) {
 StepMemory::StepMemory(const SlotCounts& slots, std::int64_t alignment)
     : persistent_(Arena::dry(kPersistentRegion, alignment)),
       scratch_(Arena::dry(kScratchRegion, alignment)),
+      host_(Arena::dry(kHostRegion, alignment)),
       pool_of_chunk_(slots.pool_of_chunk),
       slots_(slots.of_pool.size()) {
   for (std::size_t pool = 0; pool < slots_.size(); ++pool)
@@ -58,6 +59,10 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
     return buffers_.back().data();
   };
   const std::int64_t alignment = backend.target().alignment;
+  if (const std::int64_t bytes = budget.host_bytes(); bytes > 0) {
+    buffers_.push_back(backend.allocate(MemoryKind::host, bytes));
+    host_ = Arena(kHostRegion, buffers_.back().data(), bytes, alignment);
+  }
   persistent_ =
       Arena(kPersistentRegion, allocate(kPersistentRegion), budget.bytes_of(kPersistentRegion), alignment);
   scratch_ = Arena(kScratchRegion, allocate(kScratchRegion), budget.bytes_of(kScratchRegion), alignment);
@@ -94,6 +99,7 @@ MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
   MemoryBudget budget;
   budget.regions.push_back(region_of(persistent_, 1, RegionKind::persistent));
   budget.regions.push_back(region_of(scratch_, 1, RegionKind::scratch));
+  if (host_.high_water() > 0) budget.regions.push_back(region_of(host_, 1, RegionKind::host));
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const std::vector<Arena>& slots = slots_[pool][i];

@@ -25,8 +25,9 @@ constexpr bool shared_by_chunks(SlotClass c) {
 }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
-/// Names of two regions of a step's memory; the others are one per slot class.
-inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch";
+/// Names of three regions of a step's memory; the others are one per slot class.
+inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch",
+                            *kHostRegion = "host";
 
 /// Number of slots of a rank: the larger of the training and the evaluation schedule's. The chunks of a pool
 /// share its slots, each as large as the largest chunk needs.
@@ -46,6 +47,8 @@ class StepMemory {
 
   kernels::Arena& persistent() { return persistent_; }
   kernels::Arena& scratch() { return scratch_; }
+  /// Pinned memory of the host, which the device reads and writes over its link.
+  kernels::Arena& host() { return host_; }
   /// `chunk` counts this rank's chunks.
   kernels::Arena& slot(int chunk, SlotClass slot_class, int index);
   const std::vector<int>& pool_of_chunk() const { return pool_of_chunk_; }
@@ -60,6 +63,7 @@ class StepMemory {
   std::vector<kernels::Buffer> buffers_;
   kernels::Arena persistent_;
   kernels::Arena scratch_;
+  kernels::Arena host_;
   std::vector<int> pool_of_chunk_;
   std::vector<std::array<std::vector<kernels::Arena>, kSlotClasses>> slots_;  // by pool
 };

@@ -295,12 +295,13 @@ Cost cost(const StepControl& a, const Target&) {
 
 Cost cost(const AdamwUpdate& a, const Target&) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.
-  return {14 * numel(a.master),
-          sum_bytes({&a.grads, &a.params}) + 2 * sum_bytes({&a.master, &a.moment1, &a.moment2})};
+  const double state = 2 * sum_bytes({&a.master, &a.moment1, &a.moment2});
+  return {14 * numel(a.master), sum_bytes({&a.grads, &a.params}) + state, a.offloaded ? state : 0};
 }
 
 Cost cost(const AverageUpdate& a, const Target&) {
-  return {3 * numel(a.average), sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average})};
+  const double bytes = sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average});
+  return {3 * numel(a.average), bytes, a.offloaded ? bytes : 0};
 }
 
 Cost cost(const ExpertBiasUpdate& a, const Target&) {
@@ -308,7 +309,8 @@ Cost cost(const ExpertBiasUpdate& a, const Target&) {
 }
 
 Cost cost(const MomentumUpdate& a, const Target&) {
-  return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + 2 * sum_bytes({&a.momentum})};
+  const double state = 2 * sum_bytes({&a.momentum});
+  return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + state, a.offloaded ? state : 0};
 }
 Cost cost(const CopyBoxes& a, const Target&) {
   double elements = 0;
@@ -317,7 +319,8 @@ Cost cost(const CopyBoxes& a, const Target&) {
 }
 Cost cost(const Normalise& a, const Target&) { return {3 * numel(a.x), 3 * sum_bytes({&a.x})}; }
 Cost cost(const DirectionUpdate& a, const Target&) {
-  return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + 2 * sum_bytes({&a.master})};
+  const double state = 2 * sum_bytes({&a.master});
+  return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + state, a.offloaded ? state : 0};
 }
 
 Cost cost(const InitNormal& a, const Target&) { return {40 * numel(a.x), sum_bytes({&a.x})}; }

@@ -10,11 +10,11 @@
 namespace trainerd::kernels {
 
 /// Work of one operator call. FLOPs count multiply and add separately and, for attention, only unmasked
-/// scores. Bytes are those that must be read from or written to the device's memory at least once: inputs
-/// plus outputs.
+/// scores. Bytes are those that must be read from or written to memory at least once: inputs plus outputs.
 struct Cost {
   double flops = 0;
   double bytes = 0;
+  double host_bytes = 0;  ///< those of `bytes` that are in host memory
 };
 
 /// Number of matrix products in attention's backward, each of 2 FLOPs per score and element of a head. The

@@ -104,7 +104,13 @@ void Arena::release(Mark mark) {
 
 std::int64_t MemoryBudget::total_bytes() const {
   std::int64_t total = 0;
-  for (const Region& region : regions) total += region.bytes;
+  for (const Region& region : regions) total += region.kind == RegionKind::host ? 0 : region.bytes;
+  return total;
+}
+
+std::int64_t MemoryBudget::host_bytes() const {
+  std::int64_t total = 0;
+  for (const Region& region : regions) total += region.kind == RegionKind::host ? region.bytes : 0;
   return total;
 }
 

@@ -112,14 +112,15 @@ class ArenaScope {
   Arena::Mark mark_;
 };
 
-/// Sizes of all regions of one worker's device memory, determined before step 0 by a dry run of the same
-/// step.
+/// Sizes of all regions of one worker's memory for its steps, determined before step 0 by a dry run of the
+/// same step.
 struct MemoryBudget {
   enum class RegionKind : std::uint8_t {
     persistent,  ///< for the whole run
     scratch,     ///< within an operator or a segment
     kept,        ///< from a forward to its backward or its weight gradients
     passed,      ///< between ranks, or from a backward to its weight gradients
+    host,        ///< for the whole run, in pinned memory of the host
   };
   struct Region {
     std::string name;
@@ -128,7 +129,9 @@ struct MemoryBudget {
     std::map<std::string, std::int64_t> terms;
   };
   std::vector<Region> regions;
+  /// Of the device.
   std::int64_t total_bytes() const;
+  std::int64_t host_bytes() const;
   /// Bytes of a region. Throws std::logic_error for an unknown name.
   std::int64_t bytes_of(const std::string& name) const;
 };

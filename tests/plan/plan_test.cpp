@@ -392,6 +392,41 @@ TEST_CASE("a plan says what the step before the first takes, where replicas comp
   CHECK(planned("parallel: {dp: 2}\nattention: fast\n").canary_seconds == 0);
 }
 
+TEST_CASE("an offloaded optimizer makes room on the device, and its update crosses the link to the host",
+          "[plan][offload]") {
+  const auto planned = [](const std::string& more) {
+    return plan_of(job_of("preset: llama-3-70b",
+                          "device: cuda\nparallel: {dp: 16, zero: 3}\nbatch: {global: 64, micro: 1}\n"
+                          "recompute: {kind: full}\ncluster: {preset: dgx-h100}\n" +
+                              more));
+  };
+  const core::plan::Plan there = planned(""), offloaded = planned("optimizer: {offload: true}\n");
+  CHECK_FALSE(there.fits);
+  CHECK(offloaded.fits);
+  const std::int64_t host = offloaded.stages[0].memory.host_bytes();
+  CHECK(host ==
+        offloaded.stages[0].host_terms.at("master_weights") + offloaded.stages[0].host_terms.at("moments"));
+  CHECK(there.stages[0].memory.bytes_of("persistent") ==
+        offloaded.stages[0].memory.bytes_of("persistent") + host);
+  // Master weights and two moments, read and written.
+  CHECK(offloaded.time.mean[base::LedgerPart::optimizer] ==
+        Approx(2 * static_cast<double>(host) / 55.4e9).epsilon(0.02));
+  CHECK(there.time.mean[base::LedgerPart::optimizer] <
+        0.1 * offloaded.time.mean[base::LedgerPart::optimizer]);
+  CHECK_THAT(core::plan::plan_text(offloaded, 0),
+             Catch::Contains("on its host") && Catch::Contains("moments"));
+  const auto near = core::plan::near_changes(there.job, there.topology, core::plan::NoneFits::nothing);
+  CHECK(std::any_of(near.begin(), near.end(), [](const core::plan::NearLayout& n) {
+    return n.change == "optimizer: {offload: true}" && n.fits;
+  }));
+  // The state counts as memory of the node.
+  parallel::Topology small = offloaded.topology;
+  small.node_memory_bytes = 8 * host;
+  CHECK_FALSE(core::plan::make_plan(offloaded.job, small).fits);
+  small.host_bytes_per_second = 0;
+  CHECK_THROWS_WITH(core::plan::make_plan(offloaded.job, small), Catch::Contains("host_gb_per_second"));
+}
+
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",

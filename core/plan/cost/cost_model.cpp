@@ -150,9 +150,19 @@ bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
   return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
 }
 
+double host_seconds(const rank::RecordedOp& op, const Topology& t) {
+  if (op.cost.host_bytes == 0) return 0;
+  if (t.host_bytes_per_second <= 0)
+    throw base::spec_error(
+        "the time of optimizer.offload needs the rate between a device and its host: give "
+        "host_gb_per_second in the cluster's file");
+  return op.cost.host_bytes / t.host_bytes_per_second;
+}
+
 double op_seconds(const rank::RecordedOp& op, const Topology& t) {
   if (t.measured.known()) return measured_seconds(op, t.measured);
-  const double moved = op.cost.bytes / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+  const double moved =
+      (op.cost.bytes - op.cost.host_bytes) / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   double made = 0;
   switch (op.what.kind) {
     case OpClass::Kind::memory: break;
@@ -161,7 +171,7 @@ double op_seconds(const rank::RecordedOp& op, const Topology& t) {
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
   }
-  return std::max(made, moved);
+  return std::max({made, moved, host_seconds(op, t)});
 }
 
 rank::RecordedOp unlimited(const rank::RecordedOp& op) { return op.what.limited ? by_library(op) : op; }

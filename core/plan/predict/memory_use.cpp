@@ -36,6 +36,7 @@ std::vector<std::pair<std::string, std::int64_t>> memory_by_use(std::span<const 
   std::array<std::int64_t, kUses.size()> bytes{};
   for (const RankClass& c : classes)
     for (const kernels::MemoryBudget::Region& region : c.plan.memory.regions) {
+      if (region.kind == kernels::MemoryBudget::RegionKind::host) continue;
       std::int64_t left = region.bytes;  // bytes without a term are alignment
       for (std::size_t t = 0; t < static_cast<std::size_t>(MemoryTerm::count_); ++t) {
         const auto term = static_cast<MemoryTerm>(t);

@@ -68,7 +68,9 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     stage.chunks = parallel::chunks_of(layout, static_cast<std::int64_t>(rank));
     stage.memory = records.memory[rank];
     for (const auto& region : stage.memory.regions)
-      for (const auto& [term, bytes] : region.terms) stage.terms[term] += bytes;
+      for (const auto& [term, bytes] : region.terms)
+        (region.kind == kernels::MemoryBudget::RegionKind::host ? stage.host_terms : stage.terms)[term] +=
+            bytes;
     const std::int64_t snapshots = rank::host_snapshots(plan.job) * records.of_rank[rank]->snapshot_bytes;
     const std::int64_t who = representative(layout, static_cast<std::int64_t>(rank));
     const std::int64_t reserve = rank::overhead_bytes(plan.job, layout, who),
@@ -81,8 +83,8 @@ void plan_memory(Plan& plan, const parallel::Layout& layout, const StageRecords&
     if (stage.bytes > plan.peak_bytes) plan.peak_bytes = stage.bytes, plan.worst_stage = rank;
     const std::int64_t staging = rank::staging_bytes(plan.job, layout, who);
     plan.staging_bytes = std::max(plan.staging_bytes, staging);
-    needs.push_back(
-        {stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes, staging, reserve});
+    needs.push_back({stage.memory.total_bytes() + logits, records.of_rank[rank]->snapshot_bytes,
+                     staging + stage.memory.host_bytes(), reserve});
   }
   plan.fit = fit_of(layout, t, needs, rank::host_snapshots(plan.job));
   plan.fits = plan.fit.fits();

@@ -25,7 +25,8 @@ struct StagePlan {
   kernels::MemoryBudget memory;  ///< by region
   /// Bytes by memory term, over all regions, including `device_overhead`.
   std::map<std::string, std::int64_t> terms;
-  std::int64_t bytes = 0;  ///< total, with alignment
+  std::map<std::string, std::int64_t> host_terms;  ///< the same of host memory
+  std::int64_t bytes = 0;                          ///< total of the device, with alignment
 };
 
 /// Communication of one device per step in one group, for the stage where it takes longest.

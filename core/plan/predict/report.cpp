@@ -35,6 +35,17 @@ std::string layers_text(const StagePlan& stage) {
   return text;
 }
 
+/// The largest first.
+std::string terms_text(const std::map<std::string, std::int64_t>& bytes) {
+  std::vector<std::pair<std::string, std::int64_t>> terms(bytes.begin(), bytes.end());
+  std::stable_sort(terms.begin(), terms.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string text;
+  for (const auto& [term, size] : terms)
+    if (gib(size) >= 0.005) text += fmt::format("{}{} {:.2f}", text.empty() ? "" : ", ", term, gib(size));
+  return text;
+}
+
 /// Stages that differ only in their layers share one line.
 std::string memory_text(const Plan& plan) {
   std::string text = fmt::format("\nmemory of a device, of {:.1f} GiB\n", gib(plan.device_bytes));
@@ -44,15 +55,13 @@ std::string memory_text(const Plan& plan) {
     const StagePlan& stage = plan.stages[i];
     const std::string name =
         next == i + 1 ? fmt::format("stage {}", i) : fmt::format("stages {}-{}", i, next - 1);
-    std::vector<std::pair<std::string, std::int64_t>> terms(stage.terms.begin(), stage.terms.end());
-    std::stable_sort(terms.begin(), terms.end(),
-                     [](const auto& a, const auto& b) { return a.second > b.second; });
     text += fmt::format("  {:<12} {:7.2f} GiB {:5.1f}%  ", name, gib(stage.bytes),
                         100.0 * gib(stage.bytes) / gib(plan.device_bytes));
-    for (std::size_t t = 0; t < terms.size(); ++t)
-      if (gib(terms[t].second) >= 0.005)
-        text += fmt::format("{}{} {:.2f}", t == 0 ? "" : ", ", terms[t].first, gib(terms[t].second));
+    text += terms_text(stage.terms);
     text += next == i + 1 ? fmt::format("  (layers {})\n", layers_text(stage)) : "\n";
+    if (!stage.host_terms.empty())
+      text += fmt::format("    on its host {:7.2f} GiB         {}\n", gib(stage.memory.host_bytes()),
+                          terms_text(stage.host_terms));
     i = next;
   }
   if (plan.staging_bytes > 0)
@@ -169,6 +178,7 @@ Json memory_json(const Plan& plan) {
     stages.push_back({{"layers", layers_text(stage)},
                       {"bytes", stage.bytes},
                       {"terms", stage.terms},
+                      {"host_terms", stage.host_terms},
                       {"regions", regions}});
   }
   return memory;

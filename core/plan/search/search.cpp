@@ -226,13 +226,18 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
   std::vector<NearLayout> changes;
   std::vector<RankedLayout> layouts = near_layouts(job, topology, kEnough);
   if (layouts.empty() && otherwise == NoneFits::smallest) layouts = smallest_layouts(job, topology, kEnough);
-  if (topology.device.kind == kernels::DeviceKind::cuda &&
-      job.attention.backward == kernels::Determinism::deterministic) {
+  const auto add_if_it_fits = [&](const job::JobSpec& changed, const char* change) {
+    const Plan plan = make_plan(changed, topology);
+    if (plan.fits) changes.push_back({change, plan.peak_bytes, true, plan.time.step_seconds});
+  };
+  if (topology.device.kind == kernels::DeviceKind::cuda) {
+    job::JobSpec changed = job;
     // The library needs workspace for determinism. No layout changes that.
-    job::JobSpec fast = job;
-    fast.attention.backward = kernels::Determinism::fast;
-    const Plan plan = make_plan(fast, topology);
-    if (plan.fits) changes.push_back({"attention: fast", plan.peak_bytes, true, plan.time.step_seconds});
+    changed.attention.backward = kernels::Determinism::fast;
+    if (changed != job) add_if_it_fits(changed, "attention: fast");
+    changed = job;
+    changed.optimizer.offload = true;
+    if (changed != job) add_if_it_fits(changed, "optimizer: {offload: true}");
   }
   for (const RankedLayout& near : layouts) {
     std::string change;

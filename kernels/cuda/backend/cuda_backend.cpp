@@ -131,8 +131,7 @@ void CudaBackend::write(Stream& stream, std::span<const std::byte> from, const T
     const std::size_t size = static_cast<std::size_t>(std::min(Staging::kPiece, to.bytes() - at));
     const Staging::Piece piece = staging_.take(static_cast<std::int64_t>(size));
     std::memcpy(piece.data, from.data() + at, size);
-    check(cudaMemcpyAsync(to.data + at, piece.data, size, cudaMemcpyHostToDevice, stream_of(stream)),
-          "write");
+    check(cudaMemcpyAsync(to.data + at, piece.data, size, cudaMemcpyDefault, stream_of(stream)), "write");
     staging_.commit(stream_of(stream));
   }
 }
@@ -157,7 +156,7 @@ void CudaBackend::read_back(Stream& stream, const Tensor& from, std::span<std::b
     if (pending.size() == 2) finish_oldest();
     const std::size_t size = static_cast<std::size_t>(std::min(Staging::kPiece, from.bytes() - at));
     const Staging::Piece piece = staging_.take(static_cast<std::int64_t>(size));
-    check(cudaMemcpyAsync(piece.data, from.data + at, size, cudaMemcpyDeviceToHost, stream_of(stream)),
+    check(cudaMemcpyAsync(piece.data, from.data + at, size, cudaMemcpyDefault, stream_of(stream)),
           "read back");
     staging_.commit(stream_of(stream));
     pending.push_back({piece, at, size});

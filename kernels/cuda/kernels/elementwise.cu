@@ -175,7 +175,7 @@ void cast(const Launch& where, const Cast& a) {
   if (a.in.numel() == 0) return;
   if (a.in.dtype == a.out.dtype)
     return check(cudaMemcpyAsync(a.out.data, a.in.data, static_cast<std::size_t>(a.in.bytes()),
-                                 cudaMemcpyDeviceToDevice, where.stream),
+                                 cudaMemcpyDefault, where.stream),
                  "cast: a copy");
   with_type(a.in.dtype, "cast: between fp32 and bf16", [&](auto from) {
     with_type(a.out.dtype, "cast: between fp32 and bf16", [&](auto to) {

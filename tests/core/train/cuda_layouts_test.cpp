@@ -119,6 +119,36 @@ TEST_CASE("gradients in bf16 between ranks that share CUDA devices have the same
   }
 }
 
+TEST_CASE("an optimizer's state in host memory gives the bits of one on the device", "[gpu]") {
+  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
+    WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
+    return;
+  }
+  for (const std::string precision : {"precision=fp32", "precision=bf16"}) {
+    CAPTURE(precision);
+    CHECK(run_on_devices(cuda_layouts_job({precision, "parallel.dp=2", "optimizer.offload=true"})) ==
+          run_on_devices(cuda_layouts_job({precision, "parallel.dp=2"})));
+  }
+}
+
+TEST_CASE("FP8 on a CUDA device gives the losses of the CPU's", "[gpu][fp8]") {
+  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
+    WARN("no GPU: FP8 was not run (" << why << ")");
+    return;
+  }
+  if (core::spec::job_topology(cuda_layouts_job({})).device.sm_version != 90) {
+    WARN("FP8 was not run: it needs a device of compute capability 9.0");
+    return;
+  }
+  core::job::JobSpec on_cpu = cuda_layouts_job({"precision=fp8"});
+  on_cpu.device = core::job::DeviceChoice::cpu;
+  core::rank::DeviceRank cpu(on_cpu, test::cpu_topology(1));
+  cpu.trainer().initialise();
+  // Rounding to bf16 differs between the devices, and FP8 amplifies it: layouts on a CPU are 1e-3 apart.
+  CHECK(largest_difference(run_on_devices(cuda_layouts_job({"precision=fp8"})),
+                           test::losses(cpu.trainer(), on_cpu, 1, kSharedDeviceSteps)) < 5e-3);
+}
+
 TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[gpu]") {
   if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
     WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");

@@ -32,6 +32,54 @@ TEST_CASE("every region's high-water mark after real steps is the planned size",
   }
 }
 
+TEST_CASE("offloaded master weights and states are in host memory, and no bit changes", "[memory][offload]") {
+  core::job::JobSpec job = test::small_job("bf16");
+  job.parallel.dp = 2;
+  job.parallel.zero = GENERATE(0, 1, 3);
+  const bool muon = GENERATE(false, true);
+  CAPTURE(job.parallel.zero, muon);
+  if (muon) job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02;
+  job.optimizer.average = {.decay = 0.9, .every = 2};
+  struct Run {
+    std::vector<double> losses;
+    std::vector<std::byte> master;
+    kernels::MemoryBudget memory;
+  };
+  const auto run = [&](bool offload) {
+    job.optimizer.offload = offload;
+    std::vector<Run> runs(2);
+    test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+      Run& mine = runs[static_cast<std::size_t>(rank)];
+      mine.losses = test::losses(cpu.trainer(), job, 1, 4);
+      test::require_as_planned(cpu);
+      core::model::ParamStore& params = cpu.trainer().params();
+      for (std::size_t view = 0; view < params.views(); ++view)
+        for (const core::model::StatePart& part : params.view(view).state_parts())
+          mine.master.insert(mine.master.end(), part.master.data, part.master.data + part.master.bytes());
+      mine.memory = cpu.plan().memory;
+    });
+    return runs;
+  };
+  const std::vector<Run> there = run(false), offloaded = run(true);
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    CHECK(offloaded[rank].losses == there[rank].losses);
+    CHECK(offloaded[rank].master == there[rank].master);
+    const auto terms_of = [](const kernels::MemoryBudget& memory, const std::string& region) {
+      for (const auto& r : memory.regions)
+        if (r.name == region) return r.terms;
+      return std::map<std::string, std::int64_t>();
+    };
+    const auto before = terms_of(there[rank].memory, "persistent"),
+               host = terms_of(offloaded[rank].memory, "host");
+    CHECK(host == std::map<std::string, std::int64_t>{{"master_weights", before.at("master_weights")},
+                                                      {"moments", before.at("moments")}});
+    CHECK(terms_of(offloaded[rank].memory, "persistent").count("moments") == 0);
+    CHECK(there[rank].memory.host_bytes() == 0);
+    CHECK(there[rank].memory.total_bytes() ==
+          offloaded[rank].memory.total_bytes() + offloaded[rank].memory.host_bytes());
+  }
+}
+
 TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are live at once",
           "[memory]") {
   core::job::JobSpec job = test::small_job();
