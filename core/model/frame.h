@@ -4,6 +4,7 @@
 
 #include "core/model/batch.h"
 #include "kernels/memory/memory.h"
+#include "parallel/expert/expert.h"
 
 namespace trainerd::core::model {
 
@@ -41,6 +42,7 @@ struct SegmentState {
   // MLP with experts: `up` and `act` have R rows. See kernels/ops/experts.h.
   kernels::Tensor probs_TE, expert_TK, weight_TK;
   kernels::Tensor first_E, source_R, row_TK;
+  parallel::TokenSlots slots;
   kernels::Tensor shared_up, shared_act;  ///< as `up` and `act`, of the shared MLP
   kernels::Tensor shared_factor_T1;       ///< f32
   // From the walk for input gradients to that for weight gradients.

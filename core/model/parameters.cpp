@@ -293,6 +293,20 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
   return declared;
 }
 
+std::int64_t expert_slots(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
+                          double capacity, parallel::ExpertComm comm) {
+  if (ranks == 1 || capacity == 0 || comm == parallel::ExpertComm::all_gather) return 0;
+  // A token needs no slot at a rank if it chooses each of its experts, one after the other, among those of
+  // others.
+  double elsewhere = 1;
+  const double experts = static_cast<double>(model.experts.count),
+               of_rank = static_cast<double>(model.experts.count / ranks);
+  for (std::int64_t k = 0; k < model.experts.per_token; ++k)
+    elsewhere *= std::max(0.0, 1 - of_rank / (experts - static_cast<double>(k)));
+  const double all = static_cast<double>(tokens), slots = std::ceil(capacity * (1 - elsewhere) * all);
+  return slots < all ? static_cast<std::int64_t>(slots) : tokens;
+}
+
 std::int64_t expert_rows(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
                          double capacity) {
   const std::int64_t rows = tokens * model.experts.per_token;

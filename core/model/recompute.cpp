@@ -35,6 +35,7 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   kept.up = state.up;
   kept.probs_TE = state.probs_TE, kept.expert_TK = state.expert_TK, kept.weight_TK = state.weight_TK;
   kept.first_E = state.first_E, kept.source_R = state.source_R, kept.row_TK = state.row_TK;
+  kept.slots = state.slots;
   kept.shared_up = state.shared_up, kept.shared_factor_T1 = state.shared_factor_T1;
   kept.out_TD = state.out_TD, kept.out_mean_T = state.out_mean_T, kept.out_rstd_T = state.out_rstd_T;
   return kept;

@@ -22,10 +22,10 @@ Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns)
   return arena.take(c.dtype, {rows_of_microbatch(c), columns}, MemoryTerm::activations);
 }
 
-/// One number for each choice of the rank's tokens, or of those of all expert-parallel ranks.
-enum class Tokens : std::uint8_t { own, all };
+/// One number for each choice of the rank's tokens, or of those that it receives for its experts.
+enum class Tokens : std::uint8_t { own, received };
 Tensor of_choices(const WalkContext& c, Arena& arena, DType dtype, Tokens tokens) {
-  const std::int64_t count = c.batch.tokens() * (tokens == Tokens::all ? c.ep.ranks() : 1);
+  const std::int64_t count = tokens == Tokens::received ? c.ep.received(c.batch.tokens()) : c.batch.tokens();
   return arena.take(dtype, {count, c.model.experts.per_token}, MemoryTerm::activations);
 }
 
@@ -34,10 +34,13 @@ void take_routes(const WalkContext& c, Arena& arena, SegmentState& state) {
   const std::int64_t experts = c.model.experts.count;
   state.probs_TE = arena.take(DType::f32, {c.batch.tokens(), experts}, MemoryTerm::activations);
   state.expert_TK = of_choices(c, arena, DType::i32, Tokens::own);
-  state.weight_TK = of_choices(c, arena, DType::f32, Tokens::all);
-  state.row_TK = of_choices(c, arena, DType::i32, Tokens::all);
+  state.weight_TK = of_choices(c, arena, DType::f32, Tokens::received);
+  state.row_TK = of_choices(c, arena, DType::i32, Tokens::received);
   state.source_R = arena.take(DType::i32, {rows_of_microbatch(c)}, MemoryTerm::activations);
   state.first_E = arena.take(DType::i32, {experts / c.ep.ranks() + 1}, MemoryTerm::activations);
+  if (c.ep.slots == 0) return;
+  state.slots.slot_TK = of_choices(c, arena, DType::i32, Tokens::own);
+  state.slots.source_NS = arena.take(DType::i32, {c.ep.ranks(), c.ep.slots}, MemoryTerm::activations);
 }
 
 RouterScore score_of(const job::ModelOptions& m) {
@@ -64,10 +67,15 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
                                        .probs_TE = state.probs_TE,
                                        .expert_TK = state.expert_TK,
                                        .weight_TK = weight_TK});
-  if (!alone) parallel::gather_tokens(c.ep, c.stream, weight_TK, state.weight_TK, "experts: weights");
-  const Tensor expert_TK = parallel::gather_tokens(c.ep, c.stream, state.expert_TK, "experts: choices");
+  const std::int64_t of_rank = c.model.experts.count / c.ep.ranks();
+  Tensor expert_TK = state.expert_TK;
+  if (!alone) {
+    expert_TK = of_choices(c, scratch, DType::i32, Tokens::received);
+    parallel::send_choices(c.ep, c.backend(), c.stream, {state.expert_TK, weight_TK}, state.slots, of_rank,
+                           c.batch.crowded, c.batch.crowded_value, {expert_TK, state.weight_TK});
+  }
   c.backend().sort_experts(c.stream, {.expert_TK = expert_TK,
-                                      .first_expert = c.ep.rank() * (c.model.experts.count / c.ep.ranks()),
+                                      .first_expert = c.ep.rank() * of_rank,
                                       .first_E = state.first_E,
                                       .source_R = state.source_R,
                                       .row_TK = state.row_TK,
@@ -79,11 +87,12 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
 Tensor to_experts(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label) {
   const Tensor rows = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
   const ArenaScope scope(c.stream.scratch());
-  c.backend().gather_rows(c.stream, {.from_TD = parallel::gather_tokens(c.ep, c.stream, x_TD, label),
-                                     .source_R = state.source_R,
-                                     .copies = c.model.experts.per_token,
-                                     .to_RD = rows,
-                                     .usual_rows = usual_rows(c)});
+  c.backend().gather_rows(
+      c.stream, {.from_TD = parallel::send_tokens(c.ep, c.backend(), c.stream, x_TD, state.slots, label),
+                 .source_R = state.source_R,
+                 .copies = c.model.experts.per_token,
+                 .to_RD = rows,
+                 .usual_rows = usual_rows(c)});
   return rows;
 }
 
@@ -101,7 +110,7 @@ void from_experts(const WalkContext& c, const SegmentState& state, const Tensor&
                                           .weight_TK = weight_TK,
                                           .to_TD = all_TD,
                                           .usual_rows = usual_rows(c)});
-      parallel::sum_results(c.ep, c.stream, all_TD, whole_TD, label);
+      parallel::sum_results(c.ep, c.backend(), c.stream, all_TD, state.slots, whole_TD, label);
     }
     finish(whole_TD);
   });
@@ -281,7 +290,8 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .act_RF = state.act,
                                       .dweight_TK = dweights_TK,
                                       .usual_rows = usual_rows(c)});
-    parallel::sum_results(c.ep, c.stream, dweights_TK, dweight_TK, "experts: gradients of weights");
+    parallel::sum_choices(c.ep, c.backend(), c.stream, dweights_TK, state.slots, dweight_TK,
+                          "experts: gradients of weights");
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
     c.backend().glu_backward(c.stream, {.gate = gate_of(c.model),
                                         .dact_TF = dact_RF,

@@ -142,6 +142,10 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
                                            ")"});
   if (p.ep_capacity > 0 && p.ep_capacity < 1)
     problems.push_back({"parallel.ep_capacity", "is less than the mean (nearest valid: 1)"});
+  if (p.ep_comm == parallel::ExpertComm::all_to_all && p.ep_capacity == 0)
+    problems.push_back({"parallel.ep_comm",
+                        "all_to_all sends as many tokens as parallel.ep_capacity allows, which is "
+                        "0: set it, to 1.5 for example"});
   return problems;
 }
 

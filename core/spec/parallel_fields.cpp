@@ -45,6 +45,15 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
         "more updates nothing and ends the run; 0: as many as any choice of the router can need")
       .at_least(0)
       .idle_if(p.ep == 1, "without expert parallelism every choice has its memory");
+  t.choice(
+       "parallel.ep_comm", p.ep_comm,
+       {{"all_gather", parallel::ExpertComm::all_gather}, {"all_to_all", parallel::ExpertComm::all_to_all}},
+       "how tokens reach the ranks of their experts; all_gather: every rank gathers all, and those of a node "
+       "once; "
+       "all_to_all: each token is sent to those ranks alone, which have slots for the mean number times "
+       "`ep_capacity` from each other rank: fewer bytes inside NVLink where tokens choose fewer ranks than "
+       "there are")
+      .idle_if(p.ep == 1, "there is nothing to exchange with ep 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
   t.add("parallel.tp_overlap_chunks", &p.tp_overlap_chunks,

@@ -1,5 +1,7 @@
 // What the chunks of a trainer need to know of the axes of parallelism.
 
+#include <algorithm>
+
 #include "core/train/trainer.h"
 
 namespace trainerd::core::train {
@@ -15,9 +17,14 @@ parallel::ContextParallel Trainer::context_parallel() const {
 
 parallel::ExpertParallel Trainer::expert_parallel() const {
   if (groups_.ep() == nullptr) return {};
-  return {.group = groups_.ep(),
-          .rows = model::expert_rows(job_.model, shape_.tokens(), layout_.options.ep,
-                                     layout_.options.ep_capacity)};
+  const parallel::ParallelOptions& o = layout_.options;
+  const std::int64_t tokens = shape_.tokens();
+  parallel::ExpertParallel ep{
+      .group = groups_.ep(),
+      .rows = model::expert_rows(job_.model, tokens, o.ep, o.ep_capacity),
+      .slots = model::expert_slots(job_.model, tokens, o.ep, o.ep_capacity, o.ep_comm)};
+  ep.rows = std::min(ep.rows, ep.received(tokens) * job_.model.experts.per_token);
+  return ep;
 }
 
 }  // namespace trainerd::core::train

@@ -259,6 +259,17 @@ Cost cost(const SortExperts& a, const Target&) { return {0, 6 * sum_bytes({&a.ex
 Cost cost(const GatherRows& a, const Target&) {
   return {0, part_in_use(a, a.to_RD) * (sum_bytes({&a.source_R}) + 2 * sum_bytes({&a.to_RD}))};
 }
+Cost cost(const PlaceTokens& a, const Target&) {
+  // Each rank's slots are counted by themselves.
+  return {0, static_cast<double>(a.source_NS.size(0)) * sum_bytes({&a.expert_TK}) +
+                 sum_bytes({&a.slot_TK, &a.source_NS})};
+}
+Cost cost(const SlotChoices& a, const Target&) {
+  return {0, sum_bytes({&a.source_NS}) + 2 * sum_bytes({&a.expert_RK, &a.weight_RK})};
+}
+Cost cost(const SlotWeights& a, const Target&) {
+  return {0, sum_bytes({&a.slot_TK}) + 2 * sum_bytes({&a.weight_TK})};
+}
 Cost cost(const CombineRows& a, const Target&) {
   const double part = part_in_use(a, a.from_RD);
   return {part * 2 * numel(a.from_RD),

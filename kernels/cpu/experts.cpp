@@ -209,6 +209,56 @@ void CpuBackend::gather_rows(Stream&, const GatherRows& a) {
   });
 }
 
+void CpuBackend::place_tokens(Stream&, const PlaceTokens& a) {
+  check_args(a);
+  const std::int64_t tokens = a.expert_TK.size(0), copies = a.expert_TK.size(1), slots = a.source_NS.size(1);
+  const auto* expert = a.expert_TK.as<std::int32_t>();
+  auto *slot = a.slot_TK.as<std::int32_t>(), *source = a.source_NS.as<std::int32_t>();
+  std::fill_n(slot, tokens * copies, -1);
+  std::atomic<bool> crowded = false;
+  pool_.run(a.source_NS.size(0), [&](std::int64_t rank, int) {
+    std::int64_t used = 0;
+    for (std::int64_t t = 0; t < tokens; ++t) {
+      std::int32_t mine = -1;
+      for (std::int64_t i = t * copies; i < (t + 1) * copies; ++i) {
+        if (expert[i] < 0 || expert[i] / a.experts_of_rank != rank) continue;
+        if (mine >= 0) {
+          slot[i] = same_slot(mine);
+        } else if (used < slots) {
+          slot[i] = mine = static_cast<std::int32_t>(rank * slots + used++);
+          source[mine] = static_cast<std::int32_t>(i);
+        } else {
+          crowded = true;
+        }
+      }
+    }
+    std::fill(source + rank * slots + used, source + (rank + 1) * slots, -1);
+  });
+  if (crowded) *a.flag.as<float>() = a.flag_value;
+}
+
+void CpuBackend::slot_choices(Stream&, const SlotChoices& a) {
+  check_args(a);
+  const std::int64_t copies = a.expert_TK.size(1);
+  for (std::int64_t r = 0; r < a.source_NS.numel(); ++r) {
+    const std::int32_t source = a.source_NS.as<std::int32_t>()[r];
+    for (std::int64_t k = 0; k < copies; ++k) {
+      const std::int64_t from = source / copies * copies + k;
+      a.expert_RK.as<std::int32_t>()[r * copies + k] = source < 0 ? -1 : a.expert_TK.as<std::int32_t>()[from];
+      a.weight_RK.as<float>()[r * copies + k] = source < 0 ? 0.0f : a.weight_TK.as<float>()[from];
+    }
+  }
+}
+
+void CpuBackend::slot_weights(Stream&, const SlotWeights& a) {
+  check_args(a);
+  const std::int64_t copies = a.slot_TK.size(1);
+  for (std::int64_t i = 0; i < a.slot_TK.numel(); ++i) {
+    const std::int32_t slot = a.slot_TK.as<std::int32_t>()[i], own = slot < -1 ? same_slot(slot) : slot;
+    a.weight_TK.as<float>()[i] = own < 0 ? 0.0f : a.from_RK.as<float>()[own * copies + i % copies];
+  }
+}
+
 void CpuBackend::combine_rows(Stream&, const CombineRows& a) {
   check_args(a);
   for_each_block(pool_, a.to_TD.size(0), rows_per_block(a.row_TK.size(1) * a.to_TD.size(1)),

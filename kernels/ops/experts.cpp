@@ -84,7 +84,7 @@ void check_args(const GatherRows& a) {
 
 void check_args(const CombineRows& a) {
   base::check(activation(a.from_RD) && a.from_RD.shape.ndim == 2 && a.row_TK.dtype == DType::i32 &&
-                  a.row_TK.shape.ndim == 2 && a.row_TK.numel() >= a.from_RD.size(0) &&
+                  a.row_TK.shape.ndim == 2 &&
                   like(a.to_TD, a.from_RD.dtype, {a.row_TK.size(0), a.from_RD.size(1)}) &&
                   (!a.weight_TK.defined() || like(a.weight_TK, DType::f32, a.row_TK.shape)),
               "combine rows: K rows for each token");
@@ -97,6 +97,28 @@ void check_args(const WeighRows& a) {
                   a.weight_TK.numel() >= a.source_R.numel() &&
                   like(a.dweight_TK, DType::f32, a.weight_TK.shape),
               "weigh rows: a weight for each row");
+}
+
+void check_args(const PlaceTokens& a) {
+  check_choice(a.expert_TK);
+  base::check(a.experts_of_rank >= 1 && like(a.slot_TK, DType::i32, a.expert_TK.shape) &&
+                  a.source_NS.dtype == DType::i32 && a.source_NS.shape.ndim == 2 &&
+                  a.flag.dtype == DType::f32 && a.flag.numel() == 1,
+              "place tokens: a slot for each copy, sources i32 [N, S], a flag");
+}
+
+void check_args(const SlotChoices& a) {
+  check_choice(a.expert_TK);
+  const Shape slots{a.source_NS.numel(), a.expert_TK.size(1)};
+  base::check(like(a.weight_TK, DType::f32, a.expert_TK.shape) && a.source_NS.dtype == DType::i32 &&
+                  like(a.expert_RK, DType::i32, slots) && like(a.weight_RK, DType::f32, slots),
+              "slot choices: K choices and weights for each token and slot");
+}
+
+void check_args(const SlotWeights& a) {
+  base::check(a.from_RK.dtype == DType::f32 && a.from_RK.shape.ndim == 2 && a.slot_TK.dtype == DType::i32 &&
+                  like(a.weight_TK, DType::f32, a.slot_TK.shape) && a.from_RK.size(1) == a.slot_TK.size(1),
+              "slot weights: K weights for each slot and token");
 }
 
 void check_args(const ExpertFprop& a) {

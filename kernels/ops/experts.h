@@ -115,6 +115,41 @@ struct WeighRows {
   bool operator==(const WeighRows&) const = default;
 };
 
+/// Where ranks exchange the tokens for their experts. Expert e is at rank e / experts_of_rank. A token that
+/// chose experts of a rank gets one of the S slots for it there, in the order of tokens. slot[t, k] is the
+/// slot, n S + i, at the rank of the copy's expert: as `same_slot` where an earlier copy of the token has it
+/// too, and -1 for padding, and for tokens beyond the slots of a rank; then flag[0] becomes `flag_value`.
+struct PlaceTokens {
+  Tensor expert_TK;
+  std::int64_t experts_of_rank = 1;
+  Tensor slot_TK;    ///< i32
+  Tensor source_NS;  ///< i32: a copy t K + k of the slot's token; -1 in empty slots
+  Tensor flag;       ///< f32 [1]
+  float flag_value = 1;
+
+  bool operator==(const PlaceTokens&) const = default;
+};
+/// The slot of a copy as one that its token has already; the inverse is the same.
+constexpr std::int32_t same_slot(std::int32_t slot) { return -2 - slot; }
+/// The choices of the tokens in slots, with their weights; -1 and 0 in empty slots.
+struct SlotChoices {
+  Tensor expert_TK;
+  Tensor weight_TK;  ///< f32
+  Tensor source_NS;
+  Tensor expert_RK;  ///< i32, R = N S
+  Tensor weight_RK;  ///< f32
+
+  bool operator==(const SlotChoices&) const = default;
+};
+/// weight[t, k] = from[slot, k], with the slot of slot[t, k]; 0 without one.
+struct SlotWeights {
+  Tensor from_RK;  ///< f32
+  Tensor slot_TK;
+  Tensor weight_TK;  ///< f32
+
+  bool operator==(const SlotWeights&) const = default;
+};
+
 /// The GEMMs of experts: those of LinearFprop, LinearDgrad and LinearWgrad for the rows of each expert e and
 /// the weight rows [e N, (e + 1) N). `first_E` as in SortExperts. Results have no defined value in rows that
 /// are not in use.
@@ -156,6 +191,9 @@ void check_args(const SortExperts&);
 void check_args(const GatherRows&);
 void check_args(const CombineRows&);
 void check_args(const WeighRows&);
+void check_args(const PlaceTokens&);
+void check_args(const SlotChoices&);
+void check_args(const SlotWeights&);
 void check_args(const ExpertFprop&);
 void check_args(const ExpertDgrad&);
 void check_args(const ExpertWgrad&);
@@ -167,6 +205,9 @@ inline OpClass op_class(const SortExperts&) { return {}; }
 inline OpClass op_class(const GatherRows& a) { return memory_class(a.from_TD); }
 inline OpClass op_class(const CombineRows& a) { return memory_class(a.from_RD); }
 inline OpClass op_class(const WeighRows& a) { return memory_class(a.act_RF); }
+inline OpClass op_class(const PlaceTokens&) { return {}; }
+inline OpClass op_class(const SlotChoices&) { return {}; }
+inline OpClass op_class(const SlotWeights&) { return {}; }
 /// How many rows of `rows` are in use on average, for costs. 0: all.
 template <class Args>
 std::int64_t rows_in_use(const Args& a, const Tensor& rows) {

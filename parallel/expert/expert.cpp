@@ -1,39 +1,95 @@
 #include "parallel/expert/expert.h"
 
+#include <algorithm>
+
 namespace trainerd::parallel {
 
 using namespace kernels;
 
 namespace {
 
-Shape of_all_ranks(const ExpertParallel& ep, const Tensor& x) {
+Tensor take_received(const ExpertParallel& ep, Stream& s, const Tensor& x) {
   Shape shape = x.shape;
-  shape.sizes[0] *= ep.ranks();
-  return shape;
+  shape.sizes[0] = ep.received(shape[0]);
+  return s.scratch().take(x.dtype, shape, MemoryTerm::activations);
+}
+
+/// Each rank's part of `x`, along dim 0, to that rank.
+void exchange(const ExpertParallel& ep, Stream& s, const Tensor& x, const Tensor& to, const char* label) {
+  ep.group->all_to_all(s, x, to, {.label = label})->wait(s);
 }
 
 }  // namespace
 
-Tensor gather_tokens(const ExpertParallel& ep, Stream& s, const Tensor& x, const char* label) {
+void send_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const Choices& own,
+                  const TokenSlots& slots, std::int64_t experts_of_rank, const Tensor& flag, float flag_value,
+                  const Choices& received) {
+  base::check(ep.ranks() > 1, "choices are sent among several ranks");
+  constexpr const char *kChoices = "experts: choices", *kWeights = "experts: weights";
+  if (ep.slots == 0) {
+    ep.group->all_gather(s, own.weight_TK, received.weight_TK, {.label = kWeights})->wait(s);
+    ep.group->all_gather(s, own.expert_TK, received.expert_TK, {.label = kChoices})->wait(s);
+    return;
+  }
+  backend.place_tokens(s, {.expert_TK = own.expert_TK,
+                           .experts_of_rank = experts_of_rank,
+                           .slot_TK = slots.slot_TK,
+                           .source_NS = slots.source_NS,
+                           .flag = flag,
+                           .flag_value = flag_value});
+  const ArenaScope scope(s.scratch());
+  const Tensor expert_RK = take_received(ep, s, own.expert_TK),
+               weight_RK = take_received(ep, s, own.weight_TK);
+  backend.slot_choices(s, {.expert_TK = own.expert_TK,
+                           .weight_TK = own.weight_TK,
+                           .source_NS = slots.source_NS,
+                           .expert_RK = expert_RK,
+                           .weight_RK = weight_RK});
+  exchange(ep, s, weight_RK, received.weight_TK, kWeights);
+  exchange(ep, s, expert_RK, received.expert_TK, kChoices);
+}
+
+Tensor send_tokens(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& x,
+                   const TokenSlots& slots, const char* label) {
   if (ep.ranks() == 1) return x;
-  const Tensor all = s.scratch().take(x.dtype, of_all_ranks(ep, x), MemoryTerm::activations);
-  gather_tokens(ep, s, x, all, label);
+  const Tensor all = take_received(ep, s, x);
+  if (ep.slots == 0) {
+    ep.group->all_gather(s, x, all, {.label = label})->wait(s);
+    return all;
+  }
+  const ArenaScope scope(s.scratch());
+  const Tensor sent = take_received(ep, s, x);
+  const std::int64_t copies = slots.slot_TK.size(1);
+  backend.gather_rows(s, {.from_TD = x,
+                          .source_R = slots.source_NS.reshaped({slots.source_NS.numel()}),
+                          .copies = copies,
+                          .to_RD = sent,
+                          .usual_rows = std::min(sent.size(0), x.size(0) * std::min(copies, ep.ranks()))});
+  exchange(ep, s, sent, all, label);
   return all;
 }
 
-void gather_tokens(const ExpertParallel& ep, Stream& s, const Tensor& x, const Tensor& to,
-                   const char* label) {
-  base::check(ep.ranks() > 1, "tokens are gathered from several ranks");
-  ep.group->all_gather(s, x, to, {.label = label})->wait(s);
-}
-
 Tensor take_results(const ExpertParallel& ep, Stream& s, const Tensor& to) {
-  return ep.ranks() == 1 ? to : s.scratch().take(to.dtype, of_all_ranks(ep, to), MemoryTerm::activations);
+  return ep.ranks() == 1 ? to : take_received(ep, s, to);
 }
 
-void sum_results(const ExpertParallel& ep, Stream& s, const Tensor& results, const Tensor& to,
-                 const char* label) {
-  if (ep.ranks() > 1) ep.group->reduce_scatter(s, results, to, {.label = label})->wait(s);
+void sum_results(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& results,
+                 const TokenSlots& slots, const Tensor& to, const char* label) {
+  if (ep.ranks() == 1) return;
+  if (ep.slots == 0) return ep.group->reduce_scatter(s, results, to, {.label = label})->wait(s);
+  const ArenaScope scope(s.scratch());
+  const Tensor back = take_received(ep, s, to);
+  exchange(ep, s, results, back, label);
+  backend.combine_rows(s, {.from_RD = back, .row_TK = slots.slot_TK, .weight_TK = {}, .to_TD = to});
+}
+
+void sum_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& results,
+                 const TokenSlots& slots, const Tensor& to, const char* label) {
+  if (ep.ranks() == 1 || ep.slots == 0) return sum_results(ep, backend, s, results, slots, to, label);
+  const ArenaScope scope(s.scratch());
+  const Tensor back = take_received(ep, s, to);
+  exchange(ep, s, results, back, label);
+  backend.slot_weights(s, {.from_RK = back, .slot_TK = slots.slot_TK, .weight_TK = to});
 }
 
 }  // namespace trainerd::parallel

@@ -1,8 +1,11 @@
 #pragma once
 
-// Expert parallelism: ranks share the experts of a layer. Each gathers the tokens of all, computes those of
-// its own experts, and the ranks add up the results: all sizes of the communication are known before the
-// step, whatever the router chooses (Megatron-LM's all-gather dispatcher).
+// Expert parallelism: ranks share the experts of a layer. Each gets tokens of all ranks, computes those of
+// its own experts, and the ranks add up the results. All sizes of the communication are known before the
+// step, whatever the router chooses: either every rank gathers all tokens (Megatron-LM's all-gather
+// dispatcher), or each token is sent to the ranks of its experts, in a fixed number of slots for each rank
+// (all-to-all, as in GShard, Lepikhin et al., arXiv 2006.16668, but with the slots of a rank, not of an
+// expert, and a token once for all of its experts there).
 
 #include "kernels/backend/backend.h"
 #include "parallel/comm/communicator.h"
@@ -12,22 +15,40 @@ namespace trainerd::parallel {
 struct ExpertParallel {
   Communicator* group = nullptr;  ///< null: this rank has all experts
   std::int64_t rows = 0;          ///< that the experts of this rank have memory for, in one microbatch
+  std::int64_t slots = 0;         ///< for tokens from one rank to another; 0: every rank gathers all tokens
 
   std::int64_t ranks() const { return group != nullptr ? group->size() : 1; }
   std::int64_t rank() const { return group != nullptr ? group->rank() : 0; }
+  /// Tokens that a rank's experts get if each rank has `tokens`, with those of empty slots.
+  std::int64_t received(std::int64_t tokens) const { return slots > 0 ? ranks() * slots : ranks() * tokens; }
 };
 
-/// `x` [T, ...] of all ranks, in their order: `x` itself, or [ranks T, ...] in scratch.
-kernels::Tensor gather_tokens(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& x,
-                              const char* label);
-/// The same to `to`.
-void gather_tokens(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& x,
-                   const kernels::Tensor& to, const char* label);
+/// The slots of the rank's own tokens (kernels::PlaceTokens); undefined if all tokens are gathered.
+struct TokenSlots {
+  kernels::Tensor slot_TK, source_NS;
+};
 
-/// Memory for results for the tokens of all ranks: `to` [T, ...] itself, or in scratch.
+/// The rank's choices and the router's weights, of T tokens.
+struct Choices {
+  kernels::Tensor expert_TK, weight_TK;
+};
+/// Chooses slots, if tokens are sent, and brings the choices of received tokens to `received`; empty slots
+/// have the expert -1.
+void send_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const Choices& own,
+                  const TokenSlots& slots, std::int64_t experts_of_rank, const kernels::Tensor& flag,
+                  float flag_value, const Choices& received);
+/// `x` [T, D] of all received tokens: `x` itself with one rank, else in scratch. Those of empty slots have no
+/// defined value.
+kernels::Tensor send_tokens(const ExpertParallel&, kernels::Backend&, kernels::Stream&,
+                            const kernels::Tensor& x, const TokenSlots& slots, const char* label);
+
+/// Memory for results for received tokens: `to` [T, ...] itself, or in scratch.
 kernels::Tensor take_results(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& to);
-/// Adds up `results` of all ranks, and writes those for the rank's own tokens to `to`.
-void sum_results(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& results,
-                 const kernels::Tensor& to, const char* label);
+/// Adds up `results` of all ranks [received, D], and writes those for the rank's own tokens to `to`.
+void sum_results(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& results,
+                 const TokenSlots& slots, const kernels::Tensor& to, const char* label);
+/// The same for numbers of choices, f32 [received, K], which only the rank of the choice's expert has.
+void sum_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& results,
+                 const TokenSlots& slots, const kernels::Tensor& to, const char* label);
 
 }  // namespace trainerd::parallel

@@ -19,6 +19,9 @@ constexpr bool splits_backward(ScheduleKind kind) {
 /// ranks, or exchange rows for heads, so that each has all rows of some heads (DeepSpeed Ulysses, arXiv
 /// 2309.14509). Automatic means all_to_all where the heads can be divided.
 enum class ContextComm : std::uint8_t { automatic, all_gather, all_to_all };
+/// How tokens reach the ranks of their experts: every rank gathers all tokens, or each token is sent to the
+/// ranks of its experts, which have slots for as many as `ep_capacity` says.
+enum class ExpertComm : std::uint8_t { all_gather, all_to_all };
 
 /// Sizes of the axes of the process grid and what runs on them.
 struct ParallelOptions {
@@ -30,6 +33,7 @@ struct ParallelOptions {
   double ep_capacity =
       0;  ///< rows that a rank's experts have memory for, over the mean; 0: enough for any choice
   ContextComm cp_comm = ContextComm::automatic;
+  ExpertComm ep_comm = ExpertComm::all_gather;
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;

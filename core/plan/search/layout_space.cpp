@@ -263,7 +263,7 @@ job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   if (p.tp == 1) p.tp_overlap_chunks = 1;
   if (p.cp == 1) p.cp_comm = parallel::ContextComm::automatic;
-  if (p.ep == 1) p.ep_capacity = 0;
+  if (p.ep == 1) p.ep_capacity = 0, p.ep_comm = parallel::ExpertComm::all_gather;
   chosen.batch.micro = c.micro;
   chosen.recompute = c.recompute;
   return chosen;

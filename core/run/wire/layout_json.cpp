@@ -15,6 +15,7 @@ json options_to_json(const parallel::ParallelOptions& o) {
           {"ep", o.ep},
           {"ep_capacity", o.ep_capacity},
           {"cp_comm", static_cast<int>(o.cp_comm)},
+          {"ep_comm", static_cast<int>(o.ep_comm)},
           {"sequence_parallel", o.sequence_parallel},
           {"tp_overlap_chunks", o.tp_overlap_chunks},
           {"zero", o.zero},
@@ -39,6 +40,7 @@ parallel::ParallelOptions options_from(const json& j) {
   o.ep = j.at("ep");
   o.ep_capacity = j.at("ep_capacity");
   o.cp_comm = static_cast<parallel::ContextComm>(j.at("cp_comm").get<int>());
+  o.ep_comm = static_cast<parallel::ExpertComm>(j.at("ep_comm").get<int>());
   o.sequence_parallel = j.at("sequence_parallel");
   o.tp_overlap_chunks = j.at("tp_overlap_chunks");
   o.zero = j.at("zero");

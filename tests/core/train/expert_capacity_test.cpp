@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "core/model/parameters.h"
@@ -38,11 +39,27 @@ TEST_CASE("a rank's experts have rows for all that can choose them, or for the m
   CHECK(expert_rows(model, 100, 2, 0) == 400);
 }
 
+TEST_CASE("slots for tokens at other ranks are the mean number times the capacity", "[experts]") {
+  using core::model::expert_slots;
+  using enum parallel::ExpertComm;
+  core::job::ModelOptions model;
+  model.experts = {.count = 8, .per_token = 2};
+  // Both experts of a token are among the other six with a chance of 6/8 x 5/7.
+  CHECK(expert_slots(model, 1000, 4, 1, all_to_all) == 465);
+  CHECK(expert_slots(model, 1000, 4, 1.5, all_to_all) == 697);
+  CHECK(expert_slots(model, 1000, 4, 3, all_to_all) == 1000);
+  CHECK(expert_slots(model, 1000, 4, 1, all_gather) == 0);
+  CHECK(expert_slots(model, 1000, 1, 1, all_to_all) == 0);
+  model.experts = {.count = 8, .per_token = 7};
+  CHECK(expert_slots(model, 1000, 2, 1, all_to_all) == 1000);  // each token has an expert at both
+}
+
 TEST_CASE("a step that crowds a rank's experts names the rank and updates nothing", "[experts]") {
   // With one row for each of a rank's tokens both experts must be chosen equally often.
-  for (const bool crowded : {true, false}) {
-    CAPTURE(crowded);
-    const core::job::JobSpec job = crowded_job(crowded ? 1 : 0);
+  for (const auto& [crowded, sent] : {std::pair{true, false}, {false, false}, {true, true}, {false, true}}) {
+    CAPTURE(crowded, sent);
+    core::job::JobSpec job = crowded_job(crowded ? 1 : sent ? 8 : 0);
+    job.parallel.ep_comm = sent ? parallel::ExpertComm::all_to_all : parallel::ExpertComm::all_gather;
     std::vector<std::optional<std::int64_t>> ranks(test::ranks_of(job));
     std::vector<char> kept(test::ranks_of(job), 0);
     test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {

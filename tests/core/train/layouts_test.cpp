@@ -117,9 +117,9 @@ const Reference& reference(const std::string& model) {
     }
   }
   // The deviation is the largest of three to five samples of rounding; tensor parallelism adds sums over
-  // ranks in every layer. Hence the factor 4. Without AVX-512 other microbatches change fewer sums: a layout
-  // was seen 5.3 times as far off.
-  const double margin = kernels::detect_cpu(1).isa >= kernels::Isa::avx512 ? 4 : 8;
+  // ranks in every layer, and other microbatches change few sums. Layouts were seen 5.3 times as far off
+  // without AVX-512, and 6.6 times with it. Hence the factor 8.
+  constexpr double margin = 8;
   made.loss_bound *= margin;
   made.whole_loss_bound *= margin;
   made.norm_bound *= margin;
@@ -137,6 +137,7 @@ struct LayoutCase {
   std::int64_t cp = 1;
   parallel::ContextComm cp_comm = parallel::ContextComm::automatic;
   std::int64_t ep = 1;
+  double ep_capacity = 0;  ///< not 0: tokens are sent to the ranks of their experts
 };
 
 core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
@@ -144,6 +145,8 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.cp = c.cp;
   job.parallel.cp_comm = c.cp_comm;
   job.parallel.ep = c.ep;
+  job.parallel.ep_capacity = c.ep_capacity;
+  if (c.ep_capacity > 0) job.parallel.ep_comm = parallel::ExpertComm::all_to_all;
   job.parallel.pp = c.pp;
   job.parallel.dp = c.dp;
   job.parallel.zero = c.zero;
@@ -158,7 +161,7 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
 void check_layout_always(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.cp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
-          c.recompute.every, c.ep);
+          c.recompute.every, c.ep, c.ep_capacity);
   const Reference& expected = reference(model);
   const Curve curve = run_curve(with_layout(layouts_job(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -330,6 +333,10 @@ TEST_CASE("layouts with recomputation give one rank's losses", "[layouts][recomp
 
 TEST_CASE("layouts give one rank's losses in FP8", "[layouts][fp8]") {
   using enum parallel::ScheduleKind;
+  // In more steps the differences grow without a bound that bf16's could give.
+  const auto curve_of = [](const core::job::JobSpec& job) {
+    return run_curve(job, 64, test::Through::memory, 8);
+  };
   const auto apart = [](const Curve& a, const Curve& b) {
     double most = 0;
     for (std::size_t i = 0; i < a.loss.size(); ++i)
@@ -338,23 +345,23 @@ TEST_CASE("layouts give one rank's losses in FP8", "[layouts][fp8]") {
   };
   // A rank's part of a sum is rounded to bf16. Where that moves a number by a step of 2^-9, one in 2^5 moves
   // by a step of 2^-4 in FP8: 2^2.5 times the noise of bf16.
-  const Curve plain = run_curve(layouts_job("bf16"));
-  const double bound = 12 * apart(run_curve(with_layout(layouts_job("bf16"), {.tp = 2})), plain);
+  const Curve plain = curve_of(layouts_job("bf16"));
+  const double bound = 12 * apart(curve_of(with_layout(layouts_job("bf16"), {.tp = 2})), plain);
   CHECK(bound < 2e-2);
   for (const std::string model : {"fp8-llama", "fp8-gpt2"}) {
     const core::job::JobSpec job = layouts_job(model);
-    const Curve one = run_curve(job);
+    const Curve one = curve_of(job);
     for (const LayoutCase& c :
          {LayoutCase{.tp = 2, .dp = 2, .zero = 3, .sequence_parallel = true},
           LayoutCase{.tp = 2, .pp = 2, .zero = 0, .schedule = zb_v, .virtual_stages = 2},
           LayoutCase{.dp = 2, .zero = 2, .recompute = {core::job::RecomputeKind::full}, .cp = 2}}) {
       CAPTURE(model, c.tp, c.pp, c.cp);
-      CHECK(apart(run_curve(with_layout(job, c)), one) <= bound);
+      CHECK(apart(curve_of(with_layout(job, c)), one) <= bound);
     }
     // Stages and recomputation have the blocks of one rank.
     for (const LayoutCase& c : {LayoutCase{.pp = 2}, LayoutCase{.pp = 2, .schedule = zb_h1},
                                 LayoutCase{.recompute = {core::job::RecomputeKind::full}}})
-      CHECK(run_curve(with_layout(job, c)).loss == one.loss);
+      CHECK(curve_of(with_layout(job, c)).loss == one.loss);
     CHECK(apart(plain, one) > 1e-4);
   }
 }
@@ -481,6 +488,34 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
   check_layout("experts-six", {.dp = 3, .zero = 1, .cp = 2, .ep = 6});
   check_layout("experts-six", {.dp = 1, .zero = 3, .cp = 2, .ep = 2});
   check_layout("experts-six", {.tp = 2, .dp = 2, .zero = 2, .sequence_parallel = true, .cp = 2, .ep = 2});
+}
+
+TEST_CASE("tokens sent to the ranks of their experts give one rank's losses", "[layouts][experts]") {
+  using enum parallel::ScheduleKind;
+  using enum core::job::RecomputeKind;
+  // A tiny router's favourite rank may need a slot for every token: the capacity gives that.
+  check_layout_always("experts-six", {.dp = 6, .zero = 2, .ep = 6, .ep_capacity = 8});
+  check_layout("experts-six", {.dp = 3, .zero = 1, .cp = 2, .ep = 6, .ep_capacity = 8});
+  for (const std::string model : {"experts-sandwich", "experts-shared"}) {
+    for (const std::int64_t zero : {0, 3})
+      check_layout(model, {.dp = 6, .zero = zero, .ep = 3, .ep_capacity = 8});
+    check_layout(model, {.tp = 2,
+                         .dp = 3,
+                         .zero = 3,
+                         .sequence_parallel = true,
+                         .recompute = {full},
+                         .ep = 3,
+                         .ep_capacity = 8});
+    check_layout(model, {.pp = 2, .dp = 3, .zero = 1, .schedule = zb_h1, .ep = 3, .ep_capacity = 8});
+    check_layout(model, {.pp = 3,
+                         .dp = 3,
+                         .zero = 3,
+                         .schedule = zb_v,
+                         .virtual_stages = 2,
+                         .recompute = {selective},
+                         .ep = 3,
+                         .ep_capacity = 8});
+  }
 }
 
 TEST_CASE("microbatches of several samples are dealt to context parallel ranks", "[layouts][context]") {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <random>
 
 #include "tests/kernels/machine.h"
 
@@ -317,6 +318,92 @@ TEST_CASE("a rank sorts the copies that chose its experts, as many as it has row
       CHECK(Machine::read(a.source_R) == source);
       CHECK(Machine::read(a.row_TK) == rows);
       CHECK(Machine::read(a.flag) == Values{used > c.rows ? 7.5 : 3.0});
+    }
+  }
+}
+
+TEST_CASE("tokens get slots at the ranks of their experts, in their order and once each", "[experts]") {
+  struct Case {
+    std::int64_t tokens, ranks, experts_of_rank, copies, slots;
+  };
+  // One token; more threads' worth of tokens than a block has; too few slots.
+  for (const Case& c :
+       {Case{1, 2, 1, 1, 1}, Case{700, 4, 3, 5, 700}, Case{300, 8, 2, 3, 100}, Case{300, 3, 4, 2, 20}}) {
+    std::mt19937 random(5);
+    Values chosen, weights;
+    for (std::int64_t t = 0; t < c.tokens; ++t) {
+      std::vector<double> all(index(c.ranks * c.experts_of_rank));
+      std::iota(all.begin(), all.end(), 0.0);
+      std::shuffle(all.begin(), all.end(), random);
+      const bool padding = t % 11 == 10;
+      for (std::int64_t k = 0; k < c.copies; ++k) {
+        chosen.push_back(padding ? -1 : all[index(k)]);
+        weights.push_back(padding ? 0 : static_cast<double>(chosen.size()));
+      }
+    }
+    Values slot(chosen.size(), -1.0), source(index(c.ranks * c.slots), -1.0);
+    bool crowded = false;
+    for (std::int64_t rank = 0; rank < c.ranks; ++rank) {
+      std::int64_t used = 0;
+      for (std::int64_t t = 0; t < c.tokens; ++t) {
+        std::vector<std::size_t> here;
+        for (std::int64_t i = t * c.copies; i < (t + 1) * c.copies; ++i)
+          if (chosen[index(i)] >= 0 &&
+              std::floor(chosen[index(i)] / static_cast<double>(c.experts_of_rank)) ==
+                  static_cast<double>(rank))
+            here.push_back(index(i));
+        if (here.empty()) continue;
+        if (used == c.slots) {
+          crowded = true;
+          continue;
+        }
+        const double mine = static_cast<double>(rank * c.slots + used++);
+        source[static_cast<std::size_t>(mine)] = static_cast<double>(here[0]);
+        for (const std::size_t i : here) slot[i] = i == here[0] ? mine : -2 - mine;
+      }
+    }
+    Values slot_experts, slot_weights, back(slot.size(), 0.0);
+    for (const double s : source)
+      for (std::int64_t k = 0; k < c.copies; ++k) {
+        const std::size_t from =
+            s < 0 ? 0 : static_cast<std::size_t>(s) / index(c.copies) * index(c.copies) + index(k);
+        slot_experts.push_back(s < 0 ? -1 : chosen[from]);
+        slot_weights.push_back(s < 0 ? 0 : weights[from]);
+      }
+    for (std::size_t i = 0; i < slot.size(); ++i) {
+      const double own = slot[i] < -1 ? -2 - slot[i] : slot[i];
+      if (own >= 0)
+        back[i] = slot_weights[static_cast<std::size_t>(own) * index(c.copies) + i % index(c.copies)];
+    }
+    CAPTURE(c.tokens, c.ranks, c.slots);
+    for (const kernels::Isa isa : instruction_sets()) {
+      Machine m(isa, 2);
+      const Shape of_tokens{c.tokens, c.copies}, of_slots{c.ranks * c.slots, c.copies};
+      const Tensor expert_TK = m.tensor(DType::i32, of_tokens, chosen),
+                   weight_TK = m.tensor(DType::f32, of_tokens, weights);
+      const kernels::PlaceTokens place{.expert_TK = expert_TK,
+                                       .experts_of_rank = c.experts_of_rank,
+                                       .slot_TK = m.empty(DType::i32, of_tokens),
+                                       .source_NS = m.empty(DType::i32, {c.ranks, c.slots}),
+                                       .flag = m.tensor(DType::f32, {1}, {3.0}),
+                                       .flag_value = 7.5f};
+      m.backend().place_tokens(m.stream(), place);
+      CHECK(Machine::read(place.slot_TK) == slot);
+      CHECK(Machine::read(place.source_NS) == source);
+      CHECK(Machine::read(place.flag) == Values{crowded ? 7.5 : 3.0});
+      const kernels::SlotChoices choices{.expert_TK = expert_TK,
+                                         .weight_TK = weight_TK,
+                                         .source_NS = place.source_NS,
+                                         .expert_RK = m.empty(DType::i32, of_slots),
+                                         .weight_RK = m.empty(DType::f32, of_slots)};
+      m.backend().slot_choices(m.stream(), choices);
+      CHECK(Machine::read(choices.expert_RK) == slot_experts);
+      CHECK(Machine::read(choices.weight_RK) == slot_weights);
+      const kernels::SlotWeights returned{.from_RK = choices.weight_RK,
+                                          .slot_TK = place.slot_TK,
+                                          .weight_TK = m.empty(DType::f32, of_tokens)};
+      m.backend().slot_weights(m.stream(), returned);
+      CHECK(Machine::read(returned.weight_TK) == back);
     }
   }
 }
