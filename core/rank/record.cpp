@@ -22,7 +22,7 @@ job::JobSpec shortened(const job::JobSpec& job) {
   std::int64_t enough = std::max(pp, (kTurns + pp - 1) / pp * pp);
   // With fewer microbatches the warm-up is longer and uses other slots.
   if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
-  if (job.parallel.schedule == parallel::ScheduleKind::zb_v) enough = std::max(enough, 2 * pp);
+  if (parallel::goes_back(job.parallel.schedule)) enough = std::max(enough, 2 * pp);
   job::JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
   return few;

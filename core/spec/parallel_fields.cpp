@@ -66,7 +66,8 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
         "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
       .idle_if(p.tp == 1 || (parallel::splits_backward(p.schedule) && !p.sequence_parallel),
                p.tp == 1 ? "there is nothing to overlap with tp 1"
-                         : "zb-h1 and zb-v make the products that it would overlap apart from each other, "
+                         : "zb-h1, zb-v, v-half and v-min make the products that it would overlap apart from "
+                           "each other, "
                            "and without sequence_parallel their weight gradients gather nothing");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel (and context-parallel) ranks: 0 nothing, 1 optimizer state, 2 "
@@ -94,10 +95,13 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
             {"1f1b", parallel::ScheduleKind::one_f_one_b},
             {"interleaved", parallel::ScheduleKind::interleaved},
             {"zb-h1", parallel::ScheduleKind::zb_h1},
-            {"zb-v", parallel::ScheduleKind::zb_v}},
+            {"zb-v", parallel::ScheduleKind::zb_v},
+            {"v-half", parallel::ScheduleKind::v_half},
+            {"v-min", parallel::ScheduleKind::v_min}},
            "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages,
-        "chunks of layers on each pipeline stage: with zb-v 2, with gpipe, 1f1b and zb-h1 1; 1 with pp 1")
+        "chunks of layers on each pipeline stage: with zb-v, v-half and v-min 2, with gpipe, 1f1b and zb-h1 "
+        "1; 1 with pp 1")
       .between(1, kMaxStages);
   t.add("parallel.order", &p.order,
         "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");

@@ -14,6 +14,8 @@ const char* to_string(ScheduleKind kind) {
     case ScheduleKind::interleaved: return "interleaved";
     case ScheduleKind::zb_h1: return "zb-h1";
     case ScheduleKind::zb_v: return "zb-v";
+    case ScheduleKind::v_half: return "v-half";
+    case ScheduleKind::v_min: return "v-min";
   }
   return "?";
 }

@@ -8,12 +8,15 @@ namespace trainerd::parallel {
 /// Size of an axis that is derived from the machine. A checked job does not have it.
 inline constexpr std::int64_t kAutomatic = 0;
 
-enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v };
+enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v, v_half, v_min };
+
+/// True if the model goes forth over all ranks and back again, in two chunks on each.
+constexpr bool goes_back(ScheduleKind kind) {
+  return kind == ScheduleKind::zb_v || kind == ScheduleKind::v_half || kind == ScheduleKind::v_min;
+}
 
 /// True if a schedule computes weight gradients apart from input gradients.
-constexpr bool splits_backward(ScheduleKind kind) {
-  return kind == ScheduleKind::zb_h1 || kind == ScheduleKind::zb_v;
-}
+constexpr bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind::zb_h1 || goes_back(kind); }
 
 /// How context-parallel ranks bring together what attention needs: they gather the keys and values of all
 /// ranks, or exchange rows for heads, so that each has all rows of some heads (DeepSpeed Ulysses, arXiv

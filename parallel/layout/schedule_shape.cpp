@@ -26,15 +26,14 @@ std::string schedule_problem(const ScheduleShape& shape) {
   if (shape.virtual_stages < 1)
     return "a stage has at least one chunk, not " + number(shape.virtual_stages) +
            ": set virtual_stages to 1";
-  if (const int chunks = shape.stages > 1 ? 2 : 1;
-      shape.kind == ScheduleKind::zb_v && shape.virtual_stages != chunks)
-    return "zb-v has " +
+  if (const int chunks = shape.stages > 1 ? 2 : 1; goes_back(shape.kind) && shape.virtual_stages != chunks)
+    return to_string(shape.kind) + std::string(" has ") +
            std::string(chunks == 1 ? "one chunk on a single stage" : "two chunks on each stage") + ", not " +
            number(shape.virtual_stages) + ": set virtual_stages to " + number(chunks);
-  const bool several = shape.kind == ScheduleKind::interleaved || shape.kind == ScheduleKind::zb_v;
+  const bool several = shape.kind == ScheduleKind::interleaved || goes_back(shape.kind);
   if (shape.virtual_stages > 1 && !several)
     return number(shape.virtual_stages) + " virtual stages need schedule: interleaved" +
-           (shape.virtual_stages == 2 && shape.stages > 1 ? " or zb-v" : "") +
+           (shape.virtual_stages == 2 && shape.stages > 1 ? ", zb-v, v-half or v-min" : "") +
            "; set it, or set virtual_stages to 1";
   return {};
 }

@@ -13,7 +13,7 @@ enum class Pass : std::uint8_t { train, evaluate };
 struct ScheduleShape {
   ScheduleKind kind = ScheduleKind::one_f_one_b;
   int stages = 1;          ///< pipeline ranks
-  int virtual_stages = 1;  ///< chunks per rank: above 1 only with `interleaved`, and 2 with `zb_v`
+  int virtual_stages = 1;  ///< chunks per rank: above 1 only with `interleaved`, and 2 where `goes_back`
   int microbatches = 1;
   Pass pass = Pass::train;
   /// True: receives are posted before other computations, which then overlap them. False: they are posted
@@ -23,14 +23,14 @@ struct ScheduleShape {
   int chunks() const { return stages * virtual_stages; }
   bool several_chunks() const { return stages > 1 && virtual_stages > 1; }
   /// True if the last rank also sends to the first.
-  bool ring() const { return several_chunks() && kind != ScheduleKind::zb_v; }
-  /// Pipeline rank of a chunk of the model. Chunks go around the ranks, with zb_v forth and back again.
+  bool ring() const { return several_chunks() && !goes_back(kind); }
+  /// Pipeline rank of a chunk of the model. Chunks go around the ranks, or forth and back again.
   int rank_of(int chunk) const {
-    return kind == ScheduleKind::zb_v && chunk >= stages ? chunks() - 1 - chunk : chunk % stages;
+    return goes_back(kind) && chunk >= stages ? chunks() - 1 - chunk : chunk % stages;
   }
   /// The i-th of a rank's chunks, in model order.
   int chunk_of(int rank, int i) const {
-    return kind == ScheduleKind::zb_v && i > 0 ? chunks() - 1 - rank : i * stages + rank;
+    return goes_back(kind) && i > 0 ? chunks() - 1 - rank : i * stages + rank;
   }
   /// Place of a chunk among those of its rank.
   int place_of(int chunk) const { return chunk / stages; }

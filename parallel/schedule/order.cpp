@@ -48,14 +48,14 @@ int warmup(const ScheduleShape& shape, int rank) {
 }  // namespace
 
 std::vector<std::vector<Action>> compute_orders(const ScheduleShape& shape) {
-  if (shape.kind == ScheduleKind::zb_v && shape.several_chunks()) return v_orders(shape);
+  if (goes_back(shape.kind) && shape.several_chunks()) return v_orders(shape);
   std::vector<std::vector<Action>> orders;
   for (int rank = 0; rank < shape.stages; ++rank) orders.push_back(compute_order(shape, rank));
   return orders;
 }
 
 std::vector<Action> compute_order(const ScheduleShape& shape, int pipeline_rank) {
-  if (shape.kind == ScheduleKind::zb_v && shape.several_chunks())
+  if (goes_back(shape.kind) && shape.several_chunks())
     return v_orders(shape)[static_cast<std::size_t>(pipeline_rank)];
   const std::vector<Item> forwards = items(shape, pipeline_rank, Direction::forward);
   std::vector<Action> list;

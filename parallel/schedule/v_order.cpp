@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <deque>
+#include <tuple>
 
 #include "kernels/base/error.h"
 
@@ -20,6 +21,39 @@ class Turns {
     const int behind = shape_.stages - rank_;
     for (int i = 0; i < 2 * behind - 1; ++i) forward(0);
     for (int i = 0; i < shape_.microbatches; ++i) forward(1), forward(0);
+    return std::move(list_);
+  }
+
+  /// Each microbatch begins six units after the one before it, and takes the same way through time: forth,
+  /// back, and its gradients forth and back again, each with a number of units from rank to rank. The longer
+  /// a way takes, the longer activations are held. The pauses where a way turns keep the computations of a
+  /// rank apart.
+  struct Pace {
+    int forth = 1, back = 1, gradients_forth = 1, gradients_back = 1;
+    int turn = 0, end = 0, gradients_turn = 0;  ///< pauses
+  };
+  std::vector<Action> paced(const Pace& pace) {
+    struct Timed {
+      int time, order;  ///< of computations at one time: gradients first, and what is farther on its way
+      int microbatch;
+    };
+    const int last = shape_.stages - 1, behind = last - rank_;
+    const int back_at = last * pace.forth + 1 + pace.turn,
+              gradients_at = back_at + last * pace.back + 1 + pace.end,
+              gradients_back_at = gradients_at + last * pace.gradients_forth + 1 + pace.gradients_turn;
+    std::vector<Timed> all;
+    for (int i = 0; i < shape_.microbatches; ++i) {
+      all.push_back({6 * i + gradients_back_at + behind * pace.gradients_back, 0, i});
+      all.push_back({6 * i + gradients_at + rank_ * pace.gradients_forth, 1, i});
+      all.push_back({6 * i + back_at + behind * pace.back, 2, i});
+      all.push_back({6 * i + rank_ * pace.forth, 3, i});
+    }
+    std::sort(all.begin(), all.end(), [](const Timed& a, const Timed& b) {
+      return std::tie(a.time, a.order) < std::tie(b.time, b.order);
+    });
+    for (const Timed& t : all)
+      add(t.order < 2 ? ActionKind::backward_input : ActionKind::forward,
+          t.order == 1 || t.order == 2 ? 1 : 0, t.microbatch);
     return std::move(list_);
   }
 
@@ -67,6 +101,7 @@ class Filling {
       : shape_(shape),
         turns_(turns),
         ranks_(turns.size()),
+        most_held_(most_held(shape)),
         made_(static_cast<std::size_t>(2 * shape.chunks() * shape.microbatches), kNever) {}
 
   std::vector<std::vector<Action>> run() {
@@ -83,6 +118,16 @@ class Filling {
 
  private:
   static constexpr int kNever = -1;
+  /// Chunks whose activations a rank has memory for.
+  static int most_held(const ScheduleShape& shape) {
+    if (shape.kind == ScheduleKind::v_half) return shape.stages + 2;
+    if (shape.kind == ScheduleKind::v_min) return 2 * ((shape.stages + 2) / 3) + 2;
+    return shape.chunks();
+  }
+  int most_late(std::size_t rank) const {
+    return shape_.kind == ScheduleKind::zb_v ? 2 * static_cast<int>(rank) + 1 : 3;
+  }
+
   struct Rank {
     std::size_t next = 0;                       ///< of its turns
     int held = 0;                               ///< forwards without their weight gradient
@@ -113,8 +158,7 @@ class Filling {
       const Action& turn = turns[rank.next];
       const bool forward = turn.kind == ActionKind::forward;
       const int late = static_cast<int>(rank.weights[0].size() + rank.weights[1].size());
-      if (has_input(turn, now) &&
-          (forward ? rank.held < shape_.chunks() : late < 2 * static_cast<int>(r) + 1)) {
+      if (has_input(turn, now) && (forward ? rank.held < most_held_ : late < most_late(r))) {
         ++rank.next;
         made(forward, turn.chunk, turn.microbatch) = now + 1;
         rank.list.push_back(turn);
@@ -136,6 +180,7 @@ class Filling {
   const ScheduleShape& shape_;
   const std::vector<std::vector<Action>>& turns_;
   std::vector<Rank> ranks_;
+  int most_held_;
   std::vector<int> made_;
 };
 
@@ -145,7 +190,14 @@ std::vector<std::vector<Action>> v_orders(const ScheduleShape& shape) {
   std::vector<std::vector<Action>> turns;
   for (int rank = 0; rank < shape.stages; ++rank) {
     Turns of_rank(shape, rank);
-    turns.push_back(shape.pass == Pass::train ? of_rank.training() : of_rank.evaluation());
+    const bool even = shape.stages % 2 == 0, thirds = shape.stages % 3 == 0;
+    if (shape.pass == Pass::evaluate) turns.push_back(of_rank.evaluation());
+    else if (shape.kind == ScheduleKind::zb_v) turns.push_back(of_rank.training());
+    else if (shape.kind == ScheduleKind::v_min)
+      turns.push_back(of_rank.paced({.turn = thirds ? 2 : 0, .gradients_turn = thirds ? 2 : 0}));
+    else
+      turns.push_back(of_rank.paced(
+          {.forth = 2, .gradients_forth = 2, .turn = even ? 3 : 0, .gradients_turn = even ? 3 : 1}));
   }
   if (shape.pass == Pass::evaluate) return turns;
   return Filling(shape, turns).run();

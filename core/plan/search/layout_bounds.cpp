@@ -196,7 +196,7 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const bool apart = makes_weights_apart(c);
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, parts_.microbatches(c));
   const double last_group = parallel::microbatch_groups(shape).back();
-  const bool folded = shape.kind == ScheduleKind::zb_v && shape.several_chunks();
+  const bool folded = parallel::goes_back(shape.kind) && shape.several_chunks();
   // If the stages' groups are placed differently, the bound uses the best placement.
   const auto best = [&](parallel::Group group) {
     GroupPlace place = places.at(0, group);

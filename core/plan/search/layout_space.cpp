@@ -157,15 +157,16 @@ class Enumerator {
 
   void schedules(std::int64_t microbatches) {
     using enum ScheduleKind;
+    // v_half and v_min are slow ways to little memory, and looked at where the job has them.
     for (const ScheduleKind kind :
-         or_given(space_.schedule, {one_f_one_b, gpipe, zb_h1, zb_v, interleaved})) {
+         or_given(space_.schedule, with_own({one_f_one_b, gpipe, zb_h1, zb_v, interleaved}, own_.schedule))) {
       at_.schedule = kind;
       // With one stage all schedules are equal, except that some split the backward, which gains nothing
       // there.
       if (at_.pp == 1 && kind != (space_.schedule.empty() ? one_f_one_b : space_.schedule.front())) continue;
       if (microbatches > spec::kMaxComputations / at_.pp) continue;
       if (kind != interleaved) {
-        at_.virtual_stages = kind == zb_v && at_.pp > 1 ? 2 : 1;
+        at_.virtual_stages = parallel::goes_back(kind) && at_.pp > 1 ? 2 : 1;
         const std::int64_t chunks = at_.pp * at_.virtual_stages;
         if (microbatches <= spec::kMaxComputations / chunks &&
             parallel::split_problem(job_.model.layers, chunks).empty())

@@ -289,7 +289,8 @@ TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 3});
     for (const std::int64_t pp : {2, 3})
-      check_layout(model, {.pp = pp, .schedule = zb_v, .virtual_stages = 2});
+      for (const auto schedule : {zb_v, v_half, v_min})
+        check_layout(model, {.pp = pp, .schedule = schedule, .virtual_stages = 2});
   }
 }
 
@@ -312,7 +313,8 @@ TEST_CASE("all three axes together give one rank's losses", "[layouts]") {
         if (turn++ % 2 == 0 || test::runs_full())
           check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .zero = zero, .schedule = schedule});
     check_layout(model, {.tp = 2, .pp = 2, .dp = 2, .schedule = interleaved, .virtual_stages = 2});
-    check_layout(model, {.tp = 2, .pp = 3, .dp = 2, .schedule = zb_v, .virtual_stages = 2});
+    for (const auto schedule : {zb_v, v_half, v_min})
+      check_layout(model, {.tp = 2, .pp = 3, .dp = 2, .zero = 3, .schedule = schedule, .virtual_stages = 2});
     check_layout(model, {.tp = 4, .pp = 2, .dp = 2});
     check_layout(model, {.tp = 2, .pp = 4, .dp = 2, .schedule = zb_h1});
   }

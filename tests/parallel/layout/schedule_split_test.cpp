@@ -60,7 +60,8 @@ TEST_CASE("layers are split so that the most expensive rank is as cheap as possi
   for (int stages = 1; stages <= 5; ++stages) shapes.push_back(chain(stages));
   for (int stages = 2; stages <= 3; ++stages) {
     shapes.push_back({ScheduleKind::interleaved, stages, 2});
-    shapes.push_back({ScheduleKind::zb_v, stages, 2});
+    for (const ScheduleKind kind : {ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min})
+      shapes.push_back({kind, stages, 2});
   }
   for (ModelCosts costs : {ModelCosts{0, 1, 0, 0}, ModelCosts{0, 1, 0.1, 2.5}, ModelCosts{0, 2, 5, 3},
                            ModelCosts{0, 1, 0, 1}, ModelCosts{0, 0.3, 7, 0.1}})

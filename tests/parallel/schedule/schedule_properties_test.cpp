@@ -30,8 +30,9 @@ std::string name(const ScheduleShape& s) {
 /// Every shape with a schedule and 1-16 stages, 1-64 microbatches and 1-4 chunks per rank. Except in full
 /// runs, an eighth of those with more than 16 microbatches, a different one for each number of stages.
 void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, const Lists&)>& body) {
-  for (const ScheduleKind kind : {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved,
-                                  ScheduleKind::zb_h1, ScheduleKind::zb_v})
+  for (const ScheduleKind kind :
+       {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1,
+        ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min})
     for (int stages = 1; stages <= 16; ++stages)
       for (int chunks = 1; chunks <= 4; ++chunks)
         for (int microbatches = 1; microbatches <= 64; ++microbatches) {
@@ -93,7 +94,7 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
   for (const Pass pass : {Pass::train, Pass::evaluate})
     for_each_shape(pass, [&](const ScheduleShape& shape, const Lists& lists) {
       for (const Sends sends : {Sends::buffered, Sends::rendezvous}) {
-        ScheduleRun run(lists, shape.chunks(), shape.microbatches, sends, shape.kind == ScheduleKind::zb_v);
+        ScheduleRun run(lists, shape.chunks(), shape.microbatches, sends, goes_back(shape.kind));
         const std::string broken = run.run(seed++);
         problem.expect(broken.empty(), shape, broken);
       }
@@ -101,7 +102,7 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
       const int v = shape.virtual_stages, all = v * shape.microbatches;
       for (int rank = 0; rank < shape.stages; ++rank) {
         const std::vector<Action>& list = lists[static_cast<std::size_t>(rank)];
-        const bool train = pass == Pass::train, folded = shape.kind == ScheduleKind::zb_v;
+        const bool train = pass == Pass::train, folded = goes_back(shape.kind);
         const bool split = train && (folded || shape.kind == ScheduleKind::zb_h1);
         // A chunk at an end of the model, or where a V turns, has one neighbour less on another rank.
         const int first = rank == 0 || (folded && rank + 1 == shape.stages) ? 1 : 0;
@@ -178,6 +179,11 @@ TEST_CASE("the number of live activations is as published", "[schedule]") {
       // Qi et al., 2024, section 6: no more than the first rank of 1F1B, p microbatches of two chunks.
       if (shape.kind == ScheduleKind::zb_v && p > 1)
         problem.expect(live <= std::min(2 * m, 2 * p), shape, found);
+      // Qi et al., 2024, arXiv 2405.15362: about a half and a third of that.
+      if (shape.kind == ScheduleKind::v_half && p > 1)
+        problem.expect(live <= std::min(2 * m, p + 2), shape, found);
+      if (shape.kind == ScheduleKind::v_min && p > 1)
+        problem.expect(live <= std::min(2 * m, 2 * ((p + 2) / 3) + 2), shape, found);
     }
   });
 }
@@ -241,10 +247,18 @@ TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
       else
         problem.expect(unit.makespan >= std::max(full, way) - 1e-9 && unit.makespan < way + 2 * m, shape,
                        found);
+    } else if (goes_back(shape.kind) && p > 1) {
+      // Half, and two thirds, of the waits of 1F1B, whose bubble is 6 (p - 1) of these units; with two stages
+      // one unit more.
+      const double wait = shape.kind == ScheduleKind::v_half ? std::max(3 * p - 5, 2.0) : 4 * p - 5,
+                   few = 4 * p + 4 * m;
+      problem.expect(
+          m >= p ? unit.makespan <= 6 * m + wait + 1e-9 : unit.makespan <= std::max(6 * m + wait, few) + 1e-9,
+          shape, found + " makespan " + std::to_string(unit.makespan));
     } else if (v > 1 && m < p) {
       // The first microbatch passes all chunks, then the others follow.
       problem.expect(std::abs(unit.makespan - (3 * p * v + 3 * (m - 1))) < 1e-9, shape, found);
-    } else if (shape.kind != ScheduleKind::zb_h1 && shape.kind != ScheduleKind::zb_v) {
+    } else if (!splits_backward(shape.kind)) {
       problem.expect(std::abs(unit.bubble_fraction - flush) < 1e-12, shape, found);
     } else if (m >= p) {
       problem.expect(std::abs(unit.bubble_fraction - zero_bubble) < 1e-12, shape, found);
@@ -262,8 +276,7 @@ TEST_CASE("few received messages wait, in slots that all chunks of a rank share"
       const int inputs = color_receives(list, shape, ActionKind::recv_forward).slots.at(0);
       const int grads = color_receives(list, shape, ActionKind::recv_backward).slots.at(0);
       // Counts if each receiving chunk had its own slot.
-      const bool folded = shape.kind == ScheduleKind::zb_v, first = rank == 0,
-                 last = rank + 1 == shape.stages;
+      const bool folded = goes_back(shape.kind), first = rank == 0, last = rank + 1 == shape.stages;
       const int to_receive = shape.virtual_stages - (first ? 1 : 0);
       const int to_receive_back = shape.virtual_stages - (last ? 1 : 0);
       const int back = rank + 1 == shape.stages ? shape.stages / 3 + 1 : 1;

@@ -41,11 +41,10 @@ std::string kinds(const std::vector<Action>& list) {
 }
 
 /// Every kind, with its number of chunks per rank.
-constexpr std::pair<ScheduleKind, int> kKinds[] = {{ScheduleKind::gpipe, 1},
-                                                   {ScheduleKind::one_f_one_b, 1},
-                                                   {ScheduleKind::interleaved, 2},
-                                                   {ScheduleKind::zb_h1, 1},
-                                                   {ScheduleKind::zb_v, 2}};
+constexpr std::pair<ScheduleKind, int> kKinds[] = {
+    {ScheduleKind::gpipe, 1}, {ScheduleKind::one_f_one_b, 1}, {ScheduleKind::interleaved, 2},
+    {ScheduleKind::zb_h1, 1}, {ScheduleKind::zb_v, 2},        {ScheduleKind::v_half, 2},
+    {ScheduleKind::v_min, 2}};
 
 }  // namespace
 
@@ -296,6 +295,9 @@ TEST_CASE("a schedule that does not exist is refused with the nearest that does"
   CHECK(problem(ScheduleKind::zb_v, 1, 1, 1) == "");
   CHECK(problem(ScheduleKind::zb_v, 4, 1, 8).find("set virtual_stages to 2") != std::string::npos);
   CHECK(problem(ScheduleKind::zb_v, 4, 3, 8).find("set virtual_stages to 2") != std::string::npos);
+  CHECK(problem(ScheduleKind::v_half, 4, 2, 1) == "");
+  CHECK(problem(ScheduleKind::v_min, 4, 1, 8).find("v-min has two chunks on each stage") !=
+        std::string::npos);
   CHECK(problem(ScheduleKind::gpipe, 4, 1, 0).find("at least one microbatch") != std::string::npos);
   CHECK(problem(ScheduleKind::gpipe, 0, 1, 1).find("at least one stage") != std::string::npos);
   CHECK(problem(ScheduleKind::interleaved, 2, 0, 2).find("at least one chunk") != std::string::npos);
