@@ -116,8 +116,7 @@ void simulate_step(const core::job::JobSpec& job, const SimulateArgs& args) {
       .jitter = args.jitter, .stragglers = stragglers_of(args), .steps = args.steps, .seed = args.seed};
   if (args.costs.empty()) {
     const parallel::Topology topology = machines_of(job, args.calibrate);
-    if (!core::plan::has_rates(topology, job.precision.compute) && options.jitter == 0 &&
-        options.stragglers.empty())
+    if (!core::plan::has_rates(topology, job) && options.jitter == 0 && options.stragglers.empty())
       return simulate_untimed(job, args, shape, topology);
     const core::plan::StepSimulation step = core::plan::simulate_step(job, topology, options);
     draw(args, step.timeline, shape, step.trace);

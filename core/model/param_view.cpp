@@ -172,6 +172,8 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
     part.master = same ? params : master_.rows(kept_at, size);
     for (const Tensor& state : flat_states_) part.states.push_back(state.rows(kept_at, size));
     if (!same) part.params = params;
+    part.host_states = &states != &persistent;
+    part.host_master = part.host_states && !same;
     list_runs(flat, size, parts_.size(), runs_);
     parts_.push_back(std::move(part));
   };

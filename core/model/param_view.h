@@ -47,9 +47,10 @@ struct StatePart {
   std::int64_t flat_begin = 0;  ///< first element in the flat arrays
   kernels::Tensor grads;        ///< reduced
   kernels::Tensor master;
-  std::vector<kernels::Tensor> states;       ///< optimizer states, in the order of `ParamView::states`
-  kernels::Tensor params;                    ///< undefined if the master weights are the parameters
-  std::vector<kernels::UpdateRange> ranges;  ///< `update_range` of its runs
+  std::vector<kernels::Tensor> states;            ///< optimizer states, in the order of `ParamView::states`
+  kernels::Tensor params;                         ///< undefined if the master weights are the parameters
+  std::vector<kernels::UpdateRange> ranges;       ///< `update_range` of its runs
+  bool host_master = false, host_states = false;  ///< they are in host memory
 };
 
 /// Consecutive elements of one parameter in one part that form a box of the logical tensor.

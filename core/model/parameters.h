@@ -88,7 +88,7 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
 /// For parameters as in files: with tp 1 there is no padding.
 constexpr std::int64_t kLogicalVocab = 1;
 
-/// Slots at each other rank for a rank's `tokens` tokens (parallel::ExpertParallel): the mean number of them
+/// Slots at each rank for a rank's `tokens` tokens (parallel::ExpertParallel): the mean number of them
 /// that a router needs which chooses all experts alike, times `capacity`, and at most all tokens. 0 if tokens
 /// are gathered.
 std::int64_t expert_slots(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,

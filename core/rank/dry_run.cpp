@@ -153,6 +153,9 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device && !job.optimizer.offload)
     advice = "optimizer: {offload: true}, which keeps master weights and states on the host, or " + advice;
+  if (!fit.on_node && job.optimizer.offload)
+    advice =
+        "optimizer: {offload: false}, more nodes, or fewer snapshots (checkpoint.memory, checkpoint.partner)";
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
   const std::string lacking =

@@ -52,7 +52,8 @@ class Recorder {
   }
   void op(const kernels::MetaCall& call) {
     if (into_ == nullptr) return;
-    const auto key = std::make_tuple(call.op, call.what, call.cost.flops, call.cost.bytes);
+    const auto key =
+        std::make_tuple(call.op, call.what, call.cost.flops, call.cost.bytes, call.cost.host_bytes);
     const auto [at, fresh] = ops_.try_emplace(key, static_cast<std::int32_t>(record_.ops.size()));
     if (fresh) record_.ops.push_back({call.op, call.what, call.cost});
     into_->push_back({RecordedEvent::Kind::op, at->second, 0});
@@ -89,7 +90,7 @@ class Recorder {
   RecordedSegment* into_ = nullptr;
   RecordedSegment unused_;
   std::vector<std::int64_t> issued_;  // sequence of the last issued collective, by group
-  std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double>, std::int32_t> ops_;
+  std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double, double>, std::int32_t> ops_;
   std::map<RecordedCollective, std::int32_t> collectives_;
   std::int64_t microbatches_, stages_;
 };

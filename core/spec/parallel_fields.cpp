@@ -51,7 +51,7 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
        "how tokens reach the ranks of their experts; all_gather: every rank gathers all, and those of a node "
        "once; "
        "all_to_all: each token is sent to those ranks alone, which have slots for the mean number times "
-       "`ep_capacity` from each other rank: fewer bytes inside NVLink where tokens choose fewer ranks than "
+       "`ep_capacity` from each rank: fewer bytes inside NVLink where tokens choose fewer ranks than "
        "there are")
       .idle_if(p.ep == 1, "there is nothing to exchange with ep 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,

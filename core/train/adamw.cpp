@@ -37,7 +37,8 @@ void AdamW::update(Stream& stream, const UpdateStep& step) {
                                    .eps = static_cast<float>(options_.eps),
                                    .step = step.step,
                                    .rounding = rounding_,
-                                   .offloaded = options_.offload});
+                                   .host_master = part.host_master,
+                                   .host_moments = part.host_states});
   }
 }
 

@@ -15,7 +15,8 @@ std::int64_t row_shares(const parallel::ParallelOptions& options);
 
 /// The shape of its microbatches: one sequence of few tokens for replica 0, so that the start is short.
 /// `step` is the shape of the job's own steps.
-BatchShape canary_shape(const BatchShape& step, const parallel::ParallelOptions& options);
+BatchShape canary_shape(const BatchShape& step, const parallel::ParallelOptions& options,
+                        kernels::GemmFormat format);
 
 /// A job whose steps have the size of that step.
 job::JobSpec canary_job(const job::JobSpec& job);

@@ -209,7 +209,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                                         .control = step.control,
                                         .mu = static_cast<float>(options_.momentum),
                                         .nesterov = options_.nesterov,
-                                        .offloaded = options_.offload});
+                                        .host_momentum = part.host_states});
     }
     const auto send = [&] {
       if (!round.exchanges) return;
@@ -231,7 +231,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                    .scale = piece.scale,
                    .step = step.step,
                    .rounding = rounding_,
-                   .offloaded = options_.offload});
+                   .host_master = part.host_master});
     }
   }
 }

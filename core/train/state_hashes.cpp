@@ -10,9 +10,11 @@ StateHashes::StateHashes(const model::ParamStore& params) {
       const std::string& name = params.info(run.id).name;
       names_.push_back(name);
       tensors_.push_back(part.master.rows(run.begin, run.count));
+      on_host_.push_back(part.host_master);
       for (std::size_t s = 0; s < view.states().size(); ++s) {
         names_.push_back("optimizer." + view.states()[s] + "." + name);
         tensors_.push_back(part.states[s].rows(run.begin, run.count));
+        on_host_.push_back(part.host_states);
       }
     }
   }
@@ -20,8 +22,9 @@ StateHashes::StateHashes(const model::ParamStore& params) {
 
 void StateHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    backend.tensor_hash(stream,
-                        {.x = tensors_[i], .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2})});
+    backend.tensor_hash(stream, {.x = tensors_[i],
+                                 .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2}),
+                                 .host = on_host_[i]});
 }
 
 }  // namespace trainerd::core::train

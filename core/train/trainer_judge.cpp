@@ -24,11 +24,13 @@ base::DataError outside_error(const std::string& what, std::int64_t vocab) {
 base::CapacityError crowded_error(const std::string& what, const parallel::ParallelOptions& options) {
   std::array<char, 32> text{};
   char* end = std::to_chars(text.data(), text.data() + text.size(), options.ep_capacity).ptr;
-  return base::capacity_error(what + ": more tokens chose the experts of a rank than parallel.ep_capacity " +
-                              std::string(text.data(), static_cast<std::size_t>(end - text.data())) +
-                              " has memory for, and nothing was updated: go on from the last checkpoint with "
-                              "a larger one, or with 0, which "
-                              "is enough for any choice; loss.expert_balance makes such choices rarer");
+  return base::capacity_error(
+      what + ": more tokens chose the experts of a rank than parallel.ep_capacity " +
+      std::string(text.data(), static_cast<std::size_t>(end - text.data())) +
+      " has memory for, and nothing was updated: go on from the last checkpoint with "
+      "a larger one, or with 0" +
+      (options.ep_comm == parallel::ExpertComm::all_to_all ? " and ep_comm: all_gather" : "") +
+      ", which is enough for any choice; loss.expert_balance makes such choices rarer");
 }
 
 void Trainer::take_judging(Arena& persistent) {
@@ -39,7 +41,9 @@ void Trainer::take_judging(Arena& persistent) {
   judge_votes_ = persistent.take(DType::f32, {layout_.grid.ranks()}, MemoryTerm::control);
 }
 
-BatchShape Trainer::alone_shape() const { return canary_shape(batch_shape(), layout_.options); }
+BatchShape Trainer::alone_shape() const {
+  return canary_shape(batch_shape(), layout_.options, job_.precision.gemm);
+}
 
 Trainer::OwnResult Trainer::compute_alone(BatchSource& batches) {
   base::check(clock_.unread() == 0, "a step whose result is not used comes between steps");

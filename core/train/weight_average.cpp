@@ -20,9 +20,12 @@ void WeightAverage::update(kernels::Stream& stream, const UpdateStep& step) {
   // A decay that fp32 rounds to 1 would keep the first weights forever.
   const float decay = std::min(static_cast<float>(options_.decay), std::nextafter(1.0f, 0.0f));
   for (const model::StatePart& part : view_.state_parts())
-    backend_.average_update(
-        stream,
-        {.weights = part.master, .average = part.states.back(), .control = step.control, .decay = decay});
+    backend_.average_update(stream, {.weights = part.master,
+                                     .average = part.states.back(),
+                                     .control = step.control,
+                                     .decay = decay,
+                                     .host_weights = part.host_master,
+                                     .host_average = part.host_states});
 }
 
 }  // namespace trainerd::core::train

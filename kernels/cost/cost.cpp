@@ -82,6 +82,11 @@ OpClass classify(const Args& a, const Target& target) {
 
 double numel(const Tensor& t) { return static_cast<double>(t.numel()); }
 
+/// Bytes that cross a device's link to its host, if they are in host memory.
+double on_host(const Target& target, bool there, double bytes) {
+  return there && target.kind == DeviceKind::cuda ? bytes : 0;
+}
+
 }  // namespace
 
 #define TRAINERD_OPERATOR(name, Args, cuda) \
@@ -299,29 +304,34 @@ Cost cost(const GroupSquareSums& a, const Target&) {
   return {numel(a.sums), sum_bytes({&a.sums, &a.totals})};
 }
 Cost cost(const OrderedSum& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
-Cost cost(const TensorHash& a, const Target&) { return {numel(a.x), sum_bytes({&a.x, &a.out})}; }
+Cost cost(const TensorHash& a, const Target& t) {
+  return {numel(a.x), sum_bytes({&a.x, &a.out}), on_host(t, a.host, sum_bytes({&a.x}))};
+}
 Cost cost(const StepControl& a, const Target&) {
   return {2, sum_bytes({&a.square_sum, &a.loss, &a.weight, &a.values})};
 }
 
-Cost cost(const AdamwUpdate& a, const Target&) {
+Cost cost(const AdamwUpdate& a, const Target& t) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.
-  const double state = 2 * sum_bytes({&a.master, &a.moment1, &a.moment2});
-  return {14 * numel(a.master), sum_bytes({&a.grads, &a.params}) + state, a.offloaded ? state : 0};
+  const double master = 2 * sum_bytes({&a.master}), moments = 2 * sum_bytes({&a.moment1, &a.moment2});
+  return {14 * numel(a.master), sum_bytes({&a.grads, &a.params}) + master + moments,
+          on_host(t, a.host_master, master) + on_host(t, a.host_moments, moments)};
 }
 
-Cost cost(const AverageUpdate& a, const Target&) {
-  const double bytes = sum_bytes({&a.weights}) + 2 * sum_bytes({&a.average});
-  return {3 * numel(a.average), bytes, a.offloaded ? bytes : 0};
+Cost cost(const AverageUpdate& a, const Target& t) {
+  const double weights = sum_bytes({&a.weights}), average = 2 * sum_bytes({&a.average});
+  return {3 * numel(a.average), weights + average,
+          on_host(t, a.host_weights, weights) + on_host(t, a.host_average, average)};
 }
 
 Cost cost(const ExpertBiasUpdate& a, const Target&) {
   return {3 * numel(a.bias_E), sum_bytes({&a.count_E}) + 2 * sum_bytes({&a.bias_E})};
 }
 
-Cost cost(const MomentumUpdate& a, const Target&) {
+Cost cost(const MomentumUpdate& a, const Target& t) {
   const double state = 2 * sum_bytes({&a.momentum});
-  return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + state, a.offloaded ? state : 0};
+  return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + state,
+          on_host(t, a.host_momentum, state)};
 }
 Cost cost(const CopyBoxes& a, const Target&) {
   double elements = 0;
@@ -329,9 +339,10 @@ Cost cost(const CopyBoxes& a, const Target&) {
   return {0, 8 * elements};
 }
 Cost cost(const Normalise& a, const Target&) { return {3 * numel(a.x), 3 * sum_bytes({&a.x})}; }
-Cost cost(const DirectionUpdate& a, const Target&) {
+Cost cost(const DirectionUpdate& a, const Target& t) {
   const double state = 2 * sum_bytes({&a.master});
-  return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + state, a.offloaded ? state : 0};
+  return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + state,
+          on_host(t, a.host_master, state)};
 }
 
 Cost cost(const InitNormal& a, const Target&) { return {40 * numel(a.x), sum_bytes({&a.x})}; }

@@ -14,7 +14,7 @@ namespace trainerd::kernels {
 struct Cost {
   double flops = 0;
   double bytes = 0;
-  double host_bytes = 0;  ///< those of `bytes` that are in host memory
+  double host_bytes = 0;  ///< those of `bytes` that cross the link between a CUDA device and its host
 };
 
 /// Number of matrix products in attention's backward, each of 2 FLOPs per score and element of a head. The

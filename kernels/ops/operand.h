@@ -22,8 +22,8 @@ void check_args(const Args&) {}
 /// 2412.19437,
 ///   section 3.3). A block is 128 elements in the direction of the sum (the last one of a row may be
 ///   shorter), for a weight in `fprop` and `dgrad` 128 x 128. It has one scale (kernels/tensor/fp8.h), and
-///   its scaled elements are rounded to E4M3. Products are summed in fp32. A block with an element that is
-///   not finite becomes NaN.
+///   its scaled elements are rounded to E4M3. Products are summed in fp32, on a GPU within a block with fewer
+///   bits. A block with an element that is not finite becomes NaN.
 enum class GemmFormat : std::uint8_t { plain, fp8 };
 constexpr std::int64_t kFp8Block = 128;
 

@@ -51,7 +51,8 @@ struct OrderedSum {
 /// out = 64-bit hash of the tensor's bytes, as two i32. Equal bytes give equal hashes on every backend.
 struct TensorHash {
   Tensor x;
-  Tensor out;  ///< i32 [2]
+  Tensor out;         ///< i32 [2]
+  bool host = false;  ///< x is in host memory
 
   bool operator==(const TensorHash&) const = default;
 };

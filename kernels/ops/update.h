@@ -84,7 +84,7 @@ struct AdamwUpdate {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
   Rounding rounding = Rounding::nearest;
-  bool offloaded = false;  ///< master weights and moments are in host memory
+  bool host_master = false, host_moments = false;  ///< they are in host memory
 };
 /// Checks that dtypes are compatible, arrays have one length, and ranges rise within it.
 inline void check_ranges(const AdamwUpdate& a) {
@@ -116,7 +116,7 @@ struct AverageUpdate {
   Tensor average;  ///< f32
   Tensor control;  ///< output of `StepControl`
   float decay = 0;
-  bool offloaded = false;  ///< both are in host memory
+  bool host_weights = false, host_average = false;  ///< they are in host memory
 
   bool operator==(const AverageUpdate&) const = default;
 };

@@ -15,7 +15,8 @@ namespace trainerd::parallel {
 struct ExpertParallel {
   Communicator* group = nullptr;  ///< null: this rank has all experts
   std::int64_t rows = 0;          ///< that the experts of this rank have memory for, in one microbatch
-  std::int64_t slots = 0;         ///< for tokens from one rank to another; 0: every rank gathers all tokens
+  std::int64_t slots =
+      0;  ///< for tokens from one rank to one, itself included; 0: every rank gathers all tokens
 
   std::int64_t ranks() const { return group != nullptr ? group->size() : 1; }
   std::int64_t rank() const { return group != nullptr ? group->rank() : 0; }

@@ -423,8 +423,17 @@ TEST_CASE("an offloaded optimizer makes room on the device, and its update cross
   parallel::Topology small = offloaded.topology;
   small.node_memory_bytes = 8 * host;
   CHECK_FALSE(core::plan::make_plan(offloaded.job, small).fits);
-  small.host_bytes_per_second = 0;
-  CHECK_THROWS_WITH(core::plan::make_plan(offloaded.job, small), Catch::Contains("host_gb_per_second"));
+  // Without a rate of the link the plan has no time.
+  parallel::Topology unknown = offloaded.topology;
+  unknown.host_bytes_per_second = 0;
+  const core::plan::Plan untimed = core::plan::make_plan(offloaded.job, unknown);
+  CHECK(untimed.fits);
+  CHECK_FALSE(untimed.timed);
+  CHECK(core::plan::near_changes(there.job, unknown, core::plan::NoneFits::nothing).size() == near.size());
+  // The average of weights is there too: weights are read once more, the average is read and written.
+  const core::plan::Plan averaged = planned("optimizer: {offload: true}\nema: {decay: 0.999}\n");
+  CHECK(averaged.time.mean[base::LedgerPart::optimizer] ==
+        Approx(1.5 * offloaded.time.mean[base::LedgerPart::optimizer]).epsilon(0.02));
 }
 
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {

@@ -146,21 +146,18 @@ std::string how_to_get_rates(const parallel::Topology& t) {
          "s)";
 }
 
-bool has_rates(const parallel::Topology& t, kernels::DType dtype) {
-  return (t.rates.known() || t.measured.known()) && peak_flops(t, dtype) > 0;
-}
-
-double host_seconds(const rank::RecordedOp& op, const Topology& t) {
-  if (op.cost.host_bytes == 0) return 0;
-  if (t.host_bytes_per_second <= 0)
-    throw base::spec_error(
-        "the time of optimizer.offload needs the rate between a device and its host: give "
-        "host_gb_per_second in the cluster's file");
-  return op.cost.host_bytes / t.host_bytes_per_second;
+bool has_rates(const parallel::Topology& t, const job::JobSpec& job) {
+  const bool known = (t.rates.known() || t.measured.known()) && peak_flops(t, job.precision.compute) > 0;
+  if (!known || t.device.kind == kernels::DeviceKind::cpu) return known;
+  const bool fp8 = job.precision.gemm == kernels::GemmFormat::fp8;
+  return (!fp8 || (t.peak.fp8 > 0 && !t.measured.known())) &&
+         (!job.optimizer.offload || t.host_bytes_per_second > 0);
 }
 
 double op_seconds(const rank::RecordedOp& op, const Topology& t) {
-  if (t.measured.known()) return measured_seconds(op, t.measured);
+  // has_rates: with bytes in host memory there is a rate.
+  const double linked = op.cost.host_bytes > 0 ? op.cost.host_bytes / t.host_bytes_per_second : 0;
+  if (t.measured.known()) return std::max(measured_seconds(op, t.measured), linked);
   const double moved =
       (op.cost.bytes - op.cost.host_bytes) / (t.memory_bytes_per_second * t.rates.memory_efficiency);
   double made = 0;
@@ -171,7 +168,7 @@ double op_seconds(const rank::RecordedOp& op, const Topology& t) {
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
   }
-  return std::max({made, moved, host_seconds(op, t)});
+  return std::max({made, moved, linked});
 }
 
 rank::RecordedOp unlimited(const rank::RecordedOp& op) { return op.what.limited ? by_library(op) : op; }

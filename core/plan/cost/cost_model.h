@@ -23,7 +23,7 @@ double peak_flops(const parallel::Topology& topology, kernels::DType dtype);
 double rounding_bytes(const kernels::OpClass& gemm);
 /// True if the cluster's description has the rates needed to predict time. Without them the planner reports
 /// memory and communication volume only.
-bool has_rates(const parallel::Topology& topology, kernels::DType dtype);
+bool has_rates(const parallel::Topology& topology, const job::JobSpec& job);
 /// How to get rates for a topology without them, as the end of a sentence.
 std::string how_to_get_rates(const parallel::Topology& topology);
 

@@ -137,7 +137,7 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
                const StageRecords& records, const PlanChanges& changes) {
   const job::JobSpec& job = plan.job;
   const Topology& t = plan.topology;
-  plan.timed = has_rates(t, job.precision.compute);
+  plan.timed = has_rates(t, job);
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, job.microbatches());
   count_traffic(plan, layout, records, groups, shape);
   if (!plan.timed) return;

@@ -219,14 +219,15 @@ std::string head_text(const Plan& plan) {
                     static_cast<double>(job::count_parameters(plan.job.model).total +
                                         job::count_parameters(plan.job.model).adapters) /
                         1e6);
-  text += plan.fits
-              ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
-          : plan.fit.on_device && plan.topology.device_memory_bytes > 0
-              ? fmt::format(
-                    "does not fit: snapshots of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n",
-                    gib(plan.fit.node_bytes), gib(plan.topology.node_memory_bytes))
-              : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
-                            plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
+  text +=
+      plan.fits ? fmt::format("fits: {:.1f} of {:.1f} GiB\n", gib(plan.peak_bytes), gib(plan.device_bytes))
+      : plan.fit.on_device && plan.topology.device_memory_bytes > 0
+          ? fmt::format(
+                "does not fit: snapshots{} of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n",
+                plan.job.optimizer.offload ? " and offloaded states" : "", gib(plan.fit.node_bytes),
+                gib(plan.topology.node_memory_bytes))
+          : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
+                        plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
   text += padding_text(plan.job);
   return plan.fits ? text : text + near_text(plan.near);
 }

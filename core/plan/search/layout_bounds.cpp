@@ -77,7 +77,7 @@ struct LayoutBounds::Chain {
 LayoutBounds::LayoutBounds(LayoutParts& parts)
     : parts_(parts),
       data_parallel_(parts),
-      timed_(has_rates(parts.topology(), parts.job().precision.compute)),
+      timed_(has_rates(parts.topology(), parts.job())),
       device_bytes_(device_bytes(parts.topology(), parts.job().parallel.ranks())) {
   if (timed_ && parts.job().optimizer.kind == job::OptimizerKind::muon)
     for (const MlpKind mlp : {MlpKind::dense, MlpKind::experts})

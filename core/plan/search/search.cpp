@@ -20,9 +20,7 @@ namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
-bool timed(const job::JobSpec& job, const parallel::Topology& t) {
-  return has_rates(t, job.precision.compute);
-}
+bool timed(const job::JobSpec& job, const parallel::Topology& t) { return has_rates(t, job); }
 
 /// Runs `work` on every thread and rethrows the first error.
 template <class Work>

@@ -39,7 +39,7 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
   const job::JobSpec job = with_layout(whole, nodes, replicas);
   parallel::Topology topology = spec::job_topology(job);
   if (rates) topology = spec::with_rates(topology, *rates);
-  const bool timed = plan::has_rates(topology, whole.precision.compute);
+  const bool timed = plan::has_rates(topology, whole);
   std::vector<plan::LayoutChoice> all = plan::all_layouts(job, topology);
   // An elastic job does not share experts.
   std::erase_if(all,

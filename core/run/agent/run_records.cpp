@@ -304,7 +304,9 @@ io::RunInfo Run::run_info() const {
   std::map<std::string, std::int64_t> regions;  // sums over all ranks
   for (const auto& [plan, ranks] : attempt_->plan().ranks.known) {
     info.memory_planned_bytes += ranks * plan.memory.total_bytes();
-    for (const auto& region : plan.memory.regions) regions[region.name] += ranks * region.bytes;
+    for (const auto& region : plan.memory.regions)
+      if (region.kind != kernels::MemoryBudget::RegionKind::host)
+        regions[region.name] += ranks * region.bytes;
   }
   info.memory_regions.assign(regions.begin(), regions.end());
   info.memory_uses = plan::memory_by_use(attempt_->plan().ranks.known);

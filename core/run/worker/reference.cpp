@@ -70,9 +70,10 @@ ReferenceTable::Identity identity_of(const ReferenceWork& work) {
   const job::PrecisionRecipe& precision = work.job.precision;
   std::string weights = work.start.weights_content;
   if (!weights.empty())
-    weights += std::string(" in ") + kernels::name_of(precision.compute) + ", of parameters in " +
-               kernels::name_of(precision.params) + ", over " + std::to_string(work.job.model.seq_len) +
-               " tokens";
+    weights += std::string(" in ") + kernels::name_of(precision.compute) +
+               (precision.gemm == kernels::GemmFormat::fp8 ? " with fp8 products" : "") +
+               ", of parameters in " + kernels::name_of(precision.params) + ", over " +
+               std::to_string(work.job.model.seq_len) + " tokens";
   return {data_text(io::all_files(work.parts[ReferenceTable::kTraining].data->sources()),
                     work.start.data_content),
           std::move(weights)};

@@ -52,6 +52,7 @@ Elements updated(const core::job::JobSpec& job, std::int64_t devices_per_node = 
         const kernels::Tensor control{reinterpret_cast<std::byte*>(&values),
                                       kernels::DType::u8,
                                       {static_cast<std::int64_t>(sizeof(values))}};
+        trainer.params().finish_gathers(trainer.stream());  // of the initial values
         for (std::size_t v = 0; v < trainer.params().views(); ++v) {
           core::model::ParamView& view = trainer.params().view(v);
           const auto optimizer = core::train::make_optimizer(job, view, cpu.groups().tp(), cpu.backend());

@@ -97,11 +97,13 @@ TEST_CASE("replicas make the same of the same step, and training goes on as with
 }
 
 TEST_CASE("that step has few tokens, in parts as large as the ranks of a layout need", "[canary]") {
-  const auto shape_of = [](std::int64_t seq_len, std::int64_t micro, std::int64_t shares) {
+  using kernels::GemmFormat;
+  const auto shape_of = [](std::int64_t seq_len, std::int64_t micro, std::int64_t shares,
+                           GemmFormat format = GemmFormat::plain) {
     parallel::ParallelOptions options;
     options.tp = shares, options.sequence_parallel = shares > 1;
     const core::train::BatchShape shape = core::train::canary_shape(
-        {.seq_len = seq_len, .micro = micro, .dp = 4, .dp_rank = 3, .global = 64}, options);
+        {.seq_len = seq_len, .micro = micro, .dp = 4, .dp_rank = 3, .global = 64}, options, format);
     CHECK(shape.dp_rank == 0);
     CHECK(shape.global == 64);
     return std::pair(shape.micro, shape.seq_len);
@@ -112,9 +114,15 @@ TEST_CASE("that step has few tokens, in parts as large as the ranks of a layout 
   // Context-parallel ranks have two chunks each.
   parallel::ParallelOptions context;
   context.cp = 3;
-  CHECK(core::train::canary_shape({.seq_len = 4096, .micro = 8, .cp = 3}, context).seq_len == 132);
+  CHECK(
+      core::train::canary_shape({.seq_len = 4096, .micro = 8, .cp = 3}, context, GemmFormat::plain).seq_len ==
+      132);
   // One sequence cannot be shared evenly.
   CHECK(shape_of(50, 4, 4) == std::pair<std::int64_t, std::int64_t>(4, 50));
+  // In FP8 the tokens of a rank are a multiple of 16, or the step's own, of which a plan has made sure.
+  CHECK(core::train::canary_shape({.seq_len = 4096, .micro = 8, .cp = 3}, context, GemmFormat::fp8).seq_len ==
+        192);
+  CHECK(shape_of(72, 2, 1, GemmFormat::fp8) == std::pair<std::int64_t, std::int64_t>(2, 72));
 }
 
 TEST_CASE("with few tokens replicas make the same too, and training goes on as without it", "[canary]") {
