@@ -127,8 +127,7 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
        "precision.gemm", r.gemm, {{"compute", kernels::GemmFormat::plain}, {"fp8", kernels::GemmFormat::fp8}},
        "operands of the GEMMs of layers (attention projections and MLPs, not the output head); compute: in "
        "`compute`; fp8: rounded to E4M3 in blocks of 128 (weights 128 x 128), each with a power of two as "
-       "its "
-       "scale")
+       "its scale")
       .idle_if(named, "the recipe is given by name")
       .contradicts("fp8", {experts}, of_experts);
 }
@@ -168,8 +167,7 @@ void add_optimizer(FieldTable& t, job::JobSpec& job) {
                                       : "there are no biases without model.experts.bias");
   t.add("optimizer.offload", &o.offload,
         "keep master weights and the optimizer's states in pinned host memory, which a GPU reads and writes "
-        "over its "
-        "link in the update")
+        "over its link in the update")
       .idle_if(job.device != job::DeviceChoice::cuda && job.cluster.preset == "local",
                "on CPUs they are in host memory anyway");
   t.add("optimizer.grad_clip", &o.grad_clip, "largest global gradient norm; 0: no clipping").at_least(0);

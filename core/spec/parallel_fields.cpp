@@ -48,11 +48,10 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   t.choice(
        "parallel.ep_comm", p.ep_comm,
        {{"all_gather", parallel::ExpertComm::all_gather}, {"all_to_all", parallel::ExpertComm::all_to_all}},
-       "how tokens reach the ranks of their experts; all_gather: every rank gathers all, and those of a node "
-       "once; "
-       "all_to_all: each token is sent to those ranks alone, which have slots for the mean number times "
-       "`ep_capacity` from each rank: fewer bytes inside NVLink where tokens choose fewer ranks than "
-       "there are")
+       "how tokens reach the ranks of their experts; all_gather: every rank gathers all, and those of a "
+       "node once; all_to_all: each token is sent to those ranks alone, which have slots for the mean "
+       "number times `ep_capacity` from each rank: fewer bytes inside NVLink where tokens choose fewer "
+       "ranks than there are")
       .idle_if(p.ep == 1, "there is nothing to exchange with ep 1");
   t.add("parallel.sequence_parallel", &p.sequence_parallel,
         "split norms and residuals along the sequence over the tensor-parallel ranks");
@@ -65,10 +64,10 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   t.add("parallel.overlap_tp_backward", &p.overlap_tp_backward,
         "in backward, gather and sum the flows of tensor parallelism behind the matrix products beside them")
       .idle_if(p.tp == 1 || (parallel::splits_backward(p.schedule) && !p.sequence_parallel),
-               p.tp == 1 ? "there is nothing to overlap with tp 1"
-                         : "zb-h1, zb-v, v-half and v-min make the products that it would overlap apart from "
-                           "each other, "
-                           "and without sequence_parallel their weight gradients gather nothing");
+               p.tp == 1
+                   ? "there is nothing to overlap with tp 1"
+                   : "zb-h1, zb-v, v-half and v-min make the products that it would overlap apart from each "
+                     "other, and without sequence_parallel their weight gradients gather nothing");
   t.add("parallel.zero", &p.zero,
         "what is sharded over data-parallel (and context-parallel) ranks: 0 nothing, 1 optimizer state, 2 "
         "also gradients, 3 also "

@@ -18,9 +18,8 @@ void check_args(const Args&) {}
 
 /// The format in which a GEMM multiplies its operands.
 /// - `plain`: their own.
-/// - `fp8`: the operator first rounds its bf16 operands to FP8 in blocks, as DeepSeek-V3 does (arXiv
-/// 2412.19437,
-///   section 3.3). A block is 128 elements in the direction of the sum (the last one of a row may be
+/// - `fp8`: the operator first rounds its bf16 operands to FP8 in blocks, as DeepSeek-V3 does (section 3.3 of
+///   arXiv 2412.19437). A block is 128 elements in the direction of the sum (the last one of a row may be
 ///   shorter), for a weight in `fprop` and `dgrad` 128 x 128. It has one scale (kernels/tensor/fp8.h), and
 ///   its scaled elements are rounded to E4M3. Products are summed in fp32, on a GPU within a block with fewer
 ///   bits. A block with an element that is not finite becomes NaN.

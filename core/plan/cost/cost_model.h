@@ -34,9 +34,8 @@ std::string how_to_get_rates(const parallel::Topology& topology);
 ///   up costs time. In FP8: the same part of the FP8 peak, and before it a pass that rounds the operands.
 /// - Attention by a library: a fraction of the peak that grows with the sequence. By our own CUDA kernels: a
 ///   fraction of the library's rate, or the rate of shared memory.
-/// - Everything else: its memory traffic. What is in host memory crosses the device's link to it, one way at
-/// a
-///   time.
+/// - Everything else: its memory traffic. What is in host memory crosses the device's link, one way at a
+/// time.
 double op_seconds(const rank::RecordedOp& op, const parallel::Topology& topology);
 
 /// The call as it would run if attention's workspace had no limit.
