@@ -27,27 +27,20 @@ Tensor Fp8Operands::by_rows(const Tensor& x) const {
   return out;
 }
 
-Tensor Fp8Operands::by_columns(const Tensor& x) const {
+Tensor Fp8Operands::by_tiles(const Tensor& x, RoundTile round) const {
   const Tensor out = copy_of(x);
   const std::int64_t rows = x.size(0), columns = x.size(1), across = blocks(columns);
   pool_.run(blocks(rows) * across, [&](std::int64_t block, int) {
     const std::int64_t r = block / across * kFp8Block, c = block % across * kFp8Block;
-    vector_.round_fp8_columns(x.as<Bf16>() + r * columns + c, out.as<Bf16>() + r * columns + c,
-                              std::min(kFp8Block, rows - r), std::min(kFp8Block, columns - c), columns);
+    round(x.as<Bf16>() + r * columns + c, out.as<Bf16>() + r * columns + c, std::min(kFp8Block, rows - r),
+          std::min(kFp8Block, columns - c), columns);
   });
   return out;
 }
 
-Tensor Fp8Operands::by_squares(const Tensor& x) const {
-  const Tensor out = copy_of(x);
-  const std::int64_t rows = x.size(0), columns = x.size(1), across = blocks(columns);
-  pool_.run(blocks(rows) * across, [&](std::int64_t block, int) {
-    const std::int64_t r = block / across * kFp8Block, c = block % across * kFp8Block;
-    vector_.round_fp8_block(x.as<Bf16>() + r * columns + c, out.as<Bf16>() + r * columns + c,
-                            std::min(kFp8Block, rows - r), std::min(kFp8Block, columns - c), columns);
-  });
-  return out;
-}
+Tensor Fp8Operands::by_columns(const Tensor& x) const { return by_tiles(x, vector_.round_fp8_columns); }
+
+Tensor Fp8Operands::by_squares(const Tensor& x) const { return by_tiles(x, vector_.round_fp8_block); }
 
 Weight Fp8Operands::rounded(Weight weight) const {
   if (!weight.prepared.defined()) weight.plain_NC = by_squares(weight.plain_NC);

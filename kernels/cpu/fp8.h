@@ -24,7 +24,10 @@ class Fp8Operands {
   Weight rounded(Weight weight) const;
 
  private:
+  using RoundTile = decltype(VectorKernels::round_fp8_block);
   Tensor copy_of(const Tensor& x) const;
+  /// Calls `round` for each tile of 128 x 128.
+  Tensor by_tiles(const Tensor& x, RoundTile round) const;
 
   Arena& scratch_;
   base::ThreadPool& pool_;
