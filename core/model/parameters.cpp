@@ -296,8 +296,8 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
 std::int64_t expert_slots(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
                           double capacity, parallel::ExpertComm comm) {
   if (ranks == 1 || capacity == 0 || comm == parallel::ExpertComm::all_gather) return 0;
-  // The chance that a token chooses all of its experts, one after the other, among those of other ranks: then
-  // it needs no slot.
+  // The probability that a token chooses no expert of a given rank and so needs no slot there. It chooses
+  // different experts, so each choice leaves one expert less.
   double elsewhere = 1;
   const double experts = static_cast<double>(model.experts.count),
                of_rank = static_cast<double>(model.experts.count / ranks);

@@ -88,9 +88,9 @@ DeclaredParams declare_parameters(const job::ModelOptions& model, std::span<cons
 /// For parameters as in files: with tp 1 there is no padding.
 constexpr std::int64_t kLogicalVocab = 1;
 
-/// Slots at each rank for a rank's `tokens` tokens (parallel::ExpertParallel): the mean number of them
-/// that a router needs which chooses all experts alike, times `capacity`, and at most all tokens. 0 if tokens
-/// are gathered.
+/// Slots that one rank has for the `tokens` tokens of each rank (parallel::ExpertParallel): `capacity` times
+/// the mean number of tokens that a uniform router sends from rank to rank, and at most `tokens`. 0 with
+/// ExpertComm::all_gather.
 std::int64_t expert_slots(const job::ModelOptions& model, std::int64_t tokens, std::int64_t ranks,
                           double capacity, parallel::ExpertComm comm);
 /// Rows of experts that a rank has memory for in one microbatch of `tokens` tokens: those of all its tokens'

@@ -25,7 +25,7 @@ constexpr bool shared_by_chunks(SlotClass c) {
 }
 constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_);
 const char* to_string(SlotClass slot_class);
-/// Names of three regions of a step's memory; the others are one per slot class.
+/// Names of memory regions. Each slot class is a region too, with its own name.
 inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch",
                             *kHostRegion = "host";
 

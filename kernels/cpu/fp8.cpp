@@ -5,11 +5,6 @@
 #include "kernels/base/error.h"
 
 namespace trainerd::kernels {
-namespace {
-
-std::int64_t blocks(std::int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
-
-}  // namespace
 
 Tensor Fp8Operands::copy_of(const Tensor& x) const {
   base::check(x.dtype == DType::bf16 && x.shape.ndim == 2, "FP8 operands are rounded from bf16 matrices");
@@ -29,8 +24,8 @@ Tensor Fp8Operands::by_rows(const Tensor& x) const {
 
 Tensor Fp8Operands::by_tiles(const Tensor& x, RoundTile round) const {
   const Tensor out = copy_of(x);
-  const std::int64_t rows = x.size(0), columns = x.size(1), across = blocks(columns);
-  pool_.run(blocks(rows) * across, [&](std::int64_t block, int) {
+  const std::int64_t rows = x.size(0), columns = x.size(1), across = fp8_blocks(columns);
+  pool_.run(fp8_blocks(rows) * across, [&](std::int64_t block, int) {
     const std::int64_t r = block / across * kFp8Block, c = block % across * kFp8Block;
     round(x.as<Bf16>() + r * columns + c, out.as<Bf16>() + r * columns + c, std::min(kFp8Block, rows - r),
           std::min(kFp8Block, columns - c), columns);

@@ -115,10 +115,10 @@ struct WeighRows {
   bool operator==(const WeighRows&) const = default;
 };
 
-/// Where ranks exchange the tokens for their experts. Expert e is at rank e / experts_of_rank. A token that
-/// chose experts of a rank gets one of the S slots for it there, in the order of tokens. slot[t, k] is the
-/// slot, n S + i, at the rank of the copy's expert: as `same_slot` where an earlier copy of the token has it
-/// too, and -1 for padding, and for tokens beyond the slots of a rank; then flag[0] becomes `flag_value`.
+/// Assigns tokens to slots for an all-to-all between ranks. Rank n holds the experts e with
+/// e / experts_of_rank = n, and has S slots. A token takes one slot per rank whose experts it chose, in the
+/// order of tokens. slot[t, k] is n S + i: slot i of the rank of expert[t, k], as `same_slot` if an earlier
+/// choice of the token took it. It is -1 if expert[t, k] is -1, or the slots are full: flag[0] = flag_value.
 struct PlaceTokens {
   Tensor expert_TK;
   std::int64_t experts_of_rank = 1;

@@ -25,6 +25,7 @@ void check_args(const Args&) {}
 ///   bits. A block with an element that is not finite becomes NaN.
 enum class GemmFormat : std::uint8_t { plain, fp8 };
 constexpr std::int64_t kFp8Block = 128;
+constexpr std::int64_t fp8_blocks(std::int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
 
 /// The GEMM that a prepared form is for.
 enum class GemmRole : std::uint8_t { fprop, dgrad, wgrad };

@@ -20,8 +20,6 @@ namespace {
 
 constexpr double kFar = std::numeric_limits<double>::infinity();
 
-bool timed(const job::JobSpec& job, const parallel::Topology& t) { return has_rates(t, job); }
-
 /// Runs `work` on every thread and rethrows the first error.
 template <class Work>
 void on_threads(int threads, const Work& work) {
@@ -68,7 +66,7 @@ class Search {
     for (std::size_t i = 0; i < choices_.size(); ++i)
       if (goal == Goal::memory || bounds_[i].bytes <= most) order.push_back(i);
     if (goal == Goal::time) too_large_ = static_cast<std::int64_t>(choices_.size() - order.size());
-    const bool by_time = goal == Goal::time && timed(parts_.job(), parts_.topology());
+    const bool by_time = goal == Goal::time && has_rates(parts_.topology(), parts_.job());
     // Without times, the layout that saves least memory is taken to lose least speed.
     const auto bound_of = [&](std::size_t i) {
       const auto bytes = static_cast<double>(bounds_[i].bytes);
@@ -179,7 +177,7 @@ SearchResult search_layouts(const job::JobSpec& job, const parallel::Topology& t
   LayoutBounds bounds(parts);
   Search search(parts, bounds, choices, options.keep, threads_of(options));
   SearchResult result;
-  result.timed = timed(job, topology);
+  result.timed = has_rates(topology, job);
   result.best = search.best(Goal::time);
   if (result.best.empty()) result.nearest = search.best(Goal::memory);
   if (result.best.empty() && result.nearest.empty()) result.refused = search.refused();

@@ -14,8 +14,6 @@ namespace trainerd::kernels::cuda {
 /// Sizes of FP8 operands in all directions are multiples of this: 16 bytes.
 constexpr std::int64_t kFp8Multiple = 16;
 
-constexpr std::int64_t fp8_blocks(std::int64_t n) { return (n + kFp8Block - 1) / kFp8Block; }
-
 /// Scales of an operand [outer, k] in blocks of 1 x 128: f32 [fp8_blocks(k), outer].
 constexpr std::int64_t vector_scales(std::int64_t outer, std::int64_t k) { return fp8_blocks(k) * outer; }
 /// Of a row of blocks of 128 x 128, padded to a multiple of 4.
