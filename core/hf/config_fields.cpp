@@ -134,6 +134,21 @@ Field kept_field(const std::string& name) {
   return read_elsewhere(name, [name](Writing& w) { keep(w, name); });
 }
 
+Field own_program_field(const std::string& name) {
+  return {name,
+          [name](Reading& r, const json* value) {
+            if (!absent(value))
+              r.notes.push_back(name +
+                                " names a program of the directory's own, which is not run: the model is "
+                                "taken for one of transformers' own class");
+          },
+          [](Writing&) {}};
+}
+
+Field ignored_field(const std::string& name) {
+  return {name, [](Reading&, const json*) {}, [](Writing&) {}};
+}
+
 Field token_field(const std::string& name) {
   return read_elsewhere(name, [name](Writing& w) {
     w.out[name] = nullptr;
@@ -164,13 +179,14 @@ void complete(Reading& r) {
   if (m.heads % m.kv_heads != 0)
     r.problem("num_key_value_heads", std::to_string(m.kv_heads) + " does not divide the " +
                                          std::to_string(m.heads) + " query heads");
+  job::settle_mla(m);
   if (m.head_dim == 0) {
     if (m.hidden % m.heads != 0)
       r.problem("hidden_size", std::to_string(m.hidden) + " is not divisible by " + std::to_string(m.heads) +
                                    " heads, and head_dim is not given");
     m.head_dim = m.hidden / m.heads;
   }
-  if (m.positions == job::Positions::rope && m.head_dim % 2 != 0)
+  if (m.positions == job::Positions::rope && !m.mla.on() && m.head_dim % 2 != 0)
     r.problem("head_dim", std::to_string(m.head_dim) + " is odd: rotary positions turn pairs of features");
   constexpr std::int64_t kMaxLayers = 1 << 10;  // same limit as `model.layers`
   if (m.layers > kMaxLayers)

@@ -69,10 +69,10 @@ Field shared_experts_field(const std::string& name, const std::string& expert_wi
           [name](Writing& w) { w.out[name] = w.model.experts.shared_ffn / job::expert_ffn(w.model); }};
 }
 
-Field expert_scale_field(const std::string& name) {
+Field expert_scale_field(const std::string& name, double fallback) {
   return {name,
-          [name](Reading& r, const json* value) {
-            if (!absent(value)) r.model.experts.scale = read_real(r, name, *value).value_or(1);
+          [name, fallback](Reading& r, const json* value) {
+            r.model.experts.scale = absent(value) ? fallback : read_real(r, name, *value).value_or(fallback);
           },
           [name](Writing& w) { w.out[name] = w.model.experts.scale; }};
 }
@@ -125,6 +125,45 @@ std::vector<Field> sparse_layer_fields() {
          for (std::int64_t layer = 0; layer < w.model.experts.dense_layers; ++layer) dense.push_back(layer);
          w.out["mlp_only_layers"] = dense;
        }}};
+}
+
+std::vector<Field> group_fields(std::int64_t count, std::int64_t top) {
+  using Size = std::int64_t job::ExpertOptions::*;
+  const auto size = [](const std::string& name, Size option, std::int64_t fallback) -> Field {
+    return {name,
+            [name, option, fallback](Reading& r, const json* value) {
+              r.model.experts.*option =
+                  absent(value) ? fallback : read_size(r, name, *value).value_or(fallback);
+            },
+            [name, option](Writing& w) { w.out[name] = w.model.experts.*option; }};
+  };
+  Field chosen = size("topk_group", &job::ExpertOptions::top_groups, top);
+  chosen.read = [read = chosen.read](Reading& r, const json* value) {
+    read(r, value);
+    job::ExpertOptions& e = r.model.experts;
+    if (e.groups == 1) e.top_groups = 1;
+    if (e.groups > 1 && (e.count % e.groups != 0 || e.top_groups > e.groups ||
+                         e.top_groups * (e.count / e.groups) < e.per_token))
+      r.problem("n_group", std::to_string(e.groups) + " groups of which a token has " +
+                               std::to_string(e.top_groups) + " do not fit " + std::to_string(e.count) +
+                               " experts");
+  };
+  return {size("n_group", &job::ExpertOptions::groups, count), chosen};
+}
+
+std::vector<Field> predictors_fields(const std::string& name, const std::string& newer) {
+  const auto read = [name, newer](Reading& r, const json* value) {
+    if (absent(value)) value = find(r.json, newer);
+    r.further_layers = 1;
+    if (absent(value)) return;
+    r.further_layers = 0;
+    if (*value == 0) return;
+    r.further_layers = read_size(r, name, *value).value_or(0);
+    r.notes.push_back(name + " is " + shown(*value) +
+                      ": layers that predict further tokens are left out, as in transformers' own class");
+  };
+  return {{name, read, [name](Writing& w) { w.out[name] = 0; }},
+          {newer, [](Reading&, const json*) {}, [](Writing&) {}}};
 }
 
 }  // namespace trainerd::core::hf

@@ -31,6 +31,8 @@ std::vector<Family> make_families() {
   dots.qk_norm = true;
   ModelOptions minimax = dots;
   minimax.qk_norm_span = job::QkNormSpan::all;
+  ModelOptions deepseek_v2 = rotary;
+  deepseek_v2.experts.normalise = false;
   ModelOptions gemma2 = rotary;
   gemma2.norm_placement = job::NormPlacement::sandwich;
   gemma2.norm_weight = job::NormWeight::less_one;
@@ -135,6 +137,18 @@ std::vector<Family> make_families() {
        .common = dots,
        .tensors = glm_moe_tensors(),
        .fields = dots_fields(kv_heads, head_dim),
+       .tables = rotary_tables},
+      {.model_type = "deepseek_v3",
+       .architecture = "DeepseekV3ForCausalLM",
+       .common = glm_moe,
+       .tensors = deepseek_tensors(),
+       .fields = deepseek_v3_fields(),
+       .tables = rotary_tables},
+      {.model_type = "deepseek_v2",
+       .architecture = "DeepseekV2ForCausalLM",
+       .common = deepseek_v2,
+       .tensors = deepseek_tensors(),
+       .fields = deepseek_v2_fields(),
        .tables = rotary_tables},
       {.model_type = "minimax_m2",
        .architecture = "MiniMaxM2ForCausalLM",

@@ -10,23 +10,6 @@ namespace trainerd::core::hf {
 
 using job::ModelOptions;
 
-namespace {
-
-/// Names a program in the directory (Phi-3). Like transformers without trust_remote_code, this program
-/// computes the architecture that goes by the name of the file's.
-Field own_program_field(const std::string& name) {
-  return {name,
-          [name](Reading& r, const nlohmann::json* value) {
-            if (!absent(value))
-              r.notes.push_back(name +
-                                " names a program of the directory's own, which is not run: the model is "
-                                "taken for one of transformers' own class");
-          },
-          [](Writing&) {}};
-}
-
-}  // namespace
-
 std::vector<Field> joined(std::initializer_list<std::vector<Field>> lists) {
   std::vector<Field> all;
   for (const std::vector<Field>& list : lists) all.insert(all.end(), list.begin(), list.end());
@@ -69,30 +52,7 @@ std::vector<Field> qwen_moe_fields(const Field& kv_heads) {
 
 namespace {
 
-/// How many layers behind the model's predict further tokens (multi-token prediction); transformers' default
-/// is 1.
-std::vector<Field> predictors_fields(const std::string& name, const std::string& newer) {
-  const auto read = [name, newer](Reading& r, const nlohmann::json* value) {
-    if (absent(value)) value = find(r.json, newer);
-    r.further_layers = 1;
-    if (absent(value)) return;
-    r.further_layers = 0;
-    if (*value == 0) return;
-    r.further_layers = read_size(r, name, *value).value_or(0);
-    r.notes.push_back(name + " is " + shown(*value) +
-                      ": layers that predict further tokens are left out, as in transformers' own class");
-  };
-  return {{name, read, [name](Writing& w) { w.out[name] = 0; }},
-          {newer, [](Reading&, const nlohmann::json*) {}, [](Writing&) {}}};
-}
-
-constexpr const char *kBiasedRouting = "the router's scores are sigmoids, and biases choose among them",
-                     *kOneGroup = "a token chooses among all experts";
-
-/// A token chooses among all experts, not among those of some groups.
-std::vector<Field> one_group_fields() {
-  return {fixed_field("n_group", {1}, kOneGroup), fixed_field("topk_group", {1}, kOneGroup)};
-}
+constexpr const char* kOneGroup = "a token chooses among all experts";
 
 }  // namespace
 
@@ -106,7 +66,7 @@ std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim) 
                   expert_scale_field("routed_scaling_factor"), dense_layers_field("first_k_dense_replace", 1),
                   flag_field("attention_bias", &ModelOptions::qkv_bias, false),
                   flag_field("use_qk_norm", &ModelOptions::qk_norm, false)},
-                 one_group_fields(),
+                 group_fields(1, 1),
                  predictors_fields("num_nextn_predict_layers", "num_mtp_layers")});
 }
 
@@ -125,7 +85,7 @@ std::vector<Field> dots_fields(const Field& kv_heads, const Field& head_dim) {
         fixed_field("topk_method", {nullptr, "noaux_tc"}, routing),
         fixed_field("moe_layer_freq", {nullptr, 1}, "all layers behind the dense ones have experts"),
         flag_field("attention_bias", &ModelOptions::attention_bias, false)},
-       one_group_fields(),
+       group_fields(1, 1),
        late_window_fields(4096, 62)});
 }
 

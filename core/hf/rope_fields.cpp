@@ -1,7 +1,10 @@
 // Fields of a config.json that say how rotary angles are scaled.
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <utility>
 
 #include "core/hf/config_values.h"
@@ -260,6 +263,54 @@ std::vector<Field> longrope_fields(std::optional<double> rotary_fraction) {
                       if (s.kind == RopeScalingKind::longrope) w.out[original] = s.original_max_position;
                       else keep(w, original);
                     }});
+  return fields;
+}
+
+namespace {
+
+/// What `mscale_all_dim` multiplies scores by, squared.
+double of_mscale(double factor, double mscale) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+/// 12 digits, so that a number such as 1 comes back as it was.
+double rounded(double x) {
+  std::array<char, 32> digits{};
+  std::snprintf(digits.data(), digits.size(), "%.12g", x);
+  return std::strtod(digits.data(), nullptr);
+}
+
+}  // namespace
+
+std::vector<Field> latent_rope_fields() {
+  std::vector<Field> fields = rope_fields();
+  for (Field& field : fields) {
+    if (field.name != "rope_scaling" && field.name != "rope_parameters") continue;
+    field.read = [read = field.read](Reading& r, const json* value) {
+      read(r, value);
+      job::ModelOptions& m = r.model;
+      if (absent(value) || !value->is_object() || m.rope_scaling.kind != RopeScalingKind::yarn) return;
+      const json* all = find(*value, "mscale_all_dim");
+      if (absent(all) || !all->is_number() || *all == 0) return;
+      const double scale = of_mscale(m.rope_scaling.factor, all->get<double>());
+      const auto head = static_cast<double>(m.mla.qk_nope_head_dim + m.mla.qk_rope_head_dim);
+      m.attention.scale = scale * scale / std::sqrt(head);
+    };
+    if (field.name == "rope_scaling")
+      field.write = [](Writing& w) {
+        const job::ModelOptions& m = w.model;
+        json rope = scaling_json(m.rope_scaling);
+        if (m.rope_scaling.kind == RopeScalingKind::yarn && m.attention.scale > 0) {
+          const double each = 0.1 * std::log(m.rope_scaling.factor),
+                       scale = std::sqrt(m.attention.scale * std::sqrt(static_cast<double>(m.head_dim)));
+          const double angles =
+              m.rope_scaling.attention_factor > 0 ? m.rope_scaling.attention_factor : each + 1;
+          rope.erase("attention_factor");
+          rope["mscale"] = rounded((angles * scale - 1) / each);
+          rope["mscale_all_dim"] = rounded((scale - 1) / each);
+        }
+        w.out["rope_scaling"] = rope;
+      };
+  }
   return fields;
 }
 

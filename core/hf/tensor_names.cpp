@@ -179,6 +179,25 @@ std::span<const TensorRule> glm_moe_tensors() {
   return rules;
 }
 
+std::span<const TensorRule> deepseek_tensors() {
+  static const std::vector<TensorRule> rules = [] {
+    std::vector<TensorRule> all(glm_moe_tensors().begin(), glm_moe_tensors().end());
+    const std::array<TensorRule, 7> latent{{
+        {"layers.N.qkv_down",
+         {"model.layers.N.self_attn.q_a_proj", "model.layers.N.self_attn.kv_a_proj_with_mqa"}},
+        {"layers.N.q_latent_norm", {"model.layers.N.self_attn.q_a_layernorm"}},
+        {"layers.N.q_up", {"model.layers.N.self_attn.q_b_proj"}},
+        {"layers.N.kv_down", {"model.layers.N.self_attn.kv_a_proj_with_mqa"}},
+        {"layers.N.q", {"model.layers.N.self_attn.q_proj"}},
+        {"layers.N.kv_latent_norm", {"model.layers.N.self_attn.kv_a_layernorm"}},
+        {"layers.N.kv_up", {"model.layers.N.self_attn.kv_b_proj"}},
+    }};
+    all.insert(all.end(), latent.begin(), latent.end());
+    return all;
+  }();
+  return rules;
+}
+
 std::span<const TensorRule> minimax_tensors() {
   static const std::vector<TensorRule> rules = [] {
     std::vector<TensorRule> all(mixtral_tensors().begin(), mixtral_tensors().end());

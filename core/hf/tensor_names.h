@@ -32,6 +32,7 @@ std::span<const TensorRule> moe_tensors();
 std::span<const TensorRule> qwen2_moe_tensors();
 std::span<const TensorRule> glm_moe_tensors();
 std::span<const TensorRule> minimax_tensors();
+std::span<const TensorRule> deepseek_tensors();
 
 /// A range of rows of our tensor, and the tensor of theirs with these rows.
 struct TheirTensor {

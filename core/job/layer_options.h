@@ -48,6 +48,19 @@ struct AttentionOptions {
   bool operator==(const AttentionOptions&) const = default;
 };
 
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from a latent of
+/// each token, queries too if they have a rank. Names as in Hugging Face's configurations.
+struct MlaOptions {
+  std::int64_t q_lora_rank = 0;       ///< of queries' latents; 0: queries have none
+  std::int64_t kv_lora_rank = 0;      ///< of keys' and values' latents; 0: attention without latents
+  std::int64_t qk_nope_head_dim = 0;  ///< elements of a query or key head that are not rotated
+  std::int64_t qk_rope_head_dim = 0;  ///< those that are; all keys share them
+  std::int64_t v_head_dim = 0;
+
+  bool on() const { return kv_lora_rank > 0; }
+  bool operator==(const MlaOptions&) const = default;
+};
+
 /// Options of one layer.
 struct LayerOptions {
   bool slides = false;

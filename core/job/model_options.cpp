@@ -18,7 +18,7 @@ std::int64_t adapter_parameters(const ModelOptions& m) {
   add("qkv_proj", m.hidden, q + 2 * kv), add("gate_up_proj", m.hidden, 2 * m.ffn);
   add("c_attn", m.hidden, q + 2 * kv), add("c_fc", m.hidden, m.ffn);
   add("c_proj", q, m.hidden), add("c_proj", m.ffn, m.hidden);
-  add("o_proj", q, m.hidden);
+  add("o_proj", m.heads * value_head_dim(m), m.hidden);
   add("gate_proj", m.hidden, m.ffn), add("up_proj", m.hidden, m.ffn), add("down_proj", m.ffn, m.hidden);
   return m.lora.rank * sizes;
 }
@@ -56,6 +56,21 @@ void settle_scores(ModelOptions& m) {
   ModelOptions plain = m;
   plain.attention = unscaled;
   if (a.scale == score_scale(plain)) a.scale = 0;
+}
+
+void settle_mla(ModelOptions& m) {
+  if (!m.mla.on()) return;
+  m.kv_heads = m.heads;
+  m.head_dim = m.mla.qk_nope_head_dim + m.mla.qk_rope_head_dim;
+}
+
+std::int64_t attention_weights(const ModelOptions& m) {
+  const std::int64_t q = m.heads * m.head_dim, out = m.heads * value_head_dim(m);
+  if (!m.mla.on()) return m.hidden * (q + 2 * m.kv_heads * m.head_dim) + out * m.hidden;
+  const MlaOptions& a = m.mla;
+  const std::int64_t queries = a.q_lora_rank > 0 ? a.q_lora_rank * (m.hidden + q) : m.hidden * q;
+  return queries + m.hidden * (a.kv_lora_rank + a.qk_rope_head_dim) +
+         a.kv_lora_rank * m.heads * (a.qk_nope_head_dim + a.v_head_dim) + out * m.hidden;
 }
 
 double score_scale(const ModelOptions& m) {
@@ -106,12 +121,13 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t norm = m.norm == Norm::layer ? 2 * m.hidden : m.hidden;  // weight, and LayerNorm's bias
   const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
-  const std::int64_t attention = m.hidden * (q + 2 * kv) + q * m.hidden;
+  const std::int64_t attention = attention_weights(m);
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.attention_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias || m.attention_bias) small += m.hidden;
   if (m.linear_bias || m.mlp_bias) small += up + m.hidden;
   if (m.attention.sinks) small += m.heads;
+  if (m.mla.on()) small += m.mla.q_lora_rank + m.mla.kv_lora_rank;
   if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
 
   const std::int64_t table = m.vocab * m.hidden;
@@ -131,7 +147,7 @@ double flops_per_token(const ModelOptions& m) {
   for (std::int64_t layer = 0; m.attention.window > 0 && layer < m.layers; ++layer)
     if (const auto w = static_cast<double>(layer_options(m, layer).window); w > 0)
       keys += 2 * w - w * w / s - s;
-  const double attention = keys * static_cast<double>(m.heads * m.head_dim);
+  const double attention = keys * static_cast<double>(m.heads * (m.head_dim + value_head_dim(m))) / 2;
   const ParameterCount count = count_parameters(m);
   const double of_weight = m.lora.on() ? 4.0 : 6.0;
   return of_weight * static_cast<double>(count.matmul) + 6.0 * static_cast<double>(count.adapters) +

@@ -48,6 +48,8 @@ struct ExpertOptions {
   std::int64_t dense_layers = 0;  ///< the first layers, which have dense MLPs
   std::int64_t every = 1;         ///< of as many consecutive layers the last has experts, the others none
   RouterScore score = RouterScore::softmax;
+  /// Groups of consecutive experts; a token's experts are of the `top_groups` best (RouteForward).
+  std::int64_t groups = 1, top_groups = 1;
   bool bias = false;   ///< a bias per expert joins its score in the choice alone, and evens out their use
   double scale = 1.0;  ///< factor of these scores, normalised or not (DeepSeek's routed_scaling_factor)
 
@@ -63,7 +65,7 @@ struct ModelOptions {
   std::int64_t hidden = 0;    ///< D
   std::int64_t heads = 0;     ///< H
   std::int64_t kv_heads = 0;  ///< K; default `heads`
-  std::int64_t head_dim = 0;  ///< E; default hidden / heads
+  std::int64_t head_dim = 0;  ///< E; default hidden / heads; with `mla` the sum of its two parts
   std::int64_t ffn = 0;       ///< F
   std::int64_t vocab = 0;     ///< V
   std::int64_t seq_len = 0;   ///< S
@@ -75,6 +77,7 @@ struct ModelOptions {
   double rotary_fraction = 1.0;  ///< fraction of each head's elements, from its start, that are rotated
   RopeScaling rope_scaling;
   AttentionOptions attention;
+  MlaOptions mla;
   Mlp mlp = Mlp::swiglu;
   ExpertOptions experts;
   bool linear_bias = false;     ///< key `bias`: biases on every linear layer (GPT-2); implies the following
@@ -112,6 +115,8 @@ struct RecomputeOptions {
 void settle_experts(ModelOptions& model);
 void settle_biases(ModelOptions& model);
 void settle_scores(ModelOptions& model);
+/// With `mla`: number and size of heads.
+void settle_mla(ModelOptions& model);
 
 /// The factor of scores.
 double score_scale(const ModelOptions& model);
@@ -121,8 +126,16 @@ std::int64_t expert_layers(const ModelOptions& model);
 std::int64_t expert_layers(const ModelOptions& model, std::int64_t first, std::int64_t count);
 std::int64_t expert_ffn(const ModelOptions& model);
 
+/// Elements of a value head.
+inline std::int64_t value_head_dim(const ModelOptions& m) {
+  return m.mla.on() ? m.mla.v_head_dim : m.head_dim;
+}
+/// Elements of the matrices of one layer's attention.
+std::int64_t attention_weights(const ModelOptions& model);
+
 /// Number of a head's elements that are rotated.
 inline std::int64_t rotated_elements(const ModelOptions& m) {
+  if (m.mla.on()) return m.mla.qk_rope_head_dim;
   return static_cast<std::int64_t>(m.rotary_fraction * static_cast<double>(m.head_dim));
 }
 
@@ -138,7 +151,8 @@ ParameterCount count_parameters(const ModelOptions& model);
 std::int64_t mlp_weights_of_token(const ModelOptions& model);
 
 /// Model FLOPs of one token's forward and backward: 6 x matmul parameters + 6 layers (heads x head_dim)
-/// seq_len. The second term is causal attention (half of 12 L d S); a sliding layer with window w has 2 w -
+/// seq_len. The second term is causal attention (half of 12 L d S), with the mean size of query and value
+/// heads; a sliding layer with window w has 2 w -
 /// w^2 / S in place of S. With adapters the weights have no gradients: 4 x matmul parameters + 6 x adapter
 /// parameters. MFU always uses this convention; recomputation does not count.
 double flops_per_token(const ModelOptions& model);

@@ -18,6 +18,11 @@ struct ActivationArenas {
   kernels::Arena& cheap_to_weight;    ///< outputs of norms, attention and the activation function
 };
 
+/// A latent of each token, and its norm.
+struct LatentState {
+  kernels::Tensor raw_TL, normed_TL, rstd_T;
+};
+
 /// What one half-layer (attention or MLP), the embedding or the head keeps between its walks. Tensors that a
 /// segment does not use are undefined. Letters as in kernels/ops/ops.h.
 struct SegmentState {
@@ -30,8 +35,10 @@ struct SegmentState {
   kernels::Tensor projected;      ///< qkv before the heads' norm; only with qk_norm
   kernels::Tensor qk_squares_T2;  ///< sums over the heads of all ranks; only if tp cuts the span of qk_norm
   kernels::Tensor qkv;            ///< as attention reads it
-  kernels::Tensor attended;       ///< [T, H E]
-  kernels::Tensor lse;            ///< of the heads and tokens whose attention is computed here, see `attend`
+  LatentState q_latent, kv_latent;
+  kernels::Tensor k_rope_TR;  ///< the keys' shared elements before their rotation
+  kernels::Tensor attended;   ///< [T, H Ev]
+  kernels::Tensor lse;        ///< of the heads and tokens whose attention is computed here, see `attend`
   // The norm after the segment, if there is one.
   kernels::Tensor out_TD;      ///< the segment's output before that norm
   kernels::Tensor out_mean_T;  ///< as `mean_T`, of that norm
@@ -50,8 +57,9 @@ struct SegmentState {
   /// Gradient before the post-norm, `residual_scale` and dropout; undefined without them.
   kernels::Tensor dout_TD;
   kernels::Tensor dqkv;
-  kernels::Tensor dlogits_TE;         ///< of the router
-  kernels::Tensor dshared_logits_T1;  ///< of the shared MLP's factor
+  kernels::Tensor dq_TC, dkv_TC, ddown_TC;  ///< of the outputs of LatentParams' projections
+  kernels::Tensor dlogits_TE;               ///< of the router
+  kernels::Tensor dshared_logits_T1;        ///< of the shared MLP's factor
 };
 
 /// The state of one (chunk, microbatch) between its walks, in its planned slots.

@@ -90,6 +90,11 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.attention.sliding_theta", m.attention.sliding_theta, plain.attention.sliding_theta);
   visit_later("model.attention.sinks", m.attention.sinks, plain.attention.sinks);
   visit_later("model.attention.softcap", m.attention.softcap, plain.attention.softcap);
+  visit_later("model.mla.q_lora_rank", m.mla.q_lora_rank, plain.mla.q_lora_rank);
+  visit_later("model.mla.kv_lora_rank", m.mla.kv_lora_rank, plain.mla.kv_lora_rank);
+  visit_later("model.mla.qk_nope_head_dim", m.mla.qk_nope_head_dim, plain.mla.qk_nope_head_dim);
+  visit_later("model.mla.qk_rope_head_dim", m.mla.qk_rope_head_dim, plain.mla.qk_rope_head_dim);
+  visit_later("model.mla.v_head_dim", m.mla.v_head_dim, plain.mla.v_head_dim);
   visit_later("model.rotary_fraction", m.rotary_fraction, plain.rotary_fraction);
   visit_later("model.attention_bias", m.attention_bias, m.linear_bias);  // which includes it
   visit_later("model.mlp_bias", m.mlp_bias, m.linear_bias);
@@ -107,6 +112,8 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.experts.dense_layers", m.experts.dense_layers, plain.experts.dense_layers);
   visit_later("model.experts.every", m.experts.every, plain.experts.every);
   visit_later("model.experts.score", m.experts.score, plain.experts.score);
+  visit_later("model.experts.groups", m.experts.groups, plain.experts.groups);
+  visit_later("model.experts.top_groups", m.experts.top_groups, plain.experts.top_groups);
   visit_later("model.experts.bias", m.experts.bias, plain.experts.bias);
   visit_later("model.experts.scale", m.experts.scale, plain.experts.scale);
 }

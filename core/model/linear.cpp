@@ -13,8 +13,12 @@ void Linear::forward(const Tensor& x_TC, const Tensor& y_TN, const Tensor& adden
   const AdapterWalk adapter(walk_, params_);
   const LinearFprop a{
       .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = addend_TN, .y_TN = y_TN};
-  if (split_ == LinearSplit::column) parallel::column_linear(walk_.tp, walk_.stream, a, adapter.get());
-  else parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
+  switch (split_) {
+    case LinearSplit::whole: return walk_.backend().linear_fprop(walk_.stream, a);
+    case LinearSplit::row: return parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
+    case LinearSplit::column:
+    case LinearSplit::latent: return parallel::column_linear(walk_.tp, walk_.stream, a, adapter.get());
+  }
 }
 
 void Linear::forward_gated(Gate gate, const Tensor& x_TC, const Tensor& gate_up_T2F,
@@ -32,10 +36,11 @@ void Linear::forward_gated(Gate gate, const Tensor& x_TC, const Tensor& gate_up_
 }
 
 void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
-                            BackwardMode backward) const {
+                            BackwardMode backward, WriteMode mode) const {
+  base::check(mode == WriteMode::assign || split_ == LinearSplit::whole, "a sum over tp is assigned");
   if (params_.adapter.present()) return backward_input_adapted(dy_TN, x_TC, dx_TC, backward);
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
-  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
+  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC, .mode = mode};
   if (parallel::DelayedWgrads* const later = delayed(backward)) {
     if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, *later);
     else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad, x_TC, *later);
@@ -44,8 +49,11 @@ void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tenso
     return;
   }
   const std::optional<LinearWgrad> wgrad = fused_gradient(dy_TN, x_TC, backward);
-  if (split_ == LinearSplit::row) parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad);
-  else if (wgrad) parallel::column_linear_backward(walk_.tp, walk_.stream, dgrad, *wgrad);
+  if (split_ == LinearSplit::row) return parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, wgrad);
+  if (split_ == LinearSplit::whole) {
+    walk_.backend().linear_dgrad(walk_.stream, dgrad);
+    if (wgrad) walk_.backend().linear_wgrad(walk_.stream, *wgrad);
+  } else if (wgrad) parallel::column_linear_backward(walk_.tp, walk_.stream, dgrad, *wgrad);
   else parallel::column_linear_dgrad(walk_.tp, walk_.stream, dgrad);
 }
 
@@ -104,19 +112,21 @@ void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
       else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
     });
   if (!trainable()) return;
-  if (parallel::DelayedWgrads* const later = walk_.delayed) {
+  if (parallel::DelayedWgrads* const later = delayed(BackwardMode::fused)) {
     const std::function<void()> gradient = delayed_gradient(dy_TN, x_TC);
     if (split_ == LinearSplit::row)
       return parallel::row_linear_wgrad(walk_.tp, walk_.stream, dy_TN, *later, gradient);
     return parallel::column_linear_wgrad(walk_.tp, walk_.stream, x_TC, *later, gradient);
   }
   const LinearWgrad wgrad = weight_gradient(dy_TN, x_TC);
-  if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
-  else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+  if (split_ == LinearSplit::whole) walk_.backend().linear_wgrad(walk_.stream, wgrad);
+  else if (split_ == LinearSplit::row) parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+  else parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
 }
 
 parallel::DelayedWgrads* Linear::delayed(BackwardMode backward) const {
-  return backward == BackwardMode::fused && trainable() ? walk_.delayed : nullptr;
+  const bool delays = split_ == LinearSplit::column || split_ == LinearSplit::row;
+  return delays && backward == BackwardMode::fused && trainable() ? walk_.delayed : nullptr;
 }
 
 // The gradient counts as a contribution of this step when it is computed, and may be the last of its unit:

@@ -9,8 +9,9 @@
 namespace trainerd::core::model {
 
 /// How tensor parallelism cuts a linear layer's weight [N, C]: by outputs (the first projection of a segment,
-/// whose x is a flow) or by inputs (the last one, whose y is a flow). See parallel/tensor/linear.h.
-enum class LinearSplit : std::uint8_t { column, row };
+/// whose x is a flow) or by inputs (the last one, whose y is a flow). See parallel/tensor/linear.h. `latent`:
+/// by outputs, of a walk that never delays the gradient. `whole`: not at all; x and y are flows.
+enum class LinearSplit : std::uint8_t { column, row, latent, whole };
 
 /// A linear layer of a segment, y = x W^T + b: leases on weight and bias, parallel operators, and the
 /// gradients of the weight or of its adapter. Variants of a linear layer (an adapter, a format, an expert's
@@ -26,10 +27,11 @@ class Linear {
   /// Gate and up projection in one column-parallel layer, then act = silu(gate) * up, or with GELU.
   void forward_gated(kernels::Gate gate, const kernels::Tensor& x_TC, const kernels::Tensor& gate_up_T2F,
                      const kernels::Tensor& act_TF) const;
-  /// Assigns dx. With BackwardMode::fused it also computes the gradients of weight and bias, if they are
-  /// trainable, or delays them (WalkContext::delayed); only these read x.
+  /// Assigns dx, or adds to it, which only LinearSplit::whole can. With BackwardMode::fused it also computes
+  /// the gradients of weight and bias, if they are trainable, or delays them (WalkContext::delayed); only
+  /// these read x.
   void backward_input(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC, const kernels::Tensor& dx_TC,
-                      BackwardMode backward) const;
+                      BackwardMode backward, kernels::WriteMode mode = kernels::WriteMode::assign) const;
   /// The same for the row-parallel layer after a gated MLP's activation: its input act is recomputed from
   /// gate and up. Their gradient is `dgate_up_T2F`, which may be `gate_up_T2F`.
   void backward_input_gated(kernels::Gate gate, const kernels::Tensor& dy_TD,

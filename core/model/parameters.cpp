@@ -109,6 +109,14 @@ class Declarer {
     params.b = matrix(prefix + ".lora_b", {rows, rank}, 0, of_b, false);
     infos_.back().trainable = true;
   }
+  /// A matrix that each tp rank multiplies its flow by; its projections are stacked by rows.
+  LinearParams whole_linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
+                            std::vector<SplitSegment> projections) {
+    return linear(prefix, out, in, stddev, {norm_rule_.placement, 0, std::move(projections), 0}, false, {});
+  }
+  ParamId latent_norm(const std::string& name, std::int64_t size) {
+    return vector(name, size, first_norm_weight(), norm_rule_);
+  }
   LinearParams norm(const std::string& prefix) {
     LinearParams params{vector(prefix + ".weight", model_.hidden, first_norm_weight(), norm_rule_), kNoParam};
     if (model_.norm == job::Norm::layer)
@@ -170,6 +178,27 @@ Rule query_key_value(const job::ModelOptions& m) {
   return {TensorPlacement::shard, 0, {{q, m.head_dim}, {kv, m.head_dim}, {kv, m.head_dim}}, 0};
 }
 
+LatentParams declare_latent(Declarer& declare, const job::ModelOptions& m, const std::string& prefix) {
+  const job::MlaOptions& a = m.mla;
+  const std::int64_t queries = m.heads * m.head_dim, each = a.qk_nope_head_dim + a.v_head_dim;
+  const SplitSegment kv_down{a.kv_lora_rank + a.qk_rope_head_dim, 1};
+  const Rule of_queries{TensorPlacement::shard, 0, {{queries, m.head_dim}}, 0},
+      of_keys{TensorPlacement::shard, 0, {{m.heads * each, each}}, 0};
+  LatentParams latent;
+  if (a.q_lora_rank > 0) {
+    latent.down = declare.whole_linear(prefix + "qkv_down", a.q_lora_rank + kv_down.size, m.hidden, m.init,
+                                       {{a.q_lora_rank, 1}, kv_down});
+    latent.q_norm = declare.latent_norm(prefix + "q_latent_norm.weight", a.q_lora_rank);
+    latent.q = declare.linear(prefix + "q_up", queries, a.q_lora_rank, m.init, of_queries, false, {});
+  } else {
+    latent.down = declare.whole_linear(prefix + "kv_down", kv_down.size, m.hidden, m.init, {kv_down});
+    latent.q = declare.linear(prefix + "q", queries, m.hidden, m.init, of_queries, false, {});
+  }
+  latent.kv_norm = declare.latent_norm(prefix + "kv_latent_norm.weight", a.kv_lora_rank);
+  latent.kv = declare.linear(prefix + "kv_up", m.heads * each, a.kv_lora_rank, m.init, of_keys, false, {});
+  return latent;
+}
+
 bool mlp_bias(const job::ModelOptions& m) { return m.linear_bias || m.mlp_bias; }
 
 /// The projections of a gated MLP of this width.
@@ -220,9 +249,11 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
   const bool before = m.norm_placement != job::NormPlacement::post,
              after = m.norm_placement != job::NormPlacement::pre;
   if (before) layer.attn_norm = declare.norm(prefix + "attn_norm");
-  layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
-                             m.linear_bias || m.attention_bias || m.qkv_bias, {"q_proj", "k_proj", "v_proj"},
-                             job::gated(m.mlp) ? "qkv_proj" : "c_attn");
+  if (m.mla.on()) layer.latent = declare_latent(declare, m, prefix);
+  else
+    layer.qkv = declare.linear(prefix + "qkv", q + 2 * kv, m.hidden, m.init, query_key_value(m),
+                               m.linear_bias || m.attention_bias || m.qkv_bias,
+                               {"q_proj", "k_proj", "v_proj"}, job::gated(m.mlp) ? "qkv_proj" : "c_attn");
   if (m.qk_norm) {
     // Each rank sees only its own heads. A weight shared by all heads gets a partial sum of its gradient from
     // each rank; weights for all heads are cut like the heads.
@@ -240,7 +271,8 @@ LayerParams declare_layer(Declarer& declare, const job::ModelOptions& m, std::in
     layer.sinks = declare.vector(prefix + "sinks.weight", m.heads, 0.0f,
                                  {TensorPlacement::shard, 0, {{m.heads, 1}}, 0});
   layer.attn_out = declare.linear(
-      prefix + "attn_out", m.hidden, q, residual_init, {TensorPlacement::shard, 1, {{q, m.head_dim}}, 0},
+      prefix + "attn_out", m.hidden, m.heads * job::value_head_dim(m), residual_init,
+      {TensorPlacement::shard, 1, {{m.heads * job::value_head_dim(m), job::value_head_dim(m)}}, 0},
       m.linear_bias || m.attention_bias, {job::gated(m.mlp) ? "o_proj" : "c_proj"});
   if (after) layer.attn_post_norm = declare.norm(prefix + "attn_post_norm");
   if (before) layer.mlp_norm = declare.norm(prefix + "mlp_norm");

@@ -26,11 +26,24 @@ struct LinearParams {
   AdapterParams adapter = {};
 };
 
+/// The weights of latent attention before the output projection.
+struct LatentParams {
+  /// [Rq + Rkv + R, D]: latents of queries, if these have one, and of keys and values, and the keys' shared
+  /// elements.
+  LinearParams down;
+  ParamId q_norm = kNoParam;  ///< [Rq]
+  ParamId kv_norm = kNoParam;
+  LinearParams q;   ///< [H E, Rq], or [H E, D] without a latent of queries
+  LinearParams kv;  ///< [H (E - R + Ev), Rkv]: per head the key's own elements, then the value
+  bool present() const { return kv.weight != kNoParam; }
+};
+
 struct LayerParams {
   std::int64_t index = 0;     ///< in the model
   job::LayerOptions options;  ///< options of this layer
   LinearParams attn_norm;     ///< none if norms come only after
-  LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads
+  LinearParams qkv;           ///< [(H + 2K) E, D]: query heads, key heads, value heads; not with latents
+  LatentParams latent;
   ParamId q_norm = kNoParam;
   ParamId k_norm = kNoParam;
   ParamId sinks = kNoParam;     ///< [H]
@@ -76,6 +89,7 @@ struct ExpertShare {
 
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
 /// positions.weight, layers.N.{attn_norm,qkv,q_norm,k_norm,sinks,attn_out,attn_post_norm,mlp_norm,
+/// qkv_down|kv_down,q_latent_norm,kv_latent_norm,q_up|q,kv_up,
 /// router,router_bias,gate_up|up,down,experts.gate_up,experts.down,shared.gate_up,shared.down,shared_gate,mlp_post_norm}.{weight,bias},
 /// final_norm.{weight,bias}, head.weight; with adapters also
 /// layers.N.{qkv,attn_out,gate_up,down}.{lora_a,lora_b}, and then nothing else is trainable.

@@ -31,7 +31,9 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   if (kind == job::RecomputeKind::full) return kept;
   kept.projected = state.projected;
   kept.qk_squares_T2 = state.qk_squares_T2;
-  if (!model.qk_norm) kept.qkv = state.qkv;  // the same memory, rotated in place
+  if (!model.qk_norm && !model.mla.on()) kept.qkv = state.qkv;  // the same memory, rotated in place
+  kept.q_latent.raw_TL = state.q_latent.raw_TL, kept.kv_latent.raw_TL = state.kv_latent.raw_TL;
+  kept.k_rope_TR = state.k_rope_TR;
   kept.up = state.up;
   kept.probs_TE = state.probs_TE, kept.expert_TK = state.expert_TK, kept.weight_TK = state.weight_TK;
   kept.first_E = state.first_E, kept.source_R = state.source_R, kept.row_TK = state.row_TK;

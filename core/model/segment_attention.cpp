@@ -8,7 +8,9 @@ namespace trainerd::core::model {
 
 using namespace kernels;
 
-HeadGeometry heads_of(const WalkContext& c) { return {c.local.heads, c.local.kv_heads, c.model.head_dim}; }
+HeadGeometry heads_of(const WalkContext& c) {
+  return {c.local.heads, c.local.kv_heads, c.model.head_dim, job::value_head_dim(c.model)};
+}
 
 namespace {
 
@@ -100,7 +102,7 @@ Call whole_call(const WalkContext& c, const LayerParams& ids, const SegmentState
 // ---- Ranks that exchange tokens for heads: `lse` is [H / cp, all tokens]
 
 /// Attention's output as heads without keys.
-HeadGeometry output_heads(const HeadGeometry& heads) { return {heads.heads, 0, heads.head_size}; }
+HeadGeometry output_heads(const HeadGeometry& heads) { return {heads.heads, 0, heads.values_size()}; }
 
 /// All tokens of this rank's heads, in scratch.
 Tensor take_heads(const WalkContext& c, const HeadGeometry& heads) {
@@ -225,7 +227,7 @@ Shape lse_shape(const WalkContext& c) {
 void attend(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
             SegmentState& state) {
   const HeadGeometry heads = heads_of(c);
-  state.attended = arenas.cheap_to_weight.take(c.dtype, {c.batch.tokens(), heads.heads * heads.head_size},
+  state.attended = arenas.cheap_to_weight.take(c.dtype, {c.batch.tokens(), heads.output_columns()},
                                                MemoryTerm::activations);
   state.lse = arenas.cheap_to_backward.take(DType::f32, lse_shape(c), MemoryTerm::activations);
   const ArenaScope scope(c.stream.scratch());

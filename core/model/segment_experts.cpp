@@ -61,6 +61,8 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
   c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
                                        .score = score_of(c.model),
                                        .bias_E = bias.tensor(),
+                                       .groups = c.model.experts.groups,
+                                       .top_groups = c.model.experts.top_groups,
                                        .normalise = c.model.experts.normalise,
                                        .factor = static_cast<float>(c.model.experts.scale),
                                        .real_T = c.batch.real_T,

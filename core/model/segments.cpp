@@ -6,6 +6,7 @@
 #include "core/model/segment_attention.h"
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_experts.h"
+#include "core/model/segment_latent.h"
 #include "core/model/segment_norms.h"
 #include "parallel/tensor/qk_norm.h"
 
@@ -106,6 +107,11 @@ void attention_state(const WalkContext& c, const LayerParams& ids, const Activat
                      SegmentState& state, const Flow& in) {
   const HeadGeometry heads = heads_of(c);
   if (!state.y_TD.defined()) norm_forward(c, ids.attn_norm, arenas, state, in);
+  if (ids.latent.present()) {
+    latent_state(c, ids, rope_table(c, ids), arenas, state);
+    if (!state.attended.defined()) attend(c, ids, arenas, state);
+    return;
+  }
   if (!state.projected.defined()) {
     state.projected = activation(c, arenas.gemms_to_backward, heads.columns());
     qkv_of(c, ids).forward(state.y_TD, state.projected);
@@ -182,12 +188,20 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
   const Tensor dout_TD =
       output_gradient(c, ids.attn_post_norm, frame, state,
                       contribution_gradient(c, ids, Segment::Kind::attention, frame, state, dflow_TD));
-  if (!state.dqkv.defined()) state.dqkv = attention_gradient(c, *frame.grads);
+  const ArenaScope gradient(c.stream.scratch());
+  // Weight gradients read it, but not those of latent attention.
+  if (!state.dqkv.defined())
+    state.dqkv = attention_gradient(c, ids.latent.present() ? c.stream.scratch() : *frame.grads);
   {
     const ArenaScope scope(c.stream.scratch());
-    const Tensor dattended = activation(c, c.stream.scratch(), heads.heads * heads.head_size);
+    const Tensor dattended = activation(c, c.stream.scratch(), heads.output_columns());
     attn_out_of(c, ids).backward_input(dout_TD, state.attended, dattended, backward);
     attend_backward(c, ids, state, dattended);
+  }
+  if (ids.latent.present()) {
+    latent_backward_input(c, ids, rope_table(c, ids), frame, state, dx_TD, backward);
+    norm_backward(c, ids.attn_norm, state, dx_TD, dflow_TD, dx_TD);
+    return;
   }
   if (rope_table(c, ids).defined() || c.model.qk_norm) {
     const Lease q = c.params.use(ids.q_norm, WeightForm::plain, c.stream);
@@ -217,7 +231,8 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
 void attention_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                                const Tensor& dflow_TD) {
   attn_out_of(c, ids).backward_weight(state.dout_TD.defined() ? state.dout_TD : dflow_TD, state.attended);
-  qkv_of(c, ids).backward_weight(state.dqkv, state.y_TD);
+  if (ids.latent.present()) latent_backward_weight(c, ids, state);
+  else qkv_of(c, ids).backward_weight(state.dqkv, state.y_TD);
 }
 
 // ---- MLP

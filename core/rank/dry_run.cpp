@@ -29,13 +29,13 @@ std::string part_of(const parallel::Topology& topology) {
 }  // namespace
 
 parallel::ModelCosts model_costs(const job::ModelOptions& m) {
-  const double d = static_cast<double>(m.hidden), q = static_cast<double>(m.heads * m.head_dim);
-  const double kv = static_cast<double>(m.kv_heads * m.head_dim);
+  const double d = static_cast<double>(m.hidden), attention = static_cast<double>(job::attention_weights(m)),
+               heads = static_cast<double>(m.heads * (m.head_dim + job::value_head_dim(m)));
   // Forward FLOPs per token: matrix products, and causal attention over half of the sequence on average. Of
   // layers with experts and others, the mean.
   const double mlp = static_cast<double>(job::mlp_weights_of_token(m)) / static_cast<double>(m.layers);
   return {.layers = m.layers,
-          .layer = 2 * (d * (q + 2 * kv) + q * d + mlp) + 2 * q * static_cast<double>(m.seq_len),
+          .layer = 2 * (attention + mlp) + heads * static_cast<double>(m.seq_len),
           .embedding = d,
           .head = 2 * d * static_cast<double>(m.vocab)};
 }

@@ -99,7 +99,8 @@ class Checker {
   void derive() {
     job::ModelOptions& m = job_.model;
     if (!given("model.kv_heads")) m.kv_heads = m.heads;
-    if (!given("model.head_dim") && good({"model.hidden", "model.heads"}) && m.heads > 0) {
+    job::settle_mla(m);
+    if (!given("model.head_dim") && !m.mla.on() && good({"model.hidden", "model.heads"}) && m.heads > 0) {
       if (m.hidden % m.heads != 0)
         problem("model.hidden", to_string(m.hidden) + " is not divisible by heads " + to_string(m.heads) +
                                     ", and head_dim is not given (nearest valid: " +
@@ -157,15 +158,15 @@ class Checker {
       problem("model.kv_heads", to_string(m.kv_heads) + " does not divide heads " + to_string(m.heads) +
                                     " (nearest valid: " + nearest_divisor(m.kv_heads, m.heads) + ")");
     if (good({"model.head_dim", "model.positions", "model.hidden"}) && m.positions == job::Positions::rope &&
-        m.head_dim % 2 != 0)
+        !m.mla.on() && m.head_dim % 2 != 0)
       problem(given("model.head_dim") ? "model.head_dim" : "model.hidden",
               "head_dim " + to_string(m.head_dim) +
                   " is odd: positions: rope turns pairs of features (nearest valid: " +
                   to_string(m.head_dim + 1) + ")");
     if (good({"model.head_dim", "device"}) && job_.device == job::DeviceChoice::cuda &&
-        m.head_dim > kernels::kLargestCudaHead)
+        std::max(m.head_dim, job::value_head_dim(m)) > kernels::kLargestCudaHead)
       problem(given("model.head_dim") ? "model.head_dim" : "model.heads",
-              "head_dim " + to_string(m.head_dim) + " is more than the " +
+              "head_dim " + to_string(std::max(m.head_dim, job::value_head_dim(m))) + " is more than the " +
                   to_string(kernels::kLargestCudaHead) +
                   " that device: cuda computes: choose more heads, or device: cpu");
     for (const KeyProblem& p : layer_problems(m))

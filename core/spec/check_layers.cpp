@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <tuple>
 #include <utility>
 
 #include "core/spec/problems.h"
@@ -24,6 +25,7 @@ class LayerChecker {
 
   std::vector<KeyProblem> run() {
     rotary();
+    latents();
     rope_scaling();
     windows();
     experts();
@@ -35,13 +37,28 @@ class LayerChecker {
 
   void rotary() {
     const std::int64_t rotated = job::rotated_elements(m_);
-    if (m_.positions != job::Positions::rope || m_.head_dim < 2 || m_.head_dim % 2 != 0) return;
+    if (m_.positions != job::Positions::rope || m_.mla.on() || m_.head_dim < 2 || m_.head_dim % 2 != 0)
+      return;
     if (rotated >= 2 && rotated % 2 == 0) return;
     const std::int64_t near = std::max<std::int64_t>(2, rotated - rotated % 2);
     problem("model.rotary_fraction",
             "rotates " + to_string(rotated) + " elements of a head of " + to_string(m_.head_dim) +
                 ", and they turn in pairs (nearest valid: " +
                 plain(static_cast<double>(near) / static_cast<double>(m_.head_dim)) + ")");
+  }
+
+  void latents() {
+    const job::MlaOptions& a = m_.mla;
+    if (!a.on()) return;
+    for (const auto& [path, size, what] :
+         {std::tuple{"model.mla.qk_nope_head_dim", a.qk_nope_head_dim, "elements that are not rotated"},
+          {"model.mla.qk_rope_head_dim", a.qk_rope_head_dim, "elements that are rotated"},
+          {"model.mla.v_head_dim", a.v_head_dim, "elements of a value head"}})
+      if (size < 1) problem(path, std::string("is required with mla.kv_lora_rank: ") + what);
+    if (a.qk_rope_head_dim % 2 != 0)
+      problem("model.mla.qk_rope_head_dim", to_string(a.qk_rope_head_dim) +
+                                                " is odd, and elements turn in pairs (nearest valid: " +
+                                                to_string(a.qk_rope_head_dim + 1) + ")");
   }
 
   void rope_scaling() {
@@ -108,6 +125,7 @@ class LayerChecker {
       problem("model.experts.normalise",
               "gives a token's only expert the weight 1, whatever the router says, so that the router learns "
               "nothing: set normalise: false");
+    groups();
     const std::int64_t layers = job::expert_layers(m_);
     if (m_.layers > 0 && layers == 0)
       problem(e.dense_layers >= m_.layers ? "model.experts.dense_layers" : "model.experts.every",
@@ -118,6 +136,27 @@ class LayerChecker {
                   " and leave this out");
     if (!job::gated(m_.mlp))
       problem("model.mlp", "must have a gate where there are experts: set it to swiglu or geglu");
+  }
+
+  void groups() {
+    const job::ExpertOptions& e = m_.experts;
+    if (e.groups == 1) return;
+    const std::int64_t each = e.count / e.groups;
+    const bool sums_two = e.score == job::RouterScore::sigmoid;
+    if (e.count % e.groups != 0)
+      problem("model.experts.groups",
+              to_string(e.count) + " experts are not " + to_string(e.groups) + " equal groups");
+    else if (sums_two && each < 2)
+      problem("model.experts.groups",
+              "leaves one expert in a group, and with score: sigmoid a group is judged "
+              "by its two best (nearest valid: " +
+                  to_string(e.count / 2) + ")");
+    else if (e.top_groups > e.groups)
+      problem("model.experts.top_groups",
+              "is more than there are groups (nearest valid: " + to_string(e.groups) + ")");
+    else if (e.top_groups * each < e.per_token)
+      problem("model.experts.top_groups", "leaves " + to_string(e.top_groups * each) + " experts to choose " +
+                                              to_string(e.per_token) + " of");
   }
 
   const job::ModelOptions& m_;
@@ -154,6 +193,9 @@ void settle_model(job::ModelOptions& m) {
   if (!rope) m.rope_theta = job::ModelOptions{}.rope_theta, m.rotary_fraction = 1;
   job::settle_biases(m);
   job::settle_experts(m);
+  if (m.experts.groups == 1) m.experts.top_groups = 1;
+  if (m.mla.on()) m.rotary_fraction = 1, job::settle_mla(m);
+  else m.mla = {};
   // Resets options that the kind does not use.
   job::RopeScaling settled;
   const job::RopeScaling& s = m.rope_scaling;

@@ -23,7 +23,8 @@ double microbatch_bytes(const job::JobSpec& job) {
   // A rank has at most the rows of all expert-parallel ranks.
   const std::int64_t rows = m.experts.per_token * std::max<std::int64_t>(1, job.parallel.ep);
   constexpr double kBytes = 4, kHidden = 16, kRows = 4, kQkv = 4, kFfn = 8, kLogits = 4;
-  const double qkv = number((m.heads + 2 * m.kv_heads) * m.head_dim);
+  const double qkv = number((m.heads + m.kv_heads) * m.head_dim + m.kv_heads * job::value_head_dim(m)) +
+                     number(m.mla.q_lora_rank + m.mla.kv_lora_rank);
   const double of_layer = kHidden * number(m.hidden) + kQkv * qkv +
                           kFfn * std::max(number(m.ffn), number(job::expert_ffn(m)) * number(rows)) +
                           kFfn * number(m.experts.shared_ffn) + kRows * number(m.hidden) * number(rows) +

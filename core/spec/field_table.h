@@ -34,6 +34,9 @@ void add_biases(FieldTable& t, job::ModelOptions& m);
 /// Keys of scaled rotary angles, and of differences between layers.
 void add_layers(FieldTable& t, job::ModelOptions& m);
 
+/// Keys of multi-head latent attention.
+void add_mla(FieldTable& t, job::ModelOptions& m);
+
 /// Keys of how attention runs on a GPU: the short form, and the keys of the map.
 void add_attention(FieldTable& t, job::JobSpec& job);
 void add_attention_section(FieldTable& t, job::JobSpec& job);

@@ -46,10 +46,12 @@ void add_model(FieldTable& t, job::ModelOptions& m) {
   t.add("model.heads", &m.heads, "query heads").between(1, kMaxHeads).needed();
   t.add("model.kv_heads", &m.kv_heads, "key and value heads; divides `heads`")
       .between(1, kMaxHeads)
-      .or_else("`heads`");
+      .or_else("`heads`")
+      .idle_if(m.mla.on(), "with mla each query head has a key head");
   t.add("model.head_dim", &m.head_dim, "width of a head; even with `positions: rope`")
       .between(1, kMaxHeadDim)
-      .or_else("`hidden` / `heads`");
+      .or_else("`hidden` / `heads`")
+      .idle_if(m.mla.on(), "mla.qk_nope_head_dim and mla.qk_rope_head_dim give it");
   t.add("model.ffn", &m.ffn, "inner width of the MLP").between(1, kMaxFfn).needed();
   t.add("model.vocab", &m.vocab, "token ids").between(1, kMaxVocab).needed();
   t.add("model.seq_len", &m.seq_len, "tokens of a training sequence").between(1, kMaxSeqLen).needed();
@@ -62,6 +64,7 @@ void add_model(FieldTable& t, job::ModelOptions& m) {
       .above(0)
       .idle_if(!rope, "positions: learned has no rotary angles");
   add_layers(t, m);
+  add_mla(t, m);
   t.choice("model.mlp", m.mlp,
            {{"swiglu", job::Mlp::swiglu}, {"gelu", job::Mlp::gelu}, {"geglu", job::Mlp::geglu}},
            "gated SiLU (three matrices), GELU (two), or gated GELU (three; Gemma)");

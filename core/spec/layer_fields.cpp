@@ -122,7 +122,8 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.add("model.rotary_fraction", &m.rotary_fraction,
         "which part of each head is rotated, its first elements (StableLM: 0.25); the rest has no positions")
       .above(0, 1)
-      .idle_if(m.positions != job::Positions::rope, "positions: learned has no rotary angles");
+      .idle_if(m.mla.on() || m.positions != job::Positions::rope,
+               m.mla.on() ? "mla.qk_rope_head_dim says it" : "positions: learned has no rotary angles");
   add_rope_scaling(t, m);
   job::AttentionOptions& a = m.attention;
   const std::string no_window = "no layer slides without attention.window";
@@ -203,6 +204,14 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
        "score of an expert for a token; softmax: its probability among all experts; sigmoid: the sigmoid of "
        "its logit (DeepSeek-V3, GLM-4.5)")
       .idle_if(!e.on(), dense);
+  t.add("model.experts.groups", &e.groups,
+        "groups of consecutive experts; a token chooses among those of the `top_groups` groups with the best "
+        "experts (DeepSeek-V3: 8)")
+      .between(1, static_cast<double>(kernels::kMostExpertGroups))
+      .idle_if(!e.on(), dense);
+  t.add("model.experts.top_groups", &e.top_groups, "groups that a token chooses among (DeepSeek-V3: 4)")
+      .between(1, static_cast<double>(kernels::kMostExpertGroups))
+      .idle_if(!e.on() || e.groups == 1, e.on() ? "there is one group of experts" : dense);
   t.add("model.experts.bias", &e.bias,
         "each expert has a bias, which is added to its scores when a token's experts are chosen, but not to "
         "their weights; each step moves it by `optimizer.expert_bias_rate` towards even use (DeepSeek-V3, "

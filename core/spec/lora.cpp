@@ -12,6 +12,9 @@ constexpr double kMaxRank = 1 << 16;
 
 /// The projections that `all-linear` stands for.
 std::vector<std::string> all_targets(const job::ModelOptions& m) {
+  // The projections of latents have no adapters.
+  if (m.mla.on() && m.experts.on()) return {"o_proj"};
+  if (m.mla.on()) return {"o_proj", "gate_proj", "up_proj", "down_proj"};
   if (m.experts.on()) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (job::gated(m.mlp)) return {job::kProjections.begin(), job::kProjections.end()};
   return {job::kGpt2Projections.begin(), job::kGpt2Projections.end()};
@@ -20,7 +23,9 @@ std::vector<std::string> all_targets(const job::ModelOptions& m) {
 std::vector<std::string> known_targets(const job::ModelOptions& m) {
   std::vector<std::string> names = all_targets(m);
   names.insert(names.begin(), std::string(job::kAllProjections));
-  if (m.experts.on()) names.emplace_back("qkv_proj");
+  if (m.mla.on()) {
+    if (!m.experts.on()) names.emplace_back("gate_up_proj");
+  } else if (m.experts.on()) names.emplace_back("qkv_proj");
   else if (job::gated(m.mlp))
     names.insert(names.end(), job::kMergedProjections.begin(), job::kMergedProjections.end());
   return names;

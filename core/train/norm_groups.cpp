@@ -1,6 +1,7 @@
 #include "core/train/norm_groups.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/base/error.h"
 
@@ -19,9 +20,11 @@ std::string kind_of(std::string_view parameter) {
   if (parameter.starts_with("embed.") || parameter.starts_with("positions.")) return "embedding";
   if (parameter.starts_with("head.")) return "head";
   if (parameter.find("norm.") != std::string_view::npos) return "norm";
-  const bool attention = parameter.find(".qkv.") != std::string_view::npos ||
-                         parameter.find(".attn_out.") != std::string_view::npos ||
-                         parameter.find(".sinks.") != std::string_view::npos;
+  constexpr std::array kOfAttention{".qkv.",     ".attn_out.", ".sinks.", ".qkv_down.",
+                                    ".kv_down.", ".q_up.",     ".q.",     ".kv_up."};
+  const bool attention = std::any_of(kOfAttention.begin(), kOfAttention.end(), [&](std::string_view name) {
+    return parameter.find(name) != std::string_view::npos;
+  });
   const std::string half = attention ? "attention" : "mlp";
   return parameter.find(".lora_") != std::string_view::npos ? "adapters." + half : half;
 }

@@ -159,9 +159,10 @@ void Trainer::add_partial_sums() {
     if (params_.info(id).shard.placement == parallel::TensorPlacement::partial && groups_.tp().size() > 1 &&
         params_.info(id).trainable)
       params_.add_partial_sum(id, 0, params_.info(id).shard.logical.numel(), groups_.tp(),
-                              params_.info(id).vectors ? "norm_gradients"
-                              : job_.model.lora.on()   ? "adapter_gradients"
-                                                       : "router_gradients");
+                              params_.info(id).vectors      ? "norm_gradients"
+                              : job_.model.lora.on()        ? "adapter_gradients"
+                              : params_.info(id).projection ? "latent_gradients"
+                                                            : "router_gradients");
   if (groups_.kv() != nullptr) {
     // Key and value heads are the last rows of the merged projection.
     const std::int64_t first = local.heads * job_.model.head_dim,

@@ -57,10 +57,11 @@ double score_entries(const AttentionBlock& b, std::int64_t rows) {
 }
 
 template <class Args>
-double attention_flops(const Args& a, double products) {
+double attention_flops(const Args& a, const AttentionProducts& products) {
   const HeadGeometry& heads = a.block.heads;
-  return 2 * products * score_entries(a.block, a.q_THE.rows) * static_cast<double>(heads.heads) *
-         static_cast<double>(heads.head_size);
+  return 2 * score_entries(a.block, a.q_THE.rows) * static_cast<double>(heads.heads) *
+         (products.keys * static_cast<double>(heads.head_size) +
+          products.values * static_cast<double>(heads.values_size()));
 }
 
 /// Bytes that both passes read.
@@ -172,7 +173,7 @@ Cost cost(const RopeTable& a, const Target&) {
 Cost cost(const QkNormSums& a, const Target&) {
   const HeadGeometry& h = a.heads;
   const double read =
-      static_cast<double>(h.heads + h.kv_heads) / static_cast<double>(h.heads + 2 * h.kv_heads);
+      static_cast<double>(h.query_columns() + h.key_columns()) / static_cast<double>(h.columns());
   return {(a.dqkv.defined() ? 6 : 2) * read * numel(a.qkv_in),
           read * sum_bytes({&a.qkv_in, &a.dqkv}) + sum_bytes({&a.sums_T2})};
 }
@@ -184,8 +185,16 @@ Cost cost(const QkNormRopeBackward& a, const Target&) {
           2 * sum_bytes({&a.dqkv}) + (a.q_weight_E.defined() ? sum_bytes({&a.qkv_in}) : 0.0)};
 }
 
+Cost cost(const LatentHeadsForward& a, const Target&) {
+  return {6 * numel(a.qkv), sum_bytes({&a.q_TC, &a.kv_TC, &a.k_rope_TR, &a.qkv})};
+}
+Cost cost(const LatentHeadsBackward& a, const Target&) {
+  return {6 * numel(a.dqkv), sum_bytes({&a.dqkv, &a.dq_TC, &a.dkv_TC, &a.dk_rope_TR})};
+}
+
 Cost cost(const AttentionForward& a, const Target&) {
-  return {attention_flops(a, 2), attention_bytes(a) + written(a.out_THE, a.mode) + written(a.lse_HT, a.mode)};
+  return {attention_flops(a, {1, 1}),
+          attention_bytes(a) + written(a.out_THE, a.mode) + written(a.lse_HT, a.mode)};
 }
 
 Cost cost(const AttentionBackward& a, const Target& target) {

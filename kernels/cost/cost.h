@@ -17,9 +17,14 @@ struct Cost {
   double host_bytes = 0;  ///< those of `bytes` that cross the link between a CUDA device and its host
 };
 
-/// Number of matrix products in attention's backward, each of 2 FLOPs per score and element of a head. The
-/// first is for kernels that compute the scores once, the second for our own kernels on a CUDA device.
-constexpr double kBackwardProducts = 5, kOwnBackwardProducts = 7;
+/// Matrix products of attention's backward, each of 2 FLOPs per score and element of a head.
+struct AttentionProducts {
+  double keys = 0;    ///< with elements of a query or key head: scores, dQ, dK
+  double values = 0;  ///< with elements of a value head: gradient of the weights, dV
+};
+/// `kBackwardProducts`: of kernels that compute the scores once; `kOwnBackwardProducts`: of our own kernels
+/// on a CUDA device.
+constexpr AttentionProducts kBackwardProducts{3, 2}, kOwnBackwardProducts{4, 3};
 
 #define TRAINERD_OPERATOR(name, Args, cuda) Cost cost(const Args&, const Target&);
 #include "kernels/ops/operators.def"

@@ -45,8 +45,7 @@ void for_each_unit(base::ThreadPool& pool, const Args& a, AttentionPass pass, st
   pool.run(filled * heads, [&](std::int64_t i, int thread) {
     const std::int64_t b = i / heads;
     const auto lay_out = [&](std::byte* base, AttentionScratch& scratch) {
-      return lay_out_attention(pass, a.q_THE.dtype, block.keys.max_seqlen, block.heads.head_size, base,
-                               scratch);
+      return lay_out_attention(pass, a.q_THE.dtype, block.keys.max_seqlen, block.heads, base, scratch);
     };
     AttentionScratch scratch;
     const std::int64_t bytes = lay_out(nullptr, scratch);

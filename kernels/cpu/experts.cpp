@@ -38,6 +38,24 @@ void choose(const float* values, std::int64_t experts, std::int64_t copies, std:
   }
 }
 
+/// Sets the values of the experts of all but the best groups to -infinity.
+void leave_best_groups(const RouteForward& a, std::int64_t experts, float* values) {
+  const std::int64_t each = experts / a.groups, best = experts_to_rank(a.score);
+  std::array<float, kMostExpertGroups> of_group{};
+  std::array<std::int32_t, kMostExpertGroups> kept{};
+  for (std::int64_t g = 0; g < a.groups; ++g) {
+    std::array<std::int32_t, 2> top{};
+    choose(values + g * each, each, best, top.data());
+    float sum = 0;
+    for (std::int64_t i = 0; i < best; ++i) sum += values[g * each + top[static_cast<std::size_t>(i)]];
+    of_group[static_cast<std::size_t>(g)] = sum;
+  }
+  choose(of_group.data(), a.groups, a.top_groups, kept.data());
+  for (std::int64_t g = 0; g < a.groups; ++g)
+    if (std::find(kept.begin(), kept.begin() + a.top_groups, g) == kept.begin() + a.top_groups)
+      std::fill_n(values + g * each, each, -std::numeric_limits<float>::infinity());
+}
+
 /// Sum of the scores of a token's experts.
 float chosen_sum(const float* probs, const std::int32_t* chosen, std::int64_t copies) {
   float sum = 0;
@@ -69,11 +87,12 @@ void route_token(const RouteForward& a, std::int64_t t) {
     std::fill_n(a.weight_TK.as<float>() + t * copies, copies, 0.0f);
     return;
   }
-  if (a.bias_E.defined()) {
-    std::array<float, kMostExperts> biased{};
-    std::transform(probs, probs + experts, a.bias_E.as<float>(), biased.begin(), std::plus<>{});
-    choose(biased.data(), experts, copies, chosen);
-  } else choose(probs, experts, copies, chosen);
+  std::array<float, kMostExperts> values{};
+  if (a.bias_E.defined())
+    std::transform(probs, probs + experts, a.bias_E.as<float>(), values.begin(), std::plus<>{});
+  else std::copy_n(probs, experts, values.begin());
+  if (a.groups > 1) leave_best_groups(a, experts, values.data());
+  choose(values.data(), experts, copies, chosen);
   const float share = a.normalise ? chosen_sum(probs, chosen, copies) : 1.0f;
   for (std::int64_t k = 0; k < copies; ++k)
     a.weight_TK.as<float>()[t * copies + k] = probs[chosen[k]] / share * a.factor;

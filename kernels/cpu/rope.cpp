@@ -11,7 +11,8 @@ namespace {
 
 void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& rope_table_SR,
                  const Tensor& q_weight_E, const Tensor& k_weight_E) {
-  base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
+  base::check(qkv.size(-1) == heads.columns() && heads.values_size() == heads.head_size,
+              "qk norm: columns of qkv against the head geometry");
   rotated_elements(rope_table_SR, heads);
   base::check(q_weight_E.defined() == k_weight_E.defined() &&
                   (!q_weight_E.defined() || q_weight_E.dtype == k_weight_E.dtype),
@@ -77,6 +78,18 @@ void CpuBackend::qk_norm_rope_backward(Stream& stream, const QkNormRopeBackward&
   });
   vector_.sum_partials(q_partial, blocks.count, q_stride, q, a.dq_weight_E.dtype, a.dq_weight_E.data, a.mode);
   vector_.sum_partials(k_partial, blocks.count, k_stride, k, a.dk_weight_E.dtype, a.dk_weight_E.data, a.mode);
+}
+
+void CpuBackend::latent_heads_forward(Stream&, const LatentHeadsForward& a) {
+  check_args(a);
+  for_each_block(pool_, a.qkv.size(0), rows_per_block(a.heads.columns()),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.latent_heads_forward(a, begin, end); });
+}
+
+void CpuBackend::latent_heads_backward(Stream&, const LatentHeadsBackward& a) {
+  check_args(a);
+  for_each_block(pool_, a.dqkv.size(0), rows_per_block(a.heads.columns()),
+                 [&](std::int64_t begin, std::int64_t end) { vector_.latent_heads_backward(a, begin, end); });
 }
 
 }  // namespace trainerd::kernels

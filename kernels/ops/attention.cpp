@@ -34,7 +34,7 @@ std::int64_t rotated_elements(const Tensor& rope_table_SR, const HeadGeometry& h
 
 void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v) {
   const HeadGeometry& h = b.heads;
-  check(h.kv_heads > 0 && h.head_size > 0 && h.heads > 0 && h.heads % h.kv_heads == 0,
+  check(h.kv_heads > 0 && h.head_size > 0 && h.value_size >= 0 && h.heads > 0 && h.heads % h.kv_heads == 0,
         "attention: query heads are a multiple of the key heads");
   check(b.window == 0 || (b.window > 0 && b.mask == MaskKind::causal),
         "attention: a window is of a causal mask and holds at least a key");
@@ -44,13 +44,17 @@ void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, 
   check(k.dtype == q.dtype && v.dtype == q.dtype, "attention: activations are of one dtype");
   check_view(q, q.rows, h.heads, h.head_size);
   check_view(k, k.rows, h.kv_heads, h.head_size);
-  check_view(v, k.rows, h.kv_heads, h.head_size);
+  check_view(v, k.rows, h.kv_heads, h.values_size());
   check_rows(b.queries, b.sequences, q.rows);
   check_rows(b.keys, b.sequences, k.rows);
 }
 
 void check_like(const HeadView& x, const HeadView& like, DTypes dtypes) {
-  check_view(x, like.rows, like.heads, like.head_size);
+  check_output(x, like, like.head_size, dtypes);
+}
+
+void check_output(const HeadView& x, const HeadView& like, std::int64_t head_size, DTypes dtypes) {
+  check_view(x, like.rows, like.heads, head_size);
   check(x.dtype == like.dtype || (dtypes == DTypes::its_own_or_f32 && x.dtype == DType::f32),
         "attention: gradients of outputs are of the activations' dtype, outputs of it or f32");
 }

@@ -205,22 +205,24 @@ inline AttentionBlock whole_sequences(const HeadGeometry& heads, float scale, co
 enum class DTypes : std::uint8_t { its_own, its_own_or_f32 };
 void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v);
 void check_like(const HeadView& x, const HeadView& like, DTypes dtypes);
+/// The rows and heads of `like`, of another size.
+void check_output(const HeadView& x, const HeadView& like, std::int64_t head_size, DTypes dtypes);
 void check_sums(const Tensor& lse_HT, const HeadView& q);
 void check_sinks(const Tensor& sinks_H, const HeadView& out);
 
 /// Every backend calls it, including the meta backend.
 inline void check_args(const AttentionForward& a) {
   check_block(a.block, a.q_THE, a.k_TKE, a.v_TKE);
-  check_like(a.out_THE, a.q_THE, DTypes::its_own_or_f32);
+  check_output(a.out_THE, a.q_THE, a.block.heads.values_size(), DTypes::its_own_or_f32);
   check_sums(a.lse_HT, a.q_THE);
 }
 inline void check_args(const AttentionBackward& a) {
   check_block(a.block, a.q_THE, a.k_TKE, a.v_TKE);
-  check_like(a.out_THE, a.q_THE, DTypes::its_own_or_f32);
-  check_like(a.dout_THE, a.q_THE, DTypes::its_own);
+  check_output(a.out_THE, a.q_THE, a.block.heads.values_size(), DTypes::its_own_or_f32);
+  check_output(a.dout_THE, a.q_THE, a.block.heads.values_size(), DTypes::its_own);
   check_like(a.dq_THE, a.q_THE, DTypes::its_own_or_f32);
   check_like(a.dk_TKE, a.k_TKE, DTypes::its_own_or_f32);
-  check_like(a.dv_TKE, a.k_TKE, DTypes::its_own_or_f32);
+  check_like(a.dv_TKE, a.v_TKE, DTypes::its_own_or_f32);
   check_sums(a.lse_HT, a.q_THE);
 }
 
@@ -251,6 +253,7 @@ inline OpClass attention_class(OpClass::Kind kind, const AttentionBlock& b, cons
           .key_length = b.window > 0 ? std::min(keys, b.window) : keys,
           .heads = b.heads.heads,
           .head_size = b.heads.head_size,
+          .value_size = b.heads.values_size(),
           .sequences = longest > 0 ? (q_THE.rows + longest - 1) / longest : 0};
 }
 inline OpClass op_class(const AttentionForward& a) {

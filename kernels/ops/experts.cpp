@@ -1,5 +1,6 @@
 #include "kernels/ops/experts.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 namespace trainerd::kernels {
@@ -43,7 +44,15 @@ void check_args(const RouteForward& a) {
                   (!a.real_T.defined() || like(a.real_T, DType::i32, {a.logits_TE.size(0)})) &&
                   (!a.bias_E.defined() || like(a.bias_E, DType::f32, {a.logits_TE.size(1)})),
               "route: shapes of logits, scores, choices, weights, biases and the padding's mask");
+  if (a.groups == 1) return;
+  const std::int64_t experts = a.logits_TE.size(1), each = experts / std::max<std::int64_t>(1, a.groups);
+  base::check(a.groups >= 1 && a.groups <= kMostExpertGroups && experts % a.groups == 0 &&
+                  each >= experts_to_rank(a.score) && a.top_groups >= 1 && a.top_groups <= a.groups &&
+                  a.top_groups * each >= a.expert_TK.size(1),
+              "route: equal groups, and enough experts in those that are chosen");
 }
+
+std::int64_t experts_to_rank(RouterScore score) { return score == RouterScore::sigmoid ? 2 : 1; }
 
 void check_args(const RouteBackward& a) {
   check_choice(a.expert_TK);

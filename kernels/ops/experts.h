@@ -10,20 +10,24 @@
 
 namespace trainerd::kernels {
 
-/// Limit of E.
-constexpr std::int64_t kMostExperts = 512;
+/// Limit of E, and of its groups.
+constexpr std::int64_t kMostExperts = 512, kMostExpertGroups = 32;
 
 /// Score of an expert: its probability under a softmax over all experts, or the sigmoid of its logit alone
 /// (DeepSeek-V3).
 enum class RouterScore : std::uint8_t { softmax, sigmoid };
 
-/// Chooses the K experts of each token with the largest sums of score and bias; of equal ones the first.
+/// Chooses the K experts of each token with the largest sums of score and bias; of equal ones the first. With
+/// several groups of consecutive experts, only among those of the `top_groups` groups with the largest value:
+/// with RouterScore::softmax that of its best expert (DeepSeek-V2), with sigmoid the sum of its two best
+/// (DeepSeek-V3).
 /// Their weights are their scores, divided by their sum if `normalise`, times `factor`. Padding has the
 /// expert -1, K times, with weight 0.
 struct RouteForward {
   Tensor logits_TE;  ///< activation dtype
   RouterScore score = RouterScore::softmax;
   Tensor bias_E = {};  ///< f32, optional
+  std::int64_t groups = 1, top_groups = 1;
   bool normalise = true;
   float factor = 1;
   Tensor real_T = {};  ///< i32, optional: 0 for padding
@@ -184,6 +188,8 @@ struct ExpertWgrad {
 
 /// Each throws std::logic_error if shapes or dtypes do not match. Every backend calls them, including the
 /// meta backend.
+/// Number of a group's best experts whose sum is the group's value.
+std::int64_t experts_to_rank(RouterScore score);
 void check_args(const RouteForward&);
 void check_args(const RouteBackward&);
 void check_args(const CountExperts&);

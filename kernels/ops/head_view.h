@@ -23,11 +23,12 @@ struct HeadView {
   bool operator==(const HeadView&) const = default;
 };
 
-/// View of `heads` heads from head `first` of `x_TC`, whose columns are heads of `head_size` elements.
-inline HeadView heads_of(const Tensor& x_TC, std::int64_t first, std::int64_t heads, std::int64_t head_size) {
-  base::check(x_TC.shape.ndim == 2 && (first + heads) * head_size <= x_TC.size(1),
+/// View of `heads` heads of `head_size` elements each, from column `first` of `x_TC` on.
+inline HeadView heads_from(const Tensor& x_TC, std::int64_t first, std::int64_t heads,
+                           std::int64_t head_size) {
+  base::check(x_TC.shape.ndim == 2 && first + heads * head_size <= x_TC.size(1),
               "heads: a row is as wide as its heads");
-  return {.data = x_TC.data + first * head_size * size_of(x_TC.dtype),
+  return {.data = x_TC.data + first * size_of(x_TC.dtype),
           .dtype = x_TC.dtype,
           .rows = x_TC.size(0),
           .heads = heads,
@@ -35,19 +36,28 @@ inline HeadView heads_of(const Tensor& x_TC, std::int64_t first, std::int64_t he
           .row_stride = x_TC.size(1)};
 }
 
-/// Heads of a merged projection: a row of `qkv` has H query heads, then K key heads, then K value heads, of E
-/// elements each. H is a multiple of K; query head h uses key head h / (H / K).
+/// Heads of a merged projection: a row of `qkv` has H query heads, then K key heads, of E elements each, then
+/// K value heads of Ev elements. H is a multiple of K; query head h uses key head h / (H / K).
 struct HeadGeometry {
   std::int64_t heads = 0;
   std::int64_t kv_heads = 0;
-  std::int64_t head_size = 0;
-  std::int64_t columns() const { return (heads + 2 * kv_heads) * head_size; }
+  std::int64_t head_size = 0;   ///< E
+  std::int64_t value_size = 0;  ///< Ev; 0: E
 
-  // Views of the parts of a merged projection `qkv` [T, columns], and of the heads of `out` [T, H * E].
-  HeadView queries_of(const Tensor& qkv) const { return heads_of(qkv, 0, heads, head_size); }
-  HeadView keys_of(const Tensor& qkv) const { return heads_of(qkv, heads, kv_heads, head_size); }
-  HeadView values_of(const Tensor& qkv) const { return heads_of(qkv, heads + kv_heads, kv_heads, head_size); }
-  HeadView outputs_of(const Tensor& out_THE) const { return heads_of(out_THE, 0, heads, head_size); }
+  std::int64_t values_size() const { return value_size > 0 ? value_size : head_size; }
+  std::int64_t query_columns() const { return heads * head_size; }
+  std::int64_t key_columns() const { return kv_heads * head_size; }
+  std::int64_t value_columns() const { return kv_heads * values_size(); }
+  std::int64_t output_columns() const { return heads * values_size(); }
+  std::int64_t columns() const { return query_columns() + key_columns() + value_columns(); }
+
+  // Views of the parts of a merged projection `qkv` [T, columns], and of the heads of `out` [T, H * Ev].
+  HeadView queries_of(const Tensor& qkv) const { return heads_from(qkv, 0, heads, head_size); }
+  HeadView keys_of(const Tensor& qkv) const { return heads_from(qkv, query_columns(), kv_heads, head_size); }
+  HeadView values_of(const Tensor& qkv) const {
+    return heads_from(qkv, query_columns() + key_columns(), kv_heads, values_size());
+  }
+  HeadView outputs_of(const Tensor& out_THE) const { return heads_from(out_THE, 0, heads, values_size()); }
 
   bool operator==(const HeadGeometry&) const = default;
 };

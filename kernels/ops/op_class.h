@@ -34,7 +34,7 @@ struct OpClass {
   bool adds = false, bias = false;  ///< a GEMM adds to its output or adds another tensor; it has a bias
   std::int64_t length = 0;          ///< attention: queries of the longest sequence
   std::int64_t key_length = 0;      ///< attention: keys of the longest sequence, or of the mask's window
-  std::int64_t heads = 0, head_size = 0, sequences = 0;
+  std::int64_t heads = 0, head_size = 0, value_size = 0, sequences = 0;
   AttentionKernel kernel = AttentionKernel::host;
   /// The workspace limit splits the library's backward into pieces, or makes our own kernels run it.
   bool limited = false;

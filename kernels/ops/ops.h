@@ -12,6 +12,7 @@
 #include "kernels/ops/embedding.h"
 #include "kernels/ops/experts.h"
 #include "kernels/ops/gemm.h"
+#include "kernels/ops/latent_heads.h"
 #include "kernels/ops/loss.h"
 #include "kernels/ops/mlp.h"
 #include "kernels/ops/norm.h"

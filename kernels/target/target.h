@@ -26,6 +26,7 @@ bool parse_isa(std::string_view text, Isa& isa);
 struct AttentionCall {
   bool backward = false, causal = true, deterministic = true;
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
+  std::int64_t value_size = 0;  ///< of a value head
   auto operator<=>(const AttentionCall&) const = default;
 };
 /// Values in place of workspace bytes: the library has no plan for the call; plans cannot be made in this

@@ -1,6 +1,8 @@
 #include "parallel/context/context.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 namespace trainerd::parallel {
 
@@ -8,13 +10,29 @@ using namespace kernels;
 
 namespace {
 
-std::int64_t columns_of(const HeadGeometry& heads) { return 2 * heads.kv_heads * heads.head_size; }
+std::int64_t columns_of(const HeadGeometry& heads) { return heads.key_columns() + heads.value_columns(); }
 /// First column of the keys in a merged projection.
-std::int64_t first_column(const HeadGeometry& heads) { return heads.heads * heads.head_size; }
+std::int64_t first_column(const HeadGeometry& heads) { return heads.query_columns(); }
+
+/// Columns of a rank's heads in a merged projection of all heads, and in one of its own.
+struct PartColumns {
+  std::int64_t whole = 0, part = 0, count = 0;
+};
 
 /// First key head of the heads of rank `rank`.
 std::int64_t first_key_head(const HeadGeometry& heads, std::int64_t rank, std::int64_t ranks) {
   return rank * heads.kv_heads / ranks;
+}
+
+/// Queries, keys and values of rank `rank`.
+std::array<PartColumns, 3> columns_of_rank(const HeadGeometry& heads, const HeadGeometry& part,
+                                           std::int64_t rank, std::int64_t ranks) {
+  const std::int64_t key = first_key_head(heads, rank, ranks), keys = part.query_columns(),
+                     values = keys + part.key_columns();
+  return {{{rank * part.query_columns(), 0, part.query_columns()},
+           {first_column(heads) + key * heads.head_size, keys, part.key_columns()},
+           {first_column(heads) + heads.key_columns() + key * heads.values_size(), values,
+            part.value_columns()}}};
 }
 
 /// Memory for the rows of all ranks' tokens, or this rank's of all heads.
@@ -29,32 +47,27 @@ HeadGeometry heads_of_rank(const ContextParallel& cp, const HeadGeometry& heads)
   const std::int64_t ranks = cp.group->size();
   return {.heads = heads.heads / ranks,
           .kv_heads = heads.kv_heads == 0 ? 0 : std::max<std::int64_t>(1, heads.kv_heads / ranks),
-          .head_size = heads.head_size};
+          .head_size = heads.head_size,
+          .value_size = heads.value_size};
 }
 
 void tokens_to_heads(const ContextParallel& cp, Backend& backend, Stream& s, const HeadGeometry& heads,
                      const Tensor& x, std::int64_t sequences, const Tensor& to) {
   const HeadGeometry part = heads_of_rank(cp, heads);
-  const std::int64_t ranks = cp.group->size(), rows = x.size(0), e = heads.head_size;
+  const std::int64_t ranks = cp.group->size(), rows = x.size(0);
   const ArenaScope scope(s.scratch());
   const Tensor received = take_blocks(cp, s, x.dtype, rows, part);
   {
     const ArenaScope sending(s.scratch());
     const Tensor sent = take_blocks(cp, s, x.dtype, rows, part);
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const std::int64_t key = first_key_head(heads, rank, ranks);
-      const auto copy = [&](std::int64_t from, std::int64_t at, std::int64_t count) {
-        if (count > 0)
+    for (std::int64_t rank = 0; rank < ranks; ++rank)
+      for (const PartColumns& c : columns_of_rank(heads, part, rank, ranks))
+        if (c.count > 0)
           backend.copy_rows(s, {.in = x,
                                 .out = sent.rows(rank * rows, rows),
-                                .columns = count * e,
-                                .in_column = from * e,
-                                .out_column = at * e});
-      };
-      copy(rank * part.heads, 0, part.heads);
-      copy(heads.heads + key, part.heads, part.kv_heads);
-      copy(heads.heads + heads.kv_heads + key, part.heads + part.kv_heads, part.kv_heads);
-    }
+                                .columns = c.count,
+                                .in_column = c.whole,
+                                .out_column = c.part});
     cp.group->all_to_all(s, sent, received, {.label = "tokens for heads"})->wait(s);
   }
   backend.copy_rows(s, {.in = received,
@@ -68,7 +81,7 @@ void tokens_to_heads(const ContextParallel& cp, Backend& backend, Stream& s, con
 void heads_to_tokens(const ContextParallel& cp, Backend& backend, Stream& s, const HeadGeometry& heads,
                      const Tensor& x, std::int64_t sequences, const Tensor& to) {
   const HeadGeometry part = heads_of_rank(cp, heads);
-  const std::int64_t ranks = cp.group->size(), rows = to.size(0), e = heads.head_size;
+  const std::int64_t ranks = cp.group->size(), rows = to.size(0);
   const ArenaScope scope(s.scratch());
   const Tensor received = take_blocks(cp, s, x.dtype, rows, part);
   {
@@ -82,34 +95,36 @@ void heads_to_tokens(const ContextParallel& cp, Backend& backend, Stream& s, con
                           .sequences = sequences});
     cp.group->all_to_all(s, sent, received, {.label = "heads for tokens"})->wait(s);
   }
-  const auto copy = [&](const Tensor& from, std::int64_t column, std::int64_t at, std::int64_t count) {
-    if (count > 0)
-      backend.copy_rows(
-          s, {.in = from, .out = to, .columns = count * e, .in_column = column * e, .out_column = at * e});
-  };
-  const auto of_rank = [&](std::int64_t rank) { return received.rows(rank * rows, rows); };
-  for (std::int64_t rank = 0; rank < ranks; ++rank) copy(of_rank(rank), 0, rank * part.heads, part.heads);
-  if (heads.kv_heads == 0) return;
-  if (heads.kv_heads >= ranks) {
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      const std::int64_t key = first_key_head(heads, rank, ranks);
-      copy(of_rank(rank), part.heads, heads.heads + key, part.kv_heads);
-      copy(of_rank(rank), part.heads + part.kv_heads, heads.heads + heads.kv_heads + key, part.kv_heads);
-    }
-    return;
+  // With fewer key heads than ranks, several ranks have parts of one head's gradients.
+  const bool shared = heads.kv_heads > 0 && heads.kv_heads < ranks;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    const std::array<PartColumns, 3> all = columns_of_rank(heads, part, rank, ranks);
+    for (const PartColumns& c : std::span(all).first(shared ? 1 : 3))
+      if (c.count > 0)
+        backend.copy_rows(s, {.in = received.rows(rank * rows, rows),
+                              .out = to,
+                              .columns = c.count,
+                              .in_column = c.part,
+                              .out_column = c.whole});
   }
+  if (!shared) return;
   // One key head and its value head, side by side, from each of several ranks.
-  const std::int64_t sharing = ranks / heads.kv_heads;
-  const Tensor parts = s.scratch().take(x.dtype, {sharing * rows, 2 * e}, MemoryTerm::activations),
-               sum = s.scratch().take(x.dtype, {rows, 2 * e}, MemoryTerm::activations);
+  const std::int64_t sharing = ranks / heads.kv_heads, columns = columns_of(part);
+  const Tensor parts = s.scratch().take(x.dtype, {sharing * rows, columns}, MemoryTerm::activations),
+               sum = s.scratch().take(x.dtype, {rows, columns}, MemoryTerm::activations);
   for (std::int64_t head = 0; head < heads.kv_heads; ++head) {
     backend.copy_rows(s, {.in = received.rows(head * sharing * rows, sharing * rows),
                           .out = parts,
-                          .columns = 2 * e,
-                          .in_column = part.heads * e});
+                          .columns = columns,
+                          .in_column = first_column(part)});
     backend.sum_parts(s, {.x = parts, .out = sum, .parts = sharing});
-    copy(sum, 0, heads.heads + head, 1);
-    copy(sum, 1, heads.heads + heads.kv_heads + head, 1);
+    const std::array<PartColumns, 3> all = columns_of_rank(heads, part, head * sharing, ranks);
+    for (const PartColumns& c : std::span(all).last(2))
+      backend.copy_rows(s, {.in = sum,
+                            .out = to,
+                            .columns = c.count,
+                            .in_column = c.part - first_column(part),
+                            .out_column = c.whole});
   }
 }
 

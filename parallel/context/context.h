@@ -31,14 +31,16 @@ void heads_to_tokens(const ContextParallel&, kernels::Backend&, kernels::Stream&
                      const kernels::HeadGeometry&, const kernels::Tensor& x, std::int64_t sequences,
                      const kernels::Tensor& to);
 
-/// Keys and values of whole sequences, in the order of their positions: [sequences x seq_len, 2 K E]. A row
-/// has the K key heads, then the value heads.
+/// Keys and values of whole sequences, in the order of their positions: [sequences x seq_len, K (E + Ev)]. A
+/// row has the K key heads, then the value heads.
 struct KeysAndValues {
   kernels::Tensor rows;
   kernels::HeadGeometry heads;
 
-  kernels::HeadView keys() const { return heads_of(rows, 0, heads.kv_heads, heads.head_size); }
-  kernels::HeadView values() const { return heads_of(rows, heads.kv_heads, heads.kv_heads, heads.head_size); }
+  kernels::HeadView keys() const { return heads_from(rows, 0, heads.kv_heads, heads.head_size); }
+  kernels::HeadView values() const {
+    return heads_from(rows, heads.key_columns(), heads.kv_heads, heads.values_size());
+  }
 };
 
 /// Memory for keys and values of `sequences` sequences, or their gradients, of which this rank has the rows

@@ -97,7 +97,7 @@ std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) 
   base::check(spec.granularity == Granularity::matrix && spec.logical.ndim == 2,
               "a tensor of matrices has two dims");
   const kernels::Shape local = local_shape(spec, tp);
-  const bool by_rows = spec.placement == TensorPlacement::shard && spec.dim == 0;
+  const bool by_rows = spec.dim == 0 && !spec.segments.empty();
   std::vector<WholeMatrix> matrices;
   std::int64_t row = spec.first_row, begin = 0;
   if (!by_rows) {
@@ -107,7 +107,8 @@ std::vector<WholeMatrix> whole_matrices(const ShardSpec& spec, std::int64_t tp) 
     return matrices;
   }
   for (const SplitSegment& segment : spec.segments) {
-    const std::int64_t count = cut(segment, tp, spec.pad_to).local * local[1];
+    const bool shared = spec.placement == TensorPlacement::shard;
+    const std::int64_t count = (shared ? cut(segment, tp, spec.pad_to).local : segment.size) * local[1];
     matrices.push_back({row, segment.size, local[1], begin, count});
     row += segment.size, begin += count;
   }

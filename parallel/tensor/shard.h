@@ -29,8 +29,8 @@ struct SplitSegment {
 enum class Granularity : std::uint8_t {
   element,
   block,  ///< boxes of ShardSpec::block from the tensor's first element; the last ones may be smaller
-  /// each segment of a tensor split by rows (queries, keys, values; gate, up), else the whole tensor, or as
-  /// many equal matrices by rows as ShardSpec::stacked says
+  /// each segment of a tensor with segments of rows (queries, keys, values; gate, up), else the whole tensor,
+  /// or as many equal matrices by rows as ShardSpec::stacked says
   matrix,
 };
 
@@ -46,7 +46,9 @@ struct ShardSpec {
   kernels::Shape logical;
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
-  std::vector<SplitSegment> segments;  ///< with `shard`; their sizes sum to the logical size of `dim`
+  /// With `shard`, or of a tensor whose matrices are stacked by rows; their sizes sum to the logical size of
+  /// `dim`.
+  std::vector<SplitSegment> segments;
   /// Each rank's part is padded to a multiple of this many units (vocabulary). 0: no padding, and a size that
   /// tp does not divide is an error.
   std::int64_t pad_to = 0;

@@ -55,6 +55,25 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
                  .score = RouterScore::sigmoid,
                  .bias = true,
                  .scale = 2.5};
+  if (name.starts_with("latent")) {
+    m.mla = {.q_lora_rank = name == "latent" ? 20 : 0,
+             .kv_lora_rank = 12,
+             .qk_nope_head_dim = 6,
+             .qk_rope_head_dim = 4,
+             .v_head_dim = 8};
+    settle_mla(m);
+  }
+  if (name == "latent-experts")
+    m.experts = {.count = 6,
+                 .per_token = 2,
+                 .ffn = 24,
+                 .shared_ffn = 40,
+                 .dense_layers = 1,
+                 .score = RouterScore::sigmoid,
+                 .groups = 2,
+                 .top_groups = 1,
+                 .bias = true,
+                 .scale = 2.5};
   if (name == "experts-sandwich") {
     m.experts = {.count = 3, .per_token = 1, .normalise = false, .shared_ffn = 24};
     m.norm_placement = NormPlacement::sandwich;

@@ -75,7 +75,7 @@ inline std::int64_t k_column(const Problem& p, std::int64_t kv) {
   return (p.heads.heads + kv) * p.heads.head_size;
 }
 inline std::int64_t v_column(const Problem& p, std::int64_t kv) {
-  return (p.heads.heads + p.heads.kv_heads + kv) * p.heads.head_size;
+  return p.heads.query_columns() + p.heads.key_columns() + kv * p.heads.values_size();
 }
 
 /// Scaled score after the softcap, the magnitude that its fp32 error is relative to, and its derivative with
@@ -100,9 +100,9 @@ inline Score score(const Problem& p, const Values& qkv, std::int64_t q, std::int
 }
 
 inline Forward forward(const Problem& p, const Values& qkv, DType dtype) {
-  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
-  const Rounding u(dtype, std::max(E, p.longest()));
-  Forward f{Bounded(T * H * E), Bounded(H * T)};
+  const std::int64_t T = p.tokens(), V = p.heads.values_size(), H = p.heads.heads, W = p.heads.columns();
+  const Rounding u(dtype, std::max({p.heads.head_size, V, p.longest()}));
+  Forward f{Bounded(T * H * V), Bounded(H * T)};
   Values sum(static_cast<std::size_t>(H * T), 0.0), largest(static_cast<std::size_t>(H * T), 0.0);
   for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
     const auto [s, size, slope] = score(p, qkv, q, k, head, kv);
@@ -115,22 +115,23 @@ inline Forward forward(const Problem& p, const Values& qkv, DType dtype) {
   }
   for_each_pair(p, [&](std::int64_t q, std::int64_t k, std::int64_t head, std::int64_t kv) {
     const double prob = std::exp(score(p, qkv, q, k, head, kv).value - at(f.lse.value, head * T + q));
-    for (std::int64_t e = 0; e < E; ++e) {
+    for (std::int64_t e = 0; e < V; ++e) {
       const double term = prob * at(qkv, k * W + v_column(p, kv) + e);
-      at(f.out.value, (q * H + head) * E + e) += term;
-      at(f.out.bound, (q * H + head) * E + e) +=
+      at(f.out.value, (q * H + head) * V + e) += term;
+      at(f.out.bound, (q * H + head) * V + e) +=
           std::abs(term) * (u.dtype + u.fp32 * (2 + 2 * at(largest, head * T + q)));
     }
   });
-  for (std::int64_t i = 0; i < T * H * E; ++i)
+  for (std::int64_t i = 0; i < T * H * V; ++i)
     at(f.out.bound, i) += 1.01 * u.dtype * std::abs(at(f.out.value, i));
   return f;
 }
 
 inline Bounded backward(const Problem& p, const Values& qkv, const Values& out, const Values& lse,
                         const Values& dout, DType dtype) {
-  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
-  const Rounding u(dtype, std::max(E, p.longest() * H / p.heads.kv_heads));
+  const std::int64_t T = p.tokens(), E = p.heads.head_size, V = p.heads.values_size(), H = p.heads.heads,
+                     W = p.heads.columns();
+  const Rounding u(dtype, std::max({E, V, p.longest() * H / p.heads.kv_heads}));
   Bounded dqkv(T * W);
   const auto add = [&](std::int64_t i, double weight, double weight_error, double factor) {
     at(dqkv.value, i) += weight * factor;
@@ -141,9 +142,9 @@ inline Bounded backward(const Problem& p, const Values& qkv, const Values& out, 
     const double log_sum = at(lse, head * T + q), prob = std::exp(s - log_sum);
     const double prob_error = prob * u.fp32 * (1 + size + std::abs(log_sum));
     double dprob = 0, dprob_size = 0;
-    for (std::int64_t e = 0; e < E; ++e) {
-      const double d = at(dout, (q * H + head) * E + e), v = at(qkv, k * W + v_column(p, kv) + e);
-      const double o = at(out, (q * H + head) * E + e);
+    for (std::int64_t e = 0; e < V; ++e) {
+      const double d = at(dout, (q * H + head) * V + e), v = at(qkv, k * W + v_column(p, kv) + e);
+      const double o = at(out, (q * H + head) * V + e);
       dprob += d * (v - o);
       dprob_size += std::abs(d * v) + std::abs(d * o);
     }
@@ -157,8 +158,9 @@ inline Bounded backward(const Problem& p, const Values& qkv, const Values& out, 
       const std::int64_t qi = q * W + q_column(p, head) + e, ki = k * W + k_column(p, kv) + e;
       add(qi, dscore, dscore_error, at(qkv, ki));
       add(ki, dscore, dscore_error, at(qkv, qi));
-      add(k * W + v_column(p, kv) + e, prob, prob_error, at(dout, (q * H + head) * E + e));
     }
+    for (std::int64_t e = 0; e < V; ++e)
+      add(k * W + v_column(p, kv) + e, prob, prob_error, at(dout, (q * H + head) * V + e));
   });
   for (std::int64_t i = 0; i < T * W; ++i) at(dqkv.bound, i) += 1.01 * u.dtype * std::abs(at(dqkv.value, i));
   return dqkv;

@@ -11,7 +11,7 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, Dots1Config, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig,
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Dots1Config, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig,
                           MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config,
                           Qwen2MoeConfig, Qwen3MoeConfig, SeedOssConfig, StableLmConfig)
 
@@ -23,6 +23,9 @@ LLAMA3 = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_fac
 YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 8}
 LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "partial_rotary_factor": 0.75, "short_factor": [1.0, 1.1, 1.2, 1.5, 1.9, 2.0],
             "long_factor": [1.0, 1.3, 2.2, 4.5, 7.9, 16.0]}
+# A value head of another size than a key head.
+LATENT = ROPE | {"num_key_value_heads": 4, "kv_lora_rank": 24, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 20, "moe_intermediate_size": 48,
+                 "n_shared_experts": 2, "first_k_dense_replace": 1}
 FAMILIES = {
     "llama": LlamaConfig(**ROPE),
     "llama, biases": LlamaConfig(**ROPE, attention_bias=True, mlp_bias=True),
@@ -71,12 +74,19 @@ FAMILIES = {
                               first_k_dense_replace=1, routed_scaling_factor=2.5, use_qk_norm=True, attention_bias=True, num_nextn_predict_layers=0),
     "dots1": Dots1Config(**ROPE, head_dim=32, n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=48, n_shared_experts=2,
                          first_k_dense_replace=1, routed_scaling_factor=2.5, norm_topk_prob=True),
+    "deepseek_v3": DeepseekV3Config(**LATENT, q_lora_rank=40, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2, num_mtp_layers=0,
+                                    bos_token_id=None, eos_token_id=None, routed_scaling_factor=2.5, rope_parameters=YARN | {"mscale": 1.0, "mscale_all_dim": 0.7}),
+    "deepseek_v3, one group": DeepseekV3Config(**LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1, num_mtp_layers=0,
+                                               bos_token_id=None, eos_token_id=None, norm_topk_prob=False),
+    "deepseek_v2": DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, bos_token_id=None, eos_token_id=None),
+    "deepseek_v2, groups": DeepseekV2Config(**LATENT, q_lora_rank=40, n_routed_experts=8, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4,
+                                            topk_group=2, routed_scaling_factor=4.0, bos_token_id=None, eos_token_id=None),
     "minimax_m2": MiniMaxM2Config(**ROPE, head_dim=32, num_local_experts=6, num_experts_per_tok=2, rotary_dim=16, bos_token_id=None, eos_token_id=None),
 }
 LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
            "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"]}
 BOUNDS = {"logits": 1e-5, "gradients": 1e-4, "losses": 1e-4}
-BIASED = ("glm4_moe", "dots1", "minimax_m2")  # with biases that choose experts, which transformers does not train
+BIASED = ("glm4_moe", "dots1", "deepseek_v3", "minimax_m2")  # with biases that choose experts, which transformers does not train
 LR, BETAS, EPS, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 JOB = """\
 name: parity
@@ -222,11 +232,13 @@ def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--trainerd", required=True)
     parser.add_argument("--dump", required=True)
+    parser.add_argument("--only", nargs="*", help="families whose names begin like this")
     return parser.parse_args()
 
 
 def main():
     options = arguments()
+    families = {name: config for name, config in FAMILIES.items() if not options.only or any(name.startswith(word) for word in options.only)}
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
@@ -234,7 +246,7 @@ def main():
     print(f"torch {torch.__version__}, transformers {transformers.__version__}\n")
     print("| family | " + " | ".join(columns) + " | same bits | same words |\n|---|" + "---:|" * len(columns) + "---|---|")
     failed = False
-    for seed, (name, config) in enumerate(FAMILIES.items(), 1):
+    for seed, (name, config) in enumerate(families.items(), 1):
         with tempfile.TemporaryDirectory() as folder:
             row = measure(name, config, seed, pathlib.Path(folder), options.trainerd, options.dump)
         print(f"| {name} | " + " | ".join(f"{row[c]:.1e}" if c in row else "-" for c in columns) + " | " + " | ".join("yes" if row[c] else "NO" for c in ("same bits", "same words")) + " |", flush=True)

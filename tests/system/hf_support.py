@@ -63,6 +63,19 @@ CONFIGS = {
               "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "routed_scaling_factor": 2.5,
               "attention_bias": False, "sliding_window": None, "max_window_layers": 0, "layer_types": None, "scoring_func": "noaux_tc", "moe_layer_freq": 1,
               "output_router_logits": False, **LLAMA},
+    # Like DeepSeek-V3's own file.
+    "deepseek_v3": {"architectures": ["DeepseekV3ForCausalLM"], "model_type": "deepseek_v3", "n_routed_experts": 4, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 24, "n_shared_experts": 1, "first_k_dense_replace": 1, "norm_topk_prob": True, "n_group": 2, "topk_group": 1,
+                    "routed_scaling_factor": 2.5, "q_lora_rank": 20, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 8,
+                    "scoring_func": "sigmoid", "topk_method": "noaux_tc", "moe_layer_freq": 1, "attention_bias": False, "num_nextn_predict_layers": 1,
+                    "aux_loss_alpha": 0.001, "seq_aux": True, "ep_size": 1, "pretraining_tp": 1, **LLAMA, "num_key_value_heads": 4,
+                    "rope_scaling": {"type": "yarn", "factor": 4, "original_max_position_embeddings": 8, "beta_fast": 32, "beta_slow": 1, "mscale": 1.0,
+                                     "mscale_all_dim": 1.0}},
+    "deepseek_v2": {"architectures": ["DeepseekV2ForCausalLM"], "model_type": "deepseek_v2", "n_routed_experts": 4, "num_experts_per_tok": 2,
+                    "moe_intermediate_size": 24, "n_shared_experts": 2, "first_k_dense_replace": 1, "norm_topk_prob": False, "n_group": 1, "topk_group": 1,
+                    "routed_scaling_factor": 1.0, "q_lora_rank": None, "kv_lora_rank": 16, "qk_nope_head_dim": 12, "qk_rope_head_dim": 4, "v_head_dim": 8,
+                    "scoring_func": "softmax", "topk_method": "greedy", "moe_layer_freq": 1, "attention_bias": False, "aux_loss_alpha": 0.001, "seq_aux": True,
+                    **LLAMA, "num_key_value_heads": 4},
     "minimax_m2": {"architectures": ["MiniMaxM2ForCausalLM"], "model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16,
                    "rotary_dim": 8, "router_jitter_noise": 0.0, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
                    "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "attn_type_list": [1, 1], "use_mtp": True, "num_mtp_modules": 3,
@@ -102,6 +115,14 @@ def shapes(config):
         layer = f"model.layers.{i}."
         linear = {"self_attn.q_proj": (h * e, d), "self_attn.k_proj": (k * e, d), "self_attn.v_proj": (k * e, d),
                   "self_attn.o_proj": (d, h * e), "mlp.gate_proj": (f, d), "mlp.up_proj": (f, d), "mlp.down_proj": (d, f)}
+        if latent := config.get("kv_lora_rank"):
+            n, r, v, q = (config[key] for key in ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "q_lora_rank"))
+            linear = {name: shape for name, shape in linear.items() if not name.startswith("self_attn")}
+            linear |= {"self_attn.q_a_proj": (q, d), "self_attn.q_b_proj": (h * (n + r), q)} if q else {"self_attn.q_proj": (h * (n + r), d)}
+            linear |= {"self_attn.kv_a_proj_with_mqa": (latent + r, d), "self_attn.kv_b_proj": (h * (n + v), latent), "self_attn.o_proj": (d, h * v)}
+            out[layer + "self_attn.kv_a_layernorm.weight"] = (latent,)
+            if q:
+                out[layer + "self_attn.q_a_layernorm.weight"] = (q,)
         if config["model_type"] == "phi3":
             linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
                       "mlp.down_proj": (d, f)}
@@ -115,9 +136,10 @@ def shapes(config):
                 linear |= {f"{stem}.experts.{x}.{gate}": (f, d), f"{stem}.experts.{x}.{up}": (f, d), f"{stem}.experts.{x}.{down}": (d, f)}
             if config["model_type"] == "minimax_m2":
                 out[layer + "block_sparse_moe.e_score_correction_bias"] = (experts,)
-            if config["model_type"] in ("glm4_moe", "dots1"):
+            if config["model_type"] in ("glm4_moe", "dots1", "deepseek_v3"):
                 out[layer + "mlp.gate.e_score_correction_bias"] = (experts,)
-                linear |= {"mlp.shared_experts.gate_proj": (f, d), "mlp.shared_experts.up_proj": (f, d), "mlp.shared_experts.down_proj": (d, f)}
+            if (shared := f * config.get("n_shared_experts", 0)):
+                linear |= {"mlp.shared_experts.gate_proj": (shared, d), "mlp.shared_experts.up_proj": (shared, d), "mlp.shared_experts.down_proj": (d, shared)}
             if shared := config.get("shared_expert_intermediate_size"):
                 linear |= {"mlp.shared_expert.gate_proj": (shared, d), "mlp.shared_expert.up_proj": (shared, d),
                            "mlp.shared_expert.down_proj": (d, shared), "mlp.shared_expert_gate": (1, d)}

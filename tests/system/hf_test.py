@@ -111,7 +111,7 @@ class HuggingFace(NodesTest):
                 source = directory if len(layout) % 2 else checkpoint
                 with self.subTest(family=family, layout=layout, source=source.name):
                     name = f"{family}-{layout}"
-                    still = ["optimizer.expert_bias_rate=0"] if family in ("glm4_moe", "dots1", "minimax_m2") else []
+                    still = ["optimizer.expert_bias_rate=0"] if family in ("glm4_moe", "dots1", "deepseek_v3", "minimax_m2") else []
                     flags = [word for flag in LAYOUTS[layout] + still for word in ("--set", flag)]
                     self.run_job(self.from_job(source, name), *flags)
                     out = self.root / (name + ".out")
@@ -394,6 +394,13 @@ class HuggingFace(NodesTest):
             ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx: true"),
             ("gemma2", {"hidden_act": "silu", "hidden_activation": "silu"}, 'hidden_activation: "silu" is not available yet'),
             ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
+            ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads: is 2, and with latents there are as many as heads, 4"),
+            ("deepseek_v3", {"rope_interleave": False}, "rope_interleave: false is not available yet"),
+            ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+            ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank: is missing"),
+            ("deepseek_v3", {"topk_method": "greedy"}, 'topk_method: "greedy" is not available yet'),
+            ("deepseek_v3", {"n_group": 3}, "n_group: 3 groups of which a token has 1 do not fit 4 experts"),
+            ("deepseek_v2", {"topk_method": "noaux_tc"}, 'topk_method: is "noaux_tc": greedy and group_limited_greedy are available'),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
             ("llama", {"model_type": "gemma"}, 'model_type "gemma" is not available: the families are llama, mistral'),
@@ -447,6 +454,10 @@ class HuggingFace(NodesTest):
                              "rope_local_base_freq": None, "rope_parameters": two},
              ("sliding_theta: 5000", "kind: linear", "query_pre_attn_scalar: 20", "norm_weight: less_one"),
              ["parallel.tp=2", "parallel.sequence_parallel=true"]),
+            ("deepseek_v3", {"n_group": 1, "topk_group": 1, "rope_theta": None, "rope_scaling": None, "rope_parameters": yarn | {"beta_fast": 16}},
+             ("kv_lora_rank: 16", "kind: yarn", "attention_factor: 1.06", "scale: 0.28"),
+             ["parallel.tp=2", "parallel.sequence_parallel=true", "optimizer.expert_bias_rate=0"]),
+            ("deepseek_v2", {"q_lora_rank": 8, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}, ("q_lora_rank: 8", "groups: 2"), ["parallel.tp=4"]),
             ("phi3", {"rope_scaling": longrope, "original_max_position_embeddings": 8},
              ("kind: longrope", "factor: 4", "original_max_position: 8", "short_factor: [1.0, 1.1, 1.25]", "long_factor: [1.0, 2.5, 7.75]"), ["parallel.tp=2"]),
         ):

@@ -76,12 +76,18 @@ double plain_rate(const Topology& t) {
   return fp32 / (t.device.sm_version == 80 ? 4 : 8);
 }
 
+/// Elements of a head that a score is multiplied with in these products.
+double product_elements(const OpClass& a, const kernels::AttentionProducts& products) {
+  return products.keys * real(a.head_size) + products.values * real(a.value_size);
+}
+
 /// The call as a library would run it.
 rank::RecordedOp by_library(rank::RecordedOp op) {
   const bool own =
       op.what.kernel == AttentionKernel::tensor_cores || op.what.kernel == AttentionKernel::plain;
   if (own && op.what.kind == OpClass::Kind::attention_backward)
-    op.cost.flops *= kernels::kBackwardProducts / kernels::kOwnBackwardProducts;
+    op.cost.flops *= product_elements(op.what, kernels::kBackwardProducts) /
+                     product_elements(op.what, kernels::kOwnBackwardProducts);
   if (own) op.what.kernel = AttentionKernel::library;
   return op;
 }

@@ -107,20 +107,20 @@ void forward_block(const AttentionForward& a, const Unit& u, const AttentionScra
       if (keys <= 0 || begin >= first + kKeyBlock) continue;
       const bool opens = begin >= first;  // these are the first keys of these rows
       const std::int64_t width = round_up(keys, kLanes);
-      score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
+      score<T>(u.key, s.queries + i * u.key.words, s.keys_by_head, first, keys, s.scores);
       for (std::int64_t r = 0; r < rows; ++r) {
         if (capped) cap_scores(s.scores + r * kKeyBlock, width, a.block);
         const float correction = soften(s.scores + r * kKeyBlock, factor, u.begin_of(query + r) - first,
                                         smaller(keys, u.end_of(query + r) - first), width, s.row_max[i + r],
                                         s.row_sum[i + r], reinterpret_cast<T*>(s.probs + r * stride));
         if (!opens && correction != 1.0f) {
-          float* sums = s.sums + (i + r) * u.E16;
-          for (std::int64_t e = 0; e < u.E16; e += kLanes)
+          float* sums = s.sums + (i + r) * u.value.E16;
+          for (std::int64_t e = 0; e < u.value.E16; e += kLanes)
             store(sums + e, load(sums + e) * broadcast(correction));
         }
       }
-      combine<T>(u, s.probs, {stride, 1}, s.values, u.key_words, words_of<T>(first), words_of<T>(width),
-                 s.sums + i * u.E16, rows, opens ? WriteMode::assign : WriteMode::accumulate);
+      combine<T>(u.value, s.probs, {stride, 1}, s.values, u.key_words, words_of<T>(first), words_of<T>(width),
+                 s.sums + i * u.value.E16, rows, opens ? WriteMode::assign : WriteMode::accumulate);
     }
 }
 
@@ -156,18 +156,18 @@ void forward(const AttentionForward& a, const AttentionUnit& unit, const Attenti
   const HeadGeometry& heads = a.block.heads;
   const std::int64_t group = heads.heads / heads.kv_heads, tokens = a.lse_HT.shape[1],
                      key = unit.first_key + u.first_key;
-  pack_by_head(u, at<const T>(a.k_TKE, key, unit.kv_head), a.k_TKE.row_stride, s.keys_by_head);
-  pack_by_key(u, at<const T>(a.v_TKE, key, unit.kv_head), a.v_TKE.row_stride, s.values);
+  pack_by_head(u, u.key, at<const T>(a.k_TKE, key, unit.kv_head), a.k_TKE.row_stride, s.keys_by_head);
+  pack_by_key(u, u.value, at<const T>(a.v_TKE, key, unit.kv_head), a.v_TKE.row_stride, s.values);
   for (std::int64_t head = unit.kv_head * group; head < (unit.kv_head + 1) * group; ++head)
     for (std::int64_t query = 0; query < u.queries; query += kQueryBlock) {
       const std::int64_t queries = smaller(kQueryBlock, u.queries - query), row = unit.first_query + query;
-      copy_rows(u, at<const T>(a.q_THE, row, head), a.q_THE.row_stride, queries, s.queries);
+      copy_rows(u.key, at<const T>(a.q_THE, row, head), a.q_THE.row_stride, queries, s.queries);
       forward_block<T>(a, u, s, query, queries);
       float* lse = reinterpret_cast<float*>(a.lse_HT.data) + head * tokens + row;
       with_type(a.out_THE.dtype, [&]<class O>(O) {
         O* out = at<O>(a.out_THE, row, head);
         for (std::int64_t i = 0; i < queries; ++i, out += a.out_THE.row_stride)
-          finish_row(a.mode, u.E, s.sums + i * u.E16, s.row_max[i], s.row_sum[i], out, lse + i);
+          finish_row(a.mode, u.value.E, s.sums + i * u.value.E16, s.row_max[i], s.row_sum[i], out, lse + i);
       });
     }
 }
@@ -230,7 +230,7 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
   for (std::int64_t i = 0; i < queries; i += kTileRows) {
     const std::int64_t rows = smaller(kTileRows, queries - i), query = first_query + i;
     if (u.end_of(query + rows - 1) <= u.begin_of(query))
-      std::memset(s.sums + i * u.E16, 0, static_cast<std::size_t>(rows * u.E16) * sizeof(float));
+      std::memset(s.sums + i * u.key.E16, 0, static_cast<std::size_t>(rows * u.key.E16) * sizeof(float));
   }
   for (std::int64_t first = u.begin_of(first_query) / kPanel * kPanel; first < end; first += kKeyBlock) {
     for (std::int64_t i = 0; i < queries; i += kTileRows) {
@@ -241,8 +241,8 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
       // dk and dv are computed for six keys at a time, so five keys beyond the last one seen must read as
       // zero.
       const std::int64_t width = smaller(kKeyBlock, round_up(keys + kTileRows - 1, kLanes));
-      score<T>(u, s.queries + i * u.head_words, s.keys_by_head, first, keys, s.scores);
-      score<T>(u, s.douts + i * u.head_words, s.values_by_head, first, keys, s.dprobs);
+      score<T>(u.key, s.queries + i * u.key.words, s.keys_by_head, first, keys, s.scores);
+      score<T>(u.value, s.douts + i * u.value.words, s.values_by_head, first, keys, s.dprobs);
       for (std::int64_t r = 0; r < rows; r += 2) {
         KeyRange seen[2];
         for (std::int64_t k = 0; k < 2 && r + k < rows; ++k)
@@ -250,9 +250,9 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
         if (a.block.softcap > 0) differentiate<T, true>(a, s, i + r, r, seen, width);
         else differentiate<T, false>(a, s, i + r, r, seen, width);
       }
-      combine<T>(u, s.dscores + i * kKeyStride / kPerWord<T>, {kKeyStride / kPerWord<T>, 1}, s.keys,
+      combine<T>(u.key, s.dscores + i * kKeyStride / kPerWord<T>, {kKeyStride / kPerWord<T>, 1}, s.keys,
                  u.key_words, words_of<T>(first), words_of<T>(smaller(round_up(keys, kLanes), kKeyBlock)),
-                 s.sums + i * u.E16, rows, begin >= first ? WriteMode::assign : WriteMode::accumulate);
+                 s.sums + i * u.key.E16, rows, begin >= first ? WriteMode::assign : WriteMode::accumulate);
     }
     const std::int64_t keys = smaller(kKeyBlock, end - first);
     for (std::int64_t j = 0; j < keys; j += kTileRows) {
@@ -262,12 +262,12 @@ void backward_block(const AttentionBackward& a, const Unit& u, const AttentionSc
                          to = smaller(queries, key + rows - u.begin_shift - first_query);
       const std::int64_t unseen = from / kPerWord<T>, words = words_of<T>(to) - unseen;
       if (to <= from) continue;
-      float* dv = s.dvalues + key * u.E16;
-      float* dk = s.dkeys + key * u.E16;
-      combine<T>(u, s.probs + unseen * kKeyStride + j, {1, kKeyStride}, s.douts_packed, query_words, unseen,
-                 words, dv, rows, WriteMode::accumulate);
-      combine<T>(u, paired + unseen * kKeyStride + j, {1, kKeyStride}, s.queries_packed, query_words, unseen,
-                 words, dk, rows, WriteMode::accumulate);
+      float* dv = s.dvalues + key * u.value.E16;
+      float* dk = s.dkeys + key * u.key.E16;
+      combine<T>(u.value, s.probs + unseen * kKeyStride + j, {1, kKeyStride}, s.douts_packed, query_words,
+                 unseen, words, dv, rows, WriteMode::accumulate);
+      combine<T>(u.key, paired + unseen * kKeyStride + j, {1, kKeyStride}, s.queries_packed, query_words,
+                 unseen, words, dk, rows, WriteMode::accumulate);
     }
   }
 }
@@ -312,7 +312,7 @@ void row_numbers(const AttentionBackward& a, const Unit& u, const AttentionScrat
     for (std::int64_t i = 0; i < round_up(queries, 2); ++i) {
       Vec product = zero();
       if (i < queries)
-        for_each_vec(u.E, [&](auto load, auto) {
+        for_each_vec(u.value.E, [&](auto load, auto) {
           product += load(dout + i * a.dout_THE.row_stride) * load(out + i * a.out_THE.row_stride);
         });
       s.row_sum[i] = sum(product);
@@ -328,19 +328,19 @@ void backward(const AttentionBackward& a, const AttentionUnit& unit, const Atten
   const std::int64_t group = heads.heads / heads.kv_heads, key = unit.first_key + u.first_key;
   const std::int64_t panel_words = kQueryBlock / kPerWord<T> * kPanel;
   const T *k = at<const T>(a.k_TKE, key, unit.kv_head), *v = at<const T>(a.v_TKE, key, unit.kv_head);
-  pack_by_head(u, k, a.k_TKE.row_stride, s.keys_by_head);
-  pack_by_head(u, v, a.v_TKE.row_stride, s.values_by_head);
-  pack_by_key(u, k, a.k_TKE.row_stride, s.keys);
-  for (float* sums : {s.dkeys, s.dvalues})
-    std::memset(sums, 0, static_cast<std::size_t>(u.keys * u.E16) * sizeof(float));
+  pack_by_head(u, u.key, k, a.k_TKE.row_stride, s.keys_by_head);
+  pack_by_head(u, u.value, v, a.v_TKE.row_stride, s.values_by_head);
+  pack_by_key(u, u.key, k, a.k_TKE.row_stride, s.keys);
+  std::memset(s.dkeys, 0, static_cast<std::size_t>(u.keys * u.key.E16) * sizeof(float));
+  std::memset(s.dvalues, 0, static_cast<std::size_t>(u.keys * u.value.E16) * sizeof(float));
   for (std::int64_t head = unit.kv_head * group; head < (unit.kv_head + 1) * group; ++head)
     for (std::int64_t query = 0; query < u.queries; query += kQueryBlock) {
       const std::int64_t queries = smaller(kQueryBlock, u.queries - query), row = unit.first_query + query;
       const T *q = at<const T>(a.q_THE, row, head), *dout = at<const T>(a.dout_THE, row, head);
-      copy_rows(u, q, a.q_THE.row_stride, queries, s.queries);
-      copy_rows(u, dout, a.dout_THE.row_stride, queries, s.douts);
-      pack_rows(q, a.q_THE.row_stride, queries, u.E, kPanel, s.queries_packed, panel_words);
-      pack_rows(dout, a.dout_THE.row_stride, queries, u.E, kPanel, s.douts_packed, panel_words);
+      copy_rows(u.key, q, a.q_THE.row_stride, queries, s.queries);
+      copy_rows(u.value, dout, a.dout_THE.row_stride, queries, s.douts);
+      pack_rows(q, a.q_THE.row_stride, queries, u.key.E, kPanel, s.queries_packed, panel_words);
+      pack_rows(dout, a.dout_THE.row_stride, queries, u.value.E, kPanel, s.douts_packed, panel_words);
       row_numbers<T>(a, u, s, row, head, queries);
       backward_block<T>(a, u, s, query, queries);
       write_rows(a.dq_THE, row, head, s.sums, queries, a.dq_mode);

@@ -11,6 +11,15 @@
 
 namespace trainerd::kernels::TRAINERD_SIMD {
 
+/// Elements of a head, of queries and keys or of values.
+struct HeadSizes {
+  std::int64_t E = 0, words = 0, E16 = 0;
+};
+template <class T>
+HeadSizes sizes_of(std::int64_t head_size) {
+  return {head_size, words_of<T>(head_size), round_up(head_size, kLanes)};
+}
+
 inline std::int64_t smaller(std::int64_t a, std::int64_t b) { return a < b ? a : b; }
 inline std::int64_t larger(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
 inline std::int64_t clamped(std::int64_t x, std::int64_t most) { return x < 0 ? 0 : smaller(x, most); }
@@ -18,7 +27,7 @@ inline std::int64_t clamped(std::int64_t x, std::int64_t most) { return x < 0 ? 
 /// One sequence and key/value head of a call: strides and counts that the passes share. Its keys are those
 /// that any query may see: `keys` keys from key `first_key` of the sequence, which is a multiple of a panel.
 struct Unit {
-  std::int64_t E = 0, head_words = 0, E16 = 0;
+  HeadSizes key, value;
   std::int64_t queries = 0, first_key = 0, keys = 0;
   std::int64_t begin_shift = 0, end_shift = 0;
   std::int64_t key_words = 0;  ///< words of S keys in a packed panel
@@ -31,9 +40,8 @@ struct Unit {
 template <class T>
 Unit unit_of(const AttentionBlock& b, const AttentionUnit& at, const AttentionScratch& s) {
   Unit u;
-  u.E = b.heads.head_size;
-  u.head_words = words_of<T>(u.E);
-  u.E16 = round_up(u.E, kLanes);
+  u.key = sizes_of<T>(b.heads.head_size);
+  u.value = sizes_of<T>(b.heads.values_size());
   u.queries = at.queries;
   u.keys = at.keys;
   u.end_shift = b.mask == MaskKind::causal ? at.offset + 1 : at.keys;
@@ -54,29 +62,29 @@ T* at(const HeadView& x, std::int64_t row, std::int64_t head) {
 
 /// Packs K or V by head: word k of key j is word k of row j.
 template <class T>
-void pack_by_head(const Unit& u, const T* in, std::int64_t stride, Word* out) {
+void pack_by_head(const Unit& u, const HeadSizes& head, const T* in, std::int64_t stride, Word* out) {
   for (std::int64_t key = 0; key < u.keys; key += kPanel)
-    pack_transposed(in + key * stride, stride, smaller(kPanel, u.keys - key), u.E, out + key * u.head_words,
-                    u.head_words);
+    pack_transposed(in + key * stride, stride, smaller(kPanel, u.keys - key), head.E, out + key * head.words,
+                    head.words);
 }
 
 /// Packs K or V for a reduction over keys; rows up to a multiple of 64 keys are zero.
 template <class T>
-void pack_by_key(const Unit& u, const T* in, std::int64_t stride, Word* out) {
-  pack_rows(in, stride, u.keys, u.E, kPanel, out, u.key_words * kPanel);
+void pack_by_key(const Unit& u, const HeadSizes& head, const T* in, std::int64_t stride, Word* out) {
+  pack_rows(in, stride, u.keys, head.E, kPanel, out, u.key_words * kPanel);
   const std::int64_t used = words_of<T>(u.keys), end = words_of<T>(round_up(u.keys, kPanel));
-  for (std::int64_t panel = 0; panel < panels_of(u.E); ++panel)
+  for (std::int64_t panel = 0; panel < panels_of(head.E); ++panel)
     std::memset(out + (panel * u.key_words + used) * kPanel, 0,
                 static_cast<std::size_t>((end - used) * kPanel) * sizeof(Word));
 }
 
 /// Copies rows of a block as left operands: whole words, with zero rows up to a whole tile.
 template <class T>
-void copy_rows(const Unit& u, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
-  const std::int64_t width = u.head_words * kPerWord<T>;
+void copy_rows(const HeadSizes& head, const T* in, std::int64_t stride, std::int64_t rows, Word* out) {
+  const std::int64_t width = head.words * kPerWord<T>;
   T* to = reinterpret_cast<T*>(out);
   for (std::int64_t row = 0; row < round_up(rows, kTileRows); ++row, to += width) {
-    const std::int64_t count = row < rows ? u.E : 0;
+    const std::int64_t count = row < rows ? head.E : 0;
     std::memcpy(to, in + row * stride, static_cast<std::size_t>(count) * sizeof(T));
     std::memset(static_cast<void*>(to + count), 0, static_cast<std::size_t>(width - count) * sizeof(T));
   }
@@ -84,21 +92,21 @@ void copy_rows(const Unit& u, const T* in, std::int64_t stride, std::int64_t row
 
 /// scores[i][j] = row i . key (first + j), for six rows and `keys` keys.
 template <class T>
-void score(const Unit& u, const Word* rows, const Word* keys_by_head, std::int64_t first, std::int64_t keys,
-           float* scores) {
+void score(const HeadSizes& head, const Word* rows, const Word* keys_by_head, std::int64_t first,
+           std::int64_t keys, float* scores) {
   for (std::int64_t j = 0; j < keys; j += kPanel)
-    tile<T>(rows, {u.head_words, 1}, keys_by_head + (first + j) * u.head_words, u.head_words, scores + j,
-            kKeyBlock, kTileRows, smaller(kPanel, keys - j), WriteMode::assign);
+    tile<T>(rows, {head.words, 1}, keys_by_head + (first + j) * head.words, head.words, scores + j, kKeyBlock,
+            kTileRows, smaller(kPanel, keys - j), WriteMode::assign);
 }
 
 /// out[i] (+)= weights[i] . packed, for `rows` <= 6 rows and E columns, over `words` words from word `first`.
 template <class T>
-void combine(const Unit& u, const Word* weights, LeftStrides strides, const Word* packed,
+void combine(const HeadSizes& head, const Word* weights, LeftStrides strides, const Word* packed,
              std::int64_t panel_words, std::int64_t first, std::int64_t words, float* out, std::int64_t rows,
              WriteMode mode) {
-  for (std::int64_t e = 0; e < u.E; e += kPanel)
-    tile<T>(weights, strides, packed + (e / kPanel * panel_words + first) * kPanel, words, out + e, u.E16,
-            rows, smaller(kPanel, u.E - e), mode);
+  for (std::int64_t e = 0; e < head.E; e += kPanel)
+    tile<T>(weights, strides, packed + (e / kPanel * panel_words + first) * kPanel, words, out + e, head.E16,
+            rows, smaller(kPanel, head.E - e), mode);
 }
 
 }  // namespace trainerd::kernels::TRAINERD_SIMD

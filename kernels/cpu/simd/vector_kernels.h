@@ -72,6 +72,8 @@ struct VectorKernels {
   /// Assigns the rows' sums to `dq_weight_E` and `dk_weight_E`, which are null if there are no norm weights.
   void (*qk_norm_rope_backward)(const QkNormRopeBackward&, std::int64_t begin, std::int64_t end,
                                 float* dq_weight_E, float* dk_weight_E);
+  void (*latent_heads_forward)(const LatentHeadsForward&, std::int64_t begin, std::int64_t end);
+  void (*latent_heads_backward)(const LatentHeadsBackward&, std::int64_t begin, std::int64_t end);
   /// out[i] (+)= partial[0][i] + partial[1][i] + ..., for i < n, in that order; rows are `stride` floats
   /// apart.
   void (*sum_partials)(const float* partial, std::int64_t rows, std::int64_t stride, std::int64_t n, DType,
@@ -131,6 +133,8 @@ struct VectorKernels {
   X(qk_norm_sums)                  \
   X(qk_norm_rope_forward)          \
   X(qk_norm_rope_backward)         \
+  X(latent_heads_forward)          \
+  X(latent_heads_backward)         \
   X(sum_partials)                  \
   X(attention_sink_forward)        \
   X(attention_sink_backward)       \

@@ -9,7 +9,7 @@ enum class AttentionPass : std::uint8_t { forward, backward };
 
 /// Lays out one thread's attention scratch at `base` for sequences of up to `max_keys` keys, and returns its
 /// bytes. With `base` null it only computes the size.
-std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_keys, std::int64_t head_size,
-                               std::byte* base, AttentionScratch& scratch);
+std::int64_t lay_out_attention(AttentionPass pass, DType dtype, std::int64_t max_keys,
+                               const HeadGeometry& heads, std::byte* base, AttentionScratch& scratch);
 
 }  // namespace trainerd::kernels

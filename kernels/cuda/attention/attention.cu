@@ -1,6 +1,6 @@
 // Attention without a library or tensor cores (attention_mma.cu): simple and deterministic. Uses fp32 FMAs on
-// shared memory, for fp32 and unusual heads. FLOPs: 4 s^2 E per head (half if causal). Bytes: qkv and out
-// once; keys and values again for every tile of queries, mostly from L2.
+// shared memory, for fp32 and unusual heads. FLOPs: 2 s^2 (E + V) per head (half if causal). Bytes: qkv and
+// out once; keys and values again for every tile of queries, mostly from L2.
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -20,9 +20,9 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const SequencePlace at(p.sequences, tile.sequence);
   const int first = tile.tile * R;
   if (first >= at.queries) return;
-  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+  const int E = p.head_size, V = p.value_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
-            column = head / p.group * E, query = first + row;
+            kv_head = head / p.group, query = first + row;
   load_tile<Tile>(queries, q.at(at.query_begin, head * E), first, at.queries, q.stride, E);
 
   float sums[Tile::kEach] = {};
@@ -30,7 +30,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   const int end = at.end_key(first + R - 1);
   for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
     __syncthreads();  // the previous tile's values have been read
-    load_tile<Tile>(keys_or_values, k.at(at.key_begin, column), key0, at.keys, k.stride, E);
+    load_tile<Tile>(keys_or_values, k.at(at.key_begin, kv_head * E), key0, at.keys, k.stride, E);
     __syncthreads();
     float scores[(R + kPerRow - 1) / kPerRow], tile_max = -INFINITY;
 #pragma unroll
@@ -54,12 +54,12 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
     row_sum = row_sum * shrink + row_reduce<kPerRow>(tile_sum, Plus{});
     row_max = new_max;
     __syncthreads();
-    load_tile<Tile>(keys_or_values, v.at(at.key_begin, column), key0, at.keys, v.stride, E);
+    load_tile<Tile>(keys_or_values, v.at(at.key_begin, kv_head * V), key0, at.keys, v.stride, V);
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < Tile::kEach; ++i) {
       const int e = lane + i * kPerRow;
-      if (e >= E) break;
+      if (e >= V) break;
       float sum = sums[i] * shrink;
 #pragma unroll 4
       for (int j = 0; j < R; ++j) sum += weights[row][j] * keys_or_values[j][e];
@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   __syncwarp();  // all threads of a row have read its lse
   if (!inside) return;
   if (lane == 0) *to_lse = merge.lse;
-  store_row<Tile>(out, at.query_begin + query, head * E, sums, row_sum == 0.0f ? 1.0f : row_sum, merge.added,
-                  merge.kept, lane, E);
+  store_row<Tile>(out, at.query_begin + query, head * V, sums, row_sum == 0.0f ? 1.0f : row_sum, merge.added,
+                  merge.kept, lane, V);
 }
 
 constexpr int kSwapThreads = 256;
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kSwapThreads)
 
 void attention_forward(const Launch& where, const AttentionForward& a) {
   if (mma_attention_forward(where, a)) return;
-  with_tile(a.block.heads.head_size, [&](auto tile) {
+  with_tile(a.block.heads, [&](auto tile) {
     using Tile = decltype(tile);
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kRows);
     with_type(a.q_THE.dtype, "attention: fp32 or bf16", [&](auto t) {

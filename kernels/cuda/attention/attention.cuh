@@ -106,7 +106,7 @@ struct SequencePlace {
 struct AttentionShape {
   SequencesShape sequences;
   std::int64_t tokens;  // queries of all sequences
-  int heads, kv_heads, group, head_size;
+  int heads, kv_heads, group, head_size, value_size;
   float scale, softcap;
   // A weight is 2^(exponent s - ..), where s is the plain product q k, or tanh(inner q k) with a softcap.
   float exponent, inner;
@@ -158,6 +158,7 @@ AttentionShape shape_of(const Args& a, Side own, int rows) {
           .kv_heads = static_cast<int>(h.kv_heads),
           .group = static_cast<int>(h.heads / h.kv_heads),
           .head_size = static_cast<int>(h.head_size),
+          .value_size = static_cast<int>(h.values_size()),
           .scale = a.block.scale,
           .softcap = a.block.softcap,
           .exponent = (capped ? a.block.softcap : a.block.scale) * kLog2e,
@@ -234,9 +235,10 @@ __device__ inline void store_row(const OutHeads& out, std::int64_t row, int colu
   else store(out.as<Bf16>());
 }
 
-/// Calls `f` with the tile type for heads of this size.
+/// Calls `f` with the tile type for these heads.
 template <class F>
-void with_tile(std::int64_t head_size, const F& f) {
+void with_tile(const HeadGeometry& heads, const F& f) {
+  const std::int64_t head_size = std::max(heads.head_size, heads.values_size());
   if (head_size <= 64) return f(AttentionTile<16, 64>{});
   if (head_size <= 128) return f(AttentionTile<16, 128>{});
   base::check(head_size <= kLargestCudaHead, "attention: a head is larger than was planned");

@@ -1,7 +1,7 @@
 // The backward of our own attention without tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm
 // 2). Three kernels, so that every sum has one owner and one order: the row sums of dO O; dK and dV by tiles
-// of keys; dQ by tiles of queries. Scores are computed twice: FLOPs 14 s^2 E per head (half if causal).
-// Scratch: the row sums, fp32 [H, T].
+// of keys; dQ by tiles of queries. Scores are computed twice: FLOPs 2 s^2 (4 E + 3 V) per head (half if
+// causal). Scratch: the row sums, fp32 [H, T].
 
 #include "kernels/cuda/attention/attention_mma.cuh"
 
@@ -43,7 +43,7 @@ __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& 
                                    typename Tile::Scores& dscores) {
   constexpr int R = Tile::kRows, kPerRow = Tile::kPerRow;
   const int row = static_cast<int>(threadIdx.x) / kPerRow, lane = static_cast<int>(threadIdx.x) % kPerRow,
-            E = p.head_size, query = query0 + row;
+            E = p.head_size, V = p.value_size, query = query0 + row;
   const std::int64_t place = head * p.tokens + at.query_begin + query;
   const bool inside = query < at.queries;
   const float lse = inside ? g.lse_HT[place] : 0.0f, row_sum = inside ? g.row_sums_HT[place] : 0.0f;
@@ -52,7 +52,7 @@ __device__ inline void tile_scores(const AttentionShape& p, const Gradients<T>& 
     if (inside && at.sees(query, key0 + j)) {
       const float score = p.capped(p.scale * dot_rows(q[row], k[j], E));
       weight = expf(score - lse);
-      dscore = weight * (dot_rows(dout[row], v[j], E) - row_sum) * p.slope(score) * p.scale;
+      dscore = weight * (dot_rows(dout[row], v[j], V) - row_sum) * p.slope(score) * p.scale;
     }
     weights[row][j] = weight;
     dscores[row][j] = dscore;
@@ -69,10 +69,10 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(Attenti
   const SequencePlace at(p.sequences, tile.sequence);
   const int first = tile.tile * R;
   if (first >= at.keys) return;
-  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+  const int E = p.head_size, V = p.value_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, kv_head = static_cast<int>(blockIdx.y);
   load_tile<Tile>(k, g.k.at(at.key_begin, kv_head * E), first, at.keys, g.k.stride, E);
-  load_tile<Tile>(v, g.v.at(at.key_begin, kv_head * E), first, at.keys, g.v.stride, E);
+  load_tile<Tile>(v, g.v.at(at.key_begin, kv_head * V), first, at.keys, g.v.stride, V);
 
   float dk[Tile::kEach] = {}, dv[Tile::kEach] = {};
   const int start = at.first_query(first), end = at.end_query(first + R - 1);
@@ -80,25 +80,25 @@ __global__ void __launch_bounds__(kAttentionThreads, 1) key_value_kernel(Attenti
     for (int query0 = start; query0 < end; query0 += R) {
       __syncthreads();  // the previous tiles have been read
       load_tile<Tile>(q, g.q.at(at.query_begin, head * E), query0, at.queries, g.q.stride, E);
-      load_tile<Tile>(dout, g.dout.at(at.query_begin, head * E), query0, at.queries, g.dout.stride, E);
+      load_tile<Tile>(dout, g.dout.at(at.query_begin, head * V), query0, at.queries, g.dout.stride, V);
       __syncthreads();
       tile_scores<Tile>(p, g, at, head, query0, first, q, k, v, dout, weights, dscores);
       __syncthreads();
 #pragma unroll
       for (int i = 0; i < Tile::kEach; ++i) {
         const int e = lane + i * kPerRow;
-        if (e >= E) break;
+        if (e >= E && e >= V) break;
 #pragma unroll
         for (int j = 0; j < R; ++j) {
-          dv[i] += weights[j][row] * dout[j][e];
-          dk[i] += dscores[j][row] * q[j][e];
+          if (e < V) dv[i] += weights[j][row] * dout[j][e];
+          if (e < E) dk[i] += dscores[j][row] * q[j][e];
         }
       }
     }
   if (first + row >= at.keys) return;
   const std::int64_t to = at.key_begin + first + row;
   store_row<Tile>(g.dk, to, kv_head * E, dk, 1.0f, 1.0f, g.dk.adds ? 1.0f : 0.0f, lane, E);
-  store_row<Tile>(g.dv, to, kv_head * E, dv, 1.0f, 1.0f, g.dv.adds ? 1.0f : 0.0f, lane, E);
+  store_row<Tile>(g.dv, to, kv_head * V, dv, 1.0f, 1.0f, g.dv.adds ? 1.0f : 0.0f, lane, V);
 }
 
 template <class Tile, class T>
@@ -110,18 +110,18 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
   const SequencePlace at(p.sequences, tile.sequence);
   const int first = tile.tile * R;
   if (first >= at.queries) return;
-  const int E = p.head_size, row = static_cast<int>(threadIdx.x) / kPerRow,
+  const int E = p.head_size, V = p.value_size, row = static_cast<int>(threadIdx.x) / kPerRow,
             lane = static_cast<int>(threadIdx.x) % kPerRow, head = static_cast<int>(blockIdx.y),
-            column = head / p.group * E;
+            kv_head = head / p.group;
   load_tile<Tile>(q, g.q.at(at.query_begin, head * E), first, at.queries, g.q.stride, E);
-  load_tile<Tile>(dout, g.dout.at(at.query_begin, head * E), first, at.queries, g.dout.stride, E);
+  load_tile<Tile>(dout, g.dout.at(at.query_begin, head * V), first, at.queries, g.dout.stride, V);
 
   float dq[Tile::kEach] = {};
   const int end = at.end_key(first + R - 1);
   for (int key0 = at.first_key(first) / R * R; key0 < end; key0 += R) {
     __syncthreads();  // the previous tiles have been read
-    load_tile<Tile>(k, g.k.at(at.key_begin, column), key0, at.keys, g.k.stride, E);
-    load_tile<Tile>(v, g.v.at(at.key_begin, column), key0, at.keys, g.v.stride, E);
+    load_tile<Tile>(k, g.k.at(at.key_begin, kv_head * E), key0, at.keys, g.k.stride, E);
+    load_tile<Tile>(v, g.v.at(at.key_begin, kv_head * V), key0, at.keys, g.v.stride, V);
     __syncthreads();
     tile_scores<Tile>(p, g, at, head, first, key0, q, k, v, dout, weights, dscores);
     __syncwarp();  // one warp computes and reads a row's scores
@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(kAttentionThreads) query_kernel(AttentionShape
 void attention_backward(const Launch& where, const AttentionBackward& a) {
   if (mma_attention_backward(where, a)) return;
   auto* const row_sums = reinterpret_cast<float*>(where.scratch);
-  with_tile(a.block.heads.head_size, [&](auto tile) {
+  with_tile(a.block.heads, [&](auto tile) {
     using Tile = decltype(tile);
     const AttentionShape by_queries = shape_of(a, Side::queries, Tile::kRows),
                          by_keys = shape_of(a, Side::keys, Tile::kRows);
@@ -162,7 +162,7 @@ void attention_backward(const Launch& where, const AttentionBackward& a) {
         using O = decltype(o);
         launch(where, {ceil_div(by_queries.tokens * by_queries.heads, kAttentionThreads / 32)},
                kAttentionThreads, "attention_row_sums", row_sums_kernel<O, T>, heads_at<const O>(a.out_THE),
-               g.dout, row_sums, by_queries.tokens, by_queries.heads, by_queries.head_size);
+               g.dout, row_sums, by_queries.tokens, by_queries.heads, by_queries.value_size);
       });
       launch(where, {by_keys.tiles, by_keys.kv_heads}, kAttentionThreads, "attention_key_value",
              key_value_kernel<Tile, T>, by_keys, g);

@@ -3,10 +3,10 @@
 // weight never leaves the thread that computed it. Keys are loaded while the previous tile's values are
 // summed, and values while the scores are computed.
 //
-// FLOPs: 4 s^2 E per head (half if causal: tiles of keys that no query of a warp sees are skipped). Bytes: q
-// and out once; k and v once per tile of queries, from L2 except for the first. Floor: FLOPs / rate of
-// mma.sync. Heads of 128: a warp reads 24 KB of shared memory for the 128 mma of a tile, 192 bytes each, or
-// 1.5 clocks at 128 bytes per clock (with 16 queries per warp: 320 bytes). 128 registers hold sums and 32
+// FLOPs: 2 s^2 (E + V) per head (half if causal: tiles of keys that no query of a warp sees are skipped).
+// Bytes: q and out once; k and v once per tile of queries, from L2 except for the first. Floor: FLOPs / rate
+// of mma.sync. Heads of 128: a warp reads 24 KB of shared memory for the 128 mma of a tile, 192 bytes each,
+// or 1.5 clocks at 128 bytes per clock (with 16 queries per warp: 320 bytes). 128 registers hold sums and 32
 // hold scores; with 64 keys per tile ptxas spills. Heads of 64: 64 keys, 160 bytes per mma. Shared memory:
 // (128 + 2 keys) rows, 48 KB for heads of 128 and 32 KB for 64. Registers allow two blocks of 4 warps per SM.
 
@@ -67,13 +67,13 @@ __global__ void __launch_bounds__(Tile::kThreads)
   constexpr int M = Tile::kM, N = Tile::kKeys, Q = Tile::kQueries;
   const MmaPlace at(p, p.heads, Q, p.sequences.causal);
   if (at.first >= at.queries) return;
-  const int E = p.head_size;
+  const int E = p.head_size, V = p.value_size;
   const SharedAddress queries = dynamic_shared(), keys = queries + P::bytes(Q), values = keys + P::bytes(N);
-  const int column = at.head / p.group * E, start = at.first_key(at.first) / N * N,
+  const int kv_head = at.head / p.group, start = at.first_key(at.first) / N * N,
             end = at.end_key(at.first + Q - 1);
   copy_rows<P, Q, Tile::kThreads>(queries, q.at(at.query_begin, at.head * E), at.first, at.queries, q.stride,
                                   E);
-  copy_rows<P, N, Tile::kThreads>(keys, k.at(at.key_begin, column), start, at.keys, k.stride, E);
+  copy_rows<P, N, Tile::kThreads>(keys, k.at(at.key_begin, kv_head * E), start, at.keys, k.stride, E);
 
   float sums[M][P::kColumns / 8][4], row_max[M][2], row_sum[M][2];
   clear(sums);
@@ -94,7 +94,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     __syncthreads();  // these keys have arrived, and the previous values have been read
     // Addresses are computed where they are used: keeping them from tile to tile would take the registers of
     // the sums.
-    copy_rows<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), column), key0, at.keys, v.stride, E);
+    copy_rows<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), kv_head * V), key0, at.keys, v.stride,
+                                    V);
     if (seen) {
       clear(scores);
       multiply_rows<P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(), keys + P::lane_of_rows());
@@ -103,8 +104,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     wait_copies();
     __syncthreads();  // these values have arrived, and the keys have been read
     if (key0 + N < end)
-      copy_rows<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), column), key0 + N, at.keys, k.stride,
-                                      E);
+      copy_rows<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), kv_head * E), key0 + N, at.keys,
+                                      k.stride, E);
     if (seen) {
       if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
         hide<Rows::queries>(scores, warp_first + fragment.row, key0 + fragment.column, at, -INFINITY);
@@ -133,14 +134,14 @@ __global__ void __launch_bounds__(Tile::kThreads)
       kept[m][h] = merge.kept;
     }
   put_rows<P>(queries + P::bytes(fragment.warp_row), sums, row_sum, kept, out, at.query_begin + warp_first,
-              at.head * E, at.queries - warp_first, E);
+              at.head * V, at.queries - warp_first, V);
 }
 
 }  // namespace
 
 bool mma_attention_forward(const Launch& where, const AttentionForward& a) {
   if (!mma_serves(where, a)) return false;
-  with_columns(a.block.heads.head_size, [&](auto columns) {
+  with_columns(a.block.heads, [&](auto columns) {
     using Tile = ForwardTile<decltype(columns)::value>;
     const AttentionShape shape = shape_of(a, Side::queries, Tile::kQueries);
     with_softcap(a.block.softcap, [&](auto capped) {

@@ -179,7 +179,8 @@ __device__ inline void hide(float (&x)[M][N][4], int row, int column, const Sequ
 
 /// Calls `f` with the number of columns of the smallest panel that holds a head, as a constant.
 template <class F>
-void with_columns(std::int64_t head_size, const F& f) {
+void with_columns(const HeadGeometry& heads, const F& f) {
+  const std::int64_t head_size = std::max(heads.head_size, heads.values_size());
   if (head_size <= 32) return f(std::integral_constant<int, 32>{});
   if (head_size <= 64) return f(std::integral_constant<int, 64>{});
   if (head_size <= 96) return f(std::integral_constant<int, 96>{});

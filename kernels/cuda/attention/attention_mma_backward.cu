@@ -1,9 +1,9 @@
 // The backward of our own attention on tensor cores (Dao, FlashAttention-2, arXiv 2307.08691, algorithm 2).
 // Three kernels, so that every sum has one owner and one order, without atomics: the row sums of dO O; dK and
 // dV by tiles of keys; dQ by tiles of queries. Both gradient kernels compute the scores and the gradients of
-// the weights: 7 products instead of 5, FLOPs 14 s^2 E per head (half if causal). Bytes: each of q, k, v, dO
-// once as the block's own rows, and once per tile of the other side, from L2 except for the first; dq, dk, dv
-// once. Floor: FLOPs / rate of mma.sync.
+// the weights: 7 products instead of 5, FLOPs 2 s^2 (4 E + 3 V) per head (half if causal). Bytes: each of q,
+// k, v, dO once as the block's own rows, and once per tile of the other side, from L2 except for the first;
+// dq, dk, dv once. Floor: FLOPs / rate of mma.sync.
 //
 // A warp's own rows are the rows of the fragments of A and of the sums. So one thread turns scores
 // (transposed for dK and dV) into weights, narrows them and multiplies again, all in registers. Tiles of the
@@ -88,11 +88,11 @@ __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients&
                                     int stage, int head, int query0) {
   using P = typename Tile::P;
   constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
-  const int E = p.head_size, i = thread_now();
+  const int E = p.head_size, V = p.value_size, i = thread_now();
   copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.q.at(at.query_begin, head * E), query0, at.queries,
                             g.q.stride, E);
-  copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.dout.at(at.query_begin, head * E), query0, at.queries,
-                            g.dout.stride, E);
+  copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.dout.at(at.query_begin, head * V), query0, at.queries,
+                            g.dout.stride, V);
   if (i >= 2 * N) return;
   const int row = query0 + i % N;
   copy_async_4(Tile::numbers(stage, i / N, i % N),
@@ -107,11 +107,11 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   constexpr int M = Tile::kM, N = Tile::kOther;
   const MmaPlace at(p, p.kv_heads, Tile::kOwn, false);
   if (at.first >= at.keys) return;
-  const int E = p.head_size;
+  const int E = p.head_size, V = p.value_size;
   copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), g.k.at(at.key_begin, at.head * E), at.first, at.keys,
                                            g.k.stride, E);
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), g.v.at(at.key_begin, at.head * E), at.first, at.keys,
-                                           g.v.stride, E);
+  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), g.v.at(at.key_begin, at.head * V), at.first, at.keys,
+                                           g.v.stride, V);
 
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
             left = at.keys - warp_first;
   put_scaled_rows<P>(Tile::own(0, warp_row), dk, p.scale, g.dk, at.key_begin + warp_first, at.head * E, left,
                      E);
-  put_scaled_rows<P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * E, left, E);
+  put_scaled_rows<P>(Tile::own(1, warp_row), dv, 1.0f, g.dv, at.key_begin + warp_first, at.head * V, left, V);
 }
 
 template <class Tile, bool kCapped>
@@ -195,18 +195,20 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
   const MmaPlace at(p, p.heads, Tile::kOwn, p.sequences.causal);
   if (at.first >= at.queries) return;
   constexpr int kThreads = Tile::kThreads;
-  const int E = p.head_size, start = at.first_key(at.first) / N * N;
+  const int E = p.head_size, V = p.value_size, start = at.first_key(at.first) / N * N;
   const auto end = [&] { return at.end_key(opaque(at.first) + Tile::kOwn - 1); };
   copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), g.q.at(at.query_begin, at.head * E), at.first, at.queries,
                                      g.q.stride, E);
-  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * E), at.first,
-                                     at.queries, g.dout.stride, E);
+  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * V), at.first,
+                                     at.queries, g.dout.stride, V);
   // Addresses are computed where they are used: keeping them between tiles would take the registers of the
   // sums.
   const auto copy_keys = [&](int stage, int key0) {
-    const int begin = opaque(at.key_begin), column = opaque(at.head) / p.group * E;
-    copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, column), key0, at.keys, g.k.stride, E);
-    copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.v.at(begin, column), key0, at.keys, g.v.stride, E);
+    const int begin = opaque(at.key_begin), kv_head = opaque(at.head) / p.group;
+    copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, kv_head * E), key0, at.keys, g.k.stride,
+                              E);
+    copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.v.at(begin, kv_head * V), key0, at.keys, g.v.stride,
+                              V);
   };
   copy_keys(0, start);
 
@@ -278,7 +280,7 @@ bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
                        .dq = out_heads(a.dq_THE, a.dq_mode),
                        .dk = out_heads(a.dk_TKE, a.dkv_mode),
                        .dv = out_heads(a.dv_TKE, a.dkv_mode)};
-  with_columns(a.block.heads.head_size, [&](auto columns) {
+  with_columns(a.block.heads, [&](auto columns) {
     constexpr int kColumns = decltype(columns)::value, kLanes = kColumns <= 32 ? 4 : kColumns <= 64 ? 8 : 16;
     using Queries = QueryTile<kColumns>;
     const AttentionShape by_keys = shape_of(a, Side::keys, KeyTile<kColumns, false>::kOwn),
@@ -286,7 +288,7 @@ bool mma_attention_backward(const Launch& where, const AttentionBackward& a) {
     const std::int64_t tokens = by_queries.tokens, heads = by_queries.heads;
     launch(where, {ceil_div(tokens * heads * kLanes, kAttentionThreads)}, kAttentionThreads,
            "mma_attention_row_sums", mma_row_sums_kernel<kLanes>, heads_at<const Bf16>(a.out_THE), g.dout,
-           a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.head_size);
+           a.out_THE.dtype == DType::f32, row_sums, tokens, by_queries.heads, by_queries.value_size);
     with_softcap(a.block.softcap, [&](auto capped) {
       constexpr bool kCapped = decltype(capped)::value;
       using Keys = KeyTile<kColumns, kCapped>;

@@ -15,6 +15,7 @@ AttentionProblem problem_of(const Args& a) {
   p.kv_heads = a.block.heads.kv_heads;
   p.tokens = a.block.queries.max_seqlen;
   p.head_size = a.block.heads.head_size;
+  p.value_size = a.block.heads.values_size();
   p.strides = {
       .q = a.q_THE.row_stride, .k = a.k_TKE.row_stride, .v = a.v_TKE.row_stride, .out = a.out_THE.row_stride};
   p.scale = a.block.scale;

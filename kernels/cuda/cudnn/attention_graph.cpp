@@ -18,22 +18,22 @@ enum Uid : std::int64_t { kQ = 1, kK, kV, kOut, kStats, kDout, kDq, kDk, kDv };
 
 /// [sequences, heads, tokens, head_size], with rows `stride` elements apart.
 fe::graph::Tensor_attributes described(const AttentionProblem& p, const char* name, Uid uid,
-                                       std::int64_t heads, std::int64_t stride) {
+                                       std::int64_t heads, std::int64_t head_size, std::int64_t stride) {
   return fe::graph::Tensor_attributes()
       .set_name(name)
       .set_uid(uid)
-      .set_dim({p.sequences, heads, p.tokens, p.head_size})
-      .set_stride({p.tokens * stride, p.head_size, stride, 1});
+      .set_dim({p.sequences, heads, p.tokens, head_size})
+      .set_stride({p.tokens * stride, head_size, stride, 1});
 }
 
 /// As above, for a tensor that the graph writes.
 void place(const AttentionProblem& p, const Attributes& x, const char* name, Uid uid, std::int64_t heads,
-           std::int64_t stride) {
+           std::int64_t head_size, std::int64_t stride) {
   x->set_output(true)
       .set_name(name)
       .set_uid(uid)
-      .set_dim({p.sequences, heads, p.tokens, p.head_size})
-      .set_stride({p.tokens * stride, p.head_size, stride, 1});
+      .set_dim({p.sequences, heads, p.tokens, head_size})
+      .set_stride({p.tokens * stride, head_size, stride, 1});
 }
 
 std::vector<std::int64_t> stats_dim(const AttentionProblem& p) { return {p.sequences, p.heads, p.tokens, 1}; }
@@ -42,16 +42,16 @@ std::vector<std::int64_t> stats_stride(const AttentionProblem& p) {
 }
 
 void add_forward(fe::graph::Graph& graph, const AttentionProblem& p) {
-  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.strides.q));
-  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.strides.k));
-  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.strides.v));
+  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.head_size, p.strides.q));
+  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.head_size, p.strides.k));
+  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.value_size, p.strides.v));
   auto [out, stats] = graph.sdpa(q, k, v,
                                  fe::graph::SDPA_attributes()
                                      .set_name("forward")
                                      .set_generate_stats(true)
                                      .set_causal_mask(p.causal)
                                      .set_attn_scale(p.scale));
-  place(p, out, "out", kOut, p.heads, p.strides.out);
+  place(p, out, "out", kOut, p.heads, p.value_size, p.strides.out);
   stats->set_output(true)
       .set_uid(kStats)
       .set_data_type(fe::DataType_t::FLOAT)
@@ -60,11 +60,11 @@ void add_forward(fe::graph::Graph& graph, const AttentionProblem& p) {
 }
 
 void add_backward(fe::graph::Graph& graph, const AttentionProblem& p) {
-  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.strides.q));
-  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.strides.k));
-  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.strides.v));
-  const Attributes out = graph.tensor(described(p, "out", kOut, p.heads, p.strides.out));
-  const Attributes dout = graph.tensor(described(p, "dout", kDout, p.heads, p.strides.dout));
+  const Attributes q = graph.tensor(described(p, "q", kQ, p.heads, p.head_size, p.strides.q));
+  const Attributes k = graph.tensor(described(p, "k", kK, p.kv_heads, p.head_size, p.strides.k));
+  const Attributes v = graph.tensor(described(p, "v", kV, p.kv_heads, p.value_size, p.strides.v));
+  const Attributes out = graph.tensor(described(p, "out", kOut, p.heads, p.value_size, p.strides.out));
+  const Attributes dout = graph.tensor(described(p, "dout", kDout, p.heads, p.value_size, p.strides.dout));
   const Attributes stats = graph.tensor(fe::graph::Tensor_attributes()
                                             .set_name("stats")
                                             .set_uid(kStats)
@@ -77,9 +77,9 @@ void add_backward(fe::graph::Graph& graph, const AttentionProblem& p) {
                                               .set_causal_mask(p.causal)
                                               .set_attn_scale(p.scale)
                                               .set_deterministic_algorithm(p.deterministic));
-  place(p, dq, "dq", kDq, p.heads, p.strides.dq);
-  place(p, dk, "dk", kDk, p.kv_heads, p.strides.dk);
-  place(p, dv, "dv", kDv, p.kv_heads, p.strides.dv);
+  place(p, dq, "dq", kDq, p.heads, p.head_size, p.strides.dq);
+  place(p, dk, "dk", kDk, p.kv_heads, p.head_size, p.strides.dk);
+  place(p, dv, "dv", kDv, p.kv_heads, p.value_size, p.strides.dv);
 }
 
 class FrontEndGraph final : public AttentionGraph {

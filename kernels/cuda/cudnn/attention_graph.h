@@ -24,6 +24,7 @@ struct AttentionProblem {
   bool causal = true;
   bool deterministic = true;
   std::int64_t sequences = 0, heads = 0, kv_heads = 0, tokens = 0, head_size = 0;
+  std::int64_t value_size = 0;  ///< of a value head
   AttentionStrides strides;
   float scale = 1.0f;
   auto operator<=>(const AttentionProblem&) const = default;

@@ -5,7 +5,8 @@ namespace {
 
 /// The problem with rows of a merged projection, as layers use it. The scale does not affect a plan.
 AttentionProblem problem_of(const AttentionCall& c) {
-  const std::int64_t out = c.heads * c.head_size, qkv = out + 2 * c.kv_heads * c.head_size;
+  const std::int64_t out = c.heads * c.value_size,
+                     qkv = (c.heads + c.kv_heads) * c.head_size + c.kv_heads * c.value_size;
   AttentionProblem p;
   p.backward = c.backward;
   p.causal = c.causal;
@@ -15,12 +16,14 @@ AttentionProblem problem_of(const AttentionCall& c) {
   p.kv_heads = c.kv_heads;
   p.tokens = c.tokens;
   p.head_size = c.head_size;
+  p.value_size = c.value_size;
   p.strides = {.q = qkv, .k = qkv, .v = qkv, .out = out};
   if (c.backward) p.strides.dout = out, p.strides.dq = p.strides.dk = p.strides.dv = qkv;
   return p;
 }
 
-constexpr AttentionCall kPlainest{.sequences = 1, .heads = 1, .kv_heads = 1, .tokens = 1024, .head_size = 64};
+constexpr AttentionCall kPlainest{
+    .sequences = 1, .heads = 1, .kv_heads = 1, .tokens = 1024, .head_size = 64, .value_size = 64};
 
 }  // namespace
 

@@ -38,12 +38,61 @@ __device__ inline Candidate best_of_warp(Candidate best) {
   return best;
 }
 
+/// The best of the warp's values x of experts in [begin, end); lane l has experts l, l + 32, ...
+template <int E>
+__device__ inline Candidate best_in(const float (&x)[E], int begin, int end) {
+  Candidate best{-INFINITY, end};
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    if (e >= begin && e < end) best.take_better(x[i], e);
+  }
+  return best_of_warp(best);
+}
+
+/// Groups of consecutive experts, those that a token chooses among, and a group's experts whose sum is its
+/// value.
+struct ExpertGroups {
+  int count, top, ranked;
+};
+
+/// Sets the values of the experts of all but the best groups to -infinity. Lane g has the value of group g.
+template <int E>
+__device__ inline void leave_best_groups(float (&x)[E], int experts, const ExpertGroups& groups) {
+  const int each = experts / groups.count;
+  float value = -INFINITY;
+  for (int g = 0; g < groups.count; ++g) {
+    float rest[E], sum = 0;
+#pragma unroll
+    for (int i = 0; i < E; ++i) rest[i] = x[i];
+    for (int k = 0; k < groups.ranked; ++k) {
+      const Candidate best = best_in(rest, g * each, (g + 1) * each);
+      sum += best.value;
+#pragma unroll
+      for (int i = 0; i < E; ++i)
+        if (i * 32 + lane_id() == best.expert) rest[i] = -INFINITY;
+    }
+    if (lane_id() == g) value = sum > -FLT_MAX ? sum : -FLT_MAX;
+  }
+  std::uint32_t kept = 0;
+  for (int k = 0; k < groups.top; ++k) {
+    const Candidate best = best_of_warp({value, lane_id()});
+    kept |= 1u << best.expert;
+    if (lane_id() == best.expert) value = -INFINITY;
+  }
+#pragma unroll
+  for (int i = 0; i < E; ++i) {
+    const int e = i * 32 + lane_id();
+    if (e < experts && (kept >> (e / each) & 1u) == 0) x[i] = -INFINITY;
+  }
+}
+
 /// Lane l has experts l, l + 32, ...: E of them at most.
 template <class T, int E>
 __global__ void __launch_bounds__(kExpertThreads)
     route_forward_kernel(const T* logits, const std::int32_t* real, std::int64_t tokens, int experts,
-                         int copies, bool sigmoid, const float* biases, bool normalise, float scale,
-                         float* probs, std::int32_t* chosen, float* weights) {
+                         int copies, bool sigmoid, const float* biases, ExpertGroups groups, bool normalise,
+                         float scale, float* probs, std::int32_t* chosen, float* weights) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   float x[E], largest = -INFINITY;
@@ -73,12 +122,10 @@ __global__ void __launch_bounds__(kExpertThreads)
     for (int k = lane_id(); k < copies; k += 32) chosen[t * copies + k] = -1, weights[t * copies + k] = 0.0f;
     return;
   }
+  if (groups.count > 1) leave_best_groups(x, experts, groups);
   float share = 0;
   for (int k = 0; k < copies; ++k) {
-    Candidate best{-INFINITY, experts};
-#pragma unroll
-    for (int i = 0; i < E; ++i) best.take_better(x[i], i * 32 + lane_id());
-    best = best_of_warp(best);
+    const Candidate best = best_in(x, 0, experts);
     const float score = probs[t * experts + best.expert];
     share += score;
 #pragma unroll
@@ -275,6 +322,8 @@ void route_forward(const Launch& where, const RouteForward& a) {
              route_forward_kernel<T, decltype(of_lane)::value>, at<T>(a.logits_TE),
              at<std::int32_t>(a.real_T), tokens, static_cast<int>(experts),
              static_cast<int>(a.expert_TK.size(1)), a.score == RouterScore::sigmoid, at<float>(a.bias_E),
+             ExpertGroups{static_cast<int>(a.groups), static_cast<int>(a.top_groups),
+                          static_cast<int>(experts_to_rank(a.score))},
              a.normalise, a.factor, at<float>(a.probs_TE), at<std::int32_t>(a.expert_TK),
              at<float>(a.weight_TK));
     });

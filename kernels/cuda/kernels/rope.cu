@@ -185,7 +185,8 @@ void check_heads(const HeadGeometry& heads, const Tensor& qkv, const Tensor& pos
                  const Tensor& k_weight_E) {
   base::check(heads.head_size > 0 && heads.head_size <= kLargestCudaHead,
               "qk norm: a head is larger than kLargestCudaHead");
-  base::check(qkv.size(-1) == heads.columns(), "qk norm: columns of qkv against the head geometry");
+  base::check(qkv.size(-1) == heads.columns() && heads.values_size() == heads.head_size,
+              "qk norm: columns of qkv against the head geometry");
   base::check(rotated_elements(rope_table_SR, heads) == 0 ||
                   (positions_T.dtype == DType::i32 && positions_T.numel() == qkv.size(0)),
               "rope: each token has a position");

@@ -23,8 +23,10 @@ bool library_can(const Args& a, const Target& target, const Outputs&... outputs)
          b.queries.max_seqlen == b.keys.max_seqlen && b.queries.first == b.keys.first &&
          !b.queries.first_B.defined() && !b.keys.first_B.defined() &&
          a.q_THE.rows == b.sequences * b.queries.max_seqlen && a.k_TKE.rows == a.q_THE.rows &&
-         b.heads.head_size % 8 == 0;
+         b.heads.head_size % 8 == 0 && b.heads.values_size() % 8 == 0;
 }
+
+bool datacenter_blackwell(int sm_version) { return sm_version >= 100 && sm_version < 120; }
 
 /// The call for this many sequences and key heads.
 AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int64_t kv_heads) {
@@ -33,7 +35,8 @@ AttentionCall call_of(const AttentionBlock& b, std::int64_t sequences, std::int6
           .heads = kv_heads * (b.heads.heads / b.heads.kv_heads),
           .kv_heads = kv_heads,
           .tokens = b.queries.max_seqlen,
-          .head_size = b.heads.head_size};
+          .head_size = b.heads.head_size,
+          .value_size = b.heads.values_size()};
 }
 
 AttentionCall backward_call(const AttentionBackward& a, std::int64_t sequences, std::int64_t kv_heads) {
@@ -104,12 +107,12 @@ AttentionChoice library_backward(const AttentionBackward& a, const Target& targe
 
 std::int64_t backward_workspace(const AttentionCall& c, int sm_version) {
   constexpr std::int64_t kSlack = 4096;
-  const bool datacenter_blackwell = sm_version >= 100 && sm_version < 120;
   const std::int64_t rows = c.sequences * c.heads * align_up(c.tokens, 128), fp32 = 4 * rows * c.head_size;
   std::int64_t bytes = 4 * rows + kSlack;
-  if (c.heads != c.kv_heads) bytes += fp32;
-  if (c.deterministic && !datacenter_blackwell) return bytes + 2 * rows * align_up(c.tokens, 128);
-  return bytes + (sm_version == 90 || datacenter_blackwell ? fp32 : 2 * fp32);
+  // dK and dV of each query head, in bf16
+  if (c.heads != c.kv_heads) bytes += 2 * rows * (c.head_size + c.value_size);
+  if (c.deterministic && !datacenter_blackwell(sm_version)) return bytes + 2 * rows * align_up(c.tokens, 128);
+  return bytes + (sm_version == 90 || datacenter_blackwell(sm_version) ? fp32 : 2 * fp32);
 }
 
 std::int64_t backward_workspace(const AttentionBackward& a, const Target& target) {
@@ -124,7 +127,10 @@ std::int64_t library_workspace(const AttentionCall& c, const Target& target) {
     if (const std::int64_t planned = target.attention_workspace(target, c); planned != kUnknownAttentionPlan)
       return planned == kNoAttentionPlan ? planned : planned + kPlanSlack;
   const std::int64_t largest = !c.backward || target.sm_version == 90 ? 256 : 128;
-  if (c.head_size > largest) return kNoAttentionPlan;
+  // DeepSeek's heads, which data center Blackwell has a kernel for.
+  const bool of_deepseek =
+      datacenter_blackwell(target.sm_version) && c.head_size == 192 && c.value_size == 128;
+  if (std::max(c.head_size, c.value_size) > largest && !of_deepseek) return kNoAttentionPlan;
   return c.backward ? backward_workspace(c, target.sm_version) : kForwardWorkspace;
 }
 

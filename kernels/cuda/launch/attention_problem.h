@@ -18,11 +18,14 @@ constexpr std::int64_t kLargestTensorCoreHead = 128;
 /// True if rows consist of 16-byte chunks, provided that the memory begins at a 16-byte boundary.
 inline bool rows_in_chunks(const HeadView& x) { return x.row_stride * size_of(x.dtype) % 16 == 0; }
 
+/// True if they support a head of this size.
+inline bool serves_head(std::int64_t size) { return size % 8 == 0 && size <= kLargestTensorCoreHead; }
+
 /// True if our own kernels on tensor cores support a call: bf16, heads of whole 16-byte chunks.
 template <class Args, class... Outputs>
 bool tensor_cores_serve(const Args& a, const Target& target, const Outputs&... outputs) {
   return target.sm_version >= 80 && a.q_THE.dtype == DType::bf16 && a.block.scale > 0.0f &&
-         a.block.heads.head_size % 8 == 0 && a.block.heads.head_size <= kLargestTensorCoreHead &&
+         serves_head(a.block.heads.head_size) && serves_head(a.block.heads.values_size()) &&
          rows_in_chunks(a.q_THE) && rows_in_chunks(a.k_TKE) && rows_in_chunks(a.v_TKE) &&
          rows_in_chunks(a.out_THE) && (rows_in_chunks(outputs) && ...);
 }
@@ -47,7 +50,8 @@ constexpr AttentionTiles attention_tiles(std::int64_t sequences, std::int64_t ro
 /// - deterministic, before Blackwell's data center parts (sm_100): the scores' gradient in bf16, 2bh s^2,
 ///   with s rounded up to 128;
 /// - otherwise dQ in fp32, 4bhsd, or twice that except on sm_90 and sm_100;
-/// - with grouped heads also dK and dV of each query head in bf16, 4bhsd;
+/// - with grouped heads also dK and dV of each query head in bf16, 4bhsd, or 2bhs(d + e) with value heads of
+///   size e;
 /// - always the row sums of dO O, 4bhs, and a few bytes.
 std::int64_t backward_workspace(const AttentionCall& call, int sm_version);
 
@@ -57,7 +61,8 @@ std::int64_t backward_workspace(const AttentionBackward&, const Target&);
 
 /// Workspace bytes of a call, or kNoAttentionPlan, according to the plans of the installed library if the
 /// target has it. Otherwise by the formula, for the head sizes that cuDNN 9.19 has plans for: at most 256 in
-/// the forward and, on sm_90, in the backward, and 128 in other backwards.
+/// the forward and, on sm_90, in the backward, and 128 in other backwards, but for DeepSeek's heads (192,
+/// values 128) on data center Blackwell.
 std::int64_t library_workspace(const AttentionCall& call, const Target& target);
 
 /// The pieces of one backward: sequences and key heads (with their query heads) per call. The last piece may

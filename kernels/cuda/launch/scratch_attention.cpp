@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/launch/attention_problem.h"
 #include "kernels/cuda/launch/scratch.h"
 #include "kernels/target/cuda_limits.h"
@@ -7,9 +9,10 @@ namespace {
 
 /// Heads that no kernel supports are an error already when planning.
 void check_heads(const HeadGeometry& heads) {
-  if (heads.head_size > kLargestCudaHead)
+  const std::int64_t largest = std::max(heads.head_size, heads.values_size());
+  if (largest > kLargestCudaHead)
     throw base::device_error("attention on CUDA takes heads of at most " + std::to_string(kLargestCudaHead) +
-                             " elements, not " + std::to_string(heads.head_size) +
+                             " elements, not " + std::to_string(largest) +
                              ": choose more heads, or device: cpu");
 }
 

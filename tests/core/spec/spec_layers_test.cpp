@@ -150,6 +150,68 @@ TEST_CASE("contradicting keys of layers are reported by name", "[spec]") {
         "model.rope_scaling.factor: must be at least 1, got '0.5' (nearest valid: 1)");
 }
 
+TEST_CASE("latent attention is read, and counts as what it is", "[spec]") {
+  const std::string sizes = "kv_lora_rank: 16, qk_nope_head_dim: 12, qk_rope_head_dim: 6, v_head_dim: 10";
+  const job::ModelOptions plain = layers_model(""), m = layers_model("mla: {q_lora_rank: 24, " + sizes + "}"),
+                          direct = layers_model("mla: {" + sizes + "}");
+  CHECK(m.mla == job::MlaOptions{24, 16, 12, 6, 10});
+  CHECK(m.head_dim == 18);
+  CHECK(m.kv_heads == 4);
+  // Four layers of hidden size 64 with four heads. The last projection is 64 x 40.
+  const std::int64_t keys = 64 * (16 + 6) + 16 * 4 * (12 + 10), out = 40 * 64;
+  const std::int64_t before = 4 * (4 * 64 * 64), latents = 4 * (64 * 24 + 24 * 72 + keys + out);
+  CHECK(job::count_parameters(m).matmul - job::count_parameters(plain).matmul == latents - before);
+  CHECK(job::count_parameters(m).total - job::count_parameters(plain).total ==
+        latents - before + 4 * (24 + 16));
+  CHECK(job::count_parameters(direct).matmul - job::count_parameters(plain).matmul ==
+        4 * (64 * 72 + keys + out) - before);
+  // Scores have 18 elements, and values 10: the mean of both.
+  const double scores = 6.0 * 4 * 64 * 4 * (18 + 10) / 2;
+  CHECK(job::flops_per_token(m) ==
+        Approx(6.0 * static_cast<double>(job::count_parameters(m).matmul) + scores));
+  const auto told = [](const std::string& keys_of_job, const std::string& what) {
+    const Lines lines = problems(layers_job(keys_of_job));
+    CAPTURE(lines, what);
+    CHECK(std::any_of(lines.begin(), lines.end(),
+                      [&](const std::string& line) { return line.find(what) != std::string::npos; }));
+  };
+  told("mla: {kv_lora_rank: 16, qk_nope_head_dim: 12, v_head_dim: 10}",
+       "model.mla.qk_rope_head_dim: is required with mla.kv_lora_rank");
+  told("mla: {kv_lora_rank: 16}", "model.mla.v_head_dim: is required with mla.kv_lora_rank");
+  told("mla: {kv_lora_rank: 16, qk_nope_head_dim: 12, qk_rope_head_dim: 5, v_head_dim: 10}",
+       "model.mla.qk_rope_head_dim: 5 is odd, and elements turn in pairs (nearest valid: 6)");
+  told("mla: {q_lora_rank: 8}", "has no effect: attention has no latents without mla.kv_lora_rank");
+  told("kv_heads: 2, mla: {" + sizes + "}", "model.kv_heads: has no effect: with mla each query head");
+  told("head_dim: 8, mla: {" + sizes + "}", "model.head_dim: has no effect: mla.qk_nope_head_dim and");
+  told("rotary_fraction: 0.5, mla: {" + sizes + "}",
+       "model.rotary_fraction: has no effect: mla.qk_rope_head_dim");
+  told("positions: learned, mla: {" + sizes + "}", "needs positions: rope");
+  told("qk_norm: true, mla: {" + sizes + "}", "norms of its latents in place of qk_norm");
+  told("qkv_bias: true, mla: {" + sizes + "}", "projections without biases");
+}
+
+TEST_CASE("groups of experts must be equal, and hold the experts of a token", "[spec]") {
+  const job::ModelOptions m = layers_model("experts: {count: 8, per_token: 3, groups: 4, top_groups: 2}");
+  CHECK(m.experts == job::ExpertOptions{.count = 8, .per_token = 3, .groups = 4, .top_groups = 2});
+  CHECK(layers_model("experts: {count: 8, per_token: 3}").experts.top_groups == 1);
+  const auto told = [](const std::string& experts, const std::string& what) {
+    const Lines lines = problems(layers_job("experts: {" + experts + "}"));
+    CAPTURE(lines, what);
+    CHECK(std::any_of(lines.begin(), lines.end(),
+                      [&](const std::string& line) { return line.find(what) != std::string::npos; }));
+  };
+  told("count: 8, per_token: 2, groups: 3, top_groups: 2",
+       "model.experts.groups: 8 experts are not 3 equal groups");
+  told("count: 8, per_token: 2, groups: 8, top_groups: 4, score: sigmoid",
+       "model.experts.groups: leaves one expert in a group");
+  told("count: 8, per_token: 2, groups: 4, top_groups: 5",
+       "model.experts.top_groups: is more than there are groups (nearest valid: 4)");
+  told("count: 8, per_token: 3, groups: 4, top_groups: 1",
+       "model.experts.top_groups: leaves 2 experts to choose 3 of");
+  told("count: 8, per_token: 3, top_groups: 2",
+       "model.experts.top_groups: has no effect: there is one group");
+}
+
 TEST_CASE("experts are read, and count as what they are", "[spec]") {
   const job::ModelOptions dense = layers_model(""), m = layers_model("experts: {count: 8, per_token: 2}");
   CHECK(m.experts == job::ExpertOptions{.count = 8, .per_token = 2, .normalise = true});

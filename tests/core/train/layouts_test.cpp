@@ -41,13 +41,15 @@ core::job::JobSpec layouts_job(const std::string& model) {
     job.model.qkv_bias = job.model.qk_norm = job.model.tie_embeddings = true;
   test::set_layers(model.starts_with("olmo") ? "olmo"
                    : model == "muon-experts" ? "experts-shared"
+                   : model == "muon-latent"  ? "latent"
                                              : model,
                    job.model);
   if (model == "olmo-shared") job.model.kv_heads = 1;
-  if (model.starts_with("experts")) job.loss.expert_balance = 0.05;
+  if (job.model.experts.on()) job.loss.expert_balance = 0.05;
   // Far enough in a step to change choices.
   if (job.model.experts.bias) job.optimizer.expert_bias_rate = 0.02;
-  if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared")
+  if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared" ||
+      model == "latent-experts")
     job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
@@ -260,7 +262,7 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
 TEST_CASE("gathers behind weight gradients of their own walk change no bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
-  for (const std::string model : {"gpt2", "experts-shared", "post"})
+  for (const std::string model : {"gpt2", "experts-shared", "post", "latent", "latent-experts"})
     for (const LayoutCase& layout :
          {LayoutCase{.tp = 2, .schedule = zb_h1, .sequence_parallel = true}, LayoutCase{.tp = 2,
                                                                              .pp = 2,
@@ -377,8 +379,9 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   std::size_t turn = 0;
-  for (const std::string model : {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared",
-                                  "granite", "experts", "experts-sandwich", "experts-shared"}) {
+  for (const std::string model :
+       {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite", "experts",
+        "experts-sandwich", "experts-shared", "latent", "latent-experts"}) {
     if (!test::in_slice(turn++, 4)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
@@ -445,8 +448,8 @@ TEST_CASE("context parallel layouts give one rank's losses", "[layouts][context]
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   std::size_t turn = 0;
-  for (const std::string model :
-       {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite", "muon", "experts"}) {
+  for (const std::string model : {"llama", "qwen", "gpt2", "windows", "gemma2", "sinks", "olmo", "granite",
+                                  "muon", "experts", "latent"}) {
     for (const auto comm : {parallel::ContextComm::all_gather, parallel::ContextComm::all_to_all}) {
       if (!test::in_slice(turn++, 4)) continue;
       CAPTURE(model, static_cast<int>(comm));
@@ -474,7 +477,7 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   // Three or six experts; the first model's router chooses one, the second's two.
-  for (const std::string model : {"experts-sandwich", "experts-shared"}) {
+  for (const std::string model : {"experts-sandwich", "experts-shared", "latent-experts"}) {
     CAPTURE(model);
     for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 6, .zero = zero, .ep = 3});
     check_layout_always(model, {.dp = 3, .zero = 1, .ep = 3});
@@ -631,7 +634,7 @@ TEST_CASE("staged communication changes no bit", "[layouts][staged]") {
 
 TEST_CASE("Muon's layouts give one rank's losses", "[layouts][muon]") {
   using enum parallel::ScheduleKind;
-  for (const std::string model : {"muon", "muon-qwen"}) {
+  for (const std::string model : {"muon", "muon-qwen", "muon-latent"}) {
     for (const std::int64_t zero : {0, 1, 2, 3}) {
       // Each stage runs with one of the models, with both in full runs.
       if (!test::runs_full() && (zero % 2 == 0) != (model == "muon")) continue;

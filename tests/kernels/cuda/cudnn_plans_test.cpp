@@ -30,7 +30,7 @@ constexpr Device kDevices[] = {{"a100", 80}, {"h200", 90}, {"b200", 100}, {"rtx5
 
 struct Shape {
   const char* name;
-  std::int64_t sequences, heads, kv_heads, tokens, head_size;
+  std::int64_t sequences, heads, kv_heads, tokens, head_size, value_size = head_size;
 };
 constexpr Shape kShapes[] = {{"qwen2.5-1.5b", 32, 12, 2, 1024, 128},
                              {"odd length", 4, 32, 8, 1000, 128},
@@ -66,7 +66,9 @@ AttentionProblem problem(const Shape& s) {
   p.kv_heads = s.kv_heads;
   p.tokens = s.tokens;
   p.head_size = s.head_size;
-  const std::int64_t qkv = (s.heads + 2 * s.kv_heads) * s.head_size, out = s.heads * s.head_size;
+  p.value_size = s.value_size;
+  const std::int64_t qkv = (s.heads + s.kv_heads) * s.head_size + s.kv_heads * s.value_size,
+                     out = s.heads * s.value_size;
   p.strides = {.q = qkv, .k = qkv, .v = qkv, .out = out, .dout = out, .dq = qkv, .dk = qkv, .dv = qkv};
   p.scale = 0.1f;
   return p;
@@ -81,7 +83,8 @@ AttentionCall call(const Shape& s, Pass pass, Determinism determinism = Determin
           .heads = s.heads,
           .kv_heads = s.kv_heads,
           .tokens = s.tokens,
-          .head_size = s.head_size};
+          .head_size = s.head_size,
+          .value_size = s.value_size};
 }
 
 kernels::Target target_of(const Device& d) {
@@ -155,6 +158,27 @@ TEST_CASE("the formula predicts which large heads cuDNN has plans for", "[cudnn]
     CHECK(plans.workspace(small) == make_attention_graph(p, device_of(d))->workspace_bytes());
     CHECK(plans.workspace(small) == plans.workspace(small));
   }
+}
+
+TEST_CASE("the formula predicts which heads of latent attention cuDNN has plans for", "[cudnn]") {
+  std::size_t turn = 0;
+  for (const Device& d : kDevices)
+    for (const Shape& s :
+         {Shape{"deepseek-v3", 1, 16, 16, 4096, 192, 128}, Shape{"small", 2, 4, 4, 1024, 96, 64}}) {
+      if (!runs_full() && !in_slice(turn++, 4)) continue;
+      kernels::cuda::AttentionPlans plans(device_of(d));
+      INFO(d.file << ", " << s.name);
+      CHECK(plans.workspace(call(s, Pass::forward)) >= 0);
+      for (const Determinism determinism : {Determinism::deterministic, Determinism::fast}) {
+        const AttentionCall asked = call(s, Pass::backward, determinism);
+        const std::int64_t planned = plans.workspace(asked),
+                           foreseen = library_workspace(asked, target_of(d));
+        INFO((asked.deterministic ? "deterministic: " : "fast: ") << planned << ", foreseen " << foreseen);
+        CHECK((planned == kernels::kNoAttentionPlan) == (foreseen == kernels::kNoAttentionPlan));
+        CHECK(planned <= foreseen);
+        if (d.sm_version == 90) CHECK(foreseen <= planned + 8192);
+      }
+    }
 }
 
 TEST_CASE("if no plan can be made at all, the call is not blamed", "[cudnn]") {

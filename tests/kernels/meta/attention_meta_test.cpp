@@ -21,7 +21,8 @@ struct Call {
   DType dtype = DType::bf16;
 
   HeadView heads(std::int64_t rows, std::int64_t heads) const {
-    return kernels::heads_of({nullptr, dtype, {rows, heads * kHeads.head_size}}, 0, heads, kHeads.head_size);
+    return kernels::heads_from({nullptr, dtype, {rows, heads * kHeads.head_size}}, 0, heads,
+                               kHeads.head_size);
   }
   AttentionForward forward() const {
     const Tensor bounds{nullptr, DType::i32, {sequences + 1}};

@@ -33,7 +33,7 @@ HeadView view(Machine& m, DType dtype, const Values& values, std::int64_t heads,
   for (std::int64_t r = 0; r < rows; ++r)
     std::copy_n(values.begin() + r * width, width, padded.begin() + r * (width + 2 * kGap) + kGap);
   const Tensor x = m.tensor(dtype, {rows, width + 2 * kGap}, padded);
-  HeadView v = kernels::heads_of(x, 0, heads, head_size);
+  HeadView v = kernels::heads_from(x, 0, heads, head_size);
   v.data += kGap * kernels::size_of(dtype);
   return v;
 }
@@ -108,14 +108,15 @@ struct Inputs {
 /// Forward and backward over all pairs of blocks; sums over blocks have the dtype `sums`.
 Results run_blocks(Machine& m, const Problem& p, const Split& split, const Inputs& in, DType dtype,
                    DType sums) {
-  const std::int64_t E = p.heads.head_size, H = p.heads.heads, K = p.heads.kv_heads, W = p.heads.columns(),
-                     O = H * E, T = p.tokens();
+  const std::int64_t E = p.heads.head_size, V = p.heads.values_size(), H = p.heads.heads,
+                     K = p.heads.kv_heads, W = p.heads.columns(), O = H * V, T = p.tokens();
   const auto rows = [&](const Values& x, const Block& b, std::int64_t columns, std::int64_t column,
-                        std::int64_t heads, DType as) {
-    return view(m, as, part(x, columns, b.begin, b.rows(), column, heads * E), heads, E);
+                        std::int64_t heads, std::int64_t size, DType as) {
+    return view(m, as, part(x, columns, b.begin, b.rows(), column, heads * size), heads, size);
   };
-  const auto empty = [&](const Block& b, std::int64_t heads) {
-    return view(m, sums, Values(static_cast<std::size_t>(b.rows() * heads * E), std::nan("")), heads, E);
+  const auto empty = [&](const Block& b, std::int64_t heads, std::int64_t size) {
+    return view(m, sums, Values(static_cast<std::size_t>(b.rows() * heads * size), std::nan("")), heads,
+                size);
   };
   struct Side {
     AttentionRows rows;
@@ -127,19 +128,19 @@ Results run_blocks(Machine& m, const Problem& p, const Split& split, const Input
   for (const Block& b : split.queries)
     queries.push_back(
         {.rows = rows_of(m, p, b, 1000),
-         .q = rows(in.qkv, b, W, 0, H, dtype),
-         .out = empty(b, H),
-         .final_out = rows(in.out, b, O, 0, H, sums),
-         .dout = rows(in.dout, b, O, 0, H, dtype),
-         .dq = empty(b, H),
+         .q = rows(in.qkv, b, W, 0, H, E, dtype),
+         .out = empty(b, H, V),
+         .final_out = rows(in.out, b, O, 0, H, V, sums),
+         .dout = rows(in.dout, b, O, 0, H, V, dtype),
+         .dq = empty(b, H, E),
          .lse = m.empty(DType::f32, {H, b.rows()}),
          .final_lse = m.tensor(DType::f32, {H, b.rows()}, part(in.lse, T, 0, H, b.begin, b.rows()))});
   for (const Block& b : split.keys)
     keys.push_back({.rows = rows_of(m, p, b, 990),
-                    .k = rows(in.qkv, b, W, H * E, K, dtype),
-                    .v = rows(in.qkv, b, W, (H + K) * E, K, dtype),
-                    .dk = empty(b, K),
-                    .dv = empty(b, K)});
+                    .k = rows(in.qkv, b, W, H * E, K, E, dtype),
+                    .v = rows(in.qkv, b, W, (H + K) * E, K, V, dtype),
+                    .dk = empty(b, K, E),
+                    .dv = empty(b, K, V)});
   const auto mode = [](bool& begun) {
     return std::exchange(begun, true) ? WriteMode::accumulate : WriteMode::assign;
   };
@@ -200,11 +201,11 @@ struct Reference {
 
 /// Whole attention in float64. The backward pass gets its output in dtype `sums` and its log-sum-exp in fp32.
 Reference reference_of(const Problem& p, DType dtype, DType sums) {
-  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, K = p.heads.kv_heads,
-                     W = p.heads.columns();
+  const std::int64_t T = p.tokens(), E = p.heads.head_size, V = p.heads.values_size(), H = p.heads.heads,
+                     K = p.heads.kv_heads, W = p.heads.columns();
   Reference r;
   r.in.qkv = normal_values(T * W, 11, dtype);
-  r.in.dout = normal_values(T * H * E, 12, dtype);
+  r.in.dout = normal_values(T * H * V, 12, dtype);
   const Forward f = forward(p, r.in.qkv, dtype);
   r.in.out = rounded(f.out.value, sums);
   r.in.lse = rounded(f.lse.value, DType::f32);
@@ -213,7 +214,7 @@ Reference reference_of(const Problem& p, DType dtype, DType sums) {
              .lse = f.lse.value,
              .dq = part(dqkv, W, 0, T, 0, H * E),
              .dk = part(dqkv, W, 0, T, H * E, K * E),
-             .dv = part(dqkv, W, 0, T, (H + K) * E, K * E)};
+             .dv = part(dqkv, W, 0, T, (H + K) * E, K * V)};
   return r;
 }
 
@@ -255,6 +256,7 @@ const Problem kProblems[] = {
     {{.heads = 2, .kv_heads = 1, .head_size = 8}, {40, 33}, MaskKind::none},
     {{.heads = 3, .kv_heads = 3, .head_size = 7}, {75}, MaskKind::causal},
     {{.heads = 4, .kv_heads = 2, .head_size = 16}, {61, 7, 0, 90}, MaskKind::causal, 19, 3.0},
+    {{.heads = 2, .kv_heads = 2, .head_size = 24, .value_size = 8}, {61, 7, 0, 90}, MaskKind::causal},
 };
 
 }  // namespace
@@ -303,16 +305,16 @@ TEST_CASE("one block in separate buffers gives the bits of the merged projection
   for (const Problem& p : kProblems)
     for (const DType dtype : kActivationDtypes) {
       const Reference r = reference_of(p, dtype, dtype);
-      const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, K = p.heads.kv_heads,
-                         W = p.heads.columns();
+      const std::int64_t T = p.tokens(), E = p.heads.head_size, V = p.heads.values_size(), H = p.heads.heads,
+                         K = p.heads.kv_heads, W = p.heads.columns();
       for (const kernels::Isa isa : instruction_sets()) {
         Machine m(isa, 2);
         const Results block = run_blocks(m, p, Split(p, 1, 1, 1), r.in, dtype, dtype);
         const Tensor x = m.tensor(dtype, {T, W}, r.in.qkv), dx = m.empty(dtype, {T, W}),
-                     y = m.empty(dtype, {T, H * E}), lse = m.empty(DType::f32, {H, T}),
-                     final_y = m.tensor(dtype, {T, H * E}, r.in.out),
+                     y = m.empty(dtype, {T, H * V}), lse = m.empty(DType::f32, {H, T}),
+                     final_y = m.tensor(dtype, {T, H * V}, r.in.out),
                      final_lse = m.tensor(DType::f32, {H, T}, r.in.lse),
-                     dy = m.tensor(dtype, {T, H * E}, r.in.dout);
+                     dy = m.tensor(dtype, {T, H * V}, r.in.dout);
         const AttentionBlock whole = block_of(p, m.ids(p.cu_seqlens()));
         m.backend().attention_forward(m.stream(), {.block = whole,
                                                    .q_THE = p.heads.queries_of(x),
@@ -335,10 +337,10 @@ TEST_CASE("one block in separate buffers gives the bits of the merged projection
                              .lse = Machine::read(lse),
                              .dq = part(dqkv, W, 0, T, 0, H * E),
                              .dk = part(dqkv, W, 0, T, H * E, K * E),
-                             .dv = part(dqkv, W, 0, T, (H + K) * E, K * E)};
+                             .dv = part(dqkv, W, 0, T, (H + K) * E, K * V)};
         CHECK(block.all() == merged.all());
         // Merging into an empty result gives the same result.
-        const Tensor nothing = m.tensor(dtype, y.shape, Values(static_cast<std::size_t>(T * H * E), 0.0)),
+        const Tensor nothing = m.tensor(dtype, y.shape, Values(static_cast<std::size_t>(T * H * V), 0.0)),
                      none = m.tensor(
                          DType::f32, lse.shape,
                          Values(static_cast<std::size_t>(H * T), -std::numeric_limits<double>::infinity()));
@@ -371,8 +373,8 @@ TEST_CASE("a query without keys gives zeros, and does not change earlier results
                     .queries = {.cu_seqlens = m.ids({0, kRows}), .max_seqlen = kRows},
                     .keys = {.cu_seqlens = m.ids({0, kKeys}), .max_seqlen = kKeys, .first = 12}},
           .q_THE = heads.outputs_of(q),
-          .k_TKE = kernels::heads_of(k, 0, 1, 8),
-          .v_TKE = kernels::heads_of(k, 0, 1, 8),
+          .k_TKE = kernels::heads_from(k, 0, 1, 8),
+          .v_TKE = kernels::heads_from(k, 0, 1, 8),
           .out_THE = heads.outputs_of(y),
           .lse_HT = lse};
       m.backend().attention_forward(m.stream(), f);

@@ -7,8 +7,9 @@ namespace {
 void check_problem(const Problem& p, DType dtype) {
   static std::size_t turn = 0;
   if (!in_slice(turn++, 6)) return;
-  const std::int64_t T = p.tokens(), E = p.heads.head_size, H = p.heads.heads, W = p.heads.columns();
-  const Values qkv = normal_values(T * W, 1, dtype), dout = normal_values(T * H * E, 2, dtype);
+  const std::int64_t T = p.tokens(), E = p.heads.head_size, V = p.heads.values_size(), H = p.heads.heads,
+                     W = p.heads.columns();
+  const Values qkv = normal_values(T * W, 1, dtype), dout = normal_values(T * H * V, 2, dtype);
   const Forward f = forward(p, qkv, dtype);
   // The backward pass gets the stored results of the forward pass: output in the dtype, log-sum-exp in fp32.
   const Values out = rounded(f.out.value, dtype), lse = rounded(f.lse.value, DType::f32);
@@ -21,7 +22,7 @@ void check_problem(const Problem& p, DType dtype) {
       Machine m(isa, threads);
       m.spoil_scratch();
       const Tensor x = m.tensor(dtype, {T, W}, qkv), bounds = m.ids(p.cu_seqlens());
-      const Tensor y = m.empty(dtype, {T, H * E}), sums = m.empty(DType::f32, {H, T}),
+      const Tensor y = m.empty(dtype, {T, H * V}), sums = m.empty(DType::f32, {H, T}),
                    dx = m.empty(dtype, {T, W});
       const kernels::AttentionBlock block = block_of(p, bounds);
       const std::optional<MatrixWork> before = matrix_work();
@@ -39,15 +40,15 @@ void check_problem(const Problem& p, DType dtype) {
                                       .q_THE = p.heads.queries_of(x),
                                       .k_TKE = p.heads.keys_of(x),
                                       .v_TKE = p.heads.values_of(x),
-                                      .out_THE = p.heads.outputs_of(m.tensor(dtype, {T, H * E}, out)),
+                                      .out_THE = p.heads.outputs_of(m.tensor(dtype, {T, H * V}, out)),
                                       .lse_HT = m.tensor(DType::f32, {H, T}, lse),
-                                      .dout_THE = p.heads.outputs_of(m.tensor(dtype, {T, H * E}, dout)),
+                                      .dout_THE = p.heads.outputs_of(m.tensor(dtype, {T, H * V}, dout)),
                                       .dq_THE = p.heads.queries_of(dx),
                                       .dk_TKE = p.heads.keys_of(dx),
                                       .dv_TKE = p.heads.values_of(dx)});
       check_bounded("dqkv", dx, dqkv);
       if (before) {
-        const bool serves = dtype == DType::bf16 && E % 8 == 0 && E <= 128;
+        const bool serves = dtype == DType::bf16 && E % 8 == 0 && E <= 128 && V % 8 == 0 && V <= 128;
         CHECK((between->products > before->products) == serves);
         CHECK((matrix_work()->products > between->products) == serves);
         CHECK(matrix_work()->conflicts == before->conflicts);
@@ -70,10 +71,15 @@ TEST_CASE("the float64 attention gradient agrees with finite differences", "[att
   };
   for (const auto& [mask, window, softcap] : {Kind{MaskKind::causal, 0, 0}, Kind{MaskKind::none, 0, 0},
                                               Kind{MaskKind::causal, 2, 0}, Kind{MaskKind::causal, 0, 0.7}}) {
-    const Problem p{{.heads = 4, .kv_heads = 2, .head_size = 3}, {4, 1, 3}, mask, window, softcap};
+    const std::int64_t value_size = softcap > 0 ? 2 : window > 0 ? 5 : 0;
+    const Problem p{{.heads = 4, .kv_heads = 2, .head_size = 3, .value_size = value_size},
+                    {4, 1, 3},
+                    mask,
+                    window,
+                    softcap};
     const std::int64_t T = p.tokens();
     const Values qkv = normal_values(T * p.heads.columns(), 3, DType::f64);
-    const Values dout = normal_values(T * p.heads.heads * p.heads.head_size, 4, DType::f64);
+    const Values dout = normal_values(T * p.heads.output_columns(), 4, DType::f64);
     const Forward f = forward(p, qkv, DType::f64);
     const Bounded analytic = backward(p, qkv, f.out.value, f.lse.value, dout, DType::f64);
     const Values numeric = numeric_gradient(
@@ -83,14 +89,20 @@ TEST_CASE("the float64 attention gradient agrees with finite differences", "[att
 }
 
 TEST_CASE("attention matches float64 for ragged sequences and grouped heads of any size", "[attention]") {
-  const std::vector<Problem> problems{{{.heads = 4, .kv_heads = 2, .head_size = 8}, {1, 17, 64, 7}},
-                                      {{.heads = 2, .kv_heads = 2, .head_size = 40}, {97, 30}},
-                                      {{.heads = 3, .kv_heads = 1, .head_size = 64}, {100, 5, 129}},
-                                      {{.heads = 2, .kv_heads = 1, .head_size = 128}, {70}},
-                                      {{.heads = 4, .kv_heads = 2, .head_size = 128}, {150, 131}},
-                                      {{.heads = 2, .kv_heads = 1, .head_size = 88}, {140}},
-                                      {{.heads = 1, .kv_heads = 1, .head_size = 136}, {37}},
-                                      {{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 20}}};
+  const std::vector<Problem> problems{
+      {{.heads = 4, .kv_heads = 2, .head_size = 8}, {1, 17, 64, 7}},
+      {{.heads = 2, .kv_heads = 2, .head_size = 40}, {97, 30}},
+      {{.heads = 3, .kv_heads = 1, .head_size = 64}, {100, 5, 129}},
+      {{.heads = 2, .kv_heads = 1, .head_size = 128}, {70}},
+      {{.heads = 4, .kv_heads = 2, .head_size = 128}, {150, 131}},
+      {{.heads = 2, .kv_heads = 1, .head_size = 88}, {140}},
+      {{.heads = 1, .kv_heads = 1, .head_size = 136}, {37}},
+      {{.heads = 1, .kv_heads = 1, .head_size = 7}, {3, 0, 20}},
+      // Value heads of another size.
+      {{.heads = 2, .kv_heads = 2, .head_size = 24, .value_size = 16}, {70, 35}},
+      {{.heads = 4, .kv_heads = 2, .head_size = 40, .value_size = 72}, {33, 90}},
+      {{.heads = 1, .kv_heads = 1, .head_size = 192, .value_size = 128}, {41}},
+      {{.heads = 2, .kv_heads = 1, .head_size = 6, .value_size = 9}, {30, 5}}};
   std::size_t turn = 0;
   for (Problem p : problems) {
     ++turn;  // one of the four pairs of dtype and mask, each in turn; all in full runs

@@ -134,6 +134,59 @@ TEST_CASE("tokens are routed to the experts with the largest scores, and padding
     }
 }
 
+TEST_CASE("with groups tokens choose among the experts of the best ones", "[experts]") {
+  struct Grouped {
+    Sizes sizes;
+    std::int64_t groups, top;
+  };
+  const RouterScore score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);
+  const bool biased = GENERATE(false, true);
+  for (const DType dtype : kActivationDtypes)
+    for (const auto& [s, groups, top] : {Grouped{{9, 8, 3}, 4, 2},
+                                         {{20, 256, 8}, 8, 4},
+                                         {{7, 64, 4}, 32, 3},
+                                         {{5, 6, 2}, 2, 2},
+                                         {{30, 160, 6}, 8, 3}}) {
+      Values logits = normal_values(s.tokens * s.experts, 3, dtype, 2.0);
+      logits[1] = logits[s.experts == 8 ? 3 : 2] = 9;  // equal values
+      const Values probs = scores_of(logits, s, score);
+      const Values biases = biased ? normal_values(s.experts, 8, DType::f32, 3.0) : Values{};
+      Values values = probs;
+      for (std::size_t i = 0; i < values.size() && biased; ++i) values[i] += biases[i % biases.size()];
+      const std::int64_t each = s.experts / groups;
+      for (std::int64_t t = 0; t < s.tokens; ++t) {
+        Values of_groups;
+        for (std::int64_t g = 0; g < groups; ++g) {
+          const auto first = values.begin() + t * s.experts + g * each;
+          Values sorted(first, first + each);
+          std::sort(sorted.rbegin(), sorted.rend());
+          of_groups.push_back(score == RouterScore::sigmoid ? sorted[0] + sorted[1] : sorted[0]);
+        }
+        const Values kept = choices(of_groups, {1, groups, top});
+        for (std::int64_t g = 0; g < groups; ++g)
+          if (std::find(kept.begin(), kept.end(), static_cast<double>(g)) == kept.end())
+            std::fill_n(values.begin() + t * s.experts + g * each, each,
+                        -std::numeric_limits<double>::infinity());
+      }
+      const Values chosen = choices(values, s), weights = weights_of(probs, chosen, s, true);
+      CHECK((chosen != choices(probs, s, biases)) == (top < groups));
+      check_operator([&, &sizes = s, &count = groups, &best = top](Machine& m) {
+        const kernels::RouteForward a{
+            .logits_TE = m.tensor(dtype, {sizes.tokens, sizes.experts}, logits),
+            .score = score,
+            .bias_E = biased ? m.tensor(DType::f32, {sizes.experts}, biases) : Tensor{},
+            .groups = count,
+            .top_groups = best,
+            .probs_TE = m.empty(DType::f32, {sizes.tokens, sizes.experts}),
+            .expert_TK = m.empty(DType::i32, {sizes.tokens, sizes.copies}),
+            .weight_TK = m.empty(DType::f32, {sizes.tokens, sizes.copies})};
+        m.backend().route_forward(m.stream(), a);
+        CHECK(Machine::read(a.expert_TK) == chosen);
+        return std::vector<Output>{{"weights", a.weight_TK, weights, sizes.experts}};
+      });
+    }
+}
+
 TEST_CASE("tokens without numbers still have experts, with weights that are not numbers", "[experts]") {
   const bool normalise = GENERATE(true, false);
   const RouterScore score = GENERATE(RouterScore::softmax, RouterScore::sigmoid);

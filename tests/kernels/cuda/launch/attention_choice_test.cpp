@@ -241,7 +241,8 @@ TEST_CASE("the workspace is the installed library's, piece by piece", "[attentio
                             .heads = choice.pieces.kv_heads * 4,
                             .kv_heads = choice.pieces.kv_heads,
                             .tokens = 4096,
-                            .head_size = 128};
+                            .head_size = 128,
+                            .value_size = 128};
   CHECK(asked.contains(piece));
   // Plus one MiB for the plan of the call itself.
   CHECK(choice.workspace == 3 * kernels::cuda::backward_workspace(piece, 90) + (1 << 20));
