@@ -1,5 +1,7 @@
 #include "core/model/segment_experts.h"
 
+#include <optional>
+
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
 #include "core/model/segment_shared.h"
@@ -85,34 +87,45 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
                                       .flag_value = c.batch.crowded_value});
 }
 
-/// The rank's tokens, and those of other expert-parallel ranks, as rows of experts, in scratch.
-Tensor to_experts(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label) {
+/// Tokens that have arrived as rows of experts, in scratch.
+Tensor to_experts(const WalkContext& c, const SegmentState& state, const parallel::TokenTransfer& tokens) {
   const Tensor rows = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
-  const ArenaScope scope(c.stream.scratch());
-  c.backend().gather_rows(
-      c.stream, {.from_TD = parallel::send_tokens(c.ep, c.backend(), c.stream, x_TD, state.slots, label),
-                 .source_R = state.source_R,
-                 .copies = c.model.experts.per_token,
-                 .to_RD = rows,
-                 .usual_rows = usual_rows(c)});
+  c.backend().gather_rows(c.stream, {.from_TD = tokens.arrived(c.stream),
+                                     .source_R = state.source_R,
+                                     .copies = c.model.experts.per_token,
+                                     .to_RD = rows,
+                                     .usual_rows = usual_rows(c)});
   return rows;
 }
 
-/// Adds up rows of experts by token, and over the ranks that have parts of them. `finish` gets the tokens
-/// before the sum over tp, to add more to them.
-template <class Finish>
-void from_experts(const WalkContext& c, const SegmentState& state, const Tensor& rows_RD,
-                  const Tensor& weight_TK, const Tensor& to_TD, const char* label, const Finish& finish) {
+void send(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label,
+          parallel::TokenTransfer& transfer) {
+  transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label);
+}
+
+/// Adds up rows of experts, which `make` computes, by token, and over the ranks that have parts of them.
+/// `meanwhile` runs beside their way back; `finish` gets the tokens before the sum over tp, to add more.
+template <class Make, class Meanwhile, class Finish>
+void from_experts(const WalkContext& c, const SegmentState& state, const Tensor& weight_TK,
+                  const Tensor& to_TD, const char* label, const Make& make, const Meanwhile& meanwhile,
+                  const Finish& finish) {
   parallel::summed(c.tp, c.stream, to_TD, label, [&](const Tensor& whole_TD) {
     {
       const ArenaScope scope(c.stream.scratch());
       const Tensor all_TD = parallel::take_results(c.ep, c.stream, whole_TD);
-      c.backend().combine_rows(c.stream, {.from_RD = rows_RD,
-                                          .row_TK = state.row_TK,
-                                          .weight_TK = weight_TK,
-                                          .to_TD = all_TD,
-                                          .usual_rows = usual_rows(c)});
-      parallel::sum_results(c.ep, c.backend(), c.stream, all_TD, state.slots, whole_TD, label);
+      {
+        const ArenaScope rows_scope(c.stream.scratch());
+        const Tensor rows_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
+        make(rows_RD);
+        c.backend().combine_rows(c.stream, {.from_RD = rows_RD,
+                                            .row_TK = state.row_TK,
+                                            .weight_TK = weight_TK,
+                                            .to_TD = all_TD,
+                                            .usual_rows = usual_rows(c)});
+      }
+      const parallel::ResultTransfer results(c.ep, c.stream, all_TD, whole_TD, label);
+      meanwhile();
+      results.add_up(c.ep, c.backend(), c.stream, state.slots);
     }
     finish(whole_TD);
   });
@@ -143,13 +156,15 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
     const ArenaScope scope(c.stream.scratch());
     const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
     route(c, ids, state, x_TD);
+    parallel::TokenTransfer tokens(c.ep, c.stream, x_TD);
+    send(c, state, x_TD, "experts: tokens", tokens);
+    shared_up(c, ids, state, x_TD);
     const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream);
-    c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, x_TD, "experts: tokens"),
+    c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, tokens),
                                         .weight_NC = up.tensor(),
                                         .first_E = state.first_E,
                                         .y_RN = state.up,
                                         .usual_rows = usual_rows(c)});
-    shared_up(c, ids, state, x_TD);
   } else shared_activate(c, ids, state);
   activate(c, state);
 }
@@ -157,16 +172,17 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
 /// The down projections, added up by token, and the shared MLP's.
 void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                   const Tensor& to_TD) {
-  const ArenaScope scope(c.stream.scratch());
-  const Tensor out_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
-  const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
-  c.backend().expert_fprop(c.stream, {.x_RC = state.act,
-                                      .weight_NC = down.tensor(),
-                                      .first_E = state.first_E,
-                                      .y_RN = out_RD,
-                                      .usual_rows = usual_rows(c)});
-  from_experts(c, state, out_RD, state.weight_TK, to_TD, "experts: outputs",
-               [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
+  const auto down_projections = [&](const Tensor& out_RD) {
+    const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
+    c.backend().expert_fprop(c.stream, {.x_RC = state.act,
+                                        .weight_NC = down.tensor(),
+                                        .first_E = state.first_E,
+                                        .y_RN = out_RD,
+                                        .usual_rows = usual_rows(c)});
+  };
+  from_experts(
+      c, state, state.weight_TK, to_TD, "experts: outputs", down_projections, [] {},
+      [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
 }
 
 /// The gradient of an expert weight [E N, C].
@@ -181,12 +197,12 @@ void weight_gradient(const WalkContext& c, ParamId weight, const SegmentState& s
                                       .usual_rows = usual_rows(c)});
 }
 
-/// The gradients of the up projections, the router and the shared MLP's gate.
-void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const SegmentState& state) {
-  if (!trainable(c, ids.up.weight)) return;
+/// The gradients of the up projections, the router and the shared MLP's gate, from the rank's tokens and
+/// those that its experts get.
+void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
+                            const Tensor& x_TD, const parallel::TokenTransfer& tokens) {
   const ArenaScope scope(c.stream.scratch());
-  const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
-  weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, x_TD, "experts: tokens"));
+  weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, tokens));
   c.backend().linear_wgrad(c.stream, {.dy_TN = state.dlogits_TE,
                                       .x_TC = x_TD,
                                       .dweight_NC = c.params.grad(ids.router),
@@ -267,24 +283,36 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                       contribution_gradient(c, ids, Segment::Kind::mlp, frame, state, dflow_TD));
   state.act = rows_of_experts(c, *frame.grads, c.local.expert_ffn);
   state.dlogits_TE = frame.grads->take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
+  const bool weights = backward == BackwardMode::fused && trainable(c, ids.up.weight);
+  const ArenaScope scope(c.stream.scratch());
+  // The tokens come again for the weights' gradients, behind those of their outputs.
+  Tensor x_TD;
+  std::optional<parallel::TokenTransfer> tokens;
+  if (weights) {
+    x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
+    tokens.emplace(c.ep, c.stream, x_TD);
+  }
   {
-    const ArenaScope scope(c.stream.scratch());
-    const Tensor dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
+    const ArenaScope outputs(c.stream.scratch());
+    const Tensor whole_TD = parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
+                 dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
                  dweights_TK = parallel::take_results(c.ep, c.stream, dweight_TK),
-                 dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.expert_ffn),
-                 whole_TD = parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
-                 dout_RD = to_experts(c, state, whole_TD, "experts: gradients");
+                 dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.expert_ffn);
+    parallel::TokenTransfer gradients(c.ep, c.stream, whole_TD);
+    send(c, state, whole_TD, "experts: gradients", gradients);
+    if (weights) send(c, state, x_TD, "experts: tokens", *tokens);
     shared_backward(c, ids, frame, state, whole_TD);
     if (backward == BackwardMode::fused) shared_down_gradient(c, ids, state, whole_TD);
+    activate(c, state);
+    // Those of other ranks' experts, and of padding.
+    if (c.ep.ranks() > 1 || c.batch.real_T.defined()) c.backend().fill_zero(c.stream, dweights_TK);
+    const Tensor dout_RD = to_experts(c, state, gradients);
     const Lease down = c.params.use(ids.down.weight, WeightForm::plain, c.stream);
     c.backend().expert_dgrad(c.stream, {.dy_RN = dout_RD,
                                         .weight_NC = down.tensor(),
                                         .first_E = state.first_E,
                                         .dx_RC = dact_RF,
                                         .usual_rows = usual_rows(c)});
-    activate(c, state);
-    // Those of other ranks' experts, and of padding.
-    if (c.ep.ranks() > 1 || c.batch.real_T.defined()) c.backend().fill_zero(c.stream, dweights_TK);
     // From here on with the router's weights, as if they were factors of the activations.
     c.backend().weigh_rows(c.stream, {.source_R = state.source_R,
                                       .weight_TK = state.weight_TK,
@@ -292,8 +320,8 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .act_RF = state.act,
                                       .dweight_TK = dweights_TK,
                                       .usual_rows = usual_rows(c)});
-    parallel::sum_choices(c.ep, c.backend(), c.stream, dweights_TK, state.slots, dweight_TK,
-                          "experts: gradients of weights");
+    const parallel::ResultTransfer choices(c.ep, c.stream, dweights_TK, dweight_TK,
+                                           "experts: gradients of weights");
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
     c.backend().glu_backward(c.stream, {.gate = gate_of(c.model),
                                         .dact_TF = dact_RF,
@@ -302,42 +330,50 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .act_TF = {},
                                         .used_rows = used_rows(state),
                                         .usual_rows = usual_rows(c)});
+    choices.add_up_choices(c.ep, c.backend(), c.stream, state.slots);
     route_backward(c, state, dweight_TK, loss);
   }
-  if (backward == BackwardMode::fused) input_weight_gradients(c, ids, state);
-  {
-    const ArenaScope scope(c.stream.scratch());
-    const Tensor dx_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
-    const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream),
-                router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
+  const auto input_gradients = [&](const Tensor& dx_RD) {
+    const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream);
     c.backend().expert_dgrad(c.stream, {.dy_RN = state.up,
                                         .weight_NC = up.tensor(),
                                         .first_E = state.first_E,
                                         .dx_RC = dx_RD,
                                         .usual_rows = usual_rows(c)});
-    from_experts(c, state, dx_RD, {}, dx_TD, "experts: input gradients", [&](const Tensor& whole_TD) {
-      c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                          .weight = router.weight(),
-                                          .dx_TC = whole_TD,
-                                          .mode = WriteMode::accumulate});
-      shared_input_gradient(c, ids, state, whole_TD);
-    });
-  }
+  };
+  from_experts(
+      c, state, {}, dx_TD, "experts: input gradients", input_gradients,
+      [&] {
+        if (weights) input_weight_gradients(c, ids, state, x_TD, *tokens);
+      },
+      [&](const Tensor& whole_TD) {
+        const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
+        c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
+                                            .weight = router.weight(),
+                                            .dx_TC = whole_TD,
+                                            .mode = WriteMode::accumulate});
+        shared_input_gradient(c, ids, state, whole_TD);
+      });
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
 void experts_backward_weight(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                              const Tensor& dflow_TD) {
   if (!trainable(c, ids.up.weight)) return;
+  const ArenaScope scope(c.stream.scratch());
+  const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
+  parallel::TokenTransfer tokens(c.ep, c.stream, x_TD);
   {
-    const ArenaScope scope(c.stream.scratch());
+    const ArenaScope outputs(c.stream.scratch());
     const Tensor whole_TD = parallel::gathered(
         c.tp, c.stream, state.dout_TD.defined() ? state.dout_TD : dflow_TD, "experts: gradients");
-    weight_gradient(c, ids.down.weight, state, to_experts(c, state, whole_TD, "experts: gradients"),
-                    state.act);
+    parallel::TokenTransfer gradients(c.ep, c.stream, whole_TD);
+    send(c, state, whole_TD, "experts: gradients", gradients);
+    send(c, state, x_TD, "experts: tokens", tokens);
     shared_down_gradient(c, ids, state, whole_TD);
+    weight_gradient(c, ids.down.weight, state, to_experts(c, state, gradients), state.act);
   }
-  input_weight_gradients(c, ids, state);
+  input_weight_gradients(c, ids, state, x_TD, tokens);
 }
 
 }  // namespace trainerd::core::model

@@ -84,6 +84,11 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
       .between(0, kMaxBucketBytes);
   t.add("parallel.overlap_grad_reduce", &p.overlap_grad_reduce,
         "reduce gradients in the background during backward");
+  t.add("parallel.overlap_ep", &p.overlap_ep,
+        "send tokens to the ranks of their experts, and results back, in the background beside matrix "
+        "products: "
+        "in backward nearly all of it, in forward beside the shared MLP")
+      .idle_if(p.ep == 1, "without expert parallelism (ep) no tokens are sent");
   t.add("parallel.overlap_p2p", &p.overlap_p2p,
         "await a message of the pipeline where it is used, not where it is posted")
       .idle_if(p.pp == 1, "pp: 1 has no messages");

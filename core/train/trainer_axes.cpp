@@ -22,7 +22,8 @@ parallel::ExpertParallel Trainer::expert_parallel() const {
   parallel::ExpertParallel ep{
       .group = groups_.ep(),
       .rows = model::expert_rows(job_.model, tokens, o.ep, o.ep_capacity),
-      .slots = model::expert_slots(job_.model, tokens, o.ep, o.ep_capacity, o.ep_comm)};
+      .slots = model::expert_slots(job_.model, tokens, o.ep, o.ep_capacity, o.ep_comm),
+      .overlap = o.overlap_ep};
   ep.rows = std::min(ep.rows, ep.received(tokens) * job_.model.experts.per_token);
   return ep;
 }

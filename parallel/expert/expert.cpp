@@ -14,6 +14,10 @@ Tensor take_received(const ExpertParallel& ep, Stream& s, const Tensor& x) {
   return s.scratch().take(x.dtype, shape, MemoryTerm::activations);
 }
 
+CommOptions options(const ExpertParallel& ep, const char* label) {
+  return {.label = label, .progress = ep.overlap ? Progress::background : Progress::caller};
+}
+
 /// Each rank's part of `x`, along dim 0, to that rank.
 void exchange(const ExpertParallel& ep, Stream& s, const Tensor& x, const Tensor& to, const char* label) {
   ep.group->all_to_all(s, x, to, {.label = label})->wait(s);
@@ -49,47 +53,64 @@ void send_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const C
   exchange(ep, s, expert_RK, received.expert_TK, kChoices);
 }
 
-Tensor send_tokens(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& x,
-                   const TokenSlots& slots, const char* label) {
-  if (ep.ranks() == 1) return x;
-  const Tensor all = take_received(ep, s, x);
-  if (ep.slots == 0) {
-    ep.group->all_gather(s, x, all, {.label = label})->wait(s);
-    return all;
+TokenTransfer::TokenTransfer(const ExpertParallel& ep, Stream& s, const Tensor& x) {
+  if (ep.ranks() == 1) return;
+  all_ = take_received(ep, s, x);
+  if (ep.slots > 0) sent_ = take_received(ep, s, x);
+}
+
+void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& x,
+                          const TokenSlots& slots, const char* label) {
+  if (ep.ranks() == 1) {
+    all_ = x;
+    return;
   }
-  const ArenaScope scope(s.scratch());
-  const Tensor sent = take_received(ep, s, x);
+  if (ep.slots == 0) {
+    work_ = ep.group->all_gather(s, x, all_, options(ep, label));
+    return;
+  }
   const std::int64_t copies = slots.slot_TK.size(1);
   backend.gather_rows(s, {.from_TD = x,
                           .source_R = slots.source_NS.reshaped({slots.source_NS.numel()}),
                           .copies = copies,
-                          .to_RD = sent,
-                          .usual_rows = std::min(sent.size(0), x.size(0) * std::min(copies, ep.ranks()))});
-  exchange(ep, s, sent, all, label);
-  return all;
+                          .to_RD = sent_,
+                          .usual_rows = std::min(sent_.size(0), x.size(0) * std::min(copies, ep.ranks()))});
+  work_ = ep.group->all_to_all(s, sent_, all_, options(ep, label));
+}
+
+const Tensor& TokenTransfer::arrived(Stream& s) const {
+  if (work_) work_->wait(s);
+  return all_;
 }
 
 Tensor take_results(const ExpertParallel& ep, Stream& s, const Tensor& to) {
   return ep.ranks() == 1 ? to : take_received(ep, s, to);
 }
 
-void sum_results(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& results,
-                 const TokenSlots& slots, const Tensor& to, const char* label) {
+ResultTransfer::ResultTransfer(const ExpertParallel& ep, Stream& s, const Tensor& results, const Tensor& to,
+                               const char* label)
+    : to_(to) {
   if (ep.ranks() == 1) return;
-  if (ep.slots == 0) return ep.group->reduce_scatter(s, results, to, {.label = label})->wait(s);
-  const ArenaScope scope(s.scratch());
-  const Tensor back = take_received(ep, s, to);
-  exchange(ep, s, results, back, label);
-  backend.combine_rows(s, {.from_RD = back, .row_TK = slots.slot_TK, .weight_TK = {}, .to_TD = to});
+  if (ep.slots == 0) {
+    work_ = ep.group->reduce_scatter(s, results, to, options(ep, label));
+    return;
+  }
+  back_ = take_received(ep, s, to);
+  work_ = ep.group->all_to_all(s, results, back_, options(ep, label));
 }
 
-void sum_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& results,
-                 const TokenSlots& slots, const Tensor& to, const char* label) {
-  if (ep.ranks() == 1 || ep.slots == 0) return sum_results(ep, backend, s, results, slots, to, label);
-  const ArenaScope scope(s.scratch());
-  const Tensor back = take_received(ep, s, to);
-  exchange(ep, s, results, back, label);
-  backend.slot_weights(s, {.from_RK = back, .slot_TK = slots.slot_TK, .weight_TK = to});
+void ResultTransfer::add_up(const ExpertParallel& ep, Backend& backend, Stream& s,
+                            const TokenSlots& slots) const {
+  if (work_) work_->wait(s);
+  if (ep.ranks() > 1 && ep.slots > 0)
+    backend.combine_rows(s, {.from_RD = back_, .row_TK = slots.slot_TK, .weight_TK = {}, .to_TD = to_});
+}
+
+void ResultTransfer::add_up_choices(const ExpertParallel& ep, Backend& backend, Stream& s,
+                                    const TokenSlots& slots) const {
+  if (work_) work_->wait(s);
+  if (ep.ranks() > 1 && ep.slots > 0)
+    backend.slot_weights(s, {.from_RK = back_, .slot_TK = slots.slot_TK, .weight_TK = to_});
 }
 
 }  // namespace trainerd::parallel

@@ -7,6 +7,8 @@
 // (all-to-all, as in GShard, Lepikhin et al., arXiv 2006.16668, but with the slots of a rank, not of an
 // expert, and a token once for all of its experts there).
 
+#include <memory>
+
 #include "kernels/backend/backend.h"
 #include "parallel/comm/communicator.h"
 
@@ -17,6 +19,8 @@ struct ExpertParallel {
   std::int64_t rows = 0;          ///< that the experts of this rank have memory for, in one microbatch
   std::int64_t slots =
       0;  ///< for tokens from one rank to one, itself included; 0: every rank gathers all tokens
+
+  bool overlap = false;  ///< tokens and results travel while the rank computes
 
   std::int64_t ranks() const { return group != nullptr ? group->size() : 1; }
   std::int64_t rank() const { return group != nullptr ? group->rank() : 0; }
@@ -38,18 +42,42 @@ struct Choices {
 void send_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const Choices& own,
                   const TokenSlots& slots, std::int64_t experts_of_rank, const kernels::Tensor& flag,
                   float flag_value, const Choices& received);
-/// `x` [T, D] of all received tokens: `x` itself with one rank, else in scratch. Those of empty slots have no
-/// defined value.
-kernels::Tensor send_tokens(const ExpertParallel&, kernels::Backend&, kernels::Stream&,
-                            const kernels::Tensor& x, const TokenSlots& slots, const char* label);
+/// Tokens on their way to the ranks of their experts: memory in the stream's scratch, and a message that runs
+/// beside what the stream does next.
+class TokenTransfer {
+ public:
+  /// Takes the memory for tokens like `x` [T, D].
+  TokenTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& x);
+  void start(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& x,
+             const TokenSlots& slots, const char* label);
+  /// Those of all ranks, as far as they come here: `x` itself with one rank. Those of empty slots have no
+  /// defined value.
+  const kernels::Tensor& arrived(kernels::Stream&) const;
+
+ private:
+  kernels::Tensor sent_, all_;
+  std::shared_ptr<Work> work_;
+};
 
 /// Memory for results for received tokens: `to` [T, ...] itself, or in scratch.
 kernels::Tensor take_results(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& to);
-/// Adds up `results` of all ranks [received, D], and writes those for the rank's own tokens to `to`.
-void sum_results(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& results,
-                 const TokenSlots& slots, const kernels::Tensor& to, const char* label);
-/// The same for numbers of choices, f32 [received, K], which only the rank of the choice's expert has.
-void sum_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& results,
-                 const TokenSlots& slots, const kernels::Tensor& to, const char* label);
+
+/// Results on their way back to the ranks of their tokens, like TokenTransfer.
+class ResultTransfer {
+ public:
+  /// Takes the memory for results for `to`, and starts to send `results` [received, ...]; until the end they
+  /// and `to` are not for others.
+  ResultTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& results,
+                 const kernels::Tensor& to, const char* label);
+  /// Adds up those of all ranks, and writes the sums to `to` [T, D].
+  void add_up(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const TokenSlots& slots) const;
+  /// The same for numbers of choices, f32 [T, K], which only the rank of the choice's expert has.
+  void add_up_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&,
+                      const TokenSlots& slots) const;
+
+ private:
+  kernels::Tensor back_, to_;
+  std::shared_ptr<Work> work_;
+};
 
 }  // namespace trainerd::parallel

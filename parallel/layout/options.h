@@ -45,6 +45,7 @@ struct ParallelOptions {
   bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
   bool overlap_grad_reduce = true;   ///< reduce gradients while backward continues
   bool overlap_param_gather = true;  ///< gather parameters while earlier layers are computed
+  bool overlap_ep = true;            ///< send tokens of experts and their results while the rank computes
   bool overlap_p2p = true;  ///< wait for pipeline messages where they are used, not where they are posted
   ScheduleKind schedule = ScheduleKind::one_f_one_b;
   std::int64_t virtual_stages = 1;

@@ -24,6 +24,7 @@ json options_to_json(const parallel::ParallelOptions& o) {
           {"overlap_tp_backward", o.overlap_tp_backward},
           {"overlap_grad_reduce", o.overlap_grad_reduce},
           {"overlap_param_gather", o.overlap_param_gather},
+          {"overlap_ep", o.overlap_ep},
           {"overlap_p2p", o.overlap_p2p},
           {"schedule", static_cast<int>(o.schedule)},
           {"virtual_stages", o.virtual_stages},
@@ -49,6 +50,7 @@ parallel::ParallelOptions options_from(const json& j) {
   o.overlap_tp_backward = j.at("overlap_tp_backward");
   o.overlap_grad_reduce = j.at("overlap_grad_reduce");
   o.overlap_param_gather = j.at("overlap_param_gather");
+  o.overlap_ep = j.at("overlap_ep");
   o.overlap_p2p = j.at("overlap_p2p");
   o.schedule = static_cast<parallel::ScheduleKind>(j.at("schedule").get<int>());
   o.virtual_stages = j.at("virtual_stages");

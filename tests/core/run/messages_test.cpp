@@ -53,7 +53,8 @@ TEST_CASE("a start carries the layout of its world and the snapshots to restore"
   parallel::ParallelOptions options;
   options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2;
   options.schedule = parallel::ScheduleKind::interleaved, options.virtual_stages = 2;
-  options.order = "dp-tp-cp-ep-pp", options.sequence_parallel = true, options.overlap_p2p = false;
+  options.order = "dp-tp-cp-ep-pp", options.sequence_parallel = true, options.overlap_p2p = false,
+  options.overlap_ep = false;
   parallel::Topology topology;
   topology.nodes = 2, topology.devices_per_node = 8;
   run::Start start;

@@ -603,6 +603,29 @@ TEST_CASE("communication in the background changes no bit", "[layouts]") {
   }
 }
 
+TEST_CASE("experts' tokens that travel in the background change no bit", "[layouts][experts]") {
+  using enum parallel::ScheduleKind;
+  for (const double capacity : {0.0, 8.0})
+    for (const LayoutCase& layout : {LayoutCase{.dp = 3, .zero = 2, .ep = 3, .ep_capacity = capacity},
+                                     LayoutCase{.tp = 2,
+                                     .pp = 2,
+                                     .dp = 3,
+                                     .zero = 3,
+                                     .schedule = zb_h1,
+                                     .sequence_parallel = true,
+                                     .recompute = {core::job::RecomputeKind::full},
+                                     .ep = 3,
+                                     .ep_capacity = capacity}}) {
+      CAPTURE(capacity, layout.tp);
+      core::job::JobSpec job = with_layout(layouts_job("latent-experts"), layout);
+      const Curve background = run_curve(job);
+      job.parallel.overlap_ep = false;
+      const Curve inline_ = run_curve(job);
+      CHECK(inline_.loss == background.loss);
+      CHECK(inline_.norm == background.norm);
+    }
+}
+
 TEST_CASE("schedules that add gradients in the same order give the same losses bit for bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   const Curve first = run_curve(with_layout(layouts_job("llama"), {.pp = 2, .schedule = gpipe}));

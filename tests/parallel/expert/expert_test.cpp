@@ -25,13 +25,13 @@ struct ExpertOutcome {
 };
 
 /// Expert e multiplies a token by e + 1, and answers a choice with (e + 1) times its weight.
-ExpertOutcome exchange(std::int64_t slots, std::int64_t rank, parallel::LocalWorld& world) {
+ExpertOutcome exchange(std::int64_t slots, bool overlap, std::int64_t rank, parallel::LocalWorld& world) {
   test::RankMachine machine;
   const Buffer memory = machine.backend.allocate(MemoryKind::device, std::int64_t{1} << 20);
   Arena scratch("scratch", memory.data(), memory.bytes()), kept("kept", memory.data() + (1 << 19), 1 << 19);
   const auto stream = machine.backend.make_stream("compute", &scratch);
   const auto group = world.communicator(rank, machine.backend, test::all_ranks(kRanks), "ep");
-  const parallel::ExpertParallel ep{.group = group.get(), .rows = 0, .slots = slots};
+  const parallel::ExpertParallel ep{.group = group.get(), .rows = 0, .slots = slots, .overlap = overlap};
   const auto take = [&](DType dtype, const Shape& shape) {
     return kept.take(dtype, shape, MemoryTerm::activations);
   };
@@ -67,8 +67,9 @@ ExpertOutcome exchange(std::int64_t slots, std::int64_t rank, parallel::LocalWor
   parallel::send_choices(ep, machine.backend, *stream, {expert, weight}, of_tokens, kOfRank, flag, 1, all);
   {
     const ArenaScope scope(scratch);
-    const Tensor tokens = parallel::send_tokens(ep, machine.backend, *stream, x, of_tokens, "tokens"),
-                 results = parallel::take_results(ep, *stream, to),
+    parallel::TokenTransfer transfer(ep, *stream, x);
+    transfer.start(ep, machine.backend, *stream, x, of_tokens, "tokens");
+    const Tensor tokens = transfer.arrived(*stream), results = parallel::take_results(ep, *stream, to),
                  answers = parallel::take_results(ep, *stream, back);
     for (std::int64_t t = 0; t < received; ++t) {
       float factor = 0;
@@ -84,8 +85,11 @@ ExpertOutcome exchange(std::int64_t slots, std::int64_t rank, parallel::LocalWor
         results.as<float>()[t * kWidth + d] =
             factor == 0 ? 0.0f : factor * tokens.as<float>()[t * kWidth + d];
     }
-    parallel::sum_results(ep, machine.backend, *stream, results, of_tokens, to, "results");
-    parallel::sum_choices(ep, machine.backend, *stream, answers, of_tokens, back, "answers");
+    // Both are on their way at once.
+    const parallel::ResultTransfer of_results(ep, *stream, results, to, "results"),
+        of_answers(ep, *stream, answers, back, "answers");
+    of_answers.add_up_choices(ep, machine.backend, *stream, of_tokens);
+    of_results.add_up(ep, machine.backend, *stream, of_tokens);
   }
   test::expect(scratch.top() == 0, "scratch is empty after the exchange");
   for (std::int64_t i = 0; i < to.numel(); ++i)
@@ -96,11 +100,12 @@ ExpertOutcome exchange(std::int64_t slots, std::int64_t rank, parallel::LocalWor
   return outcome;
 }
 
-std::vector<ExpertOutcome> on_all_ranks(std::int64_t slots) {
+std::vector<ExpertOutcome> on_all_ranks(std::int64_t slots, bool overlap) {
   std::vector<ExpertOutcome> outcomes(kRanks);
   parallel::LocalWorld world(kRanks);
-  world.run(
-      [&](std::int64_t rank) { outcomes[static_cast<std::size_t>(rank)] = exchange(slots, rank, world); });
+  world.run([&](std::int64_t rank) {
+    outcomes[static_cast<std::size_t>(rank)] = exchange(slots, overlap, rank, world);
+  });
   return outcomes;
 }
 
@@ -108,9 +113,10 @@ std::vector<ExpertOutcome> on_all_ranks(std::int64_t slots) {
 
 TEST_CASE("tokens reach the ranks of their experts and results come back, gathered or in slots", "[expert]") {
   // No slots; as many as tokens; as few as the fullest rank needs of the tokens of any other.
-  for (const std::int64_t slots : {0, 40, 31}) {
-    CAPTURE(slots);
-    for (const ExpertOutcome& outcome : on_all_ranks(slots)) {
+  for (const auto& [slots, overlap] :
+       {std::pair{0, false}, {0, true}, {40, false}, {31, false}, {31, true}}) {
+    CAPTURE(slots, overlap);
+    for (const ExpertOutcome& outcome : on_all_ranks(slots, overlap)) {
       CHECK(outcome.sums == outcome.expected_sums);
       CHECK(outcome.choices == outcome.expected_choices);
       CHECK_FALSE(outcome.crowded);
@@ -119,7 +125,7 @@ TEST_CASE("tokens reach the ranks of their experts and results come back, gather
 }
 
 TEST_CASE("a rank whose tokens lack slots says so", "[expert]") {
-  for (const ExpertOutcome& outcome : on_all_ranks(8)) {
+  for (const ExpertOutcome& outcome : on_all_ranks(8, false)) {
     CHECK(outcome.crowded);
     CHECK(outcome.sums != outcome.expected_sums);
   }
