@@ -62,7 +62,7 @@ AdapterCheckpoint::AdapterCheckpoint(const std::string& path, Weights weights)
       dtype_ = slice.dtype, found = true;
   if (!found && model_.lora.on() && weights == Weights::average) no_average(path_);
   for (const model::LayerParams& layer : reader_->declared.chunks.front().layers)
-    for (const model::LinearParams* linear : {&layer.qkv, &layer.attn_out, &layer.up, &layer.down})
+    for (const model::LinearParams* linear : layer.linears())
       if (linear->adapter.present())
         weights_.push_back(reader_->declared.infos.at(static_cast<std::size_t>(linear->weight)).name);
 }
@@ -72,7 +72,8 @@ AdapterCheckpoint::~AdapterCheckpoint() = default;
 WeightAdapters AdapterCheckpoint::read(const std::string& weight) const {
   const model::DeclaredParams& declared = reader_->declared;
   for (const model::LayerParams& layer : declared.chunks.front().layers)
-    for (const model::LinearParams* linear : {&layer.qkv, &layer.attn_out, &layer.up, &layer.down}) {
+    for (const model::LinearParams* linear : layer.linears()) {
+      if (!linear->adapter.present()) continue;
       const model::ParamInfo& info = declared.infos.at(static_cast<std::size_t>(linear->weight));
       if (info.name != weight) continue;
       WeightAdapters adapters{.weight = weight,

@@ -17,6 +17,10 @@ inline constexpr std::array<std::string_view, 7> kProjections{"q_proj",    "k_pr
                                                               "gate_proj", "up_proj", "down_proj"};
 inline constexpr std::array<std::string_view, 2> kMergedProjections{"qkv_proj", "gate_up_proj"};
 inline constexpr std::array<std::string_view, 3> kGpt2Projections{"c_attn", "c_proj", "c_fc"};
+/// Of latent attention, in place of the first three of kProjections; without a latent of queries `q_proj` in
+/// place of the first two.
+inline constexpr std::array<std::string_view, 4> kLatentProjections{"q_a_proj", "q_b_proj",
+                                                                    "kv_a_proj_with_mqa", "kv_b_proj"};
 inline constexpr std::string_view kAllProjections = "all-linear";
 
 /// Adapters (Hu et al., LoRA, arXiv 2106.09685): W + alpha / rank B A. Only A and B are trained.

@@ -19,6 +19,9 @@ std::int64_t adapter_parameters(const ModelOptions& m) {
   add("c_attn", m.hidden, q + 2 * kv), add("c_fc", m.hidden, m.ffn);
   add("c_proj", q, m.hidden), add("c_proj", m.ffn, m.hidden);
   add("o_proj", m.heads * value_head_dim(m), m.hidden);
+  add("q_a_proj", m.hidden, m.mla.q_lora_rank), add("q_b_proj", m.mla.q_lora_rank, q);
+  add("kv_a_proj_with_mqa", m.hidden, m.mla.kv_lora_rank + m.mla.qk_rope_head_dim);
+  add("kv_b_proj", m.mla.kv_lora_rank, m.heads * (m.mla.qk_nope_head_dim + m.mla.v_head_dim));
   add("gate_proj", m.hidden, m.ffn), add("up_proj", m.hidden, m.ffn), add("down_proj", m.ffn, m.hidden);
   return m.lora.rank * sizes;
 }

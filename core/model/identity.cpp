@@ -249,7 +249,8 @@ job::LoraOptions lora_of(const std::map<std::string, std::string>& identity, con
     const auto among = [&](const auto& names) {
       return std::find(names.begin(), names.end(), word) != names.end();
     };
-    if (!among(job::kProjections) && !among(job::kMergedProjections) && !among(job::kGpt2Projections))
+    if (!among(job::kProjections) && !among(job::kMergedProjections) && !among(job::kGpt2Projections) &&
+        !among(job::kLatentProjections))
       refuse("lora.targets");
     lora.targets.push_back(word);
   }

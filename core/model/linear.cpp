@@ -14,7 +14,11 @@ void Linear::forward(const Tensor& x_TC, const Tensor& y_TN, const Tensor& adden
   const LinearFprop a{
       .x_TC = x_TC, .weight = weight.weight(), .bias_N = bias.tensor(), .addend_TN = addend_TN, .y_TN = y_TN};
   switch (split_) {
-    case LinearSplit::whole: return walk_.backend().linear_fprop(walk_.stream, a);
+    case LinearSplit::whole:
+      walk_.backend().linear_fprop(walk_.stream, a);
+      if (adapter.get() != nullptr)
+        parallel::add_adapter(walk_.backend(), walk_.stream, *adapter.get(), x_TC, y_TN);
+      return;
     case LinearSplit::row: return parallel::row_linear(walk_.tp, walk_.stream, a, adapter.get());
     case LinearSplit::column:
     case LinearSplit::latent: return parallel::column_linear(walk_.tp, walk_.stream, a, adapter.get());
@@ -38,7 +42,7 @@ void Linear::forward_gated(Gate gate, const Tensor& x_TC, const Tensor& gate_up_
 void Linear::backward_input(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
                             BackwardMode backward, WriteMode mode) const {
   base::check(mode == WriteMode::assign || split_ == LinearSplit::whole, "a sum over tp is assigned");
-  if (params_.adapter.present()) return backward_input_adapted(dy_TN, x_TC, dx_TC, backward);
+  if (params_.adapter.present()) return backward_input_adapted(dy_TN, x_TC, dx_TC, backward, mode);
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC, .mode = mode};
   if (parallel::DelayedWgrads* const later = delayed(backward)) {
@@ -88,10 +92,18 @@ void Linear::backward_input_gated(Gate gate, const Tensor& dy_TD, const Tensor& 
 }
 
 void Linear::backward_input_adapted(const Tensor& dy_TN, const Tensor& x_TC, const Tensor& dx_TC,
-                                    BackwardMode backward) const {
+                                    BackwardMode backward, WriteMode mode) const {
   const Lease weight = walk_.params.use(params_.weight, WeightForm::dgrad, walk_.stream);
   const AdapterWalk adapter(walk_, params_);
-  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC};
+  const LinearDgrad dgrad{.dy_TN = dy_TN, .weight = weight.weight(), .dx_TC = dx_TC, .mode = mode};
+  if (split_ == LinearSplit::whole) {
+    walk_.backend().linear_dgrad(walk_.stream, dgrad);
+    parallel::add_adapter_dgrad(walk_.backend(), walk_.stream, *adapter.get(), dy_TN, dx_TC);
+    if (backward == BackwardMode::split) return;
+    return adapter.gradients(dy_TN, x_TC, [&](const parallel::AdapterWgrad& wgrad) {
+      parallel::adapter_wgrad(walk_.backend(), walk_.stream, wgrad);
+    });
+  }
   if (backward == BackwardMode::split) {
     if (split_ == LinearSplit::row)
       parallel::row_linear_dgrad(walk_.tp, walk_.stream, dgrad, *adapter.get(), {});
@@ -108,8 +120,9 @@ void Linear::backward_input_adapted(const Tensor& dy_TN, const Tensor& x_TC, con
 void Linear::backward_weight(const Tensor& dy_TN, const Tensor& x_TC) const {
   if (params_.adapter.present())
     return AdapterWalk(walk_, params_).gradients(dy_TN, x_TC, [&](const parallel::AdapterWgrad& wgrad) {
-      if (split_ == LinearSplit::column) parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
-      else parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+      if (split_ == LinearSplit::whole) parallel::adapter_wgrad(walk_.backend(), walk_.stream, wgrad);
+      else if (split_ == LinearSplit::row) parallel::row_linear_wgrad(walk_.tp, walk_.stream, wgrad);
+      else parallel::column_linear_wgrad(walk_.tp, walk_.stream, wgrad);
     });
   if (!trainable()) return;
   if (parallel::DelayedWgrads* const later = delayed(BackwardMode::fused)) {

@@ -47,7 +47,8 @@ class Linear {
   std::function<void()> delayed_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
   bool trainable() const { return walk_.params.info(params_.weight).trainable; }
   void backward_input_adapted(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC,
-                              const kernels::Tensor& dx_TC, BackwardMode backward) const;
+                              const kernels::Tensor& dx_TC, BackwardMode backward,
+                              kernels::WriteMode mode = kernels::WriteMode::assign) const;
   /// Counts as a gradient contribution of this step.
   kernels::LinearWgrad weight_gradient(const kernels::Tensor& dy_TN, const kernels::Tensor& x_TC) const;
   std::optional<kernels::LinearWgrad> fused_gradient(const kernels::Tensor& dy_TN,

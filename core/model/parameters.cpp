@@ -100,7 +100,10 @@ class Declarer {
   }
   void declare_adapter(AdapterParams& params, const std::string& prefix, std::int64_t rows, std::int64_t in,
                        const Rule& tp, const Rule& of_b) {
-    const Rule of_a = tp.dim == 0 ? Rule{TensorPlacement::partial, 0, {}, 0} : tp;
+    // Of a weight that is whole on every rank A has the weight's kind of gradient.
+    const TensorPlacement by_rows =
+        tp.placement == TensorPlacement::shard ? TensorPlacement::partial : tp.placement;
+    const Rule of_a = tp.dim == 0 ? Rule{by_rows, 0, {}, 0} : tp;
     const auto count = static_cast<std::int64_t>(params.segments.size()), rank = model_.lora.rank;
     params.a =
         matrix(prefix + ".lora_a", {count * rank, in}, 1 / std::sqrt(static_cast<double>(in)), of_a, false);
@@ -111,8 +114,10 @@ class Declarer {
   }
   /// A matrix that each tp rank multiplies its flow by; its projections are stacked by rows.
   LinearParams whole_linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
-                            std::vector<SplitSegment> projections) {
-    return linear(prefix, out, in, stddev, {norm_rule_.placement, 0, std::move(projections), 0}, false, {});
+                            std::vector<SplitSegment> segments,
+                            std::initializer_list<const char*> projections) {
+    return linear(prefix, out, in, stddev, {norm_rule_.placement, 0, std::move(segments), 0}, false,
+                  projections);
   }
   ParamId latent_norm(const std::string& name, std::int64_t size) {
     return vector(name, size, first_norm_weight(), norm_rule_);
@@ -187,15 +192,18 @@ LatentParams declare_latent(Declarer& declare, const job::ModelOptions& m, const
   LatentParams latent;
   if (a.q_lora_rank > 0) {
     latent.down = declare.whole_linear(prefix + "qkv_down", a.q_lora_rank + kv_down.size, m.hidden, m.init,
-                                       {{a.q_lora_rank, 1}, kv_down});
+                                       {{a.q_lora_rank, 1}, kv_down}, {"q_a_proj", "kv_a_proj_with_mqa"});
     latent.q_norm = declare.latent_norm(prefix + "q_latent_norm.weight", a.q_lora_rank);
-    latent.q = declare.linear(prefix + "q_up", queries, a.q_lora_rank, m.init, of_queries, false, {});
+    latent.q =
+        declare.linear(prefix + "q_up", queries, a.q_lora_rank, m.init, of_queries, false, {"q_b_proj"});
   } else {
-    latent.down = declare.whole_linear(prefix + "kv_down", kv_down.size, m.hidden, m.init, {kv_down});
-    latent.q = declare.linear(prefix + "q", queries, m.hidden, m.init, of_queries, false, {});
+    latent.down = declare.whole_linear(prefix + "kv_down", kv_down.size, m.hidden, m.init, {kv_down},
+                                       {"kv_a_proj_with_mqa"});
+    latent.q = declare.linear(prefix + "q", queries, m.hidden, m.init, of_queries, false, {"q_proj"});
   }
   latent.kv_norm = declare.latent_norm(prefix + "kv_latent_norm.weight", a.kv_lora_rank);
-  latent.kv = declare.linear(prefix + "kv_up", m.heads * each, a.kv_lora_rank, m.init, of_keys, false, {});
+  latent.kv =
+      declare.linear(prefix + "kv_up", m.heads * each, a.kv_lora_rank, m.init, of_keys, false, {"kv_b_proj"});
   return latent;
 }
 

@@ -39,6 +39,10 @@ struct LatentParams {
 };
 
 struct LayerParams {
+  /// Those that adapters may be of.
+  std::vector<const LinearParams*> linears() const {
+    return {&qkv, &latent.down, &latent.q, &latent.kv, &attn_out, &up, &down};
+  }
   std::int64_t index = 0;     ///< in the model
   job::LayerOptions options;  ///< options of this layer
   LinearParams attn_norm;     ///< none if norms come only after

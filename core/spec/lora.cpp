@@ -12,9 +12,13 @@ constexpr double kMaxRank = 1 << 16;
 
 /// The projections that `all-linear` stands for.
 std::vector<std::string> all_targets(const job::ModelOptions& m) {
-  // The projections of latents have no adapters.
-  if (m.mla.on() && m.experts.on()) return {"o_proj"};
-  if (m.mla.on()) return {"o_proj", "gate_proj", "up_proj", "down_proj"};
+  if (m.mla.on()) {
+    std::vector<std::string> names{job::kLatentProjections.begin(), job::kLatentProjections.end()};
+    if (m.mla.q_lora_rank == 0) names.erase(names.begin()), names.front() = "q_proj";
+    names.emplace_back("o_proj");
+    if (!m.experts.on()) names.insert(names.end(), {"gate_proj", "up_proj", "down_proj"});
+    return names;
+  }
   if (m.experts.on()) return {"q_proj", "k_proj", "v_proj", "o_proj"};
   if (job::gated(m.mlp)) return {job::kProjections.begin(), job::kProjections.end()};
   return {job::kGpt2Projections.begin(), job::kGpt2Projections.end()};
@@ -45,8 +49,8 @@ void add_lora(FieldTable& t, job::LoraOptions& lora) {
       .idle_if(!lora.on(), none);
   t.add("lora.targets", &lora.targets,
         "projections that get adapters, by their names in Hugging Face models: `q_proj`, `k_proj`, `v_proj`, "
-        "`o_proj`, `gate_proj`, `up_proj`, `down_proj`; of GPT-2 `c_attn`, `c_proj`, `c_fc`; `all-linear`: "
-        "all of "
+        "`o_proj`, `gate_proj`, `up_proj`, `down_proj`; of GPT-2 `c_attn`, `c_proj`, `c_fc`; of latent "
+        "attention `q_a_proj`, `q_b_proj`, `kv_a_proj_with_mqa`, `kv_b_proj`; `all-linear`: all of "
         "them; `qkv_proj` and `gate_up_proj` adapt what they name together (Phi-3)")
       .or_else("`all-linear`")
       .idle_if(!lora.on(), none);

@@ -17,8 +17,11 @@ import parity
 RANK, ALPHA = 4, 6
 TARGETS = {"c_attn, c_proj, c_fc": ["c_attn", "c_proj", "c_fc"], "qkv_proj, gate_up_proj": ["qkv_proj", "gate_up_proj"],
            "all-linear": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"], "q_proj, v_proj": ["q_proj", "v_proj"]}
+TARGETS["latent"] = ["q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj"]
+TARGETS["q_proj, kv_a_proj_with_mqa"] = ["q_proj", "kv_a_proj_with_mqa"]
 CASES = [("llama", "all-linear"), ("mistral", "all-linear"), ("qwen2", "q_proj, v_proj"), ("qwen3", "all-linear"), ("olmo2", "all-linear"),
          ("gemma2", "all-linear"), ("gemma3_text", "all-linear"), ("granite", "all-linear"),
+         ("deepseek_v3", "latent"), ("deepseek_v2", "q_proj, kv_a_proj_with_mqa"), ("deepseek_v2, groups", "latent"),
          ("phi3, window 7", "qkv_proj, gate_up_proj"), ("gpt2", "c_attn, c_proj, c_fc")]
 LAYOUTS = {"one rank": [], "tp 2, pp 2": ["parallel.tp=2", "parallel.pp=2"],
            "tp 2, dp 2, zero 3": ["parallel.tp=2", "parallel.sequence_parallel=true", "parallel.dp=2", "parallel.zero=3"]}
@@ -26,14 +29,18 @@ MERGED = {"qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"], "
           "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}
 # Families whose merged projections are one module, with one adapter.
 WHOLE = {"phi3": {"qkv": ["self_attn.qkv_proj"], "gate_up": ["mlp.gate_up_proj"]},
+         "deepseek_v2": {"qkv_down": ["self_attn.q_a_proj", "self_attn.kv_a_proj_with_mqa"], "kv_down": ["self_attn.kv_a_proj_with_mqa"],
+                         "q_up": ["self_attn.q_b_proj"], "q": ["self_attn.q_proj"], "kv_up": ["self_attn.kv_b_proj"], "attn_out": ["self_attn.o_proj"]},
          "gpt2": {"qkv": ["attn.c_attn"], "attn_out": ["attn.c_proj"], "up": ["mlp.c_fc"], "down": ["mlp.c_proj"]}}
+WHOLE["deepseek_v3"] = WHOLE["deepseek_v2"]
 BOUNDS = {"losses": 1e-4, "gradients": 1e-4}
 LOGITS = 1e-5
 
 
 def write_job(path, source, targets, steps, micro):
     parity.write_job(path, source, steps, parity.LR * 10, micro)
-    path.write_text(path.read_text() + f"lora: {{rank: {RANK}, alpha: {ALPHA}, targets: [{targets}]}}\n")
+    text = path.read_text().replace(", expert_bias_rate: 0", "")  # adapters leave the biases as they are
+    path.write_text(text + f"lora: {{rank: {RANK}, alpha: {ALPHA}, targets: [{targets}]}}\n")
     return path
 
 
@@ -49,8 +56,8 @@ def by_their_names(tensors, prefix, targets, model):
     for layer in range(model.config.num_hidden_layers):
         for ours, theirs in WHOLE.get(model.config.model_type, MERGED).items():
             wanted = [name for name in theirs if name.split(".")[1] in targets]
-            if not wanted:
-                continue
+            if not wanted or f"{prefix}layers.{layer}.{ours}.lora_a" not in tensors:
+                continue  # of a latent of queries, or without one
             a, b = (tensors[f"{prefix}layers.{layer}.{ours}.lora_{k}"] for k in "ab")
             rows = [len(b)] if len(wanted) == 1 else [modules[f"{layers}.{layer}.{name}"].out_features for name in wanted]
             for name, of_a, of_b in zip(wanted, a.split(RANK), b.split(rows), strict=True):

@@ -349,6 +349,18 @@ TEST_CASE("adapters train alike on every layout", "[lora][layouts]") {
     check_lora_layout("together", together, layout);
     check_lora_layout("gpt2", gpt2, layout);
   }
+  // Latents, whose first projection is whole on every rank.
+  for (const std::string name : {"latent", "latent-direct"}) {
+    core::job::JobSpec latent = llama;
+    test::set_layers(name, latent.model);
+    latent.model.lora.targets = {"q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj", "down_proj"};
+    if (name == "latent-direct") latent.model.lora.targets.front() = "q_proj";
+    for (const LoraLayout& layout :
+         {LoraLayout{.tp = 2, .recompute = {core::job::RecomputeKind::selective}},
+          LoraLayout{.tp = 2, .pp = 2, .dp = 2, .zero = 3, .sequence_parallel = true, .schedule = zb_h1},
+          LoraLayout{.tp = 2, .dp = 2, .zero = 2, .sequence_parallel = true}})
+      check_lora_layout(name, latent, layout);
+  }
   // A model with norms after the adapted layers and with per-head vectors, which are not trained.
   core::job::JobSpec gemma = llama;
   test::set_layers("gemma2", gemma.model);
