@@ -1,5 +1,6 @@
 #include "core/model/segment_experts.h"
 
+#include <functional>
 #include <optional>
 
 #include "core/model/segment_dropout.h"
@@ -98,17 +99,19 @@ Tensor to_experts(const WalkContext& c, const SegmentState& state, const paralle
   return rows;
 }
 
+/// `computes`: the rank has something to compute meanwhile.
 void send(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label,
-          parallel::TokenTransfer& transfer) {
-  transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label);
+          parallel::TokenTransfer& transfer, bool computes = true) {
+  transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label, c.ep.progress(computes));
 }
 
 /// Adds up rows of experts, which `make` computes, by token, and over the ranks that have parts of them.
-/// `meanwhile` runs beside their way back; `finish` gets the tokens before the sum over tp, to add more.
-template <class Make, class Meanwhile, class Finish>
+/// `meanwhile`, if there is one, runs beside their way back; `finish` gets the tokens before the sum over tp,
+/// to add more.
+template <class Make, class Finish>
 void from_experts(const WalkContext& c, const SegmentState& state, const Tensor& weight_TK,
-                  const Tensor& to_TD, const char* label, const Make& make, const Meanwhile& meanwhile,
-                  const Finish& finish) {
+                  const Tensor& to_TD, const char* label, const Make& make,
+                  const std::function<void()>& meanwhile, const Finish& finish) {
   parallel::summed(c.tp, c.stream, to_TD, label, [&](const Tensor& whole_TD) {
     {
       const ArenaScope scope(c.stream.scratch());
@@ -123,8 +126,9 @@ void from_experts(const WalkContext& c, const SegmentState& state, const Tensor&
                                             .to_TD = all_TD,
                                             .usual_rows = usual_rows(c)});
       }
-      const parallel::ResultTransfer results(c.ep, c.stream, all_TD, whole_TD, label);
-      meanwhile();
+      const parallel::ResultTransfer results(c.ep, c.stream, all_TD, whole_TD, label,
+                                             c.ep.progress(meanwhile != nullptr));
+      if (meanwhile) meanwhile();
       results.add_up(c.ep, c.backend(), c.stream, state.slots);
     }
     finish(whole_TD);
@@ -157,7 +161,7 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
     const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
     route(c, ids, state, x_TD);
     parallel::TokenTransfer tokens(c.ep, c.stream, x_TD);
-    send(c, state, x_TD, "experts: tokens", tokens);
+    send(c, state, x_TD, "experts: tokens", tokens, ids.shared_up.weight != kNoParam);
     shared_up(c, ids, state, x_TD);
     const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream);
     c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, tokens),
@@ -180,9 +184,8 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
                                         .y_RN = out_RD,
                                         .usual_rows = usual_rows(c)});
   };
-  from_experts(
-      c, state, state.weight_TK, to_TD, "experts: outputs", down_projections, [] {},
-      [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
+  from_experts(c, state, state.weight_TK, to_TD, "experts: outputs", down_projections, nullptr,
+               [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
 }
 
 /// The gradient of an expert weight [E N, C].
@@ -321,7 +324,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .dweight_TK = dweights_TK,
                                       .usual_rows = usual_rows(c)});
     const parallel::ResultTransfer choices(c.ep, c.stream, dweights_TK, dweight_TK,
-                                           "experts: gradients of weights");
+                                           "experts: gradients of weights", c.ep.progress(true));
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
     c.backend().glu_backward(c.stream, {.gate = gate_of(c.model),
                                         .dact_TF = dact_RF,
@@ -341,19 +344,17 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .dx_RC = dx_RD,
                                         .usual_rows = usual_rows(c)});
   };
-  from_experts(
-      c, state, {}, dx_TD, "experts: input gradients", input_gradients,
-      [&] {
-        if (weights) input_weight_gradients(c, ids, state, x_TD, *tokens);
-      },
-      [&](const Tensor& whole_TD) {
-        const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
-        c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                            .weight = router.weight(),
-                                            .dx_TC = whole_TD,
-                                            .mode = WriteMode::accumulate});
-        shared_input_gradient(c, ids, state, whole_TD);
-      });
+  std::function<void()> weight_gradients;
+  if (weights) weight_gradients = [&] { input_weight_gradients(c, ids, state, x_TD, *tokens); };
+  from_experts(c, state, {}, dx_TD, "experts: input gradients", input_gradients, weight_gradients,
+               [&](const Tensor& whole_TD) {
+                 const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
+                 c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
+                                                     .weight = router.weight(),
+                                                     .dx_TC = whole_TD,
+                                                     .mode = WriteMode::accumulate});
+                 shared_input_gradient(c, ids, state, whole_TD);
+               });
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 

@@ -14,10 +14,6 @@ Tensor take_received(const ExpertParallel& ep, Stream& s, const Tensor& x) {
   return s.scratch().take(x.dtype, shape, MemoryTerm::activations);
 }
 
-CommOptions options(const ExpertParallel& ep, const char* label) {
-  return {.label = label, .progress = ep.overlap ? Progress::background : Progress::caller};
-}
-
 /// Each rank's part of `x`, along dim 0, to that rank.
 void exchange(const ExpertParallel& ep, Stream& s, const Tensor& x, const Tensor& to, const char* label) {
   ep.group->all_to_all(s, x, to, {.label = label})->wait(s);
@@ -60,13 +56,14 @@ TokenTransfer::TokenTransfer(const ExpertParallel& ep, Stream& s, const Tensor& 
 }
 
 void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s, const Tensor& x,
-                          const TokenSlots& slots, const char* label) {
+                          const TokenSlots& slots, const char* label, Progress progress) {
+  const CommOptions options{.label = label, .progress = progress};
   if (ep.ranks() == 1) {
     all_ = x;
     return;
   }
   if (ep.slots == 0) {
-    work_ = ep.group->all_gather(s, x, all_, options(ep, label));
+    work_ = ep.group->all_gather(s, x, all_, options);
     return;
   }
   const std::int64_t copies = slots.slot_TK.size(1);
@@ -75,7 +72,7 @@ void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s,
                           .copies = copies,
                           .to_RD = sent_,
                           .usual_rows = std::min(sent_.size(0), x.size(0) * std::min(copies, ep.ranks()))});
-  work_ = ep.group->all_to_all(s, sent_, all_, options(ep, label));
+  work_ = ep.group->all_to_all(s, sent_, all_, options);
 }
 
 const Tensor& TokenTransfer::arrived(Stream& s) const {
@@ -88,15 +85,16 @@ Tensor take_results(const ExpertParallel& ep, Stream& s, const Tensor& to) {
 }
 
 ResultTransfer::ResultTransfer(const ExpertParallel& ep, Stream& s, const Tensor& results, const Tensor& to,
-                               const char* label)
+                               const char* label, Progress progress)
     : to_(to) {
+  const CommOptions options{.label = label, .progress = progress};
   if (ep.ranks() == 1) return;
   if (ep.slots == 0) {
-    work_ = ep.group->reduce_scatter(s, results, to, options(ep, label));
+    work_ = ep.group->reduce_scatter(s, results, to, options);
     return;
   }
   back_ = take_received(ep, s, to);
-  work_ = ep.group->all_to_all(s, results, back_, options(ep, label));
+  work_ = ep.group->all_to_all(s, results, back_, options);
 }
 
 void ResultTransfer::add_up(const ExpertParallel& ep, Backend& backend, Stream& s,

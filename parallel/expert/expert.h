@@ -20,7 +20,12 @@ struct ExpertParallel {
   std::int64_t slots =
       0;  ///< for tokens from one rank to one, itself included; 0: every rank gathers all tokens
 
-  bool overlap = false;  ///< tokens and results travel while the rank computes
+  bool overlap = false;  ///< tokens and results travel while the rank computes, where it has something to
+
+  /// Of a message, if the rank has something to compute meanwhile.
+  Progress progress(bool computes) const {
+    return overlap && computes ? Progress::background : Progress::caller;
+  }
 
   std::int64_t ranks() const { return group != nullptr ? group->size() : 1; }
   std::int64_t rank() const { return group != nullptr ? group->rank() : 0; }
@@ -42,14 +47,14 @@ struct Choices {
 void send_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const Choices& own,
                   const TokenSlots& slots, std::int64_t experts_of_rank, const kernels::Tensor& flag,
                   float flag_value, const Choices& received);
-/// Tokens on their way to the ranks of their experts: memory in the stream's scratch, and a message that runs
-/// beside what the stream does next.
+/// Tokens on their way to the ranks of their experts: memory in the stream's scratch, and a message that may
+/// run beside what the stream does next.
 class TokenTransfer {
  public:
   /// Takes the memory for tokens like `x` [T, D].
   TokenTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& x);
   void start(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& x,
-             const TokenSlots& slots, const char* label);
+             const TokenSlots& slots, const char* label, Progress progress);
   /// Those of all ranks, as far as they come here: `x` itself with one rank. Those of empty slots have no
   /// defined value.
   const kernels::Tensor& arrived(kernels::Stream&) const;
@@ -68,7 +73,7 @@ class ResultTransfer {
   /// Takes the memory for results for `to`, and starts to send `results` [received, ...]; until the end they
   /// and `to` are not for others.
   ResultTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& results,
-                 const kernels::Tensor& to, const char* label);
+                 const kernels::Tensor& to, const char* label, Progress progress);
   /// Adds up those of all ranks, and writes the sums to `to` [T, D].
   void add_up(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const TokenSlots& slots) const;
   /// The same for numbers of choices, f32 [T, K], which only the rank of the choice's expert has.
