@@ -64,12 +64,13 @@ Field head_dim_field(const std::string& name);
 /// The model's number of positions: `seq_len`. Rotary models keep the source's number if it is larger.
 Field positions_field(const std::string& name);
 Field real_field(const std::string& name, RealOption option, double fallback);
-/// Groups of experts, by the names of DeepSeek's files; absent or null: `count`, of which a token has `top`.
+/// Number of expert groups, and of groups per token (n_group, topk_group). `count` and `top` are the
+/// defaults.
 std::vector<Field> group_fields(std::int64_t count, std::int64_t top);
 /// Number of layers behind the model's that predict further tokens (multi-token prediction); transformers'
 /// default is 1.
 std::vector<Field> predictors_fields(const std::string& name, const std::string& newer);
-/// What a file says of a router with biases.
+/// Reason in the message about fields of a router with biases.
 inline constexpr const char* kBiasedRouting =
     "the router's scores are sigmoids, and biases choose among them";
 /// `fallback`: if the field is absent.
@@ -82,10 +83,10 @@ Field flag_field(const std::string& name, FlagOption option, bool fallback);
 Field fixed_field(const std::string& name, std::vector<nlohmann::json> values, const std::string& why);
 /// A field that does not change training; copied from the source.
 Field kept_field(const std::string& name);
-/// Names a program in the directory (Phi-3, DeepSeek), which is not run: as in transformers without
-/// trust_remote_code, the model is one of the architecture that goes by the name of the file's.
+/// Name of a program in the directory (Phi-3, DeepSeek). It is not run: the model is of transformers' own
+/// class with the file's architecture name, as in transformers without trust_remote_code.
 Field own_program_field(const std::string& name);
-/// A field that says what other fields or the weights say too: neither read nor written.
+/// A field whose value follows from other fields: neither read nor written.
 Field ignored_field(const std::string& name);
 /// A token id, copied from the source; without a source written as null. If the field were absent,
 /// transformers would use its default, an id of another vocabulary.
@@ -106,7 +107,7 @@ std::vector<Field> two_rope_fields(double theta, double sliding_theta);
 std::vector<Field> full_rope_fields(double theta);
 /// Of MiniMax-M2: a part of each head is rotated, in older files given by its elements. Behind `head_dim`.
 std::vector<Field> rotary_dim_fields(double theta);
-/// Of DeepSeek: `mscale_all_dim` scales attention scores too. Behind the sizes of heads.
+/// For DeepSeek: `mscale_all_dim` also scales attention scores. Must follow the fields with the head sizes.
 std::vector<Field> latent_rope_fields();
 /// For Gemma: the sliding layers, by name or all except every `period`-th, and their window.
 std::vector<Field> layer_type_fields(std::int64_t window, std::int64_t period);

@@ -268,11 +268,11 @@ std::vector<Field> longrope_fields(std::optional<double> rotary_fraction) {
 
 namespace {
 
-/// What `mscale_all_dim` multiplies scores by, squared.
+/// YaRN's factor for this mscale. Scores are multiplied by its square.
 double of_mscale(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
 }
-/// 12 digits, so that a number such as 1 comes back as it was.
+/// Rounded to 12 digits, so that 1 is written as 1 after a round trip.
 double rounded(double x) {
   std::array<char, 32> digits{};
   std::snprintf(digits.data(), digits.size(), "%.12g", x);

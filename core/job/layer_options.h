@@ -48,13 +48,13 @@ struct AttentionOptions {
   bool operator==(const AttentionOptions&) const = default;
 };
 
-/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are made from a latent of
-/// each token, queries too if they have a rank. Names as in Hugging Face's configurations.
+/// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values are projected from one latent
+/// vector per token, and queries from another one. Names as in Hugging Face's configurations.
 struct MlaOptions {
-  std::int64_t q_lora_rank = 0;       ///< of queries' latents; 0: queries have none
-  std::int64_t kv_lora_rank = 0;      ///< of keys' and values' latents; 0: attention without latents
-  std::int64_t qk_nope_head_dim = 0;  ///< elements of a query or key head that are not rotated
-  std::int64_t qk_rope_head_dim = 0;  ///< those that are; all keys share them
+  std::int64_t q_lora_rank = 0;       ///< size of the queries' latent; 0: none, projected from the token
+  std::int64_t kv_lora_rank = 0;      ///< size of the latent of keys and values; 0: no latent attention
+  std::int64_t qk_nope_head_dim = 0;  ///< unrotated elements of a query or key head
+  std::int64_t qk_rope_head_dim = 0;  ///< rotated elements; the same for all key heads
   std::int64_t v_head_dim = 0;
 
   bool on() const { return kv_lora_rank > 0; }

@@ -17,8 +17,8 @@ inline constexpr std::array<std::string_view, 7> kProjections{"q_proj",    "k_pr
                                                               "gate_proj", "up_proj", "down_proj"};
 inline constexpr std::array<std::string_view, 2> kMergedProjections{"qkv_proj", "gate_up_proj"};
 inline constexpr std::array<std::string_view, 3> kGpt2Projections{"c_attn", "c_proj", "c_fc"};
-/// Of latent attention, in place of the first three of kProjections; without a latent of queries `q_proj` in
-/// place of the first two.
+/// For latent attention these replace q_proj, k_proj and v_proj. Without `q_lora_rank`, q_proj replaces the
+/// first two.
 inline constexpr std::array<std::string_view, 4> kLatentProjections{"q_a_proj", "q_b_proj",
                                                                     "kv_a_proj_with_mqa", "kv_b_proj"};
 inline constexpr std::string_view kAllProjections = "all-linear";

@@ -10,7 +10,7 @@ namespace trainerd::core::model {
 
 /// How tensor parallelism cuts a linear layer's weight [N, C]: by outputs (the first projection of a segment,
 /// whose x is a flow) or by inputs (the last one, whose y is a flow). See parallel/tensor/linear.h. `latent`:
-/// by outputs, of a walk that never delays the gradient. `whole`: not at all; x and y are flows.
+/// like column, but the gradient is never delayed. `whole`: not cut; x and y are flows.
 enum class LinearSplit : std::uint8_t { column, row, latent, whole };
 
 /// A linear layer of a segment, y = x W^T + b: leases on weight and bias, parallel operators, and the

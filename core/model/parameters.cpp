@@ -100,7 +100,7 @@ class Declarer {
   }
   void declare_adapter(AdapterParams& params, const std::string& prefix, std::int64_t rows, std::int64_t in,
                        const Rule& tp, const Rule& of_b) {
-    // Of a weight that is whole on every rank A has the weight's kind of gradient.
+    // If the weight is whole on every rank, the gradient of A is complete or partial like the weight's.
     const TensorPlacement by_rows =
         tp.placement == TensorPlacement::shard ? TensorPlacement::partial : tp.placement;
     const Rule of_a = tp.dim == 0 ? Rule{by_rows, 0, {}, 0} : tp;
@@ -112,7 +112,7 @@ class Declarer {
     params.b = matrix(prefix + ".lora_b", {rows, rank}, 0, of_b, false);
     infos_.back().trainable = true;
   }
-  /// A matrix that each tp rank multiplies its flow by; its projections are stacked by rows.
+  /// A linear layer that is whole on every tp rank. Its projections are stacked by rows.
   LinearParams whole_linear(const std::string& prefix, std::int64_t out, std::int64_t in, double stddev,
                             std::vector<SplitSegment> segments,
                             std::initializer_list<const char*> projections) {

@@ -28,7 +28,7 @@ struct LinearParams {
 
 /// The weights of latent attention before the output projection.
 struct LatentParams {
-  /// [Rq + Rkv + R, D]: latents of queries, if these have one, and of keys and values, and the keys' shared
+  /// [Rq + Rkv + R, D]: the queries' latent (optional), the latent of keys and values, the shared key
   /// elements.
   LinearParams down;
   ParamId q_norm = kNoParam;  ///< [Rq]
@@ -39,7 +39,7 @@ struct LatentParams {
 };
 
 struct LayerParams {
-  /// Those that adapters may be of.
+  /// All linear layers that may have adapters.
   std::vector<const LinearParams*> linears() const {
     return {&qkv, &latent.down, &latent.q, &latent.kv, &attn_out, &up, &down};
   }

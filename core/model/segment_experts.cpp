@@ -88,7 +88,7 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
                                       .flag_value = c.batch.crowded_value});
 }
 
-/// Tokens that have arrived as rows of experts, in scratch.
+/// Copies the received tokens to rows of experts, in scratch.
 Tensor to_experts(const WalkContext& c, const SegmentState& state, const parallel::TokenTransfer& tokens) {
   const Tensor rows = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
   c.backend().gather_rows(c.stream, {.from_TD = tokens.arrived(c.stream),
@@ -288,7 +288,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
   state.dlogits_TE = frame.grads->take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
   const bool weights = backward == BackwardMode::fused && trainable(c, ids.up.weight);
   const ArenaScope scope(c.stream.scratch());
-  // The tokens come again for the weights' gradients, behind those of their outputs.
+  // The weight gradients need the tokens again. They are sent after the output gradients.
   Tensor x_TD;
   std::optional<parallel::TokenTransfer> tokens;
   if (weights) {

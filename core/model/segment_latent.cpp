@@ -11,10 +11,11 @@ using namespace kernels;
 
 namespace {
 
-/// Of the latents' norms, whatever the model's other norms have: DeepSeek's code and transformers state none.
+/// Epsilon of the latents' norms. It is not a field of the configuration: DeepSeek's code and transformers
+/// use this default.
 constexpr float kLatentNormEps = 1e-6f;
 
-/// The parts of a row that LatentParams::down writes.
+/// Columns of the output of LatentParams::down.
 struct DownColumns {
   std::int64_t q, kv, k_rope;
   std::int64_t all() const { return q + kv + k_rope; }
@@ -33,19 +34,19 @@ Linear latent_kv_of(const WalkContext& c, const LayerParams& ids) {
   return {c, ids.latent.kv, LinearSplit::latent};
 }
 
-/// A row for each token of a flow.
+/// One row per token of a flow.
 Tensor latent_flow(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {c.tp.flow_rows(c.batch.tokens()), columns}, MemoryTerm::activations);
 }
 Tensor all_tokens(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {c.batch.tokens(), columns}, MemoryTerm::activations);
 }
-/// Columns of the keys' own elements and the values of this rank's heads.
+/// Columns of the output of LatentParams::kv on this rank.
 std::int64_t kv_columns(const WalkContext& c) {
   return c.local.heads * (c.model.mla.qk_nope_head_dim + c.model.mla.v_head_dim);
 }
 
-/// The latents and the keys' shared elements, each in its own tensor.
+/// Computes the latents and the shared key elements, each into its own tensor.
 void make_latents(const WalkContext& c, const LayerParams& ids, const ActivationArenas& arenas,
                   SegmentState& state) {
   const DownColumns columns = down_columns(c.model);
@@ -101,7 +102,7 @@ void normalise_backward(const WalkContext& c, ParamId norm, const LatentState& l
                                            .mode = grads.mode});
 }
 
-/// What the queries' projection reads.
+/// Input of the queries' projection.
 const Tensor& q_input(const SegmentState& state) {
   return state.q_latent.raw_TL.defined() ? state.q_latent.normed_TL : state.y_TD;
 }

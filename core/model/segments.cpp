@@ -189,7 +189,7 @@ void attention_backward_input(const WalkContext& c, const LayerParams& ids, Fram
       output_gradient(c, ids.attn_post_norm, frame, state,
                       contribution_gradient(c, ids, Segment::Kind::attention, frame, state, dflow_TD));
   const ArenaScope gradient(c.stream.scratch());
-  // Weight gradients read it, but not those of latent attention.
+  // Weight gradients read it later, except with latent attention.
   if (!state.dqkv.defined())
     state.dqkv = attention_gradient(c, ids.latent.present() ? c.stream.scratch() : *frame.grads);
   {

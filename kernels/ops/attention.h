@@ -205,7 +205,7 @@ inline AttentionBlock whole_sequences(const HeadGeometry& heads, float scale, co
 enum class DTypes : std::uint8_t { its_own, its_own_or_f32 };
 void check_block(const AttentionBlock& b, const HeadView& q, const HeadView& k, const HeadView& v);
 void check_like(const HeadView& x, const HeadView& like, DTypes dtypes);
-/// The rows and heads of `like`, of another size.
+/// Like check_like, with another head size.
 void check_output(const HeadView& x, const HeadView& like, std::int64_t head_size, DTypes dtypes);
 void check_sums(const Tensor& lse_HT, const HeadView& q);
 void check_sinks(const Tensor& sinks_H, const HeadView& out);

@@ -6,10 +6,10 @@
 
 namespace trainerd::kernels {
 
-/// Heads of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1.3), as many of keys as of
-/// queries. The last R elements of a query head are rotated. A key head has E - R elements of its own, then R
-/// rotated ones that all heads share. Rotated are the pairs (2 i, 2 i + 1), as in DeepSeek's published
-/// weights.
+/// Builds the heads of multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1.3). There is a
+/// key head for each query head. The last R elements of a query head are rotated. A key head has E - R
+/// elements of its own, then R rotated elements that all heads share. Elements 2 i and 2 i + 1 are rotated as
+/// a pair, as in DeepSeek's published weights.
 struct LatentHeadsForward {
   HeadGeometry heads;
   Tensor q_TC;           ///< [T, H E]
@@ -27,17 +27,12 @@ struct LatentHeadsBackward {
   Tensor dqkv;
   Tensor positions_T;
   Tensor rope_table_SR;
-  Tensor dq_TC;  ///< assigned, like the following
+  Tensor dq_TC;  ///< assigned, as are the following
   Tensor dkv_TC;
   Tensor dk_rope_TR;
 
   bool operator==(const LatentHeadsBackward&) const = default;
 };
-
-/// Elements of a key head that it shares with no other.
-inline std::int64_t own_key_elements(const HeadGeometry& heads, const Tensor& rope_table_SR) {
-  return heads.head_size - rotated_elements(rope_table_SR, heads);
-}
 
 /// Throws std::logic_error if shapes or dtypes do not match.
 void check_latent_heads(const HeadGeometry& heads, const Tensor& q_TC, const Tensor& kv_TC,

@@ -20,9 +20,9 @@ struct ExpertParallel {
   std::int64_t slots =
       0;  ///< for tokens from one rank to one, itself included; 0: every rank gathers all tokens
 
-  bool overlap = false;  ///< tokens and results travel while the rank computes, where it has something to
+  bool overlap = false;  ///< send in the background where there is computation to hide it
 
-  /// Of a message, if the rank has something to compute meanwhile.
+  /// `computes`: there is computation to hide a message.
   Progress progress(bool computes) const {
     return overlap && computes ? Progress::background : Progress::caller;
   }
@@ -55,8 +55,7 @@ class TokenTransfer {
   TokenTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& x);
   void start(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const kernels::Tensor& x,
              const TokenSlots& slots, const char* label, Progress progress);
-  /// Those of all ranks, as far as they come here: `x` itself with one rank. Those of empty slots have no
-  /// defined value.
+  /// Waits for the received tokens of all ranks: `x` itself with one rank. Empty slots have no defined value.
   const kernels::Tensor& arrived(kernels::Stream&) const;
 
  private:
@@ -70,8 +69,8 @@ kernels::Tensor take_results(const ExpertParallel&, kernels::Stream&, const kern
 /// Results on their way back to the ranks of their tokens, like TokenTransfer.
 class ResultTransfer {
  public:
-  /// Takes the memory for results for `to`, and starts to send `results` [received, ...]; until the end they
-  /// and `to` are not for others.
+  /// Takes the memory for results for `to`, and starts to send `results` [received, ...]. Neither may be
+  /// used until `add_up`.
   ResultTransfer(const ExpertParallel&, kernels::Stream&, const kernels::Tensor& results,
                  const kernels::Tensor& to, const char* label, Progress progress);
   /// Adds up those of all ranks, and writes the sums to `to` [T, D].

@@ -1,6 +1,6 @@
 #pragma once
 
-// Heads of latent attention: each tp rank has its own heads, and the elements that all keys share are a flow.
+// Heads of latent attention over tp: each rank has some heads. The shared key elements are a flow.
 
 #include "parallel/tensor/linear.h"
 

@@ -46,8 +46,7 @@ struct ShardSpec {
   kernels::Shape logical;
   TensorPlacement placement = TensorPlacement::replicate;
   int dim = 0;
-  /// With `shard`, or of a tensor whose matrices are stacked by rows; their sizes sum to the logical size of
-  /// `dim`.
+  /// With `shard`, or if matrices are stacked by rows. Their sizes sum to the logical size of `dim`.
   std::vector<SplitSegment> segments;
   /// Each rank's part is padded to a multiple of this many units (vocabulary). 0: no padding, and a size that
   /// tp does not divide is an error.

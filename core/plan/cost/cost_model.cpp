@@ -76,7 +76,7 @@ double plain_rate(const Topology& t) {
   return fp32 / (t.device.sm_version == 80 ? 4 : 8);
 }
 
-/// Elements of a head that a score is multiplied with in these products.
+/// Multiply-adds per score of these products.
 double product_elements(const OpClass& a, const kernels::AttentionProducts& products) {
   return products.keys * real(a.head_size) + products.values * real(a.value_size);
 }

@@ -50,8 +50,7 @@ __device__ inline Candidate best_in(const float (&x)[E], int begin, int end) {
   return best_of_warp(best);
 }
 
-/// Groups of consecutive experts, those that a token chooses among, and a group's experts whose sum is its
-/// value.
+/// Number of groups, of groups per token, and of a group's best experts whose sum is its value.
 struct ExpertGroups {
   int count, top, ranked;
 };
