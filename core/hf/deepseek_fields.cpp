@@ -55,9 +55,8 @@ std::vector<Field> deepseek_fields(std::int64_t dense) {
        {shared_experts_field("n_shared_experts", "moe_intermediate_size"),
         dense_layers_field("first_k_dense_replace", dense),
         fixed_field("moe_layer_freq", {nullptr, 1}, "all layers behind the dense ones have experts"),
-        fixed_field("quantization_config", {nullptr}, "the weights are not quantized"),
-        own_program_field("auto_map"), kept_field("aux_loss_alpha"), kept_field("seq_aux"),
-        kept_field("ep_size"), kept_field("pretraining_tp")}});
+        kept_field("aux_loss_alpha"), kept_field("seq_aux"), kept_field("ep_size"),
+        kept_field("pretraining_tp")}});
 }
 
 }  // namespace

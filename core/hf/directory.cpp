@@ -25,6 +25,8 @@ namespace {
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
+constexpr const char* kScales = "_scale_inv";  // behind the name of an FP8 tensor
+constexpr std::int64_t kScaleBlock = 128;
 constexpr std::size_t kShown = 8;  // maximum tensors of a kind in a message
 
 std::string some_of(const std::vector<std::string>& names) {
@@ -99,6 +101,17 @@ class Directory final : public WeightSource {
     std::unique_ptr<io::StoredFile> open;
     std::string head_hash;  ///< hash of its header
   };
+  /// Scales of an FP8 tensor: one for each block of 128 x 128 elements.
+  struct BlockScales {
+    std::int64_t columns = 0;  ///< of the tensor
+    std::vector<float> values;
+
+    float of(std::int64_t element) const {
+      const std::int64_t in_row = (columns + kScaleBlock - 1) / kScaleBlock;
+      return values[static_cast<std::size_t>(element / columns / kScaleBlock * in_row +
+                                             element % columns / kScaleBlock)];
+    }
+  };
   static std::int64_t bytes_of(const Stored& stored) {
     std::int64_t bytes = size_of(stored.element);
     for (const std::int64_t size : stored.shape) bytes *= size;
@@ -110,6 +123,8 @@ class Directory final : public WeightSource {
   const std::string* stored_name(const std::string& family_name) const;
   std::map<std::int64_t, std::string> tensors_of(std::size_t file) const;
   void require_same_head() const;
+  std::string scales_problem(const std::string& name, const Stored& stored) const;
+  BlockScales scales_of(const std::string& name) const;
   void read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                  std::span<std::byte> out) const;
 
@@ -198,10 +213,13 @@ void Directory::map_names(const SourceConfig& config) {
       used.insert(*name);
       part.name = *name;
       const Stored& stored = stored_.at(*name);
-      if (odd_dtypes_.contains(*name)) wrong.push_back(*name + " is none of F32, BF16 and F16");
+      if (stored.element == Element::f8) used.insert(*name + kScales);
+      if (odd_dtypes_.contains(*name)) wrong.push_back(*name + " is none of F32, BF16, F16 and F8_E4M3");
       else if (stored.shape != tensor.their_shape(part))
         wrong.push_back(
             fmt::format("{} is {}, by config.json it is {}", *name, stored.shape, tensor.their_shape(part)));
+      if (const std::string problem = scales_problem(*name, stored); !problem.empty())
+        wrong.push_back(problem);
       if (held_in(stored.element) == kernels::DType::f32) dtype = kernels::DType::f32;
     }
     tensors_.push_back({tensor.name, dtype, tensor.shape});
@@ -221,6 +239,25 @@ void Directory::map_names(const SourceConfig& config) {
   add(unknown, "holds tensors that " + family + " models do not have: ",
       ": the model is another one than config.json says, or is adapted; merge or remove them");
   if (!problems.empty()) throw base::checkpoint_error(problems);
+}
+
+std::string Directory::scales_problem(const std::string& name, const Stored& stored) const {
+  if (stored.element != Element::f8) return "";
+  const auto scales = stored_.find(name + kScales);
+  std::vector<std::int64_t> blocks;
+  for (const std::int64_t size : stored.shape) blocks.push_back((size + kScaleBlock - 1) / kScaleBlock);
+  if (stored.shape.size() == 2 && scales != stored_.end() && scales->second.element == Element::f32 &&
+      !odd_dtypes_.contains(scales->first) && scales->second.shape == blocks)
+    return "";
+  return name + " is in FP8, and has no " + kScales + " of F32 for each block of 128 x 128 elements";
+}
+
+Directory::BlockScales Directory::scales_of(const std::string& name) const {
+  const Stored& scales = stored_.at(name + kScales);
+  BlockScales read{stored_.at(name).shape[1], {}};
+  read.values.resize(static_cast<std::size_t>(bytes_of(scales)) / sizeof(float));
+  files_[scales.file].open->read(scales.begin, std::as_writable_bytes(std::span(read.values)));
+  return read;
 }
 
 std::string Directory::outline() const {
@@ -312,11 +349,23 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
   const io::StoredFile& file = *files_[stored.file].open;
   const std::int64_t from_size = size_of(stored.element), to_size = kernels::size_of(box.dtype);
   std::vector<std::byte> raw, converted;
+  BlockScales scales;
+  if (stored.element == Element::f8) scales = scales_of(part.name);
+  std::vector<float> scaled;
   // Reads `count` elements of the file, from `element` on, in the box's dtype.
   const auto fetch = [&](std::int64_t element, std::int64_t count, std::span<std::byte> to) {
     raw.resize(static_cast<std::size_t>(count * from_size));
     file.read(stored.begin + element * from_size, raw);
-    if (const auto bad = convert(stored.element, raw, box.dtype, to))
+    Element kind = stored.element;
+    if (kind == Element::f8) {
+      scaled.resize(raw.size());
+      convert(kind, raw, kernels::DType::f32, std::as_writable_bytes(std::span(scaled)));
+      for (std::int64_t i = 0; i < count; ++i) scaled[static_cast<std::size_t>(i)] *= scales.of(element + i);
+      const auto bytes = std::as_bytes(std::span(scaled));
+      raw.assign(bytes.begin(), bytes.end());
+      kind = Element::f32;
+    }
+    if (const auto bad = convert(kind, raw, box.dtype, to))
       not_finite(storage_->path_of(files_[stored.file].name), part.name, element + *bad);
   };
   const auto at = [&](std::int64_t row, std::int64_t in_row) {

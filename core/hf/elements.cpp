@@ -18,7 +18,20 @@ struct Half {
   std::uint16_t bits = 0;
 };
 
+/// Bits of an E4M3 number (arXiv 2209.05433): no infinities, and one NaN.
+struct E4m3 {
+  std::uint8_t bits = 0;
+};
+
 float widened(float x) { return x; }
+float widened(E4m3 x) {
+  const int exponent = (x.bits >> 3) & 0xf, fraction = x.bits & 7;
+  float magnitude = 0;
+  if (exponent == 0) magnitude = std::ldexp(static_cast<float>(fraction), -9);
+  else if ((x.bits & 0x7f) == 0x7f) magnitude = NAN;
+  else magnitude = std::ldexp(static_cast<float>(fraction | 8), exponent - 10);
+  return (x.bits & 0x80) != 0 ? -magnitude : magnitude;
+}
 float widened(Bf16 x) { return kernels::to_float(x); }
 float widened(Half x) {
   const int exponent = (x.bits >> 10) & 0x1f, fraction = x.bits & 0x3ff;
@@ -87,6 +100,7 @@ std::optional<Element> element_of(const std::string& word) {
   if (word == "F32") return Element::f32;
   if (word == "BF16") return Element::bf16;
   if (word == "F16") return Element::f16;
+  if (word == "F8_E4M3") return Element::f8;
   return std::nullopt;
 }
 
@@ -95,9 +109,14 @@ Element element_of(DType dtype) {
   return dtype == DType::f32 ? Element::f32 : Element::bf16;
 }
 
-std::int64_t size_of(Element element) { return element == Element::f32 ? 4 : 2; }
+std::int64_t size_of(Element element) {
+  if (element == Element::f8) return 1;
+  return element == Element::f32 ? 4 : 2;
+}
 
-DType held_in(Element element) { return element == Element::bf16 ? DType::bf16 : DType::f32; }
+DType held_in(Element element) {
+  return element == Element::bf16 || element == Element::f8 ? DType::bf16 : DType::f32;
+}
 
 std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, DType dtype,
                                     std::span<std::byte> to) {
@@ -105,6 +124,7 @@ std::optional<std::int64_t> convert(Element element, std::span<const std::byte> 
     case Element::f32: return convert_from<float>(from, dtype, to);
     case Element::bf16: return convert_from<Bf16>(from, dtype, to);
     case Element::f16: return convert_from<Half>(from, dtype, to);
+    case Element::f8: return convert_from<E4m3>(from, dtype, to);
   }
   return std::nullopt;
 }
@@ -124,6 +144,7 @@ std::optional<std::int64_t> first_not_finite(Element element, std::span<const st
   switch (element) {
     case Element::f32: return first_with<std::uint32_t>(0x7f800000, values);
     case Element::bf16: return first_with<std::uint16_t>(0x7f80, values);
+    case Element::f8: return first_with<std::uint8_t>(0x7f, values);
     case Element::f16: break;
   }
   return first_with<std::uint16_t>(0x7c00, values);

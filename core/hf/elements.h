@@ -10,14 +10,15 @@
 
 namespace trainerd::core::hf {
 
-/// Storage type of weights. Only import and export handle fp16; the rest of the program does not have it.
-enum class Element : std::uint8_t { f32, bf16, f16 };
+/// Storage type of weights. Only import and export handle fp16, and only import FP8 (E4M3).
+enum class Element : std::uint8_t { f32, bf16, f16, f8 };
 
 /// The type for a dtype word in a safetensors file; nothing if weights cannot have this type.
 std::optional<Element> element_of(const std::string& word);
 Element element_of(kernels::DType dtype);
 std::int64_t size_of(Element element);
-/// The smallest dtype that holds all its values: fp32 for fp16.
+/// The smallest dtype that holds all its values: fp32 for fp16. For FP8, whose values have scales, bf16, to
+/// which products with scales are rounded.
 kernels::DType held_in(Element element);
 
 /// Converts the elements of `from` into `to` (f32 or bf16): exact if the dtype holds the value, else rounded

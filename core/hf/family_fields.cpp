@@ -236,6 +236,29 @@ std::vector<Field> gpt2_fields() {
                  common_fields()});
 }
 
+namespace {
+
+/// Weights may be in FP8 with a scale for each block of 128 x 128 elements, as DeepSeek-V3's are.
+Field quantization_field(const std::string& name) {
+  return {
+      name,
+      [name](Reading& r, const nlohmann::json* value) {
+        if (absent(value)) return;
+        const auto says = [&](const char* key, const nlohmann::json& what) {
+          const nlohmann::json* found = value->is_object() ? find(*value, key) : nullptr;
+          return !absent(found) && *found == what;
+        };
+        if (!says("quant_method", "fp8") || !says("weight_block_size", {128, 128}))
+          return r.problem(name, "is " + shown(*value) +
+                                     ": weights in fp32, bf16, fp16 and in FP8 in blocks of 128 x 128 are "
+                                     "read: dequantize them first");
+        r.notes.push_back(name + ": weights in FP8 are read as bf16, and training does not round them again");
+      },
+      [](Writing&) {}};
+}
+
+}  // namespace
+
 std::vector<Field> common_fields() {
   std::vector<Field> fields{
       token_field("bos_token_id"),
@@ -247,7 +270,7 @@ std::vector<Field> common_fields() {
       fixed_field("cross_attention_hidden_size", {nullptr}, "models are decoders alone"),
       fixed_field("pruned_heads", {nullptr, nlohmann::json::object()}, "every layer has all its heads"),
       fixed_field("chunk_size_feed_forward", {nullptr, 0}, "the MLP takes all tokens at once"),
-      fixed_field("quantization_config", {nullptr}, "weights are fp32, bf16 or fp16: dequantize them first"),
+      quantization_field("quantization_config"),
       fixed_field("use_mrope", {nullptr, false}, "positions are those of text"),
       fixed_field("rope_interleaved", {nullptr, false}, "a head's first half turns with its second"),
       own_program_field("auto_map"),

@@ -396,7 +396,7 @@ class HuggingFace(NodesTest):
             ("gemma3_text", {"hidden_activation": "gelu"}, 'hidden_activation: "gelu" is not available yet'),
             ("deepseek_v3", {"num_key_value_heads": 2}, "num_key_value_heads: is 2, and with latents there are as many as heads, 4"),
             ("deepseek_v3", {"rope_interleave": False}, "rope_interleave: false is not available yet"),
-            ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
+            ("deepseek_v3", {"quantization_config": {"quant_method": "fp8"}}, "in FP8 in blocks of 128 x 128 are read"),
             ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank: is missing"),
             ("deepseek_v3", {"topk_method": "greedy"}, 'topk_method: "greedy" is not available yet'),
             ("deepseek_v3", {"n_group": 3}, "n_group: 3 groups of which a token has 1 do not fit 4 experts"),
@@ -416,6 +416,52 @@ class HuggingFace(NodesTest):
                 self.assertIn(said, self.command("validate", self.from_job(directory), status=2))
                 self.assertFalse((self.root / "ckpt").exists())
                 self.assertFalse(list(self.root.glob("*.partial*")))
+
+    def test_weights_in_fp8_blocks_come_in_as_bf16(self):
+        """As DeepSeek-V3's own: E4M3 with a scale for each block of 128 x 128."""
+        config = {**CONFIGS["deepseek_v3"], "hidden_size": 136, "moe_intermediate_size": 130, "torch_dtype": "bfloat16",
+                  "quantization_config": {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}}
+        rng = random.Random(7)
+
+        def value(byte):
+            exponent, fraction = byte >> 3 & 15, byte & 7
+            return (-1 if byte & 128 else 1) * (fraction * 2.0 ** -9 if exponent == 0 else (8 + fraction) * 2.0 ** (exponent - 10))
+
+        def bf16(x):
+            [bits] = struct.unpack("<I", struct.pack("<f", x))
+            return struct.pack("<H", (bits + 0x7fff + (bits >> 16 & 1)) >> 16)
+
+        stored, expected = {}, {}
+        for name, (dtype, shape, raw) in make_tensors(config, "BF16").items():
+            stored[name] = expected[name] = (dtype, shape, raw)
+            if not name.endswith(("_proj.weight", "_mqa.weight")):
+                continue
+            raw = bytes(rng.choice([b for b in range(256) if b & 127 not in (0, 127)]) for _ in range(shape[0] * shape[1]))
+            blocks = [(n + 127) // 128 for n in shape]
+            packed_scales = struct.pack(f"<{blocks[0] * blocks[1]}f", *(rng.uniform(5e-4, 2e-3) for _ in range(blocks[0] * blocks[1])))
+            scales = struct.unpack(f"<{blocks[0] * blocks[1]}f", packed_scales)
+            of = [scales[r // 128 * blocks[1] + c // 128] for r in range(shape[0]) for c in range(shape[1])]
+            # The product of an E4M3 number and an fp32 one, rounded to fp32 first.
+            products = struct.unpack(f"<{len(raw)}f", struct.pack(f"<{len(raw)}f", *(value(byte) * scale for byte, scale in zip(raw, of))))
+            stored[name] = ("F8_E4M3", shape, raw)
+            stored[name + "_scale_inv"] = ("F32", tuple(blocks), packed_scales)
+            expected[name] = ("BF16", shape, b"".join(map(bf16, products)))
+        directory = make_directory(self.root / "fp8", config, stored, shards=2)
+        self.command("import", directory, "--out", self.root / "fp8.ckpt")
+        self.command("export", self.root / "fp8.ckpt", "--out", self.root / "fp8-out")
+        self.assert_same(self.root / "fp8-out", expected)
+        self.assertNotIn("quantization_config", json.loads((self.root / "fp8-out" / "config.json").read_text()))
+        # Training reads parts of it.
+        self.run_job(self.from_job(directory, "fp8-run"), "--set", "parallel.tp=2", "--set", "optimizer.expert_bias_rate=0", "--set", "precision=bf16")
+        self.command("export", self.root / "fp8-run", "--out", self.root / "fp8-trained", "--dtype", "bf16")
+        self.assert_same(self.root / "fp8-trained", expected)
+        for number, (name, wrong, said) in enumerate((
+            ("model.layers.0.self_attn.o_proj.weight_scale_inv", None, "is in FP8, and has no _scale_inv of F32"),
+            ("model.layers.0.self_attn.o_proj.weight_scale_inv", ("F32", (1,), b"\0\0\x80\x3f"), "is in FP8, and has no _scale_inv of F32"),
+            ("model.layers.0.self_attn.o_proj.weight", ("F8_E4M3", (136, 32), b"\x7f" * (136 * 32)), "not finite"),
+        )):
+            broken = {key: tensor for key, tensor in (stored | {name: wrong}).items() if tensor is not None}
+            self.assertIn(said, self.command("import", make_directory(self.root / f"bad{number}", config, broken), "--out", self.root / "bad", status=5))
 
     def test_biases_on_attention_and_mlp_come_in_and_go_out_apart(self):
         for number, (family, changes, keys) in enumerate((
@@ -508,7 +554,7 @@ class HuggingFace(NodesTest):
             (changed(lambda t: t.update({q: ("F32", (16, 64), t[q][2])})), f"{q} is [16, 64], by config.json it is [32, 32]"),
             (changed(lambda t: t.update({q: ("F32", (32, 32), nan + t[q][2][4:])})), f"{q} has a value that is not finite"),
             (changed(lambda t: t.update({"extra.weight": ("F32", (1,), b"1234")})), "do not have: extra.weight"),
-            (changed(lambda t: t.update({q: ("I32", (32, 32), t[q][2])})), f"{q} is none of F32, BF16 and F16"),
+            (changed(lambda t: t.update({q: ("I32", (32, 32), t[q][2])})), f"{q} is none of F32, BF16, F16 and F8_E4M3"),
             (lambda path, tensors: (path / "model.safetensors").unlink(), "has neither model.safetensors nor"),
             (lambda path, tensors: (path / "config.json").write_text("{"), "config.json: not valid JSON: parse error"),
             (lambda path, tensors: (path / "config.json").unlink(), "there is no such directory, or it has no config.json"),
