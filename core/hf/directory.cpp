@@ -106,10 +106,18 @@ class Directory final : public WeightSource {
     std::int64_t columns = 0;  ///< of the tensor
     std::vector<float> values;
 
-    float of(std::int64_t element) const {
+    /// Multiplies the tensor's elements from `element` on.
+    void multiply(std::int64_t element, std::span<float> elements) const {
       const std::int64_t in_row = (columns + kScaleBlock - 1) / kScaleBlock;
-      return values[static_cast<std::size_t>(element / columns / kScaleBlock * in_row +
-                                             element % columns / kScaleBlock)];
+      for (auto left = elements; !left.empty();) {
+        const std::int64_t row = element / columns, column = element % columns;
+        const std::int64_t of_block = std::min(kScaleBlock - column % kScaleBlock, columns - column);
+        const auto run = std::min(left.size(), static_cast<std::size_t>(of_block));
+        const float scale =
+            values[static_cast<std::size_t>(row / kScaleBlock * in_row + column / kScaleBlock)];
+        for (float& x : left.first(run)) x *= scale;
+        left = left.subspan(run), element += static_cast<std::int64_t>(run);
+      }
     }
   };
   static std::int64_t bytes_of(const Stored& stored) {
@@ -360,7 +368,7 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
     if (kind == Element::f8) {
       scaled.resize(raw.size());
       convert(kind, raw, kernels::DType::f32, std::as_writable_bytes(std::span(scaled)));
-      for (std::int64_t i = 0; i < count; ++i) scaled[static_cast<std::size_t>(i)] *= scales.of(element + i);
+      scales.multiply(element, scaled);
       const auto bytes = std::as_bytes(std::span(scaled));
       raw.assign(bytes.begin(), bytes.end());
       kind = Element::f32;

@@ -1,5 +1,6 @@
 #include "core/hf/elements.h"
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -23,14 +24,24 @@ struct E4m3 {
   std::uint8_t bits = 0;
 };
 
+/// The values of all E4M3 numbers.
+std::array<float, 256> e4m3_values() {
+  std::array<float, 256> values{};
+  for (std::size_t bits = 0; bits < values.size(); ++bits) {
+    const auto exponent = static_cast<int>(bits >> 3 & 0xf), fraction = static_cast<int>(bits & 7);
+    float magnitude = 0;
+    if (exponent == 0) magnitude = std::ldexp(static_cast<float>(fraction), -9);
+    else if ((bits & 0x7f) == 0x7f) magnitude = NAN;
+    else magnitude = std::ldexp(static_cast<float>(fraction | 8), exponent - 10);
+    values[bits] = (bits & 0x80) != 0 ? -magnitude : magnitude;
+  }
+  return values;
+}
+
 float widened(float x) { return x; }
 float widened(E4m3 x) {
-  const int exponent = (x.bits >> 3) & 0xf, fraction = x.bits & 7;
-  float magnitude = 0;
-  if (exponent == 0) magnitude = std::ldexp(static_cast<float>(fraction), -9);
-  else if ((x.bits & 0x7f) == 0x7f) magnitude = NAN;
-  else magnitude = std::ldexp(static_cast<float>(fraction | 8), exponent - 10);
-  return (x.bits & 0x80) != 0 ? -magnitude : magnitude;
+  static const std::array<float, 256> values = e4m3_values();
+  return values[x.bits];
 }
 float widened(Bf16 x) { return kernels::to_float(x); }
 float widened(Half x) {
