@@ -102,7 +102,7 @@ Tensor to_experts(const WalkContext& c, const SegmentState& state, const paralle
 /// `computes`: the rank has something to compute meanwhile.
 void send(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, const char* label,
           parallel::TokenTransfer& transfer, bool computes = true) {
-  transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label, c.ep.progress(computes));
+  transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label, c.ep.progress(c.stream, computes));
 }
 
 /// Adds up rows of experts, which `make` computes, by token, and over the ranks that have parts of them.
@@ -127,7 +127,7 @@ void from_experts(const WalkContext& c, const SegmentState& state, const Tensor&
                                             .usual_rows = usual_rows(c)});
       }
       const parallel::ResultTransfer results(c.ep, c.stream, all_TD, whole_TD, label,
-                                             c.ep.progress(meanwhile != nullptr));
+                                             c.ep.progress(c.stream, meanwhile != nullptr));
       if (meanwhile) meanwhile();
       results.add_up(c.ep, c.backend(), c.stream, state.slots);
     }
@@ -324,7 +324,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .dweight_TK = dweights_TK,
                                       .usual_rows = usual_rows(c)});
     const parallel::ResultTransfer choices(c.ep, c.stream, dweights_TK, dweight_TK,
-                                           "experts: gradients of weights", c.ep.progress(true));
+                                           "experts: gradients of weights", c.ep.progress(c.stream, true));
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
     c.backend().glu_backward(c.stream, {.gate = gate_of(c.model),
                                         .dact_TF = dact_RF,

@@ -50,7 +50,8 @@ DryRun dry_run(const job::JobSpec& job, const parallel::Layout& layout, std::int
   require_fp8(record, target);
   return {record.memory,
           record.snapshot_bytes,
-          record.flops(job.microbatches()),
+          record.flops(action_counts(parallel::schedule_shape(
+              layout.options, job.microbatches()))[static_cast<std::size_t>(pipeline_rank)]),
           staging_bytes(job, layout, rank),
           overhead_bytes(job, layout, rank),
           record.attention_limit_bytes,

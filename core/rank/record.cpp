@@ -10,6 +10,7 @@
 #include "kernels/base/error.h"
 #include "kernels/meta/meta_backend.h"
 #include "parallel/group/world.h"
+#include "parallel/schedule/order.h"
 
 namespace trainerd::core::rank {
 namespace {
@@ -23,6 +24,8 @@ job::JobSpec shortened(const job::JobSpec& job) {
   // With fewer microbatches the warm-up is longer and uses other slots.
   if (job.parallel.schedule == parallel::ScheduleKind::zb_h1) enough = std::max(enough, pp + 1);
   if (parallel::goes_back(job.parallel.schedule)) enough = std::max(enough, 2 * pp);
+  // So many that a forward in the middle takes turns with each kind of backward.
+  if (job.parallel.schedule == parallel::ScheduleKind::dualpipe_v) enough = std::max(enough, 3 * pp + 1);
   job::JobSpec few = job;
   few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
   return few;
@@ -31,8 +34,7 @@ job::JobSpec shortened(const job::JobSpec& job) {
 /// Collects the events of the stream and cuts them at the actions.
 class Recorder {
  public:
-  explicit Recorder(std::int64_t microbatches, std::int64_t stages)
-      : microbatches_(microbatches), stages_(stages) {}
+  explicit Recorder(const parallel::ScheduleShape& shape) : shape_(shape) {}
 
   void start() { into_ = &record_.before; }
   void next(std::span<const parallel::Action> actions) {
@@ -42,11 +44,8 @@ class Recorder {
     } else if (parallel::is_send(actions.front().kind) || parallel::is_receive(actions.front().kind)) {
       into_ = &unused_;
     } else {
-      const parallel::Action& a = actions.front();
       // The last middle microbatch is kept, because the pipeline is full by then.
-      into_ =
-          &record_
-               .actions[{a.chunk / static_cast<int>(stages_), a.kind, role_of(a.microbatch, microbatches_)}];
+      into_ = &record_.actions[key_of(actions, shape_)];
       into_->clear();
     }
   }
@@ -92,7 +91,7 @@ class Recorder {
   std::vector<std::int64_t> issued_;  // sequence of the last issued collective, by group
   std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double, double>, std::int32_t> ops_;
   std::map<RecordedCollective, std::int32_t> collectives_;
-  std::int64_t microbatches_, stages_;
+  parallel::ScheduleShape shape_;
 };
 
 /// Makes a step run twice and compares the hashes.
@@ -115,7 +114,7 @@ RankRecord record_once(const job::JobSpec& job, const parallel::Layout& layout, 
                        const kernels::Target& target, const train::SlotCounts& slots,
                        std::span<const train::SlotCounts> alike) {
   const job::JobSpec few = shortened(job);
-  Recorder recorder(few.microbatches(), layout.options.pp);
+  Recorder recorder(parallel::schedule_shape(layout.options, few.microbatches()));
   kernels::MetaBackend backend(target, [&](const kernels::MetaCall& call) { recorder.op(call); });
   parallel::MetaWorld world(
       rank, [&](parallel::Group group, const parallel::MetaCollective& c) { recorder.collective(group, c); });
@@ -161,11 +160,31 @@ MicrobatchRole role_of(std::int64_t microbatch, std::int64_t microbatches) {
   return microbatch == 0 ? MicrobatchRole::first : MicrobatchRole::middle;
 }
 
-std::int64_t RankRecord::times(const ActionKey& key, std::int64_t microbatches) {
-  return key.role == MicrobatchRole::middle ? std::max<std::int64_t>(0, microbatches - 2) : 1;
+ActionKey key_of(std::span<const parallel::Action> actions, const parallel::ScheduleShape& shape) {
+  const auto role = [&](const parallel::Action& a) { return role_of(a.microbatch, shape.microbatches); };
+  const parallel::Action& a = actions.front();
+  ActionKey key{shape.place_of(a.chunk), a.kind, role(a)};
+  if (actions.size() > 1) key.other = {shape.place_of(actions[1].chunk), role(actions[1])};
+  return key;
 }
 
-double RankRecord::flops(std::int64_t microbatches) const {
+std::vector<ActionCounts> action_counts(const parallel::ScheduleShape& shape) {
+  std::vector<ActionCounts> of_rank;
+  for (const std::vector<parallel::Action>& list : parallel::compute_orders(shape)) {
+    ActionCounts& counts = of_rank.emplace_back();
+    for (std::size_t i = 0; i < list.size();) {
+      const std::span<const parallel::Action> rest = std::span(list).subspan(i),
+                                              together = rest.first(parallel::group_size(rest));
+      ++counts[key_of(together, shape)];
+      i += together.size();
+    }
+    for (int chunk = 0; chunk < shape.virtual_stages; ++chunk)
+      counts[{chunk, parallel::ActionKind::reduce_grads, MicrobatchRole::last}] = 1;
+  }
+  return of_rank;
+}
+
+double RankRecord::flops(const ActionCounts& counts) const {
   const auto of = [&](const RecordedSegment& segment) {
     double sum = 0;
     for (const RecordedEvent& event : segment)
@@ -173,8 +192,7 @@ double RankRecord::flops(std::int64_t microbatches) const {
     return sum;
   };
   double sum = of(before) + of(after);
-  for (const auto& [key, segment] : actions)
-    sum += static_cast<double>(times(key, microbatches)) * of(segment);
+  for (const auto& [key, count] : counts) sum += static_cast<double>(count) * of(actions.at(key));
   return sum;
 }
 

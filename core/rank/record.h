@@ -3,6 +3,7 @@
 #include <compare>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,8 +59,21 @@ struct ActionKey {
   int chunk = 0;  ///< index among the rank's chunks
   parallel::ActionKind kind = parallel::ActionKind::forward;
   MicrobatchRole role = MicrobatchRole::middle;
+  /// The backward that takes turns with this forward.
+  struct Other {
+    int chunk = 0;
+    MicrobatchRole role = MicrobatchRole::middle;
+    auto operator<=>(const Other&) const = default;
+  };
+  std::optional<Other> other = {};
   auto operator<=>(const ActionKey&) const = default;
 };
+/// Of actions that run as one: see parallel::group_size.
+ActionKey key_of(std::span<const parallel::Action> actions, const parallel::ScheduleShape& shape);
+/// Number of times that each key's segment runs per step on one pipeline rank.
+using ActionCounts = std::map<ActionKey, std::int64_t>;
+/// By pipeline rank.
+std::vector<ActionCounts> action_counts(const parallel::ScheduleShape& shape);
 
 struct RankRecord {
   std::vector<RecordedOp> ops;
@@ -74,10 +88,8 @@ struct RankRecord {
   std::int64_t attention_limit_bytes = 0;           ///< Target::attention_limit_bytes of this record
   std::vector<io::TensorSlice> state;               ///< see DryRun
 
-  /// How often a key's segment runs per step.
-  static std::int64_t times(const ActionKey& key, std::int64_t microbatches);
   /// FLOPs of all operators per step, including recomputation.
-  double flops(std::int64_t microbatches) const;
+  double flops(const ActionCounts& counts) const;
 };
 
 /// Builds a rank's trainer in a world that computes nothing, initialises it, and records its second step (the

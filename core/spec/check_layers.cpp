@@ -185,6 +185,10 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
     problems.push_back({"parallel.ep_comm",
                         "all_to_all sends as many tokens as parallel.ep_capacity allows, which is "
                         "0: set it, to 1.5 for example"});
+  if (p.takes_turns() && p.zero == 3)
+    problems.push_back({"parallel.zero",
+                        "gathers the parameters of one pass at a time, and with schedule: dualpipe-v and "
+                        "overlap_ep two take turns (nearest valid: 2)"});
   return problems;
 }
 

@@ -87,7 +87,9 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   t.add("parallel.overlap_ep", &p.overlap_ep,
         "send tokens to the ranks of their experts, and results back, in the background beside matrix "
         "products: "
-        "in backward nearly all of it, in forward beside the shared MLP")
+        "in backward nearly all of it, in forward beside the shared MLP, with schedule: dualpipe-v beside "
+        "another "
+        "microbatch's backward")
       .idle_if(p.ep == 1, "without expert parallelism (ep) no tokens are sent");
   t.add("parallel.overlap_p2p", &p.overlap_p2p,
         "await a message of the pipeline where it is used, not where it is posted")
@@ -101,11 +103,13 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
             {"zb-h1", parallel::ScheduleKind::zb_h1},
             {"zb-v", parallel::ScheduleKind::zb_v},
             {"v-half", parallel::ScheduleKind::v_half},
-            {"v-min", parallel::ScheduleKind::v_min}},
+            {"v-min", parallel::ScheduleKind::v_min},
+            {"dualpipe-v", parallel::ScheduleKind::dualpipe_v}},
            "pipeline schedule");
   t.add("parallel.virtual_stages", &p.virtual_stages,
-        "chunks of layers on each pipeline stage: with zb-v, v-half and v-min 2, with gpipe, 1f1b and zb-h1 "
-        "1; 1 with pp 1")
+        "chunks of layers on each pipeline stage: with zb-v, v-half, v-min and dualpipe-v 2, with gpipe, "
+        "1f1b and "
+        "zb-h1 1; 1 with pp 1")
       .between(1, kMaxStages);
   t.add("parallel.order", &p.order,
         "which axis changes fastest with the rank, leftmost first; axes of one rank may be left out");

@@ -266,93 +266,131 @@ void Trainer::land(const std::byte* tensor) {
   flights_.erase(flight);
 }
 
-void Trainer::compute(const PassSchedule& schedule, const Action& action, BatchSource& batches) {
-  Stream& s = *compute_;
-  if (action.kind != ActionKind::reduce_grads) {
-    page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
-    clock_.act(s, &action);
-  }
+model::LossTarget Trainer::loss_target(const Chunk& chunk, ActionKind kind) const {
+  model::LossTarget loss{.loss_T = of_pass(loss_T_, shape_.tokens()),
+                         .grad_scale = grad_scale_,
+                         .preference = preference_of(chunk)};
+  if (kind == ActionKind::forward_only) return loss;
+  loss.label_smoothing = static_cast<float>(job_.loss.label_smoothing);
+  loss.z_loss = static_cast<float>(job_.loss.z_loss);
+  loss.expert_balance = static_cast<float>(job_.loss.expert_balance);
+  loss.balance_sum = balance_sum();
+  loss.z_loss_T = of_pass(z_loss_T_, shape_.tokens());
+  return loss;
+}
+
+/// What the compute stream does from here on.
+void Trainer::show(const Action& action) {
+  page_->enter(activity_of(action.kind), action.chunk, action.microbatch);
+  clock_.act(*compute_, &action);
+}
+
+/// Waits for what the walk reads and for the memory that it writes.
+Trainer::OpenWalk Trainer::open_walk(const PassSchedule& schedule, const Action& action,
+                                     BatchSource& batches) {
+  show(action);
   params_.begin_walk();
   Chunk& chunk = chunks_[static_cast<std::size_t>(local(action.chunk))];
-  const std::optional<parallel::PreferenceTarget> preference = preference_of(chunk);
-  const Tensor loss_T = of_pass(loss_T_, shape_.tokens());
-  const model::LossTarget evaluated{.loss_T = loss_T, .grad_scale = grad_scale_, .preference = preference},
-      loss{.loss_T = loss_T,
-           .grad_scale = grad_scale_,
-           .label_smoothing = static_cast<float>(job_.loss.label_smoothing),
-           .z_loss = static_cast<float>(job_.loss.z_loss),
-           .expert_balance = static_cast<float>(job_.loss.expert_balance),
-           .balance_sum = balance_sum(),
-           .z_loss_T = of_pass(z_loss_T_, shape_.tokens()),
-           .preference = preference};
-  const auto dout = [&] {
-    if (chunk.model.last()) return Tensor{};
-    const Tensor dout_TD =
-        stays_on_rank(action.chunk)
-            ? of_pass(chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din, flow_rows())
-            : received(schedule, action, SlotClass::received_backward);
-    land(dout_TD.data);
-    return dout_TD;
-  };
+  const bool forward = action.kind == ActionKind::forward || action.kind == ActionKind::forward_only,
+             backward = action.kind == ActionKind::backward || action.kind == ActionKind::backward_input;
   // The last result may still be being sent, so write to the other buffer.
-  if (action.kind == ActionKind::forward || action.kind == ActionKind::forward_only) {
+  if (forward) {
     std::swap(chunk.out, chunk.other_out);
     land(chunk.out.data);
-  } else if (action.kind == ActionKind::backward || action.kind == ActionKind::backward_input) {
+  } else if (backward) {
     std::swap(chunk.din, chunk.other_din);
     land(chunk.din.data);
   }
-  const Tensor out = of_pass(chunk.out, flow_rows()), din = of_pass(chunk.din, flow_rows());
+  OpenWalk walk{.action = action,
+                .chunk = chunk,
+                .frame = forward ? open_frame(schedule, action, batches) : frame_of(schedule, action),
+                .out = of_pass(chunk.out, flow_rows()),
+                .din = of_pass(chunk.din, flow_rows()),
+                .dout = {},
+                .loss = loss_target(chunk, action.kind)};
+  if (backward && !chunk.model.last()) {
+    walk.dout = stays_on_rank(action.chunk)
+                    ? of_pass(chunks_[static_cast<std::size_t>(local(action.chunk)) + 1].din, flow_rows())
+                    : received(schedule, action, SlotClass::received_backward);
+    land(walk.dout.data);
+  }
+  return walk;
+}
+
+void Trainer::walk(const OpenWalk& w) {
+  model::ModelChunk& model = w.chunk.model;
+  switch (w.action.kind) {
+    case ActionKind::forward: return model.forward(*compute_, w.frame, w.out);
+    case ActionKind::forward_only: return model.forward_only(*compute_, w.frame, w.out, w.loss);
+    case ActionKind::backward: return model.backward(*compute_, w.frame, w.dout, w.din, w.loss);
+    case ActionKind::backward_input: return model.backward_input(*compute_, w.frame, w.dout, w.din, w.loss);
+    case ActionKind::backward_weight: return model.backward_weight(*compute_, w.frame);
+    default: base::check(false, "a transfer is not computed");
+  }
+}
+
+/// Adds the loss and releases the memory that nothing reads any more.
+void Trainer::close_walk(const OpenWalk& w) {
+  switch (w.action.kind) {
+    case ActionKind::forward_only:
+      add_loss(w.chunk, w.loss);
+      if (!sample_losses_.empty() && adds_loss(w.chunk)) add_sample_losses(w.action.microbatch);
+      w.frame.to_backward->release(0);
+      w.frame.to_weight->release(0);
+      return;
+    case ActionKind::backward:
+      add_loss(w.chunk, w.loss);
+      w.frame.to_backward->release(0);
+      w.frame.to_weight->release(0);
+      return;
+    case ActionKind::backward_input:
+      add_loss(w.chunk, w.loss);
+      w.frame.to_backward->release(0);
+      return;
+    case ActionKind::backward_weight:
+      w.frame.grads->release(0);
+      w.frame.to_weight->release(0);
+      return;
+    default: return;
+  }
+}
+
+/// One computation, or two that take turns.
+void Trainer::compute(const PassSchedule& schedule, std::span<const Action> actions, BatchSource& batches) {
+  // Each unit was reduced when its last gradient was computed.
+  if (actions.front().kind == ActionKind::reduce_grads) return;
+  if (actions.size() == 2 && !takes_turns_) {
+    compute(schedule, actions.first(1), batches);
+    return compute(schedule, actions.last(1), batches);
+  }
+  Stream& s = *compute_;
+  const OpenWalk first = open_walk(schedule, actions.front(), batches);
   // The batch is written before the list, and results are read back or added to a report after it. So the
   // list's calls are the same for every microbatch, except for addresses.
-  const auto listed = [&](const auto& walk) {
-    backend_.open_list(s, {.part = parallel::to_string(action.kind),
-                           .chunk = local(action.chunk),
-                           .of_step = action.kind != ActionKind::forward_only && !alone_});
-    walk();
-    backend_.close_list(s);
+  const auto list = [&](const char* part) {
+    backend_.open_list(s, {.part = part,
+                           .chunk = local(first.action.chunk),
+                           .of_step = first.action.kind != ActionKind::forward_only && !alone_});
   };
-  switch (action.kind) {
-    case ActionKind::forward: {
-      model::Frame& frame = open_frame(schedule, action, batches);
-      listed([&] { chunk.model.forward(s, frame, out); });
-      break;
-    }
-    case ActionKind::forward_only: {
-      model::Frame& frame = open_frame(schedule, action, batches);
-      listed([&] { chunk.model.forward_only(s, frame, out, evaluated); });
-      add_loss(chunk, evaluated);
-      if (!sample_losses_.empty() && adds_loss(chunk)) add_sample_losses(action.microbatch);
-      frame.to_backward->release(0);
-      frame.to_weight->release(0);
-      break;
-    }
-    case ActionKind::backward: {
-      model::Frame& frame = frame_of(schedule, action);
-      const Tensor dout_TD = dout();
-      listed([&] { chunk.model.backward(s, frame, dout_TD, din, loss); });
-      add_loss(chunk, loss);
-      frame.to_backward->release(0);
-      frame.to_weight->release(0);
-      break;
-    }
-    case ActionKind::backward_input: {
-      model::Frame& frame = frame_of(schedule, action);
-      const Tensor dout_TD = dout();
-      listed([&] { chunk.model.backward_input(s, frame, dout_TD, din, loss); });
-      add_loss(chunk, loss);
-      frame.to_backward->release(0);
-      break;
-    }
-    case ActionKind::backward_weight: {
-      model::Frame& frame = frame_of(schedule, action);
-      listed([&] { chunk.model.backward_weight(s, frame); });
-      frame.grads->release(0);
-      frame.to_weight->release(0);
-      break;
-    }
-    case ActionKind::reduce_grads: break;  // each unit was reduced when its last gradient was computed
-    default: base::check(false, "a transfer is not computed");
+  if (actions.size() == 1) {
+    list(parallel::to_string(first.action.kind));
+    walk(first);
+    backend_.close_list(s);
+    close_walk(first);
+  } else {
+    const OpenWalk second = open_walk(schedule, actions.back(), batches);
+    const auto in_turns = [&](const OpenWalk& w, Arena& scratch) {
+      return WalkTurns::Walk{
+          .run = [this, &w] { walk(w); }, .goes_on = [this, &w] { show(w.action); }, .scratch = &scratch};
+    };
+    list("forward and backward");
+    // The backward begins with a message where its last layer has experts, which the forward's attention
+    // hides.
+    turns_.run(s, in_turns(second, s.scratch()), in_turns(first, memory_.turn_scratch()));
+    backend_.close_list(s);
+    close_walk(first);
+    close_walk(second);
+    base::check(memory_.turn_scratch().top() == 0, "scratch is empty between actions");
   }
   base::check(s.scratch().top() == 0, "scratch is empty between actions");
 }
@@ -368,7 +406,7 @@ void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
     if (observe_) observe_(next);
     if (parallel::is_send(next.front().kind) || parallel::is_receive(next.front().kind))
       transfer(schedule, next);
-    else compute(schedule, next.front(), batches);
+    else compute(schedule, next, batches);
     i += next.size();
   }
   clock_.act(*compute_, nullptr);

@@ -43,6 +43,7 @@ const char* to_string(SlotClass slot_class) {
 StepMemory::StepMemory(const SlotCounts& slots, std::int64_t alignment)
     : persistent_(Arena::dry(kPersistentRegion, alignment)),
       scratch_(Arena::dry(kScratchRegion, alignment)),
+      turn_scratch_(Arena::dry(kTurnScratchRegion, alignment)),
       host_(Arena::dry(kHostRegion, alignment)),
       pool_of_chunk_(slots.pool_of_chunk),
       slots_(slots.of_pool.size()) {
@@ -63,9 +64,12 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
     buffers_.push_back(backend.allocate(MemoryKind::host, bytes));
     host_ = Arena(kHostRegion, buffers_.back().data(), bytes, alignment);
   }
-  persistent_ =
-      Arena(kPersistentRegion, allocate(kPersistentRegion), budget.bytes_of(kPersistentRegion), alignment);
-  scratch_ = Arena(kScratchRegion, allocate(kScratchRegion), budget.bytes_of(kScratchRegion), alignment);
+  const auto arena = [&](const char* name) {
+    return Arena(name, allocate(name), budget.bytes_of(name), alignment);
+  };
+  persistent_ = arena(kPersistentRegion);
+  scratch_ = arena(kScratchRegion);
+  if (budget.has(kTurnScratchRegion)) turn_scratch_ = arena(kTurnScratchRegion);
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {
       const int count = slots.of_pool[pool][i];
@@ -99,6 +103,8 @@ MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
   MemoryBudget budget;
   budget.regions.push_back(region_of(persistent_, 1, RegionKind::persistent));
   budget.regions.push_back(region_of(scratch_, 1, RegionKind::scratch));
+  if (turn_scratch_.high_water() > 0)
+    budget.regions.push_back(region_of(turn_scratch_, 1, RegionKind::scratch));
   if (host_.high_water() > 0) budget.regions.push_back(region_of(host_, 1, RegionKind::host));
   for (std::size_t pool = 0; pool < slots_.size(); ++pool) {
     for (std::size_t i = 0; i < kSlotClasses; ++i) {

@@ -27,7 +27,7 @@ constexpr std::size_t kSlotClasses = static_cast<std::size_t>(SlotClass::count_)
 const char* to_string(SlotClass slot_class);
 /// Names of memory regions. Each slot class is a region too, with its own name.
 inline constexpr const char *kPersistentRegion = "persistent", *kScratchRegion = "scratch",
-                            *kHostRegion = "host";
+                            *kTurnScratchRegion = "turn_scratch", *kHostRegion = "host";
 
 /// Number of slots of a rank: the larger of the training and the evaluation schedule's. The chunks of a pool
 /// share its slots, each as large as the largest chunk needs.
@@ -47,6 +47,8 @@ class StepMemory {
 
   kernels::Arena& persistent() { return persistent_; }
   kernels::Arena& scratch() { return scratch_; }
+  /// Of a forward that takes turns with a backward.
+  kernels::Arena& turn_scratch() { return turn_scratch_; }
   /// Pinned memory of the host, which the device reads and writes over its link.
   kernels::Arena& host() { return host_; }
   /// `chunk` counts this rank's chunks.
@@ -63,6 +65,7 @@ class StepMemory {
   std::vector<kernels::Buffer> buffers_;
   kernels::Arena persistent_;
   kernels::Arena scratch_;
+  kernels::Arena turn_scratch_;
   kernels::Arena host_;
   std::vector<int> pool_of_chunk_;
   std::vector<std::array<std::vector<kernels::Arena>, kSlotClasses>> slots_;  // by pool

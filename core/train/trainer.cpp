@@ -57,6 +57,7 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
               param_placement(layout, groups_, microbatches_), backend, memory.persistent(),
               job.optimizer.offload ? memory.host() : memory.persistent()),
+      takes_turns_(layout.options.takes_turns()),
       norm_groups_(job.metrics.grad_norms, job.model) {
   if (job_.supervise.hash_every > 0) copies_.emplace(params_);
   if (copies_ && copies_->count() == 0) copies_.reset();

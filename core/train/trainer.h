@@ -25,6 +25,7 @@
 #include "core/train/state_hashes.h"
 #include "core/train/step_memory.h"
 #include "core/train/step_outcome.h"
+#include "core/train/walk_turns.h"
 #include "io/records/records.h"
 #include "kernels/backend/backend.h"
 #include "parallel/layout/layout.h"
@@ -254,7 +255,20 @@ class Trainer {
   void add_shared_adapter_sums(const model::AdapterParams& adapter, const model::LocalSizes& local);
   // The executor (executor.cpp).
   void run(parallel::ParamGatherer::Pass pass, BatchSource& batches);
-  void compute(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
+  /// A chunk's walk for one microbatch, with what it reads and writes.
+  struct OpenWalk {
+    parallel::Action action;
+    Chunk& chunk;
+    model::Frame& frame;
+    kernels::Tensor out, din, dout;
+    model::LossTarget loss;
+  };
+  void compute(const PassSchedule& schedule, std::span<const parallel::Action> actions, BatchSource& batches);
+  OpenWalk open_walk(const PassSchedule& schedule, const parallel::Action& action, BatchSource& batches);
+  void walk(const OpenWalk& walk);
+  void close_walk(const OpenWalk& walk);
+  void show(const parallel::Action& action);
+  model::LossTarget loss_target(const Chunk& chunk, parallel::ActionKind kind) const;
   void transfer(const PassSchedule& schedule, std::span<const parallel::Action> actions);
   void land(const std::byte* tensor);
   int slot_of(const PassSchedule& schedule, const parallel::Action& action, SlotClass slot_class) const;
@@ -331,6 +345,8 @@ class Trainer {
   /// By pool of chunks, and slot of the longest lifetime (forward to weight gradient).
   std::vector<std::vector<model::Frame>> frames_;
   std::vector<Flight> flights_;
+  bool takes_turns_;  ///< of a schedule's two computations one computes while the other waits for experts
+  WalkTurns turns_;
   ObserveActions observe_;
 
   model::RopeTables rope_;

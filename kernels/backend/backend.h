@@ -31,6 +31,16 @@ class HeldCalls {
   ~HeldCalls() = default;
 };
 
+/// Two passes that use a stream in turns.
+class StreamTurns {
+ public:
+  /// Lets the other pass use the stream until it gives way too, or ends.
+  virtual void give_way() = 0;
+
+ protected:
+  ~StreamTurns() = default;
+};
+
 /// An ordered queue of device work with its own scratch stack. The CPU and meta backends run calls
 /// immediately. Operators take scratch from the stack and release it before they return, so it is empty
 /// between actions.
@@ -54,10 +64,20 @@ class Stream {
   const HeldCalls* held_by() const { return held_by_; }
   void hold_by(HeldCalls* holder) { held_by_ = holder; }
 
+  /// Call this before the stream waits for a message that another pass may hide. Scratch that the caller has
+  /// taken stays its own.
+  void give_way() const {
+    if (turns_ != nullptr) turns_->give_way();
+  }
+  /// True if two passes use the stream in turns.
+  bool shared() const { return turns_ != nullptr; }
+  void share_by(StreamTurns* turns) { turns_ = turns; }
+
  private:
   std::string name_;
   Arena* scratch_;
   HeldCalls* held_by_ = nullptr;
+  StreamTurns* turns_ = nullptr;
 };
 
 /// A point in the work of a stream.

@@ -114,6 +114,10 @@ std::int64_t MemoryBudget::host_bytes() const {
   return total;
 }
 
+bool MemoryBudget::has(const std::string& region) const {
+  return std::any_of(regions.begin(), regions.end(), [&](const Region& r) { return r.name == region; });
+}
+
 std::int64_t MemoryBudget::bytes_of(const std::string& name) const {
   for (const Region& region : regions)
     if (region.name == name) return region.bytes;

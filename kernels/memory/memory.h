@@ -132,6 +132,7 @@ struct MemoryBudget {
   /// Of the device.
   std::int64_t total_bytes() const;
   std::int64_t host_bytes() const;
+  bool has(const std::string& region) const;
   /// Bytes of a region. Throws std::logic_error for an unknown name.
   std::int64_t bytes_of(const std::string& name) const;
 };

@@ -14,9 +14,21 @@ Tensor take_received(const ExpertParallel& ep, Stream& s, const Tensor& x) {
   return s.scratch().take(x.dtype, shape, MemoryTerm::activations);
 }
 
-/// Each rank's part of `x`, along dim 0, to that rank.
-void exchange(const ExpertParallel& ep, Stream& s, const Tensor& x, const Tensor& to, const char* label) {
-  ep.group->all_to_all(s, x, to, {.label = label})->wait(s);
+void wait(Work* work, Stream& s) {
+  if (work == nullptr) return;
+  s.give_way();
+  work->wait(s);
+}
+
+/// Sends both by `send`, which gets a tensor, its destination and a label.
+template <class Send>
+void send_both(Stream& s, const Choices& from, const Choices& to, const Send& send) {
+  const std::shared_ptr<Work> weights = send(from.weight_TK, to.weight_TK, "experts: weights");
+  if (!s.shared()) weights->wait(s);
+  const std::shared_ptr<Work> choices = send(from.expert_TK, to.expert_TK, "experts: choices");
+  s.give_way();
+  if (s.shared()) weights->wait(s);
+  choices->wait(s);
 }
 
 }  // namespace
@@ -25,12 +37,11 @@ void send_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const C
                   const TokenSlots& slots, std::int64_t experts_of_rank, const Tensor& flag, float flag_value,
                   const Choices& received) {
   base::check(ep.ranks() > 1, "choices are sent among several ranks");
-  constexpr const char *kChoices = "experts: choices", *kWeights = "experts: weights";
-  if (ep.slots == 0) {
-    ep.group->all_gather(s, own.weight_TK, received.weight_TK, {.label = kWeights})->wait(s);
-    ep.group->all_gather(s, own.expert_TK, received.expert_TK, {.label = kChoices})->wait(s);
-    return;
-  }
+  const Progress progress = ep.progress(s, false);
+  if (ep.slots == 0)
+    return send_both(s, own, received, [&](const Tensor& x, const Tensor& all, const char* label) {
+      return ep.group->all_gather(s, x, all, {.label = label, .progress = progress});
+    });
   backend.place_tokens(s, {.expert_TK = own.expert_TK,
                            .experts_of_rank = experts_of_rank,
                            .slot_TK = slots.slot_TK,
@@ -45,8 +56,9 @@ void send_choices(const ExpertParallel& ep, Backend& backend, Stream& s, const C
                            .source_NS = slots.source_NS,
                            .expert_RK = expert_RK,
                            .weight_RK = weight_RK});
-  exchange(ep, s, weight_RK, received.weight_TK, kWeights);
-  exchange(ep, s, expert_RK, received.expert_TK, kChoices);
+  send_both(s, {expert_RK, weight_RK}, received, [&](const Tensor& x, const Tensor& to, const char* label) {
+    return ep.group->all_to_all(s, x, to, {.label = label, .progress = progress});
+  });
 }
 
 TokenTransfer::TokenTransfer(const ExpertParallel& ep, Stream& s, const Tensor& x) {
@@ -76,7 +88,7 @@ void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s,
 }
 
 const Tensor& TokenTransfer::arrived(Stream& s) const {
-  if (work_) work_->wait(s);
+  wait(work_.get(), s);
   return all_;
 }
 
@@ -99,14 +111,14 @@ ResultTransfer::ResultTransfer(const ExpertParallel& ep, Stream& s, const Tensor
 
 void ResultTransfer::add_up(const ExpertParallel& ep, Backend& backend, Stream& s,
                             const TokenSlots& slots) const {
-  if (work_) work_->wait(s);
+  wait(work_.get(), s);
   if (ep.ranks() > 1 && ep.slots > 0)
     backend.combine_rows(s, {.from_RD = back_, .row_TK = slots.slot_TK, .weight_TK = {}, .to_TD = to_});
 }
 
 void ResultTransfer::add_up_choices(const ExpertParallel& ep, Backend& backend, Stream& s,
                                     const TokenSlots& slots) const {
-  if (work_) work_->wait(s);
+  wait(work_.get(), s);
   if (ep.ranks() > 1 && ep.slots > 0)
     backend.slot_weights(s, {.from_RK = back_, .slot_TK = slots.slot_TK, .weight_TK = to_});
 }

@@ -22,9 +22,9 @@ struct ExpertParallel {
 
   bool overlap = false;  ///< send in the background where there is computation to hide it
 
-  /// `computes`: there is computation to hide a message.
-  Progress progress(bool computes) const {
-    return overlap && computes ? Progress::background : Progress::caller;
+  /// `computes`: there is computation to hide a message, apart from that of another pass on the stream.
+  Progress progress(const kernels::Stream& stream, bool computes) const {
+    return overlap && (computes || stream.shared()) ? Progress::background : Progress::caller;
   }
 
   std::int64_t ranks() const { return group != nullptr ? group->size() : 1; }
@@ -47,6 +47,7 @@ struct Choices {
 void send_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, const Choices& own,
                   const TokenSlots& slots, std::int64_t experts_of_rank, const kernels::Tensor& flag,
                   float flag_value, const Choices& received);
+
 /// Tokens on their way to the ranks of their experts: memory in the stream's scratch, and a message that may
 /// run beside what the stream does next.
 class TokenTransfer {

@@ -16,6 +16,7 @@ const char* to_string(ScheduleKind kind) {
     case ScheduleKind::zb_v: return "zb-v";
     case ScheduleKind::v_half: return "v-half";
     case ScheduleKind::v_min: return "v-min";
+    case ScheduleKind::dualpipe_v: return "dualpipe-v";
   }
   return "?";
 }

@@ -8,15 +8,28 @@ namespace trainerd::parallel {
 /// Size of an axis that is derived from the machine. A checked job does not have it.
 inline constexpr std::int64_t kAutomatic = 0;
 
-enum class ScheduleKind : std::uint8_t { gpipe, one_f_one_b, interleaved, zb_h1, zb_v, v_half, v_min };
+enum class ScheduleKind : std::uint8_t {
+  gpipe,
+  one_f_one_b,
+  interleaved,
+  zb_h1,
+  zb_v,
+  v_half,
+  v_min,
+  dualpipe_v
+};
 
 /// True if the model goes forth over all ranks and back again, in two chunks on each.
 constexpr bool goes_back(ScheduleKind kind) {
-  return kind == ScheduleKind::zb_v || kind == ScheduleKind::v_half || kind == ScheduleKind::v_min;
+  return kind == ScheduleKind::zb_v || kind == ScheduleKind::v_half || kind == ScheduleKind::v_min ||
+         kind == ScheduleKind::dualpipe_v;
 }
 
-/// True if a schedule computes weight gradients apart from input gradients.
-constexpr bool splits_backward(ScheduleKind kind) { return kind == ScheduleKind::zb_h1 || goes_back(kind); }
+/// True if a schedule computes all weight gradients apart from input gradients; dualpipe_v does only for a
+/// few microbatches.
+constexpr bool splits_backward(ScheduleKind kind) {
+  return kind == ScheduleKind::zb_h1 || (goes_back(kind) && kind != ScheduleKind::dualpipe_v);
+}
 
 /// How context-parallel ranks bring together what attention needs: they gather the keys and values of all
 /// ranks, or exchange rows for heads, so that each has all rows of some heads (DeepSpeed Ulysses, arXiv
@@ -56,6 +69,9 @@ struct ParallelOptions {
   std::int64_t gradient_ranks() const { return dp * cp; }
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
+
+  /// True if a forward and a backward take turns: one computes while the other waits for tokens of experts.
+  bool takes_turns() const { return schedule == ScheduleKind::dualpipe_v && pp > 1 && ep > 1 && overlap_ep; }
 
   bool operator==(const ParallelOptions&) const = default;
 };

@@ -33,7 +33,7 @@ std::string schedule_problem(const ScheduleShape& shape) {
   const bool several = shape.kind == ScheduleKind::interleaved || goes_back(shape.kind);
   if (shape.virtual_stages > 1 && !several)
     return number(shape.virtual_stages) + " virtual stages need schedule: interleaved" +
-           (shape.virtual_stages == 2 && shape.stages > 1 ? ", zb-v, v-half or v-min" : "") +
+           (shape.virtual_stages == 2 && shape.stages > 1 ? ", zb-v, v-half, v-min or dualpipe-v" : "") +
            "; set it, or set virtual_stages to 1";
   return {};
 }

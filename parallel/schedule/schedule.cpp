@@ -9,11 +9,11 @@
 namespace trainerd::parallel {
 namespace {
 
+bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
+
 bool finishes_gradients(ActionKind kind) {
   return kind == ActionKind::backward || kind == ActionKind::backward_weight;
 }
-
-bool is_transfer(const Action& action) { return is_send(action.kind) || is_receive(action.kind); }
 
 /// Joins neighbouring transfers of ranks with one chunk each: a rank's send then pairs with its neighbour's
 /// send. In a ring each would wait for a whole round.
@@ -79,6 +79,10 @@ bool is_send(ActionKind kind) {
 }
 bool is_receive(ActionKind kind) {
   return kind == ActionKind::recv_forward || kind == ActionKind::recv_backward;
+}
+
+bool take_turns(const Action& before, const Action& action) {
+  return action.joins && !is_transfer(before) && !is_transfer(action);
 }
 
 std::string describe(const Action& action) {

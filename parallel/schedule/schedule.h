@@ -35,16 +35,21 @@ struct Action {
   ActionKind kind = ActionKind::forward;
   int chunk = 0;
   int microbatch = 0;
-  int peer = -1;       ///< other pipeline rank of a transfer
-  bool joins = false;  ///< a transfer that runs as one group with the transfer before it
+  int peer = -1;  ///< other pipeline rank of a transfer
+  /// A transfer that runs as one group with the transfer before it, or a backward that takes turns with the
+  /// forward before it, of another chunk: one computes while the other waits for messages.
+  bool joins = false;
   bool operator==(const Action&) const = default;
 };
+
+/// True if both actions, in this order in a list, are computations that take turns.
+bool take_turns(const Action& before, const Action& action);
 
 /// "recv_forward of chunk 3, microbatch 5"
 std::string describe(const Action& action);
 
-/// Number of actions at the start of `rest` that run as one: a transfer with those that join it, or one
-/// action.
+/// Number of actions at the start of `rest` that run as one: a transfer with those that join it, a forward
+/// and a backward that take turns, or one action.
 std::size_t group_size(std::span<const Action> rest);
 
 /// The action list of one rank: a pure function of its arguments, used by the executor, the memory plan and

@@ -160,12 +160,17 @@ std::string schedule_svg(const Timeline& timeline, const std::string& title) {
     const double y = kHead + static_cast<double>(rank) * (kRow + kRowGap);
     out += text(kMargin, y + kRow / 2 + 4, 12, "sched-text", "rank " + std::to_string(rank));
     out += rect({kLeft, y, chart, kRow}, "class=\"sched-bubble\"") + "\n";
-    for (const TimedAction& timed : timeline.ranks[rank]) {
+    const std::vector<TimedAction>& list = timeline.ranks[rank];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const TimedAction& timed = list[i];
       if (is_send(timed.action.kind) && timeline.transfer > 0)
         out += message(timed, timeline.transfer, y, scale);
       if (looks_of(timed.action.kind).empty()) continue;
-      const Box box{kLeft + scale * timed.start, y, std::max(scale * (timed.end - timed.start) - 1, 0.5),
-                    kRow};
+      const bool lower = i > 0 && take_turns(list[i - 1].action, timed.action),
+                 upper = i + 1 < list.size() && take_turns(timed.action, list[i + 1].action);
+      const double half = kRow / 2;
+      const Box box{kLeft + scale * timed.start, lower ? y + half : y,
+                    std::max(scale * (timed.end - timed.start) - 1, 0.5), lower || upper ? half : kRow};
       out += cell(timed, box, timed.action.chunk / stages, turns);
     }
   }

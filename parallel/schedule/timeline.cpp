@@ -139,11 +139,6 @@ class Run {
   }
 
  private:
-  const Action* next(std::size_t rank) const {
-    const std::size_t done = result_.ranks[rank].size();
-    return done < lists_[rank].size() ? &lists_[rank][done] : nullptr;
-  }
-
   std::optional<Need> missing(const Action& action) {
     for (const auto& need : needs_of(action, board_.chunks()))
       if (need && (need->chunk < 0 || need->chunk >= board_.chunks() ||
@@ -157,40 +152,54 @@ class Run {
     return has_transfers_ || board_.rank_of(chunk) == rank ? 0 : costs_.transfer;
   }
 
-  /// Runs the rank's next action if the products it needs exist.
+  /// The rank's next action, and the one that takes turns with it.
+  std::span<const Action> next_together(std::size_t rank) const {
+    const std::span<const Action> rest = std::span(lists_[rank]).subspan(result_.ranks[rank].size());
+    return rest.first(
+        std::min<std::size_t>(rest.size(), rest.size() > 1 && take_turns(rest[0], rest[1]) ? 2 : 1));
+  }
+
+  /// Runs the rank's next action, or the next two that take turns, if the products they need exist.
   bool advance(std::size_t rank) {
-    const Action* action = next(rank);
-    if (action == nullptr || missing(*action)) return false;
-    double ready = now_[rank];
-    for (const auto& need : needs_of(*action, board_.chunks()))
-      if (need)
-        ready = std::max(ready, board_.at(need->product, need->chunk, action->microbatch) +
-                                    implied_transfer(need->chunk, rank));
-    double start = ready, end = ready;
-    if (is_receive(action->kind)) {
-      start = now_[rank];  // posted: the rank continues
-    } else {
-      if (const auto input = received_for(action->kind))
-        start = std::max(start, board_.at(*input, action->chunk, action->microbatch));
-      end = start + costs_.of(action->kind);
+    const std::span<const Action> actions = next_together(rank);
+    if (actions.empty()) return false;
+    for (const Action& action : actions)
+      if (missing(action)) return false;
+    double start = now_[rank], end = start;
+    for (const Action& action : actions) {
+      for (const auto& need : needs_of(action, board_.chunks()))
+        if (need)
+          end = std::max(end, board_.at(need->product, need->chunk, action.microbatch) +
+                                  implied_transfer(need->chunk, rank));
+      if (const auto input = received_for(action.kind))
+        end = std::max(end, board_.at(*input, action.chunk, action.microbatch));
+    }
+    if (!is_receive(actions.front().kind)) {  // a receive is posted, and the rank continues
+      start = end;
+      for (const Action& action : actions) end += costs_.of(action.kind);
       now_[rank] = end;
     }
-    busy_ += costs_.of(action->kind);
-    result_.ranks[rank].push_back({*action, start, end});
-    if (const auto product = product_of(action->kind))
-      board_.at(*product, action->chunk, action->microbatch) =
-          end + (is_send(action->kind) ? costs_.transfer : 0);
+    for (const Action& action : actions) {
+      busy_ += costs_.of(action.kind);
+      result_.ranks[rank].push_back({action, start, end});
+      if (const auto product = product_of(action.kind))
+        board_.at(*product, action.chunk, action.microbatch) =
+            end + (is_send(action.kind) ? costs_.transfer : 0);
+    }
     return true;
   }
 
   void finish() {
     for (std::size_t rank = 0; rank < lists_.size(); ++rank) {
       result_.makespan = std::max(result_.makespan, now_[rank]);
-      const Action* action = next(rank);
-      if (action == nullptr) continue;
-      StuckRank stuck{.rank = static_cast<int>(rank), .action = *action};
-      find_maker(lists_, *missing(*action), stuck);
-      result_.stuck.push_back(stuck);
+      for (const Action& action : next_together(rank)) {
+        const std::optional<Need> need = missing(action);
+        if (!need) continue;
+        StuckRank stuck{.rank = static_cast<int>(rank), .action = action};
+        find_maker(lists_, *need, stuck);
+        result_.stuck.push_back(stuck);
+        break;
+      }
     }
     const double all = static_cast<double>(lists_.size()) * result_.makespan;
     result_.bubble_fraction = all > 0 ? 1 - busy_ / all : 0;

@@ -9,7 +9,7 @@
 namespace trainerd::parallel {
 
 /// Time of each action, in any unit. A fused backward costs both gradients. Reductions cost nothing, because
-/// they overlap the schedule.
+/// they overlap the schedule. Two computations that take turns begin and end together and cost the sum.
 struct ActionCosts {
   double forward = 1;
   double backward_input = 1;

@@ -89,7 +89,9 @@ std::vector<Action> merged(const ScheduleShape& shape, const std::vector<TimedAc
     return is_receive(kind) && taken[d] < places[d];
   };
   for (const TimedAction& timed : computed) {
-    for (; next != messages.end() && (next->ready_at <= timed.start || may_wait_here()); ++next) {
+    for (;
+         !timed.action.joins && next != messages.end() && (next->ready_at <= timed.start || may_wait_here());
+         ++next) {
       list.push_back(next->action);
       if (!is_receive(next->action.kind)) continue;
       const std::size_t d = direction(next->action.kind == ActionKind::recv_forward);
@@ -123,7 +125,8 @@ std::vector<std::vector<Action>> received_in_order(const ScheduleShape& shape,
       }
   std::vector<std::vector<Action>> lists;
   for (std::size_t rank = 0; rank < orders.size(); ++rank) {
-    std::sort(messages[rank].begin(), messages[rank].end(), [](const Message& a, const Message& b) {
+    // Computations that take turns end at one time: their messages stay in the order of the list.
+    std::stable_sort(messages[rank].begin(), messages[rank].end(), [](const Message& a, const Message& b) {
       return std::tie(a.ready_at, a.sender) < std::tie(b.ready_at, b.sender);
     });
     Places places{}, most{};

@@ -74,20 +74,61 @@ class Turns {
     return std::move(list_);
   }
 
+  /// DualPipe-V. Until the first gradients arrive a rank forwards as in ZB-V. Then a forward of each chunk
+  /// takes turns with a backward of the other. The last gradients of a rank leave their weight gradients for
+  /// the times when it would wait. The pattern is that of at least 2 x stages microbatches, without those
+  /// that do not exist.
+  std::vector<Action> with_turns() {
+    const int behind = shape_.stages - rank_ - 1, all = std::max(shape_.microbatches, 2 * shape_.stages);
+    for (int i = 0; i < 2 * behind; ++i) forward(0);
+    for (int i = 0; i <= rank_; ++i) forward(0), forward(1);
+    for (int i = 0; i < behind; ++i) backward(1), weights(1), forward(1);
+    for (int i = 0; i < all - 2 * shape_.stages + rank_ + 1; ++i) {
+      // The last rank's first gradient has the longest way, and its forward does not wait for it.
+      if (i == 0 && behind == 0) forward(0), both(1);
+      else in_turns(0, 1);
+      in_turns(1, 0);
+    }
+    for (int i = 0; i < behind; ++i) both(1), in_turns(1, 0);
+    for (int i = 0; i < 2 * (rank_ + 1); ++i) {
+      const std::size_t chunk = i % 2 == 0 ? 1 : 0;
+      if (i <= rank_) both(chunk);
+      else backward(chunk);
+    }
+    for (int i = 0; i < behind; ++i) weights(1), backward(0);
+    weights(late_.size());
+    return std::move(list_);
+  }
+
  private:
   void forward(std::size_t chunk) {
     const ActionKind kind = shape_.pass == Pass::train ? ActionKind::forward : ActionKind::forward_only;
     add(kind, chunk, forwards_[chunk]++);
   }
   void backward(std::size_t chunk) { add(ActionKind::backward_input, chunk, backwards_[chunk]++); }
+  /// Input and weight gradients.
+  void both(std::size_t chunk) { add(ActionKind::backward, chunk, backwards_[chunk]++); }
+  void in_turns(std::size_t forwards, std::size_t backwards) {
+    const std::size_t before = list_.size();
+    forward(forwards);
+    both(backwards);
+    if (list_.size() == before + 2) list_.back().joins = true;
+  }
+  /// The next `count` weight gradients that were left out, if there are as many.
+  void weights(std::size_t count) {
+    for (; count > 0 && !late_.empty(); --count, late_.pop_front()) list_.push_back(late_.front());
+  }
   void add(ActionKind kind, std::size_t chunk, int microbatch) {
-    if (microbatch < shape_.microbatches)
-      list_.push_back({kind, shape_.chunk_of(rank_, static_cast<int>(chunk)), microbatch});
+    if (microbatch >= shape_.microbatches) return;
+    list_.push_back({kind, shape_.chunk_of(rank_, static_cast<int>(chunk)), microbatch});
+    if (kind == ActionKind::backward_input)
+      late_.push_back({ActionKind::backward_weight, list_.back().chunk, microbatch});
   }
 
   const ScheduleShape& shape_;
   int rank_;
   std::array<int, 2> forwards_{}, backwards_{};  // by chunk of the rank
+  std::deque<Action> late_;                      // weight gradients that input gradients left out
   std::vector<Action> list_;
 };
 
@@ -193,13 +234,14 @@ std::vector<std::vector<Action>> v_orders(const ScheduleShape& shape) {
     const bool even = shape.stages % 2 == 0, thirds = shape.stages % 3 == 0;
     if (shape.pass == Pass::evaluate) turns.push_back(of_rank.evaluation());
     else if (shape.kind == ScheduleKind::zb_v) turns.push_back(of_rank.training());
+    else if (shape.kind == ScheduleKind::dualpipe_v) turns.push_back(of_rank.with_turns());
     else if (shape.kind == ScheduleKind::v_min)
       turns.push_back(of_rank.paced({.turn = thirds ? 2 : 0, .gradients_turn = thirds ? 2 : 0}));
     else
       turns.push_back(of_rank.paced(
           {.forth = 2, .gradients_forth = 2, .turn = even ? 3 : 0, .gradients_turn = even ? 3 : 1}));
   }
-  if (shape.pass == Pass::evaluate) return turns;
+  if (shape.pass == Pass::evaluate || shape.kind == ScheduleKind::dualpipe_v) return turns;
   return Filling(shape, turns).run();
 }
 

@@ -17,6 +17,10 @@ namespace trainerd::parallel {
 ///   and a third of those activations, p + 2 and 2 ceil(p / 3) + 2 chunks, in at most 6 m + 3 p - 5 (with two
 ///   stages 6 m + 2) and 6 m + 4 p - 5 units if m >= p (1F1B: 6 m + 6 p - 6). Ranks are behind with at most 3
 ///   weight gradients.
+/// - dualpipe_v (DeepSeek-AI, DeepSeek-V3 Technical Report, arXiv 2412.19437, section 3.2.1, in the form that
+///   keeps one copy of the parameters): in the steady state a forward of one chunk and a backward of the
+///   other take turns, so that each computes while the other waits for messages of experts. No rank holds
+///   more than 2 p + 1 chunks' activations. 6 m + 2 p - 2 units if m >= 2 p.
 std::vector<std::vector<Action>> v_orders(const ScheduleShape& shape);
 
 }  // namespace trainerd::parallel

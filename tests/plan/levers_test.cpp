@@ -54,8 +54,8 @@ std::map<std::string, PlannedOperator> planned_operators(const core::job::JobSpe
     }
   };
   add(record.before, 1), add(record.after, 1);
-  for (const auto& [key, segment] : record.actions)
-    add(segment, core::rank::RankRecord::times(key, job.microbatches()));
+  const auto counts = core::rank::action_counts(parallel::schedule_shape(job.parallel, job.microbatches()));
+  for (const auto& [key, count] : counts[0]) add(record.actions.at(key), count);
   return operators;
 }
 

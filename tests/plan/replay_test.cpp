@@ -14,6 +14,12 @@ using parallel::ScheduleKind;
 
 namespace {
 
+/// Adds the missing segments of a step, which do nothing.
+void complete(core::rank::RankRecord& record, const parallel::ScheduleShape& shape) {
+  for (const core::rank::ActionCounts& counts : core::rank::action_counts(shape))
+    for (const auto& [key, count] : counts) record.actions.try_emplace(key);
+}
+
 /// A record with one operator per action, whose FLOPs are its seconds.
 core::rank::RankRecord record_of(const parallel::ScheduleShape& shape, const parallel::ActionCosts& costs) {
   core::rank::RankRecord record;
@@ -27,6 +33,10 @@ core::rank::RankRecord record_of(const parallel::ScheduleShape& shape, const par
             core::rank::MicrobatchRole::last})
         record.actions[{chunk, kind, turn}] = {{core::rank::RecordedEvent::Kind::op, index, 0}};
   }
+  complete(record, shape);
+  for (auto& [key, segment] : record.actions)
+    if (key.other)  // the operators of both
+      segment = {{core::rank::RecordedEvent::Kind::op, 0, 0}, {core::rank::RecordedEvent::Kind::op, 1, 0}};
   return record;
 }
 
@@ -81,7 +91,7 @@ TEST_CASE("every schedule takes as long as its timeline says if messages are cop
           "[replay]") {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1,
-        ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min})
+        ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min, ScheduleKind::dualpipe_v})
     for (const int p : {1, 3, 4})
       for (const int m : {12, 24})
         for (const double backward_weight : {1.0, 0.7})
@@ -246,6 +256,7 @@ TEST_CASE("a device waits for its host only if it has caught up", "[replay]") {
           {core::rank::RecordedEvent::Kind::op, static_cast<std::int32_t>(record.ops.size()), 0});
       record.ops.push_back({kernels::Operator::add, {}, {s, 0}});
     }
+    complete(record, shape);
     core::plan::ReplayInput input = input_of(shape, record, 0);
     input.launch_seconds = launch;
     return core::plan::replay(input).step_seconds;
@@ -265,6 +276,7 @@ TEST_CASE("with graphs a list of operators is one launch, and the device waits f
     for (std::int64_t i = 0; i < operators; ++i)
       forward.push_back({core::rank::RecordedEvent::Kind::op, 0, 0});
     record.ops.push_back({kernels::Operator::add, {}, {seconds, 0}});
+    complete(record, shape);
     core::plan::ReplayInput input = input_of(shape, record, 0);
     input.launch_seconds = 1;
     input.graphs = {graphs};

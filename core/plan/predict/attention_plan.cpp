@@ -11,8 +11,8 @@
 namespace trainerd::core::plan {
 namespace {
 
-AttentionPlan of_stage(const rank::RankRecord& record, const parallel::Topology& topology,
-                       std::int64_t microbatches, bool timed) {
+AttentionPlan of_stage(const rank::RankRecord& record, const rank::ActionCounts& counts,
+                       const parallel::Topology& topology, bool timed) {
   AttentionPlan plan;
   const auto count = [&](const rank::RecordedSegment& segment, std::int64_t times) {
     for (const rank::RecordedEvent& event : segment) {
@@ -32,18 +32,16 @@ AttentionPlan of_stage(const rank::RankRecord& record, const parallel::Topology&
     }
   };
   count(record.before, 1), count(record.after, 1);
-  for (const auto& [key, segment] : record.actions)
-    count(segment, rank::RankRecord::times(key, microbatches));
+  for (const auto& [key, times] : counts) count(record.actions.at(key), times);
   return plan;
 }
 
 }  // namespace
 
-AttentionPlan plan_attention(const StageRecords& records, const parallel::Topology& topology,
-                             std::int64_t microbatches, bool timed) {
+AttentionPlan plan_attention(const StageRecords& records, const parallel::Topology& topology, bool timed) {
   AttentionPlan worst;
-  for (const auto& record : records.of_rank) {
-    const AttentionPlan stage = of_stage(*record, topology, microbatches, timed);
+  for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank) {
+    const AttentionPlan stage = of_stage(*records.of_rank[rank], records.counts[rank], topology, timed);
     if (std::tie(worst.own_seconds, worst.own_calls) < std::tie(stage.own_seconds, stage.own_calls))
       worst = stage;
   }

@@ -18,8 +18,7 @@ struct AttentionPlan {
   std::int64_t limited_tokens = 0;               ///< of the longest call
   double limited_seconds = 0, fast_seconds = 0;  ///< as planned, and with attention: fast
 };
-AttentionPlan plan_attention(const StageRecords& records, const parallel::Topology& topology,
-                             std::int64_t microbatches, bool timed);
+AttentionPlan plan_attention(const StageRecords& records, const parallel::Topology& topology, bool timed);
 
 /// Lines of the plan; empty if the library runs all attention.
 std::string attention_text(const AttentionPlan& attention);

@@ -111,8 +111,7 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
       }
     };
     count(record.before, 1), count(record.after, 1);
-    for (const auto& [key, segment] : record.actions)
-      count(segment, rank::RankRecord::times(key, shape.microbatches));
+    for (const auto& [key, times] : records.counts[rank]) count(record.actions.at(key), times);
     for (auto& [group, t] : mine)
       if (const auto at = worst.find(group);
           at == worst.end() || at->second.seconds < t.seconds || at->second.bytes < t.bytes)
@@ -154,7 +153,8 @@ void plan_time(Plan& plan, const parallel::Layout& layout, const GroupPlaces& gr
   plan.model_tflops_per_device = job::flops_per_token(job.model) * plan.tokens_per_second_per_device / 1e12;
   plan.mfu = plan.model_tflops_per_device * 1e12 / peak_flops(t, job.precision.compute);
   double flops = 0;
-  for (const auto& record : records.of_rank) flops += record->flops(job.microbatches());
+  for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank)
+    flops += records.of_rank[rank]->flops(records.counts[rank]);
   plan.hardware_tflops_per_device = flops / static_cast<double>(records.of_rank.size()) / step / 1e12;
 }
 
@@ -215,11 +215,11 @@ Plan plan_layout(const job::JobSpec& job, const Topology& topology, const parall
   plan_memory(plan, layout, records, changes);
   if (!plan.fits && when_too_large == WhenTooLarge::memory_alone) return plan;
   plan_time(plan, layout, groups, records, changes);
-  for (const auto& record : records.of_rank)
-    if (const GraphIssue issue = graph_issue(job, *record, topology);
+  for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank)
+    if (const GraphIssue issue = graph_issue(job, *records.of_rank[rank], records.counts[rank], topology);
         plan.timed && issue.issue_seconds > plan.graphs.issue_seconds)
       plan.graphs = issue;
-  plan.attention = plan_attention(records, topology, job.microbatches(), plan.timed);
+  plan.attention = plan_attention(records, topology, plan.timed);
   plan_checkpoints(plan, records);
   return plan;
 }

@@ -49,7 +49,7 @@ class Builder {
     std::vector<double> free_at;  // end of the last message, by row
     for (const TimedAction& timed : timeline_.ranks[static_cast<std::size_t>(rank)]) {
       if (is_send(timed.action.kind) && timeline_.transfer > 0) add_message(rank, timed, free_at);
-      double at = timed.start;
+      double at = timed.action.joins ? end : timed.start;  // behind the forward that it takes turns with
       for (const NamedTime& part : parts_of(timed.action.kind, costs_)) {
         add_bubble(rank, end, at);
         trace_.slices.push_back({.name = part.name,

@@ -6,7 +6,7 @@
 namespace trainerd::core::plan {
 
 GraphIssue graph_issue(const job::JobSpec& job, const rank::RankRecord& record,
-                       const parallel::Topology& topology) {
+                       const rank::ActionCounts& counts, const parallel::Topology& topology) {
   GraphIssue issue;
   const double launch = topology.measured.known() ? 0 : topology.rates.launch_seconds;
   if (topology.device.kind != kernels::DeviceKind::cuda || job.cuda_graphs != job::CudaGraphs::automatic ||
@@ -20,8 +20,8 @@ GraphIssue graph_issue(const job::JobSpec& job, const rank::RankRecord& record,
   };
   device(record.before, 1), device(record.after, 1);
   std::int64_t compared = 0;
-  for (const auto& [key, segment] : record.actions) {
-    const std::int64_t times = rank::RankRecord::times(key, job.microbatches());
+  for (const auto& [key, times] : counts) {
+    const rank::RecordedSegment& segment = record.actions.at(key);
     device(segment, static_cast<double>(times));
     std::int64_t list = 0;
     const auto end_list = [&] {

@@ -27,6 +27,6 @@ struct GraphIssue {
   double device_seconds = 0;  ///< device time of the step's operators
 };
 GraphIssue graph_issue(const job::JobSpec& job, const rank::RankRecord& record,
-                       const parallel::Topology& topology);
+                       const rank::ActionCounts& counts, const parallel::Topology& topology);
 
 }  // namespace trainerd::core::plan

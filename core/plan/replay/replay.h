@@ -46,6 +46,8 @@ struct ReplaySlice {
   const char* name = "";  ///< for work and stalls: the ledger part; for collectives: the group
   const parallel::Action* action = nullptr;  ///< enclosing action; for a message its own action
   double start = 0, seconds = 0;             ///< the earliest slice starts the step
+  const parallel::Action* other =
+      nullptr;  ///< for work and stalls: the backward that takes turns with `action`
 };
 
 /// Options of a replay.

@@ -67,7 +67,9 @@ void ReplaySimulation::emit(const Rank& rank, int step, ReplaySlice::Kind kind, 
   if (!options_.observe || step + 1 != kReplayedSteps || seconds <= 0 ||
       (kind == ReplaySlice::Kind::message && action == nullptr))
     return;
-  options_.observe({kind, rank.index, name, action, start, seconds});
+  const bool current = action != nullptr && action == rank.action &&
+                       (kind == ReplaySlice::Kind::work || kind == ReplaySlice::Kind::stall);
+  options_.observe({kind, rank.index, name, action, start, seconds, current ? rank.other : nullptr});
 }
 
 void ReplaySimulation::enter(Rank& rank, const Action* action) const {
@@ -156,29 +158,29 @@ bool ReplaySimulation::act(Rank& rank) {
     rank.at = 0;
     return true;
   }
-  const Action& a = list[rank.at];
   if (rank.action != nullptr) return compute(rank);
+  const Action& a = list[rank.at];
+  const std::span<const Action> rest = std::span(list).subspan(rank.at),
+                                together = rest.first(parallel::group_size(rest));
   if (!in_.overlap_p2p && !rank.flights.empty() && !land(rank, std::ssize(rank.flights) - 1)) return false;
   if (parallel::is_send(a.kind) || parallel::is_receive(a.kind)) {
-    const std::span<const Action> rest = std::span(list).subspan(rank.at),
-                                  group = rest.first(parallel::group_size(rest));
-    post(rank, group);
-    rank.at += group.size();
+    post(rank, together);
+    rank.at += together.size();
     return true;
   }
-  if (!land_for(rank, a)) return false;
+  for (const Action& each : together)
+    if (!land_for(rank, each)) return false;
   if (in_.messages_stop_host && in_.schedule.stages > 1) rank.host = std::max(rank.host, rank.now);
   enter(rank, &a);
-  const auto segment = rank.timed->actions.find(
-      {local(a.chunk), a.kind, rank::role_of(a.microbatch, in_.schedule.microbatches)});
-  rank.segment = segment == rank.timed->actions.end() ? nullptr : &segment->second;
+  rank.other = together.size() > 1 ? &together[1] : nullptr;
+  rank.segment = &rank.timed->actions.at(rank::key_of(together, in_.schedule));
   return compute(rank);
 }
 
 bool ReplaySimulation::compute(Rank& rank) {
-  if (rank.segment != nullptr && !pass(rank, *rank.segment)) return false;
-  rank.action = nullptr;
-  ++rank.at;
+  if (!pass(rank, *rank.segment)) return false;
+  rank.at += rank.other != nullptr ? 2 : 1;
+  rank.action = rank.other = nullptr;
   return true;
 }
 

@@ -77,11 +77,12 @@ class ReplaySimulation {
     const TimedRank* timed = nullptr;
     double factor = 1;                         ///< slowdown of the current work
     const parallel::Action* action = nullptr;  ///< current action
+    const parallel::Action* other = nullptr;   ///< the backward that takes turns with it
     double now = 0, host = 0, began = 0, pass_ended = 0, pass_busy = 0;
     int step = 0;
     Phase phase = Phase::start;
     std::size_t at = 0;                     ///< index of the current action or flight
-    const TimedSegment* segment = nullptr;  ///< segment of the current action, or null
+    const TimedSegment* segment = nullptr;  ///< segment of the current action
     std::size_t event = 0;                  ///< index of the event in the current segment
     bool parked = false;                    ///< waits for a transfer to end
     int under_way = 0;     ///< unfinished transfers of its groups and messages, including queued ones

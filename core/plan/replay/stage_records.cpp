@@ -19,10 +19,11 @@ namespace {
 using parallel::OpKind;
 
 /// Pipeline ranks with the same key record the same step: their chunks declare the same parameters, recompute
-/// the same layers with the same windows, pass results to themselves or to others, and use the same pools and
-/// classes of slots.
+/// the same layers with the same windows, pass results to themselves or to others, use the same pools and
+/// classes of slots, and have the same kinds of actions.
 std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, const kernels::Target& target,
-                     std::int64_t pipeline_rank, const train::SlotCounts& slots) {
+                     std::int64_t pipeline_rank, const train::SlotCounts& slots,
+                     const rank::ActionCounts& counts) {
   std::string key;
   const auto add = [&key](std::int64_t number) { key += std::to_string(number) + ","; };
   const std::vector<parallel::ChunkSpan> chunks = parallel::chunks_of(layout, pipeline_rank);
@@ -56,6 +57,10 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
   for (const int pool : slots.pool_of_chunk) add(pool);
   for (const auto& pool : slots.of_pool)
     for (const int count : pool) key += count == 0 ? '0' : '1';
+  for (const auto& [action, count] : counts) {
+    for (const int of : {action.chunk, static_cast<int>(action.kind), static_cast<int>(action.role)}) add(of);
+    if (action.other) add(static_cast<int>(action.other->role));
+  }
   return key;
 }
 
@@ -63,10 +68,12 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
 
 StageRecords record_all(const job::JobSpec& job, const parallel::Layout& layout,
                         const kernels::Target& target, const std::vector<train::SlotCounts>& slots) {
+  StageRecords records;
+  records.counts = rank::action_counts(parallel::schedule_shape(layout.options, job.microbatches()));
   std::map<std::string, std::vector<std::size_t>> classes;
   for (std::size_t rank = 0; rank < slots.size(); ++rank)
-    classes[class_of(job, layout, target, static_cast<std::int64_t>(rank), slots[rank])].push_back(rank);
-  StageRecords records;
+    classes[class_of(job, layout, target, static_cast<std::int64_t>(rank), slots[rank], records.counts[rank])]
+        .push_back(rank);
   records.of_rank.resize(slots.size());
   records.memory.resize(slots.size());
   const auto record_of = [&](std::size_t rank, const kernels::Target& on,
@@ -126,7 +133,8 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   input.messages_in_order = input.own_progress && !job::uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;
-  for (const auto& record : records.of_rank) input.graphs.push_back(graph_issue(job, *record, *t).used);
+  for (std::size_t rank = 0; rank < records.of_rank.size(); ++rank)
+    input.graphs.push_back(graph_issue(job, *records.of_rank[rank], records.counts[rank], *t).used);
   input.compared_seconds = kComparedCallSeconds;
   input.op_seconds = [t](const rank::RecordedOp& op) { return op_seconds(op, *t); };
   input.collective_cost = [t, &groups](std::int64_t rank, const rank::RecordedCollective& c,

@@ -10,9 +10,10 @@
 
 namespace trainerd::core::plan {
 
-/// Record and memory of each pipeline rank.
+/// Record, counts and memory of each pipeline rank.
 struct StageRecords {
   std::vector<std::shared_ptr<rank::RankRecord>> of_rank;
+  std::vector<rank::ActionCounts> counts;
   std::vector<kernels::MemoryBudget> memory;
 };
 /// Records all pipeline ranks. Ranks that do the same are recorded once. `slots` is from count_all_slots.

@@ -207,6 +207,7 @@ class Enumerator {
       // A single rank shards nothing, so one value is enough.
       if (at_.gradient_ranks() == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
       at_.zero = zero;
+      if (zero == 3 && with_choice(job_, at_).parallel.takes_turns()) continue;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
         if (group != 0 && (zero == 0 || group == 1 || at_.ep > 1 || at_.gradient_ranks() % group != 0))
           continue;

@@ -157,12 +157,19 @@ class TimelineBuilder {
     const auto rank = static_cast<std::size_t>(s.rank);
     if (s.action != nullptr && (s.kind == ReplaySlice::Kind::work || s.kind == ReplaySlice::Kind::stall)) {
       auto& list = timeline_.ranks[rank];
-      if (list.empty() || !(list.back().action == *s.action)) list.push_back({*s.action, s.start, s.start});
+      if (list.empty() || !(list.back().action == (s.other != nullptr ? *s.other : *s.action))) {
+        list.push_back({*s.action, s.start, s.start});
+        if (s.other != nullptr) list.push_back({*s.other, s.start, s.start});
+      }
       list.back().end = s.start + s.seconds;
+      if (s.other != nullptr) list[list.size() - 2].end = list.back().end;
     }
     const bool work = s.kind == ReplaySlice::Kind::work,
                behind = s.kind == ReplaySlice::Kind::message || s.kind == ReplaySlice::Kind::collective;
-    io::TraceSlice slice{.name = work && s.action != nullptr ? train::trace_name(s.action->kind) : s.name,
+    const char* name = s.other != nullptr    ? "forward and backward"
+                       : s.action != nullptr ? train::trace_name(s.action->kind)
+                                             : s.name;
+    io::TraceSlice slice{.name = work ? name : s.name,
                          .category = behind ? "communication" : s.name,
                          .process = s.rank,
                          .row = behind ? row_of(rank, s.name) : 0,

@@ -29,7 +29,7 @@ void add_others(const job::JobSpec& job, const parallel::Layout& layout, const p
     const std::int64_t who = plan::representative(layout, static_cast<std::int64_t>(p));
     if (ranks[p] > 0)
       known.push_back({{records.memory[p], records.of_rank[p]->snapshot_bytes,
-                        records.of_rank[p]->flops(job.microbatches()), rank::staging_bytes(job, layout, who),
+                        records.of_rank[p]->flops(records.counts[p]), rank::staging_bytes(job, layout, who),
                         rank::overhead_bytes(job, layout, who)},
                        ranks[p]});
   }

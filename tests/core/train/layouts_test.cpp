@@ -291,7 +291,7 @@ TEST_CASE("pipelines of every schedule give one rank's losses", "[layouts]") {
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 2});
     check_layout(model, {.pp = 2, .schedule = interleaved, .virtual_stages = 3});
     for (const std::int64_t pp : {2, 3})
-      for (const auto schedule : {zb_v, v_half, v_min})
+      for (const auto schedule : {zb_v, v_half, v_min, dualpipe_v})
         check_layout(model, {.pp = pp, .schedule = schedule, .virtual_stages = 2});
   }
 }
@@ -493,6 +493,54 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
   check_layout("experts-six", {.dp = 3, .zero = 1, .cp = 2, .ep = 6});
   check_layout("experts-six", {.dp = 1, .zero = 3, .cp = 2, .ep = 2});
   check_layout("experts-six", {.tp = 2, .dp = 2, .zero = 2, .sequence_parallel = true, .cp = 2, .ep = 2});
+}
+
+TEST_CASE("passes that take turns while tokens of experts travel give one rank's losses",
+          "[layouts][experts][turns]") {
+  using enum core::job::RecomputeKind;
+  constexpr auto schedule = parallel::ScheduleKind::dualpipe_v;
+  for (const std::string model : {"experts-sandwich", "experts-shared", "latent-experts"}) {
+    CAPTURE(model);
+    check_layout_always(model,
+                        {.pp = 2, .dp = 3, .zero = 1, .schedule = schedule, .virtual_stages = 2, .ep = 3});
+    check_layout(model, {.tp = 2,
+                         .pp = 2,
+                         .dp = 3,
+                         .zero = 2,
+                         .schedule = schedule,
+                         .virtual_stages = 2,
+                         .sequence_parallel = true,
+                         .recompute = {full},
+                         .ep = 3});
+    check_layout(model, {.pp = 2,
+                         .dp = 3,
+                         .zero = 0,
+                         .schedule = schedule,
+                         .virtual_stages = 2,
+                         .recompute = {selective},
+                         .ep = 3,
+                         .ep_capacity = 8});
+  }
+}
+
+TEST_CASE("taking turns changes no bit", "[layouts][experts][turns]") {
+  for (const std::string model : {"experts-shared", "latent-experts"})
+    for (const double capacity : {0.0, 8.0}) {
+      CAPTURE(model, capacity);
+      core::job::JobSpec job =
+          with_layout(layouts_job(model), {.pp = 2,
+                                           .dp = 3,
+                                           .schedule = parallel::ScheduleKind::dualpipe_v,
+                                           .virtual_stages = 2,
+                                           .ep = 3,
+                                           .ep_capacity = capacity});
+      job.parallel.overlap_ep = false;
+      const Curve apart = run_curve(job);
+      job.parallel.overlap_ep = true;
+      const Curve in_turns = run_curve(job);
+      CHECK(in_turns.loss == apart.loss);
+      CHECK(in_turns.norm == apart.norm);
+    }
 }
 
 TEST_CASE("tokens sent to the ranks of their experts give one rank's losses", "[layouts][experts]") {

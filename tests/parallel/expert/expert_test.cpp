@@ -68,7 +68,7 @@ ExpertOutcome exchange(std::int64_t slots, bool overlap, std::int64_t rank, para
   {
     const ArenaScope scope(scratch);
     parallel::TokenTransfer transfer(ep, *stream, x);
-    transfer.start(ep, machine.backend, *stream, x, of_tokens, "tokens", ep.progress(true));
+    transfer.start(ep, machine.backend, *stream, x, of_tokens, "tokens", ep.progress(*stream, true));
     const Tensor tokens = transfer.arrived(*stream), results = parallel::take_results(ep, *stream, to),
                  answers = parallel::take_results(ep, *stream, back);
     for (std::int64_t t = 0; t < received; ++t) {
@@ -86,8 +86,9 @@ ExpertOutcome exchange(std::int64_t slots, bool overlap, std::int64_t rank, para
             factor == 0 ? 0.0f : factor * tokens.as<float>()[t * kWidth + d];
     }
     // Both are on their way at once.
-    const parallel::ResultTransfer of_results(ep, *stream, results, to, "results", ep.progress(true)),
-        of_answers(ep, *stream, answers, back, "answers", ep.progress(true));
+    const parallel::ResultTransfer of_results(ep, *stream, results, to, "results",
+                                              ep.progress(*stream, true)),
+        of_answers(ep, *stream, answers, back, "answers", ep.progress(*stream, true));
     of_answers.add_up_choices(ep, machine.backend, *stream, of_tokens);
     of_results.add_up(ep, machine.backend, *stream, of_tokens);
   }

@@ -32,7 +32,7 @@ std::string name(const ScheduleShape& s) {
 void for_each_shape(Pass pass, const std::function<void(const ScheduleShape&, const Lists&)>& body) {
   for (const ScheduleKind kind :
        {ScheduleKind::gpipe, ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1,
-        ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min})
+        ScheduleKind::zb_v, ScheduleKind::v_half, ScheduleKind::v_min, ScheduleKind::dualpipe_v})
     for (int stages = 1; stages <= 16; ++stages)
       for (int chunks = 1; chunks <= 4; ++chunks)
         for (int microbatches = 1; microbatches <= 64; ++microbatches) {
@@ -103,7 +103,8 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
       for (int rank = 0; rank < shape.stages; ++rank) {
         const std::vector<Action>& list = lists[static_cast<std::size_t>(rank)];
         const bool train = pass == Pass::train, folded = goes_back(shape.kind);
-        const bool split = train && (folded || shape.kind == ScheduleKind::zb_h1);
+        const bool split = train && splits_backward(shape.kind);
+        const int late = train ? count(list, ActionKind::backward_weight) : 0;
         // A chunk at an end of the model, or where a V turns, has one neighbour less on another rank.
         const int first = rank == 0 || (folded && rank + 1 == shape.stages) ? 1 : 0;
         const int last = rank + 1 == shape.stages || (folded && rank == 0) ? 1 : 0;
@@ -111,9 +112,9 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
         const int to_behind = shape.stages == 1 ? 0 : (v - last) * shape.microbatches;
         bool counts = count(list, ActionKind::forward) == (train ? all : 0) &&
                       count(list, ActionKind::forward_only) == (train ? 0 : all) &&
-                      count(list, ActionKind::backward) == (train && !split ? all : 0) &&
-                      count(list, ActionKind::backward_input) == (split ? all : 0) &&
-                      count(list, ActionKind::backward_weight) == (split ? all : 0) &&
+                      count(list, ActionKind::backward) == (train ? all - late : 0) &&
+                      count(list, ActionKind::backward_input) == late && (!split || late == all) &&
+                      (shape.kind == ScheduleKind::dualpipe_v || split || late == 0) &&
                       count(list, ActionKind::reduce_grads) == (train ? v : 0) &&
                       count(list, ActionKind::recv_forward) == from_before &&
                       count(list, ActionKind::send_forward) == to_behind &&
@@ -122,6 +123,40 @@ TEST_CASE("every action of a schedule runs once, after its inputs, in any order 
         problem.expect(counts, shape, "wrong number of actions on rank " + std::to_string(rank));
       }
     });
+}
+
+TEST_CASE("computations that take turns need nothing of each other", "[schedule]") {
+  FirstProblem problem;
+  std::uint32_t seed = 1;
+  int pairs = 0;
+  for_each_shape(Pass::train, [&](const ScheduleShape& shape, const Lists& lists) {
+    Lists swapped = lists;
+    for (int rank = 0; rank < shape.stages; ++rank) {
+      std::vector<Action>& list = swapped[static_cast<std::size_t>(rank)];
+      for (std::size_t i = 1; i < list.size(); ++i) {
+        const Action &before = lists[static_cast<std::size_t>(rank)][i - 1], &action = list[i];
+        if (!take_turns(before, action)) continue;
+        ++pairs;
+        problem.expect(before.kind == ActionKind::forward && action.kind == ActionKind::backward &&
+                           before.chunk != action.chunk,
+                       shape, describe(action) + " does not take turns with a forward of the other chunk");
+        std::swap(list[i - 1], list[i]);
+      }
+    }
+    ScheduleRun run(swapped, shape.chunks(), shape.microbatches, Sends::buffered, goes_back(shape.kind));
+    const std::string broken = run.run(seed++);
+    problem.expect(broken.empty(), shape, broken);
+    // In the steady state all do: all but about 3 p of m microbatches' forwards of each chunk.
+    if (shape.kind != ScheduleKind::dualpipe_v || shape.stages == 1) return;
+    for (int rank = 0; rank < shape.stages; ++rank) {
+      const auto& list = lists[static_cast<std::size_t>(rank)];
+      int turns = 0;
+      for (std::size_t i = 1; i < list.size(); ++i) turns += take_turns(list[i - 1], list[i]) ? 1 : 0;
+      problem.expect(turns >= 2 * (shape.microbatches - 2 * shape.stages) + shape.stages - 1, shape,
+                     "too few turns on rank " + std::to_string(rank) + ": " + std::to_string(turns));
+    }
+  });
+  CHECK(pairs > 1000);
 }
 
 TEST_CASE("each chunk sums its gradients in rising order of microbatches and reduces them at once",
@@ -184,6 +219,10 @@ TEST_CASE("the number of live activations is as published", "[schedule]") {
         problem.expect(live <= std::min(2 * m, p + 2), shape, found);
       if (shape.kind == ScheduleKind::v_min && p > 1)
         problem.expect(live <= std::min(2 * m, 2 * ((p + 2) / 3) + 2), shape, found);
+      // DeepSeek-V3's report, table 2: one stage's more than 1F1B's p where a stage has two of these chunks;
+      // a chunk less here, with one copy of the parameters.
+      if (shape.kind == ScheduleKind::dualpipe_v && p > 1)
+        problem.expect(live <= std::min(2 * m, 2 * p + 1), shape, found);
     }
   });
 }
@@ -247,6 +286,11 @@ TEST_CASE("bubbles at unit costs are as published", "[schedule]") {
       else
         problem.expect(unit.makespan >= std::max(full, way) - 1e-9 && unit.makespan < way + 2 * m, shape,
                        found);
+    } else if (shape.kind == ScheduleKind::dualpipe_v && p > 1) {
+      // The same table: (p - 1) (F&B + B - 3 W) for p ranks of two chunks, here with F&B = 3, B = 2, W = 1.
+      // Fewer microbatches cannot fill the way forth and back.
+      if (m >= 2 * p) problem.expect(std::abs(unit.makespan - (6 * m + 2 * (p - 1))) < 1e-9, shape, found);
+      else problem.expect(unit.makespan <= 6 * m + 5 * (p - 1) + 1e-9, shape, found);
     } else if (goes_back(shape.kind) && p > 1) {
       // Half, and two thirds, of the waits of 1F1B, whose bubble is 6 (p - 1) of these units; with two stages
       // one unit more.
