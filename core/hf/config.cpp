@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <set>
 #include <string_view>
 
@@ -103,6 +104,25 @@ std::string write_config(const std::string& family_name, const job::ModelOptions
   return io::to_text(out, 2) + "\n";
 }
 
+namespace {
+
+/// `read` where it differs from `wanted` by rounding only: some factors follow from others in the file.
+double same_or(double read, double wanted) {
+  return std::abs(read - wanted) <= 1e-11 * std::abs(wanted) ? wanted : read;
+}
+
+/// The model that a written config.json gives again.
+job::ModelOptions read_back(const std::string& written, const std::string& family,
+                            const job::ModelOptions& wanted) {
+  job::ModelOptions m = read_config(written, family).model;
+  m.attention.scale = same_or(m.attention.scale, wanted.attention.scale);
+  m.rope_scaling.attention_factor =
+      same_or(m.rope_scaling.attention_factor, wanted.rope_scaling.attention_factor);
+  return m;
+}
+
+}  // namespace
+
 std::string family_of(const job::ModelOptions& model, const std::string& source) {
   std::vector<std::string> candidates = family_names();
   if (!source.empty()) {
@@ -116,7 +136,7 @@ std::string family_of(const job::ModelOptions& model, const std::string& source)
   for (const std::string& name : candidates) {
     const std::string written = write_config(name, model, "", Element::f32);
     try {
-      if (model::model_identity(read_config(written, name).model) == wanted) return name;
+      if (model::model_identity(read_back(written, name, model)) == wanted) return name;
     } catch (const base::CheckpointError&) {  // the family cannot
     }
   }

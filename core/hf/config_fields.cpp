@@ -188,6 +188,11 @@ void complete(Reading& r) {
   }
   if (m.positions == job::Positions::rope && !m.mla.on() && m.head_dim % 2 != 0)
     r.problem("head_dim", std::to_string(m.head_dim) + " is odd: rotary positions turn pairs of features");
+  if (m.mla.qk_rope_head_dim % 2 != 0)
+    r.problem("qk_rope_head_dim",
+              std::to_string(m.mla.qk_rope_head_dim) + " is odd: rotary positions turn pairs of features");
+  if (m.experts.on() && job::expert_layers(m) == 0)
+    r.problem("num_hidden_layers", "all " + std::to_string(m.layers) + " layers are dense: none has experts");
   constexpr std::int64_t kMaxLayers = 1 << 10;  // same limit as `model.layers`
   if (m.layers > kMaxLayers)
     r.problem("num_hidden_layers",

@@ -55,7 +55,8 @@ Field normalise_field(const std::string& name, bool fallback);
 /// The width of dense layers, which may be absent if there are none, and that of each expert.
 std::vector<Field> expert_width_fields(const std::string& dense, const std::string& expert);
 /// The width of the shared MLP, as a number of experts; absent: one.
-Field shared_experts_field(const std::string& name, const std::string& expert_width);
+Field shared_experts_field(const std::string& name, const std::string& expert_width,
+                           std::int64_t fallback = 1);
 /// For Qwen: every so many layers one with experts, and a list of dense layers.
 std::vector<Field> sparse_layer_fields();
 /// The head size. If absent it is hidden / heads; that value is not written, because some versions do not

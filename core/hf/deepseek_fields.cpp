@@ -45,14 +45,15 @@ std::vector<Field> mla_fields() {
           ignored_field("head_dim")};
 }
 
-/// What DeepSeek-V2 and V3 share; `dense`: dense layers if the file does not say.
-std::vector<Field> deepseek_fields(std::int64_t dense) {
+/// What DeepSeek-V2 and V3 share; `dense`, `shared`: dense layers and shared experts if the file does not
+/// say.
+std::vector<Field> deepseek_fields(std::int64_t dense, std::int64_t shared) {
   return joined(
       {mla_fields(),
        llama_fields(1e-6, expert_width_fields("intermediate_size", "moe_intermediate_size")),
        latent_rope_fields(),
        expert_fields({expert_size_field("n_routed_experts", &job::ExpertOptions::count)}),
-       {shared_experts_field("n_shared_experts", "moe_intermediate_size"),
+       {shared_experts_field("n_shared_experts", "moe_intermediate_size", shared),
         dense_layers_field("first_k_dense_replace", dense),
         fixed_field("moe_layer_freq", {nullptr, 1}, "all layers behind the dense ones have experts"),
         kept_field("aux_loss_alpha"), kept_field("seq_aux"), kept_field("ep_size"),
@@ -72,7 +73,7 @@ std::vector<Field> deepseek_v2_fields() {
   const auto write = [method, grouped](Writing& w) {
     w.out[method] = w.model.experts.groups > 1 ? grouped : "greedy";
   };
-  return joined({deepseek_fields(0),
+  return joined({deepseek_fields(0, 2),
                  group_fields(1, 1),
                  {{method, read, write},
                   expert_scale_field("routed_scaling_factor"),
@@ -82,7 +83,7 @@ std::vector<Field> deepseek_v2_fields() {
 }
 
 std::vector<Field> deepseek_v3_fields() {
-  return joined({deepseek_fields(3),
+  return joined({deepseek_fields(3, 1),
                  group_fields(8, 4),
                  {expert_scale_field("routed_scaling_factor", 2.5), normalise_field("norm_topk_prob", true),
                   fixed_field("scoring_func", {nullptr, "sigmoid"}, kBiasedRouting),

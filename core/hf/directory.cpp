@@ -369,9 +369,9 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
       scaled.resize(raw.size());
       convert(kind, raw, kernels::DType::f32, std::as_writable_bytes(std::span(scaled)));
       scales.multiply(element, scaled);
-      const auto bytes = std::as_bytes(std::span(scaled));
-      raw.assign(bytes.begin(), bytes.end());
-      kind = Element::f32;
+      raw.resize(2 * scaled.size());
+      convert(Element::f32, std::as_bytes(std::span(scaled)), kernels::DType::bf16, raw);
+      kind = Element::bf16;
     }
     if (const auto bad = convert(kind, raw, box.dtype, to))
       not_finite(storage_->path_of(files_[stored.file].name), part.name, element + *bad);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/hf/config_values.h"
+#include "kernels/ops/experts.h"
 
 namespace trainerd::core::hf {
 
@@ -57,13 +58,13 @@ std::vector<Field> expert_width_fields(const std::string& dense, const std::stri
           width};
 }
 
-Field shared_experts_field(const std::string& name, const std::string& expert_width) {
+Field shared_experts_field(const std::string& name, const std::string& expert_width, std::int64_t fallback) {
   return {name,
-          [name, expert_width](Reading& r, const json* value) {
+          [name, expert_width, fallback](Reading& r, const json* value) {
             const json* width = find(r.json, expert_width);
             if (absent(width) || !width->is_number_integer()) return;  // another field's problem
-            if (value != nullptr && *value == 0) return;
-            const auto count = absent(value) ? 1 : read_size(r, name, *value).value_or(1);
+            if (value != nullptr && (*value == 0 || value->is_null())) return;
+            const auto count = value == nullptr ? fallback : read_size(r, name, *value).value_or(1);
             r.model.experts.shared_ffn = count * width->get<int>();
           },
           [name](Writing& w) { w.out[name] = w.model.experts.shared_ffn / job::expert_ffn(w.model); }};
@@ -142,8 +143,13 @@ std::vector<Field> group_fields(std::int64_t count, std::int64_t top) {
     read(r, value);
     job::ExpertOptions& e = r.model.experts;
     if (e.groups == 1) e.top_groups = 1;
-    if (e.groups > 1 && (e.count % e.groups != 0 || e.top_groups > e.groups ||
-                         e.top_groups * (e.count / e.groups) < e.per_token))
+    if (e.groups > kernels::kMostExpertGroups)
+      r.problem("n_group", std::to_string(e.groups) + " groups are more than the " +
+                               std::to_string(kernels::kMostExpertGroups) + " of a job");
+    else if (e.groups > 1 && e.groups == e.count && e.score == job::RouterScore::sigmoid)
+      r.problem("n_group", "leaves one expert in a group, and the family judges a group by its two best");
+    else if (e.groups > 1 && (e.count % e.groups != 0 || e.top_groups > e.groups ||
+                              e.top_groups * (e.count / e.groups) < e.per_token))
       r.problem("n_group", std::to_string(e.groups) + " groups of which a token has " +
                                std::to_string(e.top_groups) + " do not fit " + std::to_string(e.count) +
                                " experts");

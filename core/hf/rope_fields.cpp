@@ -117,6 +117,7 @@ class RopeReader {
     if (key == "beta_fast") return real(key, value, s_.beta_fast), true;
     if (key == "beta_slow") return real(key, value, s_.beta_slow), true;
     if (key == "attention_factor") return real(key, value, s_.attention_factor), true;
+    if ((key == "mscale" || key == "mscale_all_dim") && value == 0) return true;  // none
     if (key == "mscale") return real(key, value, mscale_), true;
     if (key == "mscale_all_dim") return real(key, value, mscale_all_), true;
     if (key != "truncate") return false;
@@ -299,14 +300,18 @@ std::vector<Field> latent_rope_fields() {
       field.write = [](Writing& w) {
         const job::ModelOptions& m = w.model;
         json rope = scaling_json(m.rope_scaling);
-        if (m.rope_scaling.kind == RopeScalingKind::yarn && m.attention.scale > 0) {
+        if (m.rope_scaling.kind == RopeScalingKind::yarn && m.attention.scale > 0 &&
+            m.rope_scaling.factor > 1) {
           const double each = 0.1 * std::log(m.rope_scaling.factor),
-                       scale = std::sqrt(m.attention.scale * std::sqrt(static_cast<double>(m.head_dim)));
-          const double angles =
-              m.rope_scaling.attention_factor > 0 ? m.rope_scaling.attention_factor : each + 1;
-          rope.erase("attention_factor");
-          rope["mscale"] = rounded((angles * scale - 1) / each);
-          rope["mscale_all_dim"] = rounded((scale - 1) / each);
+                       scale = std::sqrt(m.attention.scale * std::sqrt(static_cast<double>(m.head_dim))),
+                       all = rounded((scale - 1) / each);
+          if (all > 0) rope["mscale_all_dim"] = all;
+          // As in DeepSeek's own files, if the two can say it.
+          const double angles = rounded((m.rope_scaling.attention_factor * scale - 1) / each);
+          if (m.rope_scaling.attention_factor > 0 && all > 0 && angles > 0) {
+            rope.erase("attention_factor");
+            rope["mscale"] = angles;
+          }
         }
         w.out["rope_scaling"] = rope;
       };

@@ -20,7 +20,6 @@
 #include "core/spec/write.h"
 #include "io/s3/client.h"
 #include "io/storage/storage.h"
-#include "kernels/target/cuda_limits.h"
 #include "parallel/layout/placement.h"
 #include "parallel/layout/schedule_shape.h"
 #include "parallel/layout/split.h"
@@ -163,12 +162,9 @@ class Checker {
               "head_dim " + to_string(m.head_dim) +
                   " is odd: positions: rope turns pairs of features (nearest valid: " +
                   to_string(m.head_dim + 1) + ")");
-    if (good({"model.head_dim", "device"}) && job_.device == job::DeviceChoice::cuda &&
-        std::max(m.head_dim, job::value_head_dim(m)) > kernels::kLargestCudaHead)
-      problem(given("model.head_dim") ? "model.head_dim" : "model.heads",
-              "head_dim " + to_string(std::max(m.head_dim, job::value_head_dim(m))) + " is more than the " +
-                  to_string(kernels::kLargestCudaHead) +
-                  " that device: cuda computes: choose more heads, or device: cpu");
+    if (good({"model.head_dim", "device"}) && job_.device == job::DeviceChoice::cuda)
+      for (const KeyProblem& p : cuda_head_problems(m))
+        problem(p.path == "model.head_dim" && !given(p.path) ? "model.heads" : p.path, p.what);
     for (const KeyProblem& p : layer_problems(m))
       if (!problems_.bad(p.path)) problem(p.path, p.what);
   }

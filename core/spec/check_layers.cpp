@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/spec/problems.h"
+#include "kernels/target/cuda_limits.h"
 
 namespace trainerd::core::spec {
 namespace {
@@ -166,6 +167,18 @@ class LayerChecker {
 }  // namespace
 
 std::vector<KeyProblem> layer_problems(const job::ModelOptions& model) { return LayerChecker(model).run(); }
+
+std::vector<KeyProblem> cuda_head_problems(const job::ModelOptions& m) {
+  const std::int64_t keys = m.head_dim, values = job::value_head_dim(m), most = kernels::kLargestCudaHead;
+  if (std::max(keys, values) <= most) return {};
+  const std::string more = " is more than the " + to_string(most) + " that device: cuda computes: ";
+  if (!m.mla.on())
+    return {{"model.head_dim", "head_dim " + to_string(keys) + more + "choose more heads, or device: cpu"}};
+  if (values > most)
+    return {{"model.mla.v_head_dim", to_string(values) + more + "make it smaller, or choose device: cpu"}};
+  return {{"model.mla.qk_nope_head_dim",
+           "with qk_rope_head_dim " + to_string(keys) + more + "make it smaller, or choose device: cpu"}};
+}
 
 std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;

@@ -65,6 +65,10 @@ std::vector<KeyProblem> complete_lora(job::JobSpec& job) {
         {"lora.rank",
          "adapters are trained beside given weights, and there are none: name them in model.from, or "
          "leave `lora` out to train all weights from the seed"});
+  if (job.model.mla.on() && !job::gated(job.model.mlp))
+    problems.push_back({"lora.rank",
+                        "adapters of a model with latent attention need an MLP with a gate: set model.mlp to "
+                        "swiglu or geglu"});
   if (lora.alpha == 0) lora.alpha = 2 * static_cast<double>(lora.rank);
   const auto named = [&](std::string_view name) {
     return std::find(lora.targets.begin(), lora.targets.end(), name) != lora.targets.end();

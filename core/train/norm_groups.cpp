@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "kernels/base/error.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 constexpr std::string_view kLayers = "layers.";
 
-bool adapts(const job::LoraOptions& lora, std::initializer_list<std::string_view> projections) {
+bool adapts(const job::LoraOptions& lora, std::span<const std::string_view> projections) {
   return std::any_of(projections.begin(), projections.end(),
                      [&](std::string_view name) { return lora.adapts(name); });
 }
@@ -53,10 +54,13 @@ NormGroups::NormGroups(const io::GroupNormOptions& options, const job::ModelOpti
     if (!model.tie_embeddings) names_.emplace_back("head");
     return;
   }
-  if (adapts(model.lora, {"q_proj", "k_proj", "v_proj", "qkv_proj", "o_proj", "c_attn", "c_proj"}))
+  static constexpr std::array<std::string_view, 7> kOfAttention{"q_proj", "k_proj", "v_proj", "qkv_proj",
+                                                                "o_proj", "c_attn", "c_proj"};
+  static constexpr std::array<std::string_view, 6> kOfMlp{"gate_proj", "up_proj", "gate_up_proj",
+                                                          "down_proj", "c_fc",    "c_proj"};
+  if (adapts(model.lora, kOfAttention) || adapts(model.lora, job::kLatentProjections))
     names_.emplace_back("adapters.attention");
-  if (adapts(model.lora, {"gate_proj", "up_proj", "gate_up_proj", "down_proj", "c_fc", "c_proj"}))
-    names_.emplace_back("adapters.mlp");
+  if (adapts(model.lora, kOfMlp)) names_.emplace_back("adapters.mlp");
 }
 
 std::int32_t NormGroups::of(std::string_view parameter) const {

@@ -14,6 +14,14 @@ Tensor take_received(const ExpertParallel& ep, Stream& s, const Tensor& x) {
   return s.scratch().take(x.dtype, shape, MemoryTerm::activations);
 }
 
+/// A message in progress, or none if it is not to run beside what comes next. On a device with streams every
+/// message would.
+std::shared_ptr<Work> begun(std::unique_ptr<Work> work, Stream& s, Progress progress) {
+  if (progress == Progress::background) return work;
+  work->wait(s);
+  return nullptr;
+}
+
 void wait(Work* work, Stream& s) {
   if (work == nullptr) return;
   s.give_way();
@@ -75,7 +83,7 @@ void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s,
     return;
   }
   if (ep.slots == 0) {
-    work_ = ep.group->all_gather(s, x, all_, options);
+    work_ = begun(ep.group->all_gather(s, x, all_, options), s, progress);
     return;
   }
   const std::int64_t copies = slots.slot_TK.size(1);
@@ -84,7 +92,7 @@ void TokenTransfer::start(const ExpertParallel& ep, Backend& backend, Stream& s,
                           .copies = copies,
                           .to_RD = sent_,
                           .usual_rows = std::min(sent_.size(0), x.size(0) * std::min(copies, ep.ranks()))});
-  work_ = ep.group->all_to_all(s, sent_, all_, options);
+  work_ = begun(ep.group->all_to_all(s, sent_, all_, options), s, progress);
 }
 
 const Tensor& TokenTransfer::arrived(Stream& s) const {
@@ -102,11 +110,11 @@ ResultTransfer::ResultTransfer(const ExpertParallel& ep, Stream& s, const Tensor
   const CommOptions options{.label = label, .progress = progress};
   if (ep.ranks() == 1) return;
   if (ep.slots == 0) {
-    work_ = ep.group->reduce_scatter(s, results, to, options);
+    work_ = begun(ep.group->reduce_scatter(s, results, to, options), s, progress);
     return;
   }
   back_ = take_received(ep, s, to);
-  work_ = ep.group->all_to_all(s, results, back_, options);
+  work_ = begun(ep.group->all_to_all(s, results, back_, options), s, progress);
 }
 
 void ResultTransfer::add_up(const ExpertParallel& ep, Backend& backend, Stream& s,

@@ -49,7 +49,7 @@ void send_choices(const ExpertParallel&, kernels::Backend&, kernels::Stream&, co
                   float flag_value, const Choices& received);
 
 /// Tokens on their way to the ranks of their experts: memory in the stream's scratch, and a message that may
-/// run beside what the stream does next.
+/// run beside what the stream does next, unless the caller runs it.
 class TokenTransfer {
  public:
   /// Takes the memory for tokens like `x` [T, D].

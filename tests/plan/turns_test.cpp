@@ -98,6 +98,21 @@ TEST_CASE("computations that take turns run the operators of both, and hide each
   }
   CHECK(flops == Approx(flops_apart).epsilon(1e-12));
 
+  // Without turns and overlap each message of experts is awaited where it is sent, on every device.
+  int messages = 0;
+  for (const auto& [key, segment] : apart.records.of_rank[0]->actions)
+    for (std::size_t i = 0; i < segment.size(); ++i) {
+      const RankRecord& one = *apart.records.of_rank[0];
+      if (segment[i].kind != core::rank::RecordedEvent::Kind::issue) continue;
+      const auto& call = one.collectives[static_cast<std::size_t>(segment[i].index)];
+      if (one.groups[static_cast<std::size_t>(call.group)] != parallel::Group::ep) continue;
+      ++messages;
+      CHECK(!call.background);
+      REQUIRE(i + 1 < segment.size());
+      CHECK((segment[i + 1].kind == core::rank::RecordedEvent::Kind::wait && segment[i + 1].behind == 0));
+    }
+  CHECK(messages > 20);
+
   const auto plan = [](const std::string& parallel) {
     const core::job::JobSpec job = turns_job(2, 16, parallel);
     return core::plan::make_plan(job, core::spec::job_topology(job));

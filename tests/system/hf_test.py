@@ -400,6 +400,10 @@ class HuggingFace(NodesTest):
             ("deepseek_v3", {"kv_lora_rank": None}, "kv_lora_rank: is missing"),
             ("deepseek_v3", {"topk_method": "greedy"}, 'topk_method: "greedy" is not available yet'),
             ("deepseek_v3", {"n_group": 3}, "n_group: 3 groups of which a token has 1 do not fit 4 experts"),
+            ("deepseek_v3", {"n_group": 4, "topk_group": 2}, "n_group: leaves one expert in a group, and the family judges a group by its two best"),
+            ("deepseek_v3", {"n_routed_experts": 64, "n_group": 64}, "n_group: 64 groups are more than the 32 of a job"),
+            ("deepseek_v3", {"qk_rope_head_dim": 5}, "qk_rope_head_dim: 5 is odd"),
+            ("deepseek_v3", {"first_k_dense_replace": 2}, "num_hidden_layers: all 2 layers are dense: none has experts"),
             ("deepseek_v2", {"topk_method": "noaux_tc"}, 'topk_method: is "noaux_tc": greedy and group_limited_greedy are available'),
             ("llama", {"final_logit_softcapping": 30.0}, "final_logit_softcapping: is not a field of LlamaForCausalLM"),
             ("llama", {"quantization_config": {"bits": 4}}, "quantization_config"),
@@ -451,6 +455,12 @@ class HuggingFace(NodesTest):
         self.command("export", self.root / "fp8.ckpt", "--out", self.root / "fp8-out")
         self.assert_same(self.root / "fp8-out", expected)
         self.assertNotIn("quantization_config", json.loads((self.root / "fp8-out" / "config.json").read_text()))
+        # A run from it begins with the same weights as one from its import, in fp32 too.
+        losses = []
+        for name, source in (("direct", directory), ("imported", self.root / "fp8.ckpt")):
+            self.run_job(self.from_job(source, name), "--set", "optimizer.expert_bias_rate=0")
+            losses.append(json.loads((self.root / name / "steps.jsonl").read_text().splitlines()[0])["loss"])
+        self.assertEqual(*losses)
         # Training reads parts of it.
         self.run_job(self.from_job(directory, "fp8-run"), "--set", "parallel.tp=2", "--set", "optimizer.expert_bias_rate=0", "--set", "precision=bf16")
         self.command("export", self.root / "fp8-run", "--out", self.root / "fp8-trained", "--dtype", "bf16")
@@ -486,10 +496,11 @@ class HuggingFace(NodesTest):
         """In the spellings of transformers 4 and 5. Training uses a layout and sequences longer than the window."""
         llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 16}
         yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "mscale": 1.0, "mscale_all_dim": 0.5, "rope_theta": 1e4}
+        plain_yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8}
         longrope = {"type": "su", "short_factor": [1.0, 1.1, 1.25], "long_factor": [1.0, 2.5, 7.75]}  # as in Phi-3's first files
         two = {"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
                "sliding_attention": {"rope_type": "default", "rope_theta": 5e3}}
-        for name, changes, keys, flags in (
+        for number, (family, changes, keys, flags) in enumerate((
             ("llama", {"rope_scaling": llama3}, ("kind: llama3", "original_max_position: 16"), ["parallel.tp=2"]),
             ("mistral", {"sliding_window": 16, "rope_parameters": yarn}, ("window: 16", "kind: yarn", "attention_factor: 1.06"), ["parallel.pp=2"]),
             ("qwen2", {"use_sliding_window": True, "sliding_window": 8, "max_window_layers": 1, "rope_scaling": {"type": "linear", "factor": 2.0}},
@@ -503,12 +514,18 @@ class HuggingFace(NodesTest):
             ("deepseek_v3", {"n_group": 1, "topk_group": 1, "rope_theta": None, "rope_scaling": None, "rope_parameters": yarn | {"beta_fast": 16}},
              ("kv_lora_rank: 16", "kind: yarn", "attention_factor: 1.06", "scale: 0.28"),
              ["parallel.tp=2", "parallel.sequence_parallel=true", "optimizer.expert_bias_rate=0"]),
+            # Factors that no pair of mscale and mscale_all_dim says.
+            ("deepseek_v3", {"n_group": 1, "topk_group": 1, "rope_scaling": {**plain_yarn, "mscale_all_dim": 0.7}}, ("kind: yarn", "scale: 0.3"), ["optimizer.expert_bias_rate=0"]),
+            ("deepseek_v3", {"n_group": 1, "topk_group": 1, "rope_scaling": {**plain_yarn, "attention_factor": 0.5, "mscale_all_dim": 0.7}},
+             ("attention_factor: 0.5", "scale: 0.3"), ["optimizer.expert_bias_rate=0"]),
+            ("deepseek_v3", {"n_group": 1, "topk_group": 1, "rope_scaling": {**plain_yarn, "mscale": 0.7, "mscale_all_dim": 0}}, ("kind: yarn",), ["optimizer.expert_bias_rate=0"]),
             ("deepseek_v2", {"q_lora_rank": 8, "topk_method": "group_limited_greedy", "n_group": 2, "topk_group": 1}, ("q_lora_rank: 8", "groups: 2"), ["parallel.tp=4"]),
             ("phi3", {"rope_scaling": longrope, "original_max_position_embeddings": 8},
              ("kind: longrope", "factor: 4", "original_max_position: 8", "short_factor: [1.0, 1.1, 1.25]", "long_factor: [1.0, 2.5, 7.75]"), ["parallel.tp=2"]),
-        ):
+        )):
+            name = f"{family}{number}"
             with self.subTest(name):
-                directory, tensors = self.source(name, name, **changes)
+                directory, tensors = self.source(family, name, **changes)
                 said = self.command("import", directory, "--out", self.root / f"{name}.ckpt")
                 for key in (*keys, "seq_len: 32\n"):
                     self.assertIn(key, said)
@@ -518,14 +535,22 @@ class HuggingFace(NodesTest):
                 self.assert_same(out, tensors)
                 self.assertEqual(said.partition("layers:")[2],
                                  self.command("import", out, "--out", self.root / f"{name}.again").partition("layers:")[2])
-        config = json.loads((self.root / "qwen2-out" / "config.json").read_text())
+        config = json.loads((self.root / "qwen22-out" / "config.json").read_text())
         self.assertEqual((config["use_sliding_window"], config["sliding_window"], config["max_window_layers"], config["layer_types"]),
                          (True, 8, 1, ["full_attention", "sliding_attention"]))
-        self.assertEqual(json.loads((self.root / "llama-out" / "config.json").read_text())["rope_scaling"], llama3)
-        config = json.loads((self.root / "phi3-out" / "config.json").read_text())
+        self.assertEqual(json.loads((self.root / "llama0-out" / "config.json").read_text())["rope_scaling"], llama3)
+        config = json.loads((self.root / "phi310-out" / "config.json").read_text())
         self.assertEqual((config["rope_scaling"], config["original_max_position_embeddings"]), ({**longrope, "type": "longrope"}, 8))
         self.assertIn("model.attention.window: 4 is not the 16 of model.from", self.command(
-            "validate", self.from_job(self.root / "mistral", model=", attention: {window: 4}"), status=2))
+            "validate", self.from_job(self.root / "mistral1", model=", attention: {window: 4}"), status=2))
+
+    def test_a_count_of_shared_experts_that_a_file_leaves_out_is_the_familys(self):
+        directory, _ = self.source("deepseek_v2")
+        path = directory / "config.json"
+        config = json.loads(path.read_text())
+        del config["n_shared_experts"]
+        path.write_text(json.dumps(config))
+        self.assertIn("shared_ffn: 48", self.command("import", directory, "--out", self.root / "ckpt"))
 
     def test_damaged_directories_are_named_and_leave_nothing(self):
         def torn(path, tensors):

@@ -219,6 +219,16 @@ TEST_CASE("sizes that do not divide are errors", "[spec]") {
               "computes: choose more "
               "heads, or device: cpu"});
   CHECK(problems(kJob, {"model.head_dim=258", "device=cpu"}).empty());
+  const auto latent = [](const std::string& size) {
+    return problems(kJob, {"device=cuda", "model.mla.kv_lora_rank=16", "model.mla.qk_nope_head_dim=12",
+                           "model.mla.qk_rope_head_dim=6", "model.mla.v_head_dim=10", size});
+  };
+  CHECK(latent("model.mla.v_head_dim=300").back() ==
+        "--set model.mla.v_head_dim=300: model.mla.v_head_dim: 300 is more than the 256 that device: cuda "
+        "computes: make it smaller, or choose device: cpu");
+  CHECK(latent("model.mla.qk_nope_head_dim=254").back() ==
+        "--set model.mla.qk_nope_head_dim=254: model.mla.qk_nope_head_dim: with qk_rope_head_dim 260 is more "
+        "than the 256 that device: cuda computes: make it smaller, or choose device: cpu");
   CHECK(problems(kJob, {"batch.micro=16"}) ==
         Lines{"--set batch.micro=16: batch.micro: 16 is more than the global batch of 8 sequences (nearest "
               "valid: 8)"});

@@ -393,6 +393,26 @@ TEST_CASE("collectives behind the GEMMs of adapted layers change no bit", "[lora
   }
 }
 
+TEST_CASE("the gradients of adapters on any projection of latents have a norm by group", "[lora]") {
+  for (const std::string targets :
+       {"kv_b_proj", "q_a_proj, gate_proj", "kv_a_proj_with_mqa", "q_b_proj, o_proj"}) {
+    CAPTURE(targets);
+    core::job::JobSpec job = core::spec::parse_job(
+        "model: {from: base, layers: 2, hidden: 32, heads: 4, ffn: 48, vocab: 97, seq_len: 16, mla: "
+        "{q_lora_rank: 12, kv_lora_rank: 16, qk_nope_head_dim: 12, qk_rope_head_dim: 4, v_head_dim: 8}}\n"
+        "lora: {rank: 4, targets: [" +
+            targets +
+            "]}\nbatch: {global: 8, micro: 1}\nsteps: 2\ndata: {format: synthetic}\n"
+            "metrics: {grad_norms: {every: 1}}\n",
+        "a");
+    core::rank::DeviceRank rank(job, test::cpu_topology(1));
+    const std::vector<std::string>& groups = rank.trainer().norm_groups();
+    CHECK(std::find(groups.begin(), groups.end(), "adapters.attention") != groups.end());
+    CHECK((groups.size() == 2) == (targets.find("gate_proj") != std::string::npos));
+    CHECK(test::step_on(rank.trainer(), job, 1).grad_norm >= 0);
+  }
+}
+
 TEST_CASE("gradients, masters and moments exist for the adapters only", "[lora]") {
   core::job::JobSpec job = lora_job("{rank: 2, targets: [q_proj, v_proj]}", "bf16");
   const core::job::ParameterCount count = core::job::count_parameters(job.model);
@@ -436,6 +456,11 @@ TEST_CASE("adapters that nothing can train are refused", "[lora][spec]") {
                        "set it to adamw");
   require_lora_refused("model: {from: base, " + model + "lora: {alpha: 4}\n" + rest, "lora.rank is 0");
   require_lora_refused("model: {from: base, " + model + "lora: {rank: 4, dropout: 0.1}\n" + rest, "dropout");
+  require_lora_refused(
+      "model: {from: base, mlp: gelu, mla: {kv_lora_rank: 16, qk_nope_head_dim: 12, "
+      "qk_rope_head_dim: 4, v_head_dim: 8}, " +
+          model + "lora: {rank: 4}\n" + rest,
+      "need an MLP with a gate");
   const core::job::JobSpec job = core::spec::parse_job(
       "model: {from: base, " + model + "lora: {rank: 4, targets: [v_proj, q_proj]}\n" + rest, "a");
   CHECK(job.model.lora.targets == std::vector<std::string>{"q_proj", "v_proj"});
