@@ -36,9 +36,7 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   axis("ep", p.ep,
        "expert-parallel ranks, out of the `cp` x `dp` ones: they share each layer's experts, so it divides "
        "their `count`")
-      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out")
-      .not_with("cluster.failures.elastic",
-                "does not change with the number of replicas yet: leave one of them out");
+      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out");
   t.add("parallel.ep_capacity", &p.ep_capacity,
         "how many rows of a rank's experts there is memory for, as a multiple of the mean number; a step "
         "that needs "

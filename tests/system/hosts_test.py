@@ -16,7 +16,8 @@ MEMORY = ["--set", "checkpoint={every: 0, memory: 2, partner: true}"]
 DISK = ["--set", "checkpoint.every=5"]
 LONG = ["--set", "steps=1000000", "--set", "evaluate.every=0"]
 WHOLE = ["--set", "steps=60", "--set", "evaluate.every=30"]
-DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"]}
+DP = {2: ["--set", "parallel.dp=2"], 3: ["--set", "parallel.dp=3", "--set", "batch.micro=1", "--set", "batch.global=6"],
+      4: ["--set", "parallel={dp: 4, ep: 2}", "--set", "model.experts={count: 4, per_token: 2}", "--set", "batch.micro=1", "--set", "batch.global=8"]}
 # Margin for a loaded machine: longer than `DEAD`, shorter than the time limits of the kernel and the run.
 SOON = DEAD + (60 if SANITIZED else 12)
 
@@ -351,6 +352,22 @@ class Elastic(HostsTest):
         self.wait_for(self.agents[0], lambda: len(goes_on("node 0 and node 1")) == 2, "from memory too")
         self.finish(self.agents)
         self.assert_close(*steps, *DP[3])
+
+    def test_ranks_that_share_experts_stay_together_in_a_smaller_job(self):
+        steps = ["--set", "steps=80", "--set", "evaluate.every=40"]
+        self.begin("experts", *steps, *self.MORE, *MEMORY, nodes=4)
+        self.train_until(12)
+        self.hosts.signal(3, signal.SIGKILL)
+        # Three replicas are no whole groups of two.
+        self.wait_for(self.agents[0], lambda: any("goes on with 2 nodes and dp 2" in m for m in self.events_of("node")), "it shrinks")
+        self.train_until(self.last_step(self.name) + 12)
+        self.agents[3] = self.agent(3, 3)
+        self.wait_for(self.agents[0], lambda: any("goes on with 4 nodes and dp 4" in m for m in self.events_of("node")), "it grows")
+        self.finish(self.agents)
+        self.assert_close(*steps, *DP[4])
+        changes = [detail for e in self.events(self.name) if e["event"] == "change" for detail in e["details"]]
+        self.assertTrue(any("parallel.dp" in change for change in changes), changes)
+        self.assertFalse(any("parallel.ep" in change for change in changes), changes)
 
     def test_the_planner_chooses_another_layout_where_no_whole_replica_is_left(self):
         steps = ["--set", "steps=200", "--set", "evaluate.every=100"]

@@ -263,9 +263,13 @@ job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.ep = c.ep, p.zero = c.zero,
   p.zero_group = c.zero_group, p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
+  // Keys that a layout has no use for have their defaults.
   if (p.tp == 1) p.tp_overlap_chunks = 1;
+  if (p.tp == 1 || (parallel::splits_backward(p.schedule) && !p.sequence_parallel))
+    p.overlap_tp_backward = true;
+  if (p.pp == 1) p.overlap_p2p = true;
   if (p.cp == 1) p.cp_comm = parallel::ContextComm::automatic;
-  if (p.ep == 1) p.ep_capacity = 0, p.ep_comm = parallel::ExpertComm::all_gather;
+  if (p.ep == 1) p.ep_capacity = 0, p.ep_comm = parallel::ExpertComm::all_gather, p.overlap_ep = true;
   chosen.batch.micro = c.micro;
   chosen.recompute = c.recompute;
   return chosen;

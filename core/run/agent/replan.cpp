@@ -41,9 +41,7 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
   if (rates) topology = spec::with_rates(topology, *rates);
   const bool timed = plan::has_rates(topology, whole);
   std::vector<plan::LayoutChoice> all = plan::all_layouts(job, topology);
-  // An elastic job does not share experts.
-  std::erase_if(all,
-                [&](const plan::LayoutChoice& c) { return c.dp < whole.cluster.min_replicas || c.ep > 1; });
+  std::erase_if(all, [&](const plan::LayoutChoice& c) { return c.dp < whole.cluster.min_replicas; });
   const auto padded = [&](const plan::LayoutChoice& c) { return whole.batch.global % (c.dp * c.micro) != 0; };
   if (whole.padding_sequences() == 0 && !std::ranges::all_of(all, padded)) std::erase_if(all, padded);
   const plan::LayoutChoice own = plan::choice_of(whole);
@@ -68,6 +66,7 @@ std::string layout_text(const plan::LayoutChoice& c) {
                         {"cp", c.cp},
                         {"pp", c.pp},
                         {"dp", c.dp},
+                        {"ep", c.ep},
                         {"zero", c.zero},
                         {"zero_group", c.zero_group},
                         {"bucket_bytes", c.bucket_bytes},
@@ -84,7 +83,7 @@ plan::LayoutChoice layout_from(const std::string& text) {
   try {
     const nlohmann::json j = nlohmann::json::parse(text);
     plan::LayoutChoice c;
-    c.tp = j.at("tp"), c.cp = j.at("cp"), c.pp = j.at("pp"), c.dp = j.at("dp");
+    c.tp = j.at("tp"), c.cp = j.at("cp"), c.pp = j.at("pp"), c.dp = j.at("dp"), c.ep = j.at("ep");
     c.zero = j.at("zero"), c.zero_group = j.at("zero_group"), c.bucket_bytes = j.at("bucket_bytes");
     c.micro = j.at("micro"), c.virtual_stages = j.at("virtual_stages");
     c.sequence_parallel = j.at("sequence_parallel");

@@ -22,7 +22,8 @@ std::string size_text(const JobSize& size) {
   const std::string nodes = std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes");
   if (size.layout.empty()) return nodes + " and dp " + std::to_string(p.dp);
   return nodes + ", tp " + std::to_string(p.tp) + (p.cp > 1 ? ", cp " + std::to_string(p.cp) : "") + ", pp " +
-         std::to_string(p.pp) + " and dp " + std::to_string(p.dp);
+         std::to_string(p.pp) + (p.ep > 1 ? ", ep " + std::to_string(p.ep) : "") + " and dp " +
+         std::to_string(p.dp);
 }
 
 }  // namespace
@@ -37,10 +38,10 @@ void Run::check_smallest() const {
         std::string("cluster.failures.elastic: the job has no smaller size: ") +
         (series_.whole.cluster.replan
              ? "no layout fits fewer nodes with cluster.failures.min_replicas"
-             : "its replicas (tp x cp x pp ranks) do not fit on fewer nodes, or "
-               "cluster.failures.min_replicas is "
-               "its "
-               "dp; `elastic: {replan: true}` lets the planner choose another tp and pp") +
+             : "its replicas (tp x cp x pp ranks, and as many as share experts) do not fit on fewer nodes, "
+               "or "
+               "cluster.failures.min_replicas is its dp; `elastic: {replan: true}` lets the planner choose "
+               "another tp, pp and ep") +
         "; leave it out");
   try {
     plan_world(smallest.job, spec::job_topology(smallest.job), 0);

@@ -52,6 +52,33 @@ TEST_CASE("the remaining nodes hold whole replicas of an elastic job", "[elastic
   CHECK(size_on(elastic_job("{dp: 4, zero_group: 2, zero: 2}", 4), 3) == "2 x 2");
 }
 
+TEST_CASE("ranks that share experts stay together, or the planner chooses how many do", "[elastic][replan]") {
+  const auto experts_job = [](const std::string& elastic) {
+    return spec::parse_job(
+        "steps: 20\nmodel: {layers: 4, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32, experts: "
+        "{count: "
+        "12, per_token: 2}}\nbatch: {global: 24, micro: 1}\ndata: {train: [a.txt]}\n"
+        "parallel: {dp: 4, ep: 2, ep_comm: all_to_all, ep_capacity: 3, overlap_ep: false}\n"
+        "cluster: {nodes: 4, failures: {elastic: " +
+            elastic + "}}\n",
+        "job.yaml");
+  };
+  const job::JobSpec whole = experts_job("true");
+  CHECK(size_on(whole, 3) == "2 x 2");
+  CHECK(size_on(whole, 1) == "none");
+  CHECK(run::job_on(whole, 3)->parallel.ep == 2);
+  // The planner uses all nodes.
+  const job::JobSpec replanned = experts_job("{replan: true}");
+  for (const std::int64_t nodes : {3, 1}) {
+    const run::JobSize size = run::JobSizes(replanned).on(nodes).value();
+    CHECK(size.job.cluster.nodes == nodes);
+    CHECK(size.job.parallel.ranks() == nodes);
+    CHECK(nodes * 12 % size.job.parallel.ep == 0);
+    CHECK(run::job_on(replanned, nodes, size.layout) == size.job);
+    CHECK(spec::parse_job(spec::to_yaml(size.job), "again") == size.job);
+  }
+}
+
 TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elastic]") {
   const job::JobSpec whole = elastic_job("{dp: 4}", 4);
   job::JobSpec smaller = run::job_on(whole, 2).value();

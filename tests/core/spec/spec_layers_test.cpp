@@ -294,8 +294,6 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
        "parallel.ep_capacity: is less than the mean (nearest valid: 1)");
   told(six, with("dp: 2, ep_capacity: 2"), "parallel.ep_capacity: has no effect: without expert parallelism");
   told(six, with("dp: 4, ep: 2, zero_group: 2"), "parallel.ep: is not for hybrid sharding yet");
-  told(six, with("dp: 2, ep: 2", "cluster: {failures: {elastic: true}, nodes: 2}\n"),
-       "parallel.ep: does not change with the number of replicas yet");
   told("from: somewhere, experts: {count: 2, per_token: 1}", "lora: {rank: 2, targets: [up_proj]}\n",
        "'up_proj' is not a projection that can be adapted");
 }
