@@ -54,8 +54,12 @@ class RopeReader {
     if (absent(factor) && longrope) s_.factor = 0;  // for `complete` to fill
     else if (absent(factor)) return r_.problem(name_, "factor is missing");
     else if (s_.factor < 1) return r_.problem(name_, "factor " + shown(*factor) + " is less than 1");
-    if (s_.attention_factor == 0 && mscale_ > 0 && mscale_all_ > 0)
-      s_.attention_factor = of_mscale(mscale_) / of_mscale(mscale_all_);
+    if (s_.attention_factor == 0 && mscale_ > 0 && mscale_all_ > 0) {
+      const double angles = of_mscale(mscale_) / of_mscale(mscale_all_);
+      // The factor of a file that says none.
+      const bool usual = std::abs(angles - of_mscale(1)) <= 1e-11 * angles;
+      s_.attention_factor = usual ? 0 : angles;
+    }
     // Scaled by one is not scaled, unless cos and sin are.
     if (s_.factor == 1 && s_.attention_factor == 0 && !longrope) s_ = {};
     finish();
@@ -306,9 +310,10 @@ std::vector<Field> latent_rope_fields() {
                        scale = std::sqrt(m.attention.scale * std::sqrt(static_cast<double>(m.head_dim))),
                        all = rounded((scale - 1) / each);
           if (all > 0) rope["mscale_all_dim"] = all;
-          // As in DeepSeek's own files, if the two can say it.
-          const double angles = rounded((m.rope_scaling.attention_factor * scale - 1) / each);
-          if (m.rope_scaling.attention_factor > 0 && all > 0 && angles > 0) {
+          // As in DeepSeek's own files, if the two can say it: other programs know no attention_factor.
+          const double factor = m.rope_scaling.attention_factor,
+                       angles = rounded(((factor > 0 ? factor : each + 1) * scale - 1) / each);
+          if (all > 0 && angles > 0) {
             rope.erase("attention_factor");
             rope["mscale"] = angles;
           }

@@ -137,6 +137,7 @@ class Declarer {
     const ParamId id = matrix(name, {mine, columns}, stddev, tp, false);
     infos_.back().shard.granularity = parallel::Granularity::matrix;
     infos_.back().shard.stacked = experts_of_rank(count);
+    infos_.back().projection = true;
     if (share_.ranks == 1) return id;
     infos_.back().expert = true;
     infos_.back().shard.first_row = share_.rank * mine;

@@ -168,6 +168,7 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
                                         .weight_NC = up.tensor(),
                                         .first_E = state.first_E,
                                         .y_RN = state.up,
+                                        .format = up.weight().format,
                                         .usual_rows = usual_rows(c)});
   } else shared_activate(c, ids, state);
   activate(c, state);
@@ -182,6 +183,7 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
                                         .weight_NC = down.tensor(),
                                         .first_E = state.first_E,
                                         .y_RN = out_RD,
+                                        .format = down.weight().format,
                                         .usual_rows = usual_rows(c)});
   };
   from_experts(c, state, state.weight_TK, to_TD, "experts: outputs", down_projections, nullptr,
@@ -197,6 +199,7 @@ void weight_gradient(const WalkContext& c, ParamId weight, const SegmentState& s
                                       .first_E = state.first_E,
                                       .dweight_NC = c.params.grad(weight),
                                       .mode = c.params.grad_mode(weight),
+                                      .format = c.params.gemm_format(weight),
                                       .usual_rows = usual_rows(c)});
 }
 
@@ -315,6 +318,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .weight_NC = down.tensor(),
                                         .first_E = state.first_E,
                                         .dx_RC = dact_RF,
+                                        .format = down.weight().format,
                                         .usual_rows = usual_rows(c)});
     // From here on with the router's weights, as if they were factors of the activations.
     c.backend().weigh_rows(c.stream, {.source_R = state.source_R,
@@ -342,6 +346,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .weight_NC = up.tensor(),
                                         .first_E = state.first_E,
                                         .dx_RC = dx_RD,
+                                        .format = up.weight().format,
                                         .usual_rows = usual_rows(c)});
   };
   std::function<void()> weight_gradients;

@@ -17,6 +17,18 @@ void require_fp8(const RankRecord& record, const kernels::Target& target) {
       throw base::capacity_error("fp8 runs on devices of compute capability 9.0 (Hopper), and " +
                                  target.name + " has " + std::to_string(target.sm_version / 10) + "." +
                                  std::to_string(target.sm_version % 10) + ": set precision to bf16");
+    if (g.kind == OpClass::Kind::experts) {
+      // Of the weight: [experts x n, c]. Rows of experts may be any number.
+      const bool weight = g.role == kernels::GemmRole::wgrad;
+      for (const std::int64_t size : {g.n, weight ? g.m : g.k})
+        if (size % kernels::kFp8Block != 0)
+          throw base::capacity_error(
+              "with fp8 the widths of an expert's weights on a GPU are multiples of 128, and a rank has one "
+              "of " +
+              std::to_string(size) +
+              ": change model.hidden, model.experts.ffn or tp, or set precision to bf16");
+      continue;
+    }
     for (const std::int64_t size : {g.m, g.n, g.k})
       if (size % kernels::cuda::kFp8Multiple != 0)
         throw base::capacity_error(

@@ -94,13 +94,9 @@ void add_recompute(FieldTable& t, job::RecomputeOptions& r) {
 
 void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   const bool named = r.name != "custom";
-  const KeySays experts{"model.experts.count", Says::not_default};
-  const char* const of_experts =
-      "fp8 is not for the GEMMs of experts yet, and the model has experts: use bf16";
   t.add("precision", RecipeName{&r},
         "a recipe (bf16: bf16 weights, activations and GEMM operands; fp32 accumulation, gradients, "
-        "master weights and moments; fp8: the same with `gemm: fp8`), or a map of the keys below")
-      .contradicts("fp8", {experts}, of_experts);
+        "master weights and moments; fp8: the same with `gemm: fp8`), or a map of the keys below");
   const auto format = [&](const char* key, DType& dtype, const char* meaning) -> Field& {
     Field& field = t.choice(std::string("precision.") + key, dtype,
                             {{"fp32", DType::f32}, {"bf16", DType::bf16}}, meaning);
@@ -128,11 +124,11 @@ void add_precision(FieldTable& t, job::PrecisionRecipe& r) {
   t.add("precision.loss_scale", FixedWord{"none"}, "scaling of the loss against underflow");
   t.choice(
        "precision.gemm", r.gemm, {{"compute", kernels::GemmFormat::plain}, {"fp8", kernels::GemmFormat::fp8}},
-       "operands of the GEMMs of layers (attention projections and MLPs, not the output head); compute: in "
+       "operands of the GEMMs of layers (attention projections, MLPs and experts, not router and output "
+       "head); compute: in "
        "`compute`; fp8: rounded to E4M3 in blocks of 128 (weights 128 x 128), each with a power of two as "
        "its scale")
-      .idle_if(named, "the recipe is given by name")
-      .contradicts("fp8", {experts}, of_experts);
+      .idle_if(named, "the recipe is given by name");
 }
 
 void add_optimizer(FieldTable& t, job::JobSpec& job) {

@@ -7,6 +7,7 @@
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/simd/vector_kernels.h"
 #include "kernels/cpu/tiling/blocks.h"
+#include "kernels/scratch/scratch.h"
 
 namespace trainerd::kernels {
 namespace {
@@ -158,6 +159,12 @@ Tensor matrix_of(const Tensor& weight_NC, const Tensor& first_E, std::int64_t ex
   return weight_NC.rows(expert * rows, rows);
 }
 
+/// Which expert has how many rows is not planned: the scratch of a call is that of one expert with all rows.
+void hold_planned(Stream& stream, std::int64_t bytes) {
+  const ArenaScope scope(stream.scratch());
+  stream.scratch().take_bytes(bytes, MemoryTerm::workspace);
+}
+
 }  // namespace
 
 void CpuBackend::route_forward(Stream&, const RouteForward& a) {
@@ -292,9 +299,10 @@ void CpuBackend::weigh_rows(Stream&, const WeighRows& a) {
 
 void CpuBackend::expert_fprop(Stream& stream, const ExpertFprop& a) {
   check_args(a);
+  hold_planned(stream, scratch_bytes(a, target_));
   for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
     linear_fprop(stream, {.x_TC = rows_of(a.x_RC, a.first_E, e),
-                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}},
+                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}, a.format},
                           .bias_N = {},
                           .addend_TN = {},
                           .y_TN = rows_of(a.y_RN, a.first_E, e)});
@@ -302,20 +310,23 @@ void CpuBackend::expert_fprop(Stream& stream, const ExpertFprop& a) {
 
 void CpuBackend::expert_dgrad(Stream& stream, const ExpertDgrad& a) {
   check_args(a);
+  hold_planned(stream, scratch_bytes(a, target_));
   for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
     linear_dgrad(stream, {.dy_TN = rows_of(a.dy_RN, a.first_E, e),
-                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}},
+                          .weight = {matrix_of(a.weight_NC, a.first_E, e), {}, a.format},
                           .dx_TC = rows_of(a.dx_RC, a.first_E, e)});
 }
 
 void CpuBackend::expert_wgrad(Stream& stream, const ExpertWgrad& a) {
   check_args(a);
+  hold_planned(stream, scratch_bytes(a, target_));
   for (std::int64_t e = 0; e < a.first_E.numel() - 1; ++e)
     linear_wgrad(stream, {.dy_TN = rows_of(a.dy_RN, a.first_E, e),
                           .x_TC = rows_of(a.x_RC, a.first_E, e),
                           .dweight_NC = matrix_of(a.dweight_NC, a.first_E, e),
                           .dbias_N = {},
-                          .mode = a.mode});
+                          .mode = a.mode,
+                          .format = a.format});
 }
 
 }  // namespace trainerd::kernels

@@ -130,15 +130,27 @@ void check_args(const SlotWeights& a) {
               "slot weights: K weights for each slot and token");
 }
 
+namespace {
+
+void check_format(GemmFormat format, const Tensor& x) {
+  base::check(format == GemmFormat::plain || x.dtype == DType::bf16,
+              "experts: FP8 operands are rounded from bf16");
+}
+
+}  // namespace
+
 void check_args(const ExpertFprop& a) {
+  check_format(a.format, a.x_RC);
   check_product(a.y_RN, a.x_RC, a.weight_NC, a.first_E);
   base::check(a.weight_NC.dtype == a.x_RC.dtype, "experts: activations and weights are of one dtype");
 }
 void check_args(const ExpertDgrad& a) {
+  check_format(a.format, a.dy_RN);
   check_product(a.dy_RN, a.dx_RC, a.weight_NC, a.first_E);
   base::check(a.weight_NC.dtype == a.dy_RN.dtype, "experts: activations and weights are of one dtype");
 }
 void check_args(const ExpertWgrad& a) {
+  check_format(a.format, a.x_RC);
   check_product(a.dy_RN, a.x_RC, a.dweight_NC, a.first_E);
   base::check(activation(a.dweight_NC), "experts: gradients are f32 or bf16");
 }

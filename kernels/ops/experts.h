@@ -156,12 +156,13 @@ struct SlotWeights {
 
 /// The GEMMs of experts: those of LinearFprop, LinearDgrad and LinearWgrad for the rows of each expert e and
 /// the weight rows [e N, (e + 1) N). `first_E` as in SortExperts. Results have no defined value in rows that
-/// are not in use.
+/// are not in use. With GemmFormat::fp8 blocks of weights and of rows begin at the first row of each expert.
 struct ExpertFprop {
   Tensor x_RC;
   Tensor weight_NC;  ///< [E N, C]
   Tensor first_E;
   Tensor y_RN;
+  GemmFormat format = GemmFormat::plain;
   std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertFprop&) const = default;
@@ -171,6 +172,7 @@ struct ExpertDgrad {
   Tensor weight_NC;
   Tensor first_E;
   Tensor dx_RC;
+  GemmFormat format = GemmFormat::plain;
   std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertDgrad&) const = default;
@@ -181,6 +183,7 @@ struct ExpertWgrad {
   Tensor first_E;
   Tensor dweight_NC;  ///< zero, or unchanged, where an expert has no rows
   WriteMode mode = WriteMode::accumulate;
+  GemmFormat format = GemmFormat::plain;
   std::int64_t usual_rows = 0;  ///< see `rows_in_use`
 
   bool operator==(const ExpertWgrad&) const = default;
@@ -221,22 +224,28 @@ std::int64_t rows_in_use(const Args& a, const Tensor& rows) {
 }
 
 inline OpClass experts_class(GemmRole role, const Tensor& in, const Tensor& out, std::int64_t m,
-                             std::int64_t n, std::int64_t k) {
-  OpClass what = gemm_class(role, in.dtype, out.dtype, m, n, k);
+                             std::int64_t n, std::int64_t k, GemmFormat format) {
+  OpClass what = gemm_class(role, in.dtype, out.dtype, m, n, k, format);
   what.kind = OpClass::Kind::experts;
   return what;
 }
 inline OpClass op_class(const ExpertFprop& a) {
-  return experts_class(GemmRole::fprop, a.x_RC, a.y_RN, rows_in_use(a, a.y_RN), a.y_RN.size(1),
-                       a.x_RC.size(1));
+  OpClass what = experts_class(GemmRole::fprop, a.x_RC, a.y_RN, rows_in_use(a, a.y_RN), a.y_RN.size(1),
+                               a.x_RC.size(1), a.format);
+  if (what.rounded > 0) what.rounded = what.m * what.k + a.weight_NC.numel();
+  return what;
 }
 inline OpClass op_class(const ExpertDgrad& a) {
-  return experts_class(GemmRole::dgrad, a.dy_RN, a.dx_RC, rows_in_use(a, a.dx_RC), a.dx_RC.size(1),
-                       a.dy_RN.size(1));
+  OpClass what = experts_class(GemmRole::dgrad, a.dy_RN, a.dx_RC, rows_in_use(a, a.dx_RC), a.dx_RC.size(1),
+                               a.dy_RN.size(1), a.format);
+  if (what.rounded > 0) what.rounded = what.m * what.k + a.weight_NC.numel();
+  return what;
 }
 inline OpClass op_class(const ExpertWgrad& a) {
-  OpClass what = experts_class(GemmRole::wgrad, a.x_RC, a.dweight_NC, a.dweight_NC.size(0),
-                               a.dweight_NC.size(1), rows_in_use(a, a.dy_RN) / (a.first_E.numel() - 1));
+  OpClass what =
+      experts_class(GemmRole::wgrad, a.x_RC, a.dweight_NC, a.dweight_NC.size(0), a.dweight_NC.size(1),
+                    rows_in_use(a, a.dy_RN) / (a.first_E.numel() - 1), a.format);
+  if (what.rounded > 0) what.rounded = rows_in_use(a, a.dy_RN) * (a.dy_RN.size(1) + a.x_RC.size(1));
   what.adds = a.mode == WriteMode::accumulate;
   return what;
 }

@@ -38,6 +38,7 @@ struct OpClass {
   AttentionKernel kernel = AttentionKernel::host;
   /// The workspace limit splits the library's backward into pieces, or makes our own kernels run it.
   bool limited = false;
+  std::int64_t rounded = 0;  ///< elements that a GEMM rounds to its format
 
   auto operator<=>(const OpClass&) const = default;
 };
@@ -51,7 +52,8 @@ inline OpClass gemm_class(GemmRole role, DType dtype, DType out, std::int64_t m,
           .k = k,
           .role = role,
           .out = out,
-          .format = format};
+          .format = format,
+          .rounded = format == GemmFormat::plain ? 0 : (m + n) * k};
 }
 
 template <class Args>

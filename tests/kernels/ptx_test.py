@@ -26,6 +26,9 @@ VECTORS = {
 MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
 # Those of experts: one per order of the weights; one per dtype of the gradients, assigned and added.
 EXPERTS = {"expert_rows_kernel": 2, "expert_wgrad_kernel": 4}
+# In FP8; weights are in one order.
+EXPERTS_FP8 = {"expert_rows_fp8_kernel": 1, "expert_wgrad_fp8_kernel": 4}
+BF16, FP8 = r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"wgmma\.mma_async\.sync\.aligned\.m64n128k32\.f32\.e4m3\.e4m3"
 
 
 def entries(ptx):
@@ -57,14 +60,15 @@ class Ptx(unittest.TestCase):
 
     def test_matrix_kernels_use_the_tensor_cores_and_asynchronous_copies(self):
         matrices = r"ldmatrix\.sync\.aligned\.m8n8\.x4\."
-        for kernels, others in ((MATRIX, (matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")), (EXPERTS, (matrices,))):
+        for kernels, product, others in ((MATRIX, BF16, (matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")),
+                                         (EXPERTS, BF16, (matrices,)), (EXPERTS_FP8, FP8, (r"fence\.proxy\.async\.shared::cta", r"wgmma\.wait_group"))):
             wrong, seen = [], dict.fromkeys(kernels, 0)
             for name, body in self.kernels:
-                short = next((k for k in kernels if k + "<" in name), None)
+                short = next((k for k in kernels if re.search(rf"\b{k}[<(]", name)), None)
                 if short is None:
                     continue
                 seen[short] += 1
-                for needed in (r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
+                for needed in (product, r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
                                r"cp\.async\.wait_all", *others):
                     if not re.search(needed, body):
                         wrong.append(f"{name} has no {needed}")

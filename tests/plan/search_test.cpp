@@ -176,6 +176,21 @@ std::vector<Case> cases() {
         .micro = {1, 2},
         .schedule = {ScheduleKind::dualpipe_v, ScheduleKind::zb_v},
         .recompute = {none, full}}},
+      // Equal chunks, without much of an embedding: the last ranks wait for little else than each other.
+      {"turns of many stages",
+       "layers: 32, hidden: 5760, heads: 45, ffn: 8192, vocab: 1024, seq_len: 8192, experts: {count: 4, "
+       "per_token: 2}",
+       "parallel: {dp: 2, pp: 8, ep: 2, virtual_stages: 2, schedule: dualpipe-v}\n"
+       "batch: {global: 36, micro: 1}\n",
+       {.tp = {1},
+        .cp = {1},
+        .pp = {4, 8},
+        .ep = {1, 2},
+        .zero = {0, 1},
+        .micro = {1, 2},
+        .zero_group = {0},
+        .schedule = {ScheduleKind::dualpipe_v},
+        .recompute = {none, selective, full, third}}},
       {"llama-3-8b",
        "preset: llama-3-8b",
        "parallel: {dp: 32}\nbatch: {global: 64, micro: 1}\n",

@@ -55,7 +55,11 @@ double gemm_seconds(const OpClass& g, const Topology& t) {
                                      kHalfTileCost * tiled_seconds(g, half, half, splits, t, rate)});
     best = std::min(best, product + split_seconds(g, splits, t));
   }
-  return best + rounding_bytes(g) / (t.memory_bytes_per_second * t.rates.memory_efficiency);
+  return best;
+}
+
+double rounding_seconds(const OpClass& g, const Topology& t) {
+  return rounding_bytes(g) / (t.memory_bytes_per_second * t.rates.memory_efficiency);
 }
 
 /// Rate of our own tensor-core kernels relative to a library's. From Hopper on a library uses wgmma or
@@ -134,10 +138,7 @@ TransferCost by_host(const char* op, std::int64_t bytes, std::int64_t size, cons
 
 }  // namespace
 
-double rounding_bytes(const OpClass& g) {
-  if (g.format == kernels::GemmFormat::plain) return 0;
-  return 3 * real(g.k) * (real(g.m) + real(g.n));
-}
+double rounding_bytes(const OpClass& g) { return 3 * real(g.rounded); }
 
 double peak_flops(const Topology& t, DType dtype) {
   if (dtype == DType::bf16) return t.peak.bf16;
@@ -169,8 +170,10 @@ double op_seconds(const rank::RecordedOp& op, const Topology& t) {
   double made = 0;
   switch (op.what.kind) {
     case OpClass::Kind::memory: break;
-    case OpClass::Kind::gemm: made = gemm_seconds(op.what, t); break;
-    case OpClass::Kind::experts: made = gemm_seconds(op.what, t) / own_rate(t, true); break;
+    case OpClass::Kind::gemm: made = gemm_seconds(op.what, t) + rounding_seconds(op.what, t); break;
+    case OpClass::Kind::experts:
+      made = gemm_seconds(op.what, t) / own_rate(t, true) + rounding_seconds(op.what, t);
+      break;
     case OpClass::Kind::attention_forward:
     case OpClass::Kind::attention_backward: made = attention_seconds(op, t); break;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
@@ -10,14 +11,14 @@
 namespace trainerd::core::plan {
 namespace {
 
-/// Number of data-parallel replicas that fit on the remaining nodes.
-std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, std::int64_t ranks,
-                      std::int64_t dp) {
-  return std::min(dp, nodes * devices_per_node / (ranks / dp));
+/// Number of data-parallel replicas that fit on the remaining nodes, in whole groups that share experts.
+std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, const parallel::ParallelOptions& p) {
+  const std::int64_t left = std::min(p.dp, nodes * devices_per_node / (p.ranks() / p.dp));
+  return left - left % (p.ep / std::gcd(p.ep, p.cp));
 }
 
 std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario& s,
-                           std::int64_t devices_per_node, std::int64_t ranks, std::int64_t dp) {
+                           std::int64_t devices_per_node, const parallel::ParallelOptions& p) {
   std::vector<double> table{1};
   for (std::int64_t missing = 1; spec.elastic && missing < s.nodes; ++missing) {
     if (spec.replan) {
@@ -25,9 +26,9 @@ std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario&
       table.push_back(static_cast<double>(s.nodes - missing) / static_cast<double>(s.nodes));
       continue;
     }
-    const std::int64_t left = replicas(s.nodes - missing, devices_per_node, ranks, dp);
+    const std::int64_t left = replicas(s.nodes - missing, devices_per_node, p);
     if (left < std::max<std::int64_t>(1, spec.min_replicas)) break;
-    table.push_back(static_cast<double>(left) / static_cast<double>(dp));
+    table.push_back(static_cast<double>(left) / static_cast<double>(p.dp));
   }
   return table;
 }
@@ -162,7 +163,7 @@ FailureScenario failure_scenario(const job::JobSpec& job, const spec::FailureSpe
   needs.require(spec.min_replicas <= dp,
                 "cluster.failures.min_replicas: " + std::to_string(spec.min_replicas) +
                     " are more than the job's dp (nearest valid: " + std::to_string(dp) + ")");
-  s.speed_by_missing = speeds(spec, s, devices, ranks, dp);
+  s.speed_by_missing = speeds(spec, s, devices, job.parallel);
   if (spec.memory.save_seconds >= 0)
     s.tiers.push_back(memory_tier("memory", FailureScope::process, spec.memory, needs));
   if (spec.partner.save_seconds >= 0)

@@ -196,7 +196,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
   const bool apart = makes_weights_apart(c);
   const parallel::ScheduleShape shape = parallel::schedule_shape(job.parallel, parts_.microbatches(c));
   const double last_group = parallel::microbatch_groups(shape).back();
-  const bool folded = parallel::goes_back(shape.kind) && shape.several_chunks();
+  const bool folded = parallel::goes_back(shape.kind) && shape.several_chunks(),
+             mixed = folded && shape.kind == ScheduleKind::dualpipe_v;
   // If the stages' groups are placed differently, the bound uses the best placement.
   const auto best = [&](parallel::Group group) {
     GroupPlace place = places.at(0, group);
@@ -233,10 +234,18 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     for (std::int64_t v = 0; v < c.virtual_stages; ++v) {
       const int chunk = shape.chunk_of(static_cast<int>(r), static_cast<int>(v));
       const parallel::ChunkSpan& span = chunks[static_cast<std::size_t>(chunk)];
-      const ChunkCosts k = costs_of(c, waited, span);
+      ChunkCosts k = costs_of(c, waited, span);
+      if (mixed) {  // some microbatches' weight gradients are computed apart
+        LayoutChoice split = c;
+        split.schedule = ScheduleKind::zb_h1;
+        const ChunkCosts of_split = costs_of(split, waited, span);
+        k.backward_input = std::min(of_split.backward_input, k.backward);
+        k.backward_weight = of_split.backward_weight;
+        k.backward = std::min(k.backward, of_split.backward_input + of_split.backward_weight);
+      }
       const double backward = apart ? k.backward_input + k.backward_weight : k.backward;
       s.work += m * (k.forward + backward);
-      const double turned = apart ? k.backward_input : k.backward;
+      const double turned = apart || mixed ? k.backward_input : k.backward;
       chain.trip += (span.head ? m : 1) * (k.forward + turned);
       forward_trip += k.forward;
       s.update += k.update, s.norm += k.norm;
@@ -268,6 +277,8 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     }
     // ZB-V: rank r is behind with at most 2 r + 1.
     if (folded) s.late = static_cast<double>(2 * r + 1) * longest_weight;
+    // DualPipe-V: its last p weight gradients are.
+    if (mixed) s.late = static_cast<double>(c.pp) * longest_weight;
     for (std::size_t pool = 0; pool < largest.size(); ++pool)
       for (std::size_t i = 0; i < train::kSlotClasses; ++i)
         s.bytes += largest[pool][i] * counts.of_pool[pool][i];

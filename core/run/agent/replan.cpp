@@ -29,14 +29,15 @@ job::JobSpec with_layout(const job::JobSpec& whole, std::int64_t nodes, const pl
 std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int64_t nodes,
                                             const std::optional<parallel::Topology>& rates,
                                             const std::function<bool(const plan::LayoutChoice&)>& is_valid) {
-  plan::LayoutChoice replicas;
+  // The job's own settings on these ranks: each layout leaves out those that it has no use for.
+  job::JobSpec job = whole;
+  job.cluster.nodes = nodes;
+  parallel::ParallelOptions& p = job.parallel;
   const std::int64_t ranks = nodes * whole.parallel.ranks() / whole.cluster.nodes;
-  replicas.cp = ranks % whole.parallel.cp == 0 ? whole.parallel.cp : 1;
-  replicas.dp = ranks / replicas.cp;
-  replicas.micro = whole.batch.micro;
-  replicas.bucket_bytes = whole.parallel.bucket_bytes;
-  replicas.recompute = whole.recompute;
-  const job::JobSpec job = with_layout(whole, nodes, replicas);
+  p.tp = p.pp = p.ep = 1;
+  p.cp = ranks % whole.parallel.cp == 0 ? whole.parallel.cp : 1;
+  p.dp = ranks / p.cp;
+  p.zero_group = 0;
   parallel::Topology topology = spec::job_topology(job);
   if (rates) topology = spec::with_rates(topology, *rates);
   const bool timed = plan::has_rates(topology, whole);

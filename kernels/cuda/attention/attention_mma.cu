@@ -71,9 +71,9 @@ __global__ void __launch_bounds__(Tile::kThreads)
   const SharedAddress queries = dynamic_shared(), keys = queries + P::bytes(Q), values = keys + P::bytes(N);
   const int kv_head = at.head / p.group, start = at.first_key(at.first) / N * N,
             end = at.end_key(at.first + Q - 1);
-  copy_rows<P, Q, Tile::kThreads>(queries, q.at(at.query_begin, at.head * E), at.first, at.queries, q.stride,
-                                  E);
-  copy_rows<P, N, Tile::kThreads>(keys, k.at(at.key_begin, kv_head * E), start, at.keys, k.stride, E);
+  copy_to_tile<P, Q, Tile::kThreads>(queries, q.at(at.query_begin, at.head * E), at.first, at.queries,
+                                     q.stride, E);
+  copy_to_tile<P, N, Tile::kThreads>(keys, k.at(at.key_begin, kv_head * E), start, at.keys, k.stride, E);
 
   float sums[M][P::kColumns / 8][4], row_max[M][2], row_sum[M][2];
   clear(sums);
@@ -94,8 +94,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     __syncthreads();  // these keys have arrived, and the previous values have been read
     // Addresses are computed where they are used: keeping them from tile to tile would take the registers of
     // the sums.
-    copy_rows<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), kv_head * V), key0, at.keys, v.stride,
-                                    V);
+    copy_to_tile<P, N, Tile::kThreads>(values, v.at(opaque(at.key_begin), kv_head * V), key0, at.keys,
+                                       v.stride, V);
     if (seen) {
       clear(scores);
       multiply_rows<P>(scores, queries + P::bytes(fragment.warp_row) + P::lane(), keys + P::lane_of_rows());
@@ -104,8 +104,8 @@ __global__ void __launch_bounds__(Tile::kThreads)
     wait_copies();
     __syncthreads();  // these values have arrived, and the keys have been read
     if (key0 + N < end)
-      copy_rows<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), kv_head * E), key0 + N, at.keys,
-                                      k.stride, E);
+      copy_to_tile<P, N, Tile::kThreads>(keys, k.at(opaque(at.key_begin), kv_head * E), key0 + N, at.keys,
+                                         k.stride, E);
     if (seen) {
       if (key0 + N > at.end_key(warp_first) || key0 < at.first_key(warp_last))
         hide<Rows::queries>(scores, warp_first + fragment.row, key0 + fragment.column, at, -INFINITY);

@@ -89,10 +89,10 @@ __device__ inline void copy_queries(const AttentionShape& p, const MmaGradients&
   using P = typename Tile::P;
   constexpr int N = Tile::kOther, kThreads = Tile::kThreads;
   const int E = p.head_size, V = p.value_size, i = thread_now();
-  copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.q.at(at.query_begin, head * E), query0, at.queries,
-                            g.q.stride, E);
-  copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.dout.at(at.query_begin, head * V), query0, at.queries,
-                            g.dout.stride, V);
+  copy_to_tile<P, N, kThreads>(Tile::other(stage, 0), g.q.at(at.query_begin, head * E), query0, at.queries,
+                               g.q.stride, E);
+  copy_to_tile<P, N, kThreads>(Tile::other(stage, 1), g.dout.at(at.query_begin, head * V), query0, at.queries,
+                               g.dout.stride, V);
   if (i >= 2 * N) return;
   const int row = query0 + i % N;
   copy_async_4(Tile::numbers(stage, i / N, i % N),
@@ -108,10 +108,10 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_key_value_kernel(Attention
   const MmaPlace at(p, p.kv_heads, Tile::kOwn, false);
   if (at.first >= at.keys) return;
   const int E = p.head_size, V = p.value_size;
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), g.k.at(at.key_begin, at.head * E), at.first, at.keys,
-                                           g.k.stride, E);
-  copy_rows<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), g.v.at(at.key_begin, at.head * V), at.first, at.keys,
-                                           g.v.stride, V);
+  copy_to_tile<P, Tile::kOwn, Tile::kThreads>(Tile::own(0), g.k.at(at.key_begin, at.head * E), at.first,
+                                              at.keys, g.k.stride, E);
+  copy_to_tile<P, Tile::kOwn, Tile::kThreads>(Tile::own(1), g.v.at(at.key_begin, at.head * V), at.first,
+                                              at.keys, g.v.stride, V);
 
   float dk[M][P::kColumns / 8][4], dv[M][P::kColumns / 8][4];
   clear(dk);
@@ -197,18 +197,18 @@ __global__ void __launch_bounds__(Tile::kThreads) mma_query_kernel(AttentionShap
   constexpr int kThreads = Tile::kThreads;
   const int E = p.head_size, V = p.value_size, start = at.first_key(at.first) / N * N;
   const auto end = [&] { return at.end_key(opaque(at.first) + Tile::kOwn - 1); };
-  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(0), g.q.at(at.query_begin, at.head * E), at.first, at.queries,
-                                     g.q.stride, E);
-  copy_rows<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * V), at.first,
-                                     at.queries, g.dout.stride, V);
+  copy_to_tile<P, Tile::kOwn, kThreads>(Tile::own(0), g.q.at(at.query_begin, at.head * E), at.first,
+                                        at.queries, g.q.stride, E);
+  copy_to_tile<P, Tile::kOwn, kThreads>(Tile::own(1), g.dout.at(at.query_begin, at.head * V), at.first,
+                                        at.queries, g.dout.stride, V);
   // Addresses are computed where they are used: keeping them between tiles would take the registers of the
   // sums.
   const auto copy_keys = [&](int stage, int key0) {
     const int begin = opaque(at.key_begin), kv_head = opaque(at.head) / p.group;
-    copy_rows<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, kv_head * E), key0, at.keys, g.k.stride,
-                              E);
-    copy_rows<P, N, kThreads>(Tile::other(stage, 1), g.v.at(begin, kv_head * V), key0, at.keys, g.v.stride,
-                              V);
+    copy_to_tile<P, N, kThreads>(Tile::other(stage, 0), g.k.at(begin, kv_head * E), key0, at.keys, g.k.stride,
+                                 E);
+    copy_to_tile<P, N, kThreads>(Tile::other(stage, 1), g.v.at(begin, kv_head * V), key0, at.keys, g.v.stride,
+                                 V);
   };
   copy_keys(0, start);
 

@@ -1,55 +1,21 @@
-// The GEMMs of experts. Where an expert's rows begin is on the device only, so a grid has blocks for the
-// largest number of tiles, and each block finds its tile; those without one end at once. bf16 runs on tensor
-// cores (mma.sync), in tiles of 128 x 128 outputs with two stages of copies. fp32, and sizes or addresses
-// that are not multiples of 16 bytes, take one thread per output and are slow.
+// The GEMMs of experts. bf16 runs on tensor cores (mma.sync), in tiles of 128 x 128 outputs with two stages
+// of copies. fp32, and sizes or addresses that are not multiples of 16 bytes, take one thread per output and
+// are slow. FP8: expert_gemm_fp8.cu.
 
+#include "kernels/cuda/kernels/expert_gemm_fp8.cuh"
+#include "kernels/cuda/kernels/expert_tile.cuh"
 #include "kernels/cuda/kernels/launch.cuh"
-#include "kernels/cuda/kernels/mma_tile.cuh"
-#include "kernels/cuda/kernels/reduce.cuh"
 
 namespace trainerd::kernels::cuda {
 namespace {
 
-constexpr int kTile = 128;     ///< rows and columns of a block's outputs
-constexpr int kDepth = 64;     ///< summands of a stage
-constexpr int kThreads = 256;  ///< 4 x 2 warps of 32 x 64 outputs
+// 4 x 2 warps of 32 x 64 outputs, in outputs of 16 x 8.
 constexpr int kWarpRows = 2, kWarpColumns = 8;
-
-using Deep = Panel<kDepth>;  ///< kTile rows of kDepth summands
-using Wide = Panel<kTile>;   ///< kDepth rows of kTile outputs
-constexpr int kStageBytes = kTile * kDepth * 2;
-static_assert(Deep::bytes(kTile) == kStageBytes && Wide::bytes(kDepth) == kStageBytes);
-constexpr int kSharedBytes = 4 * kStageBytes;  // two stages of both operands
-
-/// Rows of an expert that a block computes.
-struct RowTile {
-  int expert = -1, begin = 0, end = 0;
-};
-
-/// The tile with number `index` of all experts' tiles; expert -1 if there is none. By a whole warp, whose
-/// lanes take an expert each.
-__device__ inline RowTile find_tile(const std::int32_t* first, int experts, int index) {
-  for (int base = 0; base < experts; base += 32) {
-    const int e = base + lane_id(), begin = e < experts ? first[e] : 0, end = e < experts ? first[e + 1] : 0,
-              tiles = (end - begin + kTile - 1) / kTile;
-    int through = tiles;  // tiles of the experts from `base` to this one
-    for (int offset = 1; offset < 32; offset *= 2) {
-      const int before = __shfl_up_sync(kFullWarp, through, offset);
-      if (lane_id() >= offset) through += before;
-    }
-    const int owner = warp_reduce(through <= index ? 1 : 0, Plus{});
-    const auto of_lane = [&](int lane, int value) {
-      return warp_reduce(lane_id() == lane ? value : 0, Plus{});
-    };
-    if (owner < 32)
-      return {base + owner, of_lane(owner, begin + (index - (through - tiles)) * kTile), of_lane(owner, end)};
-    index -= of_lane(31, through);
-  }
-  return {};
-}
-
 __device__ inline int warp_row() { return warp_id() / 2 * 32; }
 __device__ inline int warp_column() { return warp_id() % 2 * 64; }
+
+using Wide = Panel<kTile>;  ///< kDepth rows of kTile outputs
+static_assert(Wide::bytes(kDepth) == kStageBytes);
 
 /// sums += A B of one stage. A is rows by depth, or depth by rows if `ADeep` is false; B is columns by depth,
 /// or depth by columns. Both addresses have the lane's offset.
@@ -92,8 +58,8 @@ template <bool IsDeep>
 __device__ inline void copy_stage(SharedAddress tile, const Side& side, int from, int depth) {
   const int stride = static_cast<int>(side.stride);
   if constexpr (IsDeep)
-    copy_rows<Deep, kTile, kThreads>(tile, side.x + from, 0, side.outer, stride, depth - from);
-  else copy_rows<Wide, kDepth, kThreads>(tile, side.x, from, depth, stride, side.outer);
+    copy_to_tile<Deep, kTile, kTileThreads>(tile, side.x + from, 0, side.outer, stride, depth - from);
+  else copy_to_tile<Wide, kDepth, kTileThreads>(tile, side.x, from, depth, stride, side.outer);
 }
 
 template <bool ADeep, bool BDeep>
@@ -118,40 +84,9 @@ __device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const
   }
 }
 
-__device__ inline void put_pair(Bf16* to, float x, float y) {
-  *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(x, y);
-}
-__device__ inline void put_pair(float* to, float x, float y) {
-  const float pair[2] = {x, y};
-  store<2>(to, pair);
-}
-
-/// Writes the outputs of the first `rows` rows and `columns` columns, an even number.
-template <bool kAdd, class T>
-__device__ inline void put_sums(const float (&sums)[kWarpRows][kWarpColumns][4], T* to, std::int64_t stride,
-                                int rows, int columns) {
-  const int g = lane_id() >> 2, t = lane_id() & 3;
-#pragma unroll
-  for (int m = 0; m < kWarpRows; ++m)
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int row = warp_row() + m * 16 + h * 8 + g;
-      if (row >= rows) continue;
-#pragma unroll
-      for (int n = 0; n < kWarpColumns; ++n) {
-        const int column = warp_column() + n * 8 + 2 * t;
-        if (column >= columns) continue;
-        T* const place = to + row * stride + column;
-        float x = sums[m][n][2 * h], y = sums[m][n][2 * h + 1];
-        if constexpr (kAdd) x += widen(place[0]), y += widen(place[1]);
-        put_pair(place, x, y);
-      }
-    }
-}
-
 /// y[rows of e, n] = x[rows of e, depth] w: w of expert e is [n, depth] (`WDeep`), or [depth, n].
 template <bool WDeep>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     expert_rows_kernel(const Bf16* x, const Bf16* weight, const std::int32_t* first, int experts, int columns,
                        int depth, int column_tiles, Bf16* y) {
   const RowTile tile = find_tile(first, experts, static_cast<int>(blockIdx.x) / column_tiles);
@@ -163,13 +98,14 @@ __global__ void __launch_bounds__(kThreads)
                      WDeep ? depth : columns, columns - column};
   float sums[kWarpRows][kWarpColumns][4];
   multiply<true, WDeep>(sums, rows, weights, depth);
-  put_sums<false>(sums, y + static_cast<std::int64_t>(tile.begin) * columns + column, columns,
+  put_sums<false>(sums, warp_row(), warp_column(),
+                  y + static_cast<std::int64_t>(tile.begin) * columns + column, columns,
                   tile.end - tile.begin, columns - column);
 }
 
 /// dw of expert e [n, c] (+)= dy[rows of e, n]^T x[rows of e, c].
 template <bool kAdd, class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kTileThreads)
     expert_wgrad_kernel(const Bf16* dy, const Bf16* x, const std::int32_t* first, int n, int c, int row_tiles,
                         int column_tiles, T* dweight) {
   const int block = static_cast<int>(blockIdx.x), expert = block / (row_tiles * column_tiles),
@@ -180,7 +116,8 @@ __global__ void __launch_bounds__(kThreads)
   const Side columns{x + static_cast<std::int64_t>(begin) * c + column, c, c - column};
   float sums[kWarpRows][kWarpColumns][4];
   multiply<false, false>(sums, rows, columns, depth);
-  put_sums<kAdd>(sums, dweight + (static_cast<std::int64_t>(expert) * n + row) * c + column, c, n - row,
+  put_sums<kAdd>(sums, warp_row(), warp_column(),
+                 dweight + (static_cast<std::int64_t>(expert) * n + row) * c + column, c, n - row,
                  c - column);
 }
 
@@ -231,7 +168,7 @@ void rows_product(const Launch& where, const char* name, const Tensor& x, const 
   base::check(y.dtype == x.dtype, "experts: results are in the dtype of the rows");
   if (for_tensor_cores(x.dtype, columns, depth, x, weight, y)) {
     const std::int64_t column_tiles = ceil_div(columns, kTile), tiles = rows / kTile + experts;
-    launch(where, {rows == 0 ? 0 : tiles * column_tiles, 1, kSharedBytes}, kThreads, name,
+    launch(where, {rows == 0 ? 0 : tiles * column_tiles, 1, kSharedBytes}, kTileThreads, name,
            expert_rows_kernel<WDeep>, at<Bf16>(x), at<Bf16>(weight), at<std::int32_t>(first_E),
            static_cast<int>(experts), static_cast<int>(columns), static_cast<int>(depth),
            static_cast<int>(column_tiles), at<Bf16>(y));
@@ -249,23 +186,28 @@ void rows_product(const Launch& where, const char* name, const Tensor& x, const 
 
 void expert_fprop(const Launch& where, const ExpertFprop& a) {
   check_args(a);
+  if (a.format == GemmFormat::fp8)
+    return expert_fp8_rows(where, "expert_fprop", {a.x_RC, a.weight_NC, a.first_E, a.y_RN, false});
   rows_product<true>(where, "expert_fprop", a.x_RC, a.weight_NC, a.first_E, a.y_RN);
 }
 
 void expert_dgrad(const Launch& where, const ExpertDgrad& a) {
   check_args(a);
+  if (a.format == GemmFormat::fp8)
+    return expert_fp8_rows(where, "expert_dgrad", {a.dy_RN, a.weight_NC, a.first_E, a.dx_RC, true});
   rows_product<false>(where, "expert_dgrad", a.dy_RN, a.weight_NC, a.first_E, a.dx_RC);
 }
 
 void expert_wgrad(const Launch& where, const ExpertWgrad& a) {
   check_args(a);
+  if (a.format == GemmFormat::fp8) return expert_fp8_wgrad(where, a);
   const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
   const bool add = a.mode == WriteMode::accumulate;
   with_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
     using Out = decltype(g);
     if (for_tensor_cores(a.x_RC.dtype, n, c, a.dy_RN, a.x_RC, a.dweight_NC)) {
       const std::int64_t row_tiles = ceil_div(n, kTile), column_tiles = ceil_div(c, kTile);
-      launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kThreads, "expert_wgrad",
+      launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, "expert_wgrad",
              add ? expert_wgrad_kernel<true, Out> : expert_wgrad_kernel<false, Out>, at<Bf16>(a.dy_RN),
              at<Bf16>(a.x_RC), at<std::int32_t>(a.first_E), static_cast<int>(n), static_cast<int>(c),
              static_cast<int>(row_tiles), static_cast<int>(column_tiles), at<Out>(a.dweight_NC));

@@ -61,7 +61,8 @@ struct Accumulate {
 void accumulate(const Launch&, const Accumulate&);
 
 /// A bf16 operand rounded to FP8 (GemmFormat::fp8), in the form that cuBLASLt reads (launch/fp8_operand.h),
-/// which also has the sizes of `scales`. Sizes are multiples of 16.
+/// which also has the sizes of `scales`. Sizes are multiples of 16, but for the number of rows with
+/// Blocks::rows.
 struct RoundToFp8 {
   Tensor x_RC;
   std::uint8_t* out = nullptr;  ///< [R, C], or transposed [C, R]
@@ -73,7 +74,18 @@ struct RoundToFp8 {
     squares,
     squares_transposed
   } blocks = Blocks::rows;
+  Tensor used = {};  ///< i32 [1], optional, with Blocks::rows: how many rows are in use, and rounded
 };
 void round_to_fp8(const Launch&, const RoundToFp8&);
+
+/// Rows of experts rounded for the weight gradient, transposed: ExpertWgradScratch (launch/fp8_operand.h).
+/// Behind an expert's last row its last tile has zeros.
+struct RoundExpertsToFp8 {
+  Tensor x_RC;
+  Tensor first_E;
+  std::uint8_t* out = nullptr;
+  float* scales = nullptr;
+};
+void round_experts_to_fp8(const Launch&, const RoundExpertsToFp8&);
 
 }  // namespace trainerd::kernels::cuda

@@ -46,8 +46,8 @@ struct Panel {
 /// Starts to copy rows [first, first + Rows) of one head into a tile, with zeros past `length` rows and
 /// `width` columns. `x` is the head's first element in row 0, `row_elements` the elements between rows.
 template <class P, int Rows, int Threads>
-__device__ inline void copy_rows(SharedAddress tile, const Bf16* x, int first, int length, int row_elements,
-                                 int width) {
+__device__ inline void copy_to_tile(SharedAddress tile, const Bf16* x, int first, int length,
+                                    int row_elements, int width) {
   constexpr int kStep = Threads / P::kChunks;  // rows copied at once
   static_assert(Threads % P::kChunks == 0 && Rows % kStep == 0);
   const int thread = thread_now(), row = thread / P::kChunks, chunk = thread % P::kChunks;

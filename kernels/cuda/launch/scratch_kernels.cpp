@@ -1,4 +1,5 @@
 #include "kernels/cuda/launch/embedding_launch.h"
+#include "kernels/cuda/launch/fp8_operand.h"
 #include "kernels/cuda/launch/hash_launch.h"
 #include "kernels/cuda/launch/partials.h"
 #include "kernels/cuda/launch/scratch.h"
@@ -26,6 +27,18 @@ std::int64_t kernel_scratch_bytes(const OrderedSum& a, const Target&) {
 
 std::int64_t kernel_scratch_bytes(const SortExperts& a, const Target&) {
   return SortLayout(a.expert_TK.numel(), a.first_E.numel() - 1).bytes();
+}
+
+std::int64_t kernel_scratch_bytes(const ExpertFprop& a, const Target&) {
+  return a.format == GemmFormat::plain ? 0 : ExpertRowsScratch(a.x_RC, a.weight_NC, false).total;
+}
+
+std::int64_t kernel_scratch_bytes(const ExpertDgrad& a, const Target&) {
+  return a.format == GemmFormat::plain ? 0 : ExpertRowsScratch(a.dy_RN, a.weight_NC, true).total;
+}
+
+std::int64_t kernel_scratch_bytes(const ExpertWgrad& a, const Target&) {
+  return a.format == GemmFormat::plain ? 0 : ExpertWgradScratch(a.dy_RN, a.x_RC, a.first_E).total;
 }
 
 std::int64_t kernel_scratch_bytes(const TensorHash& a, const Target&) { return hash_blocks(a.x.bytes()) * 8; }

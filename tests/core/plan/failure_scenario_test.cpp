@@ -134,6 +134,15 @@ TEST_CASE("an elastic job drops the replica of a lost node, whose other nodes st
       plan::failure_scenario(small, plan::job_failures(small, {"cluster.failures.elastic=true"}), kFigures);
   CHECK(t.nodes == 4);
   CHECK(t.speed_by_missing == std::vector<double>{1, 0.75, 0.5, 0.25});
+  // Ranks that share experts stay together: two groups of four replicas, or one.
+  const job::JobSpec shared = spec::parse_job(
+      "steps: 1000\nmodel: {preset: mixtral-8x7b}\nbatch: {global: 64, micro: 1}\n"
+      "parallel: {tp: 8, dp: 8, ep: 4}\ndata: {format: synthetic}\n"
+      "checkpoint: {every: 0, async: false}\ncluster: {preset: dgx-h100}\n",
+      "job.yaml");
+  const plan::FailureScenario e =
+      plan::failure_scenario(shared, plan::job_failures(shared, {"cluster.failures.elastic=true"}), kFigures);
+  CHECK(e.speed_by_missing == std::vector<double>{1, 0.5, 0.5, 0.5, 0.5});
   // With replan, all remaining devices take part.
   const plan::FailureScenario u = plan::failure_scenario(
       job, plan::job_failures(job, {"cluster.failures.elastic={replan: true}"}), kFigures);

@@ -122,6 +122,19 @@ TEST_CASE("FP8 is planned on Hopper, and refused where a device or a size does n
                         Catch::Contains("has 8.0") && Catch::Contains("set precision to bf16"));
   CHECK_THROWS_WITH(plan({"model.ffn=520"}),
                     Catch::Contains("multiples of 16") && Catch::Contains("with sums of 520"));
+  // Experts' own kernels: widths of 128 alone, and any number of rows.
+  const std::string experts = "model.experts={count: 4, per_token: 2}";
+  CHECK_NOTHROW(plan({experts, "model.ffn=384"}));
+  CHECK_THROWS_WITH(plan({experts, "model.ffn=416"}), Catch::Contains("widths of an expert's weights") &&
+                                                          Catch::Contains("multiples of 128") &&
+                                                          Catch::Contains("has one of"));
+  const kernels::ExpertWgrad expert{.dy_RN = {nullptr, kernels::DType::bf16, {1000, 512}},
+                                    .x_RC = {nullptr, kernels::DType::bf16, {1000, 256}},
+                                    .first_E = {nullptr, kernels::DType::i32, {5}},
+                                    .dweight_NC = {nullptr, kernels::DType::f32, {4 * 512, 256}},
+                                    .format = kernels::GemmFormat::fp8};
+  // 7 whole blocks of rows at most, and one begun by each expert.
+  CHECK(kernels::scratch_bytes(expert, h200) == (128 + 4) * 11 * (256 + 512));
   // On a CPU every size is.
   CHECK_NOTHROW(core::spec::parse_job(
       core::spec::to_yaml(cuda_job({"precision=fp8", "device=cpu", "model.ffn=520"})), "job.yaml"));

@@ -77,6 +77,18 @@ TEST_CASE("ranks that share experts stay together, or the planner chooses how ma
     CHECK(run::job_on(replanned, nodes, size.layout) == size.job);
     CHECK(spec::parse_job(spec::to_yaml(size.job), "again") == size.job);
   }
+  // It begins from the job's own schedule and way of tokens.
+  const job::JobSpec turns = spec::parse_job(
+      "steps: 20\nmodel: {layers: 8, hidden: 64, heads: 4, ffn: 176, vocab: 256, seq_len: 32, experts: "
+      "{count: "
+      "12, per_token: 2}}\nbatch: {global: 24, micro: 1}\ndata: {train: [a.txt]}\n"
+      "parallel: {dp: 3, pp: 2, ep: 3, ep_comm: all_to_all, ep_capacity: 4, schedule: dualpipe-v, "
+      "virtual_stages: 2}\ncluster: {nodes: 3, failures: {elastic: {replan: true}}}\n",
+      "job.yaml");
+  const parallel::ParallelOptions fewer = run::JobSizes(turns).on(2)->job.parallel;
+  CHECK(fewer.schedule == parallel::ScheduleKind::dualpipe_v);
+  CHECK(fewer.pp == 2);
+  CHECK((fewer.ep == 1 || fewer.ep_comm == parallel::ExpertComm::all_to_all));
 }
 
 TEST_CASE("a smaller size is a valid job that differs in nothing else", "[elastic]") {

@@ -140,13 +140,20 @@ TEST_CASE("FP8 on a CUDA device gives the losses of the CPU's", "[gpu][fp8]") {
     WARN("FP8 was not run: it needs a device of compute capability 9.0");
     return;
   }
-  core::job::JobSpec on_cpu = cuda_layouts_job({"precision=fp8"});
-  on_cpu.device = core::job::DeviceChoice::cpu;
-  core::rank::DeviceRank cpu(on_cpu, test::cpu_topology(1));
-  cpu.trainer().initialise();
-  // Rounding to bf16 differs between the devices, and FP8 amplifies it: layouts on a CPU are 1e-3 apart.
-  CHECK(largest_difference(run_on_devices(cuda_layouts_job({"precision=fp8"})),
-                           test::losses(cpu.trainer(), on_cpu, 1, kSharedDeviceSteps)) < 5e-3);
+  for (const std::vector<std::string>& experts :
+       {std::vector<std::string>{},
+        {"model.experts={count: 4, per_token: 2}", "model.hidden=128", "model.ffn=384"}}) {
+    CAPTURE(experts.size());
+    std::vector<std::string> keys{"precision=fp8"};
+    keys.insert(keys.end(), experts.begin(), experts.end());
+    core::job::JobSpec on_cpu = cuda_layouts_job(keys);
+    on_cpu.device = core::job::DeviceChoice::cpu;
+    core::rank::DeviceRank cpu(on_cpu, test::cpu_topology(1));
+    cpu.trainer().initialise();
+    // Rounding to bf16 differs between the devices, and FP8 amplifies it: layouts on a CPU are 1e-3 apart.
+    CHECK(largest_difference(run_on_devices(cuda_layouts_job(keys)),
+                             test::losses(cpu.trainer(), on_cpu, 1, kSharedDeviceSteps)) < 5e-3);
+  }
 }
 
 TEST_CASE("layouts of ranks that share CUDA devices give one rank's losses", "[gpu]") {

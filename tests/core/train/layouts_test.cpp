@@ -27,9 +27,14 @@ struct Curve {
 
 /// Five layers, so that pipelines split unevenly; two key/value heads, so that tp 4 replicates them; a
 /// vocabulary that tp pads.
-core::job::JobSpec layouts_job(const std::string& model) {
+core::job::JobSpec layouts_job(const std::string& named) {
   std::vector<std::string> recipe;
-  if (model == "bf16" || model.starts_with("fp8")) recipe = {"precision=" + model.substr(0, model.find('-'))};
+  std::string model = named;  // without the recipe in front of it
+  if (named.starts_with("bf16") || named.starts_with("fp8")) {
+    const std::size_t end = named.find('-');
+    recipe = {"precision=" + named.substr(0, end)};
+    model = end == std::string::npos ? "" : named.substr(end + 1);
+  }
   core::job::JobSpec job = core::spec::parse_job(
       "name: layouts\nseed: 5\ndevice: cpu\n"
       "model: {layers: 5, hidden: 32, heads: 4, kv_heads: 2, ffn: 48, vocab: 97, seq_len: 16}\n"
@@ -53,7 +58,7 @@ core::job::JobSpec layouts_job(const std::string& model) {
     job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
-  if (model == "gpt2" || model == "fp8-gpt2") {
+  if (model == "gpt2") {
     job.model.norm = core::job::Norm::layer;
     job.model.positions = core::job::Positions::learned;
     job.model.mlp = core::job::Mlp::gelu;
@@ -367,6 +372,42 @@ TEST_CASE("layouts give one rank's losses in FP8", "[layouts][fp8]") {
                                 LayoutCase{.recompute = {core::job::RecomputeKind::full}}})
       CHECK(curve_of(with_layout(job, c)).loss == one.loss);
     CHECK(apart(plain, one) > 1e-4);
+  }
+}
+
+TEST_CASE("layouts of experts give one rank's losses in FP8", "[layouts][fp8][experts]") {
+  using enum parallel::ScheduleKind;
+  const auto curve_of = [](const core::job::JobSpec& job) {
+    return run_curve(job, 64, test::Through::memory, 4);
+  };
+  const auto apart = [](const Curve& a, const Curve& b) {
+    double most = 0;
+    for (std::size_t i = 0; i < a.loss.size(); ++i)
+      most = std::max(most, std::abs(a.loss[i] - b.loss[i]) / b.loss[i]);
+    return most;
+  };
+  const std::string experts = "experts-six";
+  const Curve plain = curve_of(layouts_job("bf16-" + experts));
+  // As above, where a rank's part of a sum is rounded; and a router chooses others after rounding.
+  const double bound =
+      12 * apart(curve_of(with_layout(layouts_job("bf16-" + experts), {.tp = 2, .dp = 2})), plain);
+  CHECK(bound < 2e-2);
+  const core::job::JobSpec job = layouts_job("fp8-" + experts);
+  const Curve one = curve_of(job);
+  CHECK(apart(one, plain) > 1e-4);
+  CHECK(apart(one, plain) < 2e-2);
+  // Stages and recomputation have the blocks of one rank.
+  for (const LayoutCase& c : {LayoutCase{.pp = 2}, LayoutCase{.pp = 2, .schedule = zb_h1},
+                              LayoutCase{.recompute = {core::job::RecomputeKind::full}},
+                              LayoutCase{.pp = 2, .schedule = dualpipe_v, .virtual_stages = 2}})
+    CHECK(curve_of(with_layout(job, c)).loss == one.loss);
+  // Ranks that share experts have blocks of more rows.
+  for (const LayoutCase& c :
+       {LayoutCase{.tp = 2, .dp = 2, .zero = 2, .sequence_parallel = true},
+        LayoutCase{.dp = 6, .zero = 1, .ep = 6}, LayoutCase{.dp = 3, .zero = 0, .ep = 3, .ep_capacity = 8},
+        LayoutCase{.pp = 2, .dp = 2, .schedule = dualpipe_v, .virtual_stages = 2, .ep = 2}}) {
+    CAPTURE(c.tp, c.pp, c.ep, c.dp);
+    CHECK(apart(curve_of(with_layout(job, c)), one) <= bound);
   }
 }
 

@@ -3,6 +3,7 @@
 #include <numeric>
 #include <random>
 
+#include "tests/kernels/gemm_cases.h"
 #include "tests/kernels/machine.h"
 
 namespace trainerd::test {
@@ -586,6 +587,68 @@ TEST_CASE("products of experts equal those of each expert alone", "[experts][gem
         return outputs;
       });
     }
+}
+
+TEST_CASE(
+    "products of experts in FP8 are those of each expert's operands, rounded in blocks from its first row",
+    "[experts][gemm][fp8]") {
+  struct Case {
+    std::vector<std::int32_t> first;
+    std::int64_t n, c, unused;  ///< rows that are not in use
+  };
+  using gemm_cases::in_fp8;
+  using gemm_cases::kBlock;
+  // No rows, one, a block, more, and one more than some; no row in use.
+  const std::vector<Case> cases{
+      {{0, 0, 130, 131, 259}, 128, 256, 0}, {{0, 3, 67, 324}, 384, 128, 40}, {{0, 0, 0}, 128, 128, 7}};
+  for (const Case& c : cases) {
+    const auto experts = static_cast<std::int64_t>(c.first.size()) - 1, rows = c.first.back() + c.unused;
+    const std::int64_t used = c.first.back();
+    // Blocks of different magnitudes.
+    Values x = normal_values(rows * c.c, 1, DType::bf16),
+           w = normal_values(experts * c.n * c.c, 2, DType::bf16);
+    const Values dy = normal_values(rows * c.n, 3, DType::bf16),
+                 before = normal_values(experts * c.n * c.c, 4, DType::bf16);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] *= std::ldexp(1, static_cast<int>(i / 64 % 5) * 6 - 12);
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] *= std::ldexp(1, static_cast<int>(i / 1000 % 3) * 4);
+    Values y(dy.size()), dx(x.size()), dw(w.size()), sum = before;
+    const auto part = [](const Values& of, std::int64_t from, std::int64_t count) {
+      return Values(of.begin() + from, of.begin() + from + count);
+    };
+    for (std::int64_t e = 0; e < experts; ++e) {
+      const std::int64_t first = c.first[index(e)], own = c.first[index(e + 1)] - first, n = c.n, k = c.c;
+      const Values x_e = part(x, first * k, own * k), dy_e = part(dy, first * n, own * n),
+                   w8 = in_fp8(part(w, e * n * k, n * k), k, kBlock, kBlock),
+                   x_rows = in_fp8(x_e, k, 1, kBlock), x_columns = in_fp8(x_e, k, kBlock, 1),
+                   dy_rows = in_fp8(dy_e, n, 1, kBlock), dy_columns = in_fp8(dy_e, n, kBlock, 1);
+      for (std::int64_t r = 0; r < own; ++r)
+        for (std::int64_t i = 0; i < n; ++i)
+          for (std::int64_t j = 0; j < k; ++j) {
+            y[index((first + r) * n + i)] += x_rows[index(r * k + j)] * w8[index(i * k + j)];
+            dx[index((first + r) * k + j)] += dy_rows[index(r * n + i)] * w8[index(i * k + j)];
+            dw[index((e * n + i) * k + j)] += dy_columns[index(r * n + i)] * x_columns[index(r * k + j)];
+          }
+    }
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += dw[i];
+    check_operator([&](Machine& m) {
+      constexpr auto fp8 = kernels::GemmFormat::fp8;
+      const Shape weight_shape{experts * c.n, c.c};
+      const Tensor x_RC = m.tensor(DType::bf16, {rows, c.c}, x),
+                   dy_RN = m.tensor(DType::bf16, {rows, c.n}, dy),
+                   weight = m.tensor(DType::bf16, weight_shape, w), first_E = m.ids(c.first),
+                   y_RN = m.empty(DType::bf16, {rows, c.n}), dx_RC = m.empty(DType::bf16, {rows, c.c}),
+                   assigned = m.empty(DType::f32, weight_shape),
+                   added = m.tensor(DType::f32, weight_shape, before);
+      m.backend().expert_fprop(m.stream(), {x_RC, weight, first_E, y_RN, fp8});
+      m.backend().expert_dgrad(m.stream(), {dy_RN, weight, first_E, dx_RC, fp8});
+      m.backend().expert_wgrad(m.stream(), {dy_RN, x_RC, first_E, assigned, WriteMode::assign, fp8});
+      m.backend().expert_wgrad(m.stream(), {dy_RN, x_RC, first_E, added, WriteMode::accumulate, fp8});
+      return std::vector<Output>{{"y", y_RN.rows(0, used), used_of(y, used * c.n), c.c},
+                                 {"dx", dx_RC.rows(0, used), used_of(dx, used * c.c), c.n},
+                                 {"dweight", assigned, dw, rows},
+                                 {"dweight added", added, sum, rows}};
+    });
+  }
 }
 
 }  // namespace trainerd::test

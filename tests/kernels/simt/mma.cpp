@@ -1,9 +1,11 @@
 // The warp's matrix instructions on the host, written from the tables of the PTX ISA (fragments of
-// mma.m16n8k16 with bf16 and of ldmatrix x4, rules of cp.async), independent of the kernels.
+// mma.m16n8k16 with bf16, of wgmma.m64n128k32 with E4M3 and of ldmatrix x4, rules of cp.async), independent
+// of the kernels.
 
 #include "kernels/cuda/kernels/mma.cuh"
 
 #include <bit>
+#include <cmath>
 #include <vector>
 
 #include "tests/kernels/simt/simt.h"
@@ -45,6 +47,47 @@ void multiply(void* const* lanes) {
       for (int k = 0; k < 16; ++k) sum += A[row][k] * B[k][column];
       x.c[i] = static_cast<float>(sum);
     }
+  }
+  ++counts.products;
+}
+
+/// An E4M3 number by its bits: 1 sign, 4 of exponent with bias 7, 3 of mantissa; no infinity.
+double e4m3(std::uint32_t bits) {
+  const int exponent = static_cast<int>(bits >> 3 & 15), mantissa = static_cast<int>(bits & 7);
+  if (exponent == 15 && mantissa == 7) return std::nan("");
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+  return (bits & 128) != 0 ? -magnitude : magnitude;
+}
+
+struct GroupMultiply {
+  float (*c)[4];
+  std::uint32_t a, b;
+  bool accumulate;
+  int warp;  ///< of the group
+};
+
+/// Byte `k` of row `row` of an operand with swizzle mode 128 bytes, from the start address on: bits 4 to 6 of
+/// an address are combined with bits 7 to 9.
+std::uint32_t swizzled_byte(std::uint32_t start, int row, int k) {
+  const std::uint32_t address = start + static_cast<std::uint32_t>(row * 128 + k);
+  return static_cast<std::uint32_t>(*shared_at(address ^ (address >> 3 & 0x70u), 1));
+}
+
+/// wgmma m64n128k32, the part of one warp. Element 4 n + i of a lane: row 16 warp + g, + 8 from i = 2 on;
+/// column 8 n + 2 t + (i & 1).
+void multiply_group(void* const* lanes) {
+  for (int lane = 0; lane < 32; ++lane) {
+    const auto& x = *static_cast<const GroupMultiply*>(lanes[lane]);
+    if (x.a / 1024 * 1024 + 96 < x.a || x.a % 32 != 0 || x.b % 32 != 0)
+      fail("the operand of a warp group begins within a row of 128 bytes");
+    for (int n = 0; n < 16; ++n)
+      for (int i = 0; i < 4; ++i) {
+        const int row = 16 * x.warp + lane / 4 + (i < 2 ? 0 : 8), column = 8 * n + lane % 4 * 2 + (i & 1);
+        double sum = x.accumulate ? x.c[n][i] : 0;
+        for (int k = 0; k < 32; ++k)
+          sum += e4m3(swizzled_byte(x.a, row, k)) * e4m3(swizzled_byte(x.b, column, k));
+        x.c[n][i] = static_cast<float>(sum);
+      }
   }
   ++counts.products;
 }
@@ -129,6 +172,15 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, 
   simt::Multiply operands{c, a, {b0, b1}};
   simt::together(&instruction, &operands, simt::multiply);
 }
+
+void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate) {
+  static const char instruction = 0;
+  simt::GroupMultiply operands{c, a, b, accumulate, static_cast<int>(threadIdx.x) / 32 % 4};
+  simt::together(&instruction, &operands, simt::multiply_group);
+}
+void show_shared_to_groups() {}
+void begin_group_products() {}
+void end_group_products(float (&)[16][4]) {}
 
 void copy_async_16(SharedAddress to, const void* from, bool valid) {
   simt::start_copy({to, from, 16, valid});

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/tensor/dtype.h"
+#include "kernels/tensor/fp8.h"
 #include "tests/kernels/machine.h"
 #include "tests/kernels/simt/simt_checks.h"
 
@@ -67,6 +68,48 @@ TEST_CASE("copies, ldmatrix and mma multiply matrices in memory", "[simt][mma]")
       CHECK(after.conflicts - before.conflicts ==
             8);  // rows 32 bytes apart: rows r and r + 4 share banks, in each matrix
     }
+}
+
+TEST_CASE("a warp group's products of E4M3 numbers are those of their matrices", "[simt][mma][fp8]") {
+  const Values a = normal_values(64 * 128, 5, DType::f32), b = normal_values(128 * 128, 6, DType::f32);
+  std::vector<std::uint8_t> shared(192 * 128);
+  // Rows of 128 bytes, whose chunk j is at place j xor (row mod 8): A, then B.
+  const auto place = [&](const Values& x, std::size_t first) {
+    Values numbers;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const float number = kernels::round_to_e4m3(static_cast<float>(x[i]));
+      const std::size_t row = first + i / 128, byte = i % 128;
+      shared[row * 128 + ((byte / 16) ^ (row % 8)) * 16 + byte % 16] =
+          static_cast<std::uint8_t>(kernels::e4m3_bits(number));
+      numbers.push_back(number);
+    }
+    return numbers;
+  };
+  const Values a8 = place(a, 0), b8 = place(b, 64);
+  std::vector<float> c(64 * 128);
+  simt::set_order(simt::Order::forward);
+  simt::run(
+      {1, 1, 1}, {128, 1, 1},
+      [&] {
+        const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+        for (std::size_t chunk = thread; chunk < shared.size() / 16; chunk += 128)
+          copy_async_16(static_cast<SharedAddress>(chunk * 16), shared.data() + chunk * 16, true);
+        wait_copies();
+        __syncthreads();
+        float sums[16][4];
+        begin_group_products();
+        for (unsigned k = 0; k < 128; k += 32) multiply_group_e4m3(sums, k, 64 * 128 + k, k > 0);
+        end_group_products(sums);
+        for (unsigned n = 0; n < 16; ++n)
+          for (unsigned i = 0; i < 4; ++i)
+            c[(warp * 16 + lane / 4 + i / 2 * 8) * 128 + n * 8 + lane % 4 * 2 + i % 2] = sums[n][i];
+      },
+      shared.size());
+  Values expected(64 * 128, 0.0);
+  for (std::size_t m = 0; m < 64; ++m)
+    for (std::size_t n = 0; n < 128; ++n)
+      for (std::size_t k = 0; k < 128; ++k) expected[m * 128 + n] += a8[m * 128 + k] * b8[n * 128 + k];
+  CHECK(scaled_error(Values(c.begin(), c.end()), expected) < 1e-6);
 }
 
 TEST_CASE("an asynchronous copy arrives when its thread has waited, not before, and is zero if not valid",

@@ -1,0 +1,80 @@
+#pragma once
+
+// Tiles of the products of experts: where a block's outputs lie, and how a warp writes them. Tiles have 128 x
+// 128 outputs. Where an expert's rows begin is on the device only, so a grid has blocks for the largest
+// number of tiles; each finds its own, and those without one end at once.
+
+#include "kernels/cuda/kernels/mma_tile.cuh"
+#include "kernels/cuda/kernels/reduce.cuh"
+
+namespace trainerd::kernels::cuda {
+
+constexpr int kTile = 128;  ///< rows and columns of a block's outputs
+constexpr int kDepth = 64;  ///< 2-byte words of a row in a stage
+constexpr int kTileThreads = 256;
+
+using Deep = Panel<kDepth>;  ///< kTile rows of kDepth summands
+constexpr int kStageBytes = kTile * kDepth * 2;
+static_assert(Deep::bytes(kTile) == kStageBytes);
+constexpr int kSharedBytes = 4 * kStageBytes;  // two stages of both operands
+
+/// Rows of an expert that a block computes.
+struct RowTile {
+  int expert = -1, begin = 0, end = 0;
+};
+
+/// The tile with number `index` of all experts' tiles; expert -1 if there is none. By a whole warp, whose
+/// lanes take an expert each.
+__device__ inline RowTile find_tile(const std::int32_t* first, int experts, int index) {
+  for (int base = 0; base < experts; base += 32) {
+    const int e = base + lane_id(), begin = e < experts ? first[e] : 0, end = e < experts ? first[e + 1] : 0,
+              tiles = (end - begin + kTile - 1) / kTile;
+    int through = tiles;  // tiles of the experts from `base` to this one
+    for (int offset = 1; offset < 32; offset *= 2) {
+      const int before = __shfl_up_sync(kFullWarp, through, offset);
+      if (lane_id() >= offset) through += before;
+    }
+    const int owner = warp_reduce(through <= index ? 1 : 0, Plus{});
+    const auto of_lane = [&](int lane, int value) {
+      return warp_reduce(lane_id() == lane ? value : 0, Plus{});
+    };
+    if (owner < 32)
+      return {base + owner, of_lane(owner, begin + (index - (through - tiles)) * kTile), of_lane(owner, end)};
+    index -= of_lane(31, through);
+  }
+  return {};
+}
+
+__device__ inline void put_pair(Bf16* to, float x, float y) {
+  *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(x, y);
+}
+__device__ inline void put_pair(float* to, float x, float y) {
+  const float pair[2] = {x, y};
+  store<2>(to, pair);
+}
+
+/// Writes a warp's outputs, whose first row and column within the tile are given, as far as they are among
+/// the first `rows` rows and `columns` columns, an even number.
+template <bool kAdd, int M, int N, class T>
+__device__ inline void put_sums(const float (&sums)[M][N][4], int first_row, int first_column, T* to,
+                                std::int64_t stride, int rows, int columns) {
+  const int g = lane_id() >> 2, t = lane_id() & 3;
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = first_row + m * 16 + h * 8 + g;
+      if (row >= rows) continue;
+#pragma unroll
+      for (int n = 0; n < N; ++n) {
+        const int column = first_column + n * 8 + 2 * t;
+        if (column >= columns) continue;
+        T* const place = to + row * stride + column;
+        float x = sums[m][n][2 * h], y = sums[m][n][2 * h + 1];
+        if constexpr (kAdd) x += widen(place[0]), y += widen(place[1]);
+        put_pair(place, x, y);
+      }
+    }
+}
+
+}  // namespace trainerd::kernels::cuda
