@@ -369,6 +369,7 @@ class Checker {
     context(p);
     if (good({"model.experts.count"}))
       for (const KeyProblem& found : expert_parallel_problems(job_)) problem(found.path, found.what);
+    for (const KeyProblem& found : turns_problems(p)) problem(found.path, found.what);
     const std::int64_t tokens = p.cp > 0 ? job_.batch.micro * (m.seq_len / p.cp) : 0;
     if (p.sequence_parallel && p.tp == 1)
       problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");

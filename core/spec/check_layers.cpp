@@ -180,6 +180,13 @@ std::vector<KeyProblem> cuda_head_problems(const job::ModelOptions& m) {
            "with qk_rope_head_dim " + to_string(keys) + more + "make it smaller, or choose device: cpu"}};
 }
 
+std::vector<KeyProblem> turns_problems(const parallel::ParallelOptions& p) {
+  if (!p.takes_turns() || p.zero != 3) return {};
+  return {{"parallel.zero",
+           "gathers the parameters of one pass at a time, and with schedule: dualpipe-v two take turns "
+           "(nearest valid: 2)"}};
+}
+
 std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
   const std::int64_t count = job.model.experts.count;
@@ -198,10 +205,6 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
     problems.push_back({"parallel.ep_comm",
                         "all_to_all sends as many tokens as parallel.ep_capacity allows, which is "
                         "0: set it, to 1.5 for example"});
-  if (p.takes_turns() && p.zero == 3)
-    problems.push_back({"parallel.zero",
-                        "gathers the parameters of one pass at a time, and with schedule: dualpipe-v and "
-                        "overlap_ep two take turns (nearest valid: 2)"});
   return problems;
 }
 

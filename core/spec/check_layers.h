@@ -14,6 +14,9 @@ std::vector<KeyProblem> layer_problems(const job::ModelOptions& model);
 /// The same of keys of expert parallelism. The number of experts is valid.
 std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job);
 
+/// The same of passes that take turns.
+std::vector<KeyProblem> turns_problems(const parallel::ParallelOptions& options);
+
 /// Heads that are too large for device: cuda.
 std::vector<KeyProblem> cuda_head_problems(const job::ModelOptions& model);
 

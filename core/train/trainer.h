@@ -345,7 +345,7 @@ class Trainer {
   /// By pool of chunks, and slot of the longest lifetime (forward to weight gradient).
   std::vector<std::vector<model::Frame>> frames_;
   std::vector<Flight> flights_;
-  bool takes_turns_;  ///< of a schedule's two computations one computes while the other waits for experts
+  bool takes_turns_;  ///< ParallelOptions::takes_turns
   WalkTurns turns_;
   ObserveActions observe_;
 

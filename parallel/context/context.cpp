@@ -4,6 +4,8 @@
 #include <array>
 #include <span>
 
+#include "parallel/comm/turns.h"
+
 namespace trainerd::parallel {
 
 using namespace kernels;
@@ -68,7 +70,7 @@ void tokens_to_heads(const ContextParallel& cp, Backend& backend, Stream& s, con
                                 .columns = c.count,
                                 .in_column = c.whole,
                                 .out_column = c.part});
-    cp.group->all_to_all(s, sent, received, {.label = "tokens for heads"})->wait(s);
+    wait_in_turns(*cp.group->all_to_all(s, sent, received, in_turns(s, "tokens for heads")), s);
   }
   backend.copy_rows(s, {.in = received,
                         .out = to,
@@ -93,7 +95,7 @@ void heads_to_tokens(const ContextParallel& cp, Backend& backend, Stream& s, con
                           .order = RowOrder::sequence_to_rank,
                           .ranks = ranks,
                           .sequences = sequences});
-    cp.group->all_to_all(s, sent, received, {.label = "heads for tokens"})->wait(s);
+    wait_in_turns(*cp.group->all_to_all(s, sent, received, in_turns(s, "heads for tokens")), s);
   }
   // With fewer key heads than ranks, several ranks have parts of one head's gradients.
   const bool shared = heads.kv_heads > 0 && heads.kv_heads < ranks;
@@ -141,7 +143,7 @@ void gather_keys_and_values(const ContextParallel& cp, Backend& backend, Stream&
   const Tensor by_rank = s.scratch().take(qkv.dtype, to.rows.shape, MemoryTerm::activations),
                mine = by_rank.rows(cp.group->rank() * own, own);
   backend.copy_rows(s, {.in = qkv, .out = mine, .columns = columns, .in_column = first_column(heads)});
-  cp.group->all_gather(s, mine, by_rank, {.label = "keys and values"})->wait(s);
+  wait_in_turns(*cp.group->all_gather(s, mine, by_rank, in_turns(s, "keys and values")), s);
   backend.copy_rows(s, {.in = by_rank,
                         .out = to.rows,
                         .columns = columns,
@@ -163,13 +165,13 @@ void scatter_key_and_value_gradients(const ContextParallel& cp, Backend& backend
                         .order = RowOrder::sequence_to_rank,
                         .ranks = ranks,
                         .sequences = sequences});
-  cp.group->reduce_scatter(s, by_rank, mine, {.label = "key and value gradients"})->wait(s);
+  wait_in_turns(*cp.group->reduce_scatter(s, by_rank, mine, in_turns(s, "key and value gradients")), s);
   backend.copy_rows(s, {.in = mine, .out = dqkv, .columns = columns, .out_column = first_column(heads)});
 }
 
 void sum_over_context(const ContextParallel& cp, Stream& s, const Tensor& x) {
   if (cp.group != nullptr && cp.group->size() > 1)
-    cp.group->all_reduce(s, x, ReduceOp::sum, {.label = "cp sums"})->wait(s);
+    wait_in_turns(*cp.group->all_reduce(s, x, ReduceOp::sum, in_turns(s, "cp sums")), s);
 }
 
 }  // namespace trainerd::parallel

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "parallel/comm/turns.h"
+
 namespace trainerd::parallel {
 
 using namespace kernels;
@@ -23,9 +25,7 @@ std::shared_ptr<Work> begun(std::unique_ptr<Work> work, Stream& s, Progress prog
 }
 
 void wait(Work* work, Stream& s) {
-  if (work == nullptr) return;
-  s.give_way();
-  work->wait(s);
+  if (work != nullptr) wait_in_turns(*work, s);
 }
 
 /// Sends both by `send`, which gets a tensor, its destination and a label.

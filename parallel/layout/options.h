@@ -70,8 +70,11 @@ struct ParallelOptions {
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
 
-  /// True if a forward and a backward take turns: one computes while the other waits for tokens of experts.
-  bool takes_turns() const { return schedule == ScheduleKind::dualpipe_v && pp > 1 && ep > 1 && overlap_ep; }
+  /// True if a forward and a backward take turns: one computes while the other waits for messages of tp, cp
+  /// or ep.
+  bool takes_turns() const {
+    return schedule == ScheduleKind::dualpipe_v && pp > 1 && (tp > 1 || cp > 1 || (ep > 1 && overlap_ep));
+  }
 
   bool operator==(const ParallelOptions&) const = default;
 };

@@ -2,6 +2,7 @@
 
 // Helpers that bring flows (linear.h) to the form an operator needs: all rows, or summed over tp.
 
+#include "parallel/comm/turns.h"
 #include "parallel/tensor/linear.h"
 
 namespace trainerd::parallel {
@@ -9,7 +10,7 @@ namespace trainerd::parallel {
 inline void sum_over(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor& x,
                      const char* label) {
   if (tp.group.size() == 1) return;
-  tp.group.all_reduce(s, x, ReduceOp::sum, {.label = label})->wait(s);
+  wait_in_turns(*tp.group.all_reduce(s, x, ReduceOp::sum, in_turns(s, label)), s);
 }
 
 inline bool cut(const TensorParallel& tp) { return tp.sequence_parallel && tp.group.size() > 1; }
@@ -26,7 +27,7 @@ inline kernels::Tensor gathered(const TensorParallel& tp, kernels::Stream& s, co
                                 const char* label) {
   if (!cut(tp)) return flow;
   const kernels::Tensor whole = whole_shape(tp, s, flow);
-  tp.group.all_gather(s, flow, whole, {.label = label})->wait(s);
+  wait_in_turns(*tp.group.all_gather(s, flow, whole, in_turns(s, label)), s);
   return whole;
 }
 
@@ -42,7 +43,7 @@ void summed(const TensorParallel& tp, kernels::Stream& s, const kernels::Tensor&
   const kernels::ArenaScope scope(s.scratch());
   const kernels::Tensor whole = whole_shape(tp, s, flow);
   make(whole);
-  tp.group.reduce_scatter(s, whole, flow, {.label = label})->wait(s);
+  wait_in_turns(*tp.group.reduce_scatter(s, whole, flow, in_turns(s, label)), s);
 }
 
 }  // namespace trainerd::parallel

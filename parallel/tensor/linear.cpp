@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "parallel/comm/turns.h"
 #include "parallel/tensor/flow.h"
 
 namespace trainerd::parallel {
@@ -128,7 +129,7 @@ void run_gathered_in_chunks(const TensorParallel& tp, Stream& s, const Args& arg
   };
   run_and_keep(flow, rank * rows);
   for (const Chunk& c : chunks) {
-    c.work->wait(s);
+    wait_in_turns(*c.work, s);
     for (std::int64_t r = 0; r < ranks; ++r)
       if (r != rank) run_and_keep(c.all.rows(r * c.rows, c.rows), r * rows + c.begin);
   }
@@ -153,7 +154,7 @@ void run_summed_in_chunks(const TensorParallel& tp, Stream& s, const Args& args,
       run(into_rows(args, summands.rows(r * sum.size(0), sum.size(0)), r * rows + begin));
     sums.push_back(tp.group.reduce_scatter(s, summands, sum, in_background(label)));
   }
-  for (const auto& sum : sums) sum->wait(s);
+  for (const auto& sum : sums) wait_in_turns(*sum, s);
 }
 
 /// Runs an operator that treats rows independently on all rows of its flow operand.
@@ -219,9 +220,9 @@ void run_column_backward(const TensorParallel& tp, Stream& s, const LinearDgrad&
     sum = cut(tp) ? tp.group.reduce_scatter(s, dgrad.dx_TC, a.dx_TC, in_background("column_linear_dgrad"))
                   : tp.group.all_reduce(s, a.dx_TC, ReduceOp::sum, in_background("column_linear_dgrad"));
   }
-  if (gather) gather->wait(s);
+  if (gather) wait_in_turns(*gather, s);
   make_wgrad(tp, s, wgrad);
-  if (sum) sum->wait(s);
+  if (sum) wait_in_turns(*sum, s);
 }
 
 /// Starts to gather `part` into `whole`. Returns `gradient`, which waits for it.
@@ -229,7 +230,7 @@ std::function<void()> gathering(const TensorParallel& tp, Stream& s, const Tenso
                                 const char* label, std::function<void()> gradient) {
   const std::shared_ptr<Work> gather = tp.group.all_gather(s, part, whole, in_background(label));
   return [&s, gather, gradient = std::move(gradient)] {
-    gather->wait(s);
+    wait_in_turns(*gather, s);
     gradient();
   };
 }
@@ -239,7 +240,7 @@ Tensor gather_dy(const TensorParallel& tp, Stream& s, const Tensor& dy_TD, Delay
   delayed.run_row();  // would read the buffer that is written now
   const auto gather = tp.group.all_gather(s, dy_TD, delayed.dy_TD(), in_background(label));
   delayed.run_column();
-  gather->wait(s);
+  wait_in_turns(*gather, s);
   return delayed.dy_TD();
 }
 
@@ -299,9 +300,9 @@ void column_linear_dgrad(const TensorParallel& tp, Stream& s, const LinearDgrad&
   whole.dx_TC = whole_shape(tp, s, a.dx_TC);
   tp.backend.linear_dgrad(s, whole);
   const auto sum = tp.group.reduce_scatter(s, whole.dx_TC, a.dx_TC, in_background("column_linear_dgrad"));
-  gather->wait(s);
+  wait_in_turns(*gather, s);
   delayed.run_row();
-  sum->wait(s);
+  wait_in_turns(*sum, s);
 }
 
 void row_linear(const TensorParallel& tp, Stream& s, const LinearFprop& a, const Adapter* adapter) {

@@ -145,6 +145,15 @@ class Machine {
   std::vector<kernels::Buffer> memory_;
 };
 
+/// False, with a warning, on a CUDA device that does not multiply in FP8.
+inline bool multiplies_fp8() {
+  Machine m(kernels::Isa::portable, 1);
+  const kernels::Target& target = m.backend().target();
+  const bool can = target.kind != kernels::DeviceKind::cuda || target.sm_version == 90;
+  if (!can) WARN("FP8 was not run: it needs a device of compute capability 9.0");
+  return can;
+}
+
 /// One output of an operator: its value, its reference, and the length of the sums in it.
 struct Output {
   std::string name;

@@ -208,9 +208,10 @@ LayoutBounds::Chain LayoutBounds::chain_of(const LayoutChoice& c) {
     }
     return place;
   };
-  // Where computations take turns, they may hide all tokens of experts.
-  const Places waited{best(parallel::Group::tp),
-                      c.ep > 1 && !job.parallel.takes_turns() ? best(parallel::Group::ep) : GroupPlace{}};
+  // Where computations take turns, they may hide all messages.
+  Places waited;
+  if (!job.parallel.takes_turns()) waited.tp = best(parallel::Group::tp);
+  if (!job.parallel.takes_turns() && c.ep > 1) waited.ep = best(parallel::Group::ep);
   Chain chain;
   double filled = 0, drained = 0, forward_trip = 0;
   std::vector<double> top_backwards;  // by rank: seconds per microbatch on its last chunk

@@ -157,7 +157,8 @@ class Enumerator {
 
   void schedules(std::int64_t microbatches) {
     using enum ScheduleKind;
-    // v_half and v_min are slow ways to little memory, and looked at where the job has them.
+    // v_half and v_min are slow ways to little memory, and looked at where the job has them. So is
+    // dualpipe_v, whose bounds know nothing of the messages that turns hide.
     for (const ScheduleKind kind :
          or_given(space_.schedule, with_own({one_f_one_b, gpipe, zb_h1, zb_v, interleaved}, own_.schedule))) {
       at_.schedule = kind;

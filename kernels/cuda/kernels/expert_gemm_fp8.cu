@@ -161,7 +161,8 @@ __global__ void __launch_bounds__(kTileThreads)
                  rows.outer, columns.outer);
 }
 
-void check_widths(std::int64_t n, std::int64_t c) {
+void check_product(const Launch& where, std::int64_t n, std::int64_t c) {
+  base::check(where.target.sm_version == 90, "experts: FP8 on CUDA runs on compute capability 9.0 alone");
   base::check(n % kFp8Block == 0 && c % kFp8Block == 0,
               "experts: with FP8 on CUDA the widths of an expert's weight are multiples of 128");
 }
@@ -178,7 +179,7 @@ float* floats_at(const Launch& where, std::int64_t offset) {
 void expert_fp8_rows(const Launch& where, const char* name, const ExpertFp8Rows& a) {
   const std::int64_t rows = a.x.size(0), depth = a.x.size(1), columns = a.y.size(1),
                      experts = a.first_E.numel() - 1, all = a.weight_NC.size(0), inner = a.weight_NC.size(1);
-  check_widths(all / experts, inner);
+  check_product(where, all / experts, inner);
   base::check(a.y.dtype == DType::bf16, "experts: results are in the dtype of the rows");
   if (rows == 0) return;
   const ExpertRowsScratch place(a.x, a.weight_NC, a.transposed);
@@ -209,7 +210,7 @@ void expert_fp8_rows(const Launch& where, const char* name, const ExpertFp8Rows&
 
 void expert_fp8_wgrad(const Launch& where, const ExpertWgrad& a) {
   const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
-  check_widths(n, c);
+  check_product(where, n, c);
   const ExpertWgradScratch place(a.dy_RN, a.x_RC, a.first_E);
   const auto rounded = [&](const Tensor& x, std::int64_t out, std::int64_t scales) {
     round_experts_to_fp8(

@@ -56,7 +56,9 @@ TEST_CASE("every preset has the published number of parameters", "[spec]") {
       {"qwen2.5-72b", 72706203648},
       {"olmo-2-32b", 32234279936},
       {"mixtral-8x7b", 46702792704},
+      {"mixtral-8x22b", 140620634112},
       {"qwen3-30b-a3b", 30532122624},
+      {"qwen3-235b-a22b", 235093634560},
       {"olmoe-1b-7b", 6919161856},
       {"llama-3.1-405b", 405853388800},
       // Gemma 3 with vision (4300079472, 12187325040 and 27432406640 elements), minus 416866032 elements of

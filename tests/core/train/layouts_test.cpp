@@ -564,6 +564,28 @@ TEST_CASE("passes that take turns while tokens of experts travel give one rank's
   }
 }
 
+TEST_CASE("turns that hide messages of tensor and context parallelism change no bit", "[layouts][turns]") {
+  using enum parallel::ScheduleKind;
+  for (const std::string model : {"llama", "qwen", "latent"})
+    for (LayoutCase layout : {LayoutCase{.tp = 2, .pp = 2},
+                              LayoutCase{.tp = 2,
+                              .pp = 2,
+                              .dp = 2,
+                              .zero = 2,
+                              .sequence_parallel = true,
+                              .recompute = {core::job::RecomputeKind::selective}},
+                              LayoutCase{.pp = 2, .zero = 1, .cp = 2}}) {
+      CAPTURE(model, layout.tp, layout.cp, layout.dp);
+      // With the same chunks on the same ranks.
+      layout.schedule = zb_v, layout.virtual_stages = 2;
+      const Curve one_by_one = run_curve(with_layout(layouts_job(model), layout));
+      layout.schedule = dualpipe_v;
+      const Curve in_turns = run_curve(with_layout(layouts_job(model), layout));
+      CHECK(in_turns.loss == one_by_one.loss);
+      CHECK(in_turns.norm == one_by_one.norm);
+    }
+}
+
 TEST_CASE("taking turns changes no bit", "[layouts][experts][turns]") {
   for (const std::string model : {"experts-shared", "latent-experts"})
     for (const double capacity : {0.0, 8.0}) {
