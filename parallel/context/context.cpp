@@ -170,8 +170,9 @@ void scatter_key_and_value_gradients(const ContextParallel& cp, Backend& backend
 }
 
 void sum_over_context(const ContextParallel& cp, Stream& s, const Tensor& x) {
+  // A few bytes, and only some ranks of a tp group call it: it gives no other pass a turn.
   if (cp.group != nullptr && cp.group->size() > 1)
-    wait_in_turns(*cp.group->all_reduce(s, x, ReduceOp::sum, in_turns(s, "cp sums")), s);
+    cp.group->all_reduce(s, x, ReduceOp::sum, {.label = "cp sums"})->wait(s);
 }
 
 }  // namespace trainerd::parallel

@@ -16,7 +16,7 @@ void reduce_stats(const TensorParallel& tp, Stream& s, const Tensor& max, const 
   const ArenaScope scope(s.scratch());
   const Tensor local = s.scratch().take(DType::f32, max.shape, MemoryTerm::logits);
   tp.backend.copy(s, max, local);
-  tp.group.all_reduce(s, max, ReduceOp::max, {.label = "softmax_max"})->wait(s);
+  wait_in_turns(*tp.group.all_reduce(s, max, ReduceOp::max, in_turns(s, "softmax_max")), s);
   tp.backend.ce_rescale(s, {.max_local_T = local, .max_T = max, .sum_exp_T = sum_exp});
   sum_over(tp, s, sum_exp, "softmax_sum");
   sum_over(tp, s, target, "target_logit");

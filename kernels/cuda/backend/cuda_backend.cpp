@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <deque>
+#include <string_view>
 
 #include "kernels/cuda/cudnn/attention_library.h"
 #include "kernels/cuda/gemm/gemm_library.h"
@@ -60,11 +61,15 @@ Target describe_device(int device) {
   if (target.sm_version < 80)
     throw base::device_error(target.name + " (sm_" + std::to_string(target.sm_version) +
                              ") is too old: CUDA devices from sm_80 (A100) on are served; set device: cpu");
-  if (image_for(TRAINERD_CUDA_IMAGES, target.sm_version).empty())
+  // Hopper's own instructions are in images of 90a alone.
+  const bool hopper = target.sm_version == 90;
+  if (image_for(TRAINERD_CUDA_IMAGES, target.sm_version).empty() ||
+      (hopper && std::string_view(TRAINERD_CUDA_IMAGES).find("90a") == std::string_view::npos))
     throw base::device_error("this build has no kernels for " + target.name + " (sm_" +
                              std::to_string(target.sm_version) + "): it was compiled for " +
-                             TRAINERD_CUDA_IMAGES + "; build it with CMAKE_CUDA_ARCHITECTURES=" +
-                             std::to_string(target.sm_version) + "-real, or by the preset release-gpus");
+                             TRAINERD_CUDA_IMAGES +
+                             "; build it with CMAKE_CUDA_ARCHITECTURES=" + std::to_string(target.sm_version) +
+                             (hopper ? "a" : "") + "-real, or by the preset release-gpus");
   std::array<char, 32> bus_id{};
   check(cudaDeviceGetPCIBusId(bus_id.data(), bus_id.size(), device), "reading a device's PCI bus id");
   target.pci_bus_id = bus_id.data();

@@ -586,6 +586,22 @@ TEST_CASE("turns that hide messages of tensor and context parallelism change no 
     }
 }
 
+TEST_CASE("ranks of a group take turns alike where one of them does more", "[layouts][experts][turns]") {
+  // The first tp rank alone computes the balance loss, and sums its counts over cp.
+  for (const std::string model : {"experts-six", "experts-sandwich"}) {
+    CAPTURE(model);
+    core::job::JobSpec job = layouts_job(model);
+    CHECK(job.loss.expert_balance > 0);
+    LayoutCase layout{
+        .tp = 2, .pp = 2, .schedule = parallel::ScheduleKind::zb_v, .virtual_stages = 2, .cp = 2};
+    const Curve one_by_one = run_curve(with_layout(job, layout));
+    layout.schedule = parallel::ScheduleKind::dualpipe_v;
+    const Curve in_turns = run_curve(with_layout(job, layout));
+    CHECK(in_turns.loss == one_by_one.loss);
+    CHECK(in_turns.norm == one_by_one.norm);
+  }
+}
+
 TEST_CASE("taking turns changes no bit", "[layouts][experts][turns]") {
   for (const std::string model : {"experts-shared", "latent-experts"})
     for (const double capacity : {0.0, 8.0}) {
