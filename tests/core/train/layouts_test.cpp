@@ -340,17 +340,23 @@ TEST_CASE("layouts with recomputation give one rank's losses", "[layouts][recomp
   }
 }
 
+namespace {
+
+/// The largest relative difference of two curves' losses.
+double apart(const Curve& a, const Curve& b) {
+  double most = 0;
+  for (std::size_t i = 0; i < a.loss.size(); ++i)
+    most = std::max(most, std::abs(a.loss[i] - b.loss[i]) / b.loss[i]);
+  return most;
+}
+
+}  // namespace
+
 TEST_CASE("layouts give one rank's losses in FP8", "[layouts][fp8]") {
   using enum parallel::ScheduleKind;
   // In more steps the differences grow without a bound that bf16's could give.
   const auto curve_of = [](const core::job::JobSpec& job) {
     return run_curve(job, 64, test::Through::memory, 8);
-  };
-  const auto apart = [](const Curve& a, const Curve& b) {
-    double most = 0;
-    for (std::size_t i = 0; i < a.loss.size(); ++i)
-      most = std::max(most, std::abs(a.loss[i] - b.loss[i]) / b.loss[i]);
-    return most;
   };
   // A rank's part of a sum is rounded to bf16. Where that moves a number by a step of 2^-9, one in 2^5 moves
   // by a step of 2^-4 in FP8: 2^2.5 times the noise of bf16.
@@ -379,12 +385,6 @@ TEST_CASE("layouts of experts give one rank's losses in FP8", "[layouts][fp8][ex
   using enum parallel::ScheduleKind;
   const auto curve_of = [](const core::job::JobSpec& job) {
     return run_curve(job, 64, test::Through::memory, 4);
-  };
-  const auto apart = [](const Curve& a, const Curve& b) {
-    double most = 0;
-    for (std::size_t i = 0; i < a.loss.size(); ++i)
-      most = std::max(most, std::abs(a.loss[i] - b.loss[i]) / b.loss[i]);
-    return most;
   };
   const std::string experts = "experts-six";
   const Curve plain = curve_of(layouts_job("bf16-" + experts));
