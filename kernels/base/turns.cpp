@@ -23,6 +23,7 @@
 #define TRAINERD_THREAD_SANITIZER
 #endif
 #ifdef TRAINERD_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #ifdef TRAINERD_THREAD_SANITIZER
@@ -35,13 +36,22 @@ namespace {
 /// As large as a thread's usual one. Memory that is not touched is not used.
 constexpr std::size_t kStackBytes = std::size_t{8} << 20;
 
+/// The last frames of a stack never return, so the sanitizer still guards their memory.
+void forget_frames([[maybe_unused]] const std::byte* stack) {
+#ifdef TRAINERD_ADDRESS_SANITIZER
+  __asan_unpoison_memory_region(stack, kStackBytes);
+#endif
+}
+
 }  // namespace
 
 Turns::~Turns() {
 #ifdef TRAINERD_THREAD_SANITIZER
   if (second_.fiber != nullptr) __tsan_destroy_fiber(second_.fiber);
 #endif
-  if (memory_ != nullptr) ::munmap(memory_, kStackBytes);
+  if (memory_ == nullptr) return;
+  forget_frames(memory_);
+  ::munmap(memory_, kStackBytes);
 }
 
 void Turns::make_stack() {
@@ -61,6 +71,7 @@ void Turns::make_stack() {
 void Turns::run(const std::function<void()>& first, const std::function<void()>& second) {
   check(!running_, "two functions take turns at a time");
   if (memory_ == nullptr) make_stack();
+  forget_frames(memory_);
   check(::getcontext(&second_.context) == 0, "a context can be read");
   second_.context.uc_stack.ss_sp = memory_ + (kStackBytes - second_.size);
   second_.context.uc_stack.ss_size = second_.size;
