@@ -7,14 +7,13 @@
 
 namespace trainerd::core::train {
 
-/// Runs two walks in turns on one stream: each goes on while the other waits for messages
-/// (`Stream::give_way`). All their calls are made in one order, the same in every step and on every rank with
-/// the same actions.
+/// Runs two walks alternately on one stream: when one has to wait for a message (`Stream::give_way`), the
+/// other continues. The order of all calls is the same in every step and on every rank with the same actions.
 class WalkTurns final : private kernels::StreamTurns {
  public:
   struct Walk {
     std::function<void()> run;
-    std::function<void()> goes_on;  ///< called when the walk begins, and each time that it goes on
+    std::function<void()> goes_on;  ///< called when the walk starts, and each time it continues
     kernels::Arena* scratch = nullptr;
   };
   void run(kernels::Stream& stream, const Walk& first, const Walk& second);

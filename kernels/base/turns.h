@@ -8,8 +8,8 @@
 
 namespace trainerd::base {
 
-/// Runs two functions in turns on one thread: a function runs until it gives way, and then the other goes on
-/// where it gave way before. The first has the caller's stack, the second its own.
+/// Runs two functions alternately on one thread. A function runs until it calls `give_way`; then the other
+/// continues from its own last `give_way`. The first uses the caller's stack, the second has its own.
 class Turns {
  public:
   Turns() = default;
@@ -20,8 +20,8 @@ class Turns {
   /// Runs both to their ends; `first` begins. An error of either ends the other too, by an exception in its
   /// `give_way`, and is thrown.
   void run(const std::function<void()>& first, const std::function<void()>& second);
-  /// Lets the other function go on, unless it has ended. May be called in `run` only, not while an exception
-  /// is handled.
+  /// Lets the other function continue, unless it has ended. Call it only inside `run`, and not while an
+  /// exception is handled.
   void give_way();
   bool running() const { return running_; }
 
