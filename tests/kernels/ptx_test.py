@@ -26,9 +26,13 @@ VECTORS = {
 MATRIX = {"mma_forward_kernel": 8, "mma_key_value_kernel": 8, "mma_query_kernel": 8}
 # Those of experts: one per order of the weights; one per dtype of the gradients, assigned and added.
 EXPERTS = {"expert_rows_kernel": 2, "expert_wgrad_kernel": 4}
+# The same by warp groups, with the orders of both operands' summands: 0 where they are innermost, else 1.
+EXPERTS_GROUP = {"expert_group_rows_kernel": 2, "expert_group_wgrad_kernel": 4}
+ORDERS = {"expert_group_rows_kernel<true>": "0, 0", "expert_group_rows_kernel<false>": "0, 1", "expert_group_wgrad_kernel<": "1, 1"}
 # In FP8; weights are in one order.
 EXPERTS_FP8 = {"expert_rows_fp8_kernel": 1, "expert_wgrad_fp8_kernel": 4}
 BF16, FP8 = r"mma\.sync\.aligned\.m16n8k16\.row\.col\.f32\.bf16\.bf16\.f32", r"wgmma\.mma_async\.sync\.aligned\.m64n128k32\.f32\.e4m3\.e4m3"
+GROUP_BF16 = r"wgmma\.mma_async\.sync\.aligned\.m64n256k16\.f32\.bf16\.bf16"
 
 
 def entries(ptx):
@@ -59,19 +63,23 @@ class Ptx(unittest.TestCase):
         self.assertEqual(wrong, [])
 
     def test_matrix_kernels_use_the_tensor_cores_and_asynchronous_copies(self):
-        matrices = r"ldmatrix\.sync\.aligned\.m8n8\.x4\."
-        for kernels, product, others in ((MATRIX, BF16, (matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")),
-                                         (EXPERTS, BF16, (matrices,)), (EXPERTS_FP8, FP8, (r"fence\.proxy\.async\.shared::cta", r"wgmma\.wait_group"))):
+        matrices, arrived = r"ldmatrix\.sync\.aligned\.m8n8\.x4\.", r"cp\.async\.wait_all"
+        shown, ended = r"fence\.proxy\.async\.shared::cta", r"wgmma\.wait_group\.sync\.aligned "
+        for kernels, product, others in ((MATRIX, BF16, (arrived, matrices + r"shared", matrices + r"trans\.shared", r"st\.global\.v4\.")),
+                                         (EXPERTS, BF16, (arrived, matrices)), (EXPERTS_FP8, FP8, (arrived, shown, ended + "0")),
+                                         (EXPERTS_GROUP, GROUP_BF16, (r"cp\.async\.wait_group 1", shown, ended + "1", ended + "0"))):
             wrong, seen = [], dict.fromkeys(kernels, 0)
             for name, body in self.kernels:
                 short = next((k for k in kernels if re.search(rf"\b{k}[<(]", name)), None)
                 if short is None:
                     continue
                 seen[short] += 1
-                for needed in (product, r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,",
-                               r"cp\.async\.wait_all", *others):
+                for needed in (product, r"cp\.async\.cg\.shared\.global\S* \[.*\], 16,", *others):
                     if not re.search(needed, body):
                         wrong.append(f"{name} has no {needed}")
+                orders = {o for k, o in ORDERS.items() if k in name}
+                if set(re.findall(product + r" \{[^}]*\}, %\w+, %\w+, 1, 1, 1, (\d, \d);", body)) != orders:
+                    wrong.append(f"{name} does not take its operands in the orders {orders}")
             self.assertEqual(wrong, [])
             self.assertEqual(seen, kernels)
 

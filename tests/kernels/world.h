@@ -35,4 +35,8 @@ struct MatrixWork {
 /// Empty for a world that does not count.
 std::optional<MatrixWork> matrix_work();
 
+/// Whether later backends stand for a device without products of warp groups (sm_80). Returns false, and
+/// changes nothing, in a world of one kind of device.
+bool set_older_device(bool older);
+
 }  // namespace trainerd::test

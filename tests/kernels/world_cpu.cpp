@@ -23,5 +23,6 @@ std::vector<kernels::Isa> instruction_sets() {
 }
 
 std::optional<MatrixWork> matrix_work() { return {}; }
+bool set_older_device(bool) { return false; }
 
 }  // namespace trainerd::test

@@ -343,6 +343,23 @@ TEST_CASE("the error for a job that does not fit names layouts that fit", "[plan
              Catch::Contains("does not fit") && Catch::Contains("fits with " + plan.near.front().change));
 }
 
+TEST_CASE("a job with experts that does not fit hears of memory for fewer rows of them", "[plan]") {
+  const std::string sizes =
+      "parallel: {pp: 4, ep: 8, dp: 16, zero: 1, schedule: interleaved, virtual_stages: 8, EXPERTS}\n"
+      "batch: {global: 256, micro: 1}\ncluster: {preset: dgx-h100}\n";
+  const auto near_of = [&](const std::string& experts) {
+    std::string with = sizes;
+    const core::job::JobSpec job =
+        job_of("preset: mixtral-8x7b, seq_len: 4096", with.replace(with.find("EXPERTS"), 7, experts));
+    CHECK_FALSE(plan_of(job).fits);
+    return core::plan::near_text(
+        core::plan::near_changes(job, core::spec::job_topology(job), core::plan::NoneFits::nothing));
+  };
+  CHECK_THAT(near_of("overlap_ep: true"), Catch::Contains("fits with parallel.ep_capacity: 2, if") &&
+                                              Catch::Contains("parallel.ep_comm: all_to_all"));
+  CHECK_THAT(near_of("ep_capacity: 6"), !Catch::Contains("ep_capacity"));
+}
+
 TEST_CASE("a plan counts the padding of a batch that does not divide, and its time", "[plan]") {
   const auto plan_with = [](const std::string& global) {
     return plan_of(job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: " +

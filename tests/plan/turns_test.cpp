@@ -23,7 +23,7 @@ using core::rank::RankRecord;
 
 core::job::JobSpec turns_job(int pp, int microbatches, const std::string& parallel = "") {
   return core::spec::parse_job(
-      "model: {layers: 16, hidden: 1024, heads: 8, ffn: 2048, vocab: 8192, seq_len: 1024, "
+      "model: {layers: 16, hidden: 1024, heads: 8, ffn: 3072, vocab: 8192, seq_len: 1024, "
       "experts: {count: 8, per_token: 2}}\nsteps: 1\nprecision: bf16\ndata: {format: synthetic}\n"
       "cluster: {preset: dgx-h100}\nbatch: {global: " +
           std::to_string(8 * microbatches) +

@@ -226,6 +226,15 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
     const Plan plan = make_plan(changed, topology);
     if (plan.fits) changes.push_back({change, plan.peak_bytes, true, plan.time.step_seconds});
   };
+  if (job.parallel.ep > 1 && job.parallel.ep_capacity == 0) {
+    // The mean is enough for balanced experts; it is the user's to say that theirs are.
+    job::JobSpec changed = job;
+    changed.parallel.ep_capacity = 2;
+    add_if_it_fits(changed,
+                   "parallel.ep_capacity: 2, if no rank's experts get more than twice their mean of tokens");
+    changed.parallel.ep_comm = parallel::ExpertComm::all_to_all;
+    add_if_it_fits(changed, "parallel.ep_comm: all_to_all with parallel.ep_capacity: 2");
+  }
   if (topology.device.kind == kernels::DeviceKind::cuda) {
     job::JobSpec changed = job;
     // The library needs workspace for determinism. No layout changes that.

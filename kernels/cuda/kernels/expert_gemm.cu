@@ -1,8 +1,8 @@
-// The GEMMs of experts. bf16 runs on tensor cores (mma.sync), in tiles of 128 x 128 outputs with two stages
-// of copies. fp32, and sizes or addresses that are not multiples of 16 bytes, take one thread per output and
-// are slow. FP8: expert_gemm_fp8.cu.
+// The GEMMs of experts. bf16 runs on tensor cores: on Hopper by warp groups (expert_gemm_group.cu), elsewhere
+// by mma.sync, in tiles of 128 x 128 outputs with two stages of copies. fp32, and sizes or addresses that are
+// not multiples of 16 bytes, take one thread per output and are slow. FP8: expert_gemm_fp8.cu.
 
-#include "kernels/cuda/kernels/expert_gemm_fp8.cuh"
+#include "kernels/cuda/kernels/expert_gemm.cuh"
 #include "kernels/cuda/kernels/expert_tile.cuh"
 #include "kernels/cuda/kernels/launch.cuh"
 
@@ -45,17 +45,9 @@ __device__ inline void multiply_stage(float (&sums)[kWarpRows][kWarpColumns][4],
   }
 }
 
-/// One operand of a block's product: `outer` rows or columns of outputs, `depth` summands, of a matrix with
-/// rows of `stride` elements.
-struct Side {
-  const Bf16* x;
-  std::int64_t stride;
-  int outer;
-};
-
 /// Starts the copies of the stage that begins at summand `from`.
 template <bool IsDeep>
-__device__ inline void copy_stage(SharedAddress tile, const Side& side, int from, int depth) {
+__device__ inline void copy_stage(SharedAddress tile, const TileSide& side, int from, int depth) {
   const int stride = static_cast<int>(side.stride);
   if constexpr (IsDeep)
     copy_to_tile<Deep, kTile, kTileThreads>(tile, side.x + from, 0, side.outer, stride, depth - from);
@@ -63,8 +55,8 @@ __device__ inline void copy_stage(SharedAddress tile, const Side& side, int from
 }
 
 template <bool ADeep, bool BDeep>
-__device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const Side& a, const Side& b,
-                                int depth) {
+__device__ inline void multiply(float (&sums)[kWarpRows][kWarpColumns][4], const TileSide& a,
+                                const TileSide& b, int depth) {
   const SharedAddress shared = dynamic_shared();
   const auto start = [&](int stage, int from) {
     copy_stage<ADeep>(shared + static_cast<SharedAddress>(stage * 2 * kStageBytes), a, from, depth);
@@ -93,9 +85,9 @@ __global__ void __launch_bounds__(kTileThreads)
   if (tile.expert < 0) return;
   const int column = static_cast<int>(blockIdx.x) % column_tiles * kTile;
   const std::int64_t of_expert = static_cast<std::int64_t>(tile.expert) * columns * depth;
-  const Side rows{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin};
-  const Side weights{weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
-                     WDeep ? depth : columns, columns - column};
+  const TileSide rows{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin};
+  const TileSide weights{weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
+                         WDeep ? depth : columns, columns - column};
   float sums[kWarpRows][kWarpColumns][4];
   multiply<true, WDeep>(sums, rows, weights, depth);
   put_sums<false>(sums, warp_row(), warp_column(),
@@ -112,8 +104,8 @@ __global__ void __launch_bounds__(kTileThreads)
             row = block / column_tiles % row_tiles * kTile, column = block % column_tiles * kTile;
   const int begin = first[expert], depth = first[expert + 1] - begin;
   if (kAdd && depth == 0) return;
-  const Side rows{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row};
-  const Side columns{x + static_cast<std::int64_t>(begin) * c + column, c, c - column};
+  const TileSide rows{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row};
+  const TileSide columns{x + static_cast<std::int64_t>(begin) * c + column, c, c - column};
   float sums[kWarpRows][kWarpColumns][4];
   multiply<false, false>(sums, rows, columns, depth);
   put_sums<kAdd>(sums, warp_row(), warp_column(),
@@ -160,6 +152,8 @@ bool for_tensor_cores(DType dtype, std::int64_t n, std::int64_t c, const Tensors
   return dtype == DType::bf16 && n % 8 == 0 && c % 8 == 0 && aligned(tensors...);
 }
 
+bool by_groups(const Launch& where) { return where.target.sm_version == 90; }
+
 /// fprop if `WDeep`, else dgrad: of [R, depth] rows to [R, columns].
 template <bool WDeep>
 void rows_product(const Launch& where, const char* name, const Tensor& x, const Tensor& weight,
@@ -167,6 +161,7 @@ void rows_product(const Launch& where, const char* name, const Tensor& x, const 
   const std::int64_t rows = x.size(0), depth = x.size(1), columns = y.size(1), experts = first_E.numel() - 1;
   base::check(y.dtype == x.dtype, "experts: results are in the dtype of the rows");
   if (for_tensor_cores(x.dtype, columns, depth, x, weight, y)) {
+    if (by_groups(where)) return expert_group_rows(where, name, {x, weight, first_E, y, !WDeep});
     const std::int64_t column_tiles = ceil_div(columns, kTile), tiles = rows / kTile + experts;
     launch(where, {rows == 0 ? 0 : tiles * column_tiles, 1, kSharedBytes}, kTileThreads, name,
            expert_rows_kernel<WDeep>, at<Bf16>(x), at<Bf16>(weight), at<std::int32_t>(first_E),
@@ -199,15 +194,18 @@ void expert_dgrad(const Launch& where, const ExpertDgrad& a) {
 }
 
 void expert_wgrad(const Launch& where, const ExpertWgrad& a) {
+  constexpr auto name = "expert_wgrad";
   check_args(a);
-  if (a.format == GemmFormat::fp8) return expert_fp8_wgrad(where, a);
-  const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
   const bool add = a.mode == WriteMode::accumulate;
+  const ExpertGradients gradients{a.dy_RN, a.x_RC, a.first_E, a.dweight_NC, add};
+  if (a.format == GemmFormat::fp8) return expert_fp8_gradients(where, name, gradients);
+  const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
   with_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
     using Out = decltype(g);
     if (for_tensor_cores(a.x_RC.dtype, n, c, a.dy_RN, a.x_RC, a.dweight_NC)) {
+      if (by_groups(where)) return expert_group_gradients(where, name, gradients);
       const std::int64_t row_tiles = ceil_div(n, kTile), column_tiles = ceil_div(c, kTile);
-      launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, "expert_wgrad",
+      launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, name,
              add ? expert_wgrad_kernel<true, Out> : expert_wgrad_kernel<false, Out>, at<Bf16>(a.dy_RN),
              at<Bf16>(a.x_RC), at<std::int32_t>(a.first_E), static_cast<int>(n), static_cast<int>(c),
              static_cast<int>(row_tiles), static_cast<int>(column_tiles), at<Out>(a.dweight_NC));
@@ -215,7 +213,7 @@ void expert_wgrad(const Launch& where, const ExpertWgrad& a) {
     }
     with_type(a.x_RC.dtype, "experts: fp32 or bf16", [&](auto t) {
       using T = decltype(t);
-      launch(where, {ceil_div(a.dweight_NC.numel(), kPlainThreads)}, kPlainThreads, "expert_wgrad",
+      launch(where, {ceil_div(a.dweight_NC.numel(), kPlainThreads)}, kPlainThreads, name,
              plain_wgrad_kernel<T, Out>, at<T>(a.dy_RN), at<T>(a.x_RC), at<std::int32_t>(a.first_E),
              a.dweight_NC.numel(), n, c, add, at<Out>(a.dweight_NC));
     });

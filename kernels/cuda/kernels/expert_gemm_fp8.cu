@@ -3,9 +3,10 @@
 // fp16. A stage of 128 summands is one block of each operand: its products are summed by themselves and added
 // with the scales of both blocks.
 
-#include "kernels/cuda/kernels/expert_gemm_fp8.cuh"
+#include "kernels/cuda/kernels/expert_gemm.cuh"
 #include "kernels/cuda/kernels/expert_tile.cuh"
 #include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/kernels/warp_group.cuh"
 #include "kernels/cuda/launch/fp8_operand.h"
 
 namespace trainerd::kernels::cuda {
@@ -27,7 +28,6 @@ __device__ inline void copy_fp8(SharedAddress tile, const Fp8Side& side, int fro
 }
 
 constexpr int kColumns = kTile / 8;  ///< of a warp's 16 rows of outputs, in outputs of 16 x 8
-__device__ inline int first_row() { return warp_id() * 16; }
 
 /// Scales of the rows of a lane's outputs, with those of the weight; 0 beyond `rows`.
 struct RowScales {
@@ -81,7 +81,8 @@ __device__ inline void multiply_fp8(float (&sums)[1][kColumns][4], const Fp8Side
     for (int k = 0; k < kStep; k += kOfInstruction)
       multiply_group_e4m3(products, left + of_group + static_cast<SharedAddress>(k),
                           right + static_cast<SharedAddress>(k), k > 0);
-    end_group_products(products);
+    end_group_products();
+    wait_group_products(products);
     const auto scales = scales_of(from / kStep);
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
@@ -176,7 +177,7 @@ float* floats_at(const Launch& where, std::int64_t offset) {
 
 }  // namespace
 
-void expert_fp8_rows(const Launch& where, const char* name, const ExpertFp8Rows& a) {
+void expert_fp8_rows(const Launch& where, const char* name, const ExpertRows& a) {
   const std::int64_t rows = a.x.size(0), depth = a.x.size(1), columns = a.y.size(1),
                      experts = a.first_E.numel() - 1, all = a.weight_NC.size(0), inner = a.weight_NC.size(1);
   check_product(where, all / experts, inner);
@@ -208,7 +209,7 @@ void expert_fp8_rows(const Launch& where, const char* name, const ExpertFp8Rows&
          static_cast<int>(depth), static_cast<int>(column_tiles), at<Bf16>(a.y));
 }
 
-void expert_fp8_wgrad(const Launch& where, const ExpertWgrad& a) {
+void expert_fp8_gradients(const Launch& where, const char* name, const ExpertGradients& a) {
   const std::int64_t n = a.dy_RN.size(1), c = a.x_RC.size(1), experts = a.first_E.numel() - 1;
   check_product(where, n, c);
   const ExpertWgradScratch place(a.dy_RN, a.x_RC, a.first_E);
@@ -220,12 +221,11 @@ void expert_fp8_wgrad(const Launch& where, const ExpertWgrad& a) {
   };
   const Fp8Columns dy = rounded(a.dy_RN, place.dy, place.dy_scales),
                    x = rounded(a.x_RC, place.x, place.x_scales);
-  const bool add = a.mode == WriteMode::accumulate;
   const std::int64_t row_tiles = ceil_div(n, kTile), column_tiles = ceil_div(c, kTile);
   with_type(a.dweight_NC.dtype, "experts: gradients are fp32 or bf16", [&](auto g) {
     using Out = decltype(g);
-    launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, "expert_wgrad",
-           add ? expert_wgrad_fp8_kernel<true, Out> : expert_wgrad_fp8_kernel<false, Out>, dy, x,
+    launch(where, {experts * row_tiles * column_tiles, 1, kSharedBytes}, kTileThreads, name,
+           a.add ? expert_wgrad_fp8_kernel<true, Out> : expert_wgrad_fp8_kernel<false, Out>, dy, x,
            place.columns, at<std::int32_t>(a.first_E), static_cast<int>(row_tiles),
            static_cast<int>(column_tiles), at<Out>(a.dweight_NC));
   });

@@ -18,6 +18,17 @@ constexpr int kStageBytes = kTile * kDepth * 2;
 static_assert(Deep::bytes(kTile) == kStageBytes);
 constexpr int kSharedBytes = 4 * kStageBytes;  // two stages of both operands
 
+/// First row of a warp's 16 rows of a tile that two warp groups compute.
+__device__ inline int first_row() { return warp_id() * 16; }
+
+/// One operand of a block's product: `outer` rows or columns of outputs, of a matrix with rows of `stride`
+/// elements.
+struct TileSide {
+  const Bf16* x;
+  std::int64_t stride;
+  int outer;
+};
+
 /// Rows of an expert that a block computes.
 struct RowTile {
   int expert = -1, begin = 0, end = 0;

@@ -68,5 +68,6 @@ void write_bytes(std::span<const std::byte> from, const Tensor& x) {
 std::vector<kernels::Isa> instruction_sets() { return {kernels::Isa::portable}; }
 
 std::optional<MatrixWork> matrix_work() { return {}; }
+bool set_older_device(bool) { return false; }
 
 }  // namespace trainerd::test

@@ -1,11 +1,13 @@
-// The warp's matrix instructions on the host, written from the tables of the PTX ISA (fragments of
-// mma.m16n8k16 with bf16, of wgmma.m64n128k32 with E4M3 and of ldmatrix x4, rules of cp.async), independent
-// of the kernels.
+// The matrix instructions of warps and warp groups on the host, written from the tables of the PTX ISA
+// (fragments of mma.m16n8k16 with bf16, of wgmma.m64nNk16 and of ldmatrix x4, canonical layouts of wgmma's
+// operands, rules of cp.async and of the proxies), independent of the kernels.
 
-#include "kernels/cuda/kernels/mma.cuh"
+#include "kernels/cuda/kernels/warp_group.cuh"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <deque>
 #include <vector>
 
 #include "tests/kernels/simt/simt.h"
@@ -59,37 +61,101 @@ double e4m3(std::uint32_t bits) {
   return (bits & 128) != 0 ? -magnitude : magnitude;
 }
 
+/// A product of a warp group that has been issued by a thread. It may run at any time until its thread has
+/// waited for it, so it runs then: its operands must still be there, and its sums are not read before.
 struct GroupMultiply {
   float (*c)[4];
   std::uint32_t a, b;
-  bool accumulate;
-  int warp;  ///< of the group
+  bool fp8, a_deep, b_deep, accumulate;
+  bool operator==(const GroupMultiply& other) const {
+    return a == other.a && b == other.b && accumulate == other.accumulate;
+  }
 };
+/// In batches, the last of which has not ended.
+std::deque<std::vector<GroupMultiply>> group_products[1024];  // by thread of the block
+/// Whether a thread has written shared memory that it has not shown to the groups' products.
+bool hidden_writes[1024];
 
-/// Byte `k` of row `row` of an operand with swizzle mode 128 bytes, from the start address on: bits 4 to 6 of
-/// an address are combined with bits 7 to 9.
-std::uint32_t swizzled_byte(std::uint32_t start, int row, int k) {
-  const std::uint32_t address = start + static_cast<std::uint32_t>(row * 128 + k);
-  return static_cast<std::uint32_t>(*shared_at(address ^ (address >> 3 & 0x70u), 1));
+/// Summand `k` of row `row` of an operand with swizzle mode 128 bytes: bits 4 to 6 of an address are combined
+/// with bits 7 to 9. In elements of T to 16 bytes the canonical layouts are ((8,m),(T,2k)):((8T,SBO),(1,T))
+/// and
+/// ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)); here SBO is 1024 bytes and LBO 8192.
+double group_element(std::uint32_t start, bool fp8, bool deep, int row, int k) {
+  const int bytes = fp8 ? 1 : 2,
+            place = deep ? row / 8 * 1024 + row % 8 * 128 + k * bytes
+                         : row / 64 * 8192 + row % 64 * bytes + k / 8 * 1024 + k % 8 * 128;
+  const std::uint32_t address = start + static_cast<std::uint32_t>(place),
+                      swizzled = address ^ (address >> 3 & 0x70u);
+  if (fp8) return e4m3(static_cast<std::uint32_t>(*shared_at(swizzled, 1)));
+  std::uint16_t bits;
+  std::memcpy(&bits, shared_at(swizzled, 2), 2);
+  return element(bits, 0);
 }
 
-/// wgmma m64n128k32, the part of one warp. Element 4 n + i of a lane: row 16 warp + g, + 8 from i = 2 on;
-/// column 8 n + 2 t + (i & 1).
-void multiply_group(void* const* lanes) {
-  for (int lane = 0; lane < 32; ++lane) {
-    const auto& x = *static_cast<const GroupMultiply*>(lanes[lane]);
-    if (x.a / 1024 * 1024 + 96 < x.a || x.a % 32 != 0 || x.b % 32 != 0)
-      fail("the operand of a warp group begins within a row of 128 bytes");
-    for (int n = 0; n < 16; ++n)
-      for (int i = 0; i < 4; ++i) {
-        const int row = 16 * x.warp + lane / 4 + (i < 2 ? 0 : 8), column = 8 * n + lane % 4 * 2 + (i & 1);
-        double sum = x.accumulate ? x.c[n][i] : 0;
-        for (int k = 0; k < 32; ++k)
-          sum += e4m3(swizzled_byte(x.a, row, k)) * e4m3(swizzled_byte(x.b, column, k));
-        x.c[n][i] = static_cast<float>(sum);
-      }
+/// The part of one warp of a product. Element 4 n + i of a lane: row 16 warp + g, + 8 from i = 2 on; column 8
+/// n
+/// + 2 t + (i & 1).
+void multiply_group(const std::vector<GroupMultiply>& lanes, int warp) {
+  const GroupMultiply& x = lanes[0];
+  const int columns = x.fp8 ? 128 : 256, summands = x.fp8 ? 32 : 16;
+  for (const auto& [start, deep] : {std::pair{x.a, x.a_deep}, {x.b, x.b_deep}})
+    if (start % (deep ? 32 : 1024) != 0 || start % 1024 > 96)
+      fail("an operand of a warp group does not begin at a row of 128 bytes whose place is known");
+  std::vector<double> A, B;
+  for (int k = 0; k < summands; ++k) {
+    for (int row = 0; row < 16; ++row) A.push_back(group_element(x.a, x.fp8, x.a_deep, 16 * warp + row, k));
+    for (int column = 0; column < columns; ++column)
+      B.push_back(group_element(x.b, x.fp8, x.b_deep, column, k));
   }
+  for (int lane = 0; lane < 32; ++lane)
+    for (int n = 0; n < columns / 8; ++n)
+      for (int i = 0; i < 4; ++i) {
+        const int row = lane / 4 + (i < 2 ? 0 : 8), column = 8 * n + lane % 4 * 2 + (i & 1);
+        float& c = lanes[static_cast<std::size_t>(lane)].c[n][i];
+        double sum = x.accumulate ? c : 0;
+        for (int k = 0; k < summands; ++k)
+          sum +=
+              A[static_cast<std::size_t>(k * 16 + row)] * B[static_cast<std::size_t>(k * columns + column)];
+        c = static_cast<float>(sum);
+      }
+}
+
+struct GroupWait {
+  int thread, batches;
+};
+
+void issue_group(void* const* lanes) {
+  for (int lane = 1; lane < 32; ++lane)
+    if (!(*static_cast<const GroupMultiply*>(lanes[lane]) == *static_cast<const GroupMultiply*>(lanes[0])))
+      fail("the threads of a warp group issue different products");
+  if (std::any_of(std::begin(hidden_writes), std::end(hidden_writes), [](bool hidden) { return hidden; }))
+    fail("a product of a warp group begins before writes to shared memory have been shown to it");
   ++counts.products;
+}
+
+void wait_group(void* const* lanes) {
+  const auto& first = *static_cast<const GroupWait*>(lanes[0]);
+  const auto batches = static_cast<std::size_t>(first.batches);
+  const auto of = [&](int lane) -> auto& {
+    return group_products[static_cast<const GroupWait*>(lanes[lane])->thread];
+  };
+  while (of(0).size() > batches + 1) {  // the last one has not ended
+    for (std::size_t i = 0; i < of(0).front().size(); ++i) {
+      std::vector<GroupMultiply> whole;
+      for (int lane = 0; lane < 32; ++lane) whole.push_back(of(lane).front().at(i));
+      multiply_group(whole, first.thread / 32 % 4);
+    }
+    for (int lane = 0; lane < 32; ++lane) of(lane).pop_front();
+  }
+}
+
+void issue(const GroupMultiply& product) {
+  static const char instruction = 0;
+  GroupMultiply operands = product;
+  together(&instruction, &operands, issue_group);
+  auto& batches = group_products[threadIdx.x];
+  if (batches.empty()) batches.emplace_back();
+  batches.back().push_back(product);
 }
 
 struct Load {
@@ -128,23 +194,47 @@ struct Copy {
   std::size_t bytes;
   bool valid;
 };
-std::vector<Copy> started_copies[1024];  // by thread of the block
+/// In groups, the last of which has not ended.
+std::deque<std::vector<Copy>> started_copies[1024];  // by thread of the block
 
 void start_copy(const Copy& copy) {
   if (copy.valid && reinterpret_cast<std::uintptr_t>(copy.from) % copy.bytes != 0)
     fail("the source of an asynchronous copy is not aligned");
   std::memset(shared_at(copy.to, copy.bytes), 0xff, copy.bytes);
-  started_copies[threadIdx.x].push_back(copy);
+  auto& groups = started_copies[threadIdx.x];
+  if (groups.empty()) groups.emplace_back();
+  groups.back().push_back(copy);
   ++counts.copies;
+}
+
+/// Completes the copies of the first group.
+void finish_copies(std::deque<std::vector<Copy>>& groups) {
+  for (const Copy& c : groups.front()) {
+    std::byte* const to = shared_at(c.to, c.bytes);
+    if (c.valid) std::memcpy(to, c.from, c.bytes);
+    else std::memset(to, 0, c.bytes);
+    hidden_writes[threadIdx.x] = true;
+  }
+  groups.pop_front();
 }
 
 }  // namespace
 
 MatrixCounts matrix_counts() { return counts; }
 
-void check_copies() {
-  for (const std::vector<Copy>& started : started_copies)
-    if (!started.empty()) fail("a block ends with copies for which no thread has waited");
+void check_asynchronous() {
+  const auto left = [](const auto& groups) {
+    return std::any_of(groups.begin(), groups.end(), [](const auto& group) { return !group.empty(); });
+  };
+  for (auto& groups : started_copies) {
+    if (left(groups)) fail("a block ends with copies for which no thread has waited");
+    groups.clear();
+  }
+  for (auto& batches : group_products) {
+    if (left(batches)) fail("a block ends with products for which no thread has waited");
+    batches.clear();
+  }
+  std::fill(std::begin(hidden_writes), std::end(hidden_writes), false);
 }
 
 }  // namespace trainerd::test::simt
@@ -174,13 +264,19 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, 
 }
 
 void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate) {
-  static const char instruction = 0;
-  simt::GroupMultiply operands{c, a, b, accumulate, static_cast<int>(threadIdx.x) / 32 % 4};
-  simt::together(&instruction, &operands, simt::multiply_group);
+  simt::issue({c, a, b, true, true, true, accumulate});
 }
-void show_shared_to_groups() {}
+void multiply_group(float (&c)[32][4], bool a_deep, SharedAddress a, bool b_deep, SharedAddress b) {
+  simt::issue({c, a, b, false, a_deep, b_deep, true});
+}
+void show_shared_to_groups() { simt::hidden_writes[threadIdx.x] = false; }
 void begin_group_products() {}
-void end_group_products(float (&)[16][4]) {}
+void end_group_products() { simt::group_products[threadIdx.x].emplace_back(); }
+void wait_group_products_but(int batches) {
+  static const char instruction = 0;
+  simt::GroupWait operands{static_cast<int>(threadIdx.x), batches};
+  simt::together(&instruction, &operands, simt::wait_group);
+}
 
 void copy_async_16(SharedAddress to, const void* from, bool valid) {
   simt::start_copy({to, from, 16, valid});
@@ -188,15 +284,23 @@ void copy_async_16(SharedAddress to, const void* from, bool valid) {
 void copy_async_4(SharedAddress to, const void* from, bool valid) { simt::start_copy({to, from, 4, valid}); }
 
 void wait_copies() {
-  for (const simt::Copy& c : simt::started_copies[threadIdx.x]) {
-    std::byte* const to = simt::shared_at(c.to, c.bytes);
-    if (c.valid) std::memcpy(to, c.from, c.bytes);
-    else std::memset(to, 0, c.bytes);
-  }
-  simt::started_copies[threadIdx.x].clear();
+  auto& groups = simt::started_copies[threadIdx.x];
+  while (!groups.empty()) simt::finish_copies(groups);
+}
+void group_copies() {
+  auto& groups = simt::started_copies[threadIdx.x];
+  if (groups.empty()) groups.emplace_back();
+  groups.emplace_back();
+}
+void wait_copies_but(int count) {
+  auto& groups = simt::started_copies[threadIdx.x];
+  while (groups.size() > static_cast<std::size_t>(count) + 1) simt::finish_copies(groups);
 }
 
-void store_shared(SharedAddress to, std::uint32_t x) { std::memcpy(simt::shared_at(to, 4), &x, 4); }
+void store_shared(SharedAddress to, std::uint32_t x) {
+  std::memcpy(simt::shared_at(to, 4), &x, 4);
+  simt::hidden_writes[threadIdx.x] = true;
+}
 uint4 load_shared_16(SharedAddress from) {
   uint4 x;
   std::memcpy(&x, simt::shared_at(from, 16), 16);

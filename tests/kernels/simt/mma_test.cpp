@@ -1,4 +1,4 @@
-#include "kernels/cuda/kernels/mma.cuh"
+#include "kernels/cuda/kernels/warp_group.cuh"
 
 #include <catch2/catch.hpp>
 
@@ -95,11 +95,13 @@ TEST_CASE("a warp group's products of E4M3 numbers are those of their matrices",
         for (std::size_t chunk = thread; chunk < shared.size() / 16; chunk += 128)
           copy_async_16(static_cast<SharedAddress>(chunk * 16), shared.data() + chunk * 16, true);
         wait_copies();
+        show_shared_to_groups();
         __syncthreads();
         float sums[16][4];
         begin_group_products();
         for (unsigned k = 0; k < 128; k += 32) multiply_group_e4m3(sums, k, 64 * 128 + k, k > 0);
-        end_group_products(sums);
+        end_group_products();
+        wait_group_products(sums);
         for (unsigned n = 0; n < 16; ++n)
           for (unsigned i = 0; i < 4; ++i)
             c[(warp * 16 + lane / 4 + i / 2 * 8) * 128 + n * 8 + lane % 4 * 2 + i % 2] = sums[n][i];
@@ -109,6 +111,65 @@ TEST_CASE("a warp group's products of E4M3 numbers are those of their matrices",
   for (std::size_t m = 0; m < 64; ++m)
     for (std::size_t n = 0; n < 128; ++n)
       for (std::size_t k = 0; k < 128; ++k) expected[m * 128 + n] += a8[m * 128 + k] * b8[n * 128 + k];
+  CHECK(scaled_error(Values(c.begin(), c.end()), expected) < 1e-6);
+}
+
+TEST_CASE("a warp group's products of bf16 matrices are theirs in both orders of each operand",
+          "[simt][mma]") {
+  const bool a_deep = GENERATE(true, false), b_deep = GENERATE(true, false);
+  constexpr std::size_t kDepth = 64, kRows = 64, kColumns = 256, kBytes = (kRows + kColumns) * kDepth * 2;
+  const Values a = normal_values(kRows * kDepth, 5, DType::bf16),
+               b = normal_values(kColumns * kDepth, 6, DType::bf16);
+  std::vector<Bf16> shared(kBytes / 2);
+  // Rows of 128 bytes, whose chunk j is at place j xor (row mod 8): one of outputs with 64 summands if
+  // `deep`, else one summand of 64 outputs, for each 64 outputs.
+  const auto place = [&](const Values& x, bool deep, std::size_t first) {
+    const std::vector<Bf16> narrow = narrowed(x);
+    for (std::size_t outer = 0; outer < x.size() / kDepth; ++outer)
+      for (std::size_t k = 0; k < kDepth; ++k) {
+        const std::size_t row = first + (deep ? outer : outer / 64 * 64 + k), i = deep ? k : outer % 64;
+        shared[row * 64 + ((i / 8) ^ (row % 8)) * 8 + i % 8] = narrow[outer * kDepth + k];
+      }
+  };
+  place(a, a_deep, 0);
+  place(b, b_deep, kRows);
+  std::vector<float> c(kRows * kColumns);
+  const auto multiply = [&](auto in_a, auto in_b, float(&sums)[32][4]) {
+    constexpr bool kA = decltype(in_a)::value, kB = decltype(in_b)::value;
+    for (unsigned k = 0; k < 4; ++k)
+      multiply_group<kA, kB>(sums, k * (kA ? 32 : 2048), kRows * 128 + k * (kB ? 32 : 2048));
+  };
+  simt::set_order(simt::Order::shuffled);
+  simt::run(
+      {1, 1, 1}, {128, 1, 1},
+      [&] {
+        const unsigned thread = threadIdx.x, warp = thread / 32, lane = thread % 32;
+        for (std::size_t chunk = thread; chunk < kBytes / 16; chunk += 128)
+          copy_async_16(static_cast<SharedAddress>(chunk * 16), shared.data() + chunk * 8, true);
+        group_copies();
+        wait_copies_but<0>();
+        show_shared_to_groups();
+        __syncthreads();
+        float sums[32][4];
+        for (auto& of_columns : sums)
+          for (float& sum : of_columns) sum = 1;
+        begin_group_products();
+        if (a_deep && b_deep) multiply(std::true_type{}, std::true_type{}, sums);
+        else if (a_deep) multiply(std::true_type{}, std::false_type{}, sums);
+        else if (b_deep) multiply(std::false_type{}, std::true_type{}, sums);
+        else multiply(std::false_type{}, std::false_type{}, sums);
+        end_group_products();
+        wait_group_products(sums);
+        for (unsigned n = 0; n < 32; ++n)
+          for (unsigned i = 0; i < 4; ++i)
+            c[(warp * 16 + lane / 4 + i / 2 * 8) * kColumns + n * 8 + lane % 4 * 2 + i % 2] = sums[n][i];
+      },
+      kBytes);
+  Values expected(kRows * kColumns, 1.0);
+  for (std::size_t m = 0; m < kRows; ++m)
+    for (std::size_t n = 0; n < kColumns; ++n)
+      for (std::size_t k = 0; k < kDepth; ++k)
+        expected[m * kColumns + n] += a[m * kDepth + k] * b[n * kDepth + k];
   CHECK(scaled_error(Values(c.begin(), c.end()), expected) < 1e-6);
 }
 
@@ -145,6 +206,22 @@ TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") 
              [&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // source not aligned
   alignas(16) static const float source[4] = {};
   CHECK(ends(32, 1024, [&] { copy_async_16(0, source, true); }));  // no thread waits
+  static float sums[32][32][4] = {};                               // of the warp's lanes
+  const auto product = [&](bool shown, bool waits, SharedAddress from) {
+    copy_async_16(0, source, true);
+    wait_copies();
+    if (shown) show_shared_to_groups();
+    __syncthreads();
+    multiply_group<true, true>(sums[threadIdx.x], from, 0);
+    end_group_products();
+    if (waits) wait_group_products(sums[threadIdx.x]);
+  };
+  constexpr unsigned kBytes = 256 * 128;
+  CHECK_FALSE(ends(32, kBytes, [&] { product(true, true, 32); }));
+  CHECK(ends(32, kBytes, [&] { product(false, true, 32); }));                    // copies are not shown to it
+  CHECK(ends(32, kBytes, [&] { product(true, false, 32); }));                    // no thread waits
+  CHECK(ends(32, kBytes, [&] { product(true, true, 128); }));                    // not within the first row
+  CHECK(ends(32, kBytes, [&] { product(true, true, threadIdx.x / 16 * 32); }));  // not one product
   CHECK(ends(32, 1024, [&] {
     if (threadIdx.x == 3) return;
     load_matrices(x, 0);

@@ -151,7 +151,7 @@ void run_block(dim3 grid, dim3 threads, dim3 index) {
         }
       }
   }
-  check_copies();
+  check_asynchronous();
 }
 
 }  // namespace

@@ -66,8 +66,8 @@ struct MatrixCounts {
   std::int64_t products = 0, loads = 0, conflicts = 0, copies = 0;
 };
 MatrixCounts matrix_counts();
-/// Ends the process if the block's threads started copies without waiting for them.
-void check_copies();
+/// Ends the process if the block's threads have not waited for their copies and products.
+void check_asynchronous();
 
 }  // namespace trainerd::test::simt
 

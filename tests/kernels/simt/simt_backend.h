@@ -12,10 +12,10 @@ namespace trainerd::test {
 /// only.
 class SimtBackend final : public kernels::Backend {
  public:
-  SimtBackend(const kernels::Target& cpu, base::ThreadPool& pool) : cpu_(cpu, pool) {
+  SimtBackend(const kernels::Target& cpu, base::ThreadPool& pool, int sm_version) : cpu_(cpu, pool) {
     target_.kind = kernels::DeviceKind::cuda;
     target_.name = "kernels on the host";
-    target_.sm_version = 90;
+    target_.sm_version = sm_version;
     target_.sm_count = 132;
   }
 

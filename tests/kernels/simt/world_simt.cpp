@@ -5,12 +5,20 @@
 #include "tests/kernels/world.h"
 
 namespace trainerd::test {
+namespace {
+bool older_device = false;
+}
+
+bool set_older_device(bool older) {
+  older_device = older;
+  return true;
+}
 
 // The number of threads selects the order in which blocks and threads run.
 std::unique_ptr<kernels::Backend> make_backend(const kernels::Target& cpu, base::ThreadPool& pool) {
   constexpr simt::Order kOrders[] = {simt::Order::forward, simt::Order::backward, simt::Order::shuffled};
   simt::set_order(kOrders[(pool.threads() - 1) % 3]);
-  return std::make_unique<SimtBackend>(cpu, pool);
+  return std::make_unique<SimtBackend>(cpu, pool, older_device ? 80 : 90);
 }
 
 std::vector<std::byte> read_bytes(const kernels::Tensor& x) {
