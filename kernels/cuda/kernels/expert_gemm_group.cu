@@ -5,6 +5,7 @@
 #include "kernels/cuda/kernels/expert_gemm.cuh"
 #include "kernels/cuda/kernels/expert_tile.cuh"
 #include "kernels/cuda/kernels/launch.cuh"
+#include "kernels/cuda/kernels/tile_order.cuh"
 #include "kernels/cuda/kernels/warp_group.cuh"
 
 namespace trainerd::kernels::cuda {
@@ -98,8 +99,9 @@ template <bool kAdd, class T>
 __global__ void __launch_bounds__(kTileThreads, 1)
     expert_group_wgrad_kernel(const Bf16* dy, const Bf16* x, const std::int32_t* first, int n, int c,
                               int row_tiles, int column_tiles, T* dweight) {
-  const int block = static_cast<int>(blockIdx.x), expert = block / (row_tiles * column_tiles),
-            row = block / column_tiles % row_tiles * kTile, column = block % column_tiles * kWide;
+  const int tiles = row_tiles * column_tiles, block = static_cast<int>(blockIdx.x), expert = block / tiles;
+  const TilePlace place = place_of_tile(block % tiles, row_tiles, column_tiles);
+  const int row = place.row * kTile, column = place.column * kWide;
   const int begin = first[expert], depth = first[expert + 1] - begin;
   if (kAdd && depth == 0) return;
   const TileSide rows{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row};

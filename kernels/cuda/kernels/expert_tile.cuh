@@ -63,27 +63,48 @@ __device__ inline void put_pair(float* to, float x, float y) {
   const float pair[2] = {x, y};
   store<2>(to, pair);
 }
+__device__ inline void add_pair(const Bf16* from, float (&pair)[2]) {
+  const std::uint32_t bits = *reinterpret_cast<const std::uint32_t*>(from);
+  pair[0] += std::bit_cast<float>(bits << 16);
+  pair[1] += std::bit_cast<float>(bits & 0xffff0000u);
+}
+__device__ inline void add_pair(const float* from, float (&pair)[2]) {
+  float before[2];
+  load<2>(from, before);
+  pair[0] += before[0];
+  pair[1] += before[1];
+}
 
 /// Writes a warp's outputs, whose first row and column within the tile are given, as far as they are among
-/// the first `rows` rows and `columns` columns, an even number.
+/// the first `rows` rows and `columns` columns, an even number. What they are added to is read for many
+/// outputs at once: nothing else on the multiprocessor hides the time of a read.
 template <bool kAdd, int M, int N, class T>
 __device__ inline void put_sums(const float (&sums)[M][N][4], int first_row, int first_column, T* to,
                                 std::int64_t stride, int rows, int columns) {
   const int g = lane_id() >> 2, t = lane_id() & 3;
+  constexpr int kBatch = N > 16 ? 16 : 8;
+  static_assert(N % kBatch == 0);
 #pragma unroll
   for (int m = 0; m < M; ++m)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int row = first_row + m * 16 + h * 8 + g;
       if (row >= rows) continue;
+      T* const line = to + row * stride;
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-        const int column = first_column + n * 8 + 2 * t;
-        if (column >= columns) continue;
-        T* const place = to + row * stride + column;
-        float x = sums[m][n][2 * h], y = sums[m][n][2 * h + 1];
-        if constexpr (kAdd) x += widen(place[0]), y += widen(place[1]);
-        put_pair(place, x, y);
+      for (int first = 0; first < N; first += kBatch) {
+        float pairs[kBatch][2];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int column = first_column + (first + i) * 8 + 2 * t;
+          pairs[i][0] = sums[m][first + i][2 * h], pairs[i][1] = sums[m][first + i][2 * h + 1];
+          if (kAdd && column < columns) add_pair(line + column, pairs[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int column = first_column + (first + i) * 8 + 2 * t;
+          if (column < columns) put_pair(line + column, pairs[i][0], pairs[i][1]);
+        }
       }
     }
 }

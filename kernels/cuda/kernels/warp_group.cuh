@@ -19,21 +19,24 @@ namespace trainerd::kernels::cuda {
 
 constexpr int kOuterPanelBytes = 64 * 128;  ///< of 64 summands of 64 rows or columns of outputs
 
+/// Descriptor of an operand (PTX ISA, "matrix descriptor format"): address, leading and stride byte offset in
+/// units of 16 bytes, swizzle of 128 bytes. Eight rows take 1024 bytes. The leading offset is not used if
+/// deep.
+__device__ constexpr std::uint64_t describe_operand(SharedAddress address, bool deep) {
+  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) |
+         static_cast<std::uint64_t>(deep ? 1 : kOuterPanelBytes >> 4) << 16 | std::uint64_t{1024 >> 4} << 32 |
+         std::uint64_t{1} << 62;
+}
+
+static_assert(describe_operand(0x420, true) == 0x4000004000010042 &&
+              describe_operand(0x400, false) == 0x4000004002000040);
+
 #ifdef __CUDACC__
 
 #define TRAINERD_SUMS(n) "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
 #define TRAINERD_SUMS_OF_64(n)                                                                              \
   TRAINERD_SUMS(n), TRAINERD_SUMS(n + 1), TRAINERD_SUMS(n + 2), TRAINERD_SUMS(n + 3), TRAINERD_SUMS(n + 4), \
       TRAINERD_SUMS(n + 5), TRAINERD_SUMS(n + 6), TRAINERD_SUMS(n + 7)
-
-/// Descriptor of an operand (PTX ISA, "matrix descriptor format"): address, leading and stride byte offset in
-/// units of 16 bytes, swizzle of 128 bytes. Eight rows take 1024 bytes. The leading offset is not used if
-/// deep.
-__device__ inline std::uint64_t describe_operand(SharedAddress address, bool deep) {
-  return static_cast<std::uint64_t>((address & 0x3ffffu) >> 4) |
-         static_cast<std::uint64_t>(deep ? 1 : kOuterPanelBytes >> 4) << 16 | std::uint64_t{1024 >> 4} << 32 |
-         std::uint64_t{1} << 62;
-}
 
 /// c (+)= A B^T of m64n128k32 with E4M3 operands, both deep. `a` and `b` are the addresses of the first of 32
 /// summands in the group's first row, and in the first column.
@@ -120,11 +123,16 @@ __device__ inline void wait_group_products(float (&c)[N][4]) {
 
 #else
 
-void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate);
-void multiply_group(float (&c)[32][4], bool a_deep, SharedAddress a, bool b_deep, SharedAddress b);
+/// The instruction with its descriptors; `a_order` and `b_order` are 0 for deep operands, else 1.
+void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, bool fp8, int a_order, int b_order,
+                   bool accumulate);
+inline void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate) {
+  group_product(c, describe_operand(a, true), describe_operand(b, true), true, 0, 0, accumulate);
+}
 template <bool ADeep, bool BDeep>
 void multiply_group(float (&c)[32][4], SharedAddress a, SharedAddress b) {
-  multiply_group(c, ADeep, a, BDeep, b);
+  group_product(c, describe_operand(a, ADeep), describe_operand(b, BDeep), false, ADeep ? 0 : 1,
+                BDeep ? 0 : 1, true);
 }
 void show_shared_to_groups();
 void begin_group_products();

@@ -8,6 +8,8 @@
 #include <bit>
 #include <cmath>
 #include <deque>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "tests/kernels/simt/simt.h"
@@ -62,60 +64,84 @@ double e4m3(std::uint32_t bits) {
 }
 
 /// A product of a warp group that has been issued by a thread. It may run at any time until its thread has
-/// waited for it, so it runs then: its operands must still be there, and its sums are not read before.
+/// waited for it: its operands must be the same from its issue to the wait, and its sums are not read before.
 struct GroupMultiply {
   float (*c)[4];
-  std::uint32_t a, b;
-  bool fp8, a_deep, b_deep, accumulate;
-  bool operator==(const GroupMultiply& other) const {
-    return a == other.a && b == other.b && accumulate == other.accumulate;
-  }
+  std::uint64_t a, b;  ///< descriptors
+  bool fp8;
+  int a_order, b_order;
+  bool accumulate;
+  std::vector<double> left, right;  ///< by summand: what a warp's rows and all columns were when it began
+  auto operands() const { return std::tie(a, b, fp8, a_order, b_order, accumulate); }
 };
-/// In batches, the last of which has not ended.
-std::deque<std::vector<GroupMultiply>> group_products[1024];  // by thread of the block
-/// Whether a thread has written shared memory that it has not shown to the groups' products.
-bool hidden_writes[1024];
+/// In batches, the last of which has not ended. By thread of the block.
+std::deque<std::vector<GroupMultiply>> group_products[1024];
+/// The descriptors of all products of each warp.
+std::vector<std::pair<std::uint64_t, std::uint64_t>> issued[32];
+bool hidden_writes[1024];  ///< a thread has written shared memory that it has not shown to the groups'
+                           ///< products
+bool may_multiply[1024];   ///< a thread has begun products and not ended them
 
-/// Summand `k` of row `row` of an operand with swizzle mode 128 bytes: bits 4 to 6 of an address are combined
-/// with bits 7 to 9. In elements of T to 16 bytes the canonical layouts are ((8,m),(T,2k)):((8T,SBO),(1,T))
-/// and
-/// ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)); here SBO is 1024 bytes and LBO 8192.
-double group_element(std::uint32_t start, bool fp8, bool deep, int row, int k) {
-  const int bytes = fp8 ? 1 : 2,
-            place = deep ? row / 8 * 1024 + row % 8 * 128 + k * bytes
-                         : row / 64 * 8192 + row % 64 * bytes + k / 8 * 1024 + k % 8 * 128;
-  const std::uint32_t address = start + static_cast<std::uint32_t>(place),
-                      swizzled = address ^ (address >> 3 & 0x70u);
+/// Element (`outer`, `k`) of an operand by its descriptor: bits 0-13 are the address, 16-29 the leading and
+/// 32-45 the stride byte offset, each over 16; 49-51 the base offset; 62-63 the swizzle mode, 1 for 128
+/// bytes, which combines bits 4 to 6 of an address with bits 7 to 9. In elements of T to 16 bytes the
+/// canonical layouts are
+/// ((8,m),(T,2k)):((8T,SBO),(1,T)) and ((T,8,m),(8,k)):((1,T,LBO),(8T,SBO)).
+double group_element(std::uint64_t descriptor, bool fp8, int order, int outer, int k) {
+  const auto field = [&](int from, int bits) {
+    return static_cast<int>(descriptor >> from & ((std::uint64_t{1} << bits) - 1));
+  };
+  const int start = field(0, 14) * 16, leading = field(16, 14) * 16, stride = field(32, 14) * 16,
+            bytes = fp8 ? 1 : 2;
+  if (field(62, 2) != 1 || field(49, 3) != 0)
+    fail("the swizzle of an operand of a warp group is not of 128 bytes");
+  if (start % (order == 0 ? 32 : 1024) != 0 || start % 1024 > 96)
+    fail("an operand of a warp group does not begin at a row of 128 bytes whose place is known");
+  const int place = order == 0 ? outer / 8 * stride + outer % 8 * 128 + k * bytes
+                               : outer / 64 * leading + outer % 64 * bytes + k / 8 * stride + k % 8 * 128;
+  const auto address = static_cast<std::uint32_t>(start + place), swizzled = address ^ (address >> 3 & 0x70u);
   if (fp8) return e4m3(static_cast<std::uint32_t>(*shared_at(swizzled, 1)));
   std::uint16_t bits;
   std::memcpy(&bits, shared_at(swizzled, 2), 2);
   return element(bits, 0);
 }
 
+int columns_of(const GroupMultiply& x) { return x.fp8 ? 128 : 256; }
+int summands_of(const GroupMultiply& x) { return x.fp8 ? 32 : 16; }
+
+/// What the product of one warp reads.
+void read_operands(GroupMultiply& x, int warp) {
+  for (int k = 0; k < summands_of(x); ++k) {
+    for (int row = 0; row < 16; ++row)
+      x.left.push_back(group_element(x.a, x.fp8, x.a_order, 16 * warp + row, k));
+    for (int column = 0; column < columns_of(x); ++column)
+      x.right.push_back(group_element(x.b, x.fp8, x.b_order, column, k));
+  }
+}
+
+bool same_bits(const std::vector<double>& x, const std::vector<double>& y) {
+  return x.size() == y.size() && std::memcmp(x.data(), y.data(), x.size() * sizeof(double)) == 0;
+}
+
 /// The part of one warp of a product. Element 4 n + i of a lane: row 16 warp + g, + 8 from i = 2 on; column 8
 /// n
 /// + 2 t + (i & 1).
-void multiply_group(const std::vector<GroupMultiply>& lanes, int warp) {
-  const GroupMultiply& x = lanes[0];
-  const int columns = x.fp8 ? 128 : 256, summands = x.fp8 ? 32 : 16;
-  for (const auto& [start, deep] : {std::pair{x.a, x.a_deep}, {x.b, x.b_deep}})
-    if (start % (deep ? 32 : 1024) != 0 || start % 1024 > 96)
-      fail("an operand of a warp group does not begin at a row of 128 bytes whose place is known");
-  std::vector<double> A, B;
-  for (int k = 0; k < summands; ++k) {
-    for (int row = 0; row < 16; ++row) A.push_back(group_element(x.a, x.fp8, x.a_deep, 16 * warp + row, k));
-    for (int column = 0; column < columns; ++column)
-      B.push_back(group_element(x.b, x.fp8, x.b_deep, column, k));
-  }
-  for (int lane = 0; lane < 32; ++lane)
-    for (int n = 0; n < columns / 8; ++n)
-      for (int i = 0; i < 4; ++i) {
-        const int row = lane / 4 + (i < 2 ? 0 : 8), column = 8 * n + lane % 4 * 2 + (i & 1);
-        float& c = lanes[static_cast<std::size_t>(lane)].c[n][i];
+void multiply_group(const std::vector<GroupMultiply*>& lanes, int warp) {
+  const GroupMultiply& x = *lanes[0];
+  GroupMultiply now = x;
+  now.left.clear(), now.right.clear();
+  read_operands(now, warp);
+  if (!same_bits(now.left, x.left) || !same_bits(now.right, x.right))
+    fail("an operand of a warp group changes while its product may run");
+  const auto columns = static_cast<std::size_t>(columns_of(x));
+  for (std::size_t lane = 0; lane < 32; ++lane)
+    for (std::size_t n = 0; n < columns / 8; ++n)
+      for (std::size_t i = 0; i < 4; ++i) {
+        const std::size_t row = lane / 4 + (i < 2 ? 0 : 8), column = 8 * n + lane % 4 * 2 + (i & 1);
+        float& c = lanes[lane]->c[n][i];
         double sum = x.accumulate ? c : 0;
-        for (int k = 0; k < summands; ++k)
-          sum +=
-              A[static_cast<std::size_t>(k * 16 + row)] * B[static_cast<std::size_t>(k * columns + column)];
+        for (std::size_t k = 0; k < x.left.size() / 16; ++k)
+          sum += x.left[k * 16 + row] * x.right[k * columns + column];
         c = static_cast<float>(sum);
       }
 }
@@ -125,11 +151,15 @@ struct GroupWait {
 };
 
 void issue_group(void* const* lanes) {
+  auto& first = *static_cast<GroupMultiply*>(lanes[0]);
   for (int lane = 1; lane < 32; ++lane)
-    if (!(*static_cast<const GroupMultiply*>(lanes[lane]) == *static_cast<const GroupMultiply*>(lanes[0])))
+    if (static_cast<const GroupMultiply*>(lanes[lane])->operands() != first.operands())
       fail("the threads of a warp group issue different products");
   if (std::any_of(std::begin(hidden_writes), std::end(hidden_writes), [](bool hidden) { return hidden; }))
     fail("a product of a warp group begins before writes to shared memory have been shown to it");
+  const unsigned warp = threadIdx.x / 32;
+  read_operands(first, static_cast<int>(warp % 4));
+  issued[warp].emplace_back(first.a, first.b);
   ++counts.products;
 }
 
@@ -141,21 +171,21 @@ void wait_group(void* const* lanes) {
   };
   while (of(0).size() > batches + 1) {  // the last one has not ended
     for (std::size_t i = 0; i < of(0).front().size(); ++i) {
-      std::vector<GroupMultiply> whole;
-      for (int lane = 0; lane < 32; ++lane) whole.push_back(of(lane).front().at(i));
+      std::vector<GroupMultiply*> whole;
+      for (int lane = 0; lane < 32; ++lane) whole.push_back(&of(lane).front().at(i));
       multiply_group(whole, first.thread / 32 % 4);
     }
     for (int lane = 0; lane < 32; ++lane) of(lane).pop_front();
   }
 }
 
-void issue(const GroupMultiply& product) {
+void issue(GroupMultiply product) {
   static const char instruction = 0;
-  GroupMultiply operands = product;
-  together(&instruction, &operands, issue_group);
+  if (!may_multiply[threadIdx.x]) fail("a product of a warp group is not between its begin and its end");
+  together(&instruction, &product, issue_group);
   auto& batches = group_products[threadIdx.x];
   if (batches.empty()) batches.emplace_back();
-  batches.back().push_back(product);
+  batches.back().push_back(std::move(product));
 }
 
 struct Load {
@@ -234,7 +264,13 @@ void check_asynchronous() {
     if (left(batches)) fail("a block ends with products for which no thread has waited");
     batches.clear();
   }
+  // The warps of a group issue the same products on the same columns, and on rows of their own.
+  for (std::size_t warp = 0; warp < std::size(issued); ++warp)
+    if (!issued[warp].empty() && issued[warp] != issued[warp / 4 * 4])
+      fail("the warps of a group issue different products");
+  for (auto& of_warp : issued) of_warp.clear();
   std::fill(std::begin(hidden_writes), std::end(hidden_writes), false);
+  std::fill(std::begin(may_multiply), std::end(may_multiply), false);
 }
 
 }  // namespace trainerd::test::simt
@@ -243,7 +279,7 @@ namespace trainerd::kernels::cuda {
 
 namespace simt = test::simt;
 
-SharedAddress dynamic_shared() { return 0; }
+SharedAddress dynamic_shared() { return simt::kSharedBegin; }
 
 void load_matrices(std::uint32_t (&x)[4], SharedAddress row) {
   static const char instruction = 0;
@@ -263,15 +299,18 @@ void multiply_add(float (&c)[4], const std::uint32_t (&a)[4], std::uint32_t b0, 
   simt::together(&instruction, &operands, simt::multiply);
 }
 
-void multiply_group_e4m3(float (&c)[16][4], SharedAddress a, SharedAddress b, bool accumulate) {
-  simt::issue({c, a, b, true, true, true, accumulate});
-}
-void multiply_group(float (&c)[32][4], bool a_deep, SharedAddress a, bool b_deep, SharedAddress b) {
-  simt::issue({c, a, b, false, a_deep, b_deep, true});
+void group_product(float (*c)[4], std::uint64_t a, std::uint64_t b, bool fp8, int a_order, int b_order,
+                   bool accumulate) {
+  simt::issue({c, a, b, fp8, a_order, b_order, accumulate, {}, {}});
 }
 void show_shared_to_groups() { simt::hidden_writes[threadIdx.x] = false; }
-void begin_group_products() {}
-void end_group_products() { simt::group_products[threadIdx.x].emplace_back(); }
+void begin_group_products() { simt::may_multiply[threadIdx.x] = true; }
+void end_group_products() {
+  simt::may_multiply[threadIdx.x] = false;
+  auto& batches = simt::group_products[threadIdx.x];
+  if (batches.empty()) batches.emplace_back();
+  batches.emplace_back();
+}
 void wait_group_products_but(int batches) {
   static const char instruction = 0;
   simt::GroupWait operands{static_cast<int>(threadIdx.x), batches};

@@ -1,6 +1,9 @@
+#include "kernels/cuda/kernels/tile_order.cuh"
 #include "kernels/cuda/kernels/warp_group.cuh"
 
 #include <catch2/catch.hpp>
+#include <set>
+#include <utility>
 
 #include "kernels/tensor/dtype.h"
 #include "kernels/tensor/fp8.h"
@@ -173,6 +176,27 @@ TEST_CASE("a warp group's products of bf16 matrices are theirs in both orders of
   CHECK(scaled_error(Values(c.begin(), c.end()), expected) < 1e-6);
 }
 
+TEST_CASE(
+    "tiles of weight gradients each have one place, and those that run at once are few rows and columns",
+    "[simt]") {
+  for (const int rows : {1, 11, 12, 13, 24, 29})
+    for (const int columns : {1, 2, 28}) {
+      std::set<std::pair<int, int>> seen;
+      for (int i = 0; i < rows * columns; ++i) {
+        const TilePlace place = place_of_tile(i, rows, columns);
+        CHECK((place.row >= 0 && place.row < rows && place.column >= 0 && place.column < columns));
+        seen.insert({place.row, place.column});
+      }
+      CHECK(seen.size() == static_cast<std::size_t>(rows * columns));
+    }
+  std::set<int> rows, columns;
+  for (int i = 0; i < 132; ++i) {
+    rows.insert(place_of_tile(i, 32, 28).row);
+    columns.insert(place_of_tile(i, 32, 28).column);
+  }
+  CHECK((rows.size() == 12 && columns.size() == 11));
+}
+
 TEST_CASE("an asynchronous copy arrives when its thread has waited, not before, and is zero if not valid",
           "[simt][mma]") {
   alignas(16) const float source[4] = {1, 2, 3, 4};
@@ -200,28 +224,37 @@ TEST_CASE("an asynchronous copy arrives when its thread has waited, not before, 
 
 TEST_CASE("a wrong use of the matrix instructions ends the run", "[simt][mma]") {
   std::uint32_t x[4];
-  CHECK(ends(32, 1024, [&] { load_matrices(x, 1024); }));  // outside of shared memory
+  CHECK(ends(32, 1024, [&] { load_matrices(x, 2048); }));  // outside of shared memory
   CHECK(ends(32, 1024, [&] { load_matrices(x, 8); }));     // not aligned
   CHECK(ends(32, 1024,
              [&] { copy_async_16(0, reinterpret_cast<const void*>(8), true); }));  // source not aligned
   alignas(16) static const float source[4] = {};
   CHECK(ends(32, 1024, [&] { copy_async_16(0, source, true); }));  // no thread waits
-  static float sums[32][32][4] = {};                               // of the warp's lanes
-  const auto product = [&](bool shown, bool waits, SharedAddress from) {
+  static float sums[128][32][4] = {};                              // by thread
+  struct Product {
+    SharedAddress from = 32;
+    bool shown = true, begun = true, overwritten = false, waits = true;
+  };
+  const auto product = [&](const Product& p) {
     copy_async_16(0, source, true);
     wait_copies();
-    if (shown) show_shared_to_groups();
+    if (p.shown) show_shared_to_groups();
     __syncthreads();
-    multiply_group<true, true>(sums[threadIdx.x], from, 0);
+    if (p.begun) begin_group_products();
+    multiply_group<true, true>(sums[threadIdx.x], p.from, 0);
     end_group_products();
-    if (waits) wait_group_products(sums[threadIdx.x]);
+    if (p.overwritten) store_shared(32, 1);
+    if (p.waits) wait_group_products(sums[threadIdx.x]);
   };
   constexpr unsigned kBytes = 256 * 128;
-  CHECK_FALSE(ends(32, kBytes, [&] { product(true, true, 32); }));
-  CHECK(ends(32, kBytes, [&] { product(false, true, 32); }));                    // copies are not shown to it
-  CHECK(ends(32, kBytes, [&] { product(true, false, 32); }));                    // no thread waits
-  CHECK(ends(32, kBytes, [&] { product(true, true, 128); }));                    // not within the first row
-  CHECK(ends(32, kBytes, [&] { product(true, true, threadIdx.x / 16 * 32); }));  // not one product
+  CHECK_FALSE(ends(32, kBytes, [&] { product({}); }));
+  CHECK(ends(32, kBytes, [&] { product({.shown = false}); }));
+  CHECK(ends(32, kBytes, [&] { product({.begun = false}); }));
+  CHECK(ends(32, kBytes, [&] { product({.overwritten = true}); }));
+  CHECK(ends(32, kBytes, [&] { product({.waits = false}); }));
+  CHECK(ends(32, kBytes, [&] { product({.from = 128}); }));                     // not within the first row
+  CHECK(ends(32, kBytes, [&] { product({.from = threadIdx.x / 16 * 32}); }));   // not one product of a warp
+  CHECK(ends(128, kBytes, [&] { product({.from = threadIdx.x / 64 * 32}); }));  // and of a group
   CHECK(ends(32, 1024, [&] {
     if (threadIdx.x == 3) return;
     load_matrices(x, 0);

@@ -191,7 +191,7 @@ std::byte* shared_at(std::uint32_t address, std::size_t bytes) {
 
 void run(dim3 grid, dim3 threads, const std::function<void()>& thread, std::size_t shared_bytes) {
   block.thread = &thread;
-  block.shared.resize(shared_bytes);
+  block.shared.resize(shared_bytes + kSharedBegin);
   std::vector<unsigned> blocks(static_cast<std::size_t>(grid.x) * grid.y);
   arrange(blocks);
   for (const unsigned b : blocks) run_block(grid, threads, {b % grid.x, b / grid.x, 0});

@@ -55,7 +55,9 @@ int lane();
 /// lanes when the last one has arrived. If lanes are at different instructions, the process ends.
 void together(const void* instruction, void* operands, void (*whole)(void* const* lanes));
 
-/// The block's dynamic shared memory, initially NaNs. Addresses are offsets; one that is outside or not
+/// Where a kernel's dynamic shared memory begins, as on a device.
+constexpr std::uint32_t kSharedBegin = 1024;
+/// The block's shared memory, initially NaNs. Addresses are offsets; one that is outside or not
 /// aligned ends the process.
 std::byte* shared_at(std::uint32_t address, std::size_t bytes);
 [[noreturn]] void fail(const char* what);
