@@ -33,6 +33,7 @@ int plan_command(const PlanArgs& args) {
   if (args.search) return search(job, args);
   const parallel::Topology topology = machines_of(job, args.calibrate);
   core::plan::Plan plan = core::plan::make_plan(job, topology);
+  plan.ramp = core::plan::ramp_plans(job, topology);
   if (!plan.fits) plan.near = core::plan::near_changes(job, topology, core::plan::NoneFits::smallest);
   print(args.json ? core::plan::plan_json(plan, args.tokens) : core::plan::plan_text(plan, args.tokens));
   return plan.fits ? kExitDone : exit_code(base::ErrorKind::capacity);

@@ -81,6 +81,7 @@ parallel::Topology submitted_machines(const core::job::JobSpec& job) {
 
 core::plan::Plan fitting_plan(const core::job::JobSpec& job, const parallel::Topology& machines) {
   core::plan::Plan plan = core::plan::make_plan(job, machines);
+  plan.ramp = core::plan::ramp_plans(job, machines);
   if (plan.fits) return plan;
   plan.near = core::plan::near_changes(job, machines, core::plan::NoneFits::smallest);
   std::string text = core::plan::plan_summary(plan);

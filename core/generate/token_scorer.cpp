@@ -133,7 +133,7 @@ class ForwardPass {
     frame_.batch.cu_seqlens = put(bounds);
     frame_.batch.sequences = 1;
     frame_.batch.max_seqlen = rows;
-    params_.begin_pass(parallel::ParamGatherer::Pass::evaluate);
+    params_.begin_pass({parallel::ParamGatherer::Pass::evaluate});
     params_.begin_walk();
     chunk_->forward_logits(*stream_, frame_, count - 1, logits_1V_);
     frame_.to_backward->release(0);

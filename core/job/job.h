@@ -70,18 +70,32 @@ struct JobSpec {
   SuperviseOptions supervise;
   parallel::ClusterOptions cluster;
 
-  /// Microbatches per rank and step; the last of them may have padding.
-  std::int64_t microbatches() const {
+  /// Microbatches per rank and step of `global` sequences; the last of them may have padding.
+  std::int64_t microbatches(std::int64_t global) const {
     const std::int64_t sequences = batch.micro * parallel.dp;
-    return (batch.global + sequences - 1) / sequences;
+    return (global + sequences - 1) / sequences;
   }
+  std::int64_t microbatches() const { return microbatches(batch.global); }
   /// Sequences in the ranks' microbatches beyond the global batch: computed, but with weight 0.
   std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
   /// Tokens of a microbatch on one rank.
   std::int64_t microbatch_tokens() const { return batch.micro * (model.seq_len / parallel.cp); }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
-  /// Number of terms in a step's mean loss without masks: pairs with loss.dpo, else tokens.
-  std::int64_t loss_terms_per_step() const { return loss.dpo.on() ? batch.global : tokens_per_step(); }
+  /// Tokens of step `step`, from 1.
+  std::int64_t tokens_of_step(std::int64_t step) const { return batch.of_step(step) * model.seq_len; }
+  /// Number of terms in the mean loss of `global` sequences without masks: pairs with loss.dpo, else tokens.
+  std::int64_t loss_terms(std::int64_t global) const {
+    return loss.dpo.on() ? global : global * model.seq_len;
+  }
+  std::int64_t loss_terms_per_step() const { return loss_terms(batch.global); }
+
+  /// This job with all steps of `global` sequences.
+  JobSpec with_batch(std::int64_t global) const {
+    JobSpec one = *this;
+    one.batch.global = global;
+    one.batch.ramp.clear();
+    return one;
+  }
 
   bool operator==(const JobSpec&) const = default;
 };

@@ -8,10 +8,29 @@
 
 namespace trainerd::core::job {
 
-/// Sizes in sequences.
+/// Consecutive steps of one global batch.
+struct BatchSpan {
+  std::int64_t global = 0, steps = 0;
+  bool operator==(const BatchSpan&) const = default;
+};
+
+/// Sizes in sequences. Steps count from 1.
 struct BatchOptions {
-  std::int64_t global = 0;  ///< per optimizer step, over all data-parallel ranks
-  std::int64_t micro = 0;   ///< per forward pass of one rank
+  std::int64_t global = 0;           ///< per optimizer step, over all data-parallel ranks
+  std::int64_t micro = 0;            ///< per forward pass of one rank
+  std::vector<BatchSpan> ramp = {};  ///< the first steps; `global` is of all that follow
+
+  std::int64_t of_step(std::int64_t step) const;
+  /// How many times as large it is as the one before.
+  double growth(std::int64_t step) const {
+    return step == 1 ? 1 : static_cast<double>(of_step(step)) / static_cast<double>(of_step(step - 1));
+  }
+  /// The steps after `from` up to `to`.
+  std::vector<BatchSpan> spans(std::int64_t from, std::int64_t to) const;
+  /// Sequences of those steps.
+  std::int64_t sequences(std::int64_t from, std::int64_t to) const;
+  /// Each different global batch, `global` first.
+  std::vector<std::int64_t> sizes() const;
 
   bool operator==(const BatchOptions&) const = default;
 };

@@ -49,7 +49,7 @@ struct ParamPlacement {
       {};  ///< with several expert-parallel ranks: of the experts' parameters
   /// What is sharded: from 1 the optimizer state, from 2 gradients, from 3 parameters.
   std::int64_t zero = 0;
-  std::int64_t microbatches = 1;  ///< per step
+  std::int64_t microbatches = 1;  ///< per step, at most
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
 
   /// True if state that ZeRO shards from `stage` on is sharded here.

@@ -28,16 +28,16 @@ Lease ParamStore::use(ParamId id, WeightForm form, Stream& stream) {
   return view_of(id).use(id, form, stream);
 }
 
-void ParamStore::begin_pass(parallel::ParamGatherer::Pass pass) {
-  for (const auto& view : views_) view->begin_pass(pass);
+void ParamStore::begin_pass(const parallel::ParamGatherer::PassKind& kind) {
+  for (const auto& view : views_) view->begin_pass(kind);
 }
 
 void ParamStore::begin_walk() {
   for (const auto& view : views_) view->begin_walk();
 }
 
-void ParamStore::begin_step(Stream& stream) {
-  for (const auto& view : views_) view->begin_step(stream);
+void ParamStore::begin_step(Stream& stream, std::int64_t microbatches) {
+  for (const auto& view : views_) view->begin_step(stream, microbatches);
 }
 
 Tensor ParamStore::grad(ParamId id) { return id == kNoParam ? Tensor{} : view_of(id).grad(id); }

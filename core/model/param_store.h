@@ -28,11 +28,12 @@ class ParamStore {
   /// The format of the GEMMs with a weight.
   kernels::GemmFormat gemm_format(ParamId id) const { return view_of(id).gemm_format(id); }
   /// Passes and walks use parameters in different orders: see `parallel::ParamGatherer`.
-  void begin_pass(parallel::ParamGatherer::Pass pass);
+  void begin_pass(const parallel::ParamGatherer::PassKind& kind);
   void begin_walk();
 
-  /// Begins a step: no gradient has a contribution yet. Gradients are computed on `stream`.
-  void begin_step(kernels::Stream& stream);
+  /// Begins a step of so many microbatches: no gradient has a contribution yet. Gradients are computed on
+  /// `stream`.
+  void begin_step(kernels::Stream& stream, std::int64_t microbatches);
   /// The gradient, in the parameter's local shape; undefined for `kNoParam`.
   kernels::Tensor grad(ParamId id);
   /// `assign` for the first contribution since the gradient was last reduced, then `accumulate`. Each call

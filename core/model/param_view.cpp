@@ -114,8 +114,9 @@ void ParamView::make_reducer(const job::PrecisionRecipe& recipe, Arena& persiste
     // A tied embedding is used at both ends of a walk, so its gradient is complete only after the last walk
     // of the step.
     if (shared) units[u].ring = GradUnit::Ring::own;
-    if (sharded && !shared) units[u].reductions = placement_.microbatches;
-    unit_grads_[u].complete = uses * placement_.microbatches / units[u].reductions;
+    unit_grads_[u].uses = uses;
+    unit_grads_[u].each_microbatch = sharded && !shared;
+    if (unit_grads_[u].each_microbatch) units[u].reductions = placement_.microbatches;
   }
   reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded,
                    parallel::GradDtypes{recipe.grads, recipe.reduce}, backend_, persistent);
@@ -314,12 +315,18 @@ Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {
   return {unit.leases, weight};
 }
 
-void ParamView::begin_step(Stream& stream) {
+void ParamView::begin_step(Stream& stream, std::int64_t microbatches) {
+  base::check(microbatches >= 1 && microbatches <= placement_.microbatches,
+              "a step has at most the microbatches that there is memory for");
   grads_stream_ = &stream;
   if (!has_grads()) return;
-  reducer_->begin_step();
-  for (const UnitGrads& unit : unit_grads_)
+  for (std::size_t u = 0; u < unit_grads_.size(); ++u) {
+    UnitGrads& unit = unit_grads_[u];
     base::check(unit.made == 0, "the gradients of the step before were reduced");
+    unit.complete = unit.each_microbatch ? unit.uses : unit.uses * microbatches;
+    reducer_->expect(u, unit.each_microbatch ? microbatches : 1);
+  }
+  reducer_->begin_step();
 }
 
 Tensor ParamView::grad(ParamId id) {

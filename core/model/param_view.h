@@ -112,9 +112,9 @@ class ParamView {
   kernels::GemmFormat gemm_format(ParamId id) const {
     return info(id).projection ? gemm_ : kernels::GemmFormat::plain;
   }
-  void begin_pass(parallel::ParamGatherer::Pass pass) { gatherer_->begin_pass(pass); }
+  void begin_pass(const parallel::ParamGatherer::PassKind& kind) { gatherer_->begin_pass(kind); }
   void begin_walk() { gatherer_->begin_walk(); }
-  void begin_step(kernels::Stream& stream);
+  void begin_step(kernels::Stream& stream, std::int64_t microbatches);
   kernels::Tensor grad(ParamId id);
   kernels::WriteMode grad_mode(ParamId id);
   void reduce_complete_grads();
@@ -177,6 +177,8 @@ class ParamView {
   };
   /// Gradient contributions of a unit: the number that completes it, and the number so far.
   struct UnitGrads {
+    std::int64_t uses = 0;         ///< contributions of a microbatch
+    bool each_microbatch = false;  ///< reduced after each one, else after the last
     std::int64_t complete = 0;
     std::int64_t made = 0;
     std::vector<ParamId> ids;

@@ -78,7 +78,7 @@ std::vector<ParamCollective> param_collectives(const job::JobSpec& job, const pa
                     calls.push_back({group, c.kind, c.bytes});
                 });
   model::ParamStore& params = of.params();
-  params.begin_step(of.stream());
+  params.begin_step(of.stream(), job.microbatches());
   for (std::int64_t m = 0; m < job.microbatches(); ++m) {
     for (model::ParamId id = 0; id < params.count(); ++id) {
       if (!params.info(id).has_grad()) continue;

@@ -26,9 +26,7 @@ job::JobSpec shortened(const job::JobSpec& job) {
   if (parallel::goes_back(job.parallel.schedule)) enough = std::max(enough, 2 * pp);
   // So many that a forward in the middle takes turns with each kind of backward.
   if (job.parallel.schedule == parallel::ScheduleKind::dualpipe_v) enough = std::max(enough, 3 * pp + 1);
-  job::JobSpec few = job;
-  few.batch.global = std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp;
-  return few;
+  return job.with_batch(std::min(job.microbatches(), enough) * job.batch.micro * job.parallel.dp);
 }
 
 /// Collects the events of the stream and cuts them at the actions.

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "core/model/parameters.h"
+#include "core/spec/check_batch.h"
 #include "core/spec/check_evaluation.h"
 #include "core/spec/check_exclusions.h"
 #include "core/spec/check_layers.h"
@@ -177,22 +178,8 @@ class Checker {
   }
 
   void batch() {
-    const job::BatchOptions& b = job_.batch;
-    if (!good({"batch.global", "batch.micro", "parallel.dp"})) return;
-    // Otherwise a rank, or a part of every microbatch, would have only padding in every step.
-    const std::int64_t dp = job_.parallel.dp;
-    if (b.micro > 0 && dp > 0 && b.global <= (dp - 1) * b.micro)
-      problem("batch.global", to_string(b.global) +
-                                  " leaves data-parallel ranks without a sequence at micro " +
-                                  to_string(b.micro) + " and dp " + to_string(dp) +
-                                  " (nearest valid: " + to_string((dp - 1) * b.micro + 1) + ")");
-    else if (b.micro > b.global && good({"batch.micro"}))
-      problem("batch.micro", to_string(b.micro) + " is more than the global batch of " + to_string(b.global) +
-                                 " sequences (nearest valid: " + to_string(b.global) + ")");
-    std::int64_t tokens = 0;
-    if (good({"steps", "model.seq_len"}) && (__builtin_mul_overflow(b.global, job_.model.seq_len, &tokens) ||
-                                             __builtin_mul_overflow(tokens, job_.steps, &tokens)))
-      problem("steps", "steps x batch.global x seq_len does not fit in 63 bits: train on fewer tokens");
+    if (!good({"batch.global", "batch.micro", "batch.ramp", "parallel.dp"})) return;
+    for (const KeyProblem& wrong : batch_problems(job_)) problem(wrong.path, wrong.what);
   }
 
   void precision() {
@@ -396,14 +383,16 @@ class Checker {
     what = parallel::split_problem(job_.model.layers, p.pp * p.virtual_stages);
     if (!what.empty()) return problem("parallel.pp", what);
     if (const auto large = size_problem(job_)) return problem(large->path, large->what);
-    const std::int64_t microbatches = job_.microbatches();
-    if (microbatches < 1) return;
-    what = parallel::schedule_problem({.kind = p.schedule,
-                                       .stages = static_cast<int>(p.pp),
-                                       .virtual_stages = static_cast<int>(p.virtual_stages),
-                                       .microbatches = static_cast<int>(microbatches),
-                                       .pass = parallel::Pass::train});
-    if (!what.empty()) return problem("parallel.schedule", what);
+    for (const std::int64_t global : job_.batch.sizes()) {
+      const std::int64_t microbatches = job_.microbatches(global);
+      if (microbatches < 1) return;
+      what = parallel::schedule_problem({.kind = p.schedule,
+                                         .stages = static_cast<int>(p.pp),
+                                         .virtual_stages = static_cast<int>(p.virtual_stages),
+                                         .microbatches = static_cast<int>(microbatches),
+                                         .pass = parallel::Pass::train});
+      if (!what.empty()) return problem("parallel.schedule", what);
+    }
     if (p.pp == 1 && p.virtual_stages > 1)
       problem("parallel.virtual_stages", "a pipeline of one stage has one chunk (nearest valid: 1)");
   }

@@ -80,7 +80,9 @@ void set_value(Node& root, const std::string& path, Node value, const Place& pla
     if (map->kind != Node::Kind::map) {
       problems.add(place, printable(path),
                    show(path.substr(0, begin - 1)) + " is " + describe(*map) +
-                       " in the job, not a map: set it as a whole");
+                       " in the job, not a map: set it as a whole, as in --set '" +
+                       printable(path.substr(0, begin - 1)) + "={" + printable(path.substr(begin)) +
+                       ": VALUE}'");
       return;
     }
     if (map->find(key) == nullptr) {

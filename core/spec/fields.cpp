@@ -30,6 +30,15 @@ constexpr double kMaxSteps = 1e12;
 constexpr double kMaxThreads = 4096;
 constexpr double kMaxPrefetch = 1024;
 
+std::vector<Field> fields_of_batch_span(job::BatchSpan& span) {
+  FieldTable t;
+  t.add("global", &span.global, "sequences of each of its steps, at most `batch.global`")
+      .between(1, kMaxSequences)
+      .needed();
+  t.add("steps", &span.steps, "how many steps it has").between(1, kMaxSteps).needed();
+  return t.take();
+}
+
 void add_model(FieldTable& t, job::ModelOptions& m) {
   const bool rope = m.positions == job::Positions::rope;
   t.add("model.preset", &m.preset,
@@ -300,6 +309,9 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   t.add("batch.micro", &job.batch.micro, "sequences of one forward pass of a rank")
       .between(1, kMaxSequences)
       .needed();
+  t.add("batch.ramp", MapList(job.batch.ramp, fields_of_batch_span),
+        "smaller batches at the start of a run, stage by stage; `global` is of the steps that follow")
+      .or_else("none");
   add_precision(t, job.precision);
   add_optimizer(t, job);
   add_objective(t, job);

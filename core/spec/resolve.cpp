@@ -71,7 +71,7 @@ class Resolver {
     parallel::ParallelOptions one = p;
     one.dp = 1;
     const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(),
-                       groups = job_.batch.global / job_.batch.micro;
+                       groups = std::ranges::min(job_.batch.sizes()) / job_.batch.micro;
     const std::int64_t unit = p.ep / std::gcd(p.cp, p.ep);
     job_.parallel.dp = unit;
     for (std::int64_t dp = std::min(most, groups) / unit * unit; dp > unit; dp -= unit) {

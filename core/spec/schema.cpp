@@ -197,7 +197,8 @@ Json& section_at(Json& root, const std::string& path) {
   return sections[key];
 }
 
-// Keys required in a job that extends nothing. A model preset may provide the model's keys.
+// Keys required in a job that extends nothing. A model preset, or the weights' source, may provide the
+// model's keys.
 Json required_keys(const std::vector<Field>& fields) {
   Json schema = {{"required", Json::array()}, {"properties", Json::object()}};
   for (const Field& field : fields) {
@@ -209,7 +210,7 @@ Json required_keys(const std::vector<Field>& fields) {
     }
     if (!schema["properties"].contains(section)) schema["required"].push_back(section);
     Json& keys = schema["properties"][section];
-    if (section == "model") keys["if"] = {{"required", {"preset"}}};
+    if (section == "model") keys["if"]["anyOf"] = {{{"required", {"preset"}}}, {{"required", {"from"}}}};
     (section == "model" ? keys["else"] : keys)["required"].push_back(key_of(field.path));
   }
   return schema;

@@ -28,6 +28,10 @@ struct BatchLoader::State {
   ReadSample read;
   std::vector<Slot> slots;
   std::int64_t total = 0;  ///< number of microbatches of all passes
+  struct Begin {
+    std::int64_t microbatch, sample;
+  };
+  std::vector<Begin> begins;  ///< by `Options::passes`
 
   HostSample sample;
   std::int64_t told = 0;  ///< number of microbatches whose samples were announced
@@ -40,35 +44,44 @@ struct BatchLoader::State {
   Slot& slot(std::int64_t i) {
     return slots[static_cast<std::size_t>(i % static_cast<std::int64_t>(slots.size()))];
   }
-  const BatchRequest& request(std::int64_t i) const {
-    return options.requests[static_cast<std::size_t>(i % static_cast<std::int64_t>(options.requests.size()))];
+  /// Where microbatch `i` is.
+  struct Place {
+    const BatchRequest& request;
+    std::int64_t global, first_sample;  ///< of its pass
+  };
+  Place place(std::int64_t i) const {
+    std::size_t which = begins.size() - 1;
+    while (begins[which].microbatch > i) --which;
+    const Passes& passes = options.passes[which];
+    const auto each = static_cast<std::int64_t>(passes.requests.size());
+    const std::int64_t in_passes = i - begins[which].microbatch;
+    return {passes.requests[static_cast<std::size_t>(in_passes % each)], passes.samples,
+            begins[which].sample + in_passes / each * passes.samples};
   }
   /// Announces the samples of microbatches up to `i + announced`.
   void announce(std::int64_t i) {
     if (!options.announce) return;
     for (; told < std::min(total, i + 1 + options.announced); ++told) {
-      const BatchRequest& next = request(told);
-      if (!next.tokens && !options.shape.reads_always()) continue;
-      const std::int64_t pass = told / static_cast<std::int64_t>(options.requests.size());
-      const std::int64_t first = options.shape.first_sample(next.microbatch);
-      const std::int64_t end = std::min(first + options.shape.micro, options.shape.global);
-      for (std::int64_t number = first; number < end; ++number)
-        options.announce(pass * options.samples_per_pass + number);
+      const Place next = place(told);
+      if (!next.request.tokens && !options.shape.reads_always()) continue;
+      const std::int64_t first = options.shape.first_sample(next.request.microbatch);
+      const std::int64_t end = std::min(first + options.shape.micro, next.global);
+      for (std::int64_t number = first; number < end; ++number) options.announce(next.first_sample + number);
     }
   }
   /// Makes microbatch `i` in its slot.
   void make(std::int64_t i) {
-    const std::int64_t pass = i / static_cast<std::int64_t>(options.requests.size());
+    const Place at = place(i);
     Slot& to = slot(i);
     to.error = nullptr;
     try {
       if (options.ahead > 0) announce(i);
+      BatchShape shape = options.shape;
+      shape.global = at.global;
       make_batch(
-          options.shape, request(i),
-          [&](std::int64_t number, HostSample& into) {
-            read(pass * options.samples_per_pass + number, into);
-          },
-          sample, to.batch);
+          shape, at.request,
+          [&](std::int64_t number, HostSample& into) { read(at.first_sample + number, into); }, sample,
+          to.batch);
     } catch (...) {
       to.error = std::current_exception();
     }
@@ -77,7 +90,12 @@ struct BatchLoader::State {
 
 BatchLoader::BatchLoader(Options options, ReadSample read) : state_(std::make_shared<State>()) {
   State& state = *state_;
-  state.total = options.passes * static_cast<std::int64_t>(options.requests.size());
+  std::int64_t samples = 0;
+  for (const Passes& passes : options.passes) {
+    state.begins.push_back({state.total, samples});
+    state.total += passes.count * static_cast<std::int64_t>(passes.requests.size());
+    samples += passes.count * passes.samples;
+  }
   // One more than `ahead`: the microbatch in use.
   state.slots.resize(static_cast<std::size_t>(std::min(options.ahead, state.total) + 1));
   state.options = std::move(options);
@@ -112,7 +130,7 @@ void BatchLoader::fill(State& state) {
 const HostBatch& BatchLoader::next(const BatchRequest& request) {
   State& state = *state_;
   const std::int64_t i = state.taken;
-  base::check(i < state.total && state.request(i) == request,
+  base::check(i < state.total && state.place(i).request == request,
               "microbatches are asked for in the order of a pass");
   if (state.options.ahead == 0) {
     state.make(i);

@@ -13,12 +13,16 @@ namespace trainerd::core::train {
 /// only if it is behind by more than `ahead` microbatches.
 class BatchLoader final : public BatchSource {
  public:
-  struct Options {
-    BatchShape shape;
+  /// Consecutive passes over batches of one size.
+  struct Passes {
     std::vector<BatchRequest> requests;  ///< requests of one pass, in order: Trainer::batch_requests
-    std::int64_t passes = 0;             ///< nothing is read after the last pass
-    std::int64_t samples_per_pass = 0;   ///< size of the global batch
-    std::int64_t ahead = 0;              ///< number of microbatches; 0: made on request, without a thread
+    std::int64_t count = 0;
+    std::int64_t samples = 0;  ///< of one pass: size of its global batch
+  };
+  struct Options {
+    BatchShape shape;            ///< its `global` is that of each pass
+    std::vector<Passes> passes;  ///< nothing is read after the last pass
+    std::int64_t ahead = 0;      ///< number of microbatches; 0: made on request, without a thread
     /// Called for the samples of the next `announced` microbatches before one is made, for each sample once
     /// and in reading order, on the loader's thread. None: no calls. Not called with `ahead` 0.
     std::function<void(std::int64_t sample)> announce = {};

@@ -29,6 +29,7 @@ job::JobSpec canary_job(const job::JobSpec& job) {
                    job.parallel, job.precision.gemm);
   job::JobSpec few = job;
   few.batch.global = job.microbatches() * shape.micro * job.parallel.dp;
+  few.batch.ramp.clear();
   few.batch.micro = shape.micro;
   few.model.seq_len = shape.seq_len;
   return few;

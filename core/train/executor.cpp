@@ -65,9 +65,11 @@ BatchRequest Trainer::request_of(const Action& action) const {
   return {action.microbatch, model.first() || model.last()};
 }
 
-std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass) const {
+std::vector<BatchRequest> Trainer::batch_requests(parallel::Pass pass, std::int64_t global) const {
   std::vector<BatchRequest> requests;
-  for (const Action& action : (pass == parallel::Pass::train ? train_ : evaluate_).actions)
+  const PassSchedule& schedule =
+      pass == parallel::Pass::train ? train_.at(job_.microbatches(global)) : evaluate_;
+  for (const Action& action : schedule.actions)
     if (action.kind == ActionKind::forward || action.kind == ActionKind::forward_only)
       requests.push_back(request_of(action));
   return requests;
@@ -396,8 +398,9 @@ void Trainer::compute(const PassSchedule& schedule, std::span<const Action> acti
 }
 
 void Trainer::run(parallel::ParamGatherer::Pass pass, BatchSource& batches) {
-  const PassSchedule& schedule = pass == parallel::ParamGatherer::Pass::train ? train_ : evaluate_;
-  params_.begin_pass(pass);
+  const PassSchedule& schedule =
+      pass == parallel::ParamGatherer::Pass::train ? train_.at(microbatches_) : evaluate_;
+  params_.begin_pass({pass, microbatches_});
   loss_weight_ = 0;
   backend_.fill_zero(*compute_, slots_[static_cast<std::size_t>(slot_)].totals);
   for (std::size_t i = 0; i < schedule.actions.size();) {

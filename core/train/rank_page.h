@@ -71,6 +71,17 @@ class RankPage {
     enter(Activity::between);
   }
 
+  /// The next steps are `factor` times as long as those before. Nothing changes if that is less than 1.
+  void expect_longer(double factor) {
+    if (factor <= 1) return;
+    const auto scale = [factor](Shared<float>& seconds) {
+      put(seconds, static_cast<float>(factor) * get(seconds));
+    };
+    for (auto& seconds : step_seconds_) scale(seconds);
+    for (auto& of_kind : durations_)
+      for (auto& seconds : of_kind) scale(seconds);
+  }
+
   /// Increases with every change.
   std::uint64_t beats() const { return get(beats_); }
   double beat_at() const { return get(beat_at_); }

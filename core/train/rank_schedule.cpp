@@ -42,6 +42,16 @@ std::vector<int> pools_of(const job::JobSpec& job, const parallel::Layout& layou
                               static_cast<int>(pipeline_rank), kept);
 }
 
+/// The different numbers of microbatches and kinds of passes of a run.
+std::vector<std::pair<std::int64_t, Pass>> passes_of(const job::JobSpec& job) {
+  std::vector<std::pair<std::int64_t, Pass>> passes{{job.microbatches(), Pass::evaluate}};
+  for (const std::int64_t global : job.batch.sizes()) {
+    const std::pair one{job.microbatches(global), Pass::train};
+    if (std::find(passes.begin(), passes.end(), one) == passes.end()) passes.push_back(one);
+  }
+  return passes;
+}
+
 SlotCounts none_yet(std::vector<int> pool_of_chunk) {
   const auto pools =
       1 + static_cast<std::size_t>(*std::max_element(pool_of_chunk.begin(), pool_of_chunk.end()));
@@ -56,9 +66,9 @@ void take_larger(SlotCounts& counts, const std::array<parallel::SlotTable, kSlot
 
 }  // namespace
 
-PassSchedule pass_schedule(const job::JobSpec& job, const parallel::Layout& layout,
+PassSchedule pass_schedule(std::int64_t microbatches, const parallel::Layout& layout,
                            std::int64_t pipeline_rank, Pass pass, std::span<const int> pool_of_chunk) {
-  const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
+  const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, microbatches, pass);
   PassSchedule schedule;
   schedule.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
   schedule.slots = color(schedule.actions, shape, pool_of_chunk);
@@ -67,8 +77,8 @@ PassSchedule pass_schedule(const job::JobSpec& job, const parallel::Layout& layo
 
 SlotCounts count_slots(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank) {
   SlotCounts counts = none_yet(pools_of(job, layout, pipeline_rank));
-  for (const Pass pass : {Pass::train, Pass::evaluate})
-    take_larger(counts, pass_schedule(job, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
+  for (const auto& [microbatches, pass] : passes_of(job))
+    take_larger(counts, pass_schedule(microbatches, layout, pipeline_rank, pass, counts.pool_of_chunk).slots);
   return counts;
 }
 
@@ -86,8 +96,8 @@ std::vector<SlotCounts> count_all_slots(const job::JobSpec& job, const parallel:
                                         const Pools& pools) {
   std::vector<SlotCounts> all;
   for (const std::vector<int>& pool_of_chunk : pools) all.push_back(none_yet(pool_of_chunk));
-  for (const Pass pass : {Pass::train, Pass::evaluate}) {
-    const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, job.microbatches(), pass);
+  for (const auto& [microbatches, pass] : passes_of(job)) {
+    const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, microbatches, pass);
     const auto lists = parallel::make_schedules(shape);
     for (std::size_t rank = 0; rank < lists.size(); ++rank)
       take_larger(all[rank], color(lists[rank], shape, all[rank].pool_of_chunk));

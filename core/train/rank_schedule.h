@@ -18,11 +18,12 @@ struct PassSchedule {
   std::array<parallel::SlotTable, kSlotClasses> slots;
 };
 /// `pool_of_chunk` is that of the step's memory: see SlotCounts.
-PassSchedule pass_schedule(const job::JobSpec& job, const parallel::Layout& layout,
+PassSchedule pass_schedule(std::int64_t microbatches, const parallel::Layout& layout,
                            std::int64_t pipeline_rank, parallel::Pass pass,
                            std::span<const int> pool_of_chunk);
 
-/// Pools and slots that a pipeline rank needs for the job's training and evaluation schedules.
+/// Pools and slots that a pipeline rank needs for the job's training schedules, of each batch size, and for
+/// its evaluations.
 SlotCounts count_slots(const job::JobSpec& job, const parallel::Layout& layout, std::int64_t pipeline_rank);
 /// The same for all pipeline ranks, in about the time of one.
 std::vector<SlotCounts> count_all_slots(const job::JobSpec& job, const parallel::Layout& layout);

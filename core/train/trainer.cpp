@@ -65,8 +65,14 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
   take_persistent(memory.persistent());
   make_chunks(memory.persistent());
   add_partial_sums();
-  train_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
-  evaluate_ = pass_schedule(job_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
+  for (const std::int64_t global : job_.batch.sizes()) {
+    const std::int64_t count = job_.microbatches(global);
+    if (!train_.contains(count))
+      train_[count] =
+          pass_schedule(count, layout_, at(place_, Axis::pp), Pass::train, memory_.pool_of_chunk());
+  }
+  evaluate_ =
+      pass_schedule(microbatches_, layout_, at(place_, Axis::pp), Pass::evaluate, memory_.pool_of_chunk());
   make_frames();
   for (std::size_t i = 0; i < params_.views(); ++i)
     if (params_.view(i).trainable())
@@ -142,7 +148,9 @@ void Trainer::make_chunks(Arena& persistent) {
 }
 
 void Trainer::make_frames() {
-  for (const PassSchedule* pass : {&train_, &evaluate_}) {
+  std::vector<const PassSchedule*> passes{&evaluate_};
+  for (const auto& [count, pass] : train_) passes.push_back(&pass);
+  for (const PassSchedule* pass : passes) {
     const std::vector<int>& slots = pass->slots[static_cast<std::size_t>(SlotClass::forward_to_weight)].slots;
     frames_.resize(slots.size());
     for (std::size_t pool = 0; pool < slots.size(); ++pool)
@@ -214,6 +222,13 @@ void Trainer::initialise_adapters() {
   params_.initialise_trainable(*compute_, job_.seed);
 }
 
+/// The passes that follow are of `global` sequences.
+void Trainer::use_batch(std::int64_t global) {
+  microbatches_ = job_.microbatches(global);
+  shape_.global = global;
+  grad_scale_ = 1.0f / static_cast<float>(job_.loss_terms(global));
+}
+
 void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vote,
                      const std::function<void()>& before_update) {
   Stream& s = *compute_;
@@ -221,6 +236,8 @@ void Trainer::launch(std::int64_t step, BatchSource& batches, const StepVote& vo
   ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   slot.step = step;
   slot.lr = learning_rate(job_.optimizer, step, job_.steps);
+  use_batch(job_.batch.of_step(step));
+  slot.loss_terms = job_.loss_terms(shape_.global);
 
   slot.hashed = hashes_copies_;
   // A judged step may be computed again, so its microbatches are kept.
@@ -267,7 +284,7 @@ void Trainer::make_gradients(const ReportSlot& slot, BatchSource& batches, const
 
   clock_.enter(s, base::LedgerPart::compute);
   if (slot.expert_counts.defined()) backend_.fill_zero(s, slot.expert_counts);
-  params_.begin_step(s);
+  params_.begin_step(s, microbatches_);
   if (job_.model.dropout.on())
     dropout_key_ = mix_keys(hash_name("dropout", job_.seed), static_cast<std::uint64_t>(slot.step));
   run(parallel::ParamGatherer::Pass::train, batches);
@@ -306,7 +323,7 @@ void Trainer::control(const ReportSlot& slot) {
   backend_.step_control(s, {.square_sum = square_sum,
                             .loss = loss,
                             .weight = slot.totals.rows(2, 1),
-                            .nominal_weight = static_cast<double>(job_.loss_terms_per_step()),
+                            .nominal_weight = static_cast<double>(slot.loss_terms),
                             .nonfinite = nonfinite_,
                             .outside = slot.votes.rows(2, 1),
                             .crowded = slot.votes.rows(4, 1),
@@ -379,14 +396,17 @@ Trainer::MeanLoss Trainer::read_loss(Stream& stream, const ReportSlot& slot) {
                                    .rejected = (sums[4] - sums[2]) / whole};
   else mean.z_loss = sums[2] / whole;
   if (job_.loss.expert_balance > 0)
-    mean.expert_balance = sums[static_cast<std::size_t>(count) - 1] / grad_scale_ / whole;
+    mean.expert_balance =
+        sums[static_cast<std::size_t>(count) - 1] * static_cast<double>(slot.loss_terms) / whole;
   return mean;
 }
 
 Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   base::check(clock_.unread() == 0, "an evaluation comes between steps");
   Stream& s = *compute_;
-  const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
+  use_batch(job_.batch.global);
+  slot.loss_terms = job_.loss_terms_per_step();
   backend_.fill_zero(s, slot.votes);
   run(parallel::ParamGatherer::Pass::evaluate, batches);
   VoteValues found;
@@ -402,31 +422,6 @@ Trainer::Evaluation Trainer::evaluate(BatchSource& batches, bool stop) {
   backend_.read_back(s, slot.totals.rows(0, 1), std::as_writable_bytes(std::span(&votes, 1)));
   const MeanLoss mean = read_loss(s, slot);
   return {mean.loss, mean.weight, mean.rewards, votes > 0};
-}
-
-Trainer::SampleLosses Trainer::sample_losses(BatchSource& batches, bool stop) {
-  const std::int64_t each = job_.loss.dpo.on() ? 2 : 1;
-  sample_losses_.assign(static_cast<std::size_t>(job_.batch.global * each), 0);
-  SampleLosses result;
-  result.stop = evaluate(batches, stop).stop;
-  result.loss = std::exchange(sample_losses_, {});
-  sum_over_ranks(result.loss);
-  return result;
-}
-
-void Trainer::sum_over_ranks(std::span<double> values) {
-  base::check(sample_sums_.numel() > 0, "values are summed in a job with choices or pairs");
-  Stream& s = *compute_;
-  for (std::span<double> rest = values; !rest.empty();) {
-    const std::span<double> next = rest.first(std::min(rest.size(), static_cast<std::size_t>(kSampleSums)));
-    const Tensor sums = sample_sums_.rows(0, static_cast<std::int64_t>(next.size()));
-    backend_.write(s, std::as_bytes(next), sums);
-    groups_.world()
-        .all_reduce(s, sums, parallel::ReduceOp::sum, {.label = "sample_losses", .accumulate = DType::f64})
-        ->wait(s);
-    backend_.read_back(s, sums, std::as_writable_bytes(next));
-    rest = rest.subspan(next.size());
-  }
 }
 
 }  // namespace trainerd::core::train

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -193,9 +194,14 @@ class Trainer {
   /// Shows activities on `page` from now on; `page` must outlive this.
   void show_on(RankPage& page) { page_ = &page; }
 
-  /// The shape of this rank's microbatches, and the requests of a pass, in order.
+  /// The shape of this rank's microbatches, and the requests of a pass over `global` sequences, in order.
   BatchShape batch_shape() const;
-  std::vector<BatchRequest> batch_requests(parallel::Pass pass) const;
+  std::vector<BatchRequest> batch_requests(parallel::Pass pass, std::int64_t global) const;
+  std::vector<BatchRequest> batch_requests(parallel::Pass pass) const {
+    return batch_requests(pass, job_.batch.global);
+  }
+  /// Sequences of step `step`, from 1.
+  std::int64_t batch_of_step(std::int64_t step) const { return job_.batch.of_step(step); }
 
   /// Names of the norms by group; empty if none are computed.
   const std::vector<std::string>& norm_groups() const { return norm_groups_.names(); }
@@ -215,6 +221,7 @@ class Trainer {
   /// Device values from which the report of one step is read.
   struct ReportSlot {
     std::int64_t step = 0;
+    std::int64_t loss_terms = 0;  ///< JobSpec::loss_terms of its batch
     double lr = 0;
     /// f64 [3]: square sum of the gradients (in an evaluation: votes to stop), the loss, its weights. With a
     /// z-loss, and with a balance loss of experts, one more each: that term. For pairs three more:
@@ -293,6 +300,7 @@ class Trainer {
   void add_loss(const Chunk& chunk, const model::LossTarget& loss);
   void add_sample_losses(std::int64_t microbatch);
 
+  void use_batch(std::int64_t global);
   void make_gradients(const ReportSlot& slot, BatchSource& batches, const StepVote& vote);
   void control(const ReportSlot& slot);
   void update(const ReportSlot& slot);
@@ -329,10 +337,10 @@ class Trainer {
   ObserveSends sends_;
   RankGroups groups_;  ///< wrapped for `clock_`
   StepMemory& memory_;
-  std::int64_t microbatches_;
-  BatchShape shape_;    ///< of the microbatches of the pass under way
-  bool alone_ = false;  ///< that pass is `compute_alone`
-  float grad_scale_;    ///< 1 / tokens (or pairs) of the global batch, until `update` knows how many count
+  std::int64_t microbatches_;  ///< of the step under way
+  BatchShape shape_;           ///< of the microbatches of the pass under way
+  bool alone_ = false;         ///< that pass is `compute_alone`
+  float grad_scale_;  ///< 1 / tokens (or pairs) of the step's batch, until `update` knows how many count
   std::optional<std::uint64_t> dropout_key_;  ///< for the step being launched
   double loss_weight_ = 0;                    ///< of the pass's microbatches whose loss this rank adds
   std::unique_ptr<kernels::Stream> compute_;
@@ -341,7 +349,9 @@ class Trainer {
   model::ParamStore params_;
   std::vector<Chunk> chunks_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< of trainable views
-  PassSchedule train_, evaluate_;
+  /// The steps' passes, by their number of microbatches.
+  std::map<std::int64_t, PassSchedule> train_;
+  PassSchedule evaluate_;
   /// By pool of chunks, and slot of the longest lifetime (forward to weight gradient).
   std::vector<std::vector<model::Frame>> frames_;
   std::vector<Flight> flights_;

@@ -59,7 +59,8 @@ Trainer::OwnResult Trainer::compute_alone(BatchSource& batches) {
   });
   const ReportSlot& slot = slots_[static_cast<std::size_t>(slot_)];
   backend_.fill_zero(s, slot.votes);
-  params_.begin_step(s);
+  use_batch(job_.batch.global);
+  params_.begin_step(s, microbatches_);
   alone_ = true, shape_ = alone_shape();
   run(parallel::ParamGatherer::Pass::train, batches);
   alone_ = false, shape_ = batch_shape();

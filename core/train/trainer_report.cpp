@@ -1,4 +1,5 @@
-// Parts of a step's report beside its loss: gradient norms by group of parameters, and the load of experts.
+// Parts of reports beside the loss of a step: gradient norms by group of parameters, the load of experts, and
+// losses of single samples.
 
 #include <algorithm>
 #include <cmath>
@@ -32,7 +33,7 @@ std::vector<double> Trainer::read_group_norms(const ReportSlot& slot, double wei
   if (!norms_groups(slot.step)) return {};
   std::vector<double> norms(norm_groups().size());
   backend_.read_back(*reports_, slot.group_sums, std::as_writable_bytes(std::span(norms)));
-  const double to_mean = weight > 0 ? static_cast<double>(job_.loss_terms_per_step()) / weight : 1;
+  const double to_mean = weight > 0 ? static_cast<double>(slot.loss_terms) / weight : 1;
   for (double& norm : norms) norm = std::sqrt(norm) * to_mean;
   return norms;
 }
@@ -55,6 +56,31 @@ std::vector<double> Trainer::read_expert_load(const ReportSlot& slot) {
                             : 0);
   }
   return loads;
+}
+
+Trainer::SampleLosses Trainer::sample_losses(BatchSource& batches, bool stop) {
+  const std::int64_t each = job_.loss.dpo.on() ? 2 : 1;
+  sample_losses_.assign(static_cast<std::size_t>(job_.batch.global * each), 0);
+  SampleLosses result;
+  result.stop = evaluate(batches, stop).stop;
+  result.loss = std::exchange(sample_losses_, {});
+  sum_over_ranks(result.loss);
+  return result;
+}
+
+void Trainer::sum_over_ranks(std::span<double> values) {
+  base::check(sample_sums_.numel() > 0, "values are summed in a job with choices or pairs");
+  Stream& s = *compute_;
+  for (std::span<double> rest = values; !rest.empty();) {
+    const std::span<double> next = rest.first(std::min(rest.size(), static_cast<std::size_t>(kSampleSums)));
+    const Tensor sums = sample_sums_.rows(0, static_cast<std::int64_t>(next.size()));
+    backend_.write(s, std::as_bytes(next), sums);
+    groups_.world()
+        .all_reduce(s, sums, parallel::ReduceOp::sum, {.label = "sample_losses", .accumulate = DType::f64})
+        ->wait(s);
+    backend_.read_back(s, sums, std::as_writable_bytes(next));
+    rest = rest.subspan(next.size());
+  }
 }
 
 }  // namespace trainerd::core::train

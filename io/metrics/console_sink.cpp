@@ -46,7 +46,7 @@ struct ConsoleSink::State {
   double eta() const {
     if (arrivals.size() < 2 || !last) return -1;
     const double each = (arrivals.back() - arrivals.front()) / static_cast<double>(arrivals.size() - 1);
-    return each * static_cast<double>(std::max<std::int64_t>(0, info.steps - last->step));
+    return each * info.steps_left(last->step);
   }
 
   std::string of_peak() const { return info.peak_measured ? " of measured GEMM peak" : ""; }
@@ -132,12 +132,13 @@ void ConsoleSink::on_start(const RunInfo& info) {
         (info.peak_measured ? ", measured GEMM peak " : ", peak ") + with_unit(*info.peak_flops, "FLOP/s");
   line("device", device);
   line("memory", short_bytes(info.memory_planned_bytes) + " planned");
-  line("steps", fmt::format("{} of {} tokens", info.steps, with_commas(info.tokens_per_step)));
+  line("steps", fmt::format("{} of {}{} tokens", info.steps, info.ramp.empty() ? "" : "up to ",
+                            with_commas(info.tokens_per_step)));
   if (info.data_tokens > 0)
     line("data",
          fmt::format(
              "{} tokens; the run takes {:.3g} epochs", short_number(static_cast<double>(info.data_tokens)),
-             static_cast<double>(info.steps * info.tokens_per_step) / static_cast<double>(info.data_tokens)));
+             static_cast<double>(info.tokens_through(info.steps)) / static_cast<double>(info.data_tokens)));
   if (info.start_step > 0) line("resumed", fmt::format("after step {}", info.start_step));
   line("output", info.output);
 }

@@ -363,6 +363,8 @@ struct RunInfo {
   std::int64_t start_step = 0;    ///< steps done before, in the checkpoint that the run resumes from
   std::int64_t start_tokens = 0;  ///< trained by then
   std::int64_t tokens_per_step = 0;
+  /// The first steps, where they have other numbers of tokens: how many, and the tokens of each.
+  std::vector<std::pair<std::int64_t, std::int64_t>> ramp = {};
   double flops_per_token = 0;
   std::optional<double> peak_flops;  ///< of the device at the compute precision, dense
   std::string precision;
@@ -381,6 +383,11 @@ struct RunInfo {
   std::optional<EarlierRun> earlier = {};  ///< the first node's, from its logs
   bool durable = false;                    ///< its checkpoints are copied to a durable tier
   bool peak_measured = false;  ///< `peak_flops` is this machine's fastest GEMM, not the vendor's figure
+
+  /// Tokens of the steps up to `step`, from 1.
+  std::int64_t tokens_through(std::int64_t step) const;
+  /// How many steps like step `done` take as long as those behind it, up to the last.
+  double steps_left(std::int64_t done) const;
 };
 
 /// How a run ended.

@@ -170,8 +170,7 @@ void RunHistory::add_pace(RunStatus& status) const {
   const double span = recent_.back().wall_time - recent_.front().wall_time;
   const double each = recent_.size() > 1 && recent_.front().wall_time > 0 && span > 0 ? span / (count - 1)
                                                                                       : status.step_seconds;
-  if (is_alive(status.state) && info_.steps > 0)
-    status.eta_seconds = each * static_cast<double>(std::max<std::int64_t>(0, info_.steps - step_));
+  if (is_alive(status.state) && info_.steps > 0) status.eta_seconds = each * info_.steps_left(step_);
 }
 
 void RunHistory::add_memory(RunStatus& status) const {

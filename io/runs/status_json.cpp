@@ -54,6 +54,12 @@ std::vector<std::pair<std::string, std::int64_t>> pairs_of(const Json& list) {
   return values;
 }
 
+Object counts(const std::vector<std::pair<std::int64_t, std::int64_t>>& values) {
+  Object list = Object::array();
+  for (const auto& [first, second] : values) list.push_back(Object::array({first, second}));
+  return list;
+}
+
 Object object_of_info(const RunInfo& i) {
   Object o{{"name", i.name},
            {"output", i.output},
@@ -64,6 +70,8 @@ Object object_of_info(const RunInfo& i) {
            {"start_step", i.start_step},
            {"start_tokens", i.start_tokens},
            {"tokens_per_step", i.tokens_per_step},
+           {"tokens", i.tokens_through(i.steps)},
+           {"ramp", counts(i.ramp)},
            {"flops_per_token", i.flops_per_token},
            {"precision", i.precision},
            {"memory_planned_bytes", i.memory_planned_bytes},
@@ -93,6 +101,11 @@ RunInfo info_of(const Json& o) {
   i.start_step = int_member(o, "start_step");
   i.start_tokens = int_member(o, "start_tokens");
   i.tokens_per_step = int_member(o, "tokens_per_step");
+  if (o.contains("ramp"))
+    for (const Json& stage : list_member(o, "ramp")) {
+      if (!stage.is_array() || stage.size() != 2) throw JsonError("a pair of steps and tokens is expected");
+      i.ramp.emplace_back(integer_of(stage[0]), integer_of(stage[1]));
+    }
   i.flops_per_token = number_member(o, "flops_per_token");
   i.precision = string_member(o, "precision");
   i.memory_planned_bytes = int_member(o, "memory_planned_bytes");

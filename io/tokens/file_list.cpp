@@ -29,7 +29,10 @@ fs::file_type type_of_found(const fs::path& path) {
   if ((type != fs::file_type::not_found && type != fs::file_type::none) ||
       fs::symlink_status(path, error).type() != fs::file_type::symlink)
     return type;
-  throw base::data_error(path.string() + ": a link to " + fs::read_symlink(path, error).string() +
+  const std::string target = fs::read_symlink(path, error).string();
+  if (target.empty())
+    throw base::data_error(path.string() + ": a link that cannot be read: " + error.message());
+  throw base::data_error(path.string() + ": a link to " + target +
                          ", which is not there or cannot be seen: bring it back, or remove the link");
 }
 

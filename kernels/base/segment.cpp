@@ -28,6 +28,9 @@ Segment Segment::create(const std::string& name, std::int64_t bytes) {
   // step.
   if (bytes > 0) {
     const int rc = ::posix_fallocate(fd.get(), 0, bytes);
+    if (rc == EFBIG)
+      throw capacity_error("the shared segment " + name + " needs " + std::to_string(bytes) +
+                           " bytes, more than a file of this process may have: raise `ulimit -f`");
     if (rc != 0)
       throw capacity_error("the shared segment " + name + " needs " + std::to_string(bytes) +
                            " bytes of host memory, which are not there: " + errno_text(rc));

@@ -21,6 +21,7 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
       backend_(backend),
       slot_of_unit_(plan.units.size(), nullptr),
       reduced_(plan.units.size(), 0) {
+  for (const GradUnit& unit : units_) expected_.push_back(unit.reductions);
   base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
   if (dtypes.exchanged() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(persistent);
   if (sharded_) {
@@ -77,6 +78,12 @@ Tensor GradReducer::part(std::size_t bucket) const {
   return sharded_ ? parts_.rows(plan_.shard_begin(bucket), mine.size) : flat_.rows(mine.begin, mine.size);
 }
 
+void GradReducer::expect(std::size_t unit, std::int64_t reductions) {
+  base::check(reductions >= 1 && reductions <= units_[unit].reductions,
+              "a unit is reduced at most as often as was said at first");
+  expected_[unit] = reductions;
+}
+
 void GradReducer::begin_step() {
   base::check(pending_.empty() && std::count(slot_of_unit_.begin(), slot_of_unit_.end(), nullptr) ==
                                       static_cast<std::ptrdiff_t>(slot_of_unit_.size()),
@@ -110,8 +117,8 @@ void GradReducer::for_pending(const Do& act) {
 void GradReducer::reduce(Stream& stream, std::size_t unit) {
   const Tensor whole = open(stream, unit);
   const Unit& u = plan_.units[unit];
-  const bool adds = reduced_[unit] > 0, last = ++reduced_[unit] == units_[unit].reductions;
-  base::check(reduced_[unit] <= units_[unit].reductions, "a unit is reduced as often as was said");
+  const bool adds = reduced_[unit] > 0, last = ++reduced_[unit] == expected_[unit];
+  base::check(reduced_[unit] <= expected_[unit], "a unit is reduced as often as was said");
   Slot* slot = std::exchange(slot_of_unit_[unit], nullptr);
   if (plan_.parts == 1) return;
   // With two levels, continue at the outer level what is done at the inner one, which then serves this unit.
@@ -218,7 +225,7 @@ void GradReducer::settle(Stream& stream, std::vector<Pending>& pending) {
 
 void GradReducer::finish(Stream& stream, std::span<const PartialSum> partial_sums) {
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
-    base::check(reduced_[unit] == units_[unit].reductions, "every unit was reduced");
+    base::check(reduced_[unit] == expected_[unit], "every unit was reduced");
   for_pending([&](std::vector<Pending>& pending) { settle(stream, pending); });
   for (const PartialSum& sum : partial_sums) add_partial_sum(stream, sum);
 }

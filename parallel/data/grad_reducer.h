@@ -27,7 +27,7 @@ struct GradUnit {
   /// `vectors`: their gradients accumulate while several units of matrices are opened and reduced. `own`: a
   /// slot of its own, for a tied embedding, which has two uses.
   enum class Ring : std::uint8_t { matrices, vectors, own } ring = Ring::matrices;
-  std::int64_t reductions = 1;  ///< per step
+  std::int64_t reductions = 1;  ///< per step, at most
 };
 
 /// Sums gradients over the data-parallel ranks by reduce-scatter, bucket by bucket, as backward completes
@@ -43,6 +43,8 @@ class GradReducer {
               bool sharded, const GradDtypes& dtypes, kernels::Backend& backend, kernels::Arena& persistent);
 
   void begin_step();
+  /// Says how often a unit is reduced in each step from now on.
+  void expect(std::size_t unit, std::int64_t reductions);
   /// Flat tensor that the unit's gradients accumulate in. It stays the same until the unit is reduced.
   kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
   /// The unit's gradients are complete: starts their reduction.
@@ -119,9 +121,9 @@ class GradReducer {
   std::uint64_t started_ = 0;
   std::vector<Ring> rings_;
   std::vector<std::size_t> ring_of_unit_;
-  std::vector<Slot*> slot_of_unit_;    ///< null: the unit is not open
-  std::vector<std::int64_t> reduced_;  ///< reductions in this step, by unit
-  std::vector<Pending> pending_;       ///< only if gradients are whole
+  std::vector<Slot*> slot_of_unit_;               ///< null: the unit is not open
+  std::vector<std::int64_t> reduced_, expected_;  ///< reductions in this step, and all of it, by unit
+  std::vector<Pending> pending_;                  ///< only if gradients are whole
 };
 
 }  // namespace trainerd::parallel

@@ -54,7 +54,7 @@ void ParamGatherer::settle(Stream& stream, std::vector<BucketGather>& pending) {
   pending.clear();
 }
 
-void ParamGatherer::begin_pass(Pass pass) {
+void ParamGatherer::begin_pass(const PassKind& kind) {
   for (Ring& ring : rings_) {
     for (Slot& slot : ring.slots) {
       base::check(slot.pending.empty() && slot.leases == 0, "a pass ends with all that it gathered used");
@@ -62,10 +62,9 @@ void ParamGatherer::begin_pass(Pass pass) {
     }
     ring.entry = -1;
     ring.between_walks = true;
+    ring.order = &ring.orders[kind];
   }
-  pass_ = pass;
-  const auto p = static_cast<std::size_t>(pass);
-  learned_[p] = !rings_[0].order[p].empty() || !rings_[1].order[p].empty();
+  learned_ = !rings_[0].order->empty() || !rings_[1].order->empty();
 }
 
 void ParamGatherer::begin_walk() {
@@ -77,7 +76,7 @@ void ParamGatherer::fetch(Stream& stream, Ring& ring, std::int64_t entry) {
   if (slot.entry == entry) return;
   base::check(slot.leases == 0 && slot.pending.empty(),
               "a gathered unit is let go before the one after the next");
-  const std::size_t unit = ring.order[static_cast<std::size_t>(pass_)][static_cast<std::size_t>(entry)];
+  const std::size_t unit = ring.order->at(static_cast<std::size_t>(entry));
   start(stream, unit, slot.whole.rows(0, plan_.units[unit].size), slot.pending);
   slot.entry = entry;
   slot.serial = ++serial_;
@@ -90,18 +89,17 @@ GatheredUnit ParamGatherer::use(Stream& stream, std::size_t unit) {
     return {flat_.rows(u.begin, u.size), {}, 0, &leases_};
   }
   Ring& ring = rings_[units_[unit].vectors ? 1 : 0];
-  std::vector<std::size_t>& order = ring.order[static_cast<std::size_t>(pass_)];
-  const bool learned = learned_[static_cast<std::size_t>(pass_)];
+  std::vector<std::size_t>& order = *ring.order;
   if (ring.between_walks || order[static_cast<std::size_t>(ring.entry)] != unit) {
     ++ring.entry;
-    if (!learned) order.push_back(unit);
+    if (!learned_) order.push_back(unit);
     base::check(ring.entry < static_cast<std::int64_t>(order.size()) &&
                     order[static_cast<std::size_t>(ring.entry)] == unit,
                 "every pass uses its units in the same order");
     fetch(stream, ring, ring.entry);
     ring.between_walks = false;
     // The unit before this one is no longer in use, so the next one is gathered into its slot.
-    if (learned && ring.slots.size() > 1 && ring.entry + 1 < static_cast<std::int64_t>(order.size()))
+    if (learned_ && ring.slots.size() > 1 && ring.entry + 1 < static_cast<std::int64_t>(order.size()))
       fetch(stream, ring, ring.entry + 1);
   }
   Slot& slot = ring.slots[static_cast<std::size_t>(ring.entry) % ring.slots.size()];

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "kernels/backend/backend.h"
@@ -26,11 +27,17 @@ struct GatheredUnit {
 };
 
 /// Gathers the data-parallel parts of parameters: once per update into one flat array, or (`sharded`, ZeRO 3)
-/// unit by unit into a ring, each time the model needs them. The first pass records the order in which units
-/// are used. Later passes gather each unit while the one before it is used.
+/// unit by unit into a ring, each time the model needs them. The first pass of its kind records the order in
+/// which units are used. Later ones gather each unit while the one before it is used.
 class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
+  /// Passes of one kind use units in the same order.
+  struct PassKind {
+    Pass pass = Pass::train;
+    std::int64_t microbatches = 0;
+    auto operator<=>(const PassKind&) const = default;
+  };
 
   ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
                 bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
@@ -40,7 +47,7 @@ class ParamGatherer {
   /// This rank's part of bucket `b`.
   kernels::Tensor part(std::size_t b) const;
 
-  void begin_pass(Pass pass);
+  void begin_pass(const PassKind& kind);
   /// Starts a walk over the units of one chunk and microbatch. The walk gathers every unit it uses.
   void begin_walk();
   GatheredUnit use(kernels::Stream& stream, std::size_t unit);
@@ -59,8 +66,9 @@ class ParamGatherer {
   };
   struct Ring {
     std::vector<Slot> slots;
-    std::array<std::vector<std::size_t>, 2> order;  ///< by pass: the units in order of use
-    std::int64_t entry = -1;                        ///< position of the unit in use
+    std::map<PassKind, std::vector<std::size_t>> orders;  ///< the units in order of use
+    std::vector<std::size_t>* order = nullptr;            ///< of the pass under way
+    std::int64_t entry = -1;                              ///< position of the unit in use
     bool between_walks = true;
   };
   void start(kernels::Stream& stream, std::size_t unit, const kernels::Tensor& whole,
@@ -73,9 +81,8 @@ class ParamGatherer {
   std::vector<ParamUnit> units_;
   bool sharded_;
   kernels::Tensor flat_, parts_;
-  std::array<Ring, 2> rings_;  // for matrices, for vectors
-  Pass pass_ = Pass::train;
-  std::array<bool, 2> learned_{};
+  std::array<Ring, 2> rings_;                       // for matrices, for vectors
+  bool learned_ = false;                            ///< the order of the pass under way
   std::vector<std::vector<BucketGather>> pending_;  // by unit; only if parameters are whole
   std::int64_t serial_ = 0;
   int leases_ = 0;

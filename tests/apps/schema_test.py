@@ -261,8 +261,9 @@ class Schema(unittest.TestCase):
         for section in ("model", "batch"):
             job = {key: value for key, value in whole.items() if key != section}
             self.assertEqual(schema_errors(job), {("", "required")})
-        # A preset provides the model's keys.
-        self.assertEqual(schema_errors({**whole, "model": {"preset": "gpt2-124m"}}), set())
+        # A preset provides the model's keys, and so does the source of the weights.
+        for model in ({"preset": "gpt2-124m"}, {"from": "runs/before"}):
+            self.assertEqual(schema_errors({**whole, "model": model}), set())
 
     def said_of(self, key, job):
         """What the parser says of it."""

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/plan/cost/cost_model.h"
+#include "core/plan/cost/units.h"
 #include "core/plan/predict/plan.h"
 #include "core/plan/search/search.h"
 #include "core/rank/dry_run.h"
@@ -358,6 +359,30 @@ TEST_CASE("a job with experts that does not fit hears of memory for fewer rows o
   CHECK_THAT(near_of("overlap_ep: true"), Catch::Contains("fits with parallel.ep_capacity: 2, if") &&
                                               Catch::Contains("parallel.ep_comm: all_to_all"));
   CHECK_THAT(near_of("ep_capacity: 6"), !Catch::Contains("ep_capacity"));
+}
+
+TEST_CASE("a plan tells the time of a growing batch's steps, with the memory of all", "[plan][ramp]") {
+  const auto job_with = [](const std::string& batch) {
+    return job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {" + batch +
+                                            ", micro: 1}\ncluster: {preset: dgx-h100}\n");
+  };
+  core::job::JobSpec job = job_with("global: 64, ramp: [{global: 8, steps: 5}, {global: 32, steps: 10}]");
+  job.steps = 100;
+  core::plan::Plan plan = plan_of(job);
+  plan.ramp = core::plan::ramp_plans(job, plan.topology);
+  REQUIRE(plan.ramp.size() == 2);
+  CHECK(plan.time.step_seconds == plan_of(job_with("global: 64")).time.step_seconds);
+  CHECK(plan.peak_bytes >= plan_of(job_with("global: 64")).peak_bytes);
+  CHECK(plan.ramp[0].step_seconds == plan_of(job_with("global: 8")).time.step_seconds);
+  CHECK(plan.ramp[1].step_seconds == plan_of(job_with("global: 32")).time.step_seconds);
+  CHECK(plan.ramp[1].span == core::job::BatchSpan{32, 10});
+  CHECK_THAT(core::plan::plan_text(plan, 0), Catch::Contains("10 steps of 32 sequences before: "));
+  const double tokens = 8192.0 * (5 * 8 + 10 * 32 + 85 * 64), seconds = 5 * plan.ramp[0].step_seconds +
+                                                                        10 * plan.ramp[1].step_seconds +
+                                                                        85 * plan.time.step_seconds;
+  CHECK_THAT(core::plan::plan_text(plan, tokens),
+             Catch::Contains(" tokens: " + core::plan::duration(seconds)));
+  CHECK_THAT(core::plan::plan_summary(plan), Catch::Contains("100 steps: " + core::plan::duration(seconds)));
 }
 
 TEST_CASE("a plan counts the padding of a batch that does not divide, and its time", "[plan]") {

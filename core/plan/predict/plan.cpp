@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <span>
 
 #include "core/model/parameters.h"
@@ -237,6 +238,21 @@ Plan make_plan(const job::JobSpec& job, const Topology& topology, const PlanChan
   if (plan.timed && job::has_canary(as_run))
     plan.canary_seconds = canary_seconds(plan, layout, slots, groups);
   return plan;
+}
+
+std::vector<RampPlan> ramp_plans(const job::JobSpec& job, const parallel::Topology& topology) {
+  std::vector<RampPlan> plans;
+  std::map<std::int64_t, double> known;  // by batch
+  for (const job::BatchSpan& span : job.batch.spans(0, job.steps)) {
+    if (span.global == job.batch.global) continue;
+    if (!known.contains(span.global)) {
+      const Plan plan = make_plan(job.with_batch(span.global), topology);
+      if (!plan.timed) return {};
+      known[span.global] = plan.time.step_seconds + plan.verify_seconds;
+    }
+    plans.push_back({span, known[span.global]});
+  }
+  return plans;
 }
 
 }  // namespace trainerd::core::plan

@@ -58,6 +58,12 @@ struct NearLayout {
   double step_seconds = 0;  ///< 0: not predicted
 };
 
+/// Steps of a smaller batch at the start of a run.
+struct RampPlan {
+  job::BatchSpan span;
+  double step_seconds = 0;
+};
+
 struct Plan {
   job::JobSpec job;
   parallel::Topology topology;
@@ -70,6 +76,7 @@ struct Plan {
   rank::Fit fit;  ///< for the node whose ranks need most
   bool fits = false;
   std::vector<NearLayout> near;  ///< from near_changes
+  std::vector<RampPlan> ramp;    ///< from ramp_plans; all else is of the full batch
 
   AttentionPlan attention;
   bool timed = false;  ///< the topology has rates; if false, all times and rates below are 0
@@ -99,6 +106,9 @@ struct PlanChanges {
 /// schedule on the machines of `topology`. Throws CapacityError or SpecError if the job cannot be laid out on
 /// them, or cannot meet its attention.require.
 Plan make_plan(const job::JobSpec& job, const parallel::Topology& topology, const PlanChanges& changes = {});
+
+/// The times of the steps of `batch.ramp`; none for a topology without rates.
+std::vector<RampPlan> ramp_plans(const job::JobSpec& job, const parallel::Topology& topology);
 
 /// One indented line per change.
 std::string near_text(const std::vector<NearLayout>& near);

@@ -117,8 +117,37 @@ std::string advice(const Plan& plan) {
   return fmt::format("  after the operators most goes to ({:.1f}%) {}\n", 100 * share, worst->text);
 }
 
-/// Seconds to train on `tokens`, including verified steps.
+/// Seconds and tokens of the steps of a smaller batch.
+struct RampTotals {
+  std::int64_t steps = 0;
+  double seconds = 0, tokens = 0;
+};
+RampTotals ramp_totals(const Plan& plan) {
+  RampTotals all;
+  for (const RampPlan& stage : plan.ramp) {
+    all.steps += stage.span.steps;
+    all.seconds += static_cast<double>(stage.span.steps) * stage.step_seconds;
+    all.tokens += static_cast<double>(stage.span.steps * stage.span.global * plan.job.model.seq_len);
+  }
+  return all;
+}
+
+std::string ramp_text(const Plan& plan) {
+  std::string text;
+  for (const RampPlan& stage : plan.ramp)
+    text += fmt::format("  {} steps of {} sequences before: {} each\n", stage.span.steps, stage.span.global,
+                        duration(stage.step_seconds));
+  return text;
+}
+
+/// Seconds to train on `tokens`, including verified steps, from step 1 if the budget is beyond the smaller
+/// batches.
 double budget_seconds(const Plan& plan, double tokens) {
+  if (const RampTotals ramp = ramp_totals(plan); ramp.tokens > 0 && tokens > ramp.tokens) {
+    Plan full = plan;
+    full.ramp.clear();
+    return ramp.seconds + budget_seconds(full, tokens - ramp.tokens);
+  }
   return tokens / (plan.tokens_per_second_per_device * devices_of(plan)) *
          (1 + plan.verify_seconds / plan.time.step_seconds);
 }
@@ -132,6 +161,7 @@ std::string time_text(const Plan& plan, double tokens) {
   for (const base::LedgerPartInfo& part : base::kLedgerParts)
     if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * step)
       text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / step, duration(seconds));
+  text += ramp_text(plan);
   text += advice(plan);
   text += fmt::format("  bubble {:.1f}% of the pipeline's time\n", 100 * plan.time.bubble);
   text += fmt::format(
@@ -240,9 +270,11 @@ std::string plan_summary(const Plan& plan) {
   if (!plan.timed)
     return head + "time of a step: not predicted: " + plan.topology.name + " has no operator rates\n";
   const double step = plan.time.step_seconds;
+  const RampTotals ramp = ramp_totals(plan);
   return head + fmt::format("time of a step: {}, {:.0f} tokens/s; {} steps: {}\n", duration(step),
                             plan.tokens_per_second_per_device * devices_of(plan), plan.job.steps,
-                            duration((step + plan.verify_seconds) * static_cast<double>(plan.job.steps)));
+                            duration(ramp.seconds + (step + plan.verify_seconds) *
+                                                        static_cast<double>(plan.job.steps - ramp.steps)));
 }
 
 std::string graphs_text(const GraphIssue& graphs) {
@@ -295,6 +327,9 @@ std::string plan_json(const Plan& plan, double tokens) {
   out["model_flops_per_token"] = job::flops_per_token(plan.job.model);
   if (plan.timed) {
     out["step_seconds"] = plan.time.step_seconds;
+    for (const RampPlan& stage : plan.ramp)
+      out["ramp"].push_back(
+          {{"global", stage.span.global}, {"steps", stage.span.steps}, {"step_seconds", stage.step_seconds}});
     if (plan.verify_seconds > 0) out["verify_seconds"] = plan.verify_seconds;
     if (plan.canary_seconds > 0) out["canary_seconds"] = plan.canary_seconds;
     out["tokens_per_second_per_device"] = plan.tokens_per_second_per_device;

@@ -12,6 +12,7 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   choice.pp = chunk.embedding && chunk.head ? 1 : 3, choice.virtual_stages = 1;
   ProbeJob probe{.job = with_choice(job, choice), .layout = {}};
   probe.stage = chunk.embedding ? 0 : chunk.head ? 2 : 1;
+  probe.job.batch.ramp.clear();
   probe.job.batch.global = microbatches * choice.micro * choice.dp;
   probe.layout.options = probe.job.parallel;
   if (choice.bucket_bytes == 0)

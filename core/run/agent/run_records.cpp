@@ -48,10 +48,10 @@ constexpr std::size_t kFlightLines = 16;
 /// Logs the first line of a run.
 void Run::announce() const {
   const job::ModelOptions& m = job_.model;
-  log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {} tokens", core::version::release(),
+  log::info("trainerd {} ({}): {}: {}, {} parameters, {}, {} steps of {}{} tokens", core::version::release(),
             version::commit(), job_.name, m.preset.empty() ? "transformer" : m.preset,
             io::short_number(static_cast<double>(job::count_parameters(m).total)), layout_text(), job_.steps,
-            io::with_commas(job_.tokens_per_step()));
+            job_.batch.ramp.empty() ? "" : "up to ", io::with_commas(job_.tokens_per_step()));
 }
 
 /// This host's name and the number of other nodes.
@@ -299,6 +299,8 @@ io::RunInfo Run::run_info() const {
   info.start_step = step_;
   info.start_tokens = start_.tokens;
   info.tokens_per_step = job_.tokens_per_step();
+  for (const job::BatchSpan& stage : job_.batch.ramp)
+    info.ramp.emplace_back(stage.steps, stage.global * job_.model.seq_len);
   info.flops_per_token = job::flops_per_token(job_.model);
   info.precision = job_.precision.name;
   std::map<std::string, std::int64_t> regions;  // sums over all ranks

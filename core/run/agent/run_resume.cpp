@@ -219,7 +219,7 @@ void Run::check_data() {
   }
   if (data_.sources.size() > 1) blend_ = io::blend_after(start_.order, data_.sources);
   require_enough(data_, start_.order,
-                 start_.cursor - start_.order.start + (job_.steps - step_) * job_.batch.global);
+                 start_.cursor - start_.order.start + job_.batch.sequences(step_, job_.steps));
 }
 
 /// Called before anything of an earlier run is changed. The leader reads the weights completely. For the

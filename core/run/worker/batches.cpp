@@ -1,6 +1,7 @@
 #include "core/run/worker/batches.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -24,12 +25,12 @@ std::int64_t microbatches_announced(const job::JobSpec& job, const io::TokenBlen
 }
 
 train::BatchLoader::Options loader_options(const job::JobSpec& job, const train::Trainer& trainer,
-                                           parallel::Pass pass, std::int64_t passes) {
-  return {.shape = trainer.batch_shape(),
-          .requests = trainer.batch_requests(pass),
-          .passes = passes,
-          .samples_per_pass = job.batch.global,
-          .ahead = job.data.prefetch};
+                                           parallel::Pass pass, std::span<const job::BatchSpan> spans) {
+  train::BatchLoader::Options options{
+      .shape = trainer.batch_shape(), .passes = {}, .ahead = job.data.prefetch};
+  for (const job::BatchSpan& span : spans)
+    options.passes.push_back({trainer.batch_requests(pass, span.global), span.steps, span.global});
+  return options;
 }
 
 }  // namespace
@@ -87,9 +88,10 @@ std::shared_ptr<io::TokenBlend> training_data(const job::JobSpec& job, const io:
 }
 
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
-                                                parallel::Pass pass, std::int64_t passes,
+                                                std::int64_t passes,
                                                 std::function<DataPlace(std::int64_t sample)> place_of) {
-  train::BatchLoader::Options options = loader_options(job, trainer, pass, passes);
+  train::BatchLoader::Options options = loader_options(job, trainer, parallel::Pass::evaluate,
+                                                       std::array{job::BatchSpan{job.batch.global, passes}});
   const std::int64_t announced =
       io::reads_objects(job.data) ? microbatches_announced(job, *place_of(0).data) : 0;
   if (announced > 0) {
@@ -112,9 +114,9 @@ std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const t
 
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
-                                                std::int64_t passes, std::int64_t cursor,
+                                                std::span<const job::BatchSpan> spans, std::int64_t cursor,
                                                 std::shared_ptr<const ReferenceTable> reference) {
-  train::BatchLoader::Options options = loader_options(job, trainer, pass, passes);
+  train::BatchLoader::Options options = loader_options(job, trainer, pass, spans);
   const std::int64_t announced = io::reads_objects(job.data) ? microbatches_announced(job, *source) : 0;
   if (announced > 0) {
     options.announce = [source, cursor](std::int64_t sample) { source->announce(cursor + sample); };

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "core/job/job.h"
 #include "core/run/worker/reference.h"
@@ -41,17 +42,18 @@ struct DataPlace {
   std::shared_ptr<io::TokenBlend> data;
   std::int64_t cursor = 0;
 };
-/// Like the function below, for the samples that `place_of` returns for 0, 1, ... Without a reference.
+/// Like the function below, for evaluation passes over the samples that `place_of` returns for 0, 1, ...
+/// Without a reference.
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
-                                                parallel::Pass pass, std::int64_t passes,
+                                                std::int64_t passes,
                                                 std::function<DataPlace(std::int64_t sample)> place_of);
 
-/// Makes the microbatches of `passes` passes over `source` from sample `cursor` on, and reads `data.prefetch`
+/// Makes the microbatches of passes over `source` from sample `cursor` on, and reads `data.prefetch`
 /// of them ahead. Remote files are requested still further ahead. The loader shares `source`, because its
 /// thread may outlive the caller's reference.
 std::unique_ptr<train::BatchLoader> make_loader(const job::JobSpec& job, const train::Trainer& trainer,
                                                 std::shared_ptr<io::TokenBlend> source, parallel::Pass pass,
-                                                std::int64_t passes, std::int64_t cursor,
+                                                std::span<const job::BatchSpan> spans, std::int64_t cursor,
                                                 std::shared_ptr<const ReferenceTable> reference = nullptr);
 
 }  // namespace trainerd::core::run

@@ -1,6 +1,7 @@
 #include "core/run/worker/evaluator.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <utility>
@@ -112,7 +113,8 @@ double Evaluator::text_bytes_of(const Set& set, const std::vector<std::int32_t>&
 }
 
 io::ValidationRecord Evaluator::evaluate(const Set& set, Pass& pass) {
-  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate, set.batches, 0);
+  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate,
+                                   std::array{job::BatchSpan{job_.batch.global, set.batches}}, 0);
   EvaluationMean mean(job_.tokens_per_step());
   for (std::int64_t b = 0; b < set.batches; ++b) {
     const train::Trainer::Evaluation batch = trainer_.evaluate(*batches, pass.hooks.stop_asked());
@@ -132,7 +134,8 @@ io::ValidationRecord Evaluator::evaluate_pairs(const Set& set, Pass& pass) {
   const ReferenceTable::Part part =
       ReferenceTable::kTraining + 1 + static_cast<std::size_t>(&set - sets_.data());
   const std::int64_t global = job_.batch.global;
-  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate, set.batches, 0);
+  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate,
+                                   std::array{job::BatchSpan{job_.batch.global, set.batches}}, 0);
   PreferenceMean mean(job_.loss.dpo.beta);
   for (std::int64_t b = 0; b < set.batches; ++b) {
     const train::Trainer::SampleLosses batch = trainer_.sample_losses(*batches, pass.hooks.stop_asked());
@@ -164,12 +167,11 @@ io::ChoiceRecord Evaluator::answer(const Questions& questions, Pass& pass) {
     std::fill(to.loss_weight_S.begin() + text.prompt_tokens - 1,
               to.loss_weight_S.begin() + static_cast<std::ptrdiff_t>(text.tokens.size()) - 1, 1.0f);
   };
-  train::BatchLoader batches({.shape = trainer_.batch_shape(),
-                              .requests = trainer_.batch_requests(parallel::Pass::evaluate),
-                              .passes = questions.batches,
-                              .samples_per_pass = job_.batch.global,
-                              .ahead = job_.data.prefetch},
-                             read);
+  train::BatchLoader batches(
+      {.shape = trainer_.batch_shape(),
+       .passes = {{trainer_.batch_requests(parallel::Pass::evaluate), questions.batches, job_.batch.global}},
+       .ahead = job_.data.prefetch},
+      read);
   std::vector<double> losses;
   for (std::int64_t b = 0; b < questions.batches; ++b) {
     const train::Trainer::SampleLosses batch = trainer_.sample_losses(batches, pass.hooks.stop_asked());

@@ -111,7 +111,8 @@ void Injector::in_pass(std::span<const parallel::Action> actions) {
     }
     if (step_ <= slow_until_) compute_for((factor_ - 1) * compute_seconds_);
   }
-  const auto forwards = static_cast<std::int64_t>(trainer_.batch_requests(parallel::Pass::train).size());
+  const auto forwards = static_cast<std::int64_t>(
+      trainer_.batch_requests(parallel::Pass::train, trainer_.batch_of_step(step_)).size());
   if (calls_ <= forwards && !actions.empty()) return;
   for (const DueFault& due : std::exchange(in_step_, {})) {
     happen(due);

@@ -86,12 +86,11 @@ void compute(const ReferenceWork& work, const std::shared_ptr<const std::vector<
   const auto missing_at = [missing, count](std::int64_t i) {
     return (*missing)[static_cast<std::size_t>(i < count ? i : 0)];
   };
-  const auto batches =
-      make_loader(work.job, work.trainer, parallel::Pass::evaluate, (count + global - 1) / global,
-                  [missing_at, parts = work.parts](std::int64_t i) -> DataPlace {
-                    const Missing one = missing_at(i);
-                    return {parts[one.part].data, one.cursor};
-                  });
+  const auto batches = make_loader(work.job, work.trainer, (count + global - 1) / global,
+                                   [missing_at, parts = work.parts](std::int64_t i) -> DataPlace {
+                                     const Missing one = missing_at(i);
+                                     return {parts[one.part].data, one.cursor};
+                                   });
   const ReferenceTable::Identity identity = identity_of(work);
   const double begin = base::monotonic_seconds();
   double reported = begin, kept = begin, pause = kKeptSeconds;

@@ -8,7 +8,8 @@ namespace trainerd::core::run {
 void put_report(const train::StepReport& report, const train::Trainer& trainer, const job::JobSpec& job,
                 io::StepRecord& record) {
   // With loss.dpo the report counts pairs.
-  if (!job.loss.dpo.on()) record.counted_tokens = train::counted_tokens(report, job.tokens_per_step());
+  if (!job.loss.dpo.on())
+    record.counted_tokens = train::counted_tokens(report, record.samples * job.model.seq_len);
   record.loss = report.loss;
   record.z_loss = report.z_loss;
   record.expert_balance = report.expert_balance;

@@ -43,7 +43,7 @@ struct AgentGone {};
 /// A launched step.
 struct Launched {
   std::int64_t step = 0, tokens = 0;  ///< `tokens`: of the run, up to the end of the step
-  std::int64_t first_sample = 0;
+  std::int64_t first_sample = 0, samples = 0;
   bool traced = false;
   double carried_stall = 0;  ///< seconds for which its start waited for a checkpoint
 };
@@ -75,7 +75,7 @@ class Worker {
   void launch(std::int64_t step);
   bool settle(std::size_t left);
   train::StepReport await_report(const Launched& launched, io::StepRecord& record);
-  bool traces(std::int64_t step) const;
+  bool traces(std::int64_t step) const { return std::ranges::count(job_.trace.steps, step) > 0; }
   double mfu_of(const io::StepRecord& record);
   void save(std::int64_t step, SnapshotUse use, io::StepRecord& record);
   void send_snapshot();
@@ -87,6 +87,7 @@ class Worker {
   base::UniqueFd world_fd_, flights_fd_;
   std::vector<base::UniqueFd> held_fds_;  ///< until the state is loaded
   std::int64_t first_step_ = 0;           ///< steps done at the start
+  std::int64_t launching_ = 0;            ///< sequences of the step launched last
   std::optional<std::size_t> late_;       ///< number of steps by which reports are late
   std::int64_t rank_number_ = 0;
   bool reports_ = true;
@@ -181,7 +182,7 @@ void Worker::build(const Start& start) {
       if (rank_number_ == 0) send(notice);
   }
   auto pairs = evaluator_ ? evaluator_->pairs() : std::vector<ReferencePairs>{};
-  pairs.insert(pairs.begin(), {train_, start.cursor, (job_.steps - start.step) * job_.batch.global});
+  pairs.insert(pairs.begin(), {train_, start.cursor, job_.batch.sequences(start.step, job_.steps)});
   const auto reference =
       make_reference({job_, start, saver_.snapshot(), *trainer_, std::move(pairs), find_s3_,
                       [this](const WorkerMessage& m) { send(m); }, [this] { world_->require_alive(); }});
@@ -194,8 +195,8 @@ void Worker::build(const Start& start) {
   cursor_ = start.cursor;
   Ready looked = look_at_rank(job_, start, *rank_, *page_, *peak_);
   page_->enter(train::Activity::load);
-  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train, job_.steps - start.step, cursor_,
-                         reference);
+  batches_ = make_loader(job_, *trainer_, train_, parallel::Pass::train,
+                         job_.batch.spans(start.step, job_.steps), cursor_, reference);
   tokens_ = start.tokens;
   copies_.emplace(job_, rank_number_, *trainer_);
   if (job_.faults.any())
@@ -208,7 +209,7 @@ void Worker::build(const Start& start) {
                    judge_ties(*trainer_, {.send = [this](const WorkerMessage& m) { send(m); },
                                           .await = [this] { await_agent(); },
                                           .require_alive = [this] { world_->require_alive(); },
-                                          .cursor = [this] { return cursor_ + job_.batch.global; }}));
+                                          .cursor = [this] { return cursor_ + launching_; }}));
     trainer_->judge_by(*judge_);
   }
   send(ready(start, topology, std::move(looked)));
@@ -233,12 +234,12 @@ Ready Worker::ready(const Start& start, const parallel::Topology& topology, Read
   return ready;
 }
 
-bool Worker::traces(std::int64_t step) const { return std::ranges::count(job_.trace.steps, step) > 0; }
-
 void Worker::launch(std::int64_t step) {
+  launching_ = job_.batch.of_step(step);
   Launched launched{.step = step,
-                    .tokens = tokens_ + job_.tokens_per_step(),
+                    .tokens = tokens_ + launching_ * job_.model.seq_len,
                     .first_sample = cursor_,
+                    .samples = launching_,
                     .traced = traces(step),
                     .carried_stall = std::exchange(carried_stall_, 0.0)};
   // If the step waited for the previous checkpoint to reach the disk, it counts from the begin of that wait.
@@ -249,6 +250,7 @@ void Worker::launch(std::int64_t step) {
                                   .category = "checkpoint",
                                   .start_seconds = begin_,
                                   .seconds = launched.carried_stall});
+  page_->expect_longer(job_.batch.growth(step));
   page_->begin_step(step);
   trainer_->keep_trace(launched.traced);
   // A snapshot of the previous step is complete and reported by then, so that the next can take another
@@ -259,8 +261,7 @@ void Worker::launch(std::int64_t step) {
   if (injector_) injector_->begin(step);
   if (injector_) before_update = injector_->before_update(std::move(before_update));
   trainer_->launch(step, *batches_, saver_.vote(step, stop_asked_), before_update);
-  cursor_ += job_.batch.global;
-  tokens_ = launched.tokens;
+  cursor_ += launching_, tokens_ = launched.tokens;
   launched_.push_back(launched);
 }
 
@@ -273,10 +274,10 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   }
   // The rank that has the cause reports it; the agent ends the others.
   require_updated(report, launched.step, rank_number_, job_, [this] { await_agent(); });
-  require_counted(report.loss_weight, launched.step, {launched.first_sample, job_.batch.global});
+  require_counted(report.loss_weight, launched.step, {launched.first_sample, launched.samples});
   record.step = launched.step;
   record.tokens = launched.tokens;
-  record.first_sample = launched.first_sample, record.samples = job_.batch.global;
+  record.first_sample = launched.first_sample, record.samples = launched.samples;
   put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
   put_counters(rank_->backend().counters(), job_, record, missed_before_);
@@ -306,7 +307,7 @@ bool Worker::settle(std::size_t left) {
     record.time[base::LedgerPart::other] = 0;
     record.time[base::LedgerPart::other] = record.step_seconds - record.time.sum();
     page_->end_step(record.step_seconds);
-    record.tokens_per_second = static_cast<double>(job_.tokens_per_step()) / record.step_seconds;
+    record.tokens_per_second = static_cast<double>(job_.tokens_of_step(record.step)) / record.step_seconds;
     if (peak_->flops_per_second() > 0) record.mfu = mfu_of(record);
     // The step's record is sent first, so that a checkpoint on the disk never lacks its line in the log.
     if (reports_) send(record);

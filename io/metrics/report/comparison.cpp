@@ -55,11 +55,14 @@ Object data_of(const ComparedRun& run) {
     total += all;
     step_seconds.push_back(Object::array({each, each, each}));
   }
+  Object ramp = Object::array();
+  for (const auto& [count, tokens] : run.report.info.ramp) ramp.push_back(Object::array({count, tokens}));
   Object evaluations = Object::array();
   for (const EvaluationRecord& e : run.report.evaluations)
     if (std::isfinite(e.loss)) evaluations.push_back(Object::array({e.step, e.loss}));
   return {{"label", run.label},
           {"tokens_per_step", run.report.info.tokens_per_step},
+          {"ramp", ramp},
           {"step", steps},
           {"seconds", seconds},
           {"loss", column(buckets, &StepBucket::loss)},

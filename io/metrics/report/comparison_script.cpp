@@ -10,7 +10,11 @@ let xaxis = "step";
 // The place of a step on the axis: between two buckets of the run in proportion.
 function place(run, step) {
   if (xaxis === "step") return step;
-  if (xaxis === "tokens") return step * run.tokens_per_step;
+  if (xaxis === "tokens") {
+    let sum = 0;
+    for (const [count, tokens] of run.ramp) { const taken = Math.min(count, step); sum += taken * tokens; step -= taken; }
+    return sum + step * run.tokens_per_step;
+  }
   const s = run.step, i = s.findIndex(v => v >= step);
   if (i < 0) return run.seconds[s.length - 1];
   if (i === 0 || s[i] === s[i - 1]) return run.seconds[i];

@@ -175,7 +175,7 @@ function tables(s) {
   fact("device", i.device && `${i.device}, ${i.threads} thread${i.threads === 1 ? "" : "s"}, ${i.precision}`);
   fact("model", i.parameters && T.format("number", i.parameters) + " parameters");
   fact("data", i.data);
-  fact("tokens", T.format("integer", s.tokens) + (i.steps ? " of " + T.format("integer", i.steps * i.tokens_per_step) : ""));
+  fact("tokens", T.format("integer", s.tokens) + (i.steps ? " of " + T.format("integer", i.tokens) : ""));
   fact("output", i.output);
   fact("command", i.command);
 }

@@ -173,7 +173,7 @@ Blockwise block_step(const std::string& parallel, const std::vector<SavedBlocks>
       io::CheckpointReader reader("saved", contents);
       core::train::Snapshot(params).load(backend, *stream, reader);
     }
-    params.begin_step(*stream);
+    params.begin_step(*stream, 1);
     for (core::model::ParamId id = 0; id < params.count(); ++id) {
       const core::model::ParamInfo& info = params.info(id);
       const kernels::Tensor grad = params.grad(id);

@@ -85,6 +85,10 @@ TEST_CASE("a page shows its rank's activity and its duration", "[supervise]") {
   CHECK(page.longest_seconds(Activity::forward) < 0.02);
   for (std::size_t i = 0; i < RankPage::kSteps; ++i) page.end_step(2);
   CHECK(page.median_step_seconds() == 2);
+  page.expect_longer(1.5);
+  CHECK(page.median_step_seconds() == 3);
+  page.expect_longer(0.5);
+  CHECK(page.median_step_seconds() == 3);
   CHECK(core::run::rank_page(segment, 0).beats() == 0);
 }
 

@@ -227,8 +227,8 @@ TEST_CASE("overrides replace values of the file, in order, and pass the same che
   CHECK(problems(kJob, {"steps"}) ==
         Lines{"--set steps: expected key.path=value, for example optimizer.lr=1e-3"});
   CHECK(problems(kJob, {"a..b=1"}) == Lines{"--set a..b=1: the key path 'a..b' has an empty part"});
-  CHECK(problems(kJob, {"steps.x=1"}) ==
-        Lines{"--set steps.x=1: steps.x: 'steps' is '20' in the job, not a map: set it as a whole"});
+  CHECK(problems(kJob, {"steps.x=1"}) == Lines{"--set steps.x=1: steps.x: 'steps' is '20' in the job, not a "
+                                               "map: set it as a whole, as in --set 'steps={x: VALUE}'"});
   CHECK(problems(kJob, {"data.train=[a"}) ==
         Lines{"--set data.train=[a: data.train: is not valid YAML: end of sequence flow not found"});
   CHECK(

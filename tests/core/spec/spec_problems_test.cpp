@@ -18,6 +18,27 @@ TEST_CASE("traced steps must exist", "[spec]") {
         Lines{"job.yaml:6:16: trace.steps: step 21 is after the last one (nearest valid: 20)"});
 }
 
+TEST_CASE("each stage of a growing batch has sequences for all ranks, and memory", "[spec][ramp]") {
+  const auto with = [](const std::string& ramp) {
+    return problems(
+        "name: r\nmodel: {preset: gpt2-124m}\nsteps: 9\ndata: {format: synthetic}\n"
+        "parallel: {dp: 4}\nbatch: {global: 32, micro: 2, ramp: " +
+        ramp + "}\n");
+  };
+  CHECK(with("[{global: 7, steps: 2}, {global: 32, steps: 1}]").empty());
+  CHECK(with("[{global: 6, steps: 2}]") == Lines{"job.yaml:6:47: batch.ramp[0].global: 6 leaves "
+                                                 "data-parallel ranks without a sequence at micro 2 and "
+                                                 "dp 4 (nearest valid: 7)"});
+  CHECK(
+      with("[{global: 8, steps: 2}, {global: 33, steps: 1}]") ==
+      Lines{"job.yaml:6:70: batch.ramp[1].global: 33 is more than batch.global, for which memory is planned "
+            "(nearest valid: 32)"});
+  CHECK(with("[{global: 8}]") ==
+        Lines{"job.yaml:6:38: batch.ramp[0].steps: is required: how many steps it has"});
+  CHECK(with("[{global: 8, steps: 0}]").size() == 1);
+  CHECK(with("3") == Lines{"job.yaml:6:37: batch.ramp: expected a list of maps, got '3'"});
+}
+
 TEST_CASE("the number of restarts and the timeout of a communication have limits", "[spec]") {
   CHECK(with_line("restarts: -1") ==
         Lines{"job.yaml:6:11: restarts: must be at least 0, got '-1' (nearest valid: 0)"});

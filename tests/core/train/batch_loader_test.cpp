@@ -21,6 +21,7 @@ namespace {
 
 constexpr core::train::BatchShape kShape{.seq_len = 3, .micro = 2, .dp = 2, .dp_rank = 1, .global = 12};
 constexpr std::int64_t kGlobal = kShape.global;
+const std::vector<core::train::BatchRequest> kRequests{{0, true}, {1, true}, {2, false}, {2, true}};
 
 // Tokens that encode their sample and position.
 void read_place(std::int64_t sample, HostSample& to) {
@@ -29,11 +30,7 @@ void read_place(std::int64_t sample, HostSample& to) {
 }
 
 core::train::BatchLoader::Options options(std::int64_t passes, std::int64_t ahead) {
-  return {.shape = kShape,
-          .requests = {{0, true}, {1, true}, {2, false}, {2, true}},
-          .passes = passes,
-          .samples_per_pass = kGlobal,
-          .ahead = ahead};
+  return {.shape = kShape, .passes = {{kRequests, passes, kGlobal}}, .ahead = ahead};
 }
 
 void wait_until(const std::function<bool()>& ready) {
@@ -50,7 +47,7 @@ TEST_CASE("a loader gives the microbatches of every pass, however far it reads a
   for (const std::int64_t ahead : {0, 1, 3, 64}) {
     core::train::BatchLoader loader(options(3, ahead), read_place);
     for (std::int64_t pass = 0; pass < 3; ++pass)
-      for (const core::train::BatchRequest& request : options(1, 0).requests) {
+      for (const core::train::BatchRequest& request : kRequests) {
         CAPTURE(ahead, pass, request.microbatch);
         const core::train::HostBatch& batch = loader.next(request);
         CHECK(batch.positions_T == std::vector<std::int32_t>{0, 1, 2, 0, 1, 2});
@@ -76,9 +73,8 @@ TEST_CASE("microbatches are asked for in the order of a pass", "[batch]") {
 
 TEST_CASE("a loader reads ahead as far as configured, and no further", "[batch]") {
   std::atomic<int> samples = 0;
-  core::train::BatchLoader loader(
-      {.shape = kShape, .requests = {{0, true}}, .passes = 100, .samples_per_pass = 4, .ahead = 5},
-      [&](std::int64_t, HostSample&) { ++samples; });
+  core::train::BatchLoader loader({.shape = kShape, .passes = {{{{0, true}}, 100, 4}}, .ahead = 5},
+                                  [&](std::int64_t, HostSample&) { ++samples; });
   wait_until([&] { return samples == 5 * 2; });
   for (int taken = 1; taken <= 3; ++taken) {
     loader.next({0, true});
@@ -102,7 +98,7 @@ TEST_CASE("a loader announces each sample once before it reads it", "[batch]") {
         read_place(sample, to);
       });
       for (int pass = 0; pass < 2; ++pass)
-        for (const core::train::BatchRequest& request : options(1, 0).requests) loader.next(request);
+        for (const core::train::BatchRequest& request : kRequests) loader.next(request);
     }
     // Each pass has two microbatches, and a third without tokens; two samples each.
     CHECK(told == read);
@@ -112,14 +108,46 @@ TEST_CASE("a loader announces each sample once before it reads it", "[batch]") {
   }
 }
 
+TEST_CASE("a loader's passes may be over batches of several sizes", "[batch][ramp]") {
+  // Two ranks of two samples per microbatch; this is the second one. The shape's own size counts for nothing.
+  const std::vector<core::train::BatchLoader::Passes> passes{
+      {{{0, true}}, 2, 3}, {{{0, true}, {1, true}}, 1, 8}, {{{0, true}}, 1, 4}};
+  // Sample 3 of the first two batches is padding.
+  const std::vector<std::vector<std::int64_t>> expected{{2}, {5}, {8, 9}, {12, 13}, {16, 17}};
+  for (const std::int64_t ahead : {0, 2, 64}) {
+    std::vector<std::int64_t> told, read;
+    core::train::BatchLoader::Options options{.shape = kShape, .passes = passes, .ahead = ahead};
+    options.announce = [&](std::int64_t sample) { told.push_back(sample); };
+    options.announced = 1;
+    core::train::BatchLoader loader(std::move(options), [&](std::int64_t sample, HostSample& to) {
+      read.push_back(sample);
+      read_place(sample, to);
+    });
+    std::size_t at = 0;
+    for (const auto& pass : passes)
+      for (std::int64_t i = 0; i < pass.count; ++i)
+        for (const core::train::BatchRequest& request : pass.requests) {
+          CAPTURE(ahead, at);
+          const core::train::HostBatch& batch = loader.next(request);
+          const std::vector<std::int64_t>& samples = expected[at++];
+          for (std::size_t s = 0; s < samples.size(); ++s)
+            CHECK(batch.tokens_T[3 * s] == static_cast<std::int32_t>(100 * samples[s]));
+          CHECK(batch.loss_weight == static_cast<double>(3 * samples.size()));
+        }
+    std::vector<std::int64_t> all;
+    for (const auto& samples : expected) all.insert(all.end(), samples.begin(), samples.end());
+    CHECK(read == all);
+    if (ahead > 0) CHECK(told == all);
+  }
+}
+
 TEST_CASE("a read error is thrown when its microbatch is requested", "[batch]") {
   for (const std::int64_t ahead : {0, 8}) {
     core::train::BatchLoader loader(options(2, ahead), [](std::int64_t sample, HostSample& to) {
       if (sample >= kGlobal) throw std::runtime_error("the file became shorter");
       read_place(sample, to);
     });
-    for (const core::train::BatchRequest& request : options(1, 0).requests)
-      CHECK_NOTHROW(loader.next(request));
+    for (const core::train::BatchRequest& request : kRequests) CHECK_NOTHROW(loader.next(request));
     CHECK_THROWS_WITH(loader.next({0, true}), "the file became shorter");
   }
 }
@@ -154,18 +182,13 @@ TEST_CASE("a disk that stops shows in data_wait only beyond the read-ahead", "[b
   std::atomic<std::int64_t> read = 0;
   // The disk stops once, after the samples of two steps.
   const std::int64_t stops_at = 2 * job.batch.global;
-  core::train::BatchLoader loader({.shape = trainer.batch_shape(),
-                                   .requests = requests,
-                                   .passes = 4,
-                                   .samples_per_pass = job.batch.global,
-                                   .ahead = 2 * per_step},
-                                  [&](std::int64_t sample, HostSample& to) {
-                                    if (sample == stops_at)
-                                      std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
-                                    std::fill(to.tokens_S1.begin(), to.tokens_S1.end(),
-                                              static_cast<std::int32_t>(sample % 7));
-                                    ++read;
-                                  });
+  core::train::BatchLoader loader(
+      {.shape = trainer.batch_shape(), .passes = {{requests, 4, job.batch.global}}, .ahead = 2 * per_step},
+      [&](std::int64_t sample, HostSample& to) {
+        if (sample == stops_at) std::this_thread::sleep_for(std::chrono::duration<double>(kStall));
+        std::fill(to.tokens_S1.begin(), to.tokens_S1.end(), static_cast<std::int32_t>(sample % 7));
+        ++read;
+      });
   wait_until([&] { return read >= stops_at; });
   const double begin = base::monotonic_seconds();
   double within = 0;

@@ -202,6 +202,20 @@ TEST_CASE("a line from before context and expert parallelism is still read") {
   CHECK(ledger.sum() == Approx(0.25));
 }
 
+TEST_CASE("a run's tokens are those of its stages of smaller batches and of the steps that follow") {
+  io::RunInfo info;
+  info.steps = 10, info.tokens_per_step = 8;
+  CHECK(info.tokens_through(3) == 24);
+  CHECK(info.steps_left(4) == 6);
+  info.ramp = {{2, 1}, {3, 4}};
+  for (const auto& [step, tokens] : {std::pair{0, 0}, {1, 1}, {2, 2}, {3, 6}, {5, 14}, {6, 22}, {10, 54}})
+    CHECK(info.tokens_through(step) == tokens);
+  CHECK(info.steps_left(2) == 52);  // in steps of one token
+  CHECK(info.steps_left(5) == 10);
+  CHECK(info.steps_left(8) == 2);
+  CHECK(info.steps_left(10) == 0);
+}
+
 TEST_CASE("numbers are written for people") {
   CHECK(with_commas(0) == "0");
   CHECK(with_commas(999) == "999");
