@@ -385,6 +385,16 @@ TEST_CASE("a plan tells the time of a growing batch's steps, with the memory of 
   CHECK_THAT(core::plan::plan_summary(plan), Catch::Contains("100 steps: " + core::plan::duration(seconds)));
 }
 
+TEST_CASE("the plan of a job in fp32 on GPUs tells what bf16 would compute on", "[plan]") {
+  core::job::JobSpec job =
+      job_of("preset: llama-3-8b",
+             "parallel: {tp: 4, dp: 2}\nbatch: {global: 8, micro: 1}\ncluster: {preset: dgx-h100}\n");
+  CHECK_THAT(core::plan::plan_text(plan_of(job), 0), !Catch::Contains("precision: bf16"));
+  job.precision = {};
+  CHECK_THAT(core::plan::plan_text(plan_of(job), 0),
+             Catch::Contains("precision: bf16 computes on tensor cores, 989 TFLOP/s"));
+}
+
 TEST_CASE("a plan counts the padding of a batch that does not divide, and its time", "[plan]") {
   const auto plan_with = [](const std::string& global) {
     return plan_of(job_of("preset: llama-3-8b", "parallel: {tp: 2, pp: 2, dp: 4, zero: 1}\nbatch: {global: " +

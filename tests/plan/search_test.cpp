@@ -401,6 +401,21 @@ TEST_CASE("jobs of nearly the maximum number of ranks are searched, and the erro
   CHECK_FALSE(near.empty());
 }
 
+TEST_CASE("a search leaves out layouts whose ranks the smaller batches of a run do not reach",
+          "[search][ramp]") {
+  const auto layouts = [](const std::string& ramp) {
+    const core::job::JobSpec job =
+        search_job("preset: llama-3-8b", "parallel: {dp: 16}\nbatch: {global: 64, micro: 1" + ramp + "}\n");
+    return core::plan::all_layouts(job, core::spec::job_topology(job));
+  };
+  const auto fits_into = [](const core::plan::LayoutChoice& c) {
+    return (c.dp - 1) * c.micro < 20 && c.micro <= 20;
+  };
+  auto expected = layouts("");
+  CHECK(std::erase_if(expected, [&](const auto& c) { return !fits_into(c); }) > 0);
+  CHECK(layouts(", ramp: [{global: 20, steps: 3}, {global: 40, steps: 5}]") == expected);
+}
+
 TEST_CASE("a search without a result reports the nearest layout", "[search]") {
   const core::job::JobSpec job =
       search_job("preset: llama-3-405b", "parallel: {tp: 8, dp: 2}\nbatch: {global: 16, micro: 1}\n");

@@ -93,7 +93,13 @@ std::string advice(const Plan& plan) {
        std::string("tensor parallelism: a smaller tp needs less of it") +
            (p.tp_overlap_chunks == 1 ? ", parallel.tp_overlap_chunks runs it behind the products" : "")},
       {l[base::LedgerPart::exposed_cp], "context parallelism: a smaller parallel.cp gathers less"},
-      {l[base::LedgerPart::exposed_ep], "expert parallelism: a smaller parallel.ep gathers less"},
+      {l[base::LedgerPart::exposed_ep],
+       std::string("expert parallelism: a smaller parallel.ep sends less") +
+           (p.ep_comm == parallel::ExpertComm::all_gather
+                ? ", parallel.ep_comm: all_to_all may, inside NVLink"
+                : "") +
+           (p.pp > 1 && p.schedule != parallel::ScheduleKind::dualpipe_v ? ", schedule: dualpipe-v hides it"
+                                                                         : "")},
       {l[base::LedgerPart::exposed_dp],
        p.overlap_grad_reduce
            ? "gradients and parameters: a larger parallel.bucket_bytes makes fewer and longer collectives; "
@@ -115,6 +121,18 @@ std::string advice(const Plan& plan) {
   if (share < 0.02)
     return "  operators take nearly all of the step: what is left to gain is in their own efficiency\n";
   return fmt::format("  after the operators most goes to ({:.1f}%) {}\n", 100 * share, worst->text);
+}
+
+/// For a job that leaves a GPU's tensor cores unused.
+std::string precision_advice(const Plan& plan) {
+  const parallel::PeakRates& peak = plan.topology.peak;
+  if (plan.topology.device.kind != kernels::DeviceKind::cuda ||
+      plan.job.precision.compute != kernels::DType::f32 || peak.fp32 <= 0 || peak.bf16 <= peak.fp32)
+    return "";
+  return fmt::format(
+      "  in fp32 the device's peak is {:.0f} TFLOP/s: precision: bf16 computes on tensor cores, {:.0f} "
+      "TFLOP/s\n",
+      peak.fp32 / 1e12, peak.bf16 / 1e12);
 }
 
 /// Seconds and tokens of the steps of a smaller batch.
@@ -162,7 +180,7 @@ std::string time_text(const Plan& plan, double tokens) {
     if (const double seconds = plan.time.mean[part.part]; seconds > 0.0005 * step)
       text += fmt::format("  {:<15} {:5.1f}%  {}\n", part.name, 100 * seconds / step, duration(seconds));
   text += ramp_text(plan);
-  text += advice(plan);
+  text += advice(plan) + precision_advice(plan);
   text += fmt::format("  bubble {:.1f}% of the pipeline's time\n", 100 * plan.time.bubble);
   text += fmt::format(
       "  {:.0f} tokens/s a device, {:.3g} in all; {:.0f} TFLOP/s a device, MFU {:.1f}% ({:.0f} TFLOP/s by "

@@ -52,7 +52,8 @@ class Enumerator {
         topology_(topology),
         space_(space),
         own_(choice_of(job)),
-        padded_(job.padding_sequences() > 0) {}
+        padded_(job.padding_sequences() > 0),
+        smallest_(std::ranges::min(job.batch.sizes())) {}
 
   /// Includes layouts with padding if the job's own has some, or if no other layout exists.
   std::vector<LayoutChoice> all() {
@@ -117,9 +118,8 @@ class Enumerator {
     std::vector<std::int64_t> micros;
     for (std::int64_t m = 1; m <= sequences; m *= 2) micros.push_back(m);
     for (const std::int64_t micro : or_given(space_.micro, with_own(micros, own_.micro))) {
-      // Each rank and each microbatch has a sequence of the global batch.
-      if (padded_ ? micro * (at_.dp - 1) >= job_.batch.global || micro > job_.batch.global
-                  : sequences % micro != 0)
+      // Each rank and each microbatch has a sequence of every global batch.
+      if (micro * (at_.dp - 1) >= smallest_ || micro > smallest_ || (!padded_ && sequences % micro != 0))
         continue;
       at_.micro = micro;
       for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
@@ -225,7 +225,8 @@ class Enumerator {
   const parallel::Topology& topology_;
   const LayoutSpace& space_;
   const LayoutChoice own_;
-  bool padded_;  ///< include layouts with padding
+  bool padded_;            ///< include layouts with padding
+  std::int64_t smallest_;  ///< of the run's global batches
   LayoutChoice at_;
   std::vector<LayoutChoice> found_;
 };
