@@ -80,6 +80,11 @@ struct JobSpec {
   std::int64_t padding_sequences() const { return microbatches() * batch.micro * parallel.dp - batch.global; }
   /// Tokens of a microbatch on one rank.
   std::int64_t microbatch_tokens() const { return batch.micro * (model.seq_len / parallel.cp); }
+  /// How many times as many microbatches step `step` has as the one before.
+  double growth(std::int64_t step) const {
+    const auto count = [this](std::int64_t s) { return static_cast<double>(microbatches(batch.of_step(s))); };
+    return step == 1 || batch.ramp.empty() ? 1 : count(step) / count(step - 1);
+  }
   std::int64_t tokens_per_step() const { return batch.global * model.seq_len; }
   /// Tokens of step `step`, from 1.
   std::int64_t tokens_of_step(std::int64_t step) const { return batch.of_step(step) * model.seq_len; }

@@ -21,10 +21,6 @@ struct BatchOptions {
   std::vector<BatchSpan> ramp = {};  ///< the first steps; `global` is of all that follow
 
   std::int64_t of_step(std::int64_t step) const;
-  /// How many times as large it is as the one before.
-  double growth(std::int64_t step) const {
-    return step == 1 ? 1 : static_cast<double>(of_step(step)) / static_cast<double>(of_step(step - 1));
-  }
   /// The steps after `from` up to `to`.
   std::vector<BatchSpan> spans(std::int64_t from, std::int64_t to) const;
   /// Sequences of those steps.

@@ -21,7 +21,7 @@ void check_ramp(const job::JobSpec& job, std::int64_t least, std::vector<KeyProb
     const std::string path = "batch.ramp[" + to_string(i) + "].global";
     if (global > b.global)
       problems.push_back({path, to_string(global) +
-                                    " is more than batch.global, for which memory is planned "
+                                    " is more than batch.global, which is the largest "
                                     "(nearest valid: " +
                                     to_string(b.global) + ")"});
     else if (global >= 1 && global < least)

@@ -22,7 +22,8 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
   t.add("parallel.dp", IntegerOrAuto{&p.dp},
         "data-parallel ranks; auto: as many as there are devices for (CUDA devices that the process may use, "
         "or on CPUs cores / `threads`, on "
-        "each node), the largest that divides `global` / `micro`; a run with a checkpoint keeps that one's")
+        "each node), the largest that divides `global` / `micro` and whose ranks `batch.ramp` reaches; a run "
+        "with a checkpoint keeps that one's")
       .between(1, kMostRanks);
   axis("cp", p.cp, "context-parallel ranks: they share each sequence, so that longer ones fit");
   t.choice("parallel.cp_comm", p.cp_comm,

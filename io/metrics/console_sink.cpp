@@ -45,8 +45,9 @@ struct ConsoleSink::State {
 
   double eta() const {
     if (arrivals.size() < 2 || !last) return -1;
-    const double each = (arrivals.back() - arrivals.front()) / static_cast<double>(arrivals.size() - 1);
-    return each * info.steps_left(last->step);
+    const std::int64_t first = last->step - static_cast<std::int64_t>(arrivals.size() - 1);
+    const double pace = (arrivals.back() - arrivals.front()) / info.work(first, last->step);
+    return pace * info.work(last->step, std::max(info.steps, last->step));
   }
 
   std::string of_peak() const { return info.peak_measured ? " of measured GEMM peak" : ""; }
@@ -136,9 +137,9 @@ void ConsoleSink::on_start(const RunInfo& info) {
                             with_commas(info.tokens_per_step)));
   if (info.data_tokens > 0)
     line("data",
-         fmt::format(
-             "{} tokens; the run takes {:.3g} epochs", short_number(static_cast<double>(info.data_tokens)),
-             static_cast<double>(info.tokens_through(info.steps)) / static_cast<double>(info.data_tokens)));
+         fmt::format("{} tokens; the run takes {:.3g} epochs",
+                     short_number(static_cast<double>(info.data_tokens)),
+                     static_cast<double>(info.total_tokens()) / static_cast<double>(info.data_tokens)));
   if (info.start_step > 0) line("resumed", fmt::format("after step {}", info.start_step));
   line("output", info.output);
 }

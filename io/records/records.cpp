@@ -208,13 +208,6 @@ std::int64_t RunInfo::tokens_through(std::int64_t step) const {
   return sum + step * tokens_per_step;
 }
 
-double RunInfo::steps_left(std::int64_t done) const {
-  const std::int64_t left = std::max<std::int64_t>(0, steps - done);
-  const std::int64_t like = done > 0 ? tokens_through(done) - tokens_through(done - 1) : 0;
-  if (ramp.empty() || like == 0) return static_cast<double>(left);
-  return static_cast<double>(tokens_through(done + left) - tokens_through(done)) / static_cast<double>(like);
-}
-
 double perplexity(double loss) { return std::exp(loss); }
 
 const char* name_of(CadenceRecord::Source source) {

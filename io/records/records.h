@@ -386,8 +386,14 @@ struct RunInfo {
 
   /// Tokens of the steps up to `step`, from 1.
   std::int64_t tokens_through(std::int64_t step) const;
-  /// How many steps like step `done` take as long as those behind it, up to the last.
-  double steps_left(std::int64_t done) const;
+  /// Tokens of the whole run: those that it began with, and those of its own steps.
+  std::int64_t total_tokens() const {
+    return start_tokens + tokens_through(steps) - tokens_through(start_step);
+  }
+  /// What the time of the steps after `from` up to `to` goes by: tokens where batches differ, else steps.
+  double work(std::int64_t from, std::int64_t to) const {
+    return static_cast<double>(ramp.empty() ? to - from : tokens_through(to) - tokens_through(from));
+  }
 };
 
 /// How a run ended.

@@ -170,7 +170,13 @@ void RunHistory::add_pace(RunStatus& status) const {
   const double span = recent_.back().wall_time - recent_.front().wall_time;
   const double each = recent_.size() > 1 && recent_.front().wall_time > 0 && span > 0 ? span / (count - 1)
                                                                                       : status.step_seconds;
-  if (is_alive(status.state) && info_.steps > 0) status.eta_seconds = each * info_.steps_left(step_);
+  // From the pace of the window's steps, without the first one's if their times are of the log.
+  if (is_alive(status.state) && info_.steps > 0) {
+    const std::int64_t window = static_cast<std::int64_t>(recent_.size());
+    const std::int64_t counted = recent_.size() > 1 ? window - 1 : window;
+    const double pace = each * static_cast<double>(counted) / info_.work(step_ - counted, step_);
+    status.eta_seconds = pace * info_.work(step_, std::max(info_.steps, step_));
+  }
 }
 
 void RunHistory::add_memory(RunStatus& status) const {

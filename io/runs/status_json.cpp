@@ -70,7 +70,7 @@ Object object_of_info(const RunInfo& i) {
            {"start_step", i.start_step},
            {"start_tokens", i.start_tokens},
            {"tokens_per_step", i.tokens_per_step},
-           {"tokens", i.tokens_through(i.steps)},
+           {"tokens", i.total_tokens()},
            {"ramp", counts(i.ramp)},
            {"flops_per_token", i.flops_per_token},
            {"precision", i.precision},

@@ -382,6 +382,9 @@ TEST_CASE("a plan tells the time of a growing batch's steps, with the memory of 
                                                                         85 * plan.time.step_seconds;
   CHECK_THAT(core::plan::plan_text(plan, tokens),
              Catch::Contains(" tokens: " + core::plan::duration(seconds)));
+  CHECK_THAT(core::plan::plan_text(plan, 8192.0 * (5 * 8 + 3 * 32)),
+             Catch::Contains(" tokens: " + core::plan::duration(5 * plan.ramp[0].step_seconds +
+                                                                3 * plan.ramp[1].step_seconds)));
   CHECK_THAT(core::plan::plan_summary(plan), Catch::Contains("100 steps: " + core::plan::duration(seconds)));
 }
 

@@ -135,39 +135,42 @@ std::string precision_advice(const Plan& plan) {
       peak.fp32 / 1e12, peak.bf16 / 1e12);
 }
 
-/// Seconds and tokens of the steps of a smaller batch.
+/// Number and seconds of the steps of a smaller batch.
 struct RampTotals {
   std::int64_t steps = 0;
-  double seconds = 0, tokens = 0;
+  double seconds = 0;
 };
 RampTotals ramp_totals(const Plan& plan) {
   RampTotals all;
   for (const RampPlan& stage : plan.ramp) {
     all.steps += stage.span.steps;
     all.seconds += static_cast<double>(stage.span.steps) * stage.step_seconds;
-    all.tokens += static_cast<double>(stage.span.steps * stage.span.global * plan.job.model.seq_len);
   }
   return all;
 }
 
 std::string ramp_text(const Plan& plan) {
+  constexpr std::size_t kShown = 8;
   std::string text;
-  for (const RampPlan& stage : plan.ramp)
-    text += fmt::format("  {} steps of {} sequences before: {} each\n", stage.span.steps, stage.span.global,
-                        duration(stage.step_seconds));
+  for (std::size_t i = 0; i < std::min(kShown, plan.ramp.size()); ++i)
+    text += fmt::format("  {} steps of {} sequences before: {} each\n", plan.ramp[i].span.steps,
+                        plan.ramp[i].span.global, duration(plan.ramp[i].step_seconds));
+  if (plan.ramp.size() > kShown)
+    text += fmt::format("  and {} more stages: --json has all\n", plan.ramp.size() - kShown);
   return text;
 }
 
-/// Seconds to train on `tokens`, including verified steps, from step 1 if the budget is beyond the smaller
-/// batches.
+/// Seconds to train on `tokens` from step 1, including verified steps.
 double budget_seconds(const Plan& plan, double tokens) {
-  if (const RampTotals ramp = ramp_totals(plan); ramp.tokens > 0 && tokens > ramp.tokens) {
-    Plan full = plan;
-    full.ramp.clear();
-    return ramp.seconds + budget_seconds(full, tokens - ramp.tokens);
+  double seconds = 0;
+  for (const RampPlan& stage : plan.ramp) {
+    const double of_step = static_cast<double>(stage.span.global * plan.job.model.seq_len),
+                 taken = std::min(tokens, of_step * static_cast<double>(stage.span.steps));
+    seconds += taken / of_step * stage.step_seconds;
+    tokens -= taken;
   }
-  return tokens / (plan.tokens_per_second_per_device * devices_of(plan)) *
-         (1 + plan.verify_seconds / plan.time.step_seconds);
+  return seconds + tokens / (plan.tokens_per_second_per_device * devices_of(plan)) *
+                       (1 + plan.verify_seconds / plan.time.step_seconds);
 }
 
 std::string time_text(const Plan& plan, double tokens) {

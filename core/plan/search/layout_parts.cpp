@@ -38,8 +38,10 @@ const std::vector<train::SlotCounts>& LayoutParts::slots(const LayoutChoice& c) 
   const std::int64_t every = c.recompute.kind == job::RecomputeKind::full ? c.recompute.every : 0;
   const train::Pools& pools =
       pools_.get({shape, every}, [&] { return train::all_pools(with_choice(job_, c), layout(c)); });
-  return slots_.get({shape, pools},
-                    [&] { return train::count_all_slots(with_choice(job_, c), layout(c), pools); });
+  const job::JobSpec job = with_choice(job_, c);
+  std::vector<std::int64_t> counts;
+  for (const std::int64_t global : job.batch.sizes()) counts.push_back(job.microbatches(global));
+  return slots_.get({shape, pools, counts}, [&] { return train::count_all_slots(job, layout(c), pools); });
 }
 
 }  // namespace trainerd::core::plan

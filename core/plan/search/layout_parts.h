@@ -75,7 +75,9 @@ class LayoutParts {
   SharedMemo<std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t>, std::vector<parallel::ChunkSpan>>
       chunks_;
   SharedMemo<std::pair<Shape, std::int64_t>, train::Pools> pools_;  // by recomputed layers
-  SharedMemo<std::pair<Shape, train::Pools>, std::vector<train::SlotCounts>> slots_;
+  /// By microbatches of each of the run's batches too.
+  SharedMemo<std::tuple<Shape, train::Pools, std::vector<std::int64_t>>, std::vector<train::SlotCounts>>
+      slots_;
 };
 
 }  // namespace trainerd::core::plan

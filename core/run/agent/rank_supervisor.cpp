@@ -59,6 +59,12 @@ void RankSupervisor::on_ready(const parallel::Layout& layout, double peak_flops)
 
 void RankSupervisor::restart(const Attempt& before) {
   if (before.ranks() != nullptr) usual_ = before.ranks()->usual();
+  // The next attempt may begin with a larger batch.
+  const double growth = std::max(1.0, run_.job().growth(run_.step() + 1));
+  for (UsualTimes& usual : usual_) {
+    usual.step_seconds *= growth;
+    for (double& seconds : usual.longest_seconds) seconds *= growth;
+  }
   inquiry_.reset();
   times_.clear();
   if (stragglers_) stragglers_->restart();

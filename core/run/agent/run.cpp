@@ -97,9 +97,9 @@ void Run::plan() {
     planned.bytes[rank] =
         world.ranks.here[static_cast<std::size_t>(rank - world.here.first)].memory.total_bytes();
   if (options_.rates) {
-    // Of the batch of the steps that come first.
-    const plan::Plan plan = plan::make_plan(job_.with_batch(job_.batch.of_step(step_ + 1)),
-                                            spec::with_rates(topology_, *options_.rates));
+    planned.samples = job_.batch.of_step(std::min(step_ + kComparedSteps.second, job_.steps));
+    const plan::Plan plan =
+        plan::make_plan(job_.with_batch(planned.samples), spec::with_rates(topology_, *options_.rates));
     if (plan.timed) planned.step_seconds = plan.time.step_seconds, planned.time = plan.time.ranks.front();
     // If every step is verified, the median step is a verified one: all parts but the update run twice.
     if (plan.timed && job_.supervise.verify_every == 1) {

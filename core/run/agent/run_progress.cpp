@@ -85,8 +85,7 @@ void Run::on_step(io::StepRecord record) {
   step_ = record.step;
   last_step_at_ = record.wall_time;
   latest_steps_.emplace_back(record.step, record.step_seconds);
-  if (time_limit_)
-    time_limit_->add_step(record.step_seconds * std::max(1.0, job_.batch.growth(record.step + 1)));
+  if (time_limit_) time_limit_->add_step(record.step_seconds * std::max(1.0, job_.growth(record.step + 1)));
   if (cadence_) cadence_->add_step(record.step_seconds);
   if (!record.skipped) judge_checkpoint(record.step, record.loss);
   if (job_.supervise.spikes.on() || job_.supervise.spikes.score > 0) add_judged(record);

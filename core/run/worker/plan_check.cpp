@@ -37,7 +37,8 @@ std::optional<io::PredictionRecord> PlanCheck::take() {
   const auto over = [](double measured, double predicted) {
     return predicted > 0 ? measured / predicted - 1 : 0;
   };
-  if (planned_.step_seconds) {
+  std::erase_if(records_, [this](const io::StepRecord& r) { return r.samples != planned_.samples; });
+  if (planned_.step_seconds && std::ssize(records_) >= kFewest) {
     std::vector<double> seconds;
     for (const io::StepRecord& r : records_) seconds.push_back(r.step_seconds);
     const double measured = median(seconds), step = *planned_.step_seconds;

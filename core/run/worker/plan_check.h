@@ -18,6 +18,7 @@ inline constexpr std::pair<std::int64_t, std::int64_t> kComparedSteps{5, 20};
 struct Planned {
   std::optional<double> step_seconds;          ///< none: not predicted
   base::TimeLedger time;                       ///< of the reporting rank
+  std::int64_t samples = 0;                    ///< of the planned step; others are not compared
   std::map<std::int64_t, std::int64_t> bytes;  ///< by rank
 };
 

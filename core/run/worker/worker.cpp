@@ -76,6 +76,9 @@ class Worker {
   bool settle(std::size_t left);
   train::StepReport await_report(const Launched& launched, io::StepRecord& record);
   bool traces(std::int64_t step) const { return std::ranges::count(job_.trace.steps, step) > 0; }
+  bool begins_idle(std::int64_t step) const {  // traced, slowed, or longer than what the page knows
+    return traces(step) || job_.growth(step) > 1 || (injector_ && injector_->slows(step));
+  }
   double mfu_of(const io::StepRecord& record);
   void save(std::int64_t step, SnapshotUse use, io::StepRecord& record);
   void send_snapshot();
@@ -250,7 +253,7 @@ void Worker::launch(std::int64_t step) {
                                   .category = "checkpoint",
                                   .start_seconds = begin_,
                                   .seconds = launched.carried_stall});
-  page_->expect_longer(job_.batch.growth(step));
+  page_->expect_longer(job_.growth(step));
   page_->begin_step(step);
   trainer_->keep_trace(launched.traced);
   // A snapshot of the previous step is complete and reported by then, so that the next can take another
@@ -406,11 +409,7 @@ void Worker::run(bool& in_steps) {
   page_->enter(train::Activity::between);
   while (step < job_.steps && !stop) {
     listen(false);
-    // A traced or slowed step begins on an idle device.
-    if ((traces(step + 1) || (injector_ && injector_->slows(step + 1))) && settle(0)) {
-      stop = true;
-      break;
-    }
+    if (begins_idle(step + 1) && (stop = settle(0))) break;
     launch(++step);
     stop = settle(saver_.due(step) || evaluation_due(job_, step) || traces(step) ? 0 : *late_);
     if (!evaluation_due(job_, step)) continue;

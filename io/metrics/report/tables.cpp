@@ -207,9 +207,8 @@ std::string facts_table(const Report& r) {
                         with_commas(i.data_tokens), epochs);
   }
   row("data", data);
-  row("tokens",
-      fmt::format("{} of {}, {}{} per step", with_commas(r.tokens), with_commas(i.tokens_through(i.steps)),
-                  i.ramp.empty() ? "" : "up to ", with_commas(i.tokens_per_step)));
+  row("tokens", fmt::format("{} of {}, {}{} per step", with_commas(r.tokens), with_commas(i.total_tokens()),
+                            i.ramp.empty() ? "" : "up to ", with_commas(i.tokens_per_step)));
   row("output", i.output.empty() ? "" : "<code>" + escape_html(i.output) + "</code>");
   return "<h2>Run</h2>\n<div class=\"box wide facts\"><table>" + rows + "</table></div>\n";
 }

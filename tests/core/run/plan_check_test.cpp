@@ -64,6 +64,25 @@ TEST_CASE("the plan is compared with the medians of steps 5 to 20, once every ra
   CHECK_FALSE(check.take());  // reported only once
 }
 
+TEST_CASE("only steps of the planned batch are compared with the plan", "[plan_check][ramp]") {
+  for (const std::int64_t boundary : {110, 118}) {
+    CAPTURE(boundary);
+    core::run::Planned of_large = planned();
+    of_large.samples = 8;
+    core::run::PlanCheck check(of_large, 100, 1000);
+    for (std::int64_t step = 101; step <= 120; ++step) {
+      io::StepRecord record = step_of(step, step <= boundary ? 0.1 : 1.8, 0.4);
+      record.samples = step <= boundary ? 2 : 8;
+      check.add(record);
+    }
+    check.add_memory(0, 1000), check.add_memory(1, 1000);
+    const auto record = check.take();
+    REQUIRE(record);
+    if (boundary == 110) CHECK(term(*record, "step_seconds").measured == Approx(2.2));
+    else CHECK(record->terms.size() == 1);  // memory: two steps are too few
+  }
+}
+
 TEST_CASE("a short run is compared by its steps, a shorter one not at all, and without rates only memory",
           "[plan_check]") {
   core::run::Planned memory = planned();

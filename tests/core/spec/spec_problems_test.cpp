@@ -29,10 +29,9 @@ TEST_CASE("each stage of a growing batch has sequences for all ranks, and memory
   CHECK(with("[{global: 6, steps: 2}]") == Lines{"job.yaml:6:47: batch.ramp[0].global: 6 leaves "
                                                  "data-parallel ranks without a sequence at micro 2 and "
                                                  "dp 4 (nearest valid: 7)"});
-  CHECK(
-      with("[{global: 8, steps: 2}, {global: 33, steps: 1}]") ==
-      Lines{"job.yaml:6:70: batch.ramp[1].global: 33 is more than batch.global, for which memory is planned "
-            "(nearest valid: 32)"});
+  CHECK(with("[{global: 8, steps: 2}, {global: 33, steps: 1}]") ==
+        Lines{"job.yaml:6:70: batch.ramp[1].global: 33 is more than batch.global, which is the largest "
+              "(nearest valid: 32)"});
   CHECK(with("[{global: 8}]") ==
         Lines{"job.yaml:6:38: batch.ramp[0].steps: is required: how many steps it has"});
   CHECK(with("[{global: 8, steps: 0}]").size() == 1);

@@ -206,14 +206,13 @@ TEST_CASE("a run's tokens are those of its stages of smaller batches and of the 
   io::RunInfo info;
   info.steps = 10, info.tokens_per_step = 8;
   CHECK(info.tokens_through(3) == 24);
-  CHECK(info.steps_left(4) == 6);
+  CHECK(info.work(4, 10) == 6);
   info.ramp = {{2, 1}, {3, 4}};
   for (const auto& [step, tokens] : {std::pair{0, 0}, {1, 1}, {2, 2}, {3, 6}, {5, 14}, {6, 22}, {10, 54}})
     CHECK(info.tokens_through(step) == tokens);
-  CHECK(info.steps_left(2) == 52);  // in steps of one token
-  CHECK(info.steps_left(5) == 10);
-  CHECK(info.steps_left(8) == 2);
-  CHECK(info.steps_left(10) == 0);
+  CHECK(info.work(4, 10) == 44);
+  info.start_step = 5, info.start_tokens = 20;  // of other batches
+  CHECK(info.total_tokens() == 60);
 }
 
 TEST_CASE("numbers are written for people") {
