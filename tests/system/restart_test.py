@@ -190,6 +190,17 @@ class OneNode(RestartTest):
         self.finish_one(process)
         self.assert_as_whole("disk", *long)
 
+    def test_deaths_where_the_batch_grows_change_nothing(self):
+        ramp = ["--set", "parallel.dp=2", "--set", "batch.micro=1", "--set", "batch.ramp=[{global: 2, steps: 6}, {global: 3, steps: 14}]"]
+        kills = "faults={allow: true, inject: [{kind: kill, rank: 1, step: 7}, {kind: kill, step: 21}]}"
+        self.run_job(self.job("ramp", schedule=CONSTANT), *KILLED, *ramp, "--set", kills)
+        self.assert_as_whole("ramp", *ramp)
+        self.assertEqual(len(self.restarts("ramp")), 2)
+        samples = [json.loads(line) for line in (self.root / "ramp" / "samples.jsonl").read_text().splitlines()]
+        self.assertEqual({s["count"] for s in samples if s["step"] <= 6}, {2})
+        self.assertEqual({s["count"] for s in samples if 6 < s["step"] <= 20}, {3})
+        self.assertEqual(len({s["count"] for s in samples}), 3)
+
     def test_a_failed_snapshot_write_after_the_last_death_is_reported_with_it(self):
         rules, environment = self.failing_disk()
         process = self.start(self.job("full"), "--set", "steps=100000", "--set", "restarts=0", "--set", "checkpoint.give_up=500ms", env=environment)
