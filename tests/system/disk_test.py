@@ -149,6 +149,20 @@ class Looking(RunTest):
         self.run_job(self.job("b"), "--set", "steps=6")
         self.run_job(self.root / "b" / "job.yaml", "--set", "steps=8")
 
+    def test_an_output_around_the_working_directory_is_refused(self):
+        job = self.job()
+        here = self.root / "project"
+        here.mkdir()
+        before = sorted(self.root.iterdir())
+        for output in ("/", self.root):
+            failed = subprocess.run([BINARY, "run", job, "--set", f"output={output}"], cwd=here, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertRegex(failed.stderr, f"output: the working directory lies in {output}, which no run has written")
+            self.assertEqual(failed.returncode, 2)
+        self.assertEqual(sorted(self.root.iterdir()), before)
+        # In the output itself a run may be started.
+        done = subprocess.run([BINARY, "run", job, "--set", "output=.", "--set", "steps=8"], cwd=here, capture_output=True, text=True, timeout=PATIENCE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_records_that_are_removed_during_the_run_are_reported_and_end_it_with_an_error(self):
         process = self.start(self.job(schedule=CONSTANT), "--set", "steps=200")
         self.wait_for_step(process, 5)

@@ -66,6 +66,10 @@ void require_safe_output(const AgentOptions& options) {
     throw base::spec_error((output / "job.yaml").string() +
                            " is the job itself, and the run would replace it by the resolved job: rename the "
                            "file, or set `output` to another directory");
+  const fs::path here = fs::weakly_canonical(fs::current_path(error), error);
+  if (here != output && lies_in(output, here) && !holds_a_run(output))
+    throw base::spec_error("output: the working directory lies in " + output.string() +
+                           ", which no run has written: name a directory of the run's own");
   if (!options.fresh || !fs::exists(output, error)) return;
   const auto refuse = [&](const std::string& what) {
     throw base::spec_error("--fresh: " + what + " lies in the output " + job.output +
@@ -76,7 +80,7 @@ void require_safe_output(const AgentOptions& options) {
     const fs::path whole = fs::weakly_canonical(path, unknown);
     return !unknown && lies_in(output, whole);
   };
-  if (inside(fs::current_path(error))) refuse("the working directory");
+  if (lies_in(output, here)) refuse("the working directory");
   if (!is_job && inside(options.invocation.job_file)) refuse("the job, " + options.invocation.job_file + ",");
   for (const auto& [key, path] : paths_read(job))
     if (inside(without_pattern(path))) refuse(key + ", " + path + ",");

@@ -13,8 +13,9 @@ namespace {
 
 constexpr int kWide = 256;               ///< columns of a block's outputs
 constexpr int kWideColumns = kWide / 8;  ///< in outputs of 16 x 8
-constexpr int kStages = 4, kAhead = 2;   ///< a stage is copied while two are read and one may still be
-constexpr int kSummands = 16;            ///< of an instruction
+// Of four stages one is multiplied, two are copied, and the slower group may still multiply the one before.
+constexpr int kStages = 4, kAhead = 2;
+constexpr int kSummands = 16;  ///< of an instruction
 constexpr int kLeftBytes = kTile * Deep::kStride, kStage = kLeftBytes + kWide * Deep::kStride;
 constexpr int kGroupSharedBytes = kStages * kStage;
 static_assert(Deep::kStride == 128 && Deep::bytes(kDepth) == kOuterPanelBytes &&
@@ -60,8 +61,7 @@ __device__ inline void multiply_tile(float (&sums)[1][kWideColumns][4], const Ti
   for (int stage = 0; stage < stages; ++stage) {
     wait_copies_but<kAhead - 1>();
     show_shared_to_groups();
-    __syncthreads();  // the stage has arrived for all, and the products of the stage before the last have
-                      // ended
+    __syncthreads();  // the stage has arrived for all, and both groups are done with the one before the last
     const SharedAddress left = place(stage) + of_group, right = place(stage) + kLeftBytes;
     begin_group_products();
 #pragma unroll
