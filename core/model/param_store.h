@@ -31,8 +31,8 @@ class ParamStore {
   void begin_pass(const parallel::ParamGatherer::PassKind& kind);
   void begin_walk();
 
-  /// Begins a step of so many microbatches: no gradient has a contribution yet. Gradients are computed on
-  /// `stream`.
+  /// Begins a step with this number of microbatches: no gradient has a contribution yet. Gradients are
+  /// computed on `stream`.
   void begin_step(kernels::Stream& stream, std::int64_t microbatches);
   /// The gradient, in the parameter's local shape; undefined for `kNoParam`.
   kernels::Tensor grad(ParamId id);

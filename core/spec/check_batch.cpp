@@ -37,7 +37,7 @@ void check_ramp(const job::JobSpec& job, std::int64_t least, std::vector<KeyProb
 std::vector<KeyProblem> batch_problems(const job::JobSpec& job) {
   const job::BatchOptions& b = job.batch;
   std::vector<KeyProblem> problems;
-  // With less a rank, or a part of every microbatch, would have only padding in every step.
+  // A smaller batch would leave a rank, or a part of every microbatch, with padding only.
   const std::int64_t dp = job.parallel.dp, least = b.micro > 0 && dp > 0 ? (dp - 1) * b.micro + 1 : 1;
   if (b.global < least)
     problems.push_back({"batch.global", to_string(b.global) +

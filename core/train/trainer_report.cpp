@@ -1,4 +1,4 @@
-// Parts of reports beside the loss of a step: gradient norms by group of parameters, the load of experts, and
+// What reports contain in addition to a step's loss: gradient norms by parameter group, expert load, and the
 // losses of single samples.
 
 #include <algorithm>

@@ -4,8 +4,8 @@
 
 #include "parallel/comm/communicator.h"
 
-// Messages whose result is needed next, so that a rank has nothing to compute meanwhile, except another pass
-// on the stream (kernels::Stream::give_way).
+// Messages whose result is the next operator's input. The rank can compute only another pass on the stream
+// meanwhile (kernels::Stream::give_way).
 
 namespace trainerd::parallel {
 
@@ -14,9 +14,9 @@ inline CommOptions in_turns(const kernels::Stream& s, const char* label) {
   return {.label = label, .progress = s.shared() ? Progress::background : Progress::caller};
 }
 
-/// Waits for it; another pass goes on first. All ranks of every group must come to the same waits in the same
-/// order, else their passes interleave in different ways: a wait of some ranks of a group alone is no place
-/// for it.
+/// Lets another pass continue, then waits for `work`. All ranks of every group must call it for the same
+/// waits in the same order; otherwise their passes interleave differently. So do not call it for a wait that
+/// only some ranks of a group have.
 inline void wait_in_turns(Work& work, kernels::Stream& s) {
   s.give_way();
   work.wait(s);

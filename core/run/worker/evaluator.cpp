@@ -112,9 +112,13 @@ double Evaluator::text_bytes_of(const Set& set, const std::vector<std::int32_t>&
   return bytes;
 }
 
+std::unique_ptr<train::BatchLoader> Evaluator::loader_of(const Set& set) const {
+  return make_loader(job_, trainer_, set.data, parallel::Pass::evaluate,
+                     std::array{job::BatchSpan{job_.batch.global, set.batches}}, 0);
+}
+
 io::ValidationRecord Evaluator::evaluate(const Set& set, Pass& pass) {
-  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate,
-                                   std::array{job::BatchSpan{job_.batch.global, set.batches}}, 0);
+  const auto batches = loader_of(set);
   EvaluationMean mean(job_.tokens_per_step());
   for (std::int64_t b = 0; b < set.batches; ++b) {
     const train::Trainer::Evaluation batch = trainer_.evaluate(*batches, pass.hooks.stop_asked());
@@ -134,8 +138,7 @@ io::ValidationRecord Evaluator::evaluate_pairs(const Set& set, Pass& pass) {
   const ReferenceTable::Part part =
       ReferenceTable::kTraining + 1 + static_cast<std::size_t>(&set - sets_.data());
   const std::int64_t global = job_.batch.global;
-  const auto batches = make_loader(job_, trainer_, set.data, parallel::Pass::evaluate,
-                                   std::array{job::BatchSpan{job_.batch.global, set.batches}}, 0);
+  const auto batches = loader_of(set);
   PreferenceMean mean(job_.loss.dpo.beta);
   for (std::int64_t b = 0; b < set.batches; ++b) {
     const train::Trainer::SampleLosses batch = trainer_.sample_losses(*batches, pass.hooks.stop_asked());

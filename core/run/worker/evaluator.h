@@ -66,6 +66,7 @@ class Evaluator {
   void open_questions(const RunTokenizer& found);
   void count_text_bytes();
   double text_bytes_of(const Set& set, const std::vector<std::int32_t>& bytes_of_id) const;
+  std::unique_ptr<train::BatchLoader> loader_of(const Set& set) const;
   io::ValidationRecord evaluate(const Set& set, Pass& pass);
   io::ValidationRecord evaluate_pairs(const Set& set, Pass& pass);
   io::ChoiceRecord answer(const Questions& questions, Pass& pass);

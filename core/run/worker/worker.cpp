@@ -43,7 +43,7 @@ struct AgentGone {};
 /// A launched step.
 struct Launched {
   std::int64_t step = 0, tokens = 0;  ///< `tokens`: of the run, up to the end of the step
-  std::int64_t first_sample = 0, samples = 0;
+  std::int64_t first_sample = 0;
   bool traced = false;
   double carried_stall = 0;  ///< seconds for which its start waited for a checkpoint
 };
@@ -242,7 +242,6 @@ void Worker::launch(std::int64_t step) {
   Launched launched{.step = step,
                     .tokens = tokens_ + launching_ * job_.model.seq_len,
                     .first_sample = cursor_,
-                    .samples = launching_,
                     .traced = traces(step),
                     .carried_stall = std::exchange(carried_stall_, 0.0)};
   // If the step waited for the previous checkpoint to reach the disk, it counts from the begin of that wait.
@@ -277,10 +276,11 @@ train::StepReport Worker::await_report(const Launched& launched, io::StepRecord&
   }
   // The rank that has the cause reports it; the agent ends the others.
   require_updated(report, launched.step, rank_number_, job_, [this] { await_agent(); });
-  require_counted(report.loss_weight, launched.step, {launched.first_sample, launched.samples});
+  require_counted(report.loss_weight, launched.step,
+                  {launched.first_sample, job_.batch.of_step(launched.step)});
   record.step = launched.step;
   record.tokens = launched.tokens;
-  record.first_sample = launched.first_sample, record.samples = launched.samples;
+  record.first_sample = launched.first_sample, record.samples = job_.batch.of_step(launched.step);
   put_report(report, *trainer_, job_, record);
   record.time[base::LedgerPart::checkpoint] += launched.carried_stall;
   put_counters(rank_->backend().counters(), job_, record, missed_before_);

@@ -84,12 +84,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const RowTile tile = find_tile(first, experts, static_cast<int>(blockIdx.x) / column_tiles);
   if (tile.expert < 0) return;
   const int column = static_cast<int>(blockIdx.x) % column_tiles * kWide;
-  const std::int64_t of_expert = static_cast<std::int64_t>(tile.expert) * columns * depth;
-  const TileSide rows{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin};
-  const TileSide weights{weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
-                         WDeep ? depth : columns, columns - column};
+  const TileSides sides = sides_of_rows<WDeep>(x, weight, tile, column, columns, depth);
   float sums[1][kWideColumns][4];
-  multiply_tile<true, WDeep>(sums, rows, weights, depth);
+  multiply_tile<true, WDeep>(sums, sides.rows, sides.columns, depth);
   put_sums<false>(sums, first_row(), 0, y + static_cast<std::int64_t>(tile.begin) * columns + column, columns,
                   tile.end - tile.begin, columns - column);
 }
@@ -104,10 +101,9 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int row = place.row * kTile, column = place.column * kWide;
   const int begin = first[expert], depth = first[expert + 1] - begin;
   if (kAdd && depth == 0) return;
-  const TileSide rows{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row};
-  const TileSide columns{x + static_cast<std::int64_t>(begin) * c + column, c, c - column};
+  const TileSides sides = sides_of_gradients(dy, x, begin, row, n, column, c);
   float sums[1][kWideColumns][4];
-  multiply_tile<false, false>(sums, rows, columns, depth);
+  multiply_tile<false, false>(sums, sides.rows, sides.columns, depth);
   put_sums<kAdd>(sums, first_row(), 0, dweight + (static_cast<std::int64_t>(expert) * n + row) * c + column,
                  c, n - row, c - column);
 }

@@ -56,6 +56,26 @@ __device__ inline RowTile find_tile(const std::int32_t* first, int experts, int 
   return {};
 }
 
+struct TileSides {
+  TileSide rows, columns;
+};
+/// Operands of y = x w for the outputs of `tile` from `column` on: w of its expert is [columns, depth]
+/// (`WDeep`), or [depth, columns].
+template <bool WDeep>
+__device__ inline TileSides sides_of_rows(const Bf16* x, const Bf16* weight, const RowTile& tile, int column,
+                                          int columns, int depth) {
+  const std::int64_t of_expert = static_cast<std::int64_t>(tile.expert) * columns * depth;
+  return {{x + static_cast<std::int64_t>(tile.begin) * depth, depth, tile.end - tile.begin},
+          {weight + of_expert + (WDeep ? static_cast<std::int64_t>(column) * depth : column),
+           WDeep ? depth : columns, columns - column}};
+}
+/// Operands of dy^T x [n, c] for the outputs from `row` and `column` on, over the rows from `begin` on.
+__device__ inline TileSides sides_of_gradients(const Bf16* dy, const Bf16* x, int begin, int row, int n,
+                                               int column, int c) {
+  return {{dy + static_cast<std::int64_t>(begin) * n + row, n, n - row},
+          {x + static_cast<std::int64_t>(begin) * c + column, c, c - column}};
+}
+
 __device__ inline void put_pair(Bf16* to, float x, float y) {
   *reinterpret_cast<std::uint32_t*>(to) = pack_bf16(x, y);
 }
