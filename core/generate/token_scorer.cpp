@@ -93,8 +93,8 @@ class ForwardPass {
             frozen(model::declare_parameters(job.model, parallel::chunks_of(layout, 0), job.model.seq_len,
                                              false, backend.target().vocab_multiple))),
         params_(declared_.infos, train::optimizer_views(job.optimizer, declared_.infos), job.precision,
-                train::param_placement(layout, groups_, 1), backend, memory.persistent(),
-                memory.persistent()) {
+                train::param_placement(layout, groups_, 1), backend,
+                {.persistent = memory.persistent(), .states = memory.persistent(), .host = memory.host()}) {
     Arena& persistent = memory.persistent();
     const model::RopeTables rope = model::take_rope_tables(job.model, persistent);
     model::fill_rope_tables(job.model, rope, backend, *stream_);

@@ -51,9 +51,18 @@ struct ParamPlacement {
   std::int64_t zero = 0;
   std::int64_t microbatches = 1;  ///< per step, at most
   std::int64_t bucket_bytes = std::int64_t{25} << 20;
+  /// Copies parts from and to host memory; null: nothing is offloaded.
+  parallel::HostLink host = {};
+  bool offload_params = false, offload_grads = false;
 
-  /// True if state that ZeRO shards from `stage` on is sharded here.
-  bool shards(std::int64_t stage) const { return zero >= stage && dp.parts() > 1; }
+  /// True if state that ZeRO shards from `stage` on is sharded here. What is offloaded is also handled unit
+  /// by unit if its only part is the whole.
+  bool shards(std::int64_t stage) const {
+    const bool offloaded = stage == 3   ? offload_params
+                           : stage == 2 ? offload_grads
+                                        : offload_params || offload_grads;
+    return zero >= stage && (dp.parts() > 1 || offloaded);
+  }
 };
 
 }  // namespace trainerd::core::model

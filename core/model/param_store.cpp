@@ -9,11 +9,10 @@ using namespace kernels;
 
 ParamStore::ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>& views,
                        const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
-                       Arena& persistent, Arena& states)
+                       const ParamMemory& memory)
     : infos_(std::move(infos)), tp_rank_(placement.tp_rank), view_of_(infos_.size(), nullptr) {
   for (const ViewSpec& spec : views) {
-    views_.push_back(
-        std::make_unique<ParamView>(infos_, spec, recipe, placement, backend, persistent, states));
+    views_.push_back(std::make_unique<ParamView>(infos_, spec, recipe, placement, backend, memory));
     for (const ParamId id : spec.ids) {
       base::check(std::exchange(view_of_.at(static_cast<std::size_t>(id)), views_.back().get()) == nullptr,
                   "a parameter is in one view");

@@ -13,11 +13,10 @@ namespace trainerd::core::model {
 /// first use after the parameters changed or were gathered again. Its memory is planned.
 class ParamStore {
  public:
-  /// Takes master weights and optimizer states from `states`, and all other memory from `persistent`, which
-  /// may be the same. Each of `infos` must be in one of `views`.
+  /// Each of `infos` must be in one of `views`.
   ParamStore(std::vector<ParamInfo> infos, const std::vector<ViewSpec>& views,
              const job::PrecisionRecipe& recipe, const ParamPlacement& placement, kernels::Backend& backend,
-             kernels::Arena& persistent, kernels::Arena& states);
+             const ParamMemory& memory);
 
   int count() const { return static_cast<int>(infos_.size()); }
   const ParamInfo& info(ParamId id) const { return infos_.at(static_cast<std::size_t>(id)); }

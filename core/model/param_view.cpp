@@ -39,7 +39,7 @@ DType state_dtype(const std::string& state, const job::PrecisionRecipe& recipe) 
 
 ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
                      const job::PrecisionRecipe& recipe, const ParamPlacement& placement, Backend& backend,
-                     Arena& persistent, Arena& states)
+                     const ParamMemory& memory)
     : infos_(infos),
       ids_(spec.ids),
       states_(spec.states),
@@ -52,7 +52,7 @@ ParamView::ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec,
       backend_(backend) {
   const job::PrecisionRecipe kept = recipe_of(recipe, spec);
   lay_out(kept);
-  take_state(kept, persistent, states);
+  take_state(kept, memory);
 }
 
 void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
@@ -100,7 +100,7 @@ void ParamView::lay_out(const job::PrecisionRecipe& recipe) {
     of(id).offset += buckets_.section_begins[section_of[static_cast<std::size_t>(id)]];
 }
 
-void ParamView::make_reducer(const job::PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::make_reducer(const job::PrecisionRecipe& recipe, const ParamMemory& memory) {
   const bool sharded = placement_.shards(2);
   std::vector<GradUnit> units(unit_grads_.size());
   for (std::size_t u = 0; u < units.size(); ++u) {
@@ -118,11 +118,15 @@ void ParamView::make_reducer(const job::PrecisionRecipe& recipe, Arena& persiste
     unit_grads_[u].each_microbatch = sharded && !shared;
     if (unit_grads_[u].each_microbatch) units[u].reductions = placement_.microbatches;
   }
-  reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded,
-                   parallel::GradDtypes{recipe.grads, recipe.reduce}, backend_, persistent);
+  const parallel::GradDtypes dtypes{recipe.grads, recipe.reduce};
+  if (offloads_grads())
+    reducer_.emplace(placement_.dp, buckets_, std::move(units), dtypes, backend_, memory.persistent,
+                     placement_.host, memory.host);
+  else
+    reducer_.emplace(placement_.dp, buckets_, std::move(units), sharded, dtypes, backend_, memory.persistent);
 }
 
-void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persistent) {
+void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, const ParamMemory& memory) {
   const bool sharded = placement_.shards(3);
   std::vector<parallel::ParamUnit> units(unit_grads_.size());
   std::vector<ParamId> by_id = ids_;
@@ -144,15 +148,21 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, Arena& persist
   }
   const MemoryTerm term =
       trainable_ && recipe.params == recipe.master ? MemoryTerm::master_weights : MemoryTerm::parameters;
-  gatherer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.params, term, persistent);
+  if (placement_.offload_params && sharded)
+    gatherer_.emplace(placement_.dp, buckets_, std::move(units), recipe.params, term, memory.persistent,
+                      backend_, placement_.host, memory.host);
+  else
+    gatherer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.params, term,
+                      memory.persistent);
   if (sharded) return;
   for (const ParamId id : by_id)
     for (Prepared& prepared : of(id).prepared)
       if (prepared.size > 0)
-        prepared.bytes = persistent.take(DType::u8, {prepared.size}, MemoryTerm::prepared_weights);
+        prepared.bytes = memory.persistent.take(DType::u8, {prepared.size}, MemoryTerm::prepared_weights);
 }
 
-void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent, Arena& states) {
+void ParamView::take_state(const job::PrecisionRecipe& recipe, const ParamMemory& memory) {
+  Arena& states = memory.states;
   const bool sharded = placement_.shards(1);
   const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
   const bool same = recipe.params == recipe.master;
@@ -161,20 +171,22 @@ void ParamView::take_state(const job::PrecisionRecipe& recipe, Arena& persistent
   if (!same) master_ = states.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (const std::string& state : states_)
     flat_states_.push_back(states.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
-  if (has_grads()) make_reducer(recipe, persistent);
-  make_gatherer(recipe, persistent);
+  if (has_grads()) make_reducer(recipe, memory);
+  make_gatherer(recipe, memory);
+  const bool offloaded_params = placement_.offload_params && placement_.shards(3);
 
   const auto add_part = [&](std::int64_t flat, std::int64_t kept_at, const Tensor& params,
                             const Tensor& grads) {
     StatePart part;
+    part.flat_begin = flat, part.grads = grads;
     const std::int64_t size = params.numel();
-    part.flat_begin = flat;
-    part.grads = grads;
     part.master = same ? params : master_.rows(kept_at, size);
     for (const Tensor& state : flat_states_) part.states.push_back(state.rows(kept_at, size));
     if (!same) part.params = params;
-    part.host_states = &states != &persistent;
-    part.host_master = part.host_states && !same;
+    part.host_states = &states != &memory.persistent;
+    part.host_master = same ? offloaded_params : part.host_states;
+    part.host_params = !same && offloaded_params;
+    part.host_grads = offloads_grads();
     list_runs(flat, size, parts_.size(), runs_);
     parts_.push_back(std::move(part));
   };
@@ -259,9 +271,13 @@ Tensor ParamView::master(ParamId id) const {
   return parts_[0].master.rows(of(id).offset, of(id).shape.numel()).reshaped(of(id).shape);
 }
 
-Tensor ParamView::norm_elements(const StateRun& run) const {
+bool ParamView::offloads_grads() const {
+  return has_grads() && placement_.offload_grads && placement_.shards(2);
+}
+
+BlockSquareSums ParamView::norm_sums(const StateRun& run, const Tensor& sums) const {
   // `run.begin` is relative to this rank's part of bucket `run.part`.
-  return reducer_->part(run.part).rows(run.begin, run.count);
+  return {.x = reducer_->part(run.part).rows(run.begin, run.count), .sums = sums, .host = offloads_grads()};
 }
 
 /// True if another rank holds elements of the parameter, which has that many data-parallel copies.

@@ -47,10 +47,11 @@ struct StatePart {
   std::int64_t flat_begin = 0;  ///< first element in the flat arrays
   kernels::Tensor grads;        ///< reduced
   kernels::Tensor master;
-  std::vector<kernels::Tensor> states;            ///< optimizer states, in the order of `ParamView::states`
-  kernels::Tensor params;                         ///< undefined if the master weights are the parameters
-  std::vector<kernels::UpdateRange> ranges;       ///< `update_range` of its runs
-  bool host_master = false, host_states = false;  ///< they are in host memory
+  std::vector<kernels::Tensor> states;       ///< optimizer states, in the order of `ParamView::states`
+  kernels::Tensor params;                    ///< undefined if the master weights are the parameters
+  std::vector<kernels::UpdateRange> ranges;  ///< `update_range` of its runs
+  /// what is in host memory
+  bool host_grads = false, host_master = false, host_states = false, host_params = false;
 };
 
 /// Consecutive elements of one parameter in one part that form a box of the logical tensor.
@@ -84,15 +85,21 @@ struct ViewSpec {
   bool expert_biases = false;
 };
 
+/// Where a rank's parameters and their state are. The arenas may be the same.
+struct ParamMemory {
+  kernels::Arena& persistent;  ///< all that is not in the others
+  kernels::Arena& states;      ///< master weights and optimizer states
+  kernels::Arena& host;        ///< parts of parameters and gradients that ParamPlacement offloads
+};
+
 /// Parameters of one rank that are placed and updated alike, with their training state, as flat arrays in the
 /// order of their units: complete, or this rank's data-parallel parts. A view has its own buckets,
 /// reductions, gathers and states; two views share no collective.
 class ParamView {
  public:
-  /// `infos` are of all parameters of the rank and must outlive the view. Memory as for ParamStore.
+  /// `infos` are of all parameters of the rank and must outlive the view.
   ParamView(const std::vector<ParamInfo>& infos, const ViewSpec& spec, const job::PrecisionRecipe& recipe,
-            const ParamPlacement& placement, kernels::Backend& backend, kernels::Arena& persistent,
-            kernels::Arena& states);
+            const ParamPlacement& placement, kernels::Backend& backend, const ParamMemory& memory);
   ParamView(const ParamView&) = delete;
   ParamView& operator=(const ParamView&) = delete;
 
@@ -147,8 +154,8 @@ class ParamView {
   /// This rank's part of every bucket of the reduced gradients, also of parts that others update: its
   /// contribution to the norm.
   const std::vector<StateRun>& norm_runs() const { return norm_runs_; }
-  /// The elements of a norm run.
-  kernels::Tensor norm_elements(const StateRun& run) const;
+  /// The square sums of a norm run.
+  kernels::BlockSquareSums norm_sums(const StateRun& run, const kernels::Tensor& sums) const;
   /// Arguments for updating a run: decay 1 if it applies, else 0; keys without the seed.
   kernels::UpdateRange update_range(const StateRun& run) const;
   /// A parameter's master weights. Only for an unsharded state.
@@ -187,9 +194,10 @@ class ParamView {
   const Param& of(ParamId id) const { return params_.at(static_cast<std::size_t>(id)); }
   void lay_out(const job::PrecisionRecipe& recipe);
   void changed(kernels::Stream& stream);
-  void make_reducer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void make_gatherer(const job::PrecisionRecipe& recipe, kernels::Arena& persistent);
-  void take_state(const job::PrecisionRecipe& recipe, kernels::Arena& persistent, kernels::Arena& states);
+  void make_reducer(const job::PrecisionRecipe& recipe, const ParamMemory& memory);
+  void make_gatherer(const job::PrecisionRecipe& recipe, const ParamMemory& memory);
+  void take_state(const job::PrecisionRecipe& recipe, const ParamMemory& memory);
+  bool offloads_grads() const;
   bool held_by_others(ParamId id, std::int64_t data_parallel_copies) const;
   void list_runs(std::int64_t flat_begin, std::int64_t count, std::size_t part,
                  std::vector<StateRun>& runs) const;

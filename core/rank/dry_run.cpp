@@ -133,9 +133,12 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   const DryRun& plan = ranks[worst];
   using Kind = kernels::MemoryBudget::RegionKind;
   const kernels::MemoryBudget::Region* largest = nullptr;
-  std::string terms;
+  std::string terms, on_host;
   for (const auto& region : plan.memory.regions) {
-    if (region.kind == Kind::host) continue;
+    if (region.kind == Kind::host) {
+      for (const auto& [term, bytes] : region.terms) on_host += "\n    " + term + ": " + gibibytes(bytes);
+      continue;
+    }
     if (largest == nullptr || region.bytes > largest->bytes) largest = &region;
     terms += "\n  " + region.name + ": " + gibibytes(region.bytes);
     for (const auto& [term, bytes] : region.terms) terms += "\n    " + term + ": " + gibibytes(bytes);
@@ -145,7 +148,7 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   if (plan.staging_bytes > 0)
     terms += "\n  staging of snapshots and communication, on the host: " + gibibytes(plan.staging_bytes);
   if (plan.memory.host_bytes() > 0)
-    terms += "\n  master weights and optimizer states on the host: " + gibibytes(plan.memory.host_bytes());
+    terms += "\n  offloaded to the host: " + gibibytes(plan.memory.host_bytes()) + on_host;
   std::string advice = "a smaller model (model.layers, model.hidden)";
   if (largest != nullptr && largest->kind != Kind::persistent && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
@@ -154,9 +157,16 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device && !job.optimizer.offload)
     advice = "optimizer: {offload: true}, which keeps master weights and states on the host, or " + advice;
-  if (!fit.on_node && job.optimizer.offload)
+  else if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device &&
+           !(job.parallel.offload_params && job.parallel.offload_grads))
     advice =
-        "optimizer: {offload: false}, more nodes, or fewer snapshots (checkpoint.memory, checkpoint.partner)";
+        "parallel: {zero: 3, offload_params: true, offload_grads: true}, which keep all but a few layers' "
+        "parameters and gradients on the host, or " +
+        advice;
+  if (!fit.on_node && plan.memory.host_bytes() > 0)
+    advice =
+        "less that is offloaded (optimizer.offload, parallel.offload_params, parallel.offload_grads), more "
+        "nodes, or fewer snapshots (checkpoint.memory, checkpoint.partner)";
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
   const std::string lacking =

@@ -2,6 +2,7 @@
 
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
+#include "core/train/clocked_groups.h"
 #include "core/train/optimizer.h"
 #include "core/train/param_placement.h"
 #include "core/train/snapshot.h"
@@ -24,7 +25,7 @@ class MetaParams {
         groups_(layout, rank, job.model, world_, backend_),
         persistent_(kernels::Arena::dry("persistent", target.alignment)),
         host_(kernels::Arena::dry("host", target.alignment)),
-        stream_(backend_.make_stream("compute", &scratch_)) {
+        stream_(backend_.make_stream(train::kComputeStream, &scratch_)) {
     const std::int64_t stage = layout.grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::pp)];
     std::vector<model::ParamInfo> infos =
         model::declare_parameters(job.model, parallel::chunks_of(layout, stage), job.microbatch_tokens(),
@@ -33,9 +34,11 @@ class MetaParams {
             .infos;
     if (of == Of::matrices) std::erase_if(infos, [](const model::ParamInfo& info) { return info.vectors; });
     const std::vector<model::ViewSpec> views = train::optimizer_views(job.optimizer, infos);
-    params_.emplace(std::move(infos), views, job.precision,
-                    train::param_placement(layout, groups_, job.microbatches()), backend_, persistent_,
-                    job.optimizer.offload ? host_ : persistent_);
+    params_.emplace(
+        std::move(infos), views, job.precision, train::param_placement(layout, groups_, job.microbatches()),
+        backend_,
+        model::ParamMemory{
+            .persistent = persistent_, .states = job.optimizer.offload ? host_ : persistent_, .host = host_});
   }
 
   model::ParamStore& params() { return *params_; }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/rank/dry_run.h"
+#include "core/train/clocked_groups.h"
 #include "core/train/snapshot.h"
 #include "core/train/trainer.h"
 #include "kernels/base/error.h"
@@ -48,7 +49,7 @@ class Recorder {
     }
   }
   void op(const kernels::MetaCall& call) {
-    if (into_ == nullptr) return;
+    if (into_ == nullptr || call.stream != train::kComputeStream) return;
     const auto key =
         std::make_tuple(call.op, call.what, call.cost.flops, call.cost.bytes, call.cost.host_bytes);
     const auto [at, fresh] = ops_.try_emplace(key, static_cast<std::int32_t>(record_.ops.size()));
@@ -56,12 +57,14 @@ class Recorder {
     into_->push_back({RecordedEvent::Kind::op, at->second, 0});
   }
   void collective(parallel::Group group, const parallel::MetaCollective& c) {
-    if (c.group_size == 1) return;
+    if (c.group_size == 1 && !parallel::is_host_link(group)) return;
     const int g = group_index(group);
     if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
     // Transfers are in the schedule's lists, with their peers.
     if (into_ == nullptr || c.kind == parallel::OpKind::exchange) return;
     if (c.moment == parallel::CommMoment::wait) {
+      // Another stream waits beside the compute stream, which waits later.
+      if (std::string_view(c.stream) != train::kComputeStream) return;
       into_->push_back({RecordedEvent::Kind::wait, g, issued_[static_cast<std::size_t>(g)] - c.sequence});
       return;
     }

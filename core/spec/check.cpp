@@ -372,6 +372,18 @@ class Checker {
               to_string(p.zero_group) + " does not divide " + (p.cp > 1 ? "dp x cp " : "dp ") +
                   to_string(p.gradient_ranks()) +
                   " (nearest valid: " + nearest_divisor(p.zero_group, p.gradient_ranks()) + ")");
+    if (p.offload_params && p.zero < 3)
+      problem("parallel.offload_params",
+              "offloads parameters by layers, as zero 3 shards them, also with one data-parallel rank "
+              "(nearest valid: zero: 3 beside it)");
+    if (p.offload_grads && p.zero < 2)
+      problem("parallel.offload_grads",
+              "offloads gradients by layers, as zero 2 and 3 shard them, also with one data-parallel rank "
+              "(nearest valid: zero: 2 beside it)");
+    if (p.offload_grads && p.zero_group > 0 && p.zero_group < p.gradient_ranks())
+      problem("parallel.offload_grads",
+              "replicas (zero_group) sum their gradients on devices (nearest valid: zero_group: 0, or "
+              "offload_params and optimizer.offload without offload_grads)");
     if (p.bucket_bytes > 0 && p.bucket_bytes < kMinBucket)
       problem("parallel.bucket_bytes", to_string(p.bucket_bytes) +
                                            " is less than a part of any use (nearest valid: " +

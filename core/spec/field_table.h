@@ -42,7 +42,7 @@ void add_attention(FieldTable& t, job::JobSpec& job);
 void add_attention_section(FieldTable& t, job::JobSpec& job);
 
 /// Keys of the axes of parallelism.
-void add_parallel(FieldTable& t, parallel::ParallelOptions& p);
+void add_parallel(FieldTable& t, job::JobSpec& job);
 
 /// Keys of the loss terms besides cross entropy.
 void add_objective(FieldTable& t, job::JobSpec& job);

@@ -299,7 +299,7 @@ std::vector<Field> fields_of(job::JobSpec& job) {
   add_attention_section(t, job);
   add_model(t, job.model);
   add_lora(t, job.model.lora);
-  add_parallel(t, job.parallel);
+  add_parallel(t, job);
   add_recompute(t, job.recompute);
   t.add("batch.global", &job.batch.global,
         "sequences of an optimizer step, over all ranks; where `micro` x dp does not divide it, ranks fill "

@@ -13,7 +13,8 @@ constexpr double kMaxBucketBytes = 0x1p40;
 
 }  // namespace
 
-void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
+void add_parallel(FieldTable& t, job::JobSpec& job) {
+  parallel::ParallelOptions& p = job.parallel;
   const auto axis = [&](const char* key, std::int64_t& size, const char* meaning) -> Field& {
     return t.add(std::string("parallel.") + key, &size, meaning).between(1, kMostRanks);
   };
@@ -77,6 +78,17 @@ void add_parallel(FieldTable& t, parallel::ParallelOptions& p) {
         "with replicas across; divides `cp` x `dp`; 0: all of them")
       .between(0, kMostRanks)
       .idle_if(p.zero == 0, "zero: 0 shards nothing");
+  const bool on_cpus = job.device != job::DeviceChoice::cuda && job.cluster.preset == "local";
+  t.add(
+       "parallel.offload_params", &p.offload_params,
+       "keep sharded parameters (zero 3) in pinned host memory: a GPU copies each layer over its link before "
+       "it is used")
+      .idle_if(on_cpus, "on CPUs they are in host memory anyway");
+  t.add("parallel.offload_grads", &p.offload_grads,
+        "keep sharded gradients (zero 2 and 3) in pinned host memory: a GPU adds each layer's to them over "
+        "its "
+        "link during backward")
+      .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
         "gradients that are reduced at once, at most; 0: 8 MiB for each of the `cp` x `dp` ranks, at least "
         "25 MiB")

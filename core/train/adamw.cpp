@@ -37,8 +37,10 @@ void AdamW::update(Stream& stream, const UpdateStep& step) {
                                    .eps = static_cast<float>(options_.eps),
                                    .step = step.step,
                                    .rounding = rounding_,
+                                   .host_grads = part.host_grads,
                                    .host_master = part.host_master,
-                                   .host_moments = part.host_states});
+                                   .host_moments = part.host_states,
+                                   .host_params = part.host_params});
   }
 }
 

@@ -8,13 +8,16 @@ using parallel::CommMoment;
 RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page,
                    const ObserveSends& sends) {
   return RankGroups(groups, [&clock, &page, &sends](parallel::Group group, parallel::Communicator& inner) {
-    if (inner.size() == 1)
+    if (inner.size() == 1 && !parallel::is_host_link(group))
       return parallel::make_observed(inner, [](kernels::Stream&, CommMoment, const CommCall&) {});
     return parallel::make_observed(
         inner, [&clock, &page, &sends, &charge = info(group)](kernels::Stream& stream, CommMoment moment,
                                                               const CommCall& call) {
           stream.flush();
-          if (call.sent != nullptr && sends) sends(stream, charge, call);
+          if (call.sent != nullptr && sends && !parallel::is_host_link(charge.group))
+            sends(stream, charge, call);
+          // Other streams wait beside the compute stream.
+          if (stream.name() != kComputeStream) return;
           if (moment == CommMoment::done) page->resume();
           else page->wait(charge.group);
           switch (moment) {

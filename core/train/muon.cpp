@@ -209,6 +209,7 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                                         .control = step.control,
                                         .mu = static_cast<float>(options_.momentum),
                                         .nesterov = options_.nesterov,
+                                        .host_grads = part.host_grads,
                                         .host_momentum = part.host_states});
     }
     const auto send = [&] {
@@ -231,7 +232,8 @@ void Muon::update(Stream& stream, const UpdateStep& step) {
                    .scale = piece.scale,
                    .step = step.step,
                    .rounding = rounding_,
-                   .host_master = part.host_master});
+                   .host_master = part.host_master,
+                   .host_params = part.host_params});
     }
   }
 }

@@ -11,7 +11,10 @@ model::ParamPlacement param_placement(const parallel::Layout& layout, const Rank
           .expert_dp = groups.expert_data_parallel(layout),
           .zero = layout.options.zero,
           .microbatches = microbatches,
-          .bucket_bytes = layout.options.bucket_bytes};
+          .bucket_bytes = layout.options.bucket_bytes,
+          .host = groups.host_link(),
+          .offload_params = layout.options.offload_params,
+          .offload_grads = layout.options.offload_grads};
 }
 
 model::ExpertShare expert_share(const parallel::Layout& layout, std::int64_t rank) {

@@ -37,6 +37,10 @@ class RankGroups {
   parallel::DataParallelGroups expert_data_parallel(const parallel::Layout& layout) const;
   /// The ranks that sum gradients, by the layout's levels.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;
+  /// Null members if nothing is offloaded.
+  parallel::HostLink host_link() const {
+    return {find(parallel::Group::from_host), find(parallel::Group::to_host)};
+  }
   parallel::Communicator& pp() const { return *find(parallel::Group::pp); }
   parallel::Communicator& world() const { return *find(parallel::Group::world); }
   /// Null if each key and value head is on one rank of the tp group only.

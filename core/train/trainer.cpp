@@ -48,15 +48,17 @@ Trainer::Trainer(const job::JobSpec& job, const parallel::Layout& layout, Backen
       microbatches_(job.microbatches()),
       shape_(batch_shape()),
       grad_scale_(1.0f / static_cast<float>(job.loss_terms_per_step())),
-      compute_(backend.make_stream("compute", &memory.scratch())),
+      compute_(backend.make_stream(kComputeStream, &memory.scratch())),
       reports_(backend.make_stream("reports", &memory.scratch())),
       declared_(model::declare_parameters(job.model, parallel::chunks_of(layout, at(place_, Axis::pp)),
                                           shape_.tokens(), layout.options.sequence_parallel,
                                           backend.target().vocab_multiple,
                                           expert_share(layout, groups.rank()))),
       params_(declared_.infos, optimizer_views(job.optimizer, declared_.infos), job.precision,
-              param_placement(layout, groups_, microbatches_), backend, memory.persistent(),
-              job.optimizer.offload ? memory.host() : memory.persistent()),
+              param_placement(layout, groups_, microbatches_), backend,
+              {.persistent = memory.persistent(),
+               .states = job.optimizer.offload ? memory.host() : memory.persistent(),
+               .host = memory.host()}),
       takes_turns_(layout.options.takes_turns()),
       norm_groups_(job.metrics.grad_norms, job.model) {
   if (job_.supervise.hash_every > 0) copies_.emplace(params_);
@@ -301,8 +303,8 @@ void Trainer::control(const ReportSlot& slot) {
   for (std::size_t i = 0; i < norm_runs_.size(); ++i) {
     const std::int64_t begin = first_block_[i], count = first_block_[i + 1] - begin;
     if (count > 0)
-      backend_.block_square_sums(s, {.x = norm_runs_[i].view->norm_elements(*norm_runs_[i].run),
-                                     .sums = square_sums_.rows(begin, count)});
+      backend_.block_square_sums(
+          s, norm_runs_[i].view->norm_sums(*norm_runs_[i].run, square_sums_.rows(begin, count)));
   }
   backend_.close_list(s);
   const Tensor square_sum = slot.totals.rows(0, 1), loss = slot.totals.rows(1, 1);

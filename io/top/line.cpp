@@ -8,8 +8,8 @@ namespace {
 
 // SGR code of each tone, and of each ledger part in the ledger's order.
 constexpr std::array<const char*, 7> kTones{"", "1", "2", "32", "33", "31", "36"};
-constexpr std::array<const char*, 12> kParts{"34", "33", "94", "93", "35", "36",
-                                             "95", "32", "96", "91", "37", "90"};
+constexpr std::array<const char*, 13> kParts{"34", "33", "94", "93", "35", "36", "95",
+                                             "31", "32", "96", "91", "37", "90"};
 
 bool begins_character(char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }
 

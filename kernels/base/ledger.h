@@ -21,6 +21,7 @@ enum class LedgerPart : std::uint8_t {
   exposed_dp,     ///< gradients and parameters
   exposed_pp,     ///< sending flows to pipeline neighbours, and a tied embedding's gradient
   exposed_world,  ///< gradient norm, loss and votes of all ranks
+  exposed_host,   ///< offloaded parameters and gradients, between a device and its host
   bubble,         ///< waiting for a pipeline neighbour's flow, including its transfer
   data_wait,
   optimizer,
@@ -41,6 +42,7 @@ inline constexpr std::array kLedgerParts{
     LedgerPartInfo{LedgerPart::exposed_dp, "exposed_dp", "dp"},
     LedgerPartInfo{LedgerPart::exposed_pp, "exposed_pp", "pp"},
     LedgerPartInfo{LedgerPart::exposed_world, "exposed_world", "world"},
+    LedgerPartInfo{LedgerPart::exposed_host, "exposed_host", "host"},
     LedgerPartInfo{LedgerPart::bubble, "bubble", ""},
     LedgerPartInfo{LedgerPart::data_wait, "data_wait", ""},
     LedgerPartInfo{LedgerPart::optimizer, "optimizer", ""},

@@ -307,7 +307,9 @@ Cost cost(const ExpertWgrad& a, const Target&) {
           part_in_use(a, a.dy_RN) * sum_bytes({&a.dy_RN, &a.x_RC}) + written(a.dweight_NC, a.mode)};
 }
 
-Cost cost(const BlockSquareSums& a, const Target&) { return {2 * numel(a.x), sum_bytes({&a.x, &a.sums})}; }
+Cost cost(const BlockSquareSums& a, const Target& t) {
+  return {2 * numel(a.x), sum_bytes({&a.x, &a.sums}), on_host(t, a.host, sum_bytes({&a.x}))};
+}
 Cost cost(const TotalSquareSum& a, const Target&) { return {numel(a.sums), sum_bytes({&a.sums})}; }
 Cost cost(const GroupSquareSums& a, const Target&) {
   return {numel(a.sums), sum_bytes({&a.sums, &a.totals})};
@@ -324,7 +326,8 @@ Cost cost(const AdamwUpdate& a, const Target& t) {
   // Read: gradient, master, both moments. Written: master, both moments, parameters.
   const double master = 2 * sum_bytes({&a.master}), moments = 2 * sum_bytes({&a.moment1, &a.moment2});
   return {14 * numel(a.master), sum_bytes({&a.grads, &a.params}) + master + moments,
-          on_host(t, a.host_master, master) + on_host(t, a.host_moments, moments)};
+          on_host(t, a.host_grads, sum_bytes({&a.grads})) + on_host(t, a.host_master, master) +
+              on_host(t, a.host_moments, moments) + on_host(t, a.host_params, sum_bytes({&a.params}))};
 }
 
 Cost cost(const AverageUpdate& a, const Target& t) {
@@ -340,7 +343,7 @@ Cost cost(const ExpertBiasUpdate& a, const Target&) {
 Cost cost(const MomentumUpdate& a, const Target& t) {
   const double state = 2 * sum_bytes({&a.momentum});
   return {6 * numel(a.direction), sum_bytes({&a.grads, &a.direction}) + state,
-          on_host(t, a.host_momentum, state)};
+          on_host(t, a.host_grads, sum_bytes({&a.grads})) + on_host(t, a.host_momentum, state)};
 }
 Cost cost(const CopyBoxes& a, const Target&) {
   double elements = 0;
@@ -351,7 +354,7 @@ Cost cost(const Normalise& a, const Target&) { return {3 * numel(a.x), 3 * sum_b
 Cost cost(const DirectionUpdate& a, const Target& t) {
   const double state = 2 * sum_bytes({&a.master});
   return {4 * numel(a.direction), sum_bytes({&a.direction, &a.params}) + state,
-          on_host(t, a.host_master, state)};
+          on_host(t, a.host_master, state) + on_host(t, a.host_params, sum_bytes({&a.params}))};
 }
 
 Cost cost(const InitNormal& a, const Target&) { return {40 * numel(a.x), sum_bytes({&a.x})}; }

@@ -24,7 +24,7 @@ struct MomentumUpdate {
   Tensor control;    ///< output of `StepControl`
   float mu = 0.95f;
   bool nesterov = true;
-  bool host_momentum = false;  ///< it is in host memory
+  bool host_grads = false, host_momentum = false;  ///< they are in host memory
 
   bool operator==(const MomentumUpdate&) const = default;
 };
@@ -75,7 +75,7 @@ struct DirectionUpdate {
   float lr = 0, scale = 1;
   std::int64_t step = 1;
   Rounding rounding = Rounding::nearest;
-  bool host_master = false;  ///< they are in host memory
+  bool host_master = false, host_params = false;  ///< they are in host memory
 };
 inline void check_ranges(const DirectionUpdate& a) {
   base::check(

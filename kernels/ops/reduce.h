@@ -16,7 +16,8 @@ constexpr std::int64_t norm_blocks(std::int64_t numel) { return (numel + kNormBl
 /// sums[i] = sum of squares of elements [i * kNormBlock, ...) of x, in double.
 struct BlockSquareSums {
   Tensor x;
-  Tensor sums;  ///< f64 [norm_blocks(numel)]
+  Tensor sums;        ///< f64 [norm_blocks(numel)]
+  bool host = false;  ///< `x` is in host memory
 
   bool operator==(const BlockSquareSums&) const = default;
 };

@@ -84,7 +84,8 @@ struct AdamwUpdate {
   float lr = 0, beta1 = 0.9f, beta2 = 0.95f, eps = 1e-8f;
   std::int64_t step = 1;  ///< t, from 1
   Rounding rounding = Rounding::nearest;
-  bool host_master = false, host_moments = false;  ///< they are in host memory
+  /// what is in host memory
+  bool host_grads = false, host_master = false, host_moments = false, host_params = false;
 };
 /// Checks that dtypes are compatible, arrays have one length, and ranges rise within it.
 inline void check_ranges(const AdamwUpdate& a) {

@@ -1,5 +1,7 @@
 #include "parallel/comm/local_communicator.h"
 
+#include <utility>
+
 #include "kernels/base/error.h"
 
 namespace trainerd::parallel {
@@ -13,6 +15,19 @@ class DoneWork final : public Work {
  public:
   void wait(Stream&) override {}
   void wait_host(double) override {}
+};
+
+/// The operation runs on a stream of its own.
+class EventWork final : public Work {
+ public:
+  EventWork(kernels::Backend& backend, std::unique_ptr<kernels::Event> done)
+      : backend_(backend), done_(std::move(done)) {}
+  void wait(Stream& stream) override { backend_.wait(stream, *done_); }
+  void wait_host(double) override { backend_.wait_host(*done_); }
+
+ private:
+  kernels::Backend& backend_;
+  std::unique_ptr<kernels::Event> done_;
 };
 
 class SingleRank final : public Communicator {
@@ -55,10 +70,27 @@ class SingleRank final : public Communicator {
     return std::make_unique<DoneWork>();
   }
   std::unique_ptr<Work> copied(Stream& s, const Tensor& x, const Tensor& out, const CommOptions& options) {
+    if (options.progress == Progress::background && backend_.target().runs_behind_host())
+      return copied_beside(s, x, out, options);
     if (x.data != out.data) backend_.copy(s, x, out);
     return done(options);
   }
+  std::unique_ptr<Work> copied_beside(Stream& s, const Tensor& x, const Tensor& out,
+                                      const CommOptions& options) {
+    done(options);
+    if (!copies_) copies_ = backend_.make_stream("copies", &no_scratch_), begun_ = backend_.make_event();
+    backend_.record(s, *begun_);
+    backend_.wait(*copies_, *begun_);
+    if (x.data != out.data) backend_.copy(*copies_, x, out);
+    std::unique_ptr<kernels::Event> over = backend_.make_event();
+    backend_.record(*copies_, *over);
+    return std::make_unique<EventWork>(backend_, std::move(over));
+  }
+
   kernels::Backend& backend_;
+  kernels::Arena no_scratch_;
+  std::unique_ptr<Stream> copies_;         ///< of background copies
+  std::unique_ptr<kernels::Event> begun_;  ///< the work that a copy follows
   bool aborted_ = false;
 };
 

@@ -13,6 +13,21 @@ BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, con
       work_(outside_ ? groups.outer->all_gather(stream, part, groups.piece(whole), options)
                      : groups.inner->all_gather(stream, part, whole, options)) {}
 
+BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, const Tensor& part,
+                           const Tensor& whole, const CommOptions& options, Communicator& from_host,
+                           Stream& chain)
+    : whole_(whole), options_(options), outside_(groups.shards_outside()) {
+  const std::int64_t size = part.numel();
+  const Tensor gathered = outside_ ? groups.piece(whole) : whole;
+  Communicator& group = outside_ ? *groups.outer : *groups.inner;
+  const Tensor mine = gathered.rows(group.rank() * size, size);
+  copied_ =
+      from_host.all_gather(stream, part, mine, {.label = options.label, .progress = Progress::background});
+  if (groups.parts() == 1) return;
+  copied_->wait(chain);
+  work_ = group.all_gather(chain, mine, gathered, options);
+}
+
 void BucketGather::advance(const DataParallelGroups& groups, Stream& stream) {
   if (!outside_) return;
   work_->wait(stream);
@@ -21,8 +36,9 @@ void BucketGather::advance(const DataParallelGroups& groups, Stream& stream) {
 }
 
 void BucketGather::wait(const DataParallelGroups& groups, Stream& stream) {
+  if (copied_) copied_->wait(stream);
   advance(groups, stream);
-  work_->wait(stream);
+  if (work_) work_->wait(stream);
 }
 
 }  // namespace trainerd::parallel

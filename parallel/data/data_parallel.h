@@ -35,11 +35,22 @@ struct DataParallelGroups {
   }
 };
 
+/// A rank's own groups (Group::from_host, Group::to_host) for copies between its device and its host's pinned
+/// memory. A copy is an all_gather among one rank.
+struct HostLink {
+  Communicator *from = nullptr, *to = nullptr;
+};
+
 /// An all_gather of one bucket in progress, one operation per level.
 class BucketGather {
  public:
   BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
                const kernels::Tensor& whole, const CommOptions& options);
+  /// The same for a part in host memory, which is first copied to its place in `whole`. On `chain` the gather
+  /// follows the copy, beside later work on `stream`.
+  BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
+               const kernels::Tensor& whole, const CommOptions& options, Communicator& from_host,
+               kernels::Stream& chain);
   /// Waits for the outer level and issues the inner one. No effect once the inner one is issued.
   void advance(const DataParallelGroups& groups, kernels::Stream& stream);
   void wait(const DataParallelGroups& groups, kernels::Stream& stream);
@@ -47,8 +58,9 @@ class BucketGather {
  private:
   kernels::Tensor whole_;
   CommOptions options_;
-  bool outside_;  ///< true while the outer level's operation is in progress
-  std::unique_ptr<Work> work_;
+  bool outside_;                  ///< true while the outer level's operation is in progress
+  std::unique_ptr<Work> copied_;  ///< of a part in host memory
+  std::unique_ptr<Work> work_;    ///< null if there is one part, which is copied
 };
 
 }  // namespace trainerd::parallel

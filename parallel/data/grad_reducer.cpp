@@ -10,6 +10,13 @@ namespace trainerd::parallel {
 
 using namespace kernels;
 
+namespace {
+
+// Bytes of earlier sums that are copied from host memory at once.
+constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
+
+}  // namespace
+
 GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& plan,
                          std::vector<GradUnit> units, bool sharded, const GradDtypes& dtypes,
                          Backend& backend, Arena& persistent)
@@ -33,6 +40,30 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
   }
 }
 
+GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& plan,
+                         std::vector<GradUnit> units, const GradDtypes& dtypes, Backend& backend,
+                         Arena& persistent, const HostLink& link, Arena& host)
+    : groups_(groups),
+      plan_(plan),
+      units_(std::move(units)),
+      sharded_(true),
+      dtypes_(dtypes),
+      backend_(backend),
+      link_(link),
+      chain_(backend.make_stream("gradients", &no_scratch_)),
+      stored_(plan.units.size()),
+      parts_(host.take(dtypes.held, {plan.shard_elements()}, MemoryTerm::gradients)),
+      slot_of_unit_(plan.units.size(), nullptr),
+      reduced_(plan.units.size(), 0) {
+  for (const GradUnit& unit : units_) expected_.push_back(unit.reductions);
+  base::check(units_.size() == plan_.units.size(), "every unit's gradients live somehow");
+  base::check(!groups_.replicas, "replicas keep their gradients on devices");
+  if (dtypes.exchanged() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(persistent);
+  take_rings(dtypes.held, persistent);
+  const std::int64_t piece = std::min(kPieceBytes / size_of(dtypes.held), plan_.shard_elements());
+  for (Tensor& buffer : pieces_) buffer = persistent.take(dtypes.held, {piece}, MemoryTerm::gradients);
+}
+
 void GradReducer::take_staging(Arena& persistent) {
   // In the background a whole unit is in progress while the next unit's gradients are computed. Otherwise one
   // bucket is.
@@ -54,7 +85,9 @@ void GradReducer::take_rings(DType dtype, Arena& persistent) {
     for (std::size_t i = 0; i < count; ++i) {
       Slot& slot = ring.slots.emplace_back();
       slot.whole = persistent.take(dtype, {elements}, MemoryTerm::gradients);
-      if (adds) slot.sums = persistent.take(dtype, {elements / plan_.parts}, MemoryTerm::gradients);
+      if (offloaded()) slot.complete = backend_.make_event();
+      if (adds || (offloaded() && plan_.parts > 1))
+        slot.sums = persistent.take(dtype, {elements / plan_.parts}, MemoryTerm::gradients);
     }
   };
   std::array<std::int64_t, 2> largest{};
@@ -63,13 +96,13 @@ void GradReducer::take_rings(DType dtype, Arena& persistent) {
     if (units_[u].ring == GradUnit::Ring::own) continue;
     const auto ring = static_cast<std::size_t>(units_[u].ring);
     largest[ring] = std::max(largest[ring], plan_.units[u].size);
-    adds[ring] = adds[ring] || (units_[u].reductions > 1 && !adds_in_place());
+    adds[ring] = adds[ring] || (units_[u].reductions > 1 && !adds_in_place() && !offloaded());
   }
   for (std::size_t ring = 0; ring < 2; ++ring) add_ring(largest[ring], slots, adds[ring]);
   for (std::size_t u = 0; u < units_.size(); ++u) {
     const bool own = units_[u].ring == GradUnit::Ring::own;
     ring_of_unit_.push_back(own ? rings_.size() : static_cast<std::size_t>(units_[u].ring));
-    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1 && !adds_in_place());
+    if (own) add_ring(plan_.units[u].size, 1, units_[u].reductions > 1 && !adds_in_place() && !offloaded());
   }
 }
 
@@ -101,6 +134,7 @@ Tensor GradReducer::open(Stream& stream, std::size_t unit) {
     base::check(std::find(slot_of_unit_.begin(), slot_of_unit_.end(), &slot) == slot_of_unit_.end(),
                 "units of a ring are reduced one after the other");
     settle(stream, slot.pending);
+    land(stream, slot);
     slot_of_unit_[unit] = &slot;
   }
   return slot_of_unit_[unit]->whole.rows(0, u.size);
@@ -114,13 +148,19 @@ void GradReducer::for_pending(const Do& act) {
   act(pending_);
 }
 
-void GradReducer::reduce(Stream& stream, std::size_t unit) {
-  const Tensor whole = open(stream, unit);
+void GradReducer::reduce(Stream& compute, std::size_t unit) {
+  const Tensor whole = open(compute, unit);
   const Unit& u = plan_.units[unit];
   const bool adds = reduced_[unit] > 0, last = ++reduced_[unit] == expected_[unit];
   base::check(reduced_[unit] <= expected_[unit], "a unit is reduced as often as was said");
   Slot* slot = std::exchange(slot_of_unit_[unit], nullptr);
-  if (plan_.parts == 1) return;
+  if (plan_.parts == 1 && !offloaded()) return;
+  if (offloaded()) {
+    backend_.record(compute, *slot->complete);
+    backend_.wait(*chain_, *slot->complete);
+  }
+  if (plan_.parts == 1) return store(*slot, unit, whole, adds);
+  Stream& stream = offloaded() ? *chain_ : compute;
   // With two levels, continue at the outer level what is done at the inner one, which then serves this unit.
   if (groups_.outer != nullptr)
     for_pending([&](std::vector<Pending>& pending) {
@@ -141,8 +181,10 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
               .last = last,
               .hop = Hop::inside,
               .work = {},
-              .staged = {}};
-    if (adds && !adds_in_place()) p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
+              .staged = {},
+              .slot = offloaded() ? slot : nullptr};
+    if (offloaded() || (adds && !adds_in_place()))
+      p.out = slot->sums.rows(at / plan_.parts, size / plan_.parts);
     if (rounded_inside_) {
       send_rounded(stream, p.whole, p);
     } else {
@@ -151,10 +193,47 @@ void GradReducer::reduce(Stream& stream, std::size_t unit) {
     }
     pending.push_back(std::move(p));
   }
+  if (!offloaded()) return;
+  settle(stream, pending);
+  store(*slot, unit, slot->sums.rows(0, u.size / plan_.parts), adds);
+}
+
+/// While one piece of the earlier sums is added, the next one is copied from host memory.
+void GradReducer::store(Slot& slot, std::size_t unit, const Tensor& sums, bool adds) {
+  Stream& s = *chain_;
+  const std::int64_t begin = plan_.shard_begin(plan_.units[unit].first_bucket), all = sums.numel(),
+                     piece = adds ? pieces_[0].numel() : all;
+  const auto fetch = [&](std::int64_t at) -> std::shared_ptr<Work> {
+    if (!adds || at >= all) return nullptr;
+    const std::int64_t count = std::min(piece, all - at);
+    return link_.from->all_gather(s, parts_.rows(begin + at, count),
+                                  pieces_[static_cast<std::size_t>(at / piece % 2)].rows(0, count),
+                                  copy_options("gradients"));
+  };
+  if (adds) stored_[unit]->wait(s);
+  std::shared_ptr<Work> fetched = fetch(0);
+  for (std::int64_t at = 0; at < all; at += piece) {
+    const Tensor sum = sums.rows(at, std::min(piece, all - at));
+    if (adds) {
+      const std::shared_ptr<Work> next = fetch(at + piece);
+      fetched->wait(s);
+      slot.under_way.push_back(std::exchange(fetched, next));
+      backend_.add(s, {pieces_[static_cast<std::size_t>(at / piece % 2)].rows(0, sum.numel()), sum, sum});
+    }
+    stored_[unit] =
+        link_.to->all_gather(s, sum, parts_.rows(begin + at, sum.numel()), copy_options("gradients"));
+  }
+  slot.under_way.push_back(stored_[unit]);
+}
+
+void GradReducer::land(Stream& stream, Slot& slot) {
+  for (const std::shared_ptr<Work>& work : slot.under_way) work->wait(stream);
+  slot.under_way.clear();
 }
 
 void GradReducer::advance(Stream& stream, Pending& p) {
   p.work->wait(stream);
+  if (p.slot != nullptr) p.slot->under_way.push_back(std::move(p.work));
   p.work.reset();
   if (rounded_inside_) return advance_rounded(stream, p);
   if (p.hop == Hop::inside && groups_.shards_outside()) {
@@ -168,6 +247,7 @@ void GradReducer::advance(Stream& stream, Pending& p) {
 }
 
 void GradReducer::add_to_part(Stream& stream, const Pending& p) {
+  if (offloaded()) return;
   const Tensor sum = part(p.bucket);
   if (p.out.data != sum.data) backend_.add(stream, {sum, p.out, sum});
 }
@@ -227,6 +307,9 @@ void GradReducer::finish(Stream& stream, std::span<const PartialSum> partial_sum
   for (std::size_t unit = 0; unit < units_.size(); ++unit)
     base::check(reduced_[unit] == expected_[unit], "every unit was reduced");
   for_pending([&](std::vector<Pending>& pending) { settle(stream, pending); });
+  for (Ring& ring : rings_)
+    for (std::size_t i = 0; i < ring.slots.size(); ++i)
+      land(stream, ring.slots[(ring.next + i) % ring.slots.size()]);
   for (const PartialSum& sum : partial_sums) add_partial_sum(stream, sum);
 }
 
@@ -236,10 +319,21 @@ void GradReducer::add_partial_sum(Stream& stream, const PartialSum& sum) {
     const std::int64_t begin = std::max(mine.begin, sum.begin),
                        end = std::min(mine.begin + mine.size, sum.begin + sum.count);
     if (begin >= end) continue;
-    sum.group
-        ->all_reduce(stream, part(b).rows(begin - mine.begin, end - begin), ReduceOp::sum,
-                     {.label = sum.label})
-        ->wait(stream);
+    const Tensor range = part(b).rows(begin - mine.begin, end - begin);
+    const auto add_up = [&](const Tensor& x) {
+      sum.group->all_reduce(stream, x, ReduceOp::sum, {.label = sum.label})->wait(stream);
+    };
+    if (!offloaded()) {
+      add_up(range);
+      continue;
+    }
+    for (std::int64_t at = 0; at < range.numel(); at += pieces_[0].numel()) {
+      const std::int64_t count = std::min(pieces_[0].numel(), range.numel() - at);
+      const Tensor there = range.rows(at, count), here = pieces_[0].rows(0, count);
+      link_.from->all_gather(stream, there, here, copy_options(sum.label))->wait(stream);
+      add_up(here);
+      link_.to->all_gather(stream, here, there, copy_options(sum.label))->wait(stream);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -35,12 +36,20 @@ struct GradUnit {
 /// each sum replaces this rank's part. Sharded gradients (`sharded`) pass through a ring of slots of one unit
 /// each; only this rank's parts are kept, and the reductions of a step add to them.
 ///
+/// Sharded parts may be in host memory: then a unit's sum is made on the device, its part of earlier sums of
+/// the step is copied from the host and added, and the result is copied back. All of it,
+/// messages included, runs on a stream of its own beside the backward of the next unit.
+///
 /// If fp32 gradients are sent as bf16, their sums remain fp32, and gathers of sums (for whole gradients, or
 /// among replicas) send fp32. With one rank nothing is rounded.
 class GradReducer {
  public:
   GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
               bool sharded, const GradDtypes& dtypes, kernels::Backend& backend, kernels::Arena& persistent);
+  /// Sharded, with this rank's parts in `host`. Not for replicas (DataParallelGroups::replicas).
+  GradReducer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<GradUnit> units,
+              const GradDtypes& dtypes, kernels::Backend& backend, kernels::Arena& persistent,
+              const HostLink& link, kernels::Arena& host);
 
   void begin_step();
   /// Says how often a unit is reduced in each step from now on.
@@ -48,7 +57,7 @@ class GradReducer {
   /// Flat tensor that the unit's gradients accumulate in. It stays the same until the unit is reduced.
   kernels::Tensor open(kernels::Stream& stream, std::size_t unit);
   /// The unit's gradients are complete: starts their reduction.
-  void reduce(kernels::Stream& stream, std::size_t unit);
+  void reduce(kernels::Stream& compute, std::size_t unit);
   /// Call after the last reduction. Operations on `stream` after it see the sums in this rank's parts,
   /// including those of `partial_sums`.
   void finish(kernels::Stream& stream, std::span<const PartialSum> partial_sums);
@@ -67,6 +76,7 @@ class GradReducer {
   /// The operations of a bucket's reduction: `inside`, then `outside`. Among replicas `outside` runs only
   /// after the last reduction of the step; rounded sums then need `gather`.
   enum class Hop : std::uint8_t { inside, outside, gather };
+  struct Slot;
   struct Pending {
     std::uint64_t serial = 0;  ///< order in which reductions start
     std::size_t bucket = 0;
@@ -78,11 +88,15 @@ class GradReducer {
     Hop hop = Hop::inside;  ///< level of the operation in progress
     std::unique_ptr<Work> work;
     std::optional<StagingRing::Run> staged;  ///< staging memory at the level of `hop`
+    Slot* slot = nullptr;                    ///< of sums that go to host memory
   };
   /// Holds one unit at a time, from its first gradient until the slot is reused.
   struct Slot {
     kernels::Tensor whole, sums;
     std::vector<Pending> pending;
+    // With parts in host memory: what a stream that reuses the slot waits for.
+    std::unique_ptr<kernels::Event> complete;  ///< the gradients in `whole`
+    std::vector<std::shared_ptr<Work>> under_way;
   };
   struct Ring {
     std::vector<Slot> slots;
@@ -92,7 +106,18 @@ class GradReducer {
   void take_staging(kernels::Arena& persistent);
   /// True if RoundedSum adds a sum to the part directly, in fp32. A bf16 sum is rounded first, as a
   /// communicator's sum would be.
-  bool adds_in_place() const { return rounded_inside_ && dtypes_.held == kernels::DType::f32; }
+  bool adds_in_place() const {
+    return rounded_inside_ && dtypes_.held == kernels::DType::f32 && !offloaded();
+  }
+  /// True if the parts are in host memory.
+  bool offloaded() const { return link_.to != nullptr; }
+  static CommOptions copy_options(const char* label) {
+    return {.label = label, .progress = Progress::background};
+  }
+  /// Adds the unit's sums in `sums` to its part in host memory, or assigns them.
+  void store(Slot& slot, std::size_t unit, const kernels::Tensor& sums, bool adds);
+  /// `stream` waits for everything that reads or writes the slot.
+  static void land(kernels::Stream& stream, Slot& slot);
   CommOptions options() const { return {.label = "gradients", .progress = groups_.gradients}; }
   std::optional<RoundedSum>& level(Hop hop) {
     return hop == Hop::inside ? rounded_inside_ : rounded_outside_;
@@ -116,6 +141,11 @@ class GradReducer {
   bool sharded_;
   GradDtypes dtypes_;
   kernels::Backend& backend_;
+  HostLink link_;  ///< null members: the parts are on the device
+  kernels::Arena no_scratch_;
+  std::unique_ptr<kernels::Stream> chain_;     ///< of sums that go to host memory
+  std::array<kernels::Tensor, 2> pieces_;      ///< pieces of earlier sums from host memory
+  std::vector<std::shared_ptr<Work>> stored_;  ///< last copy to host memory, by unit
   kernels::Tensor flat_, parts_;
   std::optional<RoundedSum> rounded_inside_, rounded_outside_;  ///< defined if gradients are sent as bf16
   std::uint64_t started_ = 0;

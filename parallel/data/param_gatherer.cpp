@@ -19,6 +19,25 @@ ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketLayou
     return;
   }
   parts_ = persistent.take(dtype, {plan_.shard_elements()}, term);
+  take_rings(dtype, persistent);
+}
+
+ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan,
+                             std::vector<ParamUnit> units, DType dtype, MemoryTerm term, Arena& persistent,
+                             Backend& backend, const HostLink& link, Arena& host)
+    : groups_(groups),
+      plan_(plan),
+      units_(std::move(units)),
+      sharded_(true),
+      from_host_(link.from),
+      chain_(backend.make_stream("parameters", &no_scratch_)),
+      parts_(host.take(dtype, {plan_.shard_elements()}, term)),
+      pending_(plan.units.size()) {
+  base::check(units_.size() == plan_.units.size(), "every unit of parameters is described");
+  take_rings(dtype, persistent);
+}
+
+void ParamGatherer::take_rings(DType dtype, Arena& persistent) {
   for (std::size_t ring = 0; ring < rings_.size(); ++ring) {
     std::int64_t elements = 0, extra = 0;
     for (std::size_t u = 0; u < units_.size(); ++u) {
@@ -42,10 +61,17 @@ Tensor ParamGatherer::part(std::size_t b) const {
 void ParamGatherer::start(Stream& stream, std::size_t unit, const Tensor& whole,
                           std::vector<BucketGather>& pending) {
   const Unit& u = plan_.units[unit];
-  for (std::size_t b = u.first_bucket; b < u.first_bucket + u.buckets; ++b)
-    pending.emplace_back(groups_, stream, part(b),
-                         whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size),
-                         CommOptions{.label = "parameters", .progress = groups_.parameters});
+  const CommOptions options{.label = "parameters", .progress = groups_.parameters};
+  if (from_host_ != nullptr && plan_.parts == 1) {
+    pending.emplace_back(groups_, stream, parts_.rows(u.begin, u.size), whole, options, *from_host_, *chain_);
+    return;
+  }
+  for (std::size_t b = u.first_bucket; b < u.first_bucket + u.buckets; ++b) {
+    const Tensor bucket = whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size);
+    if (from_host_ != nullptr)
+      pending.emplace_back(groups_, stream, part(b), bucket, options, *from_host_, *chain_);
+    else pending.emplace_back(groups_, stream, part(b), bucket, options);
+  }
 }
 
 void ParamGatherer::settle(Stream& stream, std::vector<BucketGather>& pending) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "kernels/backend/backend.h"
@@ -28,7 +29,8 @@ struct GatheredUnit {
 
 /// Gathers the data-parallel parts of parameters: once per update into one flat array, or (`sharded`, ZeRO 3)
 /// unit by unit into a ring, each time the model needs them. The first pass of its kind records the order in
-/// which units are used. Later ones gather each unit while the one before it is used.
+/// which units are used. Later ones gather each unit while the one before it is used. Sharded parts may be in
+/// host memory: then a unit is copied from there, and gathered if there are several parts.
 class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
@@ -41,6 +43,10 @@ class ParamGatherer {
 
   ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
                 bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
+  /// Sharded, with this rank's parts in `host`.
+  ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
+                kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent,
+                kernels::Backend& backend, const HostLink& link, kernels::Arena& host);
 
   /// Whole parameters; undefined when they are sharded.
   const kernels::Tensor& flat() const { return flat_; }
@@ -71,6 +77,7 @@ class ParamGatherer {
     std::int64_t entry = -1;                              ///< position of the unit in use
     bool between_walks = true;
   };
+  void take_rings(kernels::DType dtype, kernels::Arena& persistent);
   void start(kernels::Stream& stream, std::size_t unit, const kernels::Tensor& whole,
              std::vector<BucketGather>& pending);
   void settle(kernels::Stream& stream, std::vector<BucketGather>& pending);
@@ -80,6 +87,9 @@ class ParamGatherer {
   BucketLayout plan_;
   std::vector<ParamUnit> units_;
   bool sharded_;
+  Communicator* from_host_ = nullptr;  ///< null: the parts are on the device
+  kernels::Arena no_scratch_;
+  std::unique_ptr<kernels::Stream> chain_;  ///< on which gathers follow copies from the host
   kernels::Tensor flat_, parts_;
   std::array<Ring, 2> rings_;                       // for matrices, for vectors
   bool learned_ = false;                            ///< the order of the pass under way

@@ -12,17 +12,19 @@
 namespace trainerd::parallel {
 
 enum class Group : std::uint8_t {
-  tp,        ///< tensor-parallel ranks
-  kv,        ///< tensor-parallel ranks that hold the same key and value heads
-  cp,        ///< context-parallel ranks, which share sequences
-  ep,        ///< expert-parallel ranks, which share the experts of a layer
-  edp,       ///< ranks that hold the same experts and sum their gradients
-  dp,        ///< ranks that sum gradients (data and context parallel), if they communicate in one level
-  dp_inner,  ///< neighbouring ones, if they communicate in two levels
-  dp_outer,  ///< one of each inner group
-  pp,        ///< pipeline ranks
-  tied,      ///< first and last rank of the pipeline, which both hold a tied embedding
-  world,     ///< all ranks
+  tp,         ///< tensor-parallel ranks
+  kv,         ///< tensor-parallel ranks that hold the same key and value heads
+  cp,         ///< context-parallel ranks, which share sequences
+  ep,         ///< expert-parallel ranks, which share the experts of a layer
+  edp,        ///< ranks that hold the same experts and sum their gradients
+  dp,         ///< ranks that sum gradients (data and context parallel), if they communicate in one level
+  dp_inner,   ///< neighbouring ones, if they communicate in two levels
+  dp_outer,   ///< one of each inner group
+  pp,         ///< pipeline ranks
+  tied,       ///< first and last rank of the pipeline, which both hold a tied embedding
+  from_host,  ///< this rank alone: copies of offloaded tensors from its host's memory
+  to_host,    ///< the same to its host's memory
+  world,      ///< all ranks
 };
 
 struct GroupInfo {
@@ -44,6 +46,10 @@ inline constexpr std::array kGroups{
     // Has messages only, no collectives.
     GroupInfo{Group::pp, "pp", base::LedgerPart::exposed_pp, base::LedgerPart::bubble, false},
     GroupInfo{Group::tied, "tied", base::LedgerPart::exposed_pp, base::LedgerPart::exposed_pp, true},
+    GroupInfo{Group::from_host, "from_host", base::LedgerPart::exposed_host, base::LedgerPart::exposed_host,
+              false},
+    GroupInfo{Group::to_host, "to_host", base::LedgerPart::exposed_host, base::LedgerPart::exposed_host,
+              false},
     GroupInfo{Group::world, "world", base::LedgerPart::exposed_world, base::LedgerPart::exposed_world, true},
 };
 static_assert(
@@ -53,6 +59,9 @@ static_assert(
       return kGroups.back().group == Group::world;
     }(),
     "the table has every group, in the enum's order");
+
+/// True for a rank's own copies between its device and its host. Other groups of one rank move nothing.
+constexpr bool is_host_link(Group group) { return group == Group::from_host || group == Group::to_host; }
 
 constexpr const GroupInfo& info(Group group) { return kGroups[static_cast<std::size_t>(group)]; }
 

@@ -40,6 +40,8 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
   if (layout.options.ep > 1)
     for (const auto& [group, axis] : {std::pair{Group::ep, Axis::ep}, {Group::edp, Axis::dp}})
       groups.push_back({group, along(layout.expert_grid, rank, axis)});
+  if (layout.options.offloads())
+    for (const Group link : {Group::from_host, Group::to_host}) groups.push_back({link, {rank, 1, 1}});
   groups.push_back({Group::world, {0, grid.ranks(), 1}});
 
   if (const std::int64_t holders = tp.count / needs.kv_heads; holders > 1)

@@ -493,6 +493,65 @@ TEST_CASE("an offloaded optimizer makes room on the device, and its update cross
         Approx(1.5 * offloaded.time.mean[base::LedgerPart::optimizer]).epsilon(0.02));
 }
 
+TEST_CASE(
+    "offloaded parameters and gradients leave a device two units of each, and their copies are behind "
+    "compute",
+    "[plan][offload]") {
+  const auto planned = [](const std::string& more, const std::string& micro = "4") {
+    return plan_of(job_of("preset: llama-3-8b",
+                          "device: cuda\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n"
+                          "optimizer: {offload: true}\nbatch: {global: 16, micro: " +
+                              micro + "}\n" + more));
+  };
+  const core::plan::Plan there = planned("parallel: {dp: 1}\n"),
+                         all = planned("parallel: {zero: 3, offload_params: true, offload_grads: true}\n");
+  const auto term = [](const core::plan::Plan& plan, const char* name) {
+    const auto at = plan.stages[0].terms.find(name);
+    return at == plan.stages[0].terms.end() ? 0 : at->second;
+  };
+  const std::int64_t parameters = 8030261248;
+  CHECK(all.stages[0].host_terms.at("parameters") ==
+        Approx(static_cast<double>(2 * parameters)).epsilon(0.001));
+  CHECK(all.stages[0].host_terms.at("gradients") ==
+        Approx(static_cast<double>(4 * parameters)).epsilon(0.001));
+  // The largest unit is the embedding.
+  const std::int64_t unit = 128256 * 4096;
+  CHECK(term(all, "parameters") == Approx(static_cast<double>(2 * 2 * unit)).epsilon(0.01));
+  CHECK(term(all, "gradients") == Approx(static_cast<double>(2 * 4 * unit + (64 << 20))).epsilon(0.01));
+  CHECK(term(there, "parameters") > 3 * term(all, "parameters"));
+  // Each microbatch reads the parameters forward and backward, but the embedding and the head once; all but
+  // the first read the sum of gradients.
+  const auto traffic = [&](const char* group) {
+    for (const core::plan::TrafficPlan& t : all.communication)
+      if (std::string(t.group) == group) return t.bytes;
+    return 0.0;
+  };
+  CHECK(traffic("from_host") ==
+        Approx(static_cast<double>(4 * 2 * (2 * parameters - 2 * unit) + 3 * 4 * parameters)).epsilon(0.002));
+  CHECK(traffic("to_host") == Approx(static_cast<double>(4 * 4 * parameters)).epsilon(0.002));
+  const auto exposed = [](const core::plan::Plan& plan) {
+    return plan.time.mean[base::LedgerPart::exposed_host];
+  };
+  CHECK(exposed(there) == 0);
+  CHECK(exposed(all) < 0.1 * (traffic("from_host") + traffic("to_host")) / 55.4e9);
+  CHECK(all.time.mean.sum() == Approx(all.time.step_seconds));
+  // Microbatches of one sequence are over before the link is.
+  const core::plan::Plan small =
+      planned("parallel: {zero: 3, offload_params: true, offload_grads: true}\n", "1");
+  CHECK(exposed(small) > 5 * exposed(all));
+  // All training of 32B on one GPU.
+  const core::job::JobSpec large =
+      job_of("preset: qwen2.5-32b",
+             "device: cuda\nbatch: {global: 16, micro: 4}\nrecompute: {kind: full}\n"
+             "cluster: {preset: dgx-h100}\n");
+  const auto advised =
+      core::plan::near_changes(large, plan_of(large).topology, core::plan::NoneFits::nothing);
+  CHECK(std::any_of(advised.begin(), advised.end(), [](const core::plan::NearLayout& n) {
+    return n.change ==
+           "optimizer: {offload: true}, parallel: {zero: 3, offload_params: true, offload_grads: true}";
+  }));
+}
+
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",

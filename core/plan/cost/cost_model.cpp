@@ -167,7 +167,7 @@ bool has_rates(const parallel::Topology& t, const job::JobSpec& job) {
   if (!known || t.device.kind == kernels::DeviceKind::cpu) return known;
   const bool fp8 = job.precision.gemm == kernels::GemmFormat::fp8;
   return (!fp8 || (t.peak.fp8 > 0 && !t.measured.known())) &&
-         (!job.optimizer.offload || t.host_bytes_per_second > 0);
+         (!(job.optimizer.offload || job.parallel.offloads()) || t.host_bytes_per_second > 0);
 }
 
 double op_seconds(const rank::RecordedOp& op, const Topology& t) {
@@ -255,6 +255,11 @@ TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const Gr
     cost.bandwidth = 0;
   }
   return cost;
+}
+
+TransferCost host_cost(std::int64_t bytes, const Topology& t) {
+  return {
+      .latency = t.rates.launch_seconds, .bandwidth = real(bytes) / t.host_bytes_per_second, .shares = {}};
 }
 
 TransferCost message_cost(std::int64_t bytes, Link link, const Topology& t) {

@@ -71,6 +71,8 @@ struct TransferCost {
 /// in a domain uses all of their cards. `bytes` as recorded.
 TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                              const parallel::Topology& topology);
+/// A copy between a device and its host.
+TransferCost host_cost(std::int64_t bytes, const parallel::Topology& topology);
 /// One message between two devices.
 TransferCost message_cost(std::int64_t bytes, parallel::Link link, const parallel::Topology& topology);
 

@@ -104,11 +104,15 @@ void count_traffic(Plan& plan, const parallel::Layout& layout, const StageRecord
         const parallel::Group group = record.groups[static_cast<std::size_t>(c.group)];
         const GroupPlace& place = groups.at(static_cast<std::int64_t>(rank), group);
         TrafficPlan& t = mine[group];
-        t.group = info(group).name, t.link = parallel::to_string(place.link), t.size = place.size;
+        const bool host = parallel::is_host_link(group);
+        t.group = info(group).name, t.link = host ? "host" : parallel::to_string(place.link);
+        t.size = place.size;
         t.calls += times;
         t.bytes += static_cast<double>(times * c.bytes);
         if (plan.timed)
-          t.seconds += static_cast<double>(times) * collective_seconds(c.kind, c.bytes, place, plan.topology);
+          t.seconds +=
+              static_cast<double>(times) * (host ? host_cost(c.bytes, plan.topology).seconds()
+                                                 : collective_seconds(c.kind, c.bytes, place, plan.topology));
       }
     };
     count(record.before, 1), count(record.after, 1);

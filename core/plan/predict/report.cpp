@@ -108,8 +108,12 @@ std::string advice(const Plan& plan) {
       {l[base::LedgerPart::bubble],
        std::string("the pipeline's bubble: more microbatches make it smaller") +
            (p.virtual_stages == 1 ? ", and schedule: zb-v or interleaved with virtual_stages does" : "")},
+      {l[base::LedgerPart::exposed_host],
+       "copies from and to the host: a larger batch.micro needs fewer of them per token"},
       {l[base::LedgerPart::optimizer],
-       "the update: a zero of 1 or more shares it over the data-parallel ranks"},
+       p.offloads() || plan.job.optimizer.offload
+           ? "the update, which reads and writes the host's memory: a larger batch.global needs it less often"
+           : "the update: a zero of 1 or more shares it over the data-parallel ranks"},
       {plan.attention.limited_seconds - plan.attention.fast_seconds,
        "attention's deterministic backward of long sequences: attention: fast, whose last bits depend on "
        "timing, takes that much less"},
@@ -275,8 +279,8 @@ std::string head_text(const Plan& plan) {
       : plan.fit.on_device && plan.topology.device_memory_bytes > 0
           ? fmt::format(
                 "does not fit: snapshots{} of a node's ranks need {:.1f} GiB and the node has {:.1f} GiB\n",
-                plan.job.optimizer.offload ? " and offloaded states" : "", gib(plan.fit.node_bytes),
-                gib(plan.topology.node_memory_bytes))
+                plan.stages[plan.worst_stage].memory.host_bytes() > 0 ? " and offloaded state" : "",
+                gib(plan.fit.node_bytes), gib(plan.topology.node_memory_bytes))
           : fmt::format("does not fit: stage {} needs {:.1f} GiB and a device has {:.1f} GiB\n",
                         plan.worst_stage, gib(plan.peak_bytes), gib(plan.device_bytes));
   text += padding_text(plan.job);

@@ -139,8 +139,9 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   input.op_seconds = [t](const rank::RecordedOp& op) { return op_seconds(op, *t); };
   input.collective_cost = [t, &groups](std::int64_t rank, const rank::RecordedCollective& c,
                                        const rank::RankRecord& record) {
-    return collective_cost(c.kind, c.bytes, groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]),
-                           *t);
+    const parallel::Group group = record.groups[static_cast<std::size_t>(c.group)];
+    if (parallel::is_host_link(group)) return host_cost(c.bytes, *t);
+    return collective_cost(c.kind, c.bytes, groups.at(rank, group), *t);
   };
   input.message_cost = [t, &groups, bytes = rank::flow_bytes(job)](int from, int to) {
     return message_cost(bytes, groups.link(from, to), *t);

@@ -206,12 +206,16 @@ class Enumerator {
   void states() {
     for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
       // A single rank shards nothing, so one value is enough.
-      if (at_.gradient_ranks() == 1 && zero != (space_.zero.empty() ? 0 : space_.zero.front())) continue;
+      if (at_.gradient_ranks() == 1 && !job_.parallel.offloads() &&
+          zero != (space_.zero.empty() ? 0 : space_.zero.front()))
+        continue;
+      if (zero < (job_.parallel.offload_params ? 3 : job_.parallel.offload_grads ? 2 : 0)) continue;
       at_.zero = zero;
       if (zero == 3 && with_choice(job_, at_).parallel.takes_turns()) continue;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
         if (group != 0 && (zero == 0 || group == 1 || at_.ep > 1 || at_.gradient_ranks() % group != 0))
           continue;
+        if (job_.parallel.offload_grads && group > 0) continue;
         at_.zero_group = group;
         for (const std::int64_t bucket : or_given(space_.bucket_bytes, {own_.bucket_bytes})) {
           at_.bucket_bytes = bucket;

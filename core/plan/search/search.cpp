@@ -225,6 +225,7 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
   const auto add_if_it_fits = [&](const job::JobSpec& changed, const char* change) {
     const Plan plan = make_plan(changed, topology);
     if (plan.fits) changes.push_back({change, plan.peak_bytes, true, plan.time.step_seconds});
+    return plan.fits;
   };
   if (job.parallel.ep > 1 && job.parallel.ep_capacity == 0) {
     // The mean is enough for balanced experts; it is the user's to say that theirs are.
@@ -242,7 +243,13 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
     if (changed != job) add_if_it_fits(changed, "attention: fast");
     changed = job;
     changed.optimizer.offload = true;
-    if (changed != job) add_if_it_fits(changed, "optimizer: {offload: true}");
+    const bool enough = changed != job && add_if_it_fits(changed, "optimizer: {offload: true}");
+    parallel::ParallelOptions& p = changed.parallel;
+    p.zero = 3, p.offload_params = p.offload_grads = true;
+    if (!enough && changed != job && p.zero_group == 0 && !p.takes_turns())
+      add_if_it_fits(changed,
+                     "optimizer: {offload: true}, parallel: {zero: 3, offload_params: true, offload_grads: "
+                     "true}");
   }
   for (const RankedLayout& near : layouts) {
     std::string change;

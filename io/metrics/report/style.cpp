@@ -10,10 +10,10 @@ namespace {
 constexpr const char* kStyle = R"(
 :root { color-scheme: light dark; --bg: #f6f7f9; --card: #ffffff; --ink: #1c2330; --dim: #667085; --rule: #e3e7ee; --good: #067647; --bad: #b42318; --warn: #b54708; --run: #175cd3;
   --c0: #2563eb; --c1: #d97706; --c2: #7c2d12; --c3: #a16207; --c4: #9333ea; --c5: #0d9488;
-  --c6: #db2777; --c7: #65a30d; --c8: #0891b2; --c9: #e11d48; --c10: #78716c; --c11: #94a3b8; }
+  --c6: #db2777; --c7: #b45309; --c8: #65a30d; --c9: #0891b2; --c10: #e11d48; --c11: #78716c; --c12: #94a3b8; }
 @media (prefers-color-scheme: dark) { :root { --bg: #0e131b; --card: #171e29; --ink: #e6eaf1; --dim: #97a3b6; --rule: #2a3442; --good: #4ade80; --bad: #f97066; --warn: #fdb022; --run: #84caff;
   --c0: #60a5fa; --c1: #fbbf24; --c2: #fdba74; --c3: #fde68a; --c4: #c084fc; --c5: #2dd4bf;
-  --c6: #f472b6; --c7: #a3e635; --c8: #22d3ee; --c9: #fb7185; --c10: #a8a29e; --c11: #64748b; } }
+  --c6: #f472b6; --c7: #f59e0b; --c8: #a3e635; --c9: #22d3ee; --c10: #fb7185; --c11: #a8a29e; --c12: #64748b; } }
 * { box-sizing: border-box; }
 body { margin: 0; padding: 28px; background: var(--bg); color: var(--ink); font: 15px/1.45 system-ui, sans-serif; }
 main { max-width: 1240px; margin: 0 auto; }

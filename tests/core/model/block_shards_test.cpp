@@ -126,7 +126,8 @@ struct BlockStore {
              parallel::World& world, kernels::Backend& backend, kernels::Arena& persistent)
       : groups(layout, rank, job.model, world, backend),
         params(block_params(), {{{0, 1, 2, 3, 4, 5}, {"scale"}, Granularity::element, true}}, job.precision,
-               core::train::param_placement(layout, groups, 1), backend, persistent, persistent) {}
+               core::train::param_placement(layout, groups, 1), backend,
+               {persistent, persistent, persistent}) {}
   core::train::RankGroups groups;
   core::model::ParamStore params;
 };

@@ -80,6 +80,113 @@ TEST_CASE("offloaded master weights and states are in host memory, and no bit ch
   }
 }
 
+namespace {
+
+/// Losses and master weights by rank, and the plan of each.
+struct OffloadRun {
+  std::vector<double> losses;
+  std::vector<std::byte> master;
+  std::map<std::string, std::int64_t> host;
+  std::int64_t elements = 0;  ///< of the rank's parts
+};
+
+std::vector<OffloadRun> run_offloaded(const core::job::JobSpec& job, std::int64_t devices_per_node) {
+  std::vector<OffloadRun> runs(static_cast<std::size_t>(job.parallel.ranks()));
+  test::on_every_rank(
+      job,
+      [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+        OffloadRun& mine = runs[static_cast<std::size_t>(rank)];
+        mine.losses = test::losses(cpu.trainer(), job, 1, 4);
+        test::require_as_planned(cpu);
+        core::model::ParamStore& params = cpu.trainer().params();
+        for (std::size_t view = 0; view < params.views(); ++view)
+          for (const core::model::StatePart& part : params.view(view).state_parts())
+            for (const core::model::StateRun& run : params.view(view).state_runs())
+              if (&params.view(view).state_parts()[run.part] == &part) {
+                const kernels::Tensor x = part.master.rows(run.begin, run.count);
+                mine.master.insert(mine.master.end(), x.data, x.data + x.bytes());
+              }
+        for (const auto& region : cpu.plan().memory.regions)
+          if (region.name == "host") mine.host = region.terms;
+        for (std::size_t view = 0; view < params.views(); ++view)
+          mine.elements += params.view(view).buckets().shard_elements();
+      },
+      devices_per_node);
+  return runs;
+}
+
+}  // namespace
+
+TEST_CASE("offloaded parameters and gradients are in host memory, and no bit changes", "[memory][offload]") {
+  // Of one rank, whose gradients accumulate in place where nothing is offloaded: sums of bf16 gradients in
+  // memory round alike, sums of fp32 ones differ in a product's own order.
+  struct Layout {
+    const char* name;
+    std::function<void(core::job::JobSpec&)> change;
+    std::int64_t devices_per_node = 64;
+  };
+  const Layout layout = GENERATE(
+      values<Layout>({{"dp 2", [](auto& job) { job.parallel.dp = 2; }},
+                      {"one rank", [](auto&) {}},
+                      {"dp 2, fp32", [](auto& job) { job = test::small_job(), job.parallel.dp = 2; }},
+                      {"tied embedding, tp 2 with sequence parallelism",
+                       [](auto& job) {
+                         job.model.tie_embeddings = true;
+                         job.parallel.dp = job.parallel.tp = 2, job.parallel.sequence_parallel = true;
+                       }},
+                      {"pp 2, more chunks",
+                       [](auto& job) {
+                         job.parallel.dp = job.parallel.pp = 2, job.parallel.virtual_stages = 2;
+                         job.parallel.schedule = parallel::ScheduleKind::interleaved;
+                         job.model.layers = 4;
+                       }},
+                      {"muon, in the calling thread",
+                       [](auto& job) {
+                         job.parallel.dp = 2, job.parallel.overlap_grad_reduce = false;
+                         job.parallel.overlap_param_gather = false;
+                         job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02;
+                       }},
+                      {"messages in bf16",
+                       [](auto& job) {
+                         job.parallel.dp = 2;
+                         job.precision.reduce = kernels::DType::bf16;
+                       }},
+                      {"two levels", [](auto& job) { job.parallel.dp = 4; }, 2},
+                      {"experts, ep 2",
+                       [](auto& job) {
+                         job.model.experts.count = 4, job.model.experts.per_token = 2;
+                         job.parallel.dp = job.parallel.ep = 2;
+                       }},
+                      {"adapters", [](auto& job) {
+                         job.parallel.dp = 2;
+                         job.model.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};
+                       }}}));
+  core::job::JobSpec job = test::small_job("bf16");
+  layout.change(job);
+  job.batch.global = 8;
+  job.parallel.zero = 3;
+  job.parallel.bucket_bytes = 4096;  // several buckets in a unit
+  const std::vector<OffloadRun> there = run_offloaded(job, layout.devices_per_node);
+  for (const auto& [params, grads] : {std::pair{true, false}, {false, true}, {true, true}}) {
+    CAPTURE(layout.name, params, grads);
+    job.parallel.offload_params = params, job.parallel.offload_grads = grads;
+    const std::vector<OffloadRun> offloaded = run_offloaded(job, layout.devices_per_node);
+    for (std::size_t rank = 0; rank < there.size(); ++rank) {
+      CHECK(offloaded[rank].losses == there[rank].losses);
+      CHECK(offloaded[rank].master == there[rank].master);
+      CHECK(there[rank].host.empty());
+      if (job.model.lora.on()) continue;  // weights without gradients
+      const bool same = job.precision.params == job.precision.master;
+      std::map<std::string, std::int64_t> host;
+      if (params)
+        host[same ? "master_weights" : "parameters"] =
+            there[rank].elements * kernels::size_of(job.precision.params);
+      if (grads) host["gradients"] = there[rank].elements * kernels::size_of(job.precision.grads);
+      CHECK(offloaded[rank].host == host);
+    }
+  }
+}
+
 TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are live at once",
           "[memory]") {
   core::job::JobSpec job = test::small_job();

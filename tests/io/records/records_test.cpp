@@ -27,7 +27,7 @@ bool same_bits(double a, double b) {
 
 const char* const kLine =
     R"({"step":3,"tokens":4096,"loss":0.1,"grad_norm":1.5,"learning_rate":0.001,"step_seconds":0.25,"tokens_per_second":5461.5,"mfu":0.5,)"
-    R"("time":{"compute":0.2,"exposed_tp":0.0,"exposed_cp":0.0,"exposed_ep":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,)"
+    R"("time":{"compute":0.2,"exposed_tp":0.0,"exposed_cp":0.0,"exposed_ep":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0,"exposed_host":0.0,"bubble":0.0,"data_wait":0.01,"optimizer":0.03,)"
     R"("checkpoint":0.0,"other":0.01},"widened_gemms":0,"reference_gemms":0})";
 
 }  // namespace
@@ -165,9 +165,9 @@ base::TimeLedger powers_of_two() {
 
 TEST_CASE("the ledger's parts add up to its sum") {
   const base::TimeLedger ledger = powers_of_two();
-  CHECK(ledger.sum() == 4095);
+  CHECK(ledger.sum() == 8191);
   CHECK(std::string(info(base::LedgerPart::data_wait).name) == "data_wait");
-  CHECK(ledger[base::LedgerPart::data_wait] == 256);
+  CHECK(ledger[base::LedgerPart::data_wait] == 512);
 }
 
 TEST_CASE("every part of the ledger comes back under its own name") {
@@ -181,7 +181,7 @@ TEST_CASE("every part of the ledger comes back under its own name") {
 TEST_CASE("a line with one communication figure for all axes is still read, and its ledger sums") {
   std::string line = kLine;
   const std::string now =
-      R"("exposed_tp":0.0,"exposed_cp":0.0,"exposed_ep":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0)";
+      R"("exposed_tp":0.0,"exposed_cp":0.0,"exposed_ep":0.0,"exposed_dp":0.0,"exposed_pp":0.0,"exposed_world":0.0,"exposed_host":0.0)";
   const std::size_t at = line.find(now);
   REQUIRE(at != std::string::npos);
   line.replace(at, now.size(), R"("exposed_communication":0.125)");
@@ -190,6 +190,13 @@ TEST_CASE("a line with one communication figure for all axes is still read, and 
   CHECK(ledger.sum() == Approx(0.375));
   line.replace(line.find("exposed_communication"), 21, "exposed_dp");
   CHECK_THROWS_AS(parse_step_record(line), DataError);  // a new line must have every axis
+}
+
+TEST_CASE("a line from before offloaded parameters is still read") {
+  std::string line = kLine;
+  const std::string part = R"("exposed_host":0.0,)";
+  line.erase(line.find(part), part.size());
+  CHECK(parse_step_record(line).time[base::LedgerPart::exposed_host] == 0);
 }
 
 TEST_CASE("a line from before context and expert parallelism is still read") {

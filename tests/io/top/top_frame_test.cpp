@@ -29,7 +29,7 @@ RunStatus shown_status(std::int64_t ranks) {
   s.recent_steps = 64;
   s.recent_time[0] = 0.2;
   s.recent_time[1] = 0.05;
-  s.recent_time[8] = 0.01;
+  s.recent_time[9] = 0.01;
   for (std::int64_t n = 0; n < 100; ++n) {
     StepBucket b;
     b.first_step = 5 * n + 1;
@@ -124,7 +124,7 @@ TEST_CASE("the frame of 24 rows still shows loss, time, memory and the latest ev
 
 TEST_CASE("parts of the ledger without a line of their own are shown as one") {
   RunStatus s = shown_status(8);
-  s.recent_time = {0.5, 0.2, 0, 0, 0.1, 0, 0, 0.08, 0.07, 0.05, 0, 0};
+  s.recent_time = {0.5, 0.2, 0, 0, 0.1, 0, 0, 0, 0.08, 0.07, 0.05, 0, 0};
   const auto low = top_frame(s, {.columns = 80, .rows = 24});
   for (const char* text :
        {"compute        50.0%", "exposed tp     20.0%", "exposed dp     10.0%", "other parts    20.0%"}) {
@@ -139,7 +139,7 @@ TEST_CASE("parts of the ledger without a line of their own are shown as one") {
 
 TEST_CASE("bars of the ledger begin in the same column, however long the times are") {
   RunStatus s = shown_status(8);
-  s.recent_time = {0.5e-3, 0.2e-3, 0, 0, 0.00541e-3, 0, 0, 0.08e-3, 0, 0, 0, 0};
+  s.recent_time = {0.5e-3, 0.2e-3, 0, 0, 0.00541e-3, 0, 0, 0, 0.08e-3, 0, 0, 0, 0};
   std::set<std::size_t> begins;
   for (const std::string& line : top_frame(s, {.columns = 80, .rows = 40}))
     if (line.starts_with("compute") || line.starts_with("exposed") || line.starts_with("optimizer"))
