@@ -22,12 +22,12 @@ EXEMPT_OPERATORS = {
 WORDS = {"add", "scale", "cast", "dropout"}
 # Files with a group's name as text: how often, and why. All other files use parallel::Group.
 GROUP_NAMES = {
-    "parallel/group/group.h": (8, "the table of groups"),
+    "parallel/group/group.h": (10, "the table of groups"),
     "kernels/base/ledger.h": (4, "names of the ledger's parts"),
     "parallel/layout/grid.cpp": (3, "names of axes"),
     "parallel/comm/nccl/plugin/nccl_rank_world.cpp": (1, "the name of its first communicator"),
     "core/spec/parallel_fields.cpp": (2, "job keys"),
-    "core/run/wire/layout_json.cpp": (6, "job keys in messages"),
+    "core/run/wire/layout_json.cpp": (3, "job keys in messages"),
     "core/run/agent/replan.cpp": (6, "job keys in checkpoints and logs"),
     "core/plan/search/search_report.cpp": (6, "job keys in JSON and a table's columns"),
 }
@@ -178,8 +178,8 @@ class Structure(unittest.TestCase):
                     self.assertEqual(len(files[name]), count, (place, name, files[name]))
             if place in PLACES_OF_AN_OPERATOR:
                 self.assertLessEqual(len(counted[most]), PLACES_OF_AN_OPERATOR[place], (place, most))
-        groups = [f for f, text in texts.items() if re.search(r"\bGroup::(tp|kv|dp|dp_inner|dp_outer|pp|tied|world)\b", text)]
-        strings = {f: n for f, text in texts.items() if (n := len(re.findall(r'"(?:tp|kv|dp|dp_inner|dp_outer|pp|tied|world)"', text)))}
+        groups = [f for f, text in texts.items() if re.search(r"\bGroup::(tp|kv|dp|dp_inner|dp_outer|pp|tied|from_host|to_host|world)\b", text)]
+        strings = {f: n for f, text in texts.items() if (n := len(re.findall(r'"(?:tp|kv|dp|dp_inner|dp_outer|pp|tied|from_host|to_host|world)"', text)))}
         lists = [f for f, text in texts.items() if all(f"LedgerPart::{part}" in text for part in ("compute", "bubble", "data_wait", "other"))]
         print(f"\nfiles that name a group by its enum: {len(groups)} ({', '.join(groups)})\n"
               "files that have a group's name as text: " + ", ".join(f"{f} {strings.get(f)} ({why})" for f, (_, why) in GROUP_NAMES.items())

@@ -153,7 +153,7 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, const ParamMem
                       backend_, placement_.host, memory.host);
   else
     gatherer_.emplace(placement_.dp, buckets_, std::move(units), sharded, recipe.params, term,
-                      memory.persistent);
+                      memory.persistent, backend_);
   if (sharded) return;
   for (const ParamId id : by_id)
     for (Prepared& prepared : of(id).prepared)
@@ -164,10 +164,9 @@ void ParamView::make_gatherer(const job::PrecisionRecipe& recipe, const ParamMem
 void ParamView::take_state(const job::PrecisionRecipe& recipe, const ParamMemory& memory) {
   Arena& states = memory.states;
   const bool sharded = placement_.shards(1);
-  const std::int64_t all = buckets_.elements, kept = sharded ? buckets_.shard_elements() : all;
+  const std::int64_t kept = sharded ? buckets_.shard_elements() : buckets_.elements;
   const bool same = recipe.params == recipe.master;
-  // Master weights with the parameters' dtype are the parameters; with a sharded state, this rank's part of
-  // them.
+  // Master weights with the parameters' dtype are the parameters, or this rank's part of them.
   if (!same) master_ = states.take(recipe.master, {kept}, MemoryTerm::master_weights);
   for (const std::string& state : states_)
     flat_states_.push_back(states.take(state_dtype(state, recipe), {kept}, MemoryTerm::moments));
@@ -299,16 +298,17 @@ void ParamView::each_copy(const ShowCopy& show) const {
   for (const StateRun& run : runs_) {
     if (!held_by_others(run.id, sharded ? ranks / dp.parts() : ranks)) continue;
     const StatePart& part = parts_[run.part];
-    show("", run, part.master.rows(run.begin, run.count));
+    show("", run, part.master.rows(run.begin, run.count), part.host_master);
     for (std::size_t s = 0; s < states_.size(); ++s)
-      show("optimizer." + states_[s] + ".", run, part.states[s].rows(run.begin, run.count));
+      show("optimizer." + states_[s] + ".", run, part.states[s].rows(run.begin, run.count), part.host_states);
   }
   // Gathered parameters, unless `parts_` covers them.
   if (placement_.shards(3) || (!sharded && !master_.defined())) return;
   std::vector<StateRun> whole;
   list_runs(0, buckets_.elements, 0, whole);
   for (const StateRun& run : whole)
-    if (held_by_others(run.id, ranks)) show("copy of ", run, gatherer_->flat().rows(run.begin, run.count));
+    if (held_by_others(run.id, ranks))
+      show("copy of ", run, gatherer_->flat().rows(run.begin, run.count), false);
 }
 
 Lease ParamView::use(ParamId id, WeightForm form, Stream& stream) {

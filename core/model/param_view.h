@@ -163,8 +163,8 @@ class ParamView {
   /// Calls `show` for every box of which other ranks may hold a copy, according to the placement, with its
   /// kind: "" for master weights, "optimizer.moment1." for a state, "copy of " for parameters that operators
   /// read, unless these are the master weights.
-  using ShowCopy =
-      std::function<void(const std::string& what, const StateRun& run, const kernels::Tensor& elements)>;
+  using ShowCopy = std::function<void(const std::string& what, const StateRun& run,
+                                      const kernels::Tensor& elements, bool on_host)>;
   void each_copy(const ShowCopy& show) const;
 
  private:

@@ -158,7 +158,8 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device && !job.optimizer.offload)
     advice = "optimizer: {offload: true}, which keeps master weights and states on the host, or " + advice;
   else if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device &&
-           !(job.parallel.offload_params && job.parallel.offload_grads))
+           !(job.parallel.offload_params && job.parallel.offload_grads) && job.parallel.zero_group == 0 &&
+           !job.parallel.takes_turns())
     advice =
         "parallel: {zero: 3, offload_params: true, offload_grads: true}, which keep all but a few layers' "
         "parameters and gradients on the host, or " +

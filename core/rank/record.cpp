@@ -54,25 +54,36 @@ class Recorder {
         std::make_tuple(call.op, call.what, call.cost.flops, call.cost.bytes, call.cost.host_bytes);
     const auto [at, fresh] = ops_.try_emplace(key, static_cast<std::int32_t>(record_.ops.size()));
     if (fresh) record_.ops.push_back({call.op, call.what, call.cost});
-    into_->push_back({RecordedEvent::Kind::op, at->second, 0});
+    into_->push_back({.index = at->second});
   }
   void collective(parallel::Group group, const parallel::MetaCollective& c) {
     if (c.group_size == 1 && !parallel::is_host_link(group)) return;
     const int g = group_index(group);
+    const bool beside = std::string_view(c.stream) != train::kComputeStream;
+    // Another stream waits beside the compute stream, which waits itself later.
+    if (beside && c.moment == parallel::CommMoment::wait) {
+      last_wait_[c.stream] = {g, c.sequence};
+      return;
+    }
+    RecordedEvent issue{.kind = RecordedEvent::Kind::issue};
+    if (const auto last = last_wait_.find(c.stream); beside && last != last_wait_.end())
+      if (const auto [other, sequence] = last->second; other != g)
+        issue.after = other, issue.behind = issued_[static_cast<std::size_t>(other)] - sequence;
     if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
     // Transfers are in the schedule's lists, with their peers.
     if (into_ == nullptr || c.kind == parallel::OpKind::exchange) return;
     if (c.moment == parallel::CommMoment::wait) {
-      // Another stream waits beside the compute stream, which waits later.
-      if (std::string_view(c.stream) != train::kComputeStream) return;
-      into_->push_back({RecordedEvent::Kind::wait, g, issued_[static_cast<std::size_t>(g)] - c.sequence});
+      into_->push_back({.kind = RecordedEvent::Kind::wait,
+                        .index = g,
+                        .behind = issued_[static_cast<std::size_t>(g)] - c.sequence});
       return;
     }
     const RecordedCollective call{g, c.kind, c.label, c.bytes, c.progress == parallel::Progress::background};
     const auto [at, fresh] =
         collectives_.try_emplace(call, static_cast<std::int32_t>(record_.collectives.size()));
     if (fresh) record_.collectives.push_back(call);
-    into_->push_back({RecordedEvent::Kind::issue, at->second, 0});
+    issue.index = at->second;
+    into_->push_back(issue);
   }
   RankRecord take() { return std::move(record_); }
   void stop() { into_ = nullptr; }
@@ -90,6 +101,8 @@ class Recorder {
   RecordedSegment* into_ = nullptr;
   RecordedSegment unused_;
   std::vector<std::int64_t> issued_;  // sequence of the last issued collective, by group
+  std::map<std::string, std::pair<int, std::int64_t>, std::less<>>
+      last_wait_;  // group and sequence, by stream
   std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double, double>, std::int32_t> ops_;
   std::map<RecordedCollective, std::int32_t> collectives_;
   parallel::ScheduleShape shape_;

@@ -46,7 +46,10 @@ struct RecordedCollective {
 struct RecordedEvent {
   enum class Kind : std::uint8_t { op, issue, wait } kind = Kind::op;
   std::int32_t index = 0;   ///< index of the operator, collective, or awaited group
-  std::int64_t behind = 0;  ///< for a wait: number of the group's collectives issued after the awaited one
+  std::int64_t behind = 0;  ///< number of the group's collectives issued after the awaited one
+  /// For an issue on a stream beside the compute stream: the group of the collective that the stream waited
+  /// for last, after which it begins; -1: none.
+  std::int32_t after = -1;
 };
 using RecordedSegment = std::vector<RecordedEvent>;
 

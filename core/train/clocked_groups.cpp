@@ -16,10 +16,10 @@ RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& 
           stream.flush();
           if (call.sent != nullptr && sends && !parallel::is_host_link(charge.group))
             sends(stream, charge, call);
-          // Other streams wait beside the compute stream.
-          if (stream.name() != kComputeStream) return;
           if (moment == CommMoment::done) page->resume();
           else page->wait(charge.group);
+          // Other streams wait beside the compute stream.
+          if (stream.name() != kComputeStream) return;
           switch (moment) {
             case CommMoment::issue: return clock.issue(stream, charge.issue, call);
             case CommMoment::wait: return clock.stall(stream, charge.wait, call);

@@ -16,16 +16,18 @@ std::string box_text(const parallel::LogicalBox& box) {
 CopyHashes::CopyHashes(const model::ParamStore& params) {
   for (std::size_t v = 0; v < params.views(); ++v)
     params.view(v).each_copy(
-        [&](const std::string& what, const model::StateRun& run, const kernels::Tensor& x) {
+        [&](const std::string& what, const model::StateRun& run, const kernels::Tensor& x, bool on_host) {
           names_.push_back(what + params.info(run.id).name + box_text(run.box));
           tensors_.push_back(x);
+          on_host_.push_back(on_host);
         });
 }
 
 void CopyHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    backend.tensor_hash(stream,
-                        {.x = tensors_[i], .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2})});
+    backend.tensor_hash(stream, {.x = tensors_[i],
+                                 .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2}),
+                                 .host = on_host_[i]});
 }
 
 }  // namespace trainerd::core::train

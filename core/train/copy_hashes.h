@@ -25,6 +25,7 @@ class CopyHashes {
  private:
   std::vector<std::string> names_;
   std::vector<kernels::Tensor> tensors_;
+  std::vector<bool> on_host_;
 };
 
 }  // namespace trainerd::core::train

@@ -9,14 +9,16 @@ GradHashes::GradHashes(const model::ParamStore& params) {
     for (const model::StateRun& run : view.state_runs()) {
       names_.push_back(params.info(run.id).name);
       tensors_.push_back(view.state_parts()[run.part].grads.rows(run.begin, run.count));
+      on_host_.push_back(view.state_parts()[run.part].host_grads);
     }
   }
 }
 
 void GradHashes::make(kernels::Backend& backend, kernels::Stream& stream, const kernels::Tensor& out) const {
   for (std::size_t i = 0; i < tensors_.size(); ++i)
-    backend.tensor_hash(stream,
-                        {.x = tensors_[i], .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2})});
+    backend.tensor_hash(stream, {.x = tensors_[i],
+                                 .out = out.rows(static_cast<std::int64_t>(i), 1).reshaped({2}),
+                                 .host = on_host_[i]});
 }
 
 }  // namespace trainerd::core::train

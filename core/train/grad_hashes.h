@@ -24,6 +24,7 @@ class GradHashes {
  private:
   std::vector<std::string> names_;
   std::vector<kernels::Tensor> tensors_;
+  std::vector<bool> on_host_;
 };
 
 }  // namespace trainerd::core::train

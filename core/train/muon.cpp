@@ -142,7 +142,8 @@ void Muon::add_pieces(Round& round, const Matrix& matrix, std::int64_t owner, co
     at += to - from;
     round.pieces.push_back(std::move(piece));
   };
-  if (parts() == 1) return add(0, begin, begin + matrix.whole.local_count);
+  // A sharded state is in parts by bucket, even if one rank has all of them.
+  if (!p.shards(1)) return add(0, begin, begin + matrix.whole.local_count);
   for_each_share(view_.buckets(), begin, begin + matrix.whole.local_count,
                  [&](std::int64_t part, std::size_t bucket, std::int64_t from, std::int64_t to) {
                    if (part == p.dp.part()) add(bucket, from, to);

@@ -1,6 +1,7 @@
 #include "parallel/comm/local_communicator.h"
 
 #include <utility>
+#include <vector>
 
 #include "kernels/base/error.h"
 
@@ -17,17 +18,21 @@ class DoneWork final : public Work {
   void wait_host(double) override {}
 };
 
-/// The operation runs on a stream of its own.
+using Events = std::vector<std::unique_ptr<kernels::Event>>;
+
+/// The operation runs on a stream of its own. Its event returns to `spare`.
 class EventWork final : public Work {
  public:
-  EventWork(kernels::Backend& backend, std::unique_ptr<kernels::Event> done)
-      : backend_(backend), done_(std::move(done)) {}
+  EventWork(kernels::Backend& backend, std::unique_ptr<kernels::Event> done, std::shared_ptr<Events> spare)
+      : backend_(backend), done_(std::move(done)), spare_(std::move(spare)) {}
+  ~EventWork() override { spare_->push_back(std::move(done_)); }
   void wait(Stream& stream) override { backend_.wait(stream, *done_); }
   void wait_host(double) override { backend_.wait_host(*done_); }
 
  private:
   kernels::Backend& backend_;
   std::unique_ptr<kernels::Event> done_;
+  std::shared_ptr<Events> spare_;
 };
 
 class SingleRank final : public Communicator {
@@ -82,15 +87,18 @@ class SingleRank final : public Communicator {
     backend_.record(s, *begun_);
     backend_.wait(*copies_, *begun_);
     if (x.data != out.data) backend_.copy(*copies_, x, out);
-    std::unique_ptr<kernels::Event> over = backend_.make_event();
+    std::unique_ptr<kernels::Event> over;
+    if (spare_->empty()) over = backend_.make_event();
+    else over = std::move(spare_->back()), spare_->pop_back();
     backend_.record(*copies_, *over);
-    return std::make_unique<EventWork>(backend_, std::move(over));
+    return std::make_unique<EventWork>(backend_, std::move(over), spare_);
   }
 
   kernels::Backend& backend_;
   kernels::Arena no_scratch_;
   std::unique_ptr<Stream> copies_;         ///< of background copies
   std::unique_ptr<kernels::Event> begun_;  ///< the work that a copy follows
+  std::shared_ptr<Events> spare_ = std::make_shared<Events>();
   bool aborted_ = false;
 };
 

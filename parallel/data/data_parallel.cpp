@@ -6,37 +6,34 @@ using kernels::Stream;
 using kernels::Tensor;
 
 BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, const Tensor& part,
-                           const Tensor& whole, const CommOptions& options)
-    : whole_(whole),
-      options_(options),
-      outside_(groups.shards_outside()),
-      work_(outside_ ? groups.outer->all_gather(stream, part, groups.piece(whole), options)
-                     : groups.inner->all_gather(stream, part, whole, options)) {}
-
-BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, const Tensor& part,
-                           const Tensor& whole, const CommOptions& options, Communicator& from_host,
-                           Stream& chain)
+                           const Tensor& whole, const CommOptions& options, Communicator* from_host,
+                           Stream* chain)
     : whole_(whole), options_(options), outside_(groups.shards_outside()) {
-  const std::int64_t size = part.numel();
-  const Tensor gathered = outside_ ? groups.piece(whole) : whole;
   Communicator& group = outside_ ? *groups.outer : *groups.inner;
-  const Tensor mine = gathered.rows(group.rank() * size, size);
-  copied_ =
-      from_host.all_gather(stream, part, mine, {.label = options.label, .progress = Progress::background});
-  if (groups.parts() == 1) return;
-  copied_->wait(chain);
-  work_ = group.all_gather(chain, mine, gathered, options);
+  const Tensor gathered = outside_ ? groups.piece(whole) : whole;
+  Tensor mine = part;
+  if (from_host != nullptr) {
+    mine = gathered.rows(group.rank() * part.numel(), part.numel());
+    before_.push_back(from_host->all_gather(stream, part, mine,
+                                            {.label = options.label, .progress = Progress::background}));
+    if (groups.parts() == 1) return;
+    before_.back()->wait(*chain);
+  }
+  work_ = group.all_gather(from_host != nullptr ? *chain : stream, mine, gathered, options);
+  if (!outside_ || chain == nullptr) return;
+  advance(groups, *chain);
 }
 
 void BucketGather::advance(const DataParallelGroups& groups, Stream& stream) {
   if (!outside_) return;
   work_->wait(stream);
   outside_ = false;
+  before_.push_back(std::move(work_));
   work_ = groups.inner->all_gather(stream, groups.piece(whole_), whole_, options_);
 }
 
 void BucketGather::wait(const DataParallelGroups& groups, Stream& stream) {
-  if (copied_) copied_->wait(stream);
+  for (const std::unique_ptr<Work>& work : before_) work->wait(stream);
   advance(groups, stream);
   if (work_) work_->wait(stream);
 }

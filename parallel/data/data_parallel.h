@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "parallel/comm/communicator.h"
 
@@ -44,13 +45,12 @@ struct HostLink {
 /// An all_gather of one bucket in progress, one operation per level.
 class BucketGather {
  public:
+  /// `from_host`: `part` is in host memory, and is first copied to its place in `whole`; then there must be a
+  /// chain. `chain`: a stream on which each operation follows the one before it, beside later work on
+  /// `stream`. Without it the inner level follows when the gather is advanced or waited for.
   BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
-               const kernels::Tensor& whole, const CommOptions& options);
-  /// The same for a part in host memory, which is first copied to its place in `whole`. On `chain` the gather
-  /// follows the copy, beside later work on `stream`.
-  BucketGather(const DataParallelGroups& groups, kernels::Stream& stream, const kernels::Tensor& part,
-               const kernels::Tensor& whole, const CommOptions& options, Communicator& from_host,
-               kernels::Stream& chain);
+               const kernels::Tensor& whole, const CommOptions& options, Communicator* from_host = nullptr,
+               kernels::Stream* chain = nullptr);
   /// Waits for the outer level and issues the inner one. No effect once the inner one is issued.
   void advance(const DataParallelGroups& groups, kernels::Stream& stream);
   void wait(const DataParallelGroups& groups, kernels::Stream& stream);
@@ -58,9 +58,9 @@ class BucketGather {
  private:
   kernels::Tensor whole_;
   CommOptions options_;
-  bool outside_;                  ///< true while the outer level's operation is in progress
-  std::unique_ptr<Work> copied_;  ///< of a part in host memory
-  std::unique_ptr<Work> work_;    ///< null if there is one part, which is copied
+  bool outside_;                               ///< true while the inner level is not issued
+  std::vector<std::unique_ptr<Work>> before_;  ///< on the chain, before `work_`
+  std::unique_ptr<Work> work_;                 ///< null if there is one part, which is copied
 };
 
 }  // namespace trainerd::parallel

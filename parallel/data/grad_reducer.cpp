@@ -12,7 +12,7 @@ using namespace kernels;
 
 namespace {
 
-// Bytes of earlier sums that are copied from host memory at once.
+// Bytes of earlier sums that are copied from host memory at once; not more than a bucket's.
 constexpr std::int64_t kPieceBytes = std::int64_t{32} << 20;
 
 }  // namespace
@@ -60,8 +60,10 @@ GradReducer::GradReducer(const DataParallelGroups& groups, const BucketLayout& p
   base::check(!groups_.replicas, "replicas keep their gradients on devices");
   if (dtypes.exchanged() && plan_.parts > 1 && !plan_.buckets.empty()) take_staging(persistent);
   take_rings(dtypes.held, persistent);
-  const std::int64_t piece = std::min(kPieceBytes / size_of(dtypes.held), plan_.shard_elements());
-  for (Tensor& buffer : pieces_) buffer = persistent.take(dtypes.held, {piece}, MemoryTerm::gradients);
+  std::int64_t piece = 0;
+  for (const Bucket& bucket : plan_.buckets) piece = std::max(piece, bucket.size / plan_.parts);
+  piece = std::min(kPieceBytes / size_of(dtypes.held), piece);
+  for (Tensor& buffer : pieces_) buffer = persistent.take(dtypes.held, {piece}, MemoryTerm::workspace);
 }
 
 void GradReducer::take_staging(Arena& persistent) {
@@ -155,11 +157,14 @@ void GradReducer::reduce(Stream& compute, std::size_t unit) {
   base::check(reduced_[unit] <= expected_[unit], "a unit is reduced as often as was said");
   Slot* slot = std::exchange(slot_of_unit_[unit], nullptr);
   if (plan_.parts == 1 && !offloaded()) return;
+  std::shared_ptr<Work> fetched;
   if (offloaded()) {
+    // Before the sum over ranks, which it does not need.
+    if (adds) stored_[unit]->wait(*chain_), fetched = fetch(unit, 0);
     backend_.record(compute, *slot->complete);
     backend_.wait(*chain_, *slot->complete);
   }
-  if (plan_.parts == 1) return store(*slot, unit, whole, adds);
+  if (plan_.parts == 1) return store(*slot, unit, whole, std::move(fetched));
   Stream& stream = offloaded() ? *chain_ : compute;
   // With two levels, continue at the outer level what is done at the inner one, which then serves this unit.
   if (groups_.outer != nullptr)
@@ -195,34 +200,35 @@ void GradReducer::reduce(Stream& compute, std::size_t unit) {
   }
   if (!offloaded()) return;
   settle(stream, pending);
-  store(*slot, unit, slot->sums.rows(0, u.size / plan_.parts), adds);
+  store(*slot, unit, slot->sums.rows(0, u.size / plan_.parts), std::move(fetched));
+}
+
+std::shared_ptr<Work> GradReducer::fetch(std::size_t unit, std::int64_t at) {
+  const Unit& u = plan_.units[unit];
+  const std::int64_t all = u.size / plan_.parts, piece = pieces_[0].numel();
+  if (at >= all) return nullptr;
+  return link_.from->all_gather(
+      *chain_, parts_.rows(plan_.shard_begin(u.first_bucket) + at, std::min(piece, all - at)),
+      piece_of(at).rows(0, std::min(piece, all - at)), copy_options("gradients"));
 }
 
 /// While one piece of the earlier sums is added, the next one is copied from host memory.
-void GradReducer::store(Slot& slot, std::size_t unit, const Tensor& sums, bool adds) {
+void GradReducer::store(Slot& slot, std::size_t unit, const Tensor& sums, std::shared_ptr<Work> fetched) {
   Stream& s = *chain_;
   const std::int64_t begin = plan_.shard_begin(plan_.units[unit].first_bucket), all = sums.numel(),
-                     piece = adds ? pieces_[0].numel() : all;
-  const auto fetch = [&](std::int64_t at) -> std::shared_ptr<Work> {
-    if (!adds || at >= all) return nullptr;
-    const std::int64_t count = std::min(piece, all - at);
-    return link_.from->all_gather(s, parts_.rows(begin + at, count),
-                                  pieces_[static_cast<std::size_t>(at / piece % 2)].rows(0, count),
-                                  copy_options("gradients"));
-  };
-  if (adds) stored_[unit]->wait(s);
-  std::shared_ptr<Work> fetched = fetch(0);
+                     piece = fetched ? pieces_[0].numel() : all;
   for (std::int64_t at = 0; at < all; at += piece) {
     const Tensor sum = sums.rows(at, std::min(piece, all - at));
-    if (adds) {
-      const std::shared_ptr<Work> next = fetch(at + piece);
+    if (fetched) {
+      std::shared_ptr<Work> next = fetch(unit, at + piece);
       fetched->wait(s);
-      slot.under_way.push_back(std::exchange(fetched, next));
-      backend_.add(s, {pieces_[static_cast<std::size_t>(at / piece % 2)].rows(0, sum.numel()), sum, sum});
+      backend_.add(s, {piece_of(at).rows(0, sum.numel()), sum, sum});
+      if (next) fetched = std::move(next);
     }
     stored_[unit] =
         link_.to->all_gather(s, sum, parts_.rows(begin + at, sum.numel()), copy_options("gradients"));
   }
+  // Copies are made in order, and each follows the one that it adds to.
   slot.under_way.push_back(stored_[unit]);
 }
 

@@ -114,8 +114,14 @@ class GradReducer {
   static CommOptions copy_options(const char* label) {
     return {.label = label, .progress = Progress::background};
   }
-  /// Adds the unit's sums in `sums` to its part in host memory, or assigns them.
-  void store(Slot& slot, std::size_t unit, const kernels::Tensor& sums, bool adds);
+  /// Adds the unit's sums in `sums` to its part in host memory, whose first piece is `fetched`. Null: assigns
+  /// them.
+  void store(Slot& slot, std::size_t unit, const kernels::Tensor& sums, std::shared_ptr<Work> fetched);
+  /// Copies the piece of the unit's part that begins at `at` to `piece_of(at)`; null behind the last one.
+  std::shared_ptr<Work> fetch(std::size_t unit, std::int64_t at);
+  const kernels::Tensor& piece_of(std::int64_t at) const {
+    return pieces_[static_cast<std::size_t>(at / pieces_[0].numel() % 2)];
+  }
   /// `stream` waits for everything that reads or writes the slot.
   static void land(kernels::Stream& stream, Slot& slot);
   CommOptions options() const { return {.label = "gradients", .progress = groups_.gradients}; }

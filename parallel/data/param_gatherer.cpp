@@ -11,9 +11,12 @@ using namespace kernels;
 
 ParamGatherer::ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan,
                              std::vector<ParamUnit> units, bool sharded, DType dtype, MemoryTerm term,
-                             Arena& persistent)
+                             Arena& persistent, Backend& backend)
     : groups_(groups), plan_(plan), units_(std::move(units)), sharded_(sharded), pending_(plan.units.size()) {
   base::check(units_.size() == plan_.units.size(), "every unit of parameters is described");
+  if (groups.shards_outside() && groups.parameters == Progress::background &&
+      backend.target().runs_behind_host())
+    chain_ = backend.make_stream("parameters", &no_scratch_);
   if (!sharded_) {
     flat_ = persistent.take(dtype, {plan_.elements}, term);
     return;
@@ -63,14 +66,13 @@ void ParamGatherer::start(Stream& stream, std::size_t unit, const Tensor& whole,
   const Unit& u = plan_.units[unit];
   const CommOptions options{.label = "parameters", .progress = groups_.parameters};
   if (from_host_ != nullptr && plan_.parts == 1) {
-    pending.emplace_back(groups_, stream, parts_.rows(u.begin, u.size), whole, options, *from_host_, *chain_);
+    pending.emplace_back(groups_, stream, parts_.rows(u.begin, u.size), whole, options, from_host_,
+                         chain_.get());
     return;
   }
   for (std::size_t b = u.first_bucket; b < u.first_bucket + u.buckets; ++b) {
     const Tensor bucket = whole.rows(plan_.buckets[b].begin - u.begin, plan_.buckets[b].size);
-    if (from_host_ != nullptr)
-      pending.emplace_back(groups_, stream, part(b), bucket, options, *from_host_, *chain_);
-    else pending.emplace_back(groups_, stream, part(b), bucket, options);
+    pending.emplace_back(groups_, stream, part(b), bucket, options, from_host_, chain_.get());
   }
 }
 

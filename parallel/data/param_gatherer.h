@@ -30,7 +30,8 @@ struct GatheredUnit {
 /// Gathers the data-parallel parts of parameters: once per update into one flat array, or (`sharded`, ZeRO 3)
 /// unit by unit into a ring, each time the model needs them. The first pass of its kind records the order in
 /// which units are used. Later ones gather each unit while the one before it is used. Sharded parts may be in
-/// host memory: then a unit is copied from there, and gathered if there are several parts.
+/// host memory: then a unit is copied from there, and gathered if there are several parts. On a device with
+/// streams the levels of a gather follow each other in the background.
 class ParamGatherer {
  public:
   enum class Pass : std::uint8_t { train, evaluate };
@@ -42,7 +43,8 @@ class ParamGatherer {
   };
 
   ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
-                bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent);
+                bool sharded, kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent,
+                kernels::Backend& backend);
   /// Sharded, with this rank's parts in `host`.
   ParamGatherer(const DataParallelGroups& groups, const BucketLayout& plan, std::vector<ParamUnit> units,
                 kernels::DType dtype, kernels::MemoryTerm term, kernels::Arena& persistent,
@@ -89,7 +91,7 @@ class ParamGatherer {
   bool sharded_;
   Communicator* from_host_ = nullptr;  ///< null: the parts are on the device
   kernels::Arena no_scratch_;
-  std::unique_ptr<kernels::Stream> chain_;  ///< on which gathers follow copies from the host
+  std::unique_ptr<kernels::Stream> chain_;  ///< BucketGather's; null: none
   kernels::Tensor flat_, parts_;
   std::array<Ring, 2> rings_;                       // for matrices, for vectors
   bool learned_ = false;                            ///< the order of the pass under way

@@ -35,6 +35,12 @@ bool moves_zero_state(const core::rank::RecordedCollective& c) {
          (label == "gradients" && c.kind == OpKind::reduce_scatter);
 }
 
+bool is_elementwise(kernels::Operator op) {
+  using enum kernels::Operator;
+  return op == add || op == add_norm_forward || op == add_norm_backward || op == qk_norm_rope_forward ||
+         op == qk_norm_rope_backward;
+}
+
 /// Two transfers in sequence. Each uses its ports for its part of the time.
 TransferCost one_after_another(const TransferCost& a, const TransferCost& b) {
   TransferCost both{.latency = a.latency + b.latency, .bandwidth = a.bandwidth + b.bandwidth};
@@ -70,6 +76,16 @@ PlanChanges changes_of(const OtherSoftware& other, const core::job::JobSpec& job
       const GroupPlace& place = groups.at(rank, record.groups[static_cast<std::size_t>(c.group)]);
       return zero_cost(c, place, *t, other, recomputed);
     };
+    if (other.elementwise != 1 || other.scales_by_maximum)
+      input.op_seconds = [t, other, own = input.op_seconds](const core::rank::RecordedOp& op) {
+        double seconds = own(op) * (is_elementwise(op.op) ? other.elementwise : 1);
+        // Each product rounds two of activations, gradients and weights: of the three products' six operands
+        // two are read for a maximum, 2 of the 3 bytes that rounding moves.
+        if (other.scales_by_maximum && op.what.format == kernels::GemmFormat::fp8)
+          seconds += rounding_bytes(op.what) * (2.0 / 6) * (2.0 / 3) /
+                     (t->memory_bytes_per_second * t->rates.memory_efficiency);
+        return seconds;
+      };
     const parallel::ParallelOptions& p = job.parallel;
     if (!other.scatter_flows || p.sequence_parallel || p.tp == 1) return;
     input.message_cost = [t, &groups, tp = p.tp, bytes = core::rank::flow_bytes(job)](int from, int to) {

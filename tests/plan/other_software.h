@@ -29,6 +29,12 @@ struct OtherSoftware {
   /// Bytes per logit for all tokens and the whole vocabulary at once, which trainerd computes in parts. 0: in
   /// parts, as trainerd.
   std::int64_t logit_bytes = 0;
+  /// Time of norms, rotations and residual additions as a multiple of trainerd's: without torch.compile each
+  /// is several operators that read and write all elements, partly in fp32.
+  double elementwise = 1;
+  /// FP8 with one scale for a tensor: activations and their gradients are read once more for their maximum,
+  /// on which the rounding depends.
+  bool scales_by_maximum = false;
 };
 
 /// The changes to the plan of `job` on `topology`.

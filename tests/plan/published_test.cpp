@@ -101,6 +101,8 @@ test::OtherSoftware software_of(const YAML::Node& file, const YAML::Node& row) {
   other.collectives_of_layer = s["collectives_of_layer"].as<std::int64_t>(1);
   other.gathered_again = s["gathered_again"].as<double>(0);
   other.logit_bytes = s["logit_bytes"].as<std::int64_t>(0);
+  other.elementwise = s["elementwise"].as<double>(1);
+  other.scales_by_maximum = s["scales_by_maximum"].as<bool>(false);
   other.part_seconds = s["part_microseconds"].as<double>(0) / 1e6;
   return other;
 }

@@ -291,6 +291,54 @@ TEST_CASE("with graphs a list of operators is one launch, and the device waits f
   CHECK(step(4, 0.5, 0.125, true) == Approx(1 + 4 * 0.125 + 4 * 0.5));
 }
 
+TEST_CASE("a background collective may follow one of another group", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});
+  record.groups = {parallel::Group::dp_outer, parallel::Group::dp_inner};
+  record.collectives = {{0, parallel::OpKind::all_gather, "parameters", 3, true},
+                        {1, parallel::OpKind::all_gather, "parameters", 2, true}};
+  using Kind = core::rank::RecordedEvent::Kind;
+  const auto step = [&](std::int32_t after) {
+    auto& forward = record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
+    // Two of each. The second of the inner group follows the second of the outer one.
+    forward = {{Kind::issue, 0, 0},        {Kind::issue, 1, 0, after}, {Kind::issue, 0, 0},
+               {Kind::issue, 1, 0, after}, {Kind::op, 0, 0},           {Kind::wait, 0, 0},
+               {Kind::wait, 1, 0}};
+    const core::plan::Replay result = core::plan::replay(input_of(shape, record, 0));
+    CHECK(result.mean.sum() == Approx(result.step_seconds));
+    return result.step_seconds;
+  };
+  // The outer group ends at 3 and 6, the inner one by itself at 2 and 4, behind the other at 5 and 8. A
+  // backward of two seconds follows.
+  CHECK(step(-1) == Approx(6 + 2));
+  CHECK(step(0) == Approx(8 + 2));
+}
+
+TEST_CASE("work beside a collective over NVLink is slower, as long as it takes", "[replay]") {
+  const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
+  core::rank::RankRecord record = record_of(shape, {10, 1, 1, 0});
+  record.groups = {parallel::Group::dp};
+  record.collectives = {{0, parallel::OpKind::all_gather, "parameters", 4, true}};
+  using Kind = core::rank::RecordedEvent::Kind;
+  auto& forward = record.actions[{0, ActionKind::forward, core::rank::MicrobatchRole::last}];
+  const auto step = [&](core::rank::RecordedSegment events, std::array<double, core::plan::kPorts> shares) {
+    forward = std::move(events);
+    core::plan::ReplayInput input = input_of(shape, record, 0);
+    input.slowdown_beside = 0.2;
+    input.collective_cost = [=](std::int64_t, const core::rank::RecordedCollective& c,
+                                const core::rank::RankRecord&) {
+      return core::plan::TransferCost{.bandwidth = static_cast<double>(c.bytes), .shares = shares};
+    };
+    return core::plan::replay(input).step_seconds - 2;  // without the backward
+  };
+  const core::rank::RecordedSegment behind{{Kind::issue, 0, 0}, {Kind::op, 0, 0}, {Kind::wait, 0, 0}};
+  CHECK(step(behind, {1, 0, 0}) == Approx(10 + 0.2 * 4));
+  CHECK(step(behind, {0.5, 1, 0}) == Approx(10));  // between nodes
+  CHECK(step(behind, {0, 0, 0}) == Approx(10));    // from the host
+  // Four seconds that nothing hides slow nothing.
+  CHECK(step({{Kind::issue, 0, 0}, {Kind::wait, 0, 0}, {Kind::op, 0, 0}}, {1, 0, 0}) == Approx(4 + 10));
+}
+
 TEST_CASE("a background collective slows a blocking one on the same port", "[replay]") {
   const parallel::ScheduleShape shape{ScheduleKind::one_f_one_b, 1, 1, 1, parallel::Pass::train};
   core::rank::RankRecord record = record_of(shape, {1, 1, 1, 0});

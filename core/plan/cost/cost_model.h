@@ -63,6 +63,7 @@ struct TransferCost {
   double latency = 0, bandwidth = 0;    ///< seconds
   std::array<double, kPorts> shares{};  ///< by port: fraction of its capacity, 0 to 1
   double seconds() const { return latency + bandwidth; }
+  bool uses(Port port) const { return shares[static_cast<std::size_t>(port)] > 0; }
 };
 
 /// Ring collectives: a gather or scatter moves (n - 1) / n of the bytes over each member's link, an
@@ -71,6 +72,9 @@ struct TransferCost {
 /// in a domain uses all of their cards. `bytes` as recorded.
 TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                              const parallel::Topology& topology);
+/// By how much compute takes longer while a collective of NCCL's runs beside it, which takes multiprocessors
+/// and memory bandwidth: the mean on A100 and H100 of arXiv 2507.03114 (Lee et al., 2025), 18.9%.
+inline constexpr double kSlowdownBeside = 0.189;
 /// A copy between a device and its host.
 TransferCost host_cost(std::int64_t bytes, const parallel::Topology& topology);
 /// One message between two devices.

@@ -73,8 +73,9 @@ std::string traffic_text(const Plan& plan) {
   std::string text = "\ncommunication per device and step\n";
   if (plan.communication.empty()) return text + "  none\n";
   for (const TrafficPlan& t : plan.communication) {
-    text += fmt::format("  {:<9} {:>6} ranks over {:<13} {:>8} calls {:>9}", t.group, t.size, t.link, t.calls,
-                        amount(t.bytes));
+    const std::string ranks =
+        t.size == 1 ? "its own link" : fmt::format("{:>6} ranks over {}", t.size, t.link);
+    text += fmt::format("  {:<9} {:<31} {:>8} calls {:>9}", t.group, ranks, t.calls, amount(t.bytes));
     text += plan.timed ? fmt::format("  {:>9} when nothing hides it\n", duration(t.seconds)) : "\n";
   }
   return text;

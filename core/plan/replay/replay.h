@@ -22,6 +22,8 @@ struct ReplayInput {
   bool messages_in_order = true;
   bool own_progress = true;  ///< background collectives run on a unit of their own; if not, they take time of
                              ///< the compute stream
+  /// By how much work beside background collectives takes longer; not beside copies from and to the host.
+  double slowdown_beside = 0;
   std::function<double(const rank::RecordedOp&)> op_seconds;
   /// Host seconds to issue an operator or collective. The host runs ahead of the device from the end of the
   /// previous step on; the device waits when it has caught up.

@@ -89,7 +89,9 @@ void ReplaySimulation::spend(Rank& rank, double seconds, Part part) {
 }
 
 void ReplaySimulation::work(Rank& rank, const TimedEvent& e) {
-  const double end = std::max(rank.now + e.seconds, rank.host + e.behind_host);
+  const double beside = std::min(rank.beside, e.seconds);
+  rank.beside -= beside;
+  const double end = std::max(rank.now + e.seconds + in_.slowdown_beside * beside, rank.host + e.behind_host);
   rank.host += e.host;
   spend(rank, end - rank.now, e.part);
 }

@@ -64,6 +64,9 @@ class ReplaySimulation {
     int index = -1;  ///< index in the record; negative: complete when issued
     const parallel::Action* action = nullptr;
     int step = 0;
+    int after = -1;               ///< group of the collective that it follows; negative: none
+    std::size_t after_index = 0;  ///< in that group
+    bool begun = false;
     double start = 0, end = -1;
   };
   struct Group {
@@ -85,6 +88,7 @@ class ReplaySimulation {
     const TimedSegment* segment = nullptr;  ///< segment of the current action
     std::size_t event = 0;                  ///< index of the event in the current segment
     bool parked = false;                    ///< waits for a transfer to end
+    double beside = 0;     ///< seconds of issued background collectives that no work was beside yet
     int under_way = 0;     ///< unfinished transfers of its groups and messages, including queued ones
     bool carries = false;  ///< the rank is stopped for a transfer
     double carried = -1;   ///< when that transfer ended
@@ -133,7 +137,8 @@ class ReplaySimulation {
   /// A collective that stops the rank; false until it has ended.
   bool carry(Rank& rank, const TimedEvent& e);
   void issue(Rank& rank, const TimedEvent& e);
-  /// Starts a group's next collective. Called when all earlier ones have ended.
+  /// Starts a group's next collective, unless that waits for one of another group. Called when all earlier
+  /// ones have ended.
   void go_on(Rank& rank, int g);
   void send(std::size_t id, int from, int to);
   bool wait(Rank& rank, const TimedEvent& e);

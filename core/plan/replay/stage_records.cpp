@@ -130,6 +130,7 @@ ReplayInput replay_input(const job::JobSpec& job, const parallel::Topology& topo
   input.overlap_p2p = job.parallel.overlap_p2p;
   // A CPU's progress threads run on the cores that compute. Shared-memory communicators copy what they send.
   input.own_progress = t->device.kind == kernels::DeviceKind::cuda;
+  if (input.own_progress) input.slowdown_beside = kSlowdownBeside;
   input.messages_in_order = input.own_progress && !job::uses_staged(job);
   for (const auto& record : records.of_rank) input.records.push_back(record.get());
   input.launch_seconds = t->measured.known() ? 0 : t->rates.launch_seconds;

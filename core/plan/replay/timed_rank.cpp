@@ -46,7 +46,8 @@ class Compiler {
         const bool awaited = i + 1 < segment.size() &&
                              segment[i + 1].kind == rank::RecordedEvent::Kind::wait &&
                              segment[i + 1].index == static_cast<int>(g) && segment[i + 1].behind == 0;
-        if (!awaited) at_once_[g] = false;
+        if (!awaited || segment[i].after >= 0) at_once_[g] = false;
+        if (segment[i].after >= 0) at_once_[static_cast<std::size_t>(segment[i].after)] = false;
       }
     };
     look(record_.before), look(record_.after);
@@ -123,8 +124,11 @@ class Compiler {
                          .met = messages_.any_of(costs_[i])});
         else if (stops) pass(costs_[i].seconds(), part, launch_seconds_);
         if (!at_once_[static_cast<std::size_t>(c.group)])
-          out.push_back(
-              {.kind = TimedEvent::Kind::issue, .group = c.group, .collective = stops ? -1 : e.index});
+          out.push_back({.kind = TimedEvent::Kind::issue,
+                         .group = c.group,
+                         .after = e.after,
+                         .behind = e.behind,
+                         .collective = stops ? -1 : e.index});
       }
     }
     put_list();

@@ -15,7 +15,7 @@ std::vector<int> neighbours(const parallel::ScheduleShape& shape, int pipeline_r
 /// other traffic, is one `pass`. A collective that stops the rank on shared links is a `transfer`.
 struct TimedEvent {
   enum class Kind : std::uint8_t { pass, transfer, issue, wait } kind = Kind::pass;
-  int group = 0;
+  int group = 0, after = -1;  ///< `after` and `behind` as in RecordedEvent
   std::int64_t behind = 0;
   double seconds = 0;                                 ///< for a `pass`
   base::LedgerPart part = base::LedgerPart::compute;  ///< for a `pass` or `transfer`

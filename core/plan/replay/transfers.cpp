@@ -99,9 +99,19 @@ bool ReplaySimulation::carry(Rank& rank, const TimedEvent& e) {
 
 void ReplaySimulation::issue(Rank& rank, const TimedEvent& e) {
   Group& group = rank.groups[static_cast<std::size_t>(e.group)];
-  group.issued.push_back({.index = e.collective, .action = rank.action, .step = rank.step});
+  Collective& issued =
+      group.issued.emplace_back(Collective{.index = e.collective, .action = rank.action, .step = rank.step});
+  if (e.after >= 0) {
+    const std::int64_t index =
+        std::ssize(rank.groups[static_cast<std::size_t>(e.after)].issued) - 1 - e.behind;
+    if (index >= 0) issued.after = e.after, issued.after_index = static_cast<std::size_t>(index);
+  }
   ++rank.under_way;
   if (!group.info->joins_stages) {
+    if (e.collective >= 0)
+      if (const TransferCost& cost = rank.timed->costs[static_cast<std::size_t>(e.collective)];
+          cost.uses(Port::nvlink) && !cost.uses(Port::network))
+        rank.beside += cost.seconds();
     if (group.ended + 1 == group.issued.size()) go_on(rank, e.group);
     return;
   }
@@ -121,6 +131,10 @@ void ReplaySimulation::go_on(Rank& rank, int g) {
   Group& group = rank.groups[static_cast<std::size_t>(g)];
   if (group.ended == group.issued.size()) return;
   Collective& next = group.issued[group.ended];
+  if (next.begun ||
+      (next.after >= 0 && rank.groups[static_cast<std::size_t>(next.after)].issued[next.after_index].end < 0))
+    return;
+  next.begun = true;
   next.start = clock_;
   static constexpr TransferCost kNothing;
   const TransferCost& cost =
@@ -146,7 +160,9 @@ bool ReplaySimulation::wait(Rank& rank, const TimedEvent& e) {
   const auto i = static_cast<std::size_t>(index);
   const double end = group.info->joins_stages ? meetings_[group.info->group][i].end : group.issued[i].end;
   if (end < 0) return false;
-  if (end > rank.now) spend(rank, end - rank.now, group.info->wait);
+  if (end <= rank.now) return true;
+  rank.beside = std::max(0.0, rank.beside - (end - rank.now));
+  spend(rank, end - rank.now, group.info->wait);
   return true;
 }
 
@@ -180,7 +196,12 @@ void ReplaySimulation::finish(const Owner& o) {
       c.end = clock_;
       emit(rank, c.step, ReplaySlice::Kind::collective, group.info->name, c.action, c.start, c.end - c.start);
       ended(o.rank);
-      return go_on(rank, o.group);
+      go_on(rank, o.group);
+      for (std::size_t g = 0; g < rank.groups.size(); ++g)
+        if (const Group& other = rank.groups[g];
+            other.ended < other.issued.size() && other.issued[other.ended].after == o.group)
+          go_on(rank, static_cast<int>(g));
+      return;
     }
     case Owner::Kind::meeting: {
       o.meeting->end = clock_;

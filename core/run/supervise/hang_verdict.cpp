@@ -62,6 +62,8 @@ class Judge {
   /// The group that the rank waits in: its main thread, or its device, by a collective rather than by an
   /// exchange, which may have been issued early.
   static std::optional<Group> group_of(const RankSight& sight) {
+    // A rank's own link to its host makes it wait for no other rank.
+    if (sight.waits && parallel::is_host_link(*sight.waits)) return std::nullopt;
     if (sight.waits || sight.activity != Activity::report) return sight.waits;
     bool message = false;
     for (const SeenOperation& op : sight.operations) {
@@ -117,8 +119,9 @@ class Judge {
     const std::vector<SeenOperation>& operations = sight.operations;
     if (operations.empty() || operations.front().order <= 1) return false;
     if (sight.waits)
-      return std::ranges::none_of(
-          operations, [&](const SeenOperation& op) { return op.group == info(*sight.waits).name; });
+      return !parallel::is_host_link(*sight.waits) &&
+             std::ranges::none_of(
+                 operations, [&](const SeenOperation& op) { return op.group == info(*sight.waits).name; });
     // The device is at an operation older than all that the host has issued last.
     return sight.activity == Activity::report && operations.front().state == FlightState::enqueued;
   }

@@ -1,62 +1,63 @@
 #include "core/run/wire/layout_json.h"
 
 #include <nlohmann/json.hpp>
+#include <type_traits>
 
 namespace trainerd::core::run {
 namespace {
 
 using nlohmann::json;
 
-json options_to_json(const parallel::ParallelOptions& o) {
-  return {{"tp", o.tp},
-          {"pp", o.pp},
-          {"dp", o.dp},
-          {"cp", o.cp},
-          {"ep", o.ep},
-          {"ep_capacity", o.ep_capacity},
-          {"cp_comm", static_cast<int>(o.cp_comm)},
-          {"ep_comm", static_cast<int>(o.ep_comm)},
-          {"sequence_parallel", o.sequence_parallel},
-          {"tp_overlap_chunks", o.tp_overlap_chunks},
-          {"zero", o.zero},
-          {"zero_group", o.zero_group},
-          {"bucket_bytes", o.bucket_bytes},
-          {"overlap_tp_backward", o.overlap_tp_backward},
-          {"overlap_grad_reduce", o.overlap_grad_reduce},
-          {"overlap_param_gather", o.overlap_param_gather},
-          {"overlap_ep", o.overlap_ep},
-          {"overlap_p2p", o.overlap_p2p},
-          {"schedule", static_cast<int>(o.schedule)},
-          {"virtual_stages", o.virtual_stages},
-          {"order", o.order},
-          {"allow_tp_across_nodes", o.allow_tp_across_nodes}};
+/// Calls `visit` with the name and a reference of each option. Binds all members, so that an option that is
+/// missing here does not compile.
+template <class Options, class Visit>
+void each_option(Options& options, const Visit& visit) {
+  auto& [tp, pp, dp, cp, ep, ep_capacity, cp_comm, ep_comm, sequence_parallel, tp_overlap_chunks, zero,
+         zero_group, offload_params, offload_grads, bucket_bytes, overlap_tp_backward, overlap_grad_reduce,
+         overlap_param_gather, overlap_ep, overlap_p2p, schedule, virtual_stages, order,
+         allow_tp_across_nodes] = options;
+  visit("tp", tp);
+  visit("pp", pp);
+  visit("dp", dp);
+  visit("cp", cp);
+  visit("ep", ep);
+  visit("ep_capacity", ep_capacity);
+  visit("cp_comm", cp_comm);
+  visit("ep_comm", ep_comm);
+  visit("sequence_parallel", sequence_parallel);
+  visit("tp_overlap_chunks", tp_overlap_chunks);
+  visit("zero", zero);
+  visit("zero_group", zero_group);
+  visit("offload_params", offload_params);
+  visit("offload_grads", offload_grads);
+  visit("bucket_bytes", bucket_bytes);
+  visit("overlap_tp_backward", overlap_tp_backward);
+  visit("overlap_grad_reduce", overlap_grad_reduce);
+  visit("overlap_param_gather", overlap_param_gather);
+  visit("overlap_ep", overlap_ep);
+  visit("overlap_p2p", overlap_p2p);
+  visit("schedule", schedule);
+  visit("virtual_stages", virtual_stages);
+  visit("order", order);
+  visit("allow_tp_across_nodes", allow_tp_across_nodes);
+}
+
+json options_to_json(const parallel::ParallelOptions& options) {
+  json out;
+  each_option(options, [&out]<class T>(const char* name, const T& value) {
+    if constexpr (std::is_enum_v<T>) out[name] = static_cast<int>(value);
+    else out[name] = value;
+  });
+  return out;
 }
 
 parallel::ParallelOptions options_from(const json& j) {
-  parallel::ParallelOptions o;
-  o.tp = j.at("tp");
-  o.pp = j.at("pp");
-  o.dp = j.at("dp");
-  o.cp = j.at("cp");
-  o.ep = j.at("ep");
-  o.ep_capacity = j.at("ep_capacity");
-  o.cp_comm = static_cast<parallel::ContextComm>(j.at("cp_comm").get<int>());
-  o.ep_comm = static_cast<parallel::ExpertComm>(j.at("ep_comm").get<int>());
-  o.sequence_parallel = j.at("sequence_parallel");
-  o.tp_overlap_chunks = j.at("tp_overlap_chunks");
-  o.zero = j.at("zero");
-  o.zero_group = j.at("zero_group");
-  o.bucket_bytes = j.at("bucket_bytes");
-  o.overlap_tp_backward = j.at("overlap_tp_backward");
-  o.overlap_grad_reduce = j.at("overlap_grad_reduce");
-  o.overlap_param_gather = j.at("overlap_param_gather");
-  o.overlap_ep = j.at("overlap_ep");
-  o.overlap_p2p = j.at("overlap_p2p");
-  o.schedule = static_cast<parallel::ScheduleKind>(j.at("schedule").get<int>());
-  o.virtual_stages = j.at("virtual_stages");
-  o.order = j.at("order");
-  o.allow_tp_across_nodes = j.at("allow_tp_across_nodes");
-  return o;
+  parallel::ParallelOptions options;
+  each_option(options, [&j]<class T>(const char* name, T& value) {
+    if constexpr (std::is_enum_v<T>) value = static_cast<T>(j.at(name).get<int>());
+    else j.at(name).get_to(value);
+  });
+  return options;
 }
 
 }  // namespace

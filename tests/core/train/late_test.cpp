@@ -91,6 +91,8 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
          all(job), job.parallel.dp = 2;
          job.parallel.overlap_grad_reduce = job.parallel.overlap_param_gather = false;
        }},
+      {"two levels", [](auto& job) { job.parallel.dp = 4; }, 2},
+      {"two levels, zero 3", [](auto& job) { job.parallel.dp = 4, job.parallel.zero = 3; }, 2},
       {"two levels, offloaded", [&](auto& job) { all(job), job.parallel.dp = 4; }, 2},
       {"messages in bf16, offloaded",
        [&](auto& job) { all(job), job.parallel.dp = 2, job.precision.reduce = kernels::DType::bf16; }},
@@ -113,7 +115,13 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
          job.parallel.dp = 2, job.optimizer.kind = core::job::OptimizerKind::muon;
          job.optimizer.lr = 0.02;
        }},
+      {"muon, one rank, offloaded",
+       [&](auto& job) {
+         all(job), job.optimizer.kind = core::job::OptimizerKind::muon;
+         job.optimizer.lr = 0.02;
+       }},
       {"experts", experts},
+      {"experts, offloaded", [&](auto& job) { all(job), experts(job); }},
       {"experts, all to all",
        [&](auto& job) {
          experts(job), job.parallel.ep_comm = parallel::ExpertComm::all_to_all;

@@ -125,42 +125,50 @@ TEST_CASE("offloaded parameters and gradients are in host memory, and no bit cha
     std::function<void(core::job::JobSpec&)> change;
     std::int64_t devices_per_node = 64;
   };
-  const Layout layout = GENERATE(
-      values<Layout>({{"dp 2", [](auto& job) { job.parallel.dp = 2; }},
-                      {"one rank", [](auto&) {}},
-                      {"dp 2, fp32", [](auto& job) { job = test::small_job(), job.parallel.dp = 2; }},
-                      {"tied embedding, tp 2 with sequence parallelism",
-                       [](auto& job) {
-                         job.model.tie_embeddings = true;
-                         job.parallel.dp = job.parallel.tp = 2, job.parallel.sequence_parallel = true;
-                       }},
-                      {"pp 2, more chunks",
-                       [](auto& job) {
-                         job.parallel.dp = job.parallel.pp = 2, job.parallel.virtual_stages = 2;
-                         job.parallel.schedule = parallel::ScheduleKind::interleaved;
-                         job.model.layers = 4;
-                       }},
-                      {"muon, in the calling thread",
-                       [](auto& job) {
-                         job.parallel.dp = 2, job.parallel.overlap_grad_reduce = false;
-                         job.parallel.overlap_param_gather = false;
-                         job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02;
-                       }},
-                      {"messages in bf16",
-                       [](auto& job) {
-                         job.parallel.dp = 2;
-                         job.precision.reduce = kernels::DType::bf16;
-                       }},
-                      {"two levels", [](auto& job) { job.parallel.dp = 4; }, 2},
-                      {"experts, ep 2",
-                       [](auto& job) {
-                         job.model.experts.count = 4, job.model.experts.per_token = 2;
-                         job.parallel.dp = job.parallel.ep = 2;
-                       }},
-                      {"adapters", [](auto& job) {
-                         job.parallel.dp = 2;
-                         job.model.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};
-                       }}}));
+  const Layout layout = GENERATE(values<Layout>(
+      {{"dp 2", [](auto& job) { job.parallel.dp = 2; }},
+       {"one rank", [](auto&) {}},
+       {"dp 2, fp32", [](auto& job) { job = test::small_job(), job.parallel.dp = 2; }},
+       {"tied embedding, tp 2 with sequence parallelism",
+        [](auto& job) {
+          job.model.tie_embeddings = true;
+          job.parallel.dp = job.parallel.tp = 2, job.parallel.sequence_parallel = true;
+        }},
+       {"pp 2, more chunks",
+        [](auto& job) {
+          job.parallel.dp = job.parallel.pp = 2, job.parallel.virtual_stages = 2;
+          job.parallel.schedule = parallel::ScheduleKind::interleaved;
+          job.model.layers = 4;
+        }},
+       {"muon, in the calling thread",
+        [](auto& job) {
+          job.parallel.dp = 2, job.parallel.overlap_grad_reduce = false;
+          job.parallel.overlap_param_gather = false;
+          job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02;
+        }},
+       {"muon, one rank",
+        [](auto& job) { job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02; }},
+       {"muon, experts on ranks of their own",
+        [](auto& job) {
+          job.optimizer.kind = core::job::OptimizerKind::muon, job.optimizer.lr = 0.02;
+          job.model.experts.count = 4, job.model.experts.per_token = 2;
+          job.parallel.dp = job.parallel.ep = 2;
+        }},
+       {"messages in bf16",
+        [](auto& job) {
+          job.parallel.dp = 2;
+          job.precision.reduce = kernels::DType::bf16;
+        }},
+       {"two levels", [](auto& job) { job.parallel.dp = 4; }, 2},
+       {"experts, ep 2",
+        [](auto& job) {
+          job.model.experts.count = 4, job.model.experts.per_token = 2;
+          job.parallel.dp = job.parallel.ep = 2;
+        }},
+       {"adapters", [](auto& job) {
+          job.parallel.dp = 2;
+          job.model.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};
+        }}}));
   core::job::JobSpec job = test::small_job("bf16");
   layout.change(job);
   job.batch.global = 8;
