@@ -27,8 +27,9 @@ struct LatentState {
 /// segment does not use are undefined. Letters as in kernels/ops/ops.h.
 struct SegmentState {
   // The norm before the segment.
-  kernels::Tensor sum_TD;  ///< residual + delta
-  kernels::Tensor y_TD;    ///< the norm's output
+  kernels::Tensor sum_TD;   ///< residual + delta
+  kernels::Tensor host_TD;  ///< the same in host memory, from forward to backward; see FlowOffload
+  kernels::Tensor y_TD;     ///< the norm's output
   kernels::Tensor mean_T;
   kernels::Tensor rstd_T;
   // Attention.
@@ -67,6 +68,7 @@ struct Frame {
   kernels::Arena* to_backward = nullptr;  ///< forward to backward
   kernels::Arena* to_weight = nullptr;    ///< forward to weight gradient
   kernels::Arena* grads = nullptr;        ///< backward to weight gradient
+  kernels::Arena* host = nullptr;         ///< forward to backward, in host memory
   Batch batch;
   kernels::Tensor in_TD;  ///< summed flow from the previous chunk; undefined in the first
   std::vector<SegmentState> segments;

@@ -28,12 +28,14 @@ bool half_layer(Segment::Kind kind) { return kind == Segment::Kind::attention ||
 std::vector<SegmentSpan> spans_of(const std::vector<Segment>& segments, const job::RecomputeOptions& options,
                                   std::int64_t first_layer) {
   std::vector<SegmentSpan> spans;
+  std::size_t full = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const bool layer = half_layer(segments[i].kind);
     const job::RecomputeKind kind =
         layer ? recompute_of(options, first_layer + segments[i].layer) : job::RecomputeKind::none;
     if (kind == job::RecomputeKind::full && segments[i].kind == Segment::Kind::mlp) spans.back().end = i + 1;
-    else spans.push_back({i, i + 1, kind});
+    else spans.push_back({i, i + 1, kind, full});
+    if (layer && kind == job::RecomputeKind::full && segments[i].kind == Segment::Kind::attention) ++full;
   }
   return spans;
 }
@@ -73,13 +75,19 @@ Tensor ModelChunk::take_whole_flow(const WalkContext& c, Arena& arena) const {
   return arena.take(dtype_, {c.batch.tokens(), model_.hidden}, MemoryTerm::activations);
 }
 
-Tensor ModelChunk::next_sum(const WalkContext& c, const SegmentSpan& span, std::size_t segment, Frame& frame,
-                            const Tensor& passing_TD, const Tensor& out_TD) const {
-  if (segment + 1 < span.end) return passing_TD;
-  return segment + 1 == segments_.size() ? out_TD : take_flow(c, *frame.to_backward);
+Arena& ModelChunk::sum_arena(Stream& stream, const SegmentSpan& span, const Frame& frame) const {
+  const bool offloaded = offload_ != nullptr && span.recompute == job::RecomputeKind::full;
+  return offloaded ? offload_->arena(stream, span.full) : *frame.to_backward;
 }
 
-void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD) {
+Tensor ModelChunk::next_sum(const WalkContext& c, std::size_t span, std::size_t segment, Frame& frame,
+                            const Tensor& passing_TD, const Tensor& out_TD) const {
+  if (segment + 1 < spans_[span].end) return passing_TD;
+  if (segment + 1 == segments_.size()) return out_TD;
+  return take_flow(c, sum_arena(c.stream, spans_[span + 1], frame));
+}
+
+void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& out_TD, Keep keep) {
   frame.segments.assign(segments_.size(), {});
   const ArenaScope scope(c.stream.scratch());
   // One delta tensor is enough: each segment adds the previous delta to its sum before it writes its own.
@@ -90,8 +98,12 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
   // The sum inside a layer that keeps only its input. The next layer reads it before it is overwritten.
   Tensor passing_TD;
   Flow flow{frame.in_TD, {}};
-  for (const SegmentSpan& span : spans_) {
-    const ActivationArenas arenas = forward_arenas(span.recompute, frame, c.stream.scratch());
+  for (std::size_t s = 0; s < spans_.size(); ++s) {
+    const SegmentSpan& span = spans_[s];
+    // The embedding's output is the first layer's input.
+    const bool embeds = segments_[span.begin].kind == Segment::Kind::embedding && s + 1 < spans_.size();
+    const ActivationArenas arenas = forward_arenas(span.recompute, frame, c.stream.scratch(),
+                                                   sum_arena(c.stream, embeds ? spans_[s + 1] : span, frame));
     if (span.recompute == job::RecomputeKind::full && !passing_TD.defined())
       passing_TD = take_flow(c, c.stream.scratch());
     for (std::size_t i = span.begin; i < span.end; ++i) {
@@ -101,7 +113,7 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
       if (i > span.begin) state.sum_TD = passing_TD;
       OutputPlace to;
       if (half_layer(kind) && adds_to_flow(c, *layer_of(i), kind))
-        to.sum_TD = next_sum(c, span, i, frame, passing_TD, out_TD);
+        to.sum_TD = next_sum(c, s, i, frame, passing_TD, out_TD);
       else to.delta_TD = delta_TD;
       switch (kind) {
         case Segment::Kind::embedding: flow = embedding_forward(c, arenas, state); break;
@@ -110,6 +122,11 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
           break;
         case Segment::Kind::mlp: flow = mlp_forward(c, *layer_of(i), arenas, state, flow, to); break;
         case Segment::Kind::head: head_forward(c, arenas, state, flow); break;
+      }
+      if (offload_ != nullptr && keep == Keep::for_backward && i == span.begin &&
+          span.recompute == job::RecomputeKind::full && offload_->holds(state.sum_TD)) {
+        state.host_TD = take_flow(c, *frame.host);
+        offload_->keep(c.stream, span.full, state.sum_TD, state.host_TD);
       }
       state = kept_state(span.recompute, kind, model_, state);
     }
@@ -120,19 +137,29 @@ void ModelChunk::walk_forward(const WalkContext& c, Frame& frame, const Tensor& 
 }
 
 void ModelChunk::forward(Stream& stream, Frame& frame, const Tensor& out_TD) {
-  walk_forward(context(stream, frame), frame, out_TD);
+  walk_forward(context(stream, frame), frame, out_TD, Keep::for_backward);
 }
 
 void ModelChunk::forward_only(Stream& stream, Frame& frame, const Tensor& out_TD, const LossTarget& loss) {
   const WalkContext c = context(stream, frame);
-  walk_forward(c, frame, out_TD);
+  walk_forward(c, frame, out_TD, Keep::nothing);
   if (last()) head_loss(c, frame.segments.back(), loss);
 }
 
 void ModelChunk::forward_logits(Stream& stream, Frame& frame, std::int64_t row, const Tensor& logits_1V) {
   const WalkContext c = context(stream, frame);
-  walk_forward(c, frame, {});
+  walk_forward(c, frame, {}, Keep::nothing);
   head_logits(c, frame.segments.back(), row, logits_1V);
+}
+
+void ModelChunk::restore(const WalkContext& c, std::size_t span, Frame& frame) {
+  const auto first = [&](std::size_t s) -> SegmentState& { return frame.segments[spans_[s].begin]; };
+  if (!first(span).host_TD.defined()) return;
+  offload_->fetch(c.stream, spans_[span].full, first(span).host_TD);
+  const Tensor flow_TD = offload_->fetched(c.stream, spans_[span].full);
+  first(span).sum_TD = flow_TD.reshaped(first(span).host_TD.shape), first(span).host_TD = {};
+  for (std::size_t s = span; s-- > 0;)
+    if (first(s).host_TD.defined()) return offload_->fetch(c.stream, spans_[s].full, first(s).host_TD);
 }
 
 void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
@@ -217,6 +244,7 @@ void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, c
       c.delayed = &delayed.emplace(delayed_wgrads(c));
     }
     const ArenaScope remade(*frame.grads), remade_in_scratch(stream.scratch());
+    restore(c, static_cast<std::size_t>(spans_.rend() - span) - 1, frame);
     recompute(c, *span, frame);
     for (std::size_t i = span->end; i-- > span->begin;) {
       const ArenaScope segment_scope(*frame.grads);
@@ -250,6 +278,7 @@ void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
     // Recomputed tensors that the weight gradients read stay in `frame.grads`.
     const ArenaScope remade_in_scratch(stream.scratch());
+    restore(c, static_cast<std::size_t>(spans_.rend() - span) - 1, frame);
     recompute(c, *span, frame);
     for (std::size_t i = span->end; i-- > span->begin;) {
       frame.segments[i].dflow_TD = dflow;

@@ -5,6 +5,7 @@
 
 #include "core/job/model_options.h"
 #include "core/model/batch.h"
+#include "core/model/flow_offload.h"
 #include "core/model/frame.h"
 #include "core/model/param_store.h"
 #include "core/model/parameters.h"
@@ -70,6 +71,7 @@ struct LossTarget {
 struct SegmentSpan {
   std::size_t begin = 0, end = 0;
   job::RecomputeKind recompute = job::RecomputeKind::none;
+  std::size_t full = 0;  ///< number of spans before it that keep only their input
 };
 
 /// The layers of one pipeline chunk. Without state between calls except the parameters: a walk's state is in
@@ -83,8 +85,15 @@ class ModelChunk {
              const RopeTables& rope, kernels::Determinism attention = kernels::Determinism::deterministic,
              const parallel::ContextParallel& cp = {}, const parallel::ExpertParallel& ep = {});
 
+  /// Inputs of layers that keep nothing else are kept by `offload`, which must outlive this.
+  void offload_flows(FlowOffload& offload) { offload_ = &offload; }
+
   const std::vector<Segment>& segments() const { return segments_; }
   const ChunkParams& ids() const { return ids_; }
+  /// The memory for the flow from the previous chunk.
+  kernels::Arena& input_arena(kernels::Stream& stream, const Frame& frame) const {
+    return sum_arena(stream, spans_.front(), frame);
+  }
   bool first() const { return ids_.embedding != kNoParam; }
   bool last() const { return ids_.head != kNoParam; }
 
@@ -113,7 +122,12 @@ class ModelChunk {
 
  private:
   WalkContext context(kernels::Stream& stream, const Frame& frame) const;
-  void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD);
+  enum class Keep : std::uint8_t { for_backward, nothing };
+  void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD, Keep keep);
+  /// The memory for the sum at the start of a span.
+  kernels::Arena& sum_arena(kernels::Stream& stream, const SegmentSpan& span, const Frame& frame) const;
+  /// Brings the input of a span back from host memory, and starts to bring that of the span before it.
+  void restore(const WalkContext& context, std::size_t span, Frame& frame);
   /// Recomputes what forward did not keep of a span, into `frame.grads` and scratch.
   void recompute(const WalkContext& context, const SegmentSpan& span, Frame& frame);
   void input_gradient(const WalkContext&, std::size_t segment, Frame&, const kernels::Tensor& dx_TD,
@@ -132,9 +146,8 @@ class ModelChunk {
   kernels::Tensor take_whole_flow(const WalkContext& context, kernels::Arena& arena) const;
   /// Destination of a segment's output if its GEMM adds to the flow: the sum with which the next segment
   /// begins. `passing_TD` is the sum inside a layer that keeps only its input.
-  kernels::Tensor next_sum(const WalkContext& context, const SegmentSpan& span, std::size_t segment,
-                           Frame& frame, const kernels::Tensor& passing_TD,
-                           const kernels::Tensor& out_TD) const;
+  kernels::Tensor next_sum(const WalkContext& context, std::size_t span, std::size_t segment, Frame& frame,
+                           const kernels::Tensor& passing_TD, const kernels::Tensor& out_TD) const;
 
   const job::ModelOptions model_;
   const LocalSizes local_;
@@ -148,6 +161,7 @@ class ModelChunk {
   const kernels::Determinism attention_;
   std::vector<Segment> segments_;
   std::vector<SegmentSpan> spans_;
+  FlowOffload* offload_ = nullptr;
 };
 
 }  // namespace trainerd::core::model

@@ -7,14 +7,15 @@ job::RecomputeKind recompute_of(const job::RecomputeOptions& options, std::int64
                                                                                 : options.kind;
 }
 
-ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch) {
+ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch,
+                                kernels::Arena& sum) {
   kernels::Arena &to_backward = *frame.to_backward, &to_weight = *frame.to_weight;
   switch (kind) {
     case job::RecomputeKind::none: break;
-    case job::RecomputeKind::selective: return {to_backward, to_backward, to_weight, scratch, scratch};
-    case job::RecomputeKind::full: return {to_backward, scratch, scratch, scratch, scratch};
+    case job::RecomputeKind::selective: return {sum, to_backward, to_weight, scratch, scratch};
+    case job::RecomputeKind::full: return {sum, scratch, scratch, scratch, scratch};
   }
-  return {to_backward, to_backward, to_weight, to_backward, to_weight};
+  return {sum, to_backward, to_weight, to_backward, to_weight};
 }
 
 ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch) {
@@ -27,7 +28,7 @@ SegmentState kept_state(job::RecomputeKind kind, Segment::Kind half, const job::
   SegmentState kept;
   if (kind == job::RecomputeKind::full && half == Segment::Kind::mlp)
     return kept;  // its sum is recomputed from the layer's
-  kept.sum_TD = state.sum_TD;
+  kept.sum_TD = state.sum_TD, kept.host_TD = state.host_TD;
   if (kind == job::RecomputeKind::full) return kept;
   kept.projected = state.projected;
   kept.qk_squares_T2 = state.qk_squares_T2;

@@ -19,8 +19,9 @@ namespace trainerd::core::model {
 job::RecomputeKind recompute_of(const job::RecomputeOptions& options, std::int64_t layer);
 
 /// Arenas for the forward pass. What is not kept goes to `scratch`, which the caller releases after the
-/// segment.
-ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch);
+/// segment. `sum`: for the sum at the start of the segment.
+ActivationArenas forward_arenas(job::RecomputeKind kind, const Frame& frame, kernels::Arena& scratch,
+                                kernels::Arena& sum);
 /// Arenas for recomputation. What the weight gradients read goes to the gradients' arena, the rest to
 /// `scratch`, until the caller is done with the span.
 ActivationArenas recompute_arenas(const Frame& frame, kernels::Arena& scratch);

@@ -153,6 +153,10 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
   if (largest != nullptr && largest->kind != Kind::persistent && job.batch.micro > 1)
     advice = "batch.micro: " + std::to_string(std::max<std::int64_t>(1, job.batch.micro / 2)) + " (it is " +
              std::to_string(job.batch.micro) + ")";
+  if (largest != nullptr && largest->kind == Kind::kept && job.recompute.kind == job::RecomputeKind::full &&
+      !fit.on_device && !job.parallel.offload_activations)
+    advice =
+        "parallel: {offload_activations: true}, which keeps the inputs of layers on the host, or " + advice;
   if (largest != nullptr && largest->kind == Kind::kept && job.recompute.kind != job::RecomputeKind::full)
     advice = "recompute: {kind: full}, which keeps of a layer its input alone, or " + advice;
   if (largest != nullptr && largest->kind == Kind::persistent && !fit.on_device && !job.optimizer.offload)

@@ -357,6 +357,7 @@ class Checker {
     if (good({"model.experts.count"}))
       for (const KeyProblem& found : expert_parallel_problems(job_)) problem(found.path, found.what);
     for (const KeyProblem& found : turns_problems(p)) problem(found.path, found.what);
+    for (const KeyProblem& found : offload_problems(job_)) problem(found.path, found.what);
     const std::int64_t tokens = p.cp > 0 ? job_.batch.micro * (m.seq_len / p.cp) : 0;
     if (p.sequence_parallel && p.tp == 1)
       problem("parallel.sequence_parallel", "splits tokens over tp ranks, and tp is 1; leave it out");
@@ -372,18 +373,6 @@ class Checker {
               to_string(p.zero_group) + " does not divide " + (p.cp > 1 ? "dp x cp " : "dp ") +
                   to_string(p.gradient_ranks()) +
                   " (nearest valid: " + nearest_divisor(p.zero_group, p.gradient_ranks()) + ")");
-    if (p.offload_params && p.zero < 3)
-      problem("parallel.offload_params",
-              "offloads parameters by layers, as zero 3 shards them, also with one data-parallel rank "
-              "(nearest valid: zero: 3 beside it)");
-    if (p.offload_grads && p.zero < 2)
-      problem("parallel.offload_grads",
-              "offloads gradients by layers, as zero 2 and 3 shard them, also with one data-parallel rank "
-              "(nearest valid: zero: 2 beside it)");
-    if (p.offload_grads && p.zero_group > 0 && p.zero_group < p.gradient_ranks())
-      problem("parallel.offload_grads",
-              "replicas (zero_group) sum their gradients on devices (nearest valid: zero_group: 0, or "
-              "offload_params and optimizer.offload without offload_grads)");
     if (p.bucket_bytes > 0 && p.bucket_bytes < kMinBucket)
       problem("parallel.bucket_bytes", to_string(p.bucket_bytes) +
                                            " is less than a part of any use (nearest valid: " +

@@ -187,6 +187,32 @@ std::vector<KeyProblem> turns_problems(const parallel::ParallelOptions& p) {
            "(nearest valid: 2)"}};
 }
 
+std::vector<KeyProblem> offload_problems(const job::JobSpec& job) {
+  const parallel::ParallelOptions& p = job.parallel;
+  std::vector<KeyProblem> problems;
+  if (p.offload_params && p.zero < 3)
+    problems.push_back(
+        {"parallel.offload_params",
+         "offloads parameters by layers, as zero 3 shards them, also with one data-parallel rank "
+         "(nearest valid: zero: 3 beside it)"});
+  if (p.offload_grads && p.zero < 2)
+    problems.push_back(
+        {"parallel.offload_grads",
+         "offloads gradients by layers, as zero 2 and 3 shard them, also with one data-parallel "
+         "rank (nearest valid: zero: 2 beside it)"});
+  if (p.offload_grads && p.zero_group > 0 && p.zero_group < p.gradient_ranks())
+    problems.push_back(
+        {"parallel.offload_grads",
+         "replicas (zero_group) sum their gradients on devices (nearest valid: zero_group: 0, or "
+         "offload_params and optimizer.offload without offload_grads)"});
+  if (p.offload_activations && job.recompute.kind != job::RecomputeKind::full)
+    problems.push_back(
+        {"parallel.offload_activations",
+         "offloads the inputs of layers, which are all that recompute: {kind: full} keeps of them "
+         "(nearest valid: that beside it)"});
+  return problems;
+}
+
 std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
   const std::int64_t count = job.model.experts.count;

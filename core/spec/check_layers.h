@@ -16,6 +16,7 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job);
 
 /// The same of passes that take turns.
 std::vector<KeyProblem> turns_problems(const parallel::ParallelOptions& options);
+std::vector<KeyProblem> offload_problems(const job::JobSpec& job);
 
 /// Heads that are too large for device: cuda.
 std::vector<KeyProblem> cuda_head_problems(const job::ModelOptions& model);

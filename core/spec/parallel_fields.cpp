@@ -89,6 +89,10 @@ void add_parallel(FieldTable& t, job::JobSpec& job) {
         "its "
         "link during backward")
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
+  t.add("parallel.offload_activations", &p.offload_activations,
+        "keep the inputs of layers that full recomputation keeps in pinned host memory from forward to "
+        "backward")
+      .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
         "gradients that are reduced at once, at most; 0: 8 MiB for each of the `cp` x `dp` ranks, at least "
         "25 MiB")

@@ -160,6 +160,8 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
                                     slot_of(schedule, action, SlotClass::forward_to_backward));
   frame.to_weight = &memory_.slot(chunk, SlotClass::forward_to_weight,
                                   slot_of(schedule, action, SlotClass::forward_to_weight));
+  if (flows_)
+    frame.host = &memory_.slot(chunk, SlotClass::offloaded, slot_of(schedule, action, SlotClass::offloaded));
   const int grads = slot_of(schedule, action, SlotClass::backward_to_weight);
   frame.grads = grads < 0 ? nullptr : &memory_.slot(chunk, SlotClass::backward_to_weight, grads);
 
@@ -167,8 +169,9 @@ model::Frame& Trainer::open_frame(const PassSchedule& schedule, const Action& ac
   frame.in_TD = {};
   if (!model.first()) {
     // Backward needs the input longer than the slot in which it was received lives.
-    frame.in_TD = frame.to_backward->take(job_.precision.compute, {flow_rows(), job_.model.hidden},
-                                          MemoryTerm::activations);
+    frame.in_TD =
+        model.input_arena(*compute_, frame)
+            .take(job_.precision.compute, {flow_rows(), job_.model.hidden}, MemoryTerm::activations);
     const Tensor in_TD = stays_on_rank(action.chunk - 1)
                              ? of_pass(chunks_[static_cast<std::size_t>(chunk) - 1].out, flow_rows())
                              : received(schedule, action, SlotClass::received_forward);
@@ -338,16 +341,19 @@ void Trainer::close_walk(const OpenWalk& w) {
       add_loss(w.chunk, w.loss);
       if (!sample_losses_.empty() && adds_loss(w.chunk)) add_sample_losses(w.action.microbatch);
       w.frame.to_backward->release(0);
+      if (w.frame.host != nullptr) w.frame.host->release(0);
       w.frame.to_weight->release(0);
       return;
     case ActionKind::backward:
       add_loss(w.chunk, w.loss);
       w.frame.to_backward->release(0);
+      if (w.frame.host != nullptr) w.frame.host->release(0);
       w.frame.to_weight->release(0);
       return;
     case ActionKind::backward_input:
       add_loss(w.chunk, w.loss);
       w.frame.to_backward->release(0);
+      if (w.frame.host != nullptr) w.frame.host->release(0);
       return;
     case ActionKind::backward_weight:
       w.frame.grads->release(0);

@@ -15,12 +15,15 @@ namespace {
 
 std::array<parallel::SlotTable, kSlotClasses> color(const std::vector<parallel::Action>& actions,
                                                     const parallel::ScheduleShape& shape,
-                                                    std::span<const int> pool_of_chunk) {
+                                                    std::span<const int> pool_of_chunk, bool offloads) {
   const auto lifetime = [&](Lifetime l) { return parallel::color_slots(actions, shape, pool_of_chunk, l); };
-  return {lifetime(Lifetime::forward_to_backward), lifetime(Lifetime::forward_to_weight),
+  const parallel::SlotTable to_backward = lifetime(Lifetime::forward_to_backward);
+  return {to_backward,
+          lifetime(Lifetime::forward_to_weight),
           lifetime(Lifetime::backward_to_weight),
           parallel::color_receives(actions, shape, ActionKind::recv_forward),
-          parallel::color_receives(actions, shape, ActionKind::recv_backward)};
+          parallel::color_receives(actions, shape, ActionKind::recv_backward),
+          offloads ? to_backward : parallel::SlotTable{}};
 }
 
 /// Approximate size of what a chunk keeps of a microbatch, in units of a layer's input: 17 per layer
@@ -71,7 +74,7 @@ PassSchedule pass_schedule(std::int64_t microbatches, const parallel::Layout& la
   const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, microbatches, pass);
   PassSchedule schedule;
   schedule.actions = parallel::make_schedule(shape, static_cast<int>(pipeline_rank));
-  schedule.slots = color(schedule.actions, shape, pool_of_chunk);
+  schedule.slots = color(schedule.actions, shape, pool_of_chunk, layout.options.offload_activations);
   return schedule;
 }
 
@@ -100,7 +103,8 @@ std::vector<SlotCounts> count_all_slots(const job::JobSpec& job, const parallel:
     const parallel::ScheduleShape shape = parallel::schedule_shape(layout.options, microbatches, pass);
     const auto lists = parallel::make_schedules(shape);
     for (std::size_t rank = 0; rank < lists.size(); ++rank)
-      take_larger(all[rank], color(lists[rank], shape, all[rank].pool_of_chunk));
+      take_larger(all[rank],
+                  color(lists[rank], shape, all[rank].pool_of_chunk, layout.options.offload_activations));
   }
   return all;
 }

@@ -9,8 +9,13 @@ namespace {
 
 using namespace kernels;
 
-/// True for tensors that forward keeps for backward; recompute makes them smaller.
-bool is_kept(SlotClass c) { return c == SlotClass::forward_to_backward || c == SlotClass::forward_to_weight; }
+/// What forward keeps for backward becomes smaller by recomputation.
+MemoryBudget::RegionKind kind_of(SlotClass c) {
+  if (c == SlotClass::offloaded) return MemoryBudget::RegionKind::host;
+  return c == SlotClass::forward_to_backward || c == SlotClass::forward_to_weight
+             ? MemoryBudget::RegionKind::kept
+             : MemoryBudget::RegionKind::passed;
+}
 
 /// "forward_to_backward", and with several pools "forward_to_backward.1".
 std::string region_name(std::size_t slot_class, std::size_t pool, std::size_t pools) {
@@ -35,6 +40,7 @@ const char* to_string(SlotClass slot_class) {
     case SlotClass::backward_to_weight: return "backward_to_weight";
     case SlotClass::received_forward: return "received_forward";
     case SlotClass::received_backward: return "received_backward";
+    case SlotClass::offloaded: return "offloaded";
     case SlotClass::count_: break;
   }
   return "?";
@@ -55,15 +61,14 @@ StepMemory::StepMemory(const SlotCounts& slots, std::int64_t alignment)
 
 StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBudget& budget)
     : pool_of_chunk_(slots.pool_of_chunk), slots_(slots.of_pool.size()) {
-  const auto allocate = [&](const std::string& name) {
-    buffers_.push_back(backend.allocate(MemoryKind::device, budget.bytes_of(name)));
+  const auto allocate = [&](const std::string& name, MemoryKind kind = MemoryKind::device) {
+    buffers_.push_back(backend.allocate(kind, budget.bytes_of(name)));
     return buffers_.back().data();
   };
   const std::int64_t alignment = backend.target().alignment;
-  if (const std::int64_t bytes = budget.host_bytes(); bytes > 0) {
-    buffers_.push_back(backend.allocate(MemoryKind::host, bytes));
-    host_ = Arena(kHostRegion, buffers_.back().data(), bytes, alignment);
-  }
+  if (budget.has(kHostRegion))
+    host_ =
+        Arena(kHostRegion, allocate(kHostRegion, MemoryKind::host), budget.bytes_of(kHostRegion), alignment);
   const auto arena = [&](const char* name) {
     return Arena(name, allocate(name), budget.bytes_of(name), alignment);
   };
@@ -75,7 +80,8 @@ StepMemory::StepMemory(Backend& backend, const SlotCounts& slots, const MemoryBu
       const int count = slots.of_pool[pool][i];
       if (count == 0) continue;
       const std::string name = region_name(i, pool, slots_.size());
-      std::byte* base = allocate(name);
+      const bool host = static_cast<SlotClass>(i) == SlotClass::offloaded;
+      std::byte* base = allocate(name, host ? MemoryKind::host : MemoryKind::device);
       const std::int64_t bytes = budget.bytes_of(name) / count;
       for (int slot = 0; slot < count; ++slot)
         slots_[pool][i].emplace_back(name, base + slot * bytes, bytes, alignment);
@@ -116,8 +122,7 @@ MemoryBudget StepMemory::budget_with(const SlotCounts& counts) const {
         return a.high_water() < b.high_water();
       });
       budget.regions.push_back(
-          region_of(*largest, counts.of_pool[pool][i],
-                    is_kept(static_cast<SlotClass>(i)) ? RegionKind::kept : RegionKind::passed));
+          region_of(*largest, counts.of_pool[pool][i], kind_of(static_cast<SlotClass>(i))));
     }
   }
   return budget;

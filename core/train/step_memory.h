@@ -10,13 +10,15 @@
 namespace trainerd::core::train {
 
 /// Classes of tensors that chunks keep in numbered slots: the three lifetimes of `parallel::Lifetime`, and
-/// tensors received from pipeline neighbours, from the receive to their use.
+/// tensors received from pipeline neighbours, from the receive to their use, and what is in host memory from
+/// forward to backward.
 enum class SlotClass : std::uint8_t {
   forward_to_backward,
   forward_to_weight,
   backward_to_weight,
   received_forward,
   received_backward,
+  offloaded,
   count_
 };
 /// True if all chunks of a rank share these slots; they are counted in its first pool.

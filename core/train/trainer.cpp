@@ -124,6 +124,14 @@ void Trainer::take_persistent(Arena& persistent) {
 }
 
 void Trainer::make_chunks(Arena& persistent) {
+  if (layout_.options.offload_activations) {
+    const auto flow = [&] {
+      return persistent.take(job_.precision.compute, {flow_rows(), job_.model.hidden},
+                             MemoryTerm::activations);
+    };
+    const std::array forward{flow(), flow()}, backward{flow(), flow()};
+    flows_.emplace(groups_.host_link(), forward, backward);
+  }
   const Shape flow{flow_rows(), job_.model.hidden};
   const parallel::ScheduleShape pipeline = parallel::schedule_shape(layout_.options, 1);
   for (const model::ChunkParams& ids : declared_.chunks) {
@@ -141,6 +149,7 @@ void Trainer::make_chunks(Arena& persistent) {
               {},
               {},
               {}});
+    if (flows_) chunk.model.offload_flows(*flows_);
     const auto take = [&] { return persistent.take(job_.precision.compute, flow, MemoryTerm::activations); };
     if (!chunk.model.last())
       chunk.out = take(), chunk.other_out = pipeline.stays_on_rank(index) ? chunk.out : take();

@@ -347,6 +347,7 @@ class Trainer {
   std::unique_ptr<kernels::Stream> reports_;  ///< reads back results of completed steps
   model::DeclaredParams declared_;
   model::ParamStore params_;
+  std::optional<model::FlowOffload> flows_;  ///< with ParallelOptions::offload_activations
   std::vector<Chunk> chunks_;
   std::vector<std::unique_ptr<Optimizer>> optimizers_;  ///< of trainable views
   /// The steps' passes, by their number of microbatches.

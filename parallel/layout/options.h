@@ -53,9 +53,11 @@ struct ParallelOptions {
   bool sequence_parallel = false;
   std::int64_t tp_overlap_chunks = 1;  ///< TensorParallel::overlap_chunks
   std::int64_t zero = 1;
-  std::int64_t zero_group = 0;       ///< number of ranks that ZeRO shards over; 0: all gradient_ranks
-  bool offload_params = false;       ///< sharded parameters are in host memory (zero 3)
-  bool offload_grads = false;        ///< sharded gradients are in host memory (zero 2 and 3)
+  std::int64_t zero_group = 0;  ///< number of ranks that ZeRO shards over; 0: all gradient_ranks
+  bool offload_params = false;  ///< sharded parameters are in host memory (zero 3)
+  bool offload_grads = false;   ///< sharded gradients are in host memory (zero 2 and 3)
+  /// Inputs of layers are in host memory from forward to backward (full recomputation).
+  bool offload_activations = false;
   std::int64_t bucket_bytes = 0;     ///< maximum bytes of gradients per reduction; 0: default_bucket_bytes
   bool overlap_tp_backward = true;   ///< TensorParallel::overlap_backward
   bool overlap_grad_reduce = true;   ///< reduce gradients while backward continues
@@ -72,8 +74,8 @@ struct ParallelOptions {
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
 
-  /// True if parameters or gradients are copied between a device and its host in every pass.
-  bool offloads() const { return offload_params || offload_grads; }
+  /// True if tensors are copied between a device and its host in every pass.
+  bool offloads() const { return offload_params || offload_grads || offload_activations; }
 
   /// True if a forward and a backward take turns: one computes while the other waits for messages of tp, cp
   /// or ep.

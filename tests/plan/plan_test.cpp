@@ -565,6 +565,43 @@ TEST_CASE(
   }));
 }
 
+TEST_CASE("offloaded inputs of layers leave a device four of them, and their copies are behind compute",
+          "[plan][offload]") {
+  const auto planned = [](const std::string& more,
+                          const std::string& model = "preset: llama-3-8b, seq_len: 131072") {
+    return plan_of(job_of(model,
+                          "device: cuda\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\n"
+                          "attention: fast\noptimizer: {offload: true}\nbatch: {global: 2, micro: 1}\n" +
+                              more));
+  };
+  const std::string state = "zero: 3, offload_params: true, offload_grads: true";
+  const core::plan::Plan there = planned("parallel: {" + state + "}\n"),
+                         all = planned("parallel: {" + state + ", offload_activations: true}\n");
+  const double input = 2.0 * 131072 * 4096, layers = 32;
+  CHECK(static_cast<double>(all.stages[0].host_terms.at("activations")) == layers * input);
+  CHECK(static_cast<double>(there.peak_bytes - all.peak_bytes) == Approx((layers - 4) * input).epsilon(0.01));
+  const auto traffic = [](const core::plan::Plan& plan, const char* group) {
+    for (const core::plan::TrafficPlan& t : plan.communication)
+      if (std::string(t.group) == group) return t.bytes;
+    return 0.0;
+  };
+  for (const char* group : {"from_host", "to_host"})
+    CHECK(traffic(all, group) - traffic(there, group) == Approx(2 * layers * input));
+  CHECK(all.time.mean[base::LedgerPart::exposed_host] < 0.01 * all.time.step_seconds);
+  // A job that does not fit hears of it.
+  const core::job::JobSpec job =
+      job_of("preset: llama-3-8b, seq_len: 262144",
+             "device: cuda\nrecompute: {kind: full}\ncluster: {preset: dgx-h100}\nattention: fast\n"
+             "optimizer: {offload: true}\nbatch: {global: 2, micro: 1}\nparallel: {" +
+                 state + "}\n");
+  const core::plan::Plan plan = plan_of(job);
+  CHECK_FALSE(plan.fits);
+  const auto near = core::plan::near_changes(job, plan.topology, core::plan::NoneFits::nothing);
+  CHECK(std::any_of(near.begin(), near.end(), [](const core::plan::NearLayout& n) {
+    return n.change == "parallel: {offload_activations: true}";
+  }));
+}
+
 TEST_CASE("a plan as JSON has what programs read", "[plan]") {
   const core::job::JobSpec job =
       job_of("preset: llama-3-8b",

@@ -112,7 +112,8 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& place
   ChunkCosts costs;
   costs.scratch_bytes = static_cast<double>(record.memory.bytes_of(train::kScratchRegion));
   for (std::size_t i = 0; i < train::kSlotClasses; ++i)
-    if (const int count = slots.of_pool.front()[i]; count > 0)
+    if (const int count = slots.of_pool.front()[i];
+        count > 0 && static_cast<train::SlotClass>(i) != train::SlotClass::offloaded)
       costs.slot_bytes[i] =
           static_cast<double>(record.memory.bytes_of(train::to_string(static_cast<train::SlotClass>(i)))) /
           count;

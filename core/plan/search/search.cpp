@@ -242,6 +242,11 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
     changed.attention.backward = kernels::Determinism::fast;
     if (changed != job) add_if_it_fits(changed, "attention: fast");
     changed = job;
+    if (job.recompute.kind == job::RecomputeKind::full) {
+      changed.parallel.offload_activations = true;
+      if (changed != job) add_if_it_fits(changed, "parallel: {offload_activations: true}");
+    }
+    changed = job;
     changed.optimizer.offload = true;
     const bool enough = changed != job && add_if_it_fits(changed, "optimizer: {offload: true}");
     parallel::ParallelOptions& p = changed.parallel;

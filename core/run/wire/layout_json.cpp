@@ -13,8 +13,8 @@ using nlohmann::json;
 template <class Options, class Visit>
 void each_option(Options& options, const Visit& visit) {
   auto& [tp, pp, dp, cp, ep, ep_capacity, cp_comm, ep_comm, sequence_parallel, tp_overlap_chunks, zero,
-         zero_group, offload_params, offload_grads, bucket_bytes, overlap_tp_backward, overlap_grad_reduce,
-         overlap_param_gather, overlap_ep, overlap_p2p, schedule, virtual_stages, order,
+         zero_group, offload_params, offload_grads, offload_activations, bucket_bytes, overlap_tp_backward,
+         overlap_grad_reduce, overlap_param_gather, overlap_ep, overlap_p2p, schedule, virtual_stages, order,
          allow_tp_across_nodes] = options;
   visit("tp", tp);
   visit("pp", pp);
@@ -30,6 +30,7 @@ void each_option(Options& options, const Visit& visit) {
   visit("zero_group", zero_group);
   visit("offload_params", offload_params);
   visit("offload_grads", offload_grads);
+  visit("offload_activations", offload_activations);
   visit("bucket_bytes", bucket_bytes);
   visit("overlap_tp_backward", overlap_tp_backward);
   visit("overlap_grad_reduce", overlap_grad_reduce);

@@ -58,7 +58,8 @@ TEST_CASE("a start carries the layout of its world and the snapshots to restore"
   options.cp_comm = parallel::ContextComm::all_gather, options.ep_capacity = 1.5,
   options.ep_comm = parallel::ExpertComm::all_to_all, options.tp_overlap_chunks = 2,
   options.bucket_bytes = 4096, options.overlap_tp_backward = options.overlap_grad_reduce = false,
-  options.overlap_param_gather = false, options.allow_tp_across_nodes = true, options.offload_grads = true;
+  options.overlap_param_gather = false, options.allow_tp_across_nodes = true, options.offload_grads = true,
+  options.offload_activations = true;
   parallel::Topology topology;
   topology.nodes = 2, topology.devices_per_node = 8;
   run::Start start;

@@ -389,6 +389,38 @@ TEST_CASE("a group of hybrid sharding divides the data-parallel ranks", "[spec]"
   CHECK(problems(kJob, {"parallel.zero=0", "parallel.zero_group=2"}).size() == 1);
 }
 
+TEST_CASE("what is offloaded must be sharded, or all that a layer keeps", "[spec]") {
+  const Lines on = {"device=cuda", "cluster.preset=dgx-h100", "parallel.dp=4", "batch.global=16"};
+  const auto with = [&](const Lines& more) {
+    Lines all = on;
+    all.insert(all.end(), more.begin(), more.end());
+    return problems(kJob, all);
+  };
+  const auto told = [&](const Lines& more, const std::string& what) {
+    const Lines found = with(more);
+    REQUIRE(found.size() == 1);
+    CHECK_THAT(found[0], Catch::Contains(what));
+  };
+  told({"parallel.offload_params=true", "parallel.zero=2"},
+       "parallel.offload_params: offloads parameters by layers, as zero 3 shards them");
+  told({"parallel.offload_grads=true"},
+       "parallel.offload_grads: offloads gradients by layers, as zero 2 and 3");
+  told({"parallel.offload_grads=true", "parallel.zero=2", "parallel.zero_group=2"},
+       "parallel.offload_grads: replicas (zero_group) sum their gradients on devices");
+  told({"parallel.offload_activations=true"},
+       "parallel.offload_activations: offloads the inputs of layers, which are all that recompute: {kind: "
+       "full}");
+  CHECK(with({"parallel.offload_params=true", "parallel.offload_grads=true", "parallel.zero=3",
+              "parallel.offload_activations=true", "recompute.kind=full"})
+            .empty());
+  // On CPUs all of it is in host memory.
+  for (const char* key : {"params", "grads", "activations"})
+    CHECK_THAT(problems(kJob, {std::string("parallel.offload_") + key + "=true", "parallel.zero=3",
+                               "recompute.kind=full"})
+                   .at(0),
+               Catch::Contains("on CPUs they are in host memory anyway"));
+}
+
 TEST_CASE("context-parallel ranks have two chunks of each sequence", "[spec]") {
   CHECK(problems(kJob, {"parallel.cp=2", "model.seq_len=64"}).empty());
   CHECK(problems(kJob, {"parallel.cp=3", "model.seq_len=64"}) ==

@@ -80,6 +80,10 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
     job.model.experts.count = 4, job.model.experts.per_token = 2;
     job.parallel.dp = job.parallel.ep = 2;
   };
+  const auto inputs = [](core::job::JobSpec& job) {
+    job.model.layers = 5;
+    job.recompute.kind = core::job::RecomputeKind::full, job.parallel.offload_activations = true;
+  };
   const Layout layout = GENERATE_COPY(values<Layout>({
       {"one rank", [](auto&) {}},
       {"one rank, offloaded", all},
@@ -119,6 +123,19 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
        [&](auto& job) {
          all(job), job.optimizer.kind = core::job::OptimizerKind::muon;
          job.optimizer.lr = 0.02;
+       }},
+      {"inputs of layers offloaded", inputs},
+      {"inputs of layers offloaded, all else too, dp 2, pp 2",
+       [&](auto& job) { all(job), inputs(job), job.parallel.dp = job.parallel.pp = 2; }},
+      {"inputs of layers offloaded, zb-v",
+       [&](auto& job) {
+         inputs(job), job.parallel.pp = 2, job.parallel.virtual_stages = 2;
+         job.parallel.schedule = parallel::ScheduleKind::zb_v, job.model.layers = 6;
+       }},
+      {"inputs of layers offloaded, dualpipe-v with experts",
+       [&](auto& job) {
+         inputs(job), experts(job), job.parallel.pp = 2, job.parallel.virtual_stages = 2;
+         job.model.layers = 8, job.parallel.schedule = parallel::ScheduleKind::dualpipe_v;
        }},
       {"experts", experts},
       {"experts, offloaded", [&](auto& job) { all(job), experts(job); }},

@@ -195,6 +195,53 @@ TEST_CASE("offloaded parameters and gradients are in host memory, and no bit cha
   }
 }
 
+TEST_CASE("offloaded inputs of layers are in host memory, and no bit changes", "[memory][offload]") {
+  core::job::JobSpec job = test::small_job(GENERATE("fp32", "bf16"));
+  job.model.layers = 6;
+  job.recompute = {.kind = core::job::RecomputeKind::full, .every = GENERATE(1, 2)};
+  job.evaluate = {.every = 1, .batches = 1};
+  switch (GENERATE(0, 1, 2, 3)) {
+    case 0: break;
+    case 1: job.parallel.tp = 2, job.parallel.sequence_parallel = true; break;
+    case 2: job.parallel.pp = 2, job.parallel.schedule = parallel::ScheduleKind::zb_h1; break;
+    default:
+      job.parallel.pp = 2, job.parallel.virtual_stages = 3, job.batch.global = 8;
+      job.parallel.schedule = parallel::ScheduleKind::interleaved;
+  }
+  CAPTURE(job.recompute.every, job.parallel.tp, job.parallel.pp, job.parallel.virtual_stages);
+  struct Run {
+    std::vector<double> losses;
+    std::vector<std::byte> state;
+    std::int64_t host = 0, kept = 0;
+  };
+  const auto run = [&](bool offload) {
+    job.parallel.offload_activations = offload;
+    std::vector<Run> runs(static_cast<std::size_t>(job.parallel.ranks()));
+    test::on_every_rank(job, [&](std::int64_t rank, core::rank::DeviceRank& cpu) {
+      Run& mine = runs[static_cast<std::size_t>(rank)];
+      mine.losses = test::losses(cpu.trainer(), job, 1, 3);
+      const auto samples = test::skewed_samples(job, 9);
+      mine.losses.push_back(cpu.trainer().evaluate(*test::batches(cpu.trainer(), samples)).loss);
+      test::require_as_planned(cpu);
+      mine.state = test::state_of(cpu.trainer());
+      for (const auto& region : cpu.plan().memory.regions) {
+        if (region.kind == kernels::MemoryBudget::RegionKind::host) mine.host += region.bytes;
+        if (region.name.starts_with("forward_to_backward")) mine.kept += region.bytes;
+      }
+    });
+    return runs;
+  };
+  const std::vector<Run> there = run(false), offloaded = run(true);
+  for (std::size_t rank = 0; rank < there.size(); ++rank) {
+    CHECK(offloaded[rank].losses == there[rank].losses);
+    CHECK(offloaded[rank].state == there[rank].state);
+    CHECK(there[rank].host == 0);
+    // The second rank of the last case has no layer that is recomputed.
+    CHECK((offloaded[rank].host > 0 || (rank == 1 && job.recompute.every == 2)));
+    CHECK(offloaded[rank].kept + offloaded[rank].host == there[rank].kept);
+  }
+}
+
 TEST_CASE("a rank of 16 stages with 8 chunks reserves as many chunk activations as are live at once",
           "[memory]") {
   core::job::JobSpec job = test::small_job();
