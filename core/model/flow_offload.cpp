@@ -39,6 +39,7 @@ bool FlowOffload::holds(const Tensor& flow_TD) const {
 }
 
 void FlowOffload::keep(Stream& stream, std::size_t n, const Tensor& flow_TD, const Tensor& host_TD) {
+  kept_[n % 2].host = host_TD.data;
   kept_[n % 2].copied = link_.to->all_gather(stream, flow_TD, host_TD, kCopy);
 }
 
@@ -46,14 +47,16 @@ void FlowOffload::fetch(Stream& stream, std::size_t n, const Tensor& host_TD) {
   Fetched& to = fetched_[n % 2];
   if (to.copied) return;
   // The last copies to the host may still be in progress.
-  for (Kept& kept : kept_) land(stream, kept.copied);
-  to.copied = link_.from->all_gather(stream, host_TD, to.flow, kCopy);
+  for (Kept& kept : kept_)
+    if (kept.host == host_TD.data) land(stream, kept.copied);
+  to.rows = to.flow.rows(0, host_TD.size(0));
+  to.copied = link_.from->all_gather(stream, host_TD, to.rows, kCopy);
 }
 
 Tensor FlowOffload::fetched(Stream& stream, std::size_t n) {
   Fetched& from = fetched_[n % 2];
   land(stream, from.copied);
-  return from.flow;
+  return from.rows;
 }
 
 }  // namespace trainerd::core::model

@@ -25,7 +25,8 @@ class FlowOffload {
   /// Starts the copy of the input of layer `n` to host memory.
   void keep(kernels::Stream& stream, std::size_t n, const kernels::Tensor& flow_TD,
             const kernels::Tensor& host_TD);
-  /// Backward: starts the copy of the input of layer `n` from host memory, unless it is under way.
+  /// Backward: starts the copy of the input of layer `n` from host memory, unless it is under way. It may
+  /// have fewer rows than the buffers (a step of few tokens).
   void fetch(kernels::Stream& stream, std::size_t n, const kernels::Tensor& host_TD);
   /// The fetched input of layer `n`, for work on `stream` from here on, until `fetch` of layer `n - 2`.
   kernels::Tensor fetched(kernels::Stream& stream, std::size_t n);
@@ -34,10 +35,11 @@ class FlowOffload {
   struct Kept {
     kernels::Tensor flow;
     kernels::Arena arena;
+    const std::byte* host = nullptr;  ///< where the last copy goes
     std::unique_ptr<parallel::Work> copied;
   };
   struct Fetched {
-    kernels::Tensor flow;
+    kernels::Tensor flow, rows;  ///< the buffer, and what is in use
     std::unique_ptr<parallel::Work> copied;
   };
   static void land(kernels::Stream& stream, std::unique_ptr<parallel::Work>& copied);

@@ -152,14 +152,18 @@ void ModelChunk::forward_logits(Stream& stream, Frame& frame, std::int64_t row, 
   head_logits(c, frame.segments.back(), row, logits_1V);
 }
 
+void ModelChunk::fetch_input(const WalkContext& c, std::size_t end, const Frame& frame) const {
+  for (std::size_t s = end; s-- > 0;)
+    if (const Tensor& host_TD = frame.segments[spans_[s].begin].host_TD; host_TD.defined())
+      return offload_->fetch(c.stream, spans_[s].full, host_TD);
+}
+
 void ModelChunk::restore(const WalkContext& c, std::size_t span, Frame& frame) {
-  const auto first = [&](std::size_t s) -> SegmentState& { return frame.segments[spans_[s].begin]; };
-  if (!first(span).host_TD.defined()) return;
-  offload_->fetch(c.stream, spans_[span].full, first(span).host_TD);
-  const Tensor flow_TD = offload_->fetched(c.stream, spans_[span].full);
-  first(span).sum_TD = flow_TD.reshaped(first(span).host_TD.shape), first(span).host_TD = {};
-  for (std::size_t s = span; s-- > 0;)
-    if (first(s).host_TD.defined()) return offload_->fetch(c.stream, spans_[s].full, first(s).host_TD);
+  SegmentState& first = frame.segments[spans_[span].begin];
+  if (!first.host_TD.defined()) return;
+  offload_->fetch(c.stream, spans_[span].full, first.host_TD);
+  first.sum_TD = offload_->fetched(c.stream, spans_[span].full), first.host_TD = {};
+  fetch_input(c, span, frame);
 }
 
 void ModelChunk::recompute(const WalkContext& c, const SegmentSpan& span, Frame& frame) {
@@ -238,6 +242,7 @@ void ModelChunk::backward(Stream& stream, Frame& frame, const Tensor& dout_TD, c
   if (dout_TD.defined()) dflow[0] = dout_TD;
   std::optional<parallel::DelayedWgrads> delayed;
   Tensor dqkv;  // in the frame until the delayed gradient has read it
+  fetch_input(c, spans_.size(), frame);
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
     if (!delayed && delays_gradients(span->begin)) {
       dqkv = attention_gradient(c, *frame.grads);
@@ -275,6 +280,7 @@ void ModelChunk::backward_input(Stream& stream, Frame& frame, const Tensor& dout
     dflow = take_flow(c, *frame.grads);
     c.backend().copy(stream, dout_TD, dflow);
   }
+  fetch_input(c, spans_.size(), frame);
   for (auto span = spans_.rbegin(); span != spans_.rend(); ++span) {
     // Recomputed tensors that the weight gradients read stay in `frame.grads`.
     const ArenaScope remade_in_scratch(stream.scratch());

@@ -126,6 +126,8 @@ class ModelChunk {
   void walk_forward(const WalkContext& context, Frame& frame, const kernels::Tensor& out_TD, Keep keep);
   /// The memory for the sum at the start of a span.
   kernels::Arena& sum_arena(kernels::Stream& stream, const SegmentSpan& span, const Frame& frame) const;
+  /// Starts to bring the input of the last span before `end` back from host memory, if one is there.
+  void fetch_input(const WalkContext& context, std::size_t end, const Frame& frame) const;
   /// Brings the input of a span back from host memory, and starts to bring that of the span before it.
   void restore(const WalkContext& context, std::size_t span, Frame& frame);
   /// Recomputes what forward did not keep of a span, into `frame.grads` and scratch.

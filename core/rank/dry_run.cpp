@@ -170,8 +170,8 @@ void require_fits(std::span<const DryRun> ranks, const job::JobSpec& job, const 
         advice;
   if (!fit.on_node && plan.memory.host_bytes() > 0)
     advice =
-        "less that is offloaded (optimizer.offload, parallel.offload_params, parallel.offload_grads), more "
-        "nodes, or fewer snapshots (checkpoint.memory, checkpoint.partner)";
+        "less that is offloaded (optimizer.offload, parallel.offload_params, offload_grads, "
+        "offload_activations), more nodes, or fewer snapshots (checkpoint.memory, checkpoint.partner)";
   const std::string all =
       ranks.size() == 1 ? "it needs " : "the " + std::to_string(ranks.size()) + " ranks of its node need ";
   const std::string lacking =

@@ -62,13 +62,20 @@ class Recorder {
     const bool beside = std::string_view(c.stream) != train::kComputeStream;
     // Another stream waits beside the compute stream, which waits itself later.
     if (beside && c.moment == parallel::CommMoment::wait) {
-      last_wait_[c.stream] = {g, c.sequence};
+      // A copy from the host that comes between is over sooner than a sum over ranks.
+      LastWait& last = last_wait_[c.stream];
+      if (last.fresh && parallel::is_host_link(group) &&
+          !parallel::is_host_link(record_.groups[static_cast<std::size_t>(last.group)]))
+        return;
+      last = {g, c.sequence, true};
       return;
     }
     RecordedEvent issue{.kind = RecordedEvent::Kind::issue};
-    if (const auto last = last_wait_.find(c.stream); beside && last != last_wait_.end())
-      if (const auto [other, sequence] = last->second; other != g)
-        issue.after = other, issue.behind = issued_[static_cast<std::size_t>(other)] - sequence;
+    if (const auto last = last_wait_.find(c.stream); beside && last != last_wait_.end()) {
+      last->second.fresh = false;
+      if (const int other = last->second.group; other != g)
+        issue.after = other, issue.behind = issued_[static_cast<std::size_t>(other)] - last->second.sequence;
+    }
     if (c.moment == parallel::CommMoment::issue) issued_[static_cast<std::size_t>(g)] = c.sequence;
     // Transfers are in the schedule's lists, with their peers.
     if (into_ == nullptr || c.kind == parallel::OpKind::exchange) return;
@@ -101,8 +108,12 @@ class Recorder {
   RecordedSegment* into_ = nullptr;
   RecordedSegment unused_;
   std::vector<std::int64_t> issued_;  // sequence of the last issued collective, by group
-  std::map<std::string, std::pair<int, std::int64_t>, std::less<>>
-      last_wait_;  // group and sequence, by stream
+  struct LastWait {
+    int group = 0;
+    std::int64_t sequence = 0;
+    bool fresh = false;  ///< nothing was issued on the stream since
+  };
+  std::map<std::string, LastWait, std::less<>> last_wait_;  // by stream
   std::map<std::tuple<kernels::Operator, kernels::OpClass, double, double, double>, std::int32_t> ops_;
   std::map<RecordedCollective, std::int32_t> collectives_;
   parallel::ScheduleShape shape_;

@@ -90,8 +90,9 @@ void add_parallel(FieldTable& t, job::JobSpec& job) {
         "link during backward")
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.offload_activations", &p.offload_activations,
-        "keep the inputs of layers that full recomputation keeps in pinned host memory from forward to "
-        "backward")
+        "with recompute: {kind: full}, which keeps the inputs of layers alone: keep them in pinned host "
+        "memory "
+        "from forward to backward")
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
         "gradients that are reduced at once, at most; 0: 8 MiB for each of the `cp` x `dp` ranks, at least "

@@ -74,8 +74,9 @@ struct ParallelOptions {
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
 
+  bool offloads_state() const { return offload_params || offload_grads; }
   /// True if tensors are copied between a device and its host in every pass.
-  bool offloads() const { return offload_params || offload_grads || offload_activations; }
+  bool offloads() const { return offloads_state() || offload_activations; }
 
   /// True if a forward and a backward take turns: one computes while the other waits for messages of tp, cp
   /// or ep.

@@ -80,6 +80,15 @@ std::vector<Case> cases() {
         .zero_group = {0},
         .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1},
         .recompute = {none, selective, full, third}}},
+      {"offloaded",
+       small,
+       "parallel: {dp: 16, zero: 3, offload_params: true, offload_grads: true, offload_activations: true}\n"
+       "batch: {global: 64, micro: 1}\nrecompute: {kind: full}\noptimizer: {offload: true}\n",
+       {.tp = {1, 2},
+        .pp = {1, 2, 4},
+        .micro = {1, 2},
+        .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::interleaved, ScheduleKind::zb_h1},
+        .recompute = {full, third}}},
       {"no overlap",
        small,
        "parallel: {dp: 16, overlap_grad_reduce: false, overlap_param_gather: false}\nbatch: {global: 32, "
@@ -339,6 +348,32 @@ TEST_CASE("a search gives the same result with any number of threads, and the pa
   CHECK_THAT(core::plan::search_text(job, topology, one),
              Catch::Contains("chosen, over the job's own") && Catch::Contains("MFU"));
   CHECK_THAT(core::plan::search_text(chosen, topology, one), Catch::Contains("chosen: the job's own\n"));
+}
+
+TEST_CASE("a search keeps what an offloading job needs, and the parser accepts its job", "[search]") {
+  const auto found = [](const std::string& parallel, const std::string& more) {
+    const core::job::JobSpec job = search_job("preset: llama-3-8b", "parallel: {" + parallel +
+                                                                        "}\nbatch: {global: 64, micro: 1}\n"
+                                                                        "recompute: {kind: full}\n" +
+                                                                        more);
+    const core::plan::SearchResult result =
+        core::plan::search_layouts(job, core::spec::job_topology(job), {.threads = 2});
+    REQUIRE(result.best.size() > 1);
+    for (const core::plan::RankedLayout& layout : result.best) {
+      const core::job::JobSpec one = core::plan::with_choice(job, layout.choice);
+      CHECK(core::spec::parse_job(core::spec::to_yaml(one), "one.yaml") == one);
+    }
+    return result;
+  };
+  found("dp: 8, zero: 3, offload_params: true", "");
+  found("dp: 8, zero: 2, offload_grads: true", "");
+  for (const core::plan::RankedLayout& layout : found("dp: 8, offload_activations: true", "").best)
+    CHECK(layout.choice.recompute.kind == core::job::RecomputeKind::full);
+  // One rank shards nothing, so its layouts differ in something else.
+  const core::plan::SearchResult one =
+      found("dp: 1, offload_activations: true", "optimizer: {offload: true}\n");
+  for (const core::plan::RankedLayout& layout : one.best)
+    CHECK(layout.choice.zero == one.best.front().choice.zero);
 }
 
 TEST_CASE("a search of 405B parameters on 16,384 GPUs stays in time and memory", "[search]") {

@@ -110,9 +110,11 @@ std::string advice(const Plan& plan) {
        std::string("the pipeline's bubble: more microbatches make it smaller") +
            (p.virtual_stages == 1 ? ", and schedule: zb-v or interleaved with virtual_stages does" : "")},
       {l[base::LedgerPart::exposed_host],
-       "copies from and to the host: a larger batch.micro needs fewer of them per token"},
+       p.offloads_state()
+           ? "copies from and to the host: a larger batch.micro copies parameters and gradients less often"
+           : "copies from and to the host: parallel.offload_activations copies each layer's input twice"},
       {l[base::LedgerPart::optimizer],
-       p.offloads() || plan.job.optimizer.offload
+       p.offloads_state() || plan.job.optimizer.offload
            ? "the update, which reads and writes the host's memory: a larger batch.global needs it less often"
            : "the update: a zero of 1 or more shares it over the data-parallel ranks"},
       {plan.attention.limited_seconds - plan.attention.fast_seconds,

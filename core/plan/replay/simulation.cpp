@@ -91,7 +91,9 @@ void ReplaySimulation::spend(Rank& rank, double seconds, Part part) {
 void ReplaySimulation::work(Rank& rank, const TimedEvent& e) {
   const double beside = std::min(rank.beside, e.seconds);
   rank.beside -= beside;
-  const double end = std::max(rank.now + e.seconds + in_.slowdown_beside * beside, rank.host + e.behind_host);
+  const bool computes = e.part == base::LedgerPart::compute || e.part == base::LedgerPart::optimizer;
+  const double end = std::max(rank.now + e.seconds + (computes ? in_.slowdown_beside * beside : 0),
+                              rank.host + e.behind_host);
   rank.host += e.host;
   spend(rank, end - rank.now, e.part);
 }
@@ -113,7 +115,7 @@ bool ReplaySimulation::pass(Rank& rank, const TimedSegment& segment) {
 
 void ReplaySimulation::start_step(Rank& rank) {
   rank.began = rank.host = rank.now;  // the host has read the previous step's report
-  rank.pass_busy = 0;
+  rank.pass_busy = rank.beside = 0;
   enter(rank, nullptr);
   rank.ledger = {};
   rank.flights.clear();

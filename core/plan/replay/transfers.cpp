@@ -70,6 +70,7 @@ bool ReplaySimulation::land(Rank& rank, std::int64_t index) {
       emit(rank, ReplaySlice::Kind::stall, info(base::LedgerPart::bubble).name, nullptr, rank.now,
            end - rank.now);
     rank.ledger[base::LedgerPart::bubble] += end - rank.now;
+    rank.beside = std::max(0.0, rank.beside - (end - rank.now));
     rank.now = end;
   }
   return true;
@@ -93,6 +94,7 @@ bool ReplaySimulation::carry(Rank& rank, const TimedEvent& e) {
   }
   if (rank.carried < 0) return false;
   rank.carries = false;
+  rank.beside = std::max(0.0, rank.beside - (rank.carried - rank.now));
   spend(rank, rank.carried - rank.now, e.part);
   return true;
 }

@@ -139,7 +139,10 @@ class Enumerator {
                                              {job::RecomputeKind::selective, 1}};
     for (std::int64_t every = 1; every <= 4 && every <= job_.model.layers; ++every)
       kinds.push_back({job::RecomputeKind::full, every});
-    return or_given(space_.recompute, with_own(kinds, own_.recompute));
+    kinds = or_given(space_.recompute, with_own(kinds, own_.recompute));
+    if (job_.parallel.offload_activations)
+      std::erase_if(kinds, [](const job::RecomputeOptions& r) { return r.kind != job::RecomputeKind::full; });
+    return kinds;
   }
 
   /// A larger number of chunks is useful only if the largest chunk gets smaller; otherwise it only adds
@@ -206,7 +209,7 @@ class Enumerator {
   void states() {
     for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
       // A single rank shards nothing, so one value is enough.
-      if (at_.gradient_ranks() == 1 && !job_.parallel.offloads() &&
+      if (at_.gradient_ranks() == 1 && !job_.parallel.offloads_state() &&
           zero != (space_.zero.empty() ? 0 : space_.zero.front()))
         continue;
       if (zero < (job_.parallel.offload_params ? 3 : job_.parallel.offload_grads ? 2 : 0)) continue;

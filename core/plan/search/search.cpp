@@ -251,10 +251,16 @@ std::vector<NearLayout> near_changes(const job::JobSpec& job, const parallel::To
     const bool enough = changed != job && add_if_it_fits(changed, "optimizer: {offload: true}");
     parallel::ParallelOptions& p = changed.parallel;
     p.zero = 3, p.offload_params = p.offload_grads = true;
-    if (!enough && changed != job && p.zero_group == 0 && !p.takes_turns())
-      add_if_it_fits(changed,
-                     "optimizer: {offload: true}, parallel: {zero: 3, offload_params: true, offload_grads: "
-                     "true}");
+    if (!enough && p.zero_group == 0 && !p.takes_turns()) {
+      const bool state = changed != job && add_if_it_fits(changed,
+                                                          "optimizer: {offload: true}, parallel: {zero: 3, "
+                                                          "offload_params: true, offload_grads: true}");
+      changed.recompute = {job::RecomputeKind::full, 1}, p.offload_activations = true;
+      if (!state && changed != job)
+        add_if_it_fits(changed,
+                       "optimizer: {offload: true}, recompute: {kind: full}, parallel: {zero: 3, "
+                       "offload_params: true, offload_grads: true, offload_activations: true}");
+    }
   }
   for (const RankedLayout& near : layouts) {
     std::string change;

@@ -131,6 +131,23 @@ TEST_CASE("an optimizer's state in host memory gives the bits of one on the devi
   }
 }
 
+TEST_CASE("parameters, gradients and inputs of layers in host memory give the bits of those on the device",
+          "[gpu]") {
+  if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
+    WARN("no GPU: layouts on CUDA devices were not run (" << why << ")");
+    return;
+  }
+  for (const std::string precision : {"precision=fp32", "precision=bf16"}) {
+    CAPTURE(precision);
+    const std::vector<std::string> job{precision, "parallel.dp=2", "parallel.zero=3", "recompute.kind=full"};
+    std::vector<std::string> offloaded = job;
+    for (const char* key : {"parallel.offload_params=true", "parallel.offload_grads=true",
+                            "parallel.offload_activations=true", "optimizer.offload=true"})
+      offloaded.emplace_back(key);
+    CHECK(run_on_devices(cuda_layouts_job(offloaded)) == run_on_devices(cuda_layouts_job(job)));
+  }
+}
+
 TEST_CASE("FP8 on a CUDA device gives the losses of the CPU's", "[gpu][fp8]") {
   if (const std::string why = kernels::why_no_cuda(); !why.empty()) {
     WARN("no GPU: FP8 was not run (" << why << ")");

@@ -132,7 +132,12 @@ TEST_CASE("with few tokens replicas make the same too, and training goes on as w
   shared.parallel.sequence_parallel = true;
   core::job::JobSpec context = job_of("bf16", 2, 2);
   context.parallel.cp = 2;
-  for (core::job::JobSpec job : {job_of("bf16", 2, 0), shared, job_of("bf16", 2, 1, 1, 2), packed, context}) {
+  core::job::JobSpec offloaded = job_of("bf16", 2, 3);
+  offloaded.recompute.kind = core::job::RecomputeKind::full;
+  offloaded.parallel.offload_params = offloaded.parallel.offload_grads = true;
+  offloaded.parallel.offload_activations = true;
+  for (core::job::JobSpec job :
+       {job_of("bf16", 2, 0), shared, job_of("bf16", 2, 1, 1, 2), packed, context, offloaded}) {
     job.model.seq_len = 160;
     job.batch.micro = 2, job.batch.global = 8;
     job.loss.z_loss = job.parallel.pp > 1 ? 1e-3 : 0;
