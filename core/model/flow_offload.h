@@ -25,8 +25,8 @@ class FlowOffload {
   /// Starts the copy of the input of layer `n` to host memory.
   void keep(kernels::Stream& stream, std::size_t n, const kernels::Tensor& flow_TD,
             const kernels::Tensor& host_TD);
-  /// Backward: starts the copy of the input of layer `n` from host memory, unless it is under way. It may
-  /// have fewer rows than the buffers (a step of few tokens).
+  /// Backward: starts the copy of the input of layer `n` from host memory, unless it is in progress. The
+  /// input has fewer rows than the buffers in the canary step.
   void fetch(kernels::Stream& stream, std::size_t n, const kernels::Tensor& host_TD);
   /// The fetched input of layer `n`, for work on `stream` from here on, until `fetch` of layer `n - 2`.
   kernels::Tensor fetched(kernels::Stream& stream, std::size_t n);

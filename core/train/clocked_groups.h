@@ -19,8 +19,8 @@ using ObserveSends =
 
 /// The rank's groups, wrapped so that the compute stream's time in them is charged to `clock`: as exposed
 /// communication of the awaited axis, or as bubble for the wait for a pipeline neighbour. Groups of one rank
-/// are free, except a rank's link to its host. `page` (read at each call) shows which group the rank waits
-/// for. `sends`, if set at the call, sees what the rank sends. All arguments must outlive the result.
+/// cost no time, except the link of a rank to its host. `page` (read at each call) shows which group the rank
+/// waits for. `sends`, if set at the call, sees what the rank sends. All arguments must outlive the result.
 RankGroups clocked(const RankGroups& groups, StepClock& clock, RankPage* const& page,
                    const ObserveSends& sends);
 

@@ -15,6 +15,12 @@ using parallel::ActionKind;
 
 namespace {
 
+/// Releases what forward kept for the backward of input gradients.
+void release_to_backward(const model::Frame& frame) {
+  frame.to_backward->release(0);
+  if (frame.host != nullptr) frame.host->release(0);
+}
+
 Activity activity_of(ActionKind kind) {
   if (kind == ActionKind::forward_only) return Activity::evaluation;
   return kind == ActionKind::forward ? Activity::forward : Activity::backward;
@@ -340,20 +346,17 @@ void Trainer::close_walk(const OpenWalk& w) {
     case ActionKind::forward_only:
       add_loss(w.chunk, w.loss);
       if (!sample_losses_.empty() && adds_loss(w.chunk)) add_sample_losses(w.action.microbatch);
-      w.frame.to_backward->release(0);
-      if (w.frame.host != nullptr) w.frame.host->release(0);
+      release_to_backward(w.frame);
       w.frame.to_weight->release(0);
       return;
     case ActionKind::backward:
       add_loss(w.chunk, w.loss);
-      w.frame.to_backward->release(0);
-      if (w.frame.host != nullptr) w.frame.host->release(0);
+      release_to_backward(w.frame);
       w.frame.to_weight->release(0);
       return;
     case ActionKind::backward_input:
       add_loss(w.chunk, w.loss);
-      w.frame.to_backward->release(0);
-      if (w.frame.host != nullptr) w.frame.host->release(0);
+      release_to_backward(w.frame);
       return;
     case ActionKind::backward_weight:
       w.frame.grads->release(0);

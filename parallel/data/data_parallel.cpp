@@ -21,15 +21,20 @@ BucketGather::BucketGather(const DataParallelGroups& groups, Stream& stream, con
   }
   work_ = group.all_gather(from_host != nullptr ? *chain : stream, mine, gathered, options);
   if (!outside_ || chain == nullptr) return;
-  advance(groups, *chain);
+  work_->wait(*chain);
+  before_.push_back(std::move(work_));
+  gather_inside(groups, *chain);
+}
+
+void BucketGather::gather_inside(const DataParallelGroups& groups, Stream& stream) {
+  outside_ = false;
+  work_ = groups.inner->all_gather(stream, groups.piece(whole_), whole_, options_);
 }
 
 void BucketGather::advance(const DataParallelGroups& groups, Stream& stream) {
   if (!outside_) return;
   work_->wait(stream);
-  outside_ = false;
-  before_.push_back(std::move(work_));
-  work_ = groups.inner->all_gather(stream, groups.piece(whole_), whole_, options_);
+  gather_inside(groups, stream);
 }
 
 void BucketGather::wait(const DataParallelGroups& groups, Stream& stream) {

@@ -56,6 +56,8 @@ class BucketGather {
   void wait(const DataParallelGroups& groups, kernels::Stream& stream);
 
  private:
+  void gather_inside(const DataParallelGroups& groups, kernels::Stream& stream);
+
   kernels::Tensor whole_;
   CommOptions options_;
   bool outside_;                               ///< true while the inner level is not issued
