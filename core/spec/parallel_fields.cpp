@@ -86,13 +86,11 @@ void add_parallel(FieldTable& t, job::JobSpec& job) {
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.offload_grads", &p.offload_grads,
         "keep sharded gradients (zero 2 and 3) in pinned host memory: a GPU adds each layer's to them over "
-        "its "
-        "link during backward")
+        "its link during backward")
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.offload_activations", &p.offload_activations,
         "with recompute: {kind: full}, which keeps the inputs of layers alone: keep them in pinned host "
-        "memory "
-        "from forward to backward")
+        "memory from forward to backward")
       .idle_if(on_cpus, "on CPUs they are in host memory anyway");
   t.add("parallel.bucket_bytes", &p.bucket_bytes,
         "gradients that are reduced at once, at most; 0: 8 MiB for each of the `cp` x `dp` ranks, at least "

@@ -73,7 +73,8 @@ struct TransferCost {
 TransferCost collective_cost(parallel::OpKind kind, std::int64_t bytes, const GroupPlace& group,
                              const parallel::Topology& topology);
 /// By how much compute takes longer while a collective of NCCL's runs beside it, which takes multiprocessors
-/// and memory bandwidth: the mean on A100 and H100 of arXiv 2507.03114 (Lee et al., 2025), 18.9%.
+/// and memory bandwidth: the mean on A100, H100, MI210 and MI250 of arXiv 2507.03114
+/// (Lee et al., 2025), 18.9%.
 inline constexpr double kSlowdownBeside = 0.189;
 /// A copy between a device and its host.
 TransferCost host_cost(std::int64_t bytes, const parallel::Topology& topology);
