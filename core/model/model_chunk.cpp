@@ -47,7 +47,8 @@ ModelChunk::ModelChunk(const job::ModelOptions& model, const job::RecomputeOptio
                        const RopeTables& rope, Determinism attention, const parallel::ContextParallel& cp,
                        const parallel::ExpertParallel& ep)
     : model_(model),
-      local_(local_sizes(model, tp.group.size(), tp.group.rank(), tp.backend.target().vocab_multiple)),
+      local_(local_sizes(model, tp.group.size(), tp.group.rank(), tp.backend.target().vocab_multiple,
+                         ep.own_tokens)),
       ids_(std::move(ids)),
       dtype_(dtype),
       params_(params),

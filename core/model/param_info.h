@@ -45,8 +45,9 @@ struct ParamInfo {
 struct ParamPlacement {
   std::int64_t tp = 1, tp_rank = 0;
   parallel::DataParallelGroups dp;
-  parallel::DataParallelGroups expert_dp =
-      {};  ///< with several expert-parallel ranks: of the experts' parameters
+  /// Where experts' parameters are apart (ParallelOptions::experts_apart): theirs.
+  parallel::DataParallelGroups expert_dp = {};
+  bool whole_experts = false;  ///< tp does not cut experts
   /// What is sharded: from 1 the optimizer state, from 2 gradients, from 3 parameters.
   std::int64_t zero = 0;
   std::int64_t microbatches = 1;  ///< per step, at most
@@ -55,6 +56,13 @@ struct ParamPlacement {
   parallel::HostLink host = {};
   bool offload_params = false, offload_grads = false;
 
+  /// The place of experts' parameters that are apart.
+  ParamPlacement of_experts() const {
+    ParamPlacement experts = *this;
+    experts.dp = expert_dp;
+    if (whole_experts) experts.tp = 1, experts.tp_rank = 0;
+    return experts;
+  }
   /// True if state that ZeRO shards from `stage` on is sharded here. What is offloaded is also handled unit
   /// by unit if its only part is the whole.
   bool shards(std::int64_t stage) const {

@@ -25,7 +25,7 @@ job::PrecisionRecipe recipe_of(job::PrecisionRecipe recipe, const ViewSpec& spec
 }
 ParamPlacement placement_of(ParamPlacement placement, const ViewSpec& spec) {
   if (spec.expert_biases || (!spec.trainable && placement.zero < 3)) placement.zero = 0;
-  if (spec.experts) placement.dp = placement.expert_dp;
+  if (spec.experts) placement = placement.of_experts();
   return placement;
 }
 

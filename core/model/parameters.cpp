@@ -138,7 +138,7 @@ class Declarer {
     infos_.back().shard.granularity = parallel::Granularity::matrix;
     infos_.back().shard.stacked = experts_of_rank(count);
     infos_.back().projection = true;
-    if (share_.ranks == 1) return id;
+    if (!share_.apart) return id;
     infos_.back().expert = true;
     infos_.back().shard.first_row = share_.rank * mine;
     infos_.back().shard.file_rows = count * rows;
@@ -359,7 +359,7 @@ std::int64_t expert_rows(const job::ModelOptions& model, std::int64_t tokens, st
 }
 
 LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,
-                       std::int64_t vocab_multiple) {
+                       std::int64_t vocab_multiple, bool whole_experts) {
   const std::int64_t rows = parallel::local_shape({.logical = {model.vocab},
                                                    .placement = TensorPlacement::shard,
                                                    .segments = {{model.vocab, 1}},
@@ -368,7 +368,7 @@ LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int
   return {.heads = model.heads / tp,
           .kv_heads = std::max<std::int64_t>(1, model.kv_heads / tp),
           .ffn = model.ffn / tp,
-          .expert_ffn = job::expert_ffn(model) / tp,
+          .expert_ffn = job::expert_ffn(model) / (whole_experts ? 1 : tp),
           .shared_ffn = model.experts.shared_ffn / tp,
           .vocab_rows = rows,
           .first_vocab_row = tp_rank * rows};
@@ -383,11 +383,15 @@ bool heads_divide(const job::ModelOptions& model, std::int64_t tp, std::int64_t 
   return model.heads / tp % cp == 0 && (kv_heads % cp == 0 || cp % kv_heads == 0);
 }
 
-std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp) {
+std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp, bool whole_experts) {
   const job::ExpertOptions& e = model.experts;
+  // Whole experts may have any width. That of all MLPs is `ffn`.
+  const bool all_experts = e.on() && job::expert_layers(model) == model.layers;
+  const std::int64_t ffn = whole_experts && all_experts ? 0 : model.ffn,
+                     expert_ffn = whole_experts ? 0 : e.ffn;
   const auto splits = [&](std::int64_t over) {
     return over == 1 ||
-           (model.heads % over == 0 && model.ffn % over == 0 && e.ffn % over == 0 &&
+           (model.heads % over == 0 && ffn % over == 0 && expert_ffn % over == 0 &&
             e.shared_ffn % over == 0 && (model.kv_heads % over == 0 || over % model.kv_heads == 0));
   };
   if (splits(tp)) return "";
@@ -402,7 +406,7 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
   if (model.heads % tp != 0)
     return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
   for (const auto& [name, width] :
-       {std::pair{"ffn ", model.ffn}, {"experts.ffn ", e.ffn}, {"experts.shared_ffn ", e.shared_ffn}})
+       {std::pair{"ffn ", ffn}, {"experts.ffn ", expert_ffn}, {"experts.shared_ffn ", e.shared_ffn}})
     if (width % tp != 0) return name + std::to_string(width) + " cannot be split evenly" + over + valid;
   return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over +
          valid;

@@ -89,6 +89,7 @@ struct DeclaredParams {
 /// experts.
 struct ExpertShare {
   std::int64_t ranks = 1, rank = 0;
+  bool apart = false;  ///< parallel::ParallelOptions::experts_apart
 };
 
 /// Declares the parameters of a rank's chunks in model order. Names are those of checkpoints: embed.weight,
@@ -127,14 +128,14 @@ struct LocalSizes {
   std::int64_t first_vocab_row = 0;  ///< in the vocabulary
 };
 LocalSizes local_sizes(const job::ModelOptions& model, std::int64_t tp, std::int64_t tp_rank,
-                       std::int64_t vocab_multiple);
+                       std::int64_t vocab_multiple, bool whole_experts = false);
 
 /// Key and value heads of a tensor-parallel rank.
 std::int64_t local_kv_heads(const job::ModelOptions& model, std::int64_t tp);
 /// True if `cp` ranks can each take some of a tensor-parallel rank's heads.
 bool heads_divide(const job::ModelOptions& model, std::int64_t tp, std::int64_t cp);
 
-/// Why the model cannot be split over tp ranks; "" if it can.
-std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp);
+/// Why the model cannot be split over tp ranks, but for whole experts; "" if it can.
+std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t tp, bool whole_experts);
 
 }  // namespace trainerd::core::model

@@ -13,13 +13,39 @@ namespace {
 
 using namespace kernels;
 
+/// Tokens that this rank routes.
+std::int64_t routed_tokens(const WalkContext& c) {
+  return c.ep.own_tokens ? c.batch.tokens() / c.tp.group.size() : c.batch.tokens();
+}
+std::int64_t first_routed(const WalkContext& c) {
+  return c.ep.own_tokens ? c.tp.group.rank() * routed_tokens(c) : 0;
+}
+/// Their part of one number for each token of the batch.
+Tensor of_routed(const WalkContext& c, const Tensor& x_T) {
+  return x_T.defined() ? x_T.rows(first_routed(c), routed_tokens(c)) : x_T;
+}
+
+/// A flow in the forms that its readers need.
+struct FlowRows {
+  Tensor routed;  ///< of the tokens that this rank routes
+  Tensor whole;   ///< of all; undefined if nothing reads it
+};
+FlowRows rows_of_flow(const WalkContext& c, const LayerParams& ids, const Tensor& flow, const char* label) {
+  const bool whole = !c.ep.own_tokens || has_shared(ids);
+  const Tensor all = whole ? parallel::gathered(c.tp, c.stream, flow, label) : Tensor{};
+  return {c.ep.own_tokens ? flow : all, all};
+}
+
+/// True on the ranks that together route each token once.
+bool routes_once(const WalkContext& c) { return c.ep.own_tokens || c.tp.group.rank() == 0; }
+
 /// Rows of a microbatch's experts: a copy of each token for each of its experts.
 std::int64_t rows_of_microbatch(const WalkContext& c) {
-  return c.ep.ranks() > 1 ? c.ep.rows : c.batch.tokens() * c.model.experts.per_token;
+  return c.ep.ranks() > 1 ? c.ep.rows : routed_tokens(c) * c.model.experts.per_token;
 }
 
 /// How many of them are in use on average.
-std::int64_t usual_rows(const WalkContext& c) { return c.batch.tokens() * c.model.experts.per_token; }
+std::int64_t usual_rows(const WalkContext& c) { return routed_tokens(c) * c.model.experts.per_token; }
 
 Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {rows_of_microbatch(c), columns}, MemoryTerm::activations);
@@ -28,14 +54,14 @@ Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns)
 /// One number for each choice of the rank's tokens, or of those that it receives for its experts.
 enum class Tokens : std::uint8_t { own, received };
 Tensor of_choices(const WalkContext& c, Arena& arena, DType dtype, Tokens tokens) {
-  const std::int64_t count = tokens == Tokens::received ? c.ep.received(c.batch.tokens()) : c.batch.tokens();
+  const std::int64_t own = routed_tokens(c), count = tokens == Tokens::received ? c.ep.received(own) : own;
   return arena.take(dtype, {count, c.model.experts.per_token}, MemoryTerm::activations);
 }
 
 /// Memory for the router's results, until the weight gradients have read them.
 void take_routes(const WalkContext& c, Arena& arena, SegmentState& state) {
   const std::int64_t experts = c.model.experts.count;
-  state.probs_TE = arena.take(DType::f32, {c.batch.tokens(), experts}, MemoryTerm::activations);
+  state.probs_TE = arena.take(DType::f32, {routed_tokens(c), experts}, MemoryTerm::activations);
   state.expert_TK = of_choices(c, arena, DType::i32, Tokens::own);
   state.weight_TK = of_choices(c, arena, DType::f32, Tokens::received);
   state.row_TK = of_choices(c, arena, DType::i32, Tokens::received);
@@ -50,7 +76,7 @@ RouterScore score_of(const job::ModelOptions& m) {
   return m.experts.score == job::RouterScore::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
 }
 
-/// `x_TD`: the rank's tokens.
+/// `x_TD`: the tokens that this rank routes.
 void route(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& x_TD) {
   Arena& scratch = c.stream.scratch();
   const ArenaScope scope(scratch);
@@ -68,7 +94,7 @@ void route(const WalkContext& c, const LayerParams& ids, const SegmentState& sta
                                        .top_groups = c.model.experts.top_groups,
                                        .normalise = c.model.experts.normalise,
                                        .factor = static_cast<float>(c.model.experts.scale),
-                                       .real_T = c.batch.real_T,
+                                       .real_T = of_routed(c, c.batch.real_T),
                                        .probs_TE = state.probs_TE,
                                        .expert_TK = state.expert_TK,
                                        .weight_TK = weight_TK});
@@ -106,32 +132,46 @@ void send(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, c
 }
 
 /// Adds up rows of experts, which `make` computes, by token, and over the ranks that have parts of them.
-/// `meanwhile`, if there is one, runs beside their way back; `finish` gets the tokens before the sum over tp,
-/// to add more.
-template <class Make, class Finish>
-void from_experts(const WalkContext& c, const SegmentState& state, const Tensor& weight_TK,
-                  const Tensor& to_TD, const char* label, const Make& make,
-                  const std::function<void()>& meanwhile, const Finish& finish) {
-  parallel::summed(c.tp, c.stream, to_TD, label, [&](const Tensor& whole_TD) {
+/// `meanwhile`, if there is one, runs beside their way back. `finish` gets the routed tokens, to add more.
+/// `shared` adds the shared MLP's to all tokens, before the sum over tp.
+struct ExpertResults {
+  Tensor weight_TK;
+  Tensor to_TD;
+  const char* label = "";
+  std::function<void(const Tensor& rows_RD)> make;
+  std::function<void()> meanwhile = nullptr;
+  std::function<void(const Tensor& routed_TD)> finish = nullptr;
+  std::function<void(const Tensor& whole_TD)> shared;
+};
+void from_experts(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
+                  const ExpertResults& a) {
+  const auto add_up = [&](const Tensor& routed_TD) {
     {
       const ArenaScope scope(c.stream.scratch());
-      const Tensor all_TD = parallel::take_results(c.ep, c.stream, whole_TD);
+      const Tensor all_TD = parallel::take_results(c.ep, c.stream, routed_TD);
       {
         const ArenaScope rows_scope(c.stream.scratch());
         const Tensor rows_RD = rows_of_experts(c, c.stream.scratch(), c.model.hidden);
-        make(rows_RD);
+        a.make(rows_RD);
         c.backend().combine_rows(c.stream, {.from_RD = rows_RD,
                                             .row_TK = state.row_TK,
-                                            .weight_TK = weight_TK,
+                                            .weight_TK = a.weight_TK,
                                             .to_TD = all_TD,
                                             .usual_rows = usual_rows(c)});
       }
-      const parallel::ResultTransfer results(c.ep, c.stream, all_TD, whole_TD, label,
-                                             c.ep.progress(c.stream, meanwhile != nullptr));
-      if (meanwhile) meanwhile();
+      const parallel::ResultTransfer results(c.ep, c.stream, all_TD, routed_TD, a.label,
+                                             c.ep.progress(c.stream, a.meanwhile != nullptr));
+      if (a.meanwhile) a.meanwhile();
       results.add_up(c.ep, c.backend(), c.stream, state.slots);
     }
-    finish(whole_TD);
+    if (a.finish) a.finish(routed_TD);
+  };
+  if (c.ep.own_tokens && !has_shared(ids)) return add_up(a.to_TD);
+  parallel::summed(c.tp, c.stream, a.to_TD, a.label, [&](const Tensor& whole_TD) {
+    // This rank adds nothing of experts to the tokens that it does not route.
+    if (c.ep.own_tokens) c.backend().fill_zero(c.stream, whole_TD);
+    add_up(of_routed(c, whole_TD));
+    a.shared(whole_TD);
   });
 }
 
@@ -158,11 +198,11 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
   take_shared(c, ids, arenas, state);
   if (fresh) {
     const ArenaScope scope(c.stream.scratch());
-    const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
-    route(c, ids, state, x_TD);
-    parallel::TokenTransfer tokens(c.ep, c.stream, x_TD);
-    send(c, state, x_TD, "experts: tokens", tokens, ids.shared_up.weight != kNoParam);
-    shared_up(c, ids, state, x_TD);
+    const FlowRows x = rows_of_flow(c, ids, state.y_TD, "experts: tokens");
+    route(c, ids, state, x.routed);
+    parallel::TokenTransfer tokens(c.ep, c.stream, x.routed);
+    send(c, state, x.routed, "experts: tokens", tokens, has_shared(ids));
+    shared_up(c, ids, state, x.whole);
     const Lease up = c.params.use(ids.up.weight, WeightForm::plain, c.stream);
     c.backend().expert_fprop(c.stream, {.x_RC = to_experts(c, state, tokens),
                                         .weight_NC = up.tensor(),
@@ -186,8 +226,12 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
                                         .format = down.weight().format,
                                         .usual_rows = usual_rows(c)});
   };
-  from_experts(c, state, state.weight_TK, to_TD, "experts: outputs", down_projections, nullptr,
-               [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); });
+  from_experts(c, ids, state,
+               {.weight_TK = state.weight_TK,
+                .to_TD = to_TD,
+                .label = "experts: outputs",
+                .make = down_projections,
+                .shared = [&](const Tensor& whole_TD) { shared_down(c, ids, state, whole_TD); }});
 }
 
 /// The gradient of an expert weight [E N, C].
@@ -206,19 +250,19 @@ void weight_gradient(const WalkContext& c, ParamId weight, const SegmentState& s
 /// The gradients of the up projections, the router and the shared MLP's gate, from the rank's tokens and
 /// those that its experts get.
 void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
-                            const Tensor& x_TD, const parallel::TokenTransfer& tokens) {
+                            const FlowRows& x, const parallel::TokenTransfer& tokens) {
   const ArenaScope scope(c.stream.scratch());
   weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, tokens));
   c.backend().linear_wgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                      .x_TC = x_TD,
+                                      .x_TC = x.routed,
                                       .dweight_NC = c.params.grad(ids.router),
                                       .dbias_N = {},
                                       .mode = c.params.grad_mode(ids.router)});
-  shared_up_gradient(c, ids, state, x_TD);
+  shared_up_gradient(c, ids, state, x.whole);
 }
 
-/// The gradient of the logits. `dweight_TK`: of the rank's tokens. With tensor parallelism each rank has a
-/// part of it, since it has a part of every expert, and the first has all of the balance loss.
+/// The gradient of the logits. `dweight_TK`: of the rank's tokens. Where tensor parallelism cuts experts each
+/// rank has a part of it, and the first has all of the balance loss.
 void route_backward(const WalkContext& c, const SegmentState& state, const Tensor& dweight_TK,
                     const LossTarget& loss) {
   RouteBackward a{.probs_TE = state.probs_TE,
@@ -231,17 +275,18 @@ void route_backward(const WalkContext& c, const SegmentState& state, const Tenso
                   .count_BE = {},
                   .loss_weight_T = {}};
   const ArenaScope scope(c.stream.scratch());
-  if (loss.expert_balance > 0 && c.tp.group.rank() == 0) {
+  if (loss.expert_balance > 0 && routes_once(c)) {
     const std::int64_t experts = c.model.experts.count,
                        ranks = c.cp.group != nullptr ? c.cp.group->size() : 1;
     a.count_BE = c.stream.scratch().take(DType::f32, {c.batch.samples, experts}, MemoryTerm::activations);
-    a.loss_weight_T = c.batch.loss_weight_T;
-    a.chunks = ranks > 1 ? 2 : 1;
+    a.loss_weight_T = of_routed(c, c.batch.loss_weight_T);
+    a.range = {.chunks = ranks > 1 ? 2 : 1, .first = first_routed(c), .all = c.batch.tokens()};
     a.balance = loss.expert_balance * loss.grad_scale * static_cast<float>(experts);
     c.backend().count_experts(c.stream,
-                              {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .chunks = a.chunks});
+                              {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .range = a.range});
+    if (c.ep.own_tokens) parallel::sum_over(c.tp, c.stream, a.count_BE, "expert_counts");
     parallel::sum_over_context(c.cp, c.stream, a.count_BE);
-    a.loss_T = c.stream.scratch().take(DType::f32, {c.batch.tokens()}, MemoryTerm::activations);
+    a.loss_T = c.stream.scratch().take(DType::f32, {routed_tokens(c)}, MemoryTerm::activations);
   }
   c.backend().route_backward(c.stream, a);
   if (a.loss_T.defined())
@@ -256,8 +301,7 @@ Flow experts_forward(const WalkContext& c, const LayerParams& ids, const Activat
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   experts_up(c, ids, arenas, state);
-  // Each token once, although every tensor-parallel rank routes it.
-  if (c.batch.expert_counts.defined() && c.tp.group.rank() == 0)
+  if (c.batch.expert_counts.defined() && routes_once(c))
     c.backend().count_experts(c.stream, {.expert_TK = state.expert_TK,
                                          .count_BE = c.batch.expert_counts.rows(ids.index, 1),
                                          .mode = WriteMode::accumulate});
@@ -292,23 +336,23 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
   const bool weights = backward == BackwardMode::fused && trainable(c, ids.up.weight);
   const ArenaScope scope(c.stream.scratch());
   // The weight gradients need the tokens again. They are sent after the output gradients.
-  Tensor x_TD;
+  FlowRows x;
   std::optional<parallel::TokenTransfer> tokens;
   if (weights) {
-    x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
-    tokens.emplace(c.ep, c.stream, x_TD);
+    x = rows_of_flow(c, ids, state.y_TD, "experts: tokens");
+    tokens.emplace(c.ep, c.stream, x.routed);
   }
   {
     const ArenaScope outputs(c.stream.scratch());
-    const Tensor whole_TD = parallel::gathered(c.tp, c.stream, dout_TD, "experts: gradients"),
-                 dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
+    const FlowRows dout = rows_of_flow(c, ids, dout_TD, "experts: gradients");
+    const Tensor dweight_TK = of_choices(c, c.stream.scratch(), DType::f32, Tokens::own),
                  dweights_TK = parallel::take_results(c.ep, c.stream, dweight_TK),
                  dact_RF = rows_of_experts(c, c.stream.scratch(), c.local.expert_ffn);
-    parallel::TokenTransfer gradients(c.ep, c.stream, whole_TD);
-    send(c, state, whole_TD, "experts: gradients", gradients);
-    if (weights) send(c, state, x_TD, "experts: tokens", *tokens);
-    shared_backward(c, ids, frame, state, whole_TD);
-    if (backward == BackwardMode::fused) shared_down_gradient(c, ids, state, whole_TD);
+    parallel::TokenTransfer gradients(c.ep, c.stream, dout.routed);
+    send(c, state, dout.routed, "experts: gradients", gradients);
+    if (weights) send(c, state, x.routed, "experts: tokens", *tokens);
+    shared_backward(c, ids, frame, state, dout.whole);
+    if (backward == BackwardMode::fused) shared_down_gradient(c, ids, state, dout.whole);
     activate(c, state);
     // Those of other ranks' experts, and of padding.
     if (c.ep.ranks() > 1 || c.batch.real_T.defined()) c.backend().fill_zero(c.stream, dweights_TK);
@@ -350,16 +394,22 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                         .usual_rows = usual_rows(c)});
   };
   std::function<void()> weight_gradients;
-  if (weights) weight_gradients = [&] { input_weight_gradients(c, ids, state, x_TD, *tokens); };
-  from_experts(c, state, {}, dx_TD, "experts: input gradients", input_gradients, weight_gradients,
-               [&](const Tensor& whole_TD) {
-                 const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
-                 c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                                     .weight = router.weight(),
-                                                     .dx_TC = whole_TD,
-                                                     .mode = WriteMode::accumulate});
-                 shared_input_gradient(c, ids, state, whole_TD);
-               });
+  if (weights) weight_gradients = [&] { input_weight_gradients(c, ids, state, x, *tokens); };
+  const auto router_gradients = [&](const Tensor& routed_TD) {
+    const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
+    c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
+                                        .weight = router.weight(),
+                                        .dx_TC = routed_TD,
+                                        .mode = WriteMode::accumulate});
+  };
+  from_experts(c, ids, state,
+               {.weight_TK = {},
+                .to_TD = dx_TD,
+                .label = "experts: input gradients",
+                .make = input_gradients,
+                .meanwhile = weight_gradients,
+                .finish = router_gradients,
+                .shared = [&](const Tensor& whole_TD) { shared_input_gradient(c, ids, state, whole_TD); }});
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
 
@@ -367,19 +417,19 @@ void experts_backward_weight(const WalkContext& c, const LayerParams& ids, const
                              const Tensor& dflow_TD) {
   if (!trainable(c, ids.up.weight)) return;
   const ArenaScope scope(c.stream.scratch());
-  const Tensor x_TD = parallel::gathered(c.tp, c.stream, state.y_TD, "experts: tokens");
-  parallel::TokenTransfer tokens(c.ep, c.stream, x_TD);
+  const FlowRows x = rows_of_flow(c, ids, state.y_TD, "experts: tokens");
+  parallel::TokenTransfer tokens(c.ep, c.stream, x.routed);
   {
     const ArenaScope outputs(c.stream.scratch());
-    const Tensor whole_TD = parallel::gathered(
-        c.tp, c.stream, state.dout_TD.defined() ? state.dout_TD : dflow_TD, "experts: gradients");
-    parallel::TokenTransfer gradients(c.ep, c.stream, whole_TD);
-    send(c, state, whole_TD, "experts: gradients", gradients);
-    send(c, state, x_TD, "experts: tokens", tokens);
-    shared_down_gradient(c, ids, state, whole_TD);
+    const FlowRows dout =
+        rows_of_flow(c, ids, state.dout_TD.defined() ? state.dout_TD : dflow_TD, "experts: gradients");
+    parallel::TokenTransfer gradients(c.ep, c.stream, dout.routed);
+    send(c, state, dout.routed, "experts: gradients", gradients);
+    send(c, state, x.routed, "experts: tokens", tokens);
+    shared_down_gradient(c, ids, state, dout.whole);
     weight_gradient(c, ids.down.weight, state, to_experts(c, state, gradients), state.act);
   }
-  input_weight_gradients(c, ids, state, x_TD, tokens);
+  input_weight_gradients(c, ids, state, x, tokens);
 }
 
 }  // namespace trainerd::core::model

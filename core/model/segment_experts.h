@@ -2,8 +2,9 @@
 
 // The MLP of a layer with experts: a router chooses the experts of each token, tokens are copied to their
 // experts, and their outputs are added with the router's weights. No token is dropped. With tensor
-// parallelism every expert is cut like a dense MLP, and every rank routes all tokens of the group. With
-// expert parallelism a rank has some of the experts, and the tokens of all ranks for them.
+// parallelism every expert is cut like a dense MLP, and every rank routes all tokens of the group; or experts
+// are whole, and every rank routes its own tokens (parallel::ExpertParallel::own_tokens). With expert
+// parallelism a rank has some of the experts, and the tokens of all ranks for them.
 
 #include "core/model/model_chunk.h"
 #include "core/model/segments.h"

@@ -8,7 +8,6 @@ namespace {
 
 using namespace kernels;
 
-bool has_shared(const LayerParams& ids) { return ids.shared_up.weight != kNoParam; }
 bool gated(const LayerParams& ids) { return ids.shared_gate != kNoParam; }
 
 Tensor of_tokens(const WalkContext& c, Arena& arena, DType dtype, std::int64_t columns) {

@@ -10,6 +10,8 @@
 
 namespace trainerd::core::model {
 
+inline bool has_shared(const LayerParams& ids) { return ids.shared_up.weight != kNoParam; }
+
 /// Takes the memory of the activation, in scratch and so in the caller's scope, and, if the state has no
 /// projection, of that and the factors.
 void take_shared(const WalkContext&, const LayerParams&, const ActivationArenas&, SegmentState&);

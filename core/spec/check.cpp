@@ -291,8 +291,10 @@ class Checker {
     std::optional<parallel::Topology> cluster;
     if (good({"cluster.preset"}) && job_.cluster.preset != "local")
       cluster = read_cluster(job_.cluster.preset, place_of("cluster.preset"), problems_);
-    if (!good({"parallel.order", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.dp", "parallel.pp"}))
+    if (!good({"parallel.order", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.etp", "parallel.dp",
+               "parallel.pp"}))
       return;
+    if (p.etp == p.tp) p.etp = 0;
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
     layout();
@@ -351,7 +353,7 @@ class Checker {
     if (std::min({p.tp, m.heads, m.kv_heads, m.ffn}) >= 1 &&
         good({"model.heads", "model.kv_heads", "model.ffn", "model.experts.ffn",
               "model.experts.shared_ffn"}) &&
-        !(what = model::tensor_parallel_problem(job_.model, p.tp)).empty())
+        !(what = model::tensor_parallel_problem(job_.model, p.tp, p.whole_experts())).empty())
       problem("parallel.tp", what);
     context(p);
     if (good({"model.experts.count"}))
@@ -407,7 +409,7 @@ class Checker {
                   " chunks of the same size (nearest valid: " + nearest_cp(p.cp, length) + ")");
     const job::ModelOptions& m = job_.model;
     if (p.cp_comm == parallel::ContextComm::all_to_all && p.tp > 0 &&
-        model::tensor_parallel_problem(m, p.tp).empty() && good({"model.heads", "model.kv_heads"}) &&
+        model::tensor_parallel_problem(m, p.tp, true).empty() && good({"model.heads", "model.kv_heads"}) &&
         !model::heads_divide(m, p.tp, p.cp))
       problem("parallel.cp_comm",
               "cp " + to_string(p.cp) + " must divide the heads of a rank, " + to_string(m.heads / p.tp) +

@@ -37,8 +37,16 @@ void add_parallel(FieldTable& t, job::JobSpec& job) {
       .idle_if(p.cp == 1, "there is nothing to exchange with cp 1");
   axis("ep", p.ep,
        "expert-parallel ranks, out of the `cp` x `dp` ones: they share each layer's experts, so it divides "
-       "their `count`")
+       "their `count`; with `etp: 1` out of the `tp` x `cp` x `dp` ones")
       .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out");
+  t.add(
+       "parallel.etp", &p.etp,
+       "tensor-parallel ranks that share each expert: `tp`, or 1: experts are whole, and each rank sends its "
+       "own part of the tokens to them, so `ep` may be a multiple of `tp`; needs `sequence_parallel`; 0: "
+       "`tp`")
+      .between(0, kMostRanks)
+      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out")
+      .idle_if(p.tp == 1, "with tp 1 every expert is whole");
   t.add("parallel.ep_capacity", &p.ep_capacity,
         "how many rows of a rank's experts there is memory for, as a multiple of the mean number; a step "
         "that needs "

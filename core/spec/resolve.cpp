@@ -1,7 +1,6 @@
 #include "core/spec/resolve.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 
 #include "core/spec/cluster.h"
@@ -66,13 +65,15 @@ class Resolver {
     }
     const auto devices = devices_of_node();
     const parallel::ParallelOptions& p = job_.parallel;
-    if (!devices || std::min({p.tp, p.cp, p.pp, p.ep, job_.batch.global, job_.batch.micro}) < 1) return;
+    if (!devices ||
+        std::min({p.tp, p.cp, p.pp, p.ep, p.expert_tp(), job_.batch.global, job_.batch.micro}) < 1)
+      return;
     // The largest dp without padding whose ranks share the experts evenly, or the least of the latter.
     parallel::ParallelOptions one = p;
     one.dp = 1;
     const std::int64_t most = *devices * job_.cluster.nodes / one.ranks(),
                        groups = std::ranges::min(job_.batch.sizes()) / job_.batch.micro;
-    const std::int64_t unit = p.ep / std::gcd(p.cp, p.ep);
+    const std::int64_t unit = p.dp_multiple();
     job_.parallel.dp = unit;
     for (std::int64_t dp = std::min(most, groups) / unit * unit; dp > unit; dp -= unit) {
       if (job_.batch.global % (job_.batch.micro * dp) != 0) continue;

@@ -15,10 +15,12 @@ using namespace kernels;
 
 constexpr std::int64_t kShareAlign = kAlignment / 4;  // elements in a cache line of fp32
 
-/// tp, then the groups that a sharded state is cut over, in the order of `DataParallelGroups::part`.
+/// tp, if it cuts the matrices, then the groups that a sharded state is cut over, in the order of
+/// `DataParallelGroups::part`.
 std::vector<parallel::Communicator*> levels(const model::ParamPlacement& placement,
                                             parallel::Communicator& tp) {
-  std::vector<parallel::Communicator*> groups{&tp};
+  std::vector<parallel::Communicator*> groups;
+  if (placement.tp > 1) groups.push_back(&tp);
   if (!placement.shards(1)) return groups;
   groups.push_back(placement.dp.inner);
   if (placement.dp.shards_outside()) groups.push_back(placement.dp.outer);

@@ -9,6 +9,7 @@ model::ParamPlacement param_placement(const parallel::Layout& layout, const Rank
           .tp_rank = place[static_cast<std::size_t>(parallel::Axis::tp)],
           .dp = groups.data_parallel(layout),
           .expert_dp = groups.expert_data_parallel(layout),
+          .whole_experts = layout.options.whole_experts(),
           .zero = layout.options.zero,
           .microbatches = microbatches,
           .bucket_bytes = layout.options.bucket_bytes,
@@ -18,9 +19,7 @@ model::ParamPlacement param_placement(const parallel::Layout& layout, const Rank
 }
 
 model::ExpertShare expert_share(const parallel::Layout& layout, std::int64_t rank) {
-  if (layout.options.ep == 1) return {};
-  return {layout.options.ep,
-          layout.expert_grid.coordinate(rank)[static_cast<std::size_t>(parallel::Axis::ep)]};
+  return {layout.options.ep, layout.place(rank, parallel::Axis::ep), layout.options.experts_apart()};
 }
 
 }  // namespace trainerd::core::train

@@ -33,7 +33,7 @@ class RankGroups {
   parallel::Communicator* cp() const { return find(parallel::Group::cp); }
   /// Null with one expert-parallel rank.
   parallel::Communicator* ep() const { return find(parallel::Group::ep); }
-  /// With several expert-parallel ranks: those that sum the gradients of experts.
+  /// Those that sum the gradients of experts, if these are apart (ParallelOptions::experts_apart).
   parallel::DataParallelGroups expert_data_parallel(const parallel::Layout& layout) const;
   /// The ranks that sum gradients, by the layout's levels.
   parallel::DataParallelGroups data_parallel(const parallel::Layout& layout) const;

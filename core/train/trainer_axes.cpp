@@ -16,14 +16,16 @@ parallel::ContextParallel Trainer::context_parallel() const {
 }
 
 parallel::ExpertParallel Trainer::expert_parallel() const {
-  if (groups_.ep() == nullptr) return {};
   const parallel::ParallelOptions& o = layout_.options;
-  const std::int64_t tokens = shape_.tokens();
+  const bool own_tokens = o.whole_experts();
+  if (groups_.ep() == nullptr) return {.own_tokens = own_tokens};
+  const std::int64_t tokens = own_tokens ? shape_.tokens() / o.tp : shape_.tokens();
   parallel::ExpertParallel ep{
       .group = groups_.ep(),
       .rows = model::expert_rows(job_.model, tokens, o.ep, o.ep_capacity),
       .slots = model::expert_slots(job_.model, tokens, o.ep, o.ep_capacity, o.ep_comm),
-      .overlap = o.overlap_ep};
+      .overlap = o.overlap_ep,
+      .own_tokens = own_tokens};
   ep.rows = std::min(ep.rows, ep.received(tokens) * job_.model.experts.per_token);
   return ep;
 }

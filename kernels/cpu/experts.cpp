@@ -99,9 +99,9 @@ void route_token(const RouteForward& a, std::int64_t t) {
     a.weight_TK.as<float>()[t * copies + k] = probs[chosen[k]] / share * a.factor;
 }
 
-/// Sequence of a token, by the order [chunk][sequence][token].
-std::int64_t sequence_of(std::int64_t t, std::int64_t tokens, std::int64_t sequences, std::int64_t chunks) {
-  return t / (tokens / (chunks * sequences)) % sequences;
+/// Sequence of token t of `own`.
+std::int64_t sequence_of(std::int64_t t, std::int64_t own, std::int64_t sequences, const TokenRange& range) {
+  return (range.first + t) / (range.tokens(own) / (range.chunks * sequences)) % sequences;
 }
 
 template <class T>
@@ -119,7 +119,7 @@ void route_back_token(const RouteBackward& a, std::int64_t t) {
   std::array<float, kMostExperts> dprobs{};
   if (a.count_BE.defined()) {
     const float* counts =
-        a.count_BE.as<float>() + sequence_of(t, tokens, a.count_BE.size(0), a.chunks) * experts;
+        a.count_BE.as<float>() + sequence_of(t, tokens, a.count_BE.size(0), a.range) * experts;
     const float factor =
         a.balance * a.loss_weight_T.as<float>()[t] / std::accumulate(counts, counts + experts, 0.0f);
     // Sigmoids count by their shares: p = prob / sum, so dprob = (dp - sum of dp p) / sum.
@@ -195,7 +195,7 @@ void CpuBackend::count_experts(Stream& stream, const CountExperts& a) {
   for (std::int64_t t = 0; t < tokens; ++t)
     for (std::int64_t k = 0; k < copies; ++k)
       if (const std::int32_t expert = a.expert_TK.as<std::int32_t>()[t * copies + k]; expert >= 0)
-        a.count_BE.as<float>()[sequence_of(t, tokens, sequences, a.chunks) * experts + expert] += 1.0f;
+        a.count_BE.as<float>()[sequence_of(t, tokens, sequences, a.range) * experts + expert] += 1.0f;
 }
 
 void CpuBackend::sort_experts(Stream&, const SortExperts& a) {

@@ -15,9 +15,11 @@ void check_choice(const Tensor& expert_TK) {
   base::check(expert_TK.dtype == DType::i32 && expert_TK.shape.ndim == 2, "experts: choices are i32 [T, K]");
 }
 
-void check_count(const Tensor& count_BE, std::int64_t tokens, std::int64_t chunks) {
-  base::check(count_BE.dtype == DType::f32 && count_BE.shape.ndim == 2 && chunks >= 1 &&
-                  tokens % (chunks * count_BE.size(0)) == 0,
+void check_count(const Tensor& count_BE, std::int64_t own, const TokenRange& range) {
+  const std::int64_t all = range.tokens(own);
+  base::check(count_BE.dtype == DType::f32 && count_BE.shape.ndim == 2 && range.chunks >= 1 &&
+                  all % (range.chunks * count_BE.size(0)) == 0 && range.first >= 0 &&
+                  range.first + own <= all,
               "experts: counts are f32 [B, E], and sequences have equal chunks");
 }
 
@@ -61,7 +63,7 @@ void check_args(const RouteBackward& a) {
                   like(a.dweight_TK, DType::f32, a.expert_TK.shape),
               "route: shapes of scores, choices and gradients");
   if (!a.count_BE.defined()) return;
-  check_count(a.count_BE, a.probs_TE.size(0), a.chunks);
+  check_count(a.count_BE, a.probs_TE.size(0), a.range);
   base::check(a.count_BE.size(1) == a.probs_TE.size(1) && a.loss_weight_T.dtype == DType::f32 &&
                   a.loss_weight_T.numel() == a.probs_TE.size(0),
               "route: a count for each expert, a loss weight for each token");
@@ -71,7 +73,7 @@ void check_args(const RouteBackward& a) {
 
 void check_args(const CountExperts& a) {
   check_choice(a.expert_TK);
-  check_count(a.count_BE, a.expert_TK.size(0), a.chunks);
+  check_count(a.count_BE, a.expert_TK.size(0), a.range);
 }
 
 void check_args(const SortExperts& a) {

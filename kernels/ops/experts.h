@@ -17,6 +17,15 @@ constexpr std::int64_t kMostExperts = 512, kMostExpertGroups = 32;
 /// (DeepSeek-V3).
 enum class RouterScore : std::uint8_t { softmax, sigmoid };
 
+/// Which tokens of a batch an operator's T tokens are, for losses of whole sequences: `all` tokens (0: these
+/// T) are ordered [chunk][sequence][token of the sequence's chunk], and the T begin with token `first`.
+struct TokenRange {
+  std::int64_t chunks = 1, first = 0, all = 0;
+
+  std::int64_t tokens(std::int64_t own) const { return all > 0 ? all : own; }
+  bool operator==(const TokenRange&) const = default;
+};
+
 /// Chooses the K experts of each token with the largest sums of score and bias; of equal ones the first. With
 /// several groups of consecutive experts, only among those of the `top_groups` groups with the largest value:
 /// with RouterScore::softmax that of its best expert (DeepSeek-V2), with sigmoid the sum of its two best
@@ -51,19 +60,18 @@ struct RouteBackward {
   Tensor dweight_TK;  ///< f32
   Tensor dlogits_TE;  ///< activation dtype
   float balance = 0;
-  Tensor count_BE;          ///< optional, of CountExperts
-  std::int64_t chunks = 1;  ///< as there
-  Tensor loss_weight_T;     ///< f32, with `count_BE`
-  Tensor loss_T = {};       ///< f32, optional, with `count_BE`: the balance loss of each token; 0 for padding
+  Tensor count_BE;        ///< optional, of CountExperts, for all tokens
+  TokenRange range = {};  ///< as there
+  Tensor loss_weight_T;   ///< f32, with `count_BE`
+  Tensor loss_T = {};     ///< f32, optional, with `count_BE`: the balance loss of each token; 0 for padding
 
   bool operator==(const RouteBackward&) const = default;
 };
-/// count[b, e] = how many tokens of sequence b chose expert e, without padding. Tokens are ordered
-/// [chunk][sequence][token of the sequence's chunk].
+/// count[b, e] = how many of the T tokens are of sequence b and chose expert e, without padding.
 struct CountExperts {
   Tensor expert_TK;
   Tensor count_BE;  ///< f32
-  std::int64_t chunks = 1;
+  TokenRange range = {};
   WriteMode mode = WriteMode::assign;
 
   bool operator==(const CountExperts&) const = default;

@@ -21,6 +21,9 @@ struct ExpertParallel {
       0;  ///< for tokens from one rank to one, itself included; 0: every rank gathers all tokens
 
   bool overlap = false;  ///< send in the background where there is computation to hide it
+  /// Each tensor-parallel rank routes its own part of its group's tokens, and experts are whole. Otherwise
+  /// all of them route all tokens, and have a part of each expert.
+  bool own_tokens = false;
 
   /// `computes`: there is computation to hide a message, apart from that of another pass on the stream.
   Progress progress(const kernels::Stream& stream, bool computes) const {

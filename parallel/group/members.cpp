@@ -37,9 +37,9 @@ std::vector<GroupMembers> groups_of(const Layout& layout, std::int64_t rank, con
     groups.push_back({Group::dp_outer, {dp[place % inner], dp.count / inner, dp.stride * inner}});
   }
   if (cp.count > 1) groups.push_back({Group::cp, cp});
-  if (layout.options.ep > 1)
-    for (const auto& [group, axis] : {std::pair{Group::ep, Axis::ep}, {Group::edp, Axis::dp}})
-      groups.push_back({group, along(layout.expert_grid, rank, axis)});
+  if (layout.options.ep > 1) groups.push_back({Group::ep, along(layout.expert_grid, rank, Axis::ep)});
+  if (layout.options.experts_apart())
+    groups.push_back({Group::edp, along(layout.expert_grid, rank, Axis::dp)});
   if (layout.options.offloads())
     for (const Group link : {Group::from_host, Group::to_host}) groups.push_back({link, {rank, 1, 1}});
   groups.push_back({Group::world, {0, grid.ranks(), 1}});

@@ -147,8 +147,8 @@ std::vector<std::vector<std::int64_t>> ProcessGrid::groups(Axis axis) const {
   return all;
 }
 
-std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
-  for (const std::int64_t size : {o.tp, o.cp, o.ep, o.dp, o.pp})
+std::string grid_problem(const ParallelOptions& o) {
+  for (const std::int64_t size : {o.tp, o.cp, o.ep, o.dp, o.pp, o.expert_tp()})
     if (size < 1) return "every axis has at least one rank, got " + to_string(size);
   AxisOrder order = kDefaultOrder;
   std::string problem;
@@ -169,23 +169,21 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
              "' another axis of several ranks is between cp and dp: put them "
              "beside each other";
   }
-  if (o.ep == 1 && expert_tp == 0) return {};  // no experts: no second grid to check
-  const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
+  if (!o.experts_apart()) return {};  // no second grid to check
+  const std::int64_t tp_e = o.expert_tp();
   std::int64_t unit = 0;
-  if (tp_e < 1 || __builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0) {
-    if (expert_tp != 0)
-      return "ep " + to_string(o.ep) + " x expert tp " + to_string(tp_e) + " does not divide the " +
-             to_string(stage) + " ranks of a pipeline stage (tp x cp x dp)";
-    const std::int64_t share = stage / o.tp;
+  if (__builtin_mul_overflow(tp_e, o.ep, &unit) || stage % unit != 0) {
+    const std::int64_t share = stage / tp_e;
     std::int64_t fits = std::min(o.ep, share);
     while (share % fits != 0) --fits;
     return "ep " + to_string(o.ep) + " does not divide the " + to_string(share) +
-           " ranks that share experts (cp x dp; nearest valid: " + to_string(fits) + ")";
+           " ranks that share experts (" + (o.whole_experts() ? "tp x " : "") +
+           "cp x dp; nearest valid: " + to_string(fits) + ")";
   }
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
   const ProcessGrid expert({tp_e, 1, o.ep, stage / unit, o.pp}, order);
   // With equal strides (and sizes) the groups contain the same ranks.
-  if (o.tp > 1 && expert_tp == 0 && dense.stride(Axis::tp) != expert.stride(Axis::tp))
+  if (o.tp > 1 && tp_e == o.tp && dense.stride(Axis::tp) != expert.stride(Axis::tp))
     return "with the order '" + o.order +
            "' the tensor-parallel ranks of dense and expert layers differ: put tp first";
   if (o.pp > 1 && dense.stride(Axis::pp) != expert.stride(Axis::pp))
@@ -195,15 +193,15 @@ std::string grid_problem(const ParallelOptions& o, std::int64_t expert_tp) {
   return {};
 }
 
-GridViews make_grids(const ParallelOptions& o, std::int64_t expert_tp) {
-  const std::string problem = grid_problem(o, expert_tp);
+GridViews make_grids(const ParallelOptions& o) {
+  const std::string problem = grid_problem(o);
   if (!problem.empty()) throw base::spec_error("parallel: " + problem);
   AxisOrder order = kDefaultOrder;
   std::string ignored;  // already parsed by grid_problem
   parse_order(o.order, order, ignored);
   const ProcessGrid dense({o.tp, o.cp, 1, o.dp, o.pp}, order);
-  if (o.ep == 1 && expert_tp == 0) return {dense, dense};
-  const std::int64_t tp_e = expert_tp == 0 ? o.tp : expert_tp;
+  if (!o.experts_apart()) return {dense, dense};
+  const std::int64_t tp_e = o.expert_tp();
   return {dense, ProcessGrid({tp_e, 1, o.ep, stage_ranks(o) / (tp_e * o.ep), o.pp}, order)};
 }
 

@@ -59,18 +59,17 @@ class ProcessGrid {
 };
 
 /// Two grids over the same ranks. Dense layers use tp, cp, dp, pp (ep is 1). Expert layers divide the ranks
-/// of one pipeline stage into tp_e, ep and dp_e (cp is 1). Both grids have the same pipeline groups. Without
-/// experts (ep 1 and no expert tp) both are the dense grid.
+/// of one pipeline stage into tp_e (ParallelOptions::expert_tp), ep and dp_e (cp is 1). Both grids have the
+/// same pipeline groups. Both are the dense grid unless ParallelOptions::experts_apart.
 struct GridViews {
   ProcessGrid dense;
   ProcessGrid expert;
 };
 
-/// Explains what is wrong with the sizes or the order; empty if they are valid. `expert_tp` 0: the same tp as
-/// dense layers.
-std::string grid_problem(const ParallelOptions& options, std::int64_t expert_tp = 0);
+/// Explains what is wrong with the sizes or the order; empty if they are valid.
+std::string grid_problem(const ParallelOptions& options);
 /// Throws SpecError with `grid_problem`.
-GridViews make_grids(const ParallelOptions& options, std::int64_t expert_tp = 0);
+GridViews make_grids(const ParallelOptions& options);
 
 /// Maximum ranks of a job: far beyond any machine. No product of axis sizes below it overflows.
 inline constexpr std::int64_t kMaxRanks = 1 << 17;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <string>
 
 namespace trainerd::parallel {
@@ -45,7 +46,8 @@ struct ParallelOptions {
   std::int64_t pp = 1;
   std::int64_t dp = 1;
   std::int64_t cp = 1;
-  std::int64_t ep = 1;  ///< ranks that share a layer's experts, out of those that sum gradients
+  std::int64_t ep = 1;   ///< ranks that share a layer's experts, out of those of a pipeline stage
+  std::int64_t etp = 0;  ///< tensor-parallel ranks that share each expert: 1, or 0 for tp
   double ep_capacity =
       0;  ///< rows that a rank's experts have memory for, over the mean; 0: enough for any choice
   ContextComm cp_comm = ContextComm::automatic;
@@ -71,6 +73,16 @@ struct ParallelOptions {
 
   /// Ranks with the same parameters, which sum their gradients: data-parallel and context-parallel ones.
   std::int64_t gradient_ranks() const { return dp * cp; }
+  std::int64_t expert_tp() const { return etp == 0 ? tp : etp; }
+  /// True if each tensor-parallel rank routes its own tokens, and has whole experts.
+  bool whole_experts() const { return expert_tp() < tp; }
+  /// True if other ranks hold a parameter of experts than hold those of the same place in `tp` and `pp`.
+  bool experts_apart() const { return ep > 1 || whole_experts(); }
+  /// dp is a multiple of this: so many replicas share experts.
+  std::int64_t dp_multiple() const {
+    const std::int64_t sharing = ep * expert_tp();
+    return sharing / std::gcd(sharing, tp * cp);
+  }
   /// Number of ranks. ep is not a factor: experts are distributed over the same ranks.
   std::int64_t ranks() const { return tp * cp * dp * pp; }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "core/spec/cluster.h"
 #include "core/spec/machines.h"
@@ -14,7 +13,7 @@ namespace {
 /// Number of data-parallel replicas that fit on the remaining nodes, in whole groups that share experts.
 std::int64_t replicas(std::int64_t nodes, std::int64_t devices_per_node, const parallel::ParallelOptions& p) {
   const std::int64_t left = std::min(p.dp, nodes * devices_per_node / (p.ranks() / p.dp));
-  return left - left % (p.ep / std::gcd(p.ep, p.cp));
+  return left - left % p.dp_multiple();
 }
 
 std::vector<double> speeds(const spec::FailureSpec& spec, const FailureScenario& s,

@@ -41,11 +41,12 @@ std::string class_of(const job::JobSpec& job, const parallel::Layout& layout, co
     }
     key += ";";
   }
-  const model::DeclaredParams declared =
-      model::declare_parameters(job.model, chunks, job.microbatch_tokens(), layout.options.sequence_parallel,
-                                target.vocab_multiple, {layout.options.ep, 0});
+  const model::DeclaredParams declared = model::declare_parameters(
+      job.model, chunks, job.microbatch_tokens(), layout.options.sequence_parallel, target.vocab_multiple,
+      {layout.options.ep, 0, layout.options.experts_apart()});
   for (const model::ParamInfo& p : declared.infos) {
-    for (const std::int64_t size : parallel::local_shape(p.shard, layout.options.tp).sizes) add(size);
+    const std::int64_t tp = p.expert ? layout.options.expert_tp() : layout.options.tp;
+    for (const std::int64_t size : parallel::local_shape(p.shard, tp).sizes) add(size);
     for (const std::int64_t of :
          {static_cast<std::int64_t>(p.shard.placement), static_cast<std::int64_t>(p.shard.granularity),
           p.shard.block.rows, p.shard.block.columns, std::int64_t{p.shard.owner}, std::int64_t{p.decay},

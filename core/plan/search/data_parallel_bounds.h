@@ -48,14 +48,14 @@ class DataParallelBounds {
 
  private:
   struct Ranks {
-    std::int64_t tp = 1, ep = 1, dp = 1, inner = 1;
+    std::int64_t tp = 1, ep = 1, etp = 0, dp = 1, inner = 1;
     bool replicas = false;
     std::int64_t zero = 0, bucket_bytes = 0;
     auto operator<=>(const Ranks&) const = default;
   };
   Ranks ranks_of(const LayoutChoice& c) {
     const parallel::DataParallelLevels& levels = parts_.levels(c);
-    return {c.tp, c.ep, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
+    return {c.tp, c.ep, c.etp, c.gradient_ranks(), levels.inner, levels.replicas, c.zero, c.bucket_bytes};
   }
   /// layers, what they are, embedding, head
   using Unit = std::tuple<std::int64_t, MlpKind, bool, bool>;

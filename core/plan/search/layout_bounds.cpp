@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <optional>
 
 #include "core/model/parameters.h"
@@ -92,7 +91,7 @@ ChunkCosts LayoutBounds::record_probe(const LayoutChoice& c, const Places& place
   const parallel::Topology& t = parts_.topology();
   LayoutChoice small = c;
   // As few ranks as can share the experts.
-  small.dp = c.ep / std::gcd(c.ep, c.cp), small.zero = small.zero_group = 0;
+  small.dp = with_choice(parts_.job(), c).parallel.dp_multiple(), small.zero = small.zero_group = 0;
   small.schedule = makes_weights_apart(c) ? ScheduleKind::zb_h1 : ScheduleKind::one_f_one_b;
   small.recompute = {kind.recompute, 1};
   // One bucket per unit gives the fewest operators. Smaller buckets read as much for the norm, in more
@@ -154,6 +153,7 @@ const ChunkCosts& LayoutBounds::probe(const LayoutChoice& c, const Places& place
   const ProbeKey key{c.tp,
                      c.cp,
                      c.ep,
+                     c.etp,
                      c.sequence_parallel,
                      c.micro,
                      kind,

@@ -59,10 +59,11 @@ class LayoutBounds {
     MlpKind mlp = MlpKind::dense;
     auto operator<=>(const LayerKind&) const = default;
   };
-  /// tp, cp, ep, sequence parallel, micro, kind of layers, weight gradients separate, ends (1: embedding, 2:
-  /// head), layers, places of the tp and the ep group
-  using ProbeKey = std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, LayerKind, bool,
-                              int, std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
+  /// tp, cp, ep, etp, sequence parallel, micro, kind of layers, weight gradients separate, ends (1:
+  /// embedding, 2: head), layers, places of the tp and the ep group
+  using ProbeKey =
+      std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, bool, std::int64_t, LayerKind, bool,
+                 int, std::int64_t, std::int64_t, parallel::Link, std::int64_t, parallel::Link>;
 
   const ChunkCosts& probe(const LayoutChoice& c, const Places& places, LayerKind kind, int ends,
                           std::int64_t layers);

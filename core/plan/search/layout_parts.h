@@ -57,12 +57,13 @@ class LayoutParts {
   const std::vector<train::SlotCounts>& slots(const LayoutChoice& choice);
 
  private:
-  using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t,
-                          std::int64_t>;  // tp, cp, pp, ep, hybrid group
+  using Grid = std::tuple<std::int64_t, std::int64_t, std::int64_t, std::int64_t, std::int64_t,
+                          std::int64_t>;  // tp, cp, pp, ep, etp, hybrid group
   using Shape =
       std::tuple<parallel::ScheduleKind, std::int64_t, std::int64_t, std::int64_t>;  // last: microbatches
   static Grid grid_of(const LayoutChoice& c) {
-    return {c.tp, c.cp, c.pp, c.ep, c.zero > 0 && c.zero_group < c.gradient_ranks() ? c.zero_group : 0};
+    return {c.tp, c.cp,  c.pp,
+            c.ep, c.etp, c.zero > 0 && c.zero_group < c.gradient_ranks() ? c.zero_group : 0};
   }
 
   const parallel::Layout& like(const LayoutChoice& choice);

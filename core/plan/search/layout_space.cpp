@@ -67,16 +67,20 @@ class Enumerator {
     const parallel::ParallelOptions& p = job_.parallel;
     const std::int64_t ranks = p.ranks();
     for (const std::int64_t tp : or_given(space_.tp, divisors(ranks))) {
-      if (ranks % tp != 0 || !model::tensor_parallel_problem(job_.model, tp).empty()) continue;
+      at_.tp = tp;
+      if (ranks % tp != 0 || expert_cuts().empty()) continue;
       for (const std::int64_t cp : or_given(space_.cp, context_sizes(ranks / tp)))
         for (const std::int64_t pp : or_given(space_.pp, divisors(ranks / tp))) {
           if (ranks % (tp * cp * pp) != 0 || !parallel::split_problem(job_.model.layers, pp).empty())
             continue;
-          at_.tp = tp, at_.cp = cp, at_.pp = pp, at_.dp = ranks / tp / cp / pp;
+          at_.cp = cp, at_.pp = pp, at_.dp = ranks / tp / cp / pp;
           if (!padded_ && job_.batch.global % at_.dp != 0) continue;
-          for (const std::int64_t ep : or_given(space_.ep, expert_sizes())) {
-            at_.ep = ep, at_.zero_group = 0;
-            if (axes_can() && tp_stays()) micros();
+          for (const std::int64_t etp : expert_cuts()) {
+            at_.etp = etp;
+            for (const std::int64_t ep : or_given(space_.ep, expert_sizes())) {
+              at_.ep = ep, at_.zero_group = 0;
+              if (axes_can() && tp_stays()) micros();
+            }
           }
         }
     }
@@ -90,14 +94,28 @@ class Enumerator {
     return with_own(sizes, own_.cp);
   }
 
+  /// The values of etp with which the model can be cut over tp.
+  std::vector<std::int64_t> expert_cuts() const {
+    std::vector<std::int64_t> cuts{0};
+    if (job_.model.experts.on() && at_.tp > 1) cuts.push_back(1);
+    cuts = or_given(space_.etp, cuts);
+    std::erase_if(cuts, [&](std::int64_t etp) {
+      return (etp == 1 && at_.tp == 1) ||
+             !model::tensor_parallel_problem(job_.model, at_.tp, etp == 1).empty();
+    });
+    return cuts;
+  }
+
   std::vector<std::int64_t> expert_sizes() const {
-    return job_.model.experts.on() ? divisors(std::gcd(job_.model.experts.count, at_.gradient_ranks()))
-                                   : std::vector<std::int64_t>{1};
+    if (!job_.model.experts.on()) return {1};
+    const std::int64_t sharing = at_.gradient_ranks() * (at_.etp == 1 ? at_.tp : 1);
+    return divisors(std::gcd(job_.model.experts.count, sharing));
   }
 
   /// False if the job's order of axes, its cp_comm, or what else it asks for excludes these sizes.
-  bool axes_can() const {
-    if (at_.cp == 1 && at_.ep == 1) return true;
+  bool axes_can() {
+    if (at_.cp == 1 && at_.ep == 1 && at_.etp == 0) return true;
+    at_.sequence_parallel = at_.etp == 1;
     const job::JobSpec job = with_choice(job_, at_);
     const parallel::ParallelOptions& p = job.parallel;
     return parallel::grid_problem(p).empty() && spec::expert_parallel_problems(job).empty() &&
@@ -123,6 +141,7 @@ class Enumerator {
         continue;
       at_.micro = micro;
       for (const bool sequence_parallel : or_given(space_.sequence_parallel, {false, true})) {
+        if (at_.etp == 1 && !sequence_parallel) continue;
         if (sequence_parallel && (at_.tp == 1 || micro * (job_.model.seq_len / at_.cp) % at_.tp != 0))
           continue;
         at_.sequence_parallel = sequence_parallel;
@@ -196,8 +215,10 @@ class Enumerator {
     }
   }
 
+  bool experts_apart() const { return at_.ep > 1 || at_.etp == 1; }
+
   std::vector<std::int64_t> groups(std::int64_t zero) const {
-    if (zero == 0 || at_.ep > 1) return {0};
+    if (zero == 0 || experts_apart()) return {0};
     std::vector<std::int64_t> sizes{0};
     const std::int64_t domain = std::max(topology_.nvlink_domain, std::int64_t{1}) / at_.tp;
     for (const std::int64_t size : with_own<std::int64_t>({domain, 8, 32, 128}, own_.zero_group))
@@ -216,7 +237,7 @@ class Enumerator {
       at_.zero = zero;
       if (zero == 3 && with_choice(job_, at_).parallel.takes_turns()) continue;
       for (const std::int64_t group : or_given(space_.zero_group, groups(zero))) {
-        if (group != 0 && (zero == 0 || group == 1 || at_.ep > 1 || at_.gradient_ranks() % group != 0))
+        if (group != 0 && (zero == 0 || group == 1 || experts_apart() || at_.gradient_ranks() % group != 0))
           continue;
         if (job_.parallel.offload_grads && group > 0) continue;
         at_.zero_group = group;
@@ -256,6 +277,7 @@ LayoutChoice choice_of(const job::JobSpec& job) {
           .pp = p.pp,
           .dp = p.dp,
           .ep = p.ep,
+          .etp = p.etp,
           .zero = p.zero,
           .zero_group = p.zero_group,
           .bucket_bytes = p.bucket_bytes,
@@ -269,7 +291,7 @@ LayoutChoice choice_of(const job::JobSpec& job) {
 job::JobSpec with_choice(const job::JobSpec& job, const LayoutChoice& c) {
   job::JobSpec chosen = job;
   parallel::ParallelOptions& p = chosen.parallel;
-  p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.ep = c.ep, p.zero = c.zero,
+  p.tp = c.tp, p.cp = c.cp, p.pp = c.pp, p.dp = c.dp, p.ep = c.ep, p.etp = c.etp, p.zero = c.zero,
   p.zero_group = c.zero_group, p.bucket_bytes = c.bucket_bytes;
   p.virtual_stages = c.virtual_stages, p.sequence_parallel = c.sequence_parallel, p.schedule = c.schedule;
   // Keys that a layout has no use for have their defaults.
@@ -294,6 +316,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
   number("parallel.pp", &LayoutChoice::pp);
   if (from.dp != to.dp && !keys.empty()) keys.back() += ", parallel.dp: " + std::to_string(to.dp);
   number("parallel.ep", &LayoutChoice::ep);
+  number("parallel.etp", &LayoutChoice::etp);
   number("parallel.zero", &LayoutChoice::zero);
   number("parallel.zero_group", &LayoutChoice::zero_group);
   number("parallel.bucket_bytes", &LayoutChoice::bucket_bytes);
@@ -315,7 +338,7 @@ std::vector<std::string> differences(const LayoutChoice& from, const LayoutChoic
 std::size_t changes(const LayoutChoice& a, const LayoutChoice& b) {
   const bool chunks = a.schedule != b.schedule || a.virtual_stages != b.virtual_stages;
   return static_cast<std::size_t>((a.tp != b.tp) + (a.cp != b.cp) + (a.pp != b.pp) + (a.ep != b.ep) +
-                                  (a.zero != b.zero) + (a.zero_group != b.zero_group) +
+                                  (a.etp != b.etp) + (a.zero != b.zero) + (a.zero_group != b.zero_group) +
                                   (a.bucket_bytes != b.bucket_bytes) +
                                   (a.sequence_parallel != b.sequence_parallel) + (a.micro != b.micro) +
                                   chunks + !(a.recompute == b.recompute));

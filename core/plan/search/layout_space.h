@@ -12,6 +12,7 @@ namespace trainerd::core::plan {
 /// The options that a search chooses. Model, global batch, ranks and all else come from the job.
 struct LayoutChoice {
   std::int64_t tp = 1, cp = 1, pp = 1, dp = 1, ep = 1;
+  std::int64_t etp = 0;
   std::int64_t zero = 1, zero_group = 0;
   std::int64_t bucket_bytes = 0;
   std::int64_t micro = 1;
@@ -36,7 +37,7 @@ std::size_t changes(const LayoutChoice& from, const LayoutChoice& to);
 /// Values to try. Of combinations that are equivalent only one is in `all_layouts`; invalid ones are left
 /// out.
 struct LayoutSpace {
-  std::vector<std::int64_t> tp = {}, cp = {}, pp = {}, ep = {}, zero = {},
+  std::vector<std::int64_t> tp = {}, cp = {}, pp = {}, ep = {}, etp = {}, zero = {},
                             micro = {};  ///< empty: all possible values
   std::vector<std::int64_t> zero_group = {}, bucket_bytes = {}, virtual_stages = {};
   std::vector<bool> sequence_parallel = {};
@@ -52,7 +53,8 @@ struct LayoutSpace {
 ///   the job's own
 /// - pp: divisors of the remaining ranks that the layers can fill; dp: the rest, if it divides the global
 ///   batch
-/// - ep: with experts, divisors of their number and of cp x dp
+/// - etp: with experts and sequence parallelism, tp and 1
+/// - ep: with experts, divisors of their number and of cp x dp; with etp 1 of tp x cp x dp
 /// - micro: powers of two
 /// - zero: 0 to 3, over all data-parallel ranks, or over groups: those in one NVLink domain, or 8, 32 or 128
 /// - buckets: the job's own, because the default rule costs within 0.2% of whole layers

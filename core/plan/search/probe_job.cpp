@@ -23,8 +23,9 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   const parallel::ParallelOptions& sizes = probe.job.parallel;
   base::check(parallel::parse_order(sizes.order, order, problem), "the order of a checked job");
   probe.layout.grid = parallel::ProcessGrid({sizes.tp, sizes.cp, 1, sizes.dp, sizes.pp}, order);
+  const std::int64_t stage = sizes.tp * sizes.cp * sizes.dp, etp = sizes.expert_tp();
   probe.layout.expert_grid =
-      parallel::ProcessGrid({sizes.tp, 1, sizes.ep, sizes.cp * sizes.dp / sizes.ep, sizes.pp}, order);
+      parallel::ProcessGrid({etp, 1, sizes.ep, stage / (etp * sizes.ep), sizes.pp}, order);
   probe.layout.dp_levels = {choice.gradient_ranks(), choice.gradient_ranks(), false};
   std::int64_t first = 0;
   for (std::int64_t s = 0; s < choice.pp; ++s) {

@@ -26,34 +26,37 @@ std::string recompute_text(const job::RecomputeOptions& r) {
 struct Column {
   const char* name;
   std::function<std::string(const LayoutChoice&)> value;
+  const char* usual = "";  ///< not mentioned if all layouts have it
 };
 
 std::vector<Column> columns() {
   const auto number = [](std::int64_t LayoutChoice::*field) {
     return [field](const LayoutChoice& c) { return std::to_string(c.*field); };
   };
-  return {{"tp", number(&LayoutChoice::tp)},
-          {"cp", number(&LayoutChoice::cp)},
-          {"pp", number(&LayoutChoice::pp)},
-          {"dp", number(&LayoutChoice::dp)},
-          {"ep", number(&LayoutChoice::ep)},
-          {"zero",
-           [](const LayoutChoice& c) {
-             return std::to_string(c.zero) + (c.zero_group > 0 ? "/" + std::to_string(c.zero_group) : "");
-           }},
-          {"sp", [](const LayoutChoice& c) { return c.sequence_parallel ? "yes" : "no"; }},
-          {"micro", number(&LayoutChoice::micro)},
-          {"schedule",
-           [](const LayoutChoice& c) {
-             return std::string(parallel::to_string(c.schedule)) +
-                    (c.virtual_stages > 1 ? " x" + std::to_string(c.virtual_stages) : "");
-           }},
-          {"recompute", [](const LayoutChoice& c) { return recompute_text(c.recompute); }},
-          {"bucket", [](const LayoutChoice& c) {
-             const std::int64_t bytes =
-                 c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes;
-             return fmt::format("{:.4g} MiB", gib(bytes) * 1024);
-           }}};
+  return {
+      {"tp", number(&LayoutChoice::tp)},
+      {"cp", number(&LayoutChoice::cp), "1"},
+      {"pp", number(&LayoutChoice::pp)},
+      {"dp", number(&LayoutChoice::dp)},
+      {"ep", number(&LayoutChoice::ep), "1"},
+      {"etp", [](const LayoutChoice& c) { return c.etp == 0 ? "as tp" : std::to_string(c.etp); }, "as tp"},
+      {"zero",
+       [](const LayoutChoice& c) {
+         return std::to_string(c.zero) + (c.zero_group > 0 ? "/" + std::to_string(c.zero_group) : "");
+       }},
+      {"sp", [](const LayoutChoice& c) { return c.sequence_parallel ? "yes" : "no"; }},
+      {"micro", number(&LayoutChoice::micro)},
+      {"schedule",
+       [](const LayoutChoice& c) {
+         return std::string(parallel::to_string(c.schedule)) +
+                (c.virtual_stages > 1 ? " x" + std::to_string(c.virtual_stages) : "");
+       }},
+      {"recompute", [](const LayoutChoice& c) { return recompute_text(c.recompute); }},
+      {"bucket", [](const LayoutChoice& c) {
+         const std::int64_t bytes =
+             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes;
+         return fmt::format("{:.4g} MiB", gib(bytes) * 1024);
+       }}};
 }
 
 /// A table of layouts: common values on a line above, differing ones in columns.
@@ -65,8 +68,7 @@ std::string table(const std::vector<RankedLayout>& layouts, bool times) {
     for (const RankedLayout& l : layouts) values.push_back(column.value(l.choice));
     if (std::all_of(values.begin(), values.end(),
                     [&](const std::string& v) { return v == values.front(); })) {
-      if ((column.name == std::string("cp") || column.name == std::string("ep")) && values.front() == "1")
-        continue;
+      if (values.front() == column.usual) continue;
       common += (common.empty() ? "" : ", ") + std::string(column.name) + " " + values.front();
       continue;
     }
@@ -112,6 +114,7 @@ Json layout_json(const RankedLayout& l, bool timed) {
             {"cp", c.cp},
             {"dp", c.dp},
             {"ep", c.ep},
+            {"etp", c.etp},
             {"zero", c.zero},
             {"zero_group", c.zero_group},
             {"sequence_parallel", c.sequence_parallel},

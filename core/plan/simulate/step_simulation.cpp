@@ -106,8 +106,8 @@ class Slowdown {
         replica = first_[static_cast<std::size_t>(replica)];
       return replica;
     };
-    for (std::int64_t i = 0; o.ep > 1 && i < o.dp * o.cp; ++i) {
-      const std::int64_t rank = rank_at(0, i % o.cp, i / o.cp, 0);
+    for (std::int64_t i = 0; o.ep > 1 && i < o.dp * o.cp * o.tp; ++i) {
+      const std::int64_t rank = rank_at(i % o.tp, i / o.tp % o.cp, i / o.tp / o.cp, 0);
       parallel::ProcessGrid::Coordinate peer = layout_.expert_grid.coordinate(rank);
       peer[static_cast<std::size_t>(Axis::ep)] = 0;
       const auto [low, high] = std::minmax({lead(own(rank)), lead(own(layout_.expert_grid.rank(peer)))});

@@ -34,7 +34,7 @@ std::optional<plan::LayoutChoice> replanned(const job::JobSpec& whole, std::int6
   job.cluster.nodes = nodes;
   parallel::ParallelOptions& p = job.parallel;
   const std::int64_t ranks = nodes * whole.parallel.ranks() / whole.cluster.nodes;
-  p.tp = p.pp = p.ep = 1;
+  p.tp = p.pp = p.ep = 1, p.etp = 0;
   p.cp = ranks % whole.parallel.cp == 0 ? whole.parallel.cp : 1;
   p.dp = ranks / p.cp;
   p.zero_group = 0;
@@ -68,6 +68,7 @@ std::string layout_text(const plan::LayoutChoice& c) {
                         {"pp", c.pp},
                         {"dp", c.dp},
                         {"ep", c.ep},
+                        {"etp", c.etp},
                         {"zero", c.zero},
                         {"zero_group", c.zero_group},
                         {"bucket_bytes", c.bucket_bytes},
@@ -85,6 +86,7 @@ plan::LayoutChoice layout_from(const std::string& text) {
     const nlohmann::json j = nlohmann::json::parse(text);
     plan::LayoutChoice c;
     c.tp = j.at("tp"), c.cp = j.at("cp"), c.pp = j.at("pp"), c.dp = j.at("dp"), c.ep = j.at("ep");
+    c.etp = j.at("etp");
     c.zero = j.at("zero"), c.zero_group = j.at("zero_group"), c.bucket_bytes = j.at("bucket_bytes");
     c.micro = j.at("micro"), c.virtual_stages = j.at("virtual_stages");
     c.sequence_parallel = j.at("sequence_parallel");

@@ -12,7 +12,7 @@ using nlohmann::json;
 /// missing here does not compile.
 template <class Options, class Visit>
 void each_option(Options& options, const Visit& visit) {
-  auto& [tp, pp, dp, cp, ep, ep_capacity, cp_comm, ep_comm, sequence_parallel, tp_overlap_chunks, zero,
+  auto& [tp, pp, dp, cp, ep, etp, ep_capacity, cp_comm, ep_comm, sequence_parallel, tp_overlap_chunks, zero,
          zero_group, offload_params, offload_grads, offload_activations, bucket_bytes, overlap_tp_backward,
          overlap_grad_reduce, overlap_param_gather, overlap_ep, overlap_p2p, schedule, virtual_stages, order,
          allow_tp_across_nodes] = options;
@@ -21,6 +21,7 @@ void each_option(Options& options, const Visit& visit) {
   visit("dp", dp);
   visit("cp", cp);
   visit("ep", ep);
+  visit("etp", etp);
   visit("ep_capacity", ep_capacity);
   visit("cp_comm", cp_comm);
   visit("ep_comm", ep_comm);

@@ -144,7 +144,8 @@ __global__ void __launch_bounds__(kExpertThreads)
     route_backward_kernel(const float* probs, const std::int32_t* chosen, const float* dweights,
                           std::int64_t tokens, int experts, int copies, bool sigmoid, bool normalise,
                           float scale, float balance, const float* counts, const float* loss_weights,
-                          std::int64_t run, std::int64_t sequences, T* dlogits, float* losses) {
+                          std::int64_t first, std::int64_t run, std::int64_t sequences, T* dlogits,
+                          float* losses) {
   const std::int64_t t = item_of_warp();
   if (t >= tokens) return;
   if (chosen[t * copies] < 0) {  // padding
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kExpertThreads)
     return;
   }
   float p[E], d[E], factor = 0;
-  const float* count = counts == nullptr ? nullptr : counts + t / run % sequences * experts;
+  const float* count = counts == nullptr ? nullptr : counts + (first + t) / run % sequences * experts;
   if (count != nullptr) {
     float total = 0;
     for (int e = lane_id(); e < experts; e += 32) total += count[e];
@@ -205,15 +206,18 @@ __global__ void __launch_bounds__(kExpertThreads)
 
 /// One block for each (sequence, expert).
 __global__ void __launch_bounds__(kExpertThreads)
-    count_experts_kernel(const std::int32_t* chosen, std::int64_t sequences, std::int64_t chunks,
-                         std::int64_t run, int copies, int experts, bool add, float* counts) {
+    count_experts_kernel(const std::int32_t* chosen, std::int64_t first, std::int64_t tokens,
+                         std::int64_t sequences, std::int64_t chunks, std::int64_t run, int copies,
+                         int experts, bool add, float* counts) {
   const std::int64_t sequence = static_cast<std::int64_t>(blockIdx.x) / experts;
   const auto expert = static_cast<std::int32_t>(static_cast<std::int64_t>(blockIdx.x) % experts);
   std::int32_t count = 0;
   for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const std::int32_t* of_run = chosen + (chunk * sequences + sequence) * run * copies;
-    for (std::int64_t i = threadIdx.x; i < run * copies; i += kExpertThreads)
-      count += of_run[i] == expert ? 1 : 0;
+    const std::int64_t run_begin = (chunk * sequences + sequence) * run - first,
+                       begin = run_begin > 0 ? run_begin : 0,
+                       end = run_begin + run < tokens ? run_begin + run : tokens;
+    for (std::int64_t i = begin * copies + threadIdx.x; i < end * copies; i += kExpertThreads)
+      count += chosen[i] == expert ? 1 : 0;
   }
   count = block_sum(count);
   if (threadIdx.x == 0) counts[blockIdx.x] = (add ? counts[blockIdx.x] : 0.0f) + static_cast<float>(count);
@@ -340,19 +344,20 @@ void route_backward(const Launch& where, const RouteBackward& a) {
              route_backward_kernel<T, decltype(of_lane)::value>, at<float>(a.probs_TE),
              at<std::int32_t>(a.expert_TK), at<float>(a.dweight_TK), tokens, static_cast<int>(experts),
              static_cast<int>(a.expert_TK.size(1)), a.score == RouterScore::sigmoid, a.normalise, a.factor,
-             a.balance, at<float>(a.count_BE), at<float>(a.loss_weight_T), tokens / (a.chunks * sequences),
-             sequences, at<T>(a.dlogits_TE), at<float>(a.loss_T));
+             a.balance, at<float>(a.count_BE), at<float>(a.loss_weight_T), a.range.first,
+             a.range.tokens(tokens) / (a.range.chunks * sequences), sequences, at<T>(a.dlogits_TE),
+             at<float>(a.loss_T));
     });
   });
 }
 
 void count_experts(const Launch& where, const CountExperts& a) {
   check_args(a);
-  const std::int64_t sequences = a.count_BE.size(0);
+  const std::int64_t sequences = a.count_BE.size(0), tokens = a.expert_TK.size(0);
   launch(where, {sequences * a.count_BE.size(1)}, kExpertThreads, "count_experts", count_experts_kernel,
-         at<std::int32_t>(a.expert_TK), sequences, a.chunks, a.expert_TK.size(0) / (a.chunks * sequences),
-         static_cast<int>(a.expert_TK.size(1)), static_cast<int>(a.count_BE.size(1)),
-         a.mode == WriteMode::accumulate, at<float>(a.count_BE));
+         at<std::int32_t>(a.expert_TK), a.range.first, tokens, sequences, a.range.chunks,
+         a.range.tokens(tokens) / (a.range.chunks * sequences), static_cast<int>(a.expert_TK.size(1)),
+         static_cast<int>(a.count_BE.size(1)), a.mode == WriteMode::accumulate, at<float>(a.count_BE));
 }
 
 void sort_experts(const Launch& where, const SortExperts& a) {

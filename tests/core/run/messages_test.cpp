@@ -51,7 +51,7 @@ TEST_CASE("a worker's start crosses the channel with its agent's record of the d
 
 TEST_CASE("a start carries the layout of its world and the snapshots to restore", "[messages]") {
   parallel::ParallelOptions options;
-  options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2;
+  options.tp = 2, options.pp = 2, options.dp = 4, options.zero = 2, options.zero_group = 2, options.etp = 1;
   options.schedule = parallel::ScheduleKind::interleaved, options.virtual_stages = 2;
   options.order = "dp-tp-cp-ep-pp", options.sequence_parallel = true, options.overlap_p2p = false,
   options.overlap_ep = false, options.offload_params = true,

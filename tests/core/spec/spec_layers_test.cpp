@@ -294,6 +294,14 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
        "parallel.ep_capacity: is less than the mean (nearest valid: 1)");
   told(six, with("dp: 2, ep_capacity: 2"), "parallel.ep_capacity: has no effect: without expert parallelism");
   told(six, with("dp: 4, ep: 2, zero_group: 2"), "parallel.ep: is not for hybrid sharding yet");
+  const std::string whole = "tp: 2, sequence_parallel: true, etp: 1";
+  told("", with(whole), "parallel.etp: is of experts, and the model has none (nearest valid: 0)");
+  told(six, with("tp: 2, etp: 1"), "(nearest valid: sequence_parallel: true beside it)");
+  told(six, with("dp: 2, etp: 1"), "parallel.etp: has no effect: with tp 1 every expert is whole");
+  told(six, with("tp: 4, sequence_parallel: true, etp: 2"),
+       "experts are cut over all tensor-parallel ranks or none (nearest valid: 1)");
+  told(six, with(whole + ", ep: 4"), "ep 4 does not divide the 2 ranks that share experts (tp x cp x dp");
+  told(six, with(whole + ", dp: 4, zero_group: 2"), "parallel.etp: is not for hybrid sharding yet");
   told("from: somewhere, experts: {count: 2, per_token: 1}", "lora: {rank: 2, targets: [up_proj]}\n",
        "'up_proj' is not a projection that can be adapted");
 }

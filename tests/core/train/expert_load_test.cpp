@@ -74,15 +74,18 @@ TEST_CASE("the use of experts is reported by layer, the same on every layout", "
     parallel::ScheduleKind schedule = one_f_one_b;
     std::int64_t virtual_stages = 1;
     core::job::RecomputeOptions recompute = {};
+    std::int64_t etp = 0;
   };
-  for (const Case& c : {Case{2, 1, 1, 2, 1, 1}, Case{1, 2, 1, 2, 2, 2}, Case{1, 1, 2, 2, 2, 1, zb_h1},
-                        Case{2, 1, 2, 1, 1, 0, interleaved, 2, {selective}},
-                        Case{1, 1, 1, 4, 4, 3, one_f_one_b, 1, {full}}}) {
-    CAPTURE(c.tp, c.cp, c.pp, c.dp, c.ep, c.zero);
+  for (const Case& c :
+       {Case{2, 1, 1, 2, 1, 1}, Case{1, 2, 1, 2, 2, 2}, Case{1, 1, 2, 2, 2, 1, zb_h1},
+        Case{2, 1, 2, 1, 1, 0, interleaved, 2, {selective}}, Case{1, 1, 1, 4, 4, 3, one_f_one_b, 1, {full}},
+        Case{2, 1, 1, 2, 4, 1, one_f_one_b, 1, {}, 1}}) {
+    CAPTURE(c.tp, c.cp, c.pp, c.dp, c.ep, c.zero, c.etp);
     core::job::JobSpec job = one;
     job.parallel.tp = c.tp, job.parallel.cp = c.cp, job.parallel.pp = c.pp, job.parallel.dp = c.dp;
     job.parallel.ep = c.ep, job.parallel.zero = c.zero, job.parallel.schedule = c.schedule;
     job.parallel.virtual_stages = c.virtual_stages, job.recompute = c.recompute;
+    job.parallel.etp = c.etp, job.parallel.sequence_parallel = c.etp == 1;
     const Reported made = run_reported(job);
     CHECK(made.load[0] == expected.load[0]);  // later a rounding error may change a choice
     for (std::size_t step = 0; step < 3; ++step)

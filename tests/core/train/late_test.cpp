@@ -80,6 +80,10 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
     job.model.experts.count = 4, job.model.experts.per_token = 2;
     job.parallel.dp = job.parallel.ep = 2;
   };
+  const auto whole_experts = [&](core::job::JobSpec& job) {
+    experts(job);
+    job.parallel.tp = 2, job.parallel.ep = 4, job.parallel.etp = 1, job.parallel.sequence_parallel = true;
+  };
   const auto inputs = [](core::job::JobSpec& job) {
     job.model.layers = 5;
     job.recompute.kind = core::job::RecomputeKind::full, job.parallel.offload_activations = true;
@@ -124,6 +128,7 @@ TEST_CASE("streams that run early or late give the same bits", "[late]") {
          all(job), job.optimizer.kind = core::job::OptimizerKind::muon;
          job.optimizer.lr = 0.02;
        }},
+      {"whole experts", whole_experts},
       {"inputs of layers offloaded", inputs},
       {"inputs of layers offloaded, all else too, dp 2, pp 2",
        [&](auto& job) { all(job), inputs(job), job.parallel.dp = job.parallel.pp = 2; }},

@@ -145,6 +145,7 @@ struct LayoutCase {
   parallel::ContextComm cp_comm = parallel::ContextComm::automatic;
   std::int64_t ep = 1;
   double ep_capacity = 0;  ///< not 0: tokens are sent to the ranks of their experts
+  std::int64_t etp = 0;
 };
 
 core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
@@ -152,6 +153,7 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
   job.parallel.cp = c.cp;
   job.parallel.cp_comm = c.cp_comm;
   job.parallel.ep = c.ep;
+  job.parallel.etp = c.etp;
   job.parallel.ep_capacity = c.ep_capacity;
   if (c.ep_capacity > 0) job.parallel.ep_comm = parallel::ExpertComm::all_to_all;
   job.parallel.pp = c.pp;
@@ -168,7 +170,7 @@ core::job::JobSpec with_layout(core::job::JobSpec job, const LayoutCase& c) {
 void check_layout_always(const std::string& model, const LayoutCase& c) {
   CAPTURE(model, c.tp, c.cp, c.pp, c.dp, c.zero, parallel::to_string(c.schedule), c.virtual_stages,
           c.sequence_parallel, c.zero_group, c.devices_per_node, static_cast<int>(c.recompute.kind),
-          c.recompute.every, c.ep, c.ep_capacity);
+          c.recompute.every, c.ep, c.ep_capacity, c.etp);
   const Reference& expected = reference(model);
   const Curve curve = run_curve(with_layout(layouts_job(model), c), c.devices_per_node);
   for (std::size_t i = 0; i < curve.loss.size(); ++i) {
@@ -647,6 +649,71 @@ TEST_CASE("tokens sent to the ranks of their experts give one rank's losses", "[
                          .recompute = {selective},
                          .ep = 3,
                          .ep_capacity = 8});
+  }
+}
+
+TEST_CASE("whole experts, to which each tensor-parallel rank sends its own tokens, give one rank's losses",
+          "[layouts][experts]") {
+  using enum parallel::ScheduleKind;
+  using enum core::job::RecomputeKind;
+  for (const std::string model : {"experts-six", "experts-sandwich", "experts-shared", "latent-experts"}) {
+    CAPTURE(model);
+    // Every rank has all experts; those of a tp group share them; so do all ranks, by either kind of message.
+    check_layout_always(model, {.tp = 2, .sequence_parallel = true, .etp = 1});
+    check_layout(model, {.tp = 2, .dp = 2, .zero = 0, .sequence_parallel = true, .etp = 1});
+    check_layout(
+        model,
+        {.tp = 2, .dp = 3, .zero = 3, .sequence_parallel = true, .recompute = {full}, .ep = 3, .etp = 1});
+    if (model == "experts-six" || model == "experts-shared") {
+      check_layout_always(model, {.tp = 2, .dp = 3, .zero = 2, .sequence_parallel = true, .ep = 6, .etp = 1});
+      check_layout(model, {.tp = 2,
+                           .pp = 2,
+                           .dp = 3,
+                           .zero = 1,
+                           .schedule = zb_h1,
+                           .sequence_parallel = true,
+                           .recompute = {selective},
+                           .ep = 6,
+                           .ep_capacity = 12,
+                           .etp = 1});
+      check_layout(model, {.tp = 2, .dp = 2, .zero = 1, .sequence_parallel = true, .ep = 2, .etp = 1});
+    }
+    check_layout(model, {.tp = 2,
+                         .pp = 2,
+                         .dp = 3,
+                         .zero = 2,
+                         .schedule = dualpipe_v,
+                         .virtual_stages = 2,
+                         .sequence_parallel = true,
+                         .ep = 3,
+                         .etp = 1});
+  }
+  check_layout("experts-six",
+               {.tp = 2, .dp = 3, .zero = 3, .sequence_parallel = true, .cp = 2, .ep = 6, .etp = 1});
+  // Not even the ranks of a tp group have neighbouring experts; one of five has more ranks than experts.
+  check_layout("experts-six", {.tp = 4, .dp = 3, .zero = 1, .sequence_parallel = true, .ep = 2, .etp = 1});
+  check_layout("experts", {.tp = 4, .zero = 1, .sequence_parallel = true, .etp = 1});
+  check_layout("muon-experts", {.tp = 2, .dp = 3, .zero = 2, .sequence_parallel = true, .ep = 3, .etp = 1});
+  check_layout("muon-experts", {.tp = 2, .dp = 2, .zero = 0, .sequence_parallel = true, .etp = 1});
+}
+
+TEST_CASE(
+    "several sequences per microbatch, cut within one by tensor-parallel ranks, keep their balance losses",
+    "[layouts][experts]") {
+  for (const std::string model : {"experts-six", "experts-shared"}) {
+    core::job::JobSpec job = layouts_job(model);
+    job.batch.micro = 3;
+    const Curve one = run_curve(job);
+    for (const std::int64_t cp : {1, 2}) {
+      CAPTURE(model, cp);
+      core::job::JobSpec whole =
+          with_layout(job, {.tp = 2, .dp = 2, .sequence_parallel = true, .cp = cp, .ep = 2, .etp = 1});
+      const Curve curve = run_curve(whole);
+      for (std::size_t i = 0; i < curve.loss.size(); ++i) {
+        CHECK(std::abs(curve.loss[i] - one.loss[i]) <= reference(model).loss_bound * one.loss[i]);
+        CHECK(std::abs(curve.norm[i] - one.norm[i]) <= reference(model).norm_bound * one.norm[i]);
+      }
+    }
   }
 }
 

@@ -140,6 +140,8 @@ TEST_CASE("padding takes no part in a layer of experts", "[masks][experts]") {
   CHECK(std::abs(masked.norm[0] - expected.norm[0]) > 1e-4 * expected.norm[0]);
   with.parallel.pp = 2, with.parallel.dp = 2, with.parallel.ep = 2;
   check_close(run_masked(with, with, first_six, 6, 6), expected, 2e-5);
+  with.parallel.tp = 2, with.parallel.ep = 4, with.parallel.etp = 1, with.parallel.sequence_parallel = true;
+  check_close(run_masked(with, with, first_six, 6, 6), expected, 2e-5);
 }
 
 TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {

@@ -165,6 +165,12 @@ TEST_CASE("offloaded parameters and gradients are in host memory, and no bit cha
           job.model.experts.count = 4, job.model.experts.per_token = 2;
           job.parallel.dp = job.parallel.ep = 2;
         }},
+       {"whole experts, ep 4",
+        [](auto& job) {
+          job.model.experts.count = 4, job.model.experts.per_token = 2;
+          job.parallel.tp = job.parallel.dp = 2, job.parallel.ep = 4, job.parallel.etp = 1;
+          job.parallel.sequence_parallel = true;
+        }},
        {"adapters", [](auto& job) {
           job.parallel.dp = 2;
           job.model.lora = {.rank = 4, .alpha = 8, .targets = {"q_proj", "down_proj"}};

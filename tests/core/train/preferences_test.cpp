@@ -297,6 +297,8 @@ TEST_CASE("losses and gradients of pairs are the same on every layout, with adap
     core::job::JobSpec apart = one;
     apart.parallel.dp = apart.parallel.ep = 2;
     check_same_pairs(pair_run(apart), expected);
+    apart.parallel.tp = 2, apart.parallel.etp = 1, apart.parallel.sequence_parallel = true;
+    check_same_pairs(pair_run(apart), expected);
   }
   larger.recompute = {core::job::RecomputeKind::full, 1};
   check_same_pairs(pair_run(larger), expected);

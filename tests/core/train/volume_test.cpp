@@ -155,6 +155,29 @@ TEST_CASE("expert parallelism gathers tokens three times and sums results twice 
   }
 }
 
+TEST_CASE("whole experts get each token from one tensor-parallel rank", "[volume][experts]") {
+  core::job::JobSpec job = job_of(1, 2);
+  job.model.experts = {.count = 4, .per_token = 2};
+  job.parallel.tp = job.parallel.dp = 2, job.parallel.ep = 4, job.parallel.sequence_parallel = true;
+  job.batch.global = 2 * 2;
+  const auto cut = [&] {
+    core::job::JobSpec other = job;
+    other.parallel.ep = 2;
+    return volume_of(other);
+  }();
+  job.parallel.etp = 1;
+  const auto whole = volume_of(job);
+  // All tokens of the four ranks, 12 each, instead of those of two ranks, 24 each: as many bytes, of which a
+  // rank sends a quarter and not a half. Layers gather and sum them for attention, and for experts no more.
+  CHECK(whole.at("ep.all_gather") == cut.at("ep.all_gather"));
+  CHECK(whole.at("ep.reduce_scatter") == cut.at("ep.reduce_scatter"));
+  CHECK(whole.at("tp.all_gather") < cut.at("tp.all_gather"));
+  CHECK(whole.at("tp.reduce_scatter") < cut.at("tp.reduce_scatter"));
+  // One rank has each expert, so nothing is summed.
+  CHECK(whole.count("edp.reduce_scatter") == 0);
+  CHECK(cut.count("edp.reduce_scatter") == 0);
+}
+
 TEST_CASE("with two levels one part of each sum crosses between nodes", "[volume]") {
   core::job::JobSpec job = job_of(1, 2);
   job.parallel.dp = 4;

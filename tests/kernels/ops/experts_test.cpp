@@ -267,7 +267,7 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
                                  .dweight_TK = m.tensor(DType::f32, {s.tokens, s.copies}, dweights),
                                  .dlogits_TE = m.empty(dtype, {s.tokens, s.experts}),
                                  .count_BE = {},
-                                 .chunks = chunks,
+                                 .range = {.chunks = chunks},
                                  .loss_weight_T = {}};
         m.backend().route_backward(m.stream(), a);
         std::vector<Output> outputs{{"of weights", a.dlogits_TE, of_weights, s.experts}};
@@ -279,6 +279,17 @@ TEST_CASE("route backward matches finite differences of weights and balance", "[
         m.backend().route_backward(m.stream(), a);
         outputs.push_back({"of both", a.dlogits_TE, of_both, s.experts});
         outputs.push_back({"balance loss", a.loss_T, losses, s.experts});
+        const Tensor whole = a.dlogits_TE, parts = m.empty(dtype, whole.shape);
+        for (const std::int64_t begin : {0, 1}) {  // the first token, and the others
+          kernels::RouteBackward part = a;
+          part.range.first = begin, part.range.all = s.tokens;
+          for (Tensor* x : {&part.probs_TE, &part.expert_TK, &part.dweight_TK, &part.loss_weight_T})
+            *x = x->rows(begin, begin == 0 ? 1 : s.tokens - 1);
+          part.dlogits_TE = parts.rows(begin, part.probs_TE.size(0));
+          part.loss_T = m.empty(DType::f32, {part.probs_TE.size(0)});
+          m.backend().route_backward(m.stream(), part);
+        }
+        CHECK(Machine::read(parts) == Machine::read(whole));
         Values padded = of_both, none = chosen;  // the second token is padding
         std::fill_n(padded.begin() + s.experts, s.experts, 0.0);
         std::fill_n(none.begin() + s.copies, s.copies, -1.0);
@@ -318,8 +329,9 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       Machine m(isa, 2);
       const auto copies = s.tokens * s.copies;
       const Tensor chosen_TK = m.tensor(DType::i32, {s.tokens, s.copies}, chosen);
-      const kernels::CountExperts c{
-          .expert_TK = chosen_TK, .count_BE = m.empty(DType::f32, {sequences, s.experts}), .chunks = chunks};
+      const kernels::CountExperts c{.expert_TK = chosen_TK,
+                                    .count_BE = m.empty(DType::f32, {sequences, s.experts}),
+                                    .range = {.chunks = chunks}};
       const kernels::SortExperts a{.expert_TK = chosen_TK,
                                    .first_E = m.empty(DType::i32, {s.experts + 1}),
                                    .source_R = m.empty(DType::i32, {copies}),
@@ -334,6 +346,14 @@ TEST_CASE("copies are counted by sequence and sorted by expert", "[experts]") {
       Values twice = counts;
       for (double& count : twice) count *= 2;
       CHECK(Machine::read(c.count_BE) == twice);
+      const std::int64_t cut = (s.tokens + 1) / 3;  // inside a sequence
+      for (const std::int64_t begin : {std::int64_t{0}, cut})
+        m.backend().count_experts(m.stream(),
+                                  {.expert_TK = chosen_TK.rows(begin, begin == 0 ? cut : s.tokens - cut),
+                                   .count_BE = c.count_BE,
+                                   .range = {.chunks = chunks, .first = begin, .all = s.tokens},
+                                   .mode = begin == 0 ? WriteMode::assign : WriteMode::accumulate});
+      CHECK(Machine::read(c.count_BE) == counts);
       CHECK(Machine::read(a.first_E) == first);
       CHECK(Machine::read(a.source_R) == source);
       CHECK(Machine::read(a.row_TK) == rows);

@@ -145,7 +145,9 @@ TEST_CASE("the order decides which ranks are neighbours", "[grid]") {
 // Megatron-LM's expert groups: the ranks of a stage in the order expert tensor, expert, expert data; the last
 // varies slowest.
 TEST_CASE("experts are spread over the ranks of a stage and keep its pipeline groups", "[grid]") {
-  const GridViews views = make_grids(sizes(2, 1, 4, 4, 2), 1);
+  ParallelOptions whole = sizes(2, 1, 4, 4, 2);
+  whole.etp = 1;
+  const GridViews views = make_grids(whole);
   CHECK(views.expert.ranks() == 16);
   CHECK(views.expert.groups(Axis::ep) ==
         Groups{{0, 1, 2, 3}, {4, 5, 6, 7}, {8, 9, 10, 11}, {12, 13, 14, 15}});
@@ -175,6 +177,11 @@ TEST_CASE("sizes that make no grid are refused", "[grid]") {
   CHECK_THAT(grid_problem(ordered(sizes(2, 2, 2, 1, 1), "cp-tp-ep-dp")), Catch::Contains("put tp first"));
   CHECK(grid_problem(ordered(sizes(2, 2, 2, 1, 1), "tp-cp-ep-dp")).empty());
   CHECK_THROWS_AS(make_grids(sizes(1, 1, 3, 4, 1)), base::SpecError);
+  ParallelOptions whole = sizes(2, 1, 3, 4, 1);
+  whole.etp = 1;
+  CHECK_THAT(grid_problem(whole),
+             Catch::Contains(
+                 "ep 3 does not divide the 8 ranks that share experts (tp x cp x dp; nearest valid: 2)"));
 }
 
 }  // namespace
