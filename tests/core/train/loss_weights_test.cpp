@@ -142,6 +142,7 @@ TEST_CASE("padding takes no part in a layer of experts", "[masks][experts]") {
   check_close(run_masked(with, with, first_six, 6, 6), expected, 2e-5);
   with.parallel.tp = 2, with.parallel.ep = 4, with.parallel.etp = 1, with.parallel.sequence_parallel = true;
   check_close(run_masked(with, with, first_six, 6, 6), expected, 2e-5);
+  check_close(run_masked(with, with, first_six), masked, 2e-5);
 }
 
 TEST_CASE("a masked job is the same on every layout", "[masks][layouts]") {
