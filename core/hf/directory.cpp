@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/hf/config.h"
+#include "core/hf/directory_files.h"
 #include "core/hf/elements.h"
 #include "core/hf/weight_source.h"
 #include "io/checkpoint/safetensors.h"
@@ -22,63 +23,17 @@
 namespace trainerd::core::hf {
 namespace {
 
-constexpr const char* kSingle = "model.safetensors";
-constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::size_t kChunkBytes = std::size_t{4} << 20;
 constexpr const char* kScales = "_scale_inv";  // behind the name of an FP8 tensor
 constexpr std::int64_t kScaleBlock = 128;
+constexpr const char* kFp4Values = "_blocks";  // behind the name of experts in MXFP4
+constexpr const char* kFp4Scales = "_scales";
 constexpr std::size_t kShown = 8;  // maximum tensors of a kind in a message
 
 std::string some_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) text += (i > 0 ? ", " : "") + names[i];
   if (names.size() > kShown) text += " and " + std::to_string(names.size() - kShown) + " more";
-  return text;
-}
-
-/// Names of the weight files. Throws CheckpointError.
-std::vector<std::string> weight_files(const io::Storage& storage) {
-  if (storage.exists(kSingle)) return {kSingle};
-  const std::string here = storage.path_of("");
-  if (!storage.exists(kIndex)) {
-    const bool pickled =
-        storage.exists("pytorch_model.bin") || storage.exists("pytorch_model.bin.index.json");
-    throw base::checkpoint_error(
-        here + ": has neither " + kSingle + " nor " + kIndex +
-        (pickled ? ": pytorch_model.bin is not read; save the model with save_pretrained of a recent "
-                   "transformers, which writes safetensors"
-                 : ": fetch the model's weights into it"));
-  }
-  const std::string path = storage.path_of(kIndex);
-  try {
-    std::set<std::string> files;
-    const nlohmann::json index = io::parse_json(io::read_text(storage, kIndex));
-    for (const auto& [tensor, file] : io::text_map(index, "weight_map")) {
-      if (file.empty() || file.find('/') != std::string::npos || file.front() == '.')
-        throw io::JsonError("\"" + file + "\" is not the name of a file beside it");
-      files.insert(file);
-    }
-    if (files.empty()) throw io::JsonError("names no file");
-    return {files.begin(), files.end()};
-  } catch (const io::JsonError& e) {
-    throw base::checkpoint_error(path + ": " + e.what() + ": fetch the file again");
-  }
-}
-
-/// Text of generation_config.json. Throws CheckpointError if it is no JSON object, or its end tokens are no
-/// ids.
-std::string checked_generation_config(const io::Storage& storage, const std::string& path) {
-  std::string text = io::read_text(storage, "generation_config.json");
-  try {
-    const nlohmann::json config = io::parse_json(text);
-    if (!config.is_object()) throw io::JsonError("not an object");
-    const nlohmann::json ids = config.value("eos_token_id", nlohmann::json());
-    for (const nlohmann::json& id : ids.is_array() ? ids : nlohmann::json::array({ids}))
-      if (!id.is_null() && !(id.is_number_integer() && id >= 0 && id <= std::numeric_limits<int>::max()))
-        throw io::JsonError("eos_token_id is " + io::text_of(id) + ", which is no token's id");
-  } catch (const io::JsonError& e) {
-    throw base::checkpoint_error(path + ": " + e.what() + ": fetch the file again, or remove it");
-  }
   return text;
 }
 
@@ -95,6 +50,7 @@ class Directory final : public WeightSource {
     Element element = Element::f32;
     std::vector<std::int64_t> shape;
     std::int64_t begin = 0;  ///< offset in the file
+    bool bytes = false;      ///< U8, of a format that its name says
   };
   struct File {
     std::string name;
@@ -132,9 +88,13 @@ class Directory final : public WeightSource {
   std::map<std::int64_t, std::string> tensors_of(std::size_t file) const;
   void require_same_head() const;
   std::string scales_problem(const std::string& name, const Stored& stored) const;
+  std::string fp4_problem(const MappedTensor& tensor, const std::string& name) const;
+  std::vector<std::byte> bytes_of_expert(const std::string& name, std::int64_t expert) const;
   BlockScales scales_of(const std::string& name) const;
   void read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                  std::span<std::byte> out) const;
+  void read_stacked(const MappedTensor& tensor, const std::string& name, const io::TensorSlice& box,
+                    std::span<std::byte> out) const;
 
   std::unique_ptr<io::Storage> storage_;
   std::vector<File> files_;
@@ -192,7 +152,7 @@ void Directory::add_file(const std::string& name) {
     const auto element = element_of(tensor.dtype);
     if (!element) odd_dtypes_.insert(tensor.name);
     const Stored stored{files_.size(), element.value_or(Element::f32), tensor.shape,
-                        header.data_offset + tensor.begin};
+                        header.data_offset + tensor.begin, tensor.dtype == "U8"};
     if (!stored_.emplace(tensor.name, stored).second)
       throw base::checkpoint_error(path + ": holds " + tensor.name + ", which another file holds too");
   }
@@ -214,6 +174,14 @@ void Directory::map_names(const SourceConfig& config) {
     kernels::DType dtype = kernels::DType::bf16;
     for (TheirTensor& part : tensor.parts) {
       const std::string* name = stored_name(part.name);
+      if (const std::string* blocks = stored_name(part.name + kFp4Values);
+          name == nullptr && blocks != nullptr && tensor.stacked > 0 && tensor.shape.size() == 2) {
+        part.name = blocks->substr(0, blocks->size() - std::string(kFp4Values).size());
+        used.insert({*blocks, part.name + kFp4Scales});
+        if (const std::string problem = fp4_problem(tensor, part.name); !problem.empty())
+          wrong.push_back(problem);
+        continue;
+      }
       if (name == nullptr) {
         missing.push_back(part.name);
         continue;
@@ -258,6 +226,30 @@ std::string Directory::scales_problem(const std::string& name, const Stored& sto
       !odd_dtypes_.contains(scales->first) && scales->second.shape == blocks)
     return "";
   return name + " is in FP8, and has no " + kScales + " of F32 for each block of 128 x 128 elements";
+}
+
+std::string Directory::fp4_problem(const MappedTensor& tensor, const std::string& name) const {
+  const std::int64_t blocks = tensor.columns() / kFp4Block;
+  const std::vector<std::int64_t> scales{tensor.stacked, tensor.expert_rows(), blocks};
+  std::vector<std::int64_t> values = scales;
+  values.push_back(kFp4Block / 2);
+  const auto is = [&](const char* end, const std::vector<std::int64_t>& shape) {
+    const auto found = stored_.find(name + end);
+    return found != stored_.end() && found->second.bytes && found->second.shape == shape;
+  };
+  if (tensor.columns() % kFp4Block == 0 && is(kFp4Values, values) && is(kFp4Scales, scales)) return "";
+  return fmt::format("{} is in MXFP4, and has no {} and {} of U8, {} and {}", name, kFp4Values, kFp4Scales,
+                     values, scales);
+}
+
+/// An expert's part of a tensor of bytes.
+std::vector<std::byte> Directory::bytes_of_expert(const std::string& name, std::int64_t expert) const {
+  const Stored& stored = stored_.at(name);
+  std::int64_t count = 1;
+  for (std::size_t i = 1; i < stored.shape.size(); ++i) count *= stored.shape[i];
+  std::vector<std::byte> bytes(static_cast<std::size_t>(count));
+  files_[stored.file].open->read(stored.begin + expert * count, bytes);
+  return bytes;
 }
 
 Directory::BlockScales Directory::scales_of(const std::string& name) const {
@@ -345,6 +337,44 @@ void Directory::read(const io::TensorSlice& box, std::span<std::byte> out) const
   for (const TheirTensor& part : tensor.parts) read_part(tensor, part, box, out);
 }
 
+/// Reads the rows of `box`, expert by expert: all of an expert's numbers that have its columns.
+void Directory::read_stacked(const MappedTensor& tensor, const std::string& name, const io::TensorSlice& box,
+                             std::span<std::byte> out) const {
+  const std::int64_t rows = tensor.expert_rows(), first = box.begin[0], end = first + box.shape[0],
+                     column = box.shape.size() == 1 ? 0 : box.begin[1],
+                     columns = box.shape.size() == 1 ? 1 : box.shape[1], size = kernels::size_of(box.dtype);
+  const auto plain = stored_.find(name);
+  std::vector<std::byte> values(static_cast<std::size_t>(rows * std::max(columns, tensor.columns()) * size));
+  for (std::int64_t row = first; row < end; row = (row / rows + 1) * rows) {
+    const std::int64_t expert = row / rows, stop = std::min(end, (expert + 1) * rows);
+    // Distances between a row's columns, and between rows.
+    std::int64_t across = rows, down = 1, from = 0;
+    std::optional<std::int64_t> bad;
+    std::string file = name;
+    if (plain != stored_.end()) {
+      const Stored& stored = plain->second;
+      const std::int64_t each = size_of(stored.element), count = rows * columns;
+      std::vector<std::byte> raw(static_cast<std::size_t>(count * each));
+      files_[stored.file].open->read(stored.begin + (expert * tensor.columns() + column) * rows * each, raw);
+      bad = convert(stored.element, raw, box.dtype,
+                    std::span(values).first(static_cast<std::size_t>(count * size)));
+      file = files_[stored.file].name;
+    } else {
+      std::vector<float> wide(static_cast<std::size_t>(rows * tensor.columns()));
+      from_mxfp4(bytes_of_expert(name + kFp4Values, expert), bytes_of_expert(name + kFp4Scales, expert),
+                 wide);
+      bad = convert(Element::f32, std::as_bytes(std::span(wide)), box.dtype, values);
+      across = 1, down = tensor.columns(), from = column;
+      file = files_[stored_.at(name + kFp4Values).file].name;
+    }
+    if (bad) not_finite(storage_->path_of(file), name, expert * rows * tensor.columns() + *bad);
+    for (std::int64_t r = row; r < stop; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        std::copy_n(values.begin() + (from + tensor.their_row(r % rows) * down + c * across) * size, size,
+                    out.begin() + ((r - first) * columns + c) * size);
+  }
+}
+
 /// Reads the rows of `box` that lie in `part`.
 void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                           std::span<std::byte> out) const {
@@ -353,6 +383,7 @@ void Directory::read_part(const MappedTensor& tensor, const TheirTensor& part, c
   const bool vector = box.shape.size() == 1;
   const std::int64_t column = vector ? 0 : box.begin[1], columns = vector ? 1 : box.shape[1];
   if (first >= end || columns == 0) return;
+  if (tensor.stacked > 0) return read_stacked(tensor, part.name, box, out);
   const Stored& stored = stored_.at(part.name);
   const io::StoredFile& file = *files_[stored.file].open;
   const std::int64_t from_size = size_of(stored.element), to_size = kernels::size_of(box.dtype);

@@ -140,6 +140,18 @@ std::optional<std::int64_t> convert(Element element, std::span<const std::byte> 
   return std::nullopt;
 }
 
+void from_mxfp4(std::span<const std::byte> values, std::span<const std::byte> scales, std::span<float> to) {
+  constexpr std::array<float, 8> kMagnitudes{0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  base::check(to.size() == 2 * values.size() && to.size() == kFp4Block * scales.size(),
+              "two values per byte, and 32 per scale");
+  for (std::size_t i = 0; i < to.size(); ++i) {
+    const auto bits = std::to_integer<unsigned>(values[i / 2]) >> (i % 2 == 0 ? 0 : 4) & 0xfu;
+    const auto scale = std::to_integer<int>(scales[i / kFp4Block]);
+    const float magnitude = scale == 255 ? NAN : std::ldexp(kMagnitudes[bits & 7u], scale - 127);
+    to[i] = (bits & 8u) != 0 ? -magnitude : magnitude;
+  }
+}
+
 std::optional<std::int64_t> convert_to_half(std::span<const float> from, std::span<std::byte> to) {
   base::check(to.size() == from.size() * sizeof(Half), "as many elements are written as are read");
   std::optional<std::int64_t> bad;

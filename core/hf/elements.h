@@ -26,6 +26,11 @@ kernels::DType held_in(Element element);
 std::optional<std::int64_t> convert(Element element, std::span<const std::byte> from, kernels::DType dtype,
                                     std::span<std::byte> to);
 
+/// Values of MXFP4 (OCP Microscaling Formats, version 1.0): 4 bits each (E2M1), two per byte, the first in
+/// the low bits, times 2^(scale - 127) of their block of 32. A scale of 255 makes its block NaN.
+constexpr std::int64_t kFp4Block = 32;
+void from_mxfp4(std::span<const std::byte> values, std::span<const std::byte> scales, std::span<float> to);
+
 /// Rounds each value to the nearest fp16, ties to even. Returns the index of the first value that is not
 /// finite or too large for fp16 (65,504 at most); nothing if there is none.
 std::optional<std::int64_t> convert_to_half(std::span<const float> from, std::span<std::byte> to);

@@ -62,11 +62,28 @@ io::TensorSlice rows_of(const Piece& piece, std::int64_t first, std::int64_t row
   return box;
 }
 
+/// The experts of a stacked tensor, one after the other: [columns, rows] each, or [rows] of biases.
+void give_stacked(const WeightSource& source, const Piece& piece, const OutTensor::Take& take) {
+  const MappedTensor& tensor = piece.tensor;
+  const std::int64_t columns = tensor.columns(), rows = tensor.expert_rows(),
+                     size = kernels::size_of(piece.dtype());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rows * columns * size)), turned(bytes.size());
+  for (std::int64_t expert = 0; expert < tensor.stacked; ++expert) {
+    source.read(rows_of(piece, expert * rows, rows), bytes);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < columns; ++c)
+        std::copy_n(bytes.begin() + (r * columns + c) * size, size,
+                    turned.begin() + (c * rows + tensor.their_row(r)) * size);
+    take(turned);
+  }
+}
+
 void give_piece(const WeightSource& source, const Piece& piece, const OutTensor::Take& out) {
   const OutTensor::Take take = narrowing(piece.part.name, piece.element, out);
   const std::int64_t columns = piece.tensor.columns(), size = kernels::size_of(piece.dtype()),
                      rows = piece.part.rows, row_bytes = columns * size;
   std::vector<std::byte> bytes;
+  if (piece.tensor.stacked > 0) return give_stacked(source, piece, take);
   if (piece.tensor.transposed) {
     bytes.resize(static_cast<std::size_t>(rows * row_bytes));
     source.read(rows_of(piece, piece.part.first_row, rows), bytes);

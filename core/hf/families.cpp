@@ -33,6 +33,11 @@ std::vector<Family> make_families() {
   minimax.qk_norm_span = job::QkNormSpan::all;
   ModelOptions deepseek_v2 = rotary;
   deepseek_v2.experts.normalise = false;
+  ModelOptions gpt_oss = rotary;
+  gpt_oss.mlp = job::Mlp::swiglu_clamped;
+  gpt_oss.mlp_bias = true;
+  gpt_oss.experts.logit_bias = true;
+  gpt_oss.attention.sinks = true;
   ModelOptions gemma2 = rotary;
   gemma2.norm_placement = job::NormPlacement::sandwich;
   gemma2.norm_weight = job::NormWeight::less_one;
@@ -164,6 +169,12 @@ std::vector<Family> make_families() {
                          expert_fields({expert_size_field("num_experts", &job::ExpertOptions::count)}),
                          {normalise_field("norm_topk_prob", false), attention_bias,
                           fixed_field("clip_qkv", {nullptr}, "queries, keys and values are not clipped")}}),
+       .tables = rotary_tables},
+      {.model_type = "gpt_oss",
+       .architecture = "GptOssForCausalLM",
+       .common = gpt_oss,
+       .tensors = gpt_oss_tensors(),
+       .fields = gpt_oss_fields(kv_heads),
        .tables = rotary_tables},
       {.model_type = "gemma2",
        .architecture = "Gemma2ForCausalLM",

@@ -128,6 +128,32 @@ std::vector<Field> minimax_fields(const Field& kv_heads) {
                   {"attn_type_list", all_full, [](Writing& w) { keep(w, "attn_type_list"); }}}});
 }
 
+std::vector<Field> gpt_oss_fields(const Field& kv_heads) {
+  std::vector<Field> rope = rope_fields();
+  for (Field& field : rope) {
+    if (field.name == "rope_theta") field = real_field("rope_theta", &ModelOptions::rope_theta, 150000);
+    // Without either transformers takes YaRN's numbers of the published models.
+    if (field.name == "rope_scaling")
+      field.read = [read = field.read](Reading& r, const nlohmann::json* value) {
+        if (absent(value) && absent(find(r.json, "rope_parameters")))
+          return r.problem("rope_scaling",
+                           "is missing, and rope_parameters too: transformers would scale "
+                           "angles by YaRN, by 32 from 4096 positions; write what is meant");
+        read(r, value);
+      };
+  }
+  return joined({{kv_heads, size_field("head_dim", &ModelOptions::head_dim)},
+                 llama_fields(1e-5),
+                 rope,
+                 expert_fields({expert_size_field("num_local_experts", &job::ExpertOptions::count)}),
+                 layer_type_fields(128, 2),
+                 {flag_field("attention_bias", &ModelOptions::attention_bias, true),
+                  fixed_field("swiglu_alpha", {nullptr, 1.702}, "a gate's slope is 1.702"),
+                  fixed_field("swiglu_limit", {nullptr, 7.0}, "gates and up projections are limited by 7"),
+                  // Older names of other fields.
+                  kept_field("experts_per_token"), kept_field("initial_context_length")}});
+}
+
 std::vector<Field> seed_fields(const Field& kv_heads) {
   const std::string inputs = "attention_bias", output = "attention_out_bias";
   const auto read = [inputs, output](Reading& r, const nlohmann::json* value) {
@@ -238,23 +264,26 @@ std::vector<Field> gpt2_fields() {
 
 namespace {
 
-/// Weights may be in FP8 with a scale for each block of 128 x 128 elements, as DeepSeek-V3's are.
+/// Weights may be in FP8 with a scale for each block of 128 x 128 elements, as DeepSeek-V3's are; and those
+/// of experts in MXFP4, as gpt-oss's.
 Field quantization_field(const std::string& name) {
-  return {
-      name,
-      [name](Reading& r, const nlohmann::json* value) {
-        if (absent(value)) return;
-        const auto says = [&](const char* key, const nlohmann::json& what) {
-          const nlohmann::json* found = value->is_object() ? find(*value, key) : nullptr;
-          return !absent(found) && *found == what;
-        };
-        if (!says("quant_method", "fp8") || !says("weight_block_size", {128, 128}))
-          return r.problem(name, "is " + shown(*value) +
-                                     ": weights in fp32, bf16, fp16 and in FP8 in blocks of 128 x 128 are "
-                                     "read: dequantize them first");
-        r.notes.push_back(name + ": weights in FP8 are read as bf16, and training does not round them again");
-      },
-      [](Writing&) {}};
+  return {name,
+          [name](Reading& r, const nlohmann::json* value) {
+            if (absent(value)) return;
+            const auto says = [&](const char* key, const nlohmann::json& what) {
+              const nlohmann::json* found = value->is_object() ? find(*value, key) : nullptr;
+              return !absent(found) && *found == what;
+            };
+            const bool fp4 = says("quant_method", "mxfp4");
+            if (!fp4 && (!says("quant_method", "fp8") || !says("weight_block_size", {128, 128})))
+              return r.problem(name,
+                               "is " + shown(*value) +
+                                   ": weights in fp32, bf16, fp16, in FP8 in blocks of 128 x 128 and, of "
+                                   "experts, in MXFP4 are read: dequantize them first");
+            r.notes.push_back(name + (fp4 ? ": experts in MXFP4 are" : ": weights in FP8 are") +
+                              " read as bf16, and training does not round them again");
+          },
+          [](Writing&) {}};
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ std::vector<Field> qwen_moe_fields(const Field& kv_heads);
 std::vector<Field> glm_moe_fields(const Field& kv_heads, const Field& head_dim);
 std::vector<Field> dots_fields(const Field& kv_heads, const Field& head_dim);
 std::vector<Field> minimax_fields(const Field& kv_heads);
+std::vector<Field> gpt_oss_fields(const Field& kv_heads);
 /// DeepSeek-V2 and V3, whose attention has latents.
 std::vector<Field> deepseek_v2_fields();
 std::vector<Field> deepseek_v3_fields();

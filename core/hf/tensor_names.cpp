@@ -175,7 +175,8 @@ std::span<const TensorRule> glm_moe_tensors() {
       "model.layers.N.mlp.shared_experts.down_proj",
       {.ours = "layers.N.router_bias",
        .theirs = {"model.layers.N.mlp.gate.e_score_correction_bias"},
-       .bare = true});
+       .bare = true,
+       .exact = true});
   return rules;
 }
 
@@ -203,13 +204,35 @@ std::span<const TensorRule> minimax_tensors() {
     std::vector<TensorRule> all(mixtral_tensors().begin(), mixtral_tensors().end());
     all.push_back({.ours = "layers.N.router_bias",
                    .theirs = {"model.layers.N.block_sparse_moe.e_score_correction_bias"},
-                   .bare = true});
+                   .bare = true,
+                   .exact = true});
+    return all;
+  }();
+  return rules;
+}
+
+std::span<const TensorRule> gpt_oss_tensors() {
+  static const std::vector<TensorRule> rules = [] {
+    std::vector<TensorRule> all(llama_tensors().begin(), llama_tensors().end());
+    all.push_back({.ours = "layers.N.sinks", .theirs = {"model.layers.N.self_attn.sinks"}, .bare = true});
+    all.push_back({.ours = "layers.N.router", .theirs = {"model.layers.N.mlp.router"}});
+    all.push_back({.ours = "layers.N.experts.gate_up",
+                   .theirs = {"model.layers.N.mlp.experts.gate_up_proj"},
+                   .transposed = true,
+                   .stacked = true,
+                   .alternate = true});
+    all.push_back({.ours = "layers.N.experts.down",
+                   .theirs = {"model.layers.N.mlp.experts.down_proj"},
+                   .transposed = true,
+                   .stacked = true});
     return all;
   }();
   return rules;
 }
 
 std::vector<std::int64_t> MappedTensor::their_shape(const TheirTensor& part) const {
+  if (stacked > 0 && shape.size() == 1) return {stacked, expert_rows()};
+  if (stacked > 0) return {stacked, columns(), expert_rows()};
   if (shape.size() == 1) return {part.rows};
   if (transposed) return {columns(), part.rows};
   return {part.rows, columns()};
@@ -246,7 +269,9 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
                         .shape = {logical.sizes.begin(), logical.sizes.begin() + logical.ndim},
                         .parts = {},
                         .transposed = rule.transposed && logical.ndim == 2,
-                        .exact = rule.bare};
+                        .exact = rule.exact,
+                        .stacked = rule.stacked ? model.experts.count : 0,
+                        .alternate = rule.alternate};
     // Experts have equal parts. Otherwise the segments that tensor parallelism splits are their tensors.
     const auto theirs = static_cast<std::int64_t>(rule.theirs.size());
     const bool of_experts = std::string(rule.theirs.front()).find(".X.") != std::string::npos;
@@ -259,7 +284,9 @@ std::vector<MappedTensor> map_tensors(std::span<const TensorRule> rules, const j
         their.replace(their.find(".X.") + 1, 1, std::to_string(i / theirs));
         rows = tensor.shape[0] / (theirs * model.experts.count);
       }
-      tensor.parts.push_back({rule.bare ? their : their + name.suffix, row, rows});
+      if (rule.stacked) their += name.suffix == ".bias" ? "_bias" : "";
+      else if (!rule.bare) their += name.suffix;
+      tensor.parts.push_back({their, row, rows});
       row += rows;
     }
     base::check(row == tensor.shape[0], "their tensors are all rows of ours");

@@ -17,7 +17,11 @@ struct TensorRule {
   const char* ours;
   std::vector<const char*> theirs;  ///< stacked by rows, in this order
   bool transposed = false;          ///< their weight is [inputs, outputs]
-  bool bare = false;                ///< their name has no ".weight"; kept in fp32
+  bool bare = false;                ///< their name has no ".weight"
+  bool exact = false;               ///< kept in fp32
+  /// Their only tensor has those of all experts, by its first dim, and their biases are in one named "_bias"
+  /// behind its name; rows of gates and up projections alternate.
+  bool stacked = false, alternate = false;
 };
 
 /// Rules for families with rotary positions; for those with norms after attention and MLP; for Phi-3, whose
@@ -33,6 +37,7 @@ std::span<const TensorRule> qwen2_moe_tensors();
 std::span<const TensorRule> glm_moe_tensors();
 std::span<const TensorRule> minimax_tensors();
 std::span<const TensorRule> deepseek_tensors();
+std::span<const TensorRule> gpt_oss_tensors();
 
 /// A range of rows of our tensor, and the tensor of theirs with these rows.
 struct TheirTensor {
@@ -46,8 +51,17 @@ struct MappedTensor {
   std::vector<TheirTensor> parts;   ///< all rows, in order
   bool transposed = false;          ///< the only part is [columns, rows]
   bool exact = false;               ///< in fp32 whatever the other tensors' dtype
+  std::int64_t stacked = 0;         ///< not 0: the only part is [stacked, ...], as TensorRule::stacked
+  bool alternate = false;           ///< TensorRule::alternate
 
   std::int64_t columns() const { return shape.size() == 2 ? shape[1] : 1; }
+  /// Of a stacked tensor: rows of each expert; and the row in their tensor for row `row` of an expert.
+  std::int64_t expert_rows() const { return shape[0] / stacked; }
+  std::int64_t their_row(std::int64_t row) const {
+    const std::int64_t half = expert_rows() / 2;
+    if (!alternate) return row;
+    return row < half ? 2 * row : 2 * (row - half) + 1;
+  }
   /// Shape of a part in their file.
   std::vector<std::int64_t> their_shape(const TheirTensor& part) const;
 };

@@ -122,13 +122,11 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t q = m.heads * m.head_dim;
   const std::int64_t kv = m.kv_heads * m.head_dim;
   const std::int64_t norm = m.norm == Norm::layer ? 2 * m.hidden : m.hidden;  // weight, and LayerNorm's bias
-  const std::int64_t up = gated(m.mlp) ? 2 * m.ffn : m.ffn;                   // rows of the first MLP matrix
 
   const std::int64_t attention = attention_weights(m);
   std::int64_t small = (m.norm_placement == NormPlacement::sandwich ? 4 : 2) * norm;
   if (m.linear_bias || m.attention_bias || m.qkv_bias) small += q + 2 * kv;
   if (m.linear_bias || m.attention_bias) small += m.hidden;
-  if (m.linear_bias || m.mlp_bias) small += up + m.hidden;
   if (m.attention.sinks) small += m.heads;
   if (m.mla.on()) small += m.mla.q_lora_rank + m.mla.kv_lora_rank;
   if (m.qk_norm) small += m.qk_norm_span == QkNormSpan::all ? q + kv : 2 * m.head_dim;
@@ -136,7 +134,13 @@ ParameterCount count_parameters(const ModelOptions& m) {
   const std::int64_t table = m.vocab * m.hidden;
   ParameterCount count;
   count.matmul = m.layers * attention + mlp_weights_of_token(m) + table;
-  if (m.experts.bias) count.total += expert_layers(m) * m.experts.count;
+  const std::int64_t routed = expert_layers(m);
+  const auto mlp_biases = [&](std::int64_t ffn) { return (gated(m.mlp) ? 2 * ffn : ffn) + m.hidden; };
+  if (m.experts.bias) count.total += routed * m.experts.count;
+  if (m.experts.logit_bias) count.total += routed * m.experts.count;
+  if (m.linear_bias || m.mlp_bias)
+    count.total +=
+        (m.layers - routed) * mlp_biases(m.ffn) + routed * m.experts.count * mlp_biases(expert_ffn(m));
   count.total += m.layers * (attention + small) + all_mlp_weights(m, m.experts.count) + norm + table;
   if (!m.tie_embeddings) count.total += table;
   if (m.positions == Positions::learned) count.total += m.seq_len * m.hidden;

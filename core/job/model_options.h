@@ -10,7 +10,8 @@ namespace trainerd::core::job {
 
 enum class Norm : std::uint8_t { rms, layer };
 enum class Positions : std::uint8_t { rope, learned };
-enum class Mlp : std::uint8_t { swiglu, gelu, geglu };
+/// Swiglu_clamped is gpt-oss's: kernels::Gate::clamped.
+enum class Mlp : std::uint8_t { swiglu, gelu, geglu, swiglu_clamped };
 /// Position of the norms of a half-layer: before it (GPT-2, Llama), on its output before the residual add
 /// (OLMo 2), or both (Gemma 2 and 3).
 enum class NormPlacement : std::uint8_t { pre, post, sandwich };
@@ -50,6 +51,7 @@ struct ExpertOptions {
   RouterScore score = RouterScore::softmax;
   /// Groups of consecutive experts; a token's experts are of the `top_groups` best (RouteForward).
   std::int64_t groups = 1, top_groups = 1;
+  bool logit_bias = false;  ///< the router adds a vector to its logits (gpt-oss)
   bool bias = false;   ///< a bias per expert joins its score in the choice alone, and evens out their use
   double scale = 1.0;  ///< factor of these scores, normalised or not (DeepSeek's routed_scaling_factor)
 

@@ -27,7 +27,7 @@ struct Word {
 constexpr std::array kNorms{Word{"rms", job::Norm::rms}, Word{"layer", job::Norm::layer}};
 constexpr std::array kPositions{Word{"rope", job::Positions::rope}, Word{"learned", job::Positions::learned}};
 constexpr std::array kMlps{Word{"swiglu", job::Mlp::swiglu}, Word{"gelu", job::Mlp::gelu},
-                           Word{"geglu", job::Mlp::geglu}};
+                           Word{"geglu", job::Mlp::geglu}, Word{"swiglu_clamped", job::Mlp::swiglu_clamped}};
 constexpr std::array kPlacements{Word{"pre", job::NormPlacement::pre}, Word{"post", job::NormPlacement::post},
                                  Word{"sandwich", job::NormPlacement::sandwich}};
 constexpr std::array kSpans{Word{"head", job::QkNormSpan::head}, Word{"all", job::QkNormSpan::all}};
@@ -114,6 +114,7 @@ void each_option(Model& m, const Visit& visit, const VisitLater& visit_later) {
   visit_later("model.experts.score", m.experts.score, plain.experts.score);
   visit_later("model.experts.groups", m.experts.groups, plain.experts.groups);
   visit_later("model.experts.top_groups", m.experts.top_groups, plain.experts.top_groups);
+  visit_later("model.experts.logit_bias", m.experts.logit_bias, plain.experts.logit_bias);
   visit_later("model.experts.bias", m.experts.bias, plain.experts.bias);
   visit_later("model.experts.scale", m.experts.scale, plain.experts.scale);
 }

@@ -52,7 +52,7 @@ class Declarer {
     return add(vectors_,
                {.name = name, .shard = spec({size}, tp, true), .init_mean = value, .vectors = true});
   }
-  ParamId expert_biases(const std::string& name, std::int64_t experts, std::int64_t layer) {
+  ParamId balance_biases(const std::string& name, std::int64_t experts, std::int64_t layer) {
     const ParamId id = vector(name, experts, 0.0f);
     infos_.back().biases_of_layer = layer;
     return id;
@@ -144,6 +144,16 @@ class Declarer {
     infos_.back().shard.file_rows = count * rows;
     return id;
   }
+  /// The same for their biases, of `size` numbers each.
+  ParamId expert_biases(const std::string& name, std::int64_t count, std::int64_t size, const Rule& tp) {
+    const std::int64_t mine = experts_of_rank(count) * size;
+    const ParamId id = bias(name, mine, tp);
+    if (!share_.apart) return id;
+    infos_.back().expert = true;
+    infos_.back().shard.first_row = share_.rank * mine;
+    infos_.back().shard.file_rows = count * size;
+    return id;
+  }
   std::int64_t experts_of_rank(std::int64_t count) const { return count / share_.ranks; }
   ParamId vocabulary(const std::string& name, bool gemm, bool owner) {
     const ParamId id = matrix(name, {model_.vocab, model_.hidden}, model_.init,
@@ -230,7 +240,9 @@ void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::s
                                 {TensorPlacement::partial, 0, {}, 0}, true);
   // Gate and up projection of each expert are cut on their own.
   if (m.experts.bias)
-    layer.router_bias = declare.expert_biases(prefix + "router_bias.weight", experts, layer.index);
+    layer.router_bias = declare.balance_biases(prefix + "router_bias.weight", experts, layer.index);
+  if (m.experts.logit_bias)
+    layer.logit_bias = declare.bias(prefix + "router.bias", experts, {TensorPlacement::partial, 0, {}, 0});
   const std::int64_t ffn = job::expert_ffn(m);
   const std::vector<SplitSegment> halves(static_cast<std::size_t>(2 * declare.experts_of_rank(experts)),
                                          {ffn, 1});
@@ -238,6 +250,12 @@ void declare_experts(Declarer& declare, const job::ModelOptions& m, const std::s
                                     {TensorPlacement::shard, 0, halves, 0});
   layer.down.weight = declare.experts(prefix + "experts.down.weight", experts, m.hidden, ffn, residual_init,
                                       {TensorPlacement::shard, 1, {{ffn, 1}}, 0});
+  if (mlp_bias(m)) {
+    layer.up.bias = declare.expert_biases(prefix + "experts.gate_up.bias", experts, 2 * ffn,
+                                          {TensorPlacement::shard, 0, halves, 0});
+    // Each rank has all rows of an expert's outputs, and so the whole gradient.
+    layer.down.bias = declare.expert_biases(prefix + "experts.down.bias", experts, m.hidden, {});
+  }
   if (m.experts.shared_ffn == 0) return;
   layer.shared_up = declare_gate_up(declare, m, prefix + "shared.gate_up", m.experts.shared_ffn);
   layer.shared_down = declare_down(declare, m, prefix + "shared.down", m.experts.shared_ffn, residual_init);

@@ -55,8 +55,10 @@ struct LayerParams {
   LinearParams attn_post_norm;  ///< none if norms come only before
   LinearParams mlp_norm;
   ParamId router = kNoParam;       ///< [experts, D]; none: a dense MLP
+  ParamId logit_bias = kNoParam;   ///< [experts]
   ParamId router_bias = kNoParam;  ///< [experts]
-  /// swiglu and geglu: [2F, D], gate rows then up rows; gelu: [F, D]. With experts, their matrices by rows.
+  /// With a gate: [2F, D], gate rows then up rows; gelu: [F, D]. With experts, their matrices by rows, and
+  /// their biases likewise.
   LinearParams up;
   LinearParams down;  ///< [D, F]; with experts, their matrices by rows
   /// The MLP beside the experts, which all tokens pass through; and the matrix [1, D] of its factor.

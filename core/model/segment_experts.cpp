@@ -5,6 +5,7 @@
 
 #include "core/model/segment_dropout.h"
 #include "core/model/segment_norms.h"
+#include "core/model/segment_router.h"
 #include "core/model/segment_shared.h"
 #include "parallel/tensor/flow.h"
 
@@ -12,18 +13,6 @@ namespace trainerd::core::model {
 namespace {
 
 using namespace kernels;
-
-/// Tokens that this rank routes.
-std::int64_t routed_tokens(const WalkContext& c) {
-  return c.ep.own_tokens ? c.batch.tokens() / c.tp.group.size() : c.batch.tokens();
-}
-std::int64_t first_routed(const WalkContext& c) {
-  return c.ep.own_tokens ? c.tp.group.rank() * routed_tokens(c) : 0;
-}
-/// Their part of one number for each token of the batch.
-Tensor of_routed(const WalkContext& c, const Tensor& x_T) {
-  return x_T.defined() ? x_T.rows(first_routed(c), routed_tokens(c)) : x_T;
-}
 
 /// A flow in the forms that its readers need.
 struct FlowRows {
@@ -36,82 +25,11 @@ FlowRows rows_of_flow(const WalkContext& c, const LayerParams& ids, const Tensor
   return {c.ep.own_tokens ? flow : all, all};
 }
 
-/// True on the ranks that together route each token once.
-bool routes_once(const WalkContext& c) { return c.ep.own_tokens || c.tp.group.rank() == 0; }
-
-/// Rows of a microbatch's experts: a copy of each token for each of its experts.
-std::int64_t rows_of_microbatch(const WalkContext& c) {
-  return c.ep.ranks() > 1 ? c.ep.rows : routed_tokens(c) * c.model.experts.per_token;
-}
-
 /// How many of them are in use on average.
 std::int64_t usual_rows(const WalkContext& c) { return routed_tokens(c) * c.model.experts.per_token; }
 
 Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns) {
   return arena.take(c.dtype, {rows_of_microbatch(c), columns}, MemoryTerm::activations);
-}
-
-/// One number for each choice of the rank's tokens, or of those that it receives for its experts.
-enum class Tokens : std::uint8_t { own, received };
-Tensor of_choices(const WalkContext& c, Arena& arena, DType dtype, Tokens tokens) {
-  const std::int64_t own = routed_tokens(c), count = tokens == Tokens::received ? c.ep.received(own) : own;
-  return arena.take(dtype, {count, c.model.experts.per_token}, MemoryTerm::activations);
-}
-
-/// Memory for the router's results, until the weight gradients have read them.
-void take_routes(const WalkContext& c, Arena& arena, SegmentState& state) {
-  const std::int64_t experts = c.model.experts.count;
-  state.probs_TE = arena.take(DType::f32, {routed_tokens(c), experts}, MemoryTerm::activations);
-  state.expert_TK = of_choices(c, arena, DType::i32, Tokens::own);
-  state.weight_TK = of_choices(c, arena, DType::f32, Tokens::received);
-  state.row_TK = of_choices(c, arena, DType::i32, Tokens::received);
-  state.source_R = arena.take(DType::i32, {rows_of_microbatch(c)}, MemoryTerm::activations);
-  state.first_E = arena.take(DType::i32, {experts / c.ep.ranks() + 1}, MemoryTerm::activations);
-  if (c.ep.slots == 0) return;
-  state.slots.slot_TK = of_choices(c, arena, DType::i32, Tokens::own);
-  state.slots.source_NS = arena.take(DType::i32, {c.ep.ranks(), c.ep.slots}, MemoryTerm::activations);
-}
-
-RouterScore score_of(const job::ModelOptions& m) {
-  return m.experts.score == job::RouterScore::sigmoid ? RouterScore::sigmoid : RouterScore::softmax;
-}
-
-/// `x_TD`: the tokens that this rank routes.
-void route(const WalkContext& c, const LayerParams& ids, const SegmentState& state, const Tensor& x_TD) {
-  Arena& scratch = c.stream.scratch();
-  const ArenaScope scope(scratch);
-  const Tensor logits_TE = scratch.take(c.dtype, state.probs_TE.shape, MemoryTerm::activations);
-  const Lease router = c.params.use(ids.router, WeightForm::fprop, c.stream);
-  c.backend().linear_fprop(
-      c.stream, {.x_TC = x_TD, .weight = router.weight(), .bias_N = {}, .addend_TN = {}, .y_TN = logits_TE});
-  const Lease bias = c.params.use(ids.router_bias, WeightForm::plain, c.stream);
-  const bool alone = c.ep.ranks() == 1;
-  const Tensor weight_TK = alone ? state.weight_TK : of_choices(c, scratch, DType::f32, Tokens::own);
-  c.backend().route_forward(c.stream, {.logits_TE = logits_TE,
-                                       .score = score_of(c.model),
-                                       .bias_E = bias.tensor(),
-                                       .groups = c.model.experts.groups,
-                                       .top_groups = c.model.experts.top_groups,
-                                       .normalise = c.model.experts.normalise,
-                                       .factor = static_cast<float>(c.model.experts.scale),
-                                       .real_T = of_routed(c, c.batch.real_T),
-                                       .probs_TE = state.probs_TE,
-                                       .expert_TK = state.expert_TK,
-                                       .weight_TK = weight_TK});
-  const std::int64_t of_rank = c.model.experts.count / c.ep.ranks();
-  Tensor expert_TK = state.expert_TK;
-  if (!alone) {
-    expert_TK = of_choices(c, scratch, DType::i32, Tokens::received);
-    parallel::send_choices(c.ep, c.backend(), c.stream, {state.expert_TK, weight_TK}, state.slots, of_rank,
-                           c.batch.crowded, c.batch.crowded_value, {expert_TK, state.weight_TK});
-  }
-  c.backend().sort_experts(c.stream, {.expert_TK = expert_TK,
-                                      .first_expert = c.ep.rank() * of_rank,
-                                      .first_E = state.first_E,
-                                      .source_R = state.source_R,
-                                      .row_TK = state.row_TK,
-                                      .flag = alone ? Tensor{} : c.batch.crowded,
-                                      .flag_value = c.batch.crowded_value});
 }
 
 /// Copies the received tokens to rows of experts, in scratch.
@@ -175,6 +93,40 @@ void from_experts(const WalkContext& c, const LayerParams& ids, const SegmentSta
   });
 }
 
+/// True on the rank that adds the biases of down projections, whose products are sums over tp where tp cuts
+/// experts.
+bool adds_down_biases(const WalkContext& c, const LayerParams& ids) {
+  return ids.down.bias != kNoParam && routes_once(c);
+}
+
+void add_biases(const WalkContext& c, ParamId bias, const SegmentState& state, const Tensor& y_RN) {
+  if (bias == kNoParam) return;
+  const Lease biases = c.params.use(bias, WeightForm::plain, c.stream);
+  c.backend().add_expert_bias(
+      c.stream,
+      {.y_RN = y_RN, .bias_EN = biases.tensor(), .first_E = state.first_E, .usual_rows = usual_rows(c)});
+}
+
+/// The gradient of the down projections' biases from that of their outputs, before the router's weights, and
+/// with `dweight_TK` what they add to the weights' gradient.
+void down_bias_gradient(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
+                        const Tensor& dout_RD, const Tensor& dweight_TK, BackwardMode backward) {
+  const ParamId bias = ids.down.bias;
+  const bool weights = dweight_TK.defined() && adds_down_biases(c, ids),
+             gradient = bias != kNoParam && backward == BackwardMode::fused && trainable(c, bias);
+  if (!weights && !gradient) return;
+  const Lease biases = c.params.use(weights ? bias : kNoParam, WeightForm::plain, c.stream);
+  ExpertBiasBackward a{.dy_RN = dout_RD,
+                       .first_E = state.first_E,
+                       .dbias_EN = {},
+                       .source_R = state.source_R,
+                       .weight_TK = state.weight_TK,
+                       .usual_rows = usual_rows(c)};
+  if (gradient) a.dbias_EN = c.params.grad(bias), a.mode = c.params.grad_mode(bias);
+  if (weights) a.bias_EN = biases.tensor(), a.dweight_TK = dweight_TK;
+  c.backend().expert_bias_backward(c.stream, a);
+}
+
 /// On the device: how many rows are in use.
 Tensor used_rows(const SegmentState& state) { return state.first_E.rows(state.first_E.numel() - 1, 1); }
 
@@ -210,6 +162,7 @@ void experts_up(const WalkContext& c, const LayerParams& ids, const ActivationAr
                                         .y_RN = state.up,
                                         .format = up.weight().format,
                                         .usual_rows = usual_rows(c)});
+    add_biases(c, ids.up.bias, state, state.up);
   } else shared_activate(c, ids, state);
   activate(c, state);
 }
@@ -225,6 +178,7 @@ void experts_down(const WalkContext& c, const LayerParams& ids, const SegmentSta
                                         .y_RN = out_RD,
                                         .format = down.weight().format,
                                         .usual_rows = usual_rows(c)});
+    if (adds_down_biases(c, ids)) add_biases(c, ids.down.bias, state, out_RD);
   };
   from_experts(c, ids, state,
                {.weight_TK = state.weight_TK,
@@ -253,45 +207,14 @@ void input_weight_gradients(const WalkContext& c, const LayerParams& ids, const 
                             const FlowRows& x, const parallel::TokenTransfer& tokens) {
   const ArenaScope scope(c.stream.scratch());
   weight_gradient(c, ids.up.weight, state, state.up, to_experts(c, state, tokens));
-  c.backend().linear_wgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                      .x_TC = x.routed,
-                                      .dweight_NC = c.params.grad(ids.router),
-                                      .dbias_N = {},
-                                      .mode = c.params.grad_mode(ids.router)});
+  if (const ParamId bias = ids.up.bias; bias != kNoParam && trainable(c, bias))
+    c.backend().expert_bias_backward(c.stream, {.dy_RN = state.up,
+                                                .first_E = state.first_E,
+                                                .dbias_EN = c.params.grad(bias),
+                                                .mode = c.params.grad_mode(bias),
+                                                .usual_rows = usual_rows(c)});
+  router_gradient(c, ids, state, x.routed);
   shared_up_gradient(c, ids, state, x.whole);
-}
-
-/// The gradient of the logits. `dweight_TK`: of the rank's tokens. Where tensor parallelism cuts experts each
-/// rank has a part of it, and the first has all of the balance loss.
-void route_backward(const WalkContext& c, const SegmentState& state, const Tensor& dweight_TK,
-                    const LossTarget& loss) {
-  RouteBackward a{.probs_TE = state.probs_TE,
-                  .expert_TK = state.expert_TK,
-                  .score = score_of(c.model),
-                  .normalise = c.model.experts.normalise,
-                  .factor = static_cast<float>(c.model.experts.scale),
-                  .dweight_TK = dweight_TK,
-                  .dlogits_TE = state.dlogits_TE,
-                  .count_BE = {},
-                  .loss_weight_T = {}};
-  const ArenaScope scope(c.stream.scratch());
-  if (loss.expert_balance > 0 && routes_once(c)) {
-    const std::int64_t experts = c.model.experts.count,
-                       ranks = c.cp.group != nullptr ? c.cp.group->size() : 1;
-    a.count_BE = c.stream.scratch().take(DType::f32, {c.batch.samples, experts}, MemoryTerm::activations);
-    a.loss_weight_T = of_routed(c, c.batch.loss_weight_T);
-    a.range = {.chunks = ranks > 1 ? 2 : 1, .first = first_routed(c), .all = c.batch.tokens()};
-    a.balance = loss.expert_balance * loss.grad_scale * static_cast<float>(experts);
-    c.backend().count_experts(c.stream,
-                              {.expert_TK = state.expert_TK, .count_BE = a.count_BE, .range = a.range});
-    if (c.ep.own_tokens) parallel::sum_over(c.tp, c.stream, a.count_BE, "expert_counts");
-    parallel::sum_over_context(c.cp, c.stream, a.count_BE);
-    a.loss_T = c.stream.scratch().take(DType::f32, {routed_tokens(c)}, MemoryTerm::activations);
-  }
-  c.backend().route_backward(c.stream, a);
-  if (a.loss_T.defined())
-    c.backend().ordered_sum(c.stream,
-                            {.x = a.loss_T, .out = loss.balance_sum, .mode = WriteMode::accumulate});
 }
 
 }  // namespace
@@ -301,10 +224,7 @@ Flow experts_forward(const WalkContext& c, const LayerParams& ids, const Activat
   norm_forward(c, ids.mlp_norm, arenas, state, in);
   const ArenaScope scope(c.stream.scratch());
   experts_up(c, ids, arenas, state);
-  if (c.batch.expert_counts.defined() && routes_once(c))
-    c.backend().count_experts(c.stream, {.expert_TK = state.expert_TK,
-                                         .count_BE = c.batch.expert_counts.rows(ids.index, 1),
-                                         .mode = WriteMode::accumulate});
+  count_routes(c, ids, state);
   experts_down(c, ids, state, output_place(c, ids.mlp_post_norm, arenas, state, to.delta_TD));
   post_norm_forward(c, ids.mlp_post_norm, state, to.delta_TD);
   finish_contribution(c, ids, Segment::Kind::mlp, to.delta_TD);
@@ -371,6 +291,7 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
                                       .act_RF = state.act,
                                       .dweight_TK = dweights_TK,
                                       .usual_rows = usual_rows(c)});
+    down_bias_gradient(c, ids, state, dout_RD, dweights_TK, backward);
     const parallel::ResultTransfer choices(c.ep, c.stream, dweights_TK, dweight_TK,
                                            "experts: gradients of weights", c.ep.progress(c.stream, true));
     if (backward == BackwardMode::fused) weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
@@ -395,20 +316,13 @@ void experts_backward_input(const WalkContext& c, const LayerParams& ids, Frame&
   };
   std::function<void()> weight_gradients;
   if (weights) weight_gradients = [&] { input_weight_gradients(c, ids, state, x, *tokens); };
-  const auto router_gradients = [&](const Tensor& routed_TD) {
-    const Lease router = c.params.use(ids.router, WeightForm::dgrad, c.stream);
-    c.backend().linear_dgrad(c.stream, {.dy_TN = state.dlogits_TE,
-                                        .weight = router.weight(),
-                                        .dx_TC = routed_TD,
-                                        .mode = WriteMode::accumulate});
-  };
   from_experts(c, ids, state,
                {.weight_TK = {},
                 .to_TD = dx_TD,
                 .label = "experts: input gradients",
                 .make = input_gradients,
                 .meanwhile = weight_gradients,
-                .finish = router_gradients,
+                .finish = [&](const Tensor& routed_TD) { router_input_gradient(c, ids, state, routed_TD); },
                 .shared = [&](const Tensor& whole_TD) { shared_input_gradient(c, ids, state, whole_TD); }});
   norm_backward(c, ids.mlp_norm, state, dx_TD, dflow_TD, dx_TD);
 }
@@ -427,7 +341,9 @@ void experts_backward_weight(const WalkContext& c, const LayerParams& ids, const
     send(c, state, dout.routed, "experts: gradients", gradients);
     send(c, state, x.routed, "experts: tokens", tokens);
     shared_down_gradient(c, ids, state, dout.whole);
-    weight_gradient(c, ids.down.weight, state, to_experts(c, state, gradients), state.act);
+    const Tensor dout_RD = to_experts(c, state, gradients);
+    weight_gradient(c, ids.down.weight, state, dout_RD, state.act);
+    down_bias_gradient(c, ids, state, dout_RD, {}, BackwardMode::fused);
   }
   input_weight_gradients(c, ids, state, x, tokens);
 }

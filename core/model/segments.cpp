@@ -237,7 +237,10 @@ void attention_backward_weight(const WalkContext& c, const LayerParams& ids, con
 
 // ---- MLP
 
-Gate gate_of(const job::ModelOptions& m) { return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu; }
+Gate gate_of(const job::ModelOptions& m) {
+  if (m.mlp == job::Mlp::swiglu_clamped) return Gate::clamped;
+  return m.mlp == job::Mlp::geglu ? Gate::gelu : Gate::silu;
+}
 
 namespace {
 

@@ -136,7 +136,11 @@ class LayerChecker {
               "is the width of every MLP, as all layers have experts: set model.ffn to " + to_string(e.ffn) +
                   " and leave this out");
     if (!job::gated(m_.mlp))
-      problem("model.mlp", "must have a gate where there are experts: set it to swiglu or geglu");
+      problem("model.mlp",
+              "must have a gate where there are experts: set it to swiglu, geglu or swiglu_clamped");
+    if (e.shared_ffn > 0 && (m_.mlp_bias || m_.linear_bias))
+      problem("model.experts.shared_ffn",
+              "is of a shared MLP, which has no biases: leave it out, or mlp_bias (and bias)");
   }
 
   void groups() {

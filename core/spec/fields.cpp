@@ -74,9 +74,14 @@ void add_model(FieldTable& t, job::ModelOptions& m) {
       .idle_if(!rope, "positions: learned has no rotary angles");
   add_layers(t, m);
   add_mla(t, m);
-  t.choice("model.mlp", m.mlp,
-           {{"swiglu", job::Mlp::swiglu}, {"gelu", job::Mlp::gelu}, {"geglu", job::Mlp::geglu}},
-           "gated SiLU (three matrices), GELU (two), or gated GELU (three; Gemma)");
+  t.choice(
+      "model.mlp", m.mlp,
+      {{"swiglu", job::Mlp::swiglu},
+       {"gelu", job::Mlp::gelu},
+       {"geglu", job::Mlp::geglu},
+       {"swiglu_clamped", job::Mlp::swiglu_clamped}},
+      "gated SiLU (three matrices), GELU (two), gated GELU (three; Gemma), or gated SiLU with limits (three; "
+      "gpt-oss): x sigmoid(1.702 x) (u + 1), x = min(gate, 7), u within -7 and 7");
   add_biases(t, m);
   t.add("model.qk_norm", &m.qk_norm,
         "RMSNorm of queries and keys, of each head (Qwen3) or by `qk_norm_span`");

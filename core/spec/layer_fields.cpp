@@ -163,10 +163,7 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
         "MLPs in each layer, of which a router chooses `per_token` for each token (mixture of experts); no "
         "token "
         "is dropped; 0: one dense MLP of width `ffn`")
-      .between(0, kMostExperts)
-
-      .not_with("model.bias", "has experts, which have no biases: leave `bias` out")
-      .not_with("model.mlp_bias", "has experts, which have no biases: leave `mlp_bias` out");
+      .between(0, kMostExperts);
   t.add("model.experts.per_token", &e.per_token,
         "experts that each token passes through; required with `count`")
       .between(0, kMostExperts)
@@ -212,6 +209,9 @@ void add_layers(FieldTable& t, job::ModelOptions& m) {
   t.add("model.experts.top_groups", &e.top_groups, "groups that a token chooses among (DeepSeek-V3: 4)")
       .between(1, static_cast<double>(kernels::kMostExpertGroups))
       .idle_if(!e.on() || e.groups == 1, e.on() ? "there is one group of experts" : dense);
+  t.add("model.experts.logit_bias", &e.logit_bias,
+        "the router adds a vector of its own to its logits (gpt-oss)")
+      .idle_if(!e.on(), dense);
   t.add("model.experts.bias", &e.bias,
         "each expert has a bias, which is added to its scores when a token's experts are chosen, but not to "
         "their weights; each step moves it by `optimizer.expert_bias_rate` towards even use (DeepSeek-V3, "

@@ -294,6 +294,17 @@ Cost cost(const WeighRows& a, const Target&) {
   return {part * 4 * numel(a.act_RF),
           part * (2 * sum_bytes({&a.dact_RF, &a.act_RF}) + sum_bytes({&a.source_R, &a.dweight_TK}))};
 }
+Cost cost(const AddExpertBias& a, const Target&) {
+  const double part = part_in_use(a, a.y_RN);
+  return {part * numel(a.y_RN), part * 2 * sum_bytes({&a.y_RN}) + sum_bytes({&a.bias_EN})};
+}
+Cost cost(const ExpertBiasBackward& a, const Target&) {
+  const double part = part_in_use(a, a.dy_RN),
+               reads = (a.dbias_EN.defined() ? 1 : 0) + (a.bias_EN.defined() ? 1 : 0);
+  return {part * 2 * reads * numel(a.dy_RN),
+          part * (reads * sum_bytes({&a.dy_RN}) + sum_bytes({&a.source_R})) +
+              (a.mode == WriteMode::accumulate ? 2 : 1) * sum_bytes({&a.dbias_EN})};
+}
 Cost cost(const ExpertFprop& a, const Target&) {
   return {gemm_flops(rows_in_use(a, a.y_RN), a.y_RN.size(1), a.x_RC.size(1)),
           part_in_use(a, a.y_RN) * sum_bytes({&a.x_RC, &a.y_RN}) + sum_bytes({&a.weight_NC})};

@@ -297,6 +297,62 @@ void CpuBackend::weigh_rows(Stream&, const WeighRows& a) {
                  [&](std::int64_t begin, std::int64_t end) { vector_.weigh_rows(a, begin, end); });
 }
 
+void CpuBackend::add_expert_bias(Stream&, const AddExpertBias& a) {
+  check_args(a);
+  const std::int64_t columns = a.y_RN.size(1);
+  const std::int32_t* first = a.first_E.as<std::int32_t>();
+  with_activation(a.y_RN.dtype, [&]<class T>(T) {
+    with_activation(a.bias_EN.dtype, [&]<class W>(W) {
+      pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
+        const W* bias = a.bias_EN.as<W>() + e * columns;
+        for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
+          T* y = a.y_RN.as<T>() + r * columns;
+          for (std::int64_t i = 0; i < columns; ++i)
+            y[i] = narrowed_value<T>(widened_value(y[i]) + widened_value(bias[i]));
+        }
+      });
+    });
+  });
+}
+
+void CpuBackend::expert_bias_backward(Stream&, const ExpertBiasBackward& a) {
+  check_args(a);
+  const std::int64_t columns = a.dy_RN.size(1);
+  const std::int32_t* first = a.first_E.as<std::int32_t>();
+  const auto* source = a.weight_TK.defined() ? a.source_R.as<std::int32_t>() : nullptr;
+  const bool add = a.mode == WriteMode::accumulate;
+  with_activation(a.dy_RN.dtype, [&]<class T>(T) {
+    if (a.dbias_EN.defined())
+      with_activation(a.dbias_EN.dtype, [&]<class G>(G) {
+        pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
+          G* dbias = a.dbias_EN.as<G>() + e * columns;
+          std::vector<float> sums(static_cast<std::size_t>(columns), 0.0f);
+          for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
+            const T* dy = a.dy_RN.as<T>() + r * columns;
+            const float weight = source == nullptr ? 1.0f : a.weight_TK.as<float>()[source[r]];
+            for (std::int64_t i = 0; i < columns; ++i)
+              sums[static_cast<std::size_t>(i)] += weight * widened_value(dy[i]);
+          }
+          for (std::int64_t i = 0; i < columns; ++i)
+            dbias[i] =
+                narrowed_value<G>((add ? widened_value(dbias[i]) : 0.0f) + sums[static_cast<std::size_t>(i)]);
+        });
+      });
+    if (!a.bias_EN.defined()) return;
+    with_activation(a.bias_EN.dtype, [&]<class W>(W) {
+      pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
+        const W* bias = a.bias_EN.as<W>() + e * columns;
+        for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
+          const T* dy = a.dy_RN.as<T>() + r * columns;
+          float sum = 0;
+          for (std::int64_t i = 0; i < columns; ++i) sum += widened_value(dy[i]) * widened_value(bias[i]);
+          a.dweight_TK.as<float>()[source[r]] += sum;
+        }
+      });
+    });
+  });
+}
+
 void CpuBackend::expert_fprop(Stream& stream, const ExpertFprop& a) {
   check_args(a);
   hold_planned(stream, scratch_bytes(a, target_));

@@ -110,6 +110,29 @@ void check_args(const WeighRows& a) {
               "weigh rows: a weight for each row");
 }
 
+void check_args(const AddExpertBias& a) {
+  base::check(activation(a.y_RN) && a.y_RN.shape.ndim == 2 && activation(a.bias_EN) &&
+                  a.first_E.dtype == DType::i32 &&
+                  a.bias_EN.numel() == (a.first_E.numel() - 1) * a.y_RN.size(1),
+              "expert bias: a bias for each column of each expert");
+}
+
+void check_args(const ExpertBiasBackward& a) {
+  const bool weighted = a.weight_TK.defined();
+  const Tensor& either = a.dbias_EN.defined() ? a.dbias_EN : a.bias_EN;
+  base::check(activation(a.dy_RN) && a.dy_RN.shape.ndim == 2 && either.defined() && activation(either) &&
+                  a.first_E.dtype == DType::i32 &&
+                  either.numel() == (a.first_E.numel() - 1) * a.dy_RN.size(1),
+              "expert bias: a gradient for each column of each expert");
+  base::check(!weighted || (a.weight_TK.dtype == DType::f32 && a.source_R.dtype == DType::i32 &&
+                            a.source_R.numel() == a.dy_RN.size(0)),
+              "expert bias: a copy with a weight for each row");
+  base::check(
+      !a.bias_EN.defined() || (weighted && activation(a.bias_EN) && a.bias_EN.numel() == either.numel() &&
+                               like(a.dweight_TK, DType::f32, a.weight_TK.shape)),
+      "expert bias: a gradient for each weight");
+}
+
 void check_args(const PlaceTokens& a) {
   check_choice(a.expert_TK);
   base::check(a.experts_of_rank >= 1 && like(a.slot_TK, DType::i32, a.expert_TK.shape) &&

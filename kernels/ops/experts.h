@@ -127,6 +127,33 @@ struct WeighRows {
   bool operator==(const WeighRows&) const = default;
 };
 
+/// y[r] += bias[e], for rows r in use, of expert e.
+struct AddExpertBias {
+  Tensor y_RN;
+  Tensor bias_EN;               ///< f32 or bf16, E N elements
+  Tensor first_E;               ///< as in SortExperts
+  std::int64_t usual_rows = 0;  ///< see `rows_in_use`
+
+  bool operator==(const AddExpertBias&) const = default;
+};
+/// The gradient of biases: dbias[e] is the sum of dy[r] over the rows of e, in their order, in fp32. With
+/// `weight_TK` that of rows that are added up with weights, of the copies in `source_R`: the sum of weight[s]
+/// dy[r]. Then with `bias_EN` also dweight[s] += dy[r] . bias[e], what the bias adds to the weights' gradient
+/// (WeighRows).
+struct ExpertBiasBackward {
+  Tensor dy_RN;
+  Tensor first_E;
+  Tensor dbias_EN;  ///< f32 or bf16; optional with `bias_EN`
+  WriteMode mode = WriteMode::accumulate;
+  Tensor source_R = {};
+  Tensor weight_TK = {};   ///< f32
+  Tensor bias_EN = {};     ///< optional, with `weight_TK`
+  Tensor dweight_TK = {};  ///< f32, with `bias_EN`
+  std::int64_t usual_rows = 0;
+
+  bool operator==(const ExpertBiasBackward&) const = default;
+};
+
 /// Assigns tokens to slots for an all-to-all between ranks. Rank n holds the experts e with
 /// e / experts_of_rank = n, and has S slots. A token takes one slot per rank whose experts it chose, in the
 /// order of tokens. slot[t, k] is n S + i: slot i of the rank of expert[t, k], as `same_slot` if an earlier
@@ -208,6 +235,8 @@ void check_args(const SortExperts&);
 void check_args(const GatherRows&);
 void check_args(const CombineRows&);
 void check_args(const WeighRows&);
+void check_args(const AddExpertBias&);
+void check_args(const ExpertBiasBackward&);
 void check_args(const PlaceTokens&);
 void check_args(const SlotChoices&);
 void check_args(const SlotWeights&);
@@ -222,6 +251,8 @@ inline OpClass op_class(const SortExperts&) { return {}; }
 inline OpClass op_class(const GatherRows& a) { return memory_class(a.from_TD); }
 inline OpClass op_class(const CombineRows& a) { return memory_class(a.from_RD); }
 inline OpClass op_class(const WeighRows& a) { return memory_class(a.act_RF); }
+inline OpClass op_class(const AddExpertBias& a) { return memory_class(a.y_RN); }
+inline OpClass op_class(const ExpertBiasBackward& a) { return memory_class(a.dy_RN); }
 inline OpClass op_class(const PlaceTokens&) { return {}; }
 inline OpClass op_class(const SlotChoices&) { return {}; }
 inline OpClass op_class(const SlotWeights&) { return {}; }

@@ -8,8 +8,11 @@
 
 namespace trainerd::kernels {
 
-/// Activation of the gate: SwiGLU's silu(x) = x sigmoid(x), or GeGLU's GELU, as below.
-enum class Gate : std::uint8_t { silu, gelu };
+/// Activation of the gate: SwiGLU's silu(x) = x sigmoid(x), GeGLU's GELU, as below, or gpt-oss's clamped
+/// SwiGLU, g sigmoid(1.702 g) (u + 1) with g = min(gate, 7) and u = the up projection within -7 and 7; where
+/// one is beyond these its gradient is 0.
+enum class Gate : std::uint8_t { silu, gelu, clamped };
+constexpr float kGateSlope = 1.702f, kGateLimit = 7.0f;
 
 struct GluForward {
   Gate gate = Gate::silu;

@@ -72,7 +72,7 @@ VALUE = {"restarts": 3, "supervise.restarts": 3, "data.train": "a.bin", "data.so
          "data.valid": "b.bin", "data.valid_fraction": 0.1, "loss.dpo.beta": 0.1, "loss.expert_balance": 0.01, "loss.label_smoothing": 0.1, "loss.z_loss": 1.0e-4,
          "evaluate.choices": [{"name": "a", "path": "a.jsonl"}], "optimizer.name": "muon", "lora.rank": 4, "model.embedding_scale": 2,
          "model.scale_embeddings": True, "model.attention.scale": 0.5, "model.attention.query_pre_attn_scalar": 16,
-         "model.experts.count": 4, "model.mla.kv_lora_rank": 8, "model.qk_norm": True, "model.positions": "learned", "model.attention_bias": True,
+         "model.mla.kv_lora_rank": 8, "model.qk_norm": True, "model.positions": "learned", "model.attention_bias": True,
          "model.qkv_bias": True, "model.bias": True, "model.mlp_bias": True, "parallel.ep": 2, "parallel.etp": 1, "parallel.zero_group": 2}
 
 # Keys that have an effect only beside others: without those the parser reports nothing else of them.

@@ -9,7 +9,7 @@ namespace trainerd::test {
 /// Named variants of layers: windows and scaled rotary angles, Gemma 3's layers, Gemma 2's layers with
 /// softcaps that take effect at these sizes, sinks with partial rotary embeddings, post-norms alone, OLMo 2's
 /// layers, Granite's scales with biases on attention alone, experts, experts of one weight with norms on both
-/// sides, experts beside a shared MLP behind a dense layer. Other names change nothing.
+/// sides, experts beside a shared MLP behind a dense layer, gpt-oss's layers. Other names change nothing.
 inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
   using namespace core::job;
   if (name == "windows") {
@@ -74,6 +74,12 @@ inline void set_layers(const std::string& name, core::job::ModelOptions& m) {
                  .top_groups = 1,
                  .bias = true,
                  .scale = 2.5};
+  if (name == "gpt-oss") {
+    m.experts = {.count = 6, .per_token = 2, .logit_bias = true};
+    m.mlp = Mlp::swiglu_clamped;
+    m.linear_bias = m.attention_bias = m.qkv_bias = m.mlp_bias = true;
+    m.attention = {.window = 5, .pattern = {"sliding", "full"}, .sinks = true};
+  }
   if (name == "experts-sandwich") {
     m.experts = {.count = 3, .per_token = 1, .normalise = false, .shared_ffn = 24};
     m.norm_placement = NormPlacement::sandwich;

@@ -73,7 +73,14 @@ void add_gradients(Out& out, const core::hf::SourceConfig& config, core::model::
         const auto at = [&](std::int64_t row, std::int64_t column) {
           return grad[(part.first_row + row) * columns + column];
         };
-        if (tensor.transposed)
+        if (tensor.stacked > 0) {
+          const std::int64_t rows = tensor.expert_rows();
+          values.resize(static_cast<std::size_t>(part.rows * columns));
+          for (std::int64_t r = 0; r < part.rows; ++r)
+            for (std::int64_t c = 0; c < columns; ++c)
+              values[static_cast<std::size_t>((r / rows * columns + c) * rows + tensor.their_row(r % rows))] =
+                  at(r, c);
+        } else if (tensor.transposed)
           for (std::int64_t c = 0; c < columns; ++c)
             for (std::int64_t r = 0; r < part.rows; ++r) values.push_back(at(r, c));
         else

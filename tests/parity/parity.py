@@ -11,7 +11,7 @@ import tempfile
 import torch
 import transformers
 from safetensors.torch import load_file
-from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Dots1Config, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GraniteConfig, LlamaConfig,
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV3Config, Dots1Config, Gemma2Config, Gemma3TextConfig, Glm4MoeConfig, GPT2Config, GptOssConfig, GraniteConfig, LlamaConfig,
                           MiniMaxM2Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, Phi3Config, Qwen2Config, Qwen3Config,
                           Qwen2MoeConfig, Qwen3MoeConfig, SeedOssConfig, StableLmConfig)
 
@@ -81,6 +81,10 @@ FAMILIES = {
     "deepseek_v2": DeepseekV2Config(**LATENT, q_lora_rank=None, n_routed_experts=6, num_experts_per_tok=2, bos_token_id=None, eos_token_id=None),
     "deepseek_v2, groups": DeepseekV2Config(**LATENT, q_lora_rank=40, n_routed_experts=8, num_experts_per_tok=3, topk_method="group_limited_greedy", n_group=4,
                                             topk_group=2, routed_scaling_factor=4.0, bos_token_id=None, eos_token_id=None),
+    "gpt_oss": GptOssConfig(**ROPE, head_dim=32, num_local_experts=6, num_experts_per_tok=2, sliding_window=7, bos_token_id=None, eos_token_id=None,
+                            pad_token_id=None, rope_parameters=YARN | {"truncate": False}),
+    "gpt_oss, no biases of attention": GptOssConfig(**ROPE, head_dim=32, num_local_experts=6, num_experts_per_tok=3, sliding_window=7, attention_bias=False,
+                                                    bos_token_id=None, eos_token_id=None, pad_token_id=None, rope_parameters=YARN),
     "minimax_m2": MiniMaxM2Config(**ROPE, head_dim=32, num_local_experts=6, num_experts_per_tok=2, rotary_dim=16, bos_token_id=None, eos_token_id=None),
 }
 LAYOUTS = {"tp 2": ["parallel.tp=2"], "pp 2": ["parallel.pp=2"], "zero 3": ["parallel.dp=2", "parallel.zero=3"],
@@ -155,8 +159,9 @@ def same_words(model, source, trainerd):
 def train(model, tokens):
     """Gradients of the first step, and every step's loss."""
     model.train()
-    parts = [{"params": [p for p in model.parameters() if p.ndim >= 2], "weight_decay": DECAY},
-             {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}]
+    matrices = {name for name, p in model.named_parameters() if p.ndim >= 2 and not name.endswith("_bias")}
+    parts = [{"params": [p for name, p in model.named_parameters() if (name in matrices) == decays], "weight_decay": DECAY if decays else 0.0}
+             for decays in (True, False)]
     optimizer = torch.optim.AdamW(parts, lr=LR, betas=BETAS, eps=EPS)
     gradients, losses = {}, []
     for batch in tokens:
@@ -188,7 +193,7 @@ def with_stacked_experts(ours, model):
     for name, parameter in model.named_parameters():
         if ".mlp.gate." in name:
             ours["grad." + name] = take("grad." + name)
-        elif ".experts." in name:
+        elif ".experts." in name and "grad." + name not in ours:
             stem, which = name.rsplit(".", 1)
             parts = ("gate_proj", "up_proj") if which == "gate_up_proj" else ("down_proj",)
             ours["grad." + name] = torch.stack([torch.cat([take(f"grad.{stem}.{e}.{part}.weight") for part in parts])

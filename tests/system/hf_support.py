@@ -80,6 +80,11 @@ CONFIGS = {
                    "rotary_dim": 8, "router_jitter_noise": 0.0, "scoring_func": "sigmoid", "use_routing_bias": True, "use_qk_norm": True,
                    "qk_norm_type": "per_layer", "shared_intermediate_size": 0, "attn_type_list": [1, 1], "use_mtp": True, "num_mtp_modules": 3,
                    "layernorm_mlp_beta": 1.0, "mlp_intermediate_size": 96, "output_router_logits": False, "router_aux_loss_coef": 0.001, **LLAMA},
+    # Like gpt-oss-20b's own file, without MXFP4.
+    "gpt_oss": {"architectures": ["GptOssForCausalLM"], "model_type": "gpt_oss", "num_local_experts": 4, "num_experts_per_tok": 2, "experts_per_token": 2,
+                "head_dim": 16, "attention_bias": True, "sliding_window": 8, "layer_types": ["sliding_attention", "full_attention"], "swiglu_limit": 7.0,
+                "initial_context_length": 8, "output_router_logits": False, "router_aux_loss_coef": 0.9, **LLAMA, "rope_theta": 150000,
+                "rope_scaling": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False}},
     "olmoe": {"architectures": ["OlmoeForCausalLM"], "model_type": "olmoe", "num_experts": 3, "num_experts_per_tok": 2, "norm_topk_prob": False,
               "clip_qkv": None, "attention_bias": False, "output_router_logits": False, "router_aux_loss_coef": 0.01, **LLAMA},
     "gpt2": {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "vocab_size": 259, "n_embd": 32, "n_layer": 2, "n_head": 4,
@@ -127,7 +132,13 @@ def shapes(config):
             linear = {"self_attn.qkv_proj": ((h + 2 * k) * e, d), "self_attn.o_proj": (d, h * e), "mlp.gate_up_proj": (2 * f, d),
                       "mlp.down_proj": (d, f)}
         experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 0
-        if experts and i not in config.get("mlp_only_layers", range(config.get("first_k_dense_replace", 0))):
+        if config["model_type"] == "gpt_oss":
+            linear = {name: shape for name, shape in linear.items() if name.startswith("self_attn")}
+            out[layer + "self_attn.sinks"] = (h,)
+            out |= {layer + "mlp.router.weight": (experts, d), layer + "mlp.router.bias": (experts,)}
+            for name, shape in {"gate_up_proj": (experts, d, 2 * f), "down_proj": (experts, f, d)}.items():
+                out |= {layer + "mlp.experts." + name: shape, layer + "mlp.experts." + name + "_bias": (experts, shape[2])}
+        elif experts and i not in config.get("mlp_only_layers", range(config.get("first_k_dense_replace", 0))):
             f = config.get("moe_intermediate_size") or f
             stem, gate, up, down = (("block_sparse_moe", "w1", "w3", "w2") if config["model_type"] in ("mixtral", "minimax_m2")
                                     else ("mlp", "gate_proj", "up_proj", "down_proj"))

@@ -473,6 +473,61 @@ class HuggingFace(NodesTest):
             broken = {key: tensor for key, tensor in (stored | {name: wrong}).items() if tensor is not None}
             self.assertIn(said, self.command("import", make_directory(self.root / f"bad{number}", config, broken), "--out", self.root / "bad", status=5))
 
+    def test_experts_in_mxfp4_are_read_as_transformers_reads_them(self):
+        config = {**CONFIGS["gpt_oss"], "intermediate_size": 64, "torch_dtype": "bfloat16",
+                  "quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "lm_head"]}}
+        rng = random.Random(7)
+        magnitudes = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+        stored, expected = {}, {}
+        for name, (dtype, shape, raw) in make_tensors(config, "BF16").items():
+            expected[name] = (dtype, shape, raw)
+            if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+                stored[name] = expected[name]
+                continue
+            # [experts, outputs, blocks of 32 inputs]; two values per byte, none of them 0.
+            experts, inputs, outputs = shape
+            blocks = inputs // 32
+            values = [rng.choice([v for v in range(16) if v & 7]) for _ in range(experts * outputs * inputs)]
+            scales = [rng.randrange(118, 126) for _ in range(experts * outputs * blocks)]
+            stored[name + "_blocks"] = ("U8", (experts, outputs, blocks, 16), bytes(values[i] | values[i + 1] << 4 for i in range(0, len(values), 2)))
+            stored[name + "_scales"] = ("U8", (experts, outputs, blocks), bytes(scales))
+            at = lambda x, o, i: (x * outputs + o) * inputs + i
+            real = [(-1 if values[k] & 8 else 1) * magnitudes[values[k] & 7] * 2.0 ** (scales[k // 32] - 127)
+                    for k in (at(x, o, i) for x in range(experts) for i in range(inputs) for o in range(outputs))]
+            expected[name] = ("BF16", shape, packed(real, "BF16"))
+        directory = make_directory(self.root / "fp4", config, stored, shards=2)
+        printed = subprocess.run([BINARY, "import", directory, "--out", self.root / "fp4.ckpt"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(printed.returncode, 0, printed.stderr)
+        self.assertIn("experts in MXFP4 are read as bf16", printed.stdout + printed.stderr)
+        self.command("export", self.root / "fp4.ckpt", "--out", self.root / "fp4-out")
+        self.assert_same(self.root / "fp4-out", expected)
+        self.assertNotIn("quantization_config", json.loads((self.root / "fp4-out" / "config.json").read_text()))
+        # Training reads parts of it, of one expert or of all.
+        for number, layout in enumerate((["parallel.tp=2"], ["parallel.dp=2", "parallel.ep=2", "parallel.zero=3"])):
+            name = f"fp4-{number}"
+            self.run_job(self.from_job(directory, name), *(word for key in layout for word in ("--set", key)))
+            self.command("export", self.root / name, "--out", self.root / (name + ".out"), "--dtype", "bf16")
+            self.assert_same(self.root / (name + ".out"), expected)
+        blocks, scales = (f"model.layers.0.mlp.experts.down_proj_{end}" for end in ("blocks", "scales"))
+        nan = bytes([255]) + stored[scales][2][1:]
+        for number, (name, wrong, said) in enumerate((
+            (scales, None, "model.layers.0.mlp.experts.down_proj is in MXFP4, and has no _blocks and _scales of U8"),
+            (blocks, ("BF16", stored[blocks][1], stored[blocks][2] * 2), "is in MXFP4, and has no _blocks and _scales of U8"),
+            (blocks, None, "tensors are missing: model.layers.0.mlp.experts.down_proj"),
+            (scales, ("U8", stored[scales][1], nan), "not finite"),
+        )):
+            broken = {key: tensor for key, tensor in (stored | {name: wrong}).items() if tensor is not None}
+            self.assertIn(said, self.command("import", make_directory(self.root / f"bad4-{number}", config, broken), "--out", self.root / "bad", status=5))
+
+    def test_gpt_oss_with_another_gate_or_without_its_angles_is_refused(self):
+        for number, (changes, said) in enumerate((
+            ({"swiglu_limit": 5.0}, "swiglu_limit: 5.0 is not available"),
+            ({"rope_scaling": None}, "rope_scaling: is missing, and rope_parameters too"),
+        )):
+            config = {**CONFIGS["gpt_oss"], **changes}
+            source = make_directory(self.root / f"odd{number}", config, make_tensors(config))
+            self.assertIn(said, self.command("import", source, "--out", self.root / "odd.ckpt", status=5))
+
     def test_biases_on_attention_and_mlp_come_in_and_go_out_apart(self):
         for number, (family, changes, keys) in enumerate((
             ("llama", {"attention_bias": True}, ("attention_bias: true", "mlp_bias: false")),

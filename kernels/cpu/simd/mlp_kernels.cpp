@@ -14,22 +14,44 @@ inline Vec gelu_slope(Vec x) {
   return fma(x * x, broadcast(0.134145f), broadcast(1.0f)) * broadcast(1.5957691216057308f);
 }
 
-struct Silu {
+/// Gate and up projection as they are.
+struct Unclamped {
+  static Vec gate(Vec g) { return g; }
+  static Vec up(Vec u) { return u; }
+  static Vec gate_gradient(Vec, Vec d) { return d; }
+  static Vec up_gradient(Vec, Vec d) { return d; }
+};
+struct Silu : Unclamped {
   static Vec inner(Vec x) { return x; }
   /// Gradient of x s, where s is the sigmoid of `inner` and `value` is x s: s + x s (1 - s) inner'.
   static Vec gradient(Vec, Vec value, Vec s) { return fma(value, broadcast(1.0f) - s, s); }
 };
-struct Gelu {
+struct Gelu : Unclamped {
   static Vec inner(Vec x) { return gelu_twice_u(x); }
   static Vec gradient(Vec x, Vec value, Vec s) {
     return fma(value * (broadcast(1.0f) - s), gelu_slope(x), s);
   }
 };
 
+struct Clamped {
+  // The second operand of min and max is the result if there is a NaN.
+  static Vec gate(Vec g) { return min(broadcast(kGateLimit), g); }
+  static Vec up(Vec u) {
+    return max(broadcast(-kGateLimit), min(broadcast(kGateLimit), u)) + broadcast(1.0f);
+  }
+  static Vec gate_gradient(Vec g, Vec d) { return select(less(broadcast(kGateLimit), g), zero(), d); }
+  static Vec up_gradient(Vec u, Vec d) { return gate_gradient(max(u, zero() - u), d); }
+  static Vec inner(Vec x) { return x * broadcast(kGateSlope); }
+  static Vec gradient(Vec, Vec value, Vec s) {
+    return fma(value * broadcast(kGateSlope), broadcast(1.0f) - s, s);
+  }
+};
+
 template <class F>
 void with_gate(Gate gate, const F& f) {
   if (gate == Gate::silu) f(Silu{});
-  else f(Gelu{});
+  else if (gate == Gate::gelu) f(Gelu{});
+  else f(Clamped{});
 }
 
 template <class T, class Act>
@@ -39,8 +61,8 @@ void glu_forward_rows(const std::byte* gate_up, std::byte* act, std::int64_t row
     const T* up = gate + ffn;
     T* out = as<T>(act) + r * ffn;
     for_each_vec(ffn, [&](auto get, auto put) {
-      const Vec g = get(gate);
-      put(out, g * sigmoid(Act::inner(g)) * get(up));
+      const Vec g = Act::gate(get(gate));
+      put(out, g * sigmoid(Act::inner(g)) * Act::up(get(up)));
     });
   }
 }
@@ -56,10 +78,11 @@ void glu_backward_rows(const std::byte* dact, const std::byte* gate_up, std::byt
     T* dup = dgate + ffn;
     T* out = act == nullptr ? nullptr : as<T>(act) + r * ffn;
     const auto body = [&](auto get, auto put, bool want_act) {
-      const Vec g = get(gate), u = get(up), d = get(dout);
+      const Vec in = get(gate), plain = get(up), d = get(dout);
+      const Vec g = Act::gate(in), u = Act::up(plain);
       const Vec s = sigmoid(Act::inner(g)), value = g * s;
-      put(dgate, d * u * Act::gradient(g, value, s));
-      put(dup, d * value);
+      put(dgate, Act::gate_gradient(in, d * u * Act::gradient(g, value, s)));
+      put(dup, Act::up_gradient(plain, d * value));
       if (want_act) put(out, value * u);
     };
     if (out == nullptr) for_each_vec(ffn, [&](auto get, auto put) { body(get, put, false); });

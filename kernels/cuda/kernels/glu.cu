@@ -30,22 +30,42 @@ __host__ __device__ inline float gelu_slope(float x) {
   return fmaf(x * x, 0.134145f, 1.0f) * 1.5957691216057308f;
 }
 
-struct Silu {
+/// Gate and up projection as they are.
+struct Unclamped {
+  static __device__ float gate(float g) { return g; }
+  static __device__ float up(float u) { return u; }
+  static __device__ float gate_gradient(float, float d) { return d; }
+  static __device__ float up_gradient(float, float d) { return d; }
+};
+struct Silu : Unclamped {
   static __device__ float inner(float x) { return x; }
   /// Gradient of x s, where s is the sigmoid of `inner` and `value` is x s: s + x s (1 - s) inner'.
   static __device__ float gradient(float, float value, float s) { return fmaf(value, 1.0f - s, s); }
 };
-struct Gelu {
+struct Gelu : Unclamped {
   static __device__ float inner(float x) { return gelu_twice_u(x); }
   static __device__ float gradient(float x, float value, float s) {
     return fmaf(value * (1.0f - s), gelu_slope(x), s);
   }
 };
 
+struct Clamped {
+  // A NaN is neither above nor below, and stays.
+  static __device__ float gate(float g) { return g > kGateLimit ? kGateLimit : g; }
+  static __device__ float up(float u) { return (u < -kGateLimit ? -kGateLimit : gate(u)) + 1.0f; }
+  static __device__ float gate_gradient(float g, float d) { return g > kGateLimit ? 0.0f : d; }
+  static __device__ float up_gradient(float u, float d) { return gate_gradient(fabsf(u), d); }
+  static __device__ float inner(float x) { return x * kGateSlope; }
+  static __device__ float gradient(float, float value, float s) {
+    return fmaf(value * kGateSlope, 1.0f - s, s);
+  }
+};
+
 template <class F>
 void with_gate(Gate gate, const F& f) {
   if (gate == Gate::silu) f(Silu{});
-  else f(Gelu{});
+  else if (gate == Gate::gelu) f(Gelu{});
+  else f(Clamped{});
 }
 
 template <class T, int N, class Act>
@@ -59,7 +79,10 @@ __global__ void __launch_bounds__(kGluThreads)
   load<N>(gate, g);
   load<N>(gate + ffn, u);
 #pragma unroll
-  for (int k = 0; k < N; ++k) u[k] *= g[k] * sigmoid_for<T>(Act::inner(g[k]));
+  for (int k = 0; k < N; ++k) {
+    const float x = Act::gate(g[k]);
+    u[k] = Act::up(u[k]) * (x * sigmoid_for<T>(Act::inner(x)));
+  }
   store<N>(act + place.row * ffn + place.column, u);
 }
 
@@ -78,10 +101,10 @@ __global__ void __launch_bounds__(kGluThreads)
   load<N>(dact + narrow, d);
 #pragma unroll
   for (int k = 0; k < N; ++k) {
-    const float s = sigmoid_for<T>(Act::inner(g[k])), value = g[k] * s;
-    out[k] = value * u[k];
-    g[k] = d[k] * u[k] * Act::gradient(g[k], value, s);
-    u[k] = d[k] * value;
+    const float x = Act::gate(g[k]), up = Act::up(u[k]), s = sigmoid_for<T>(Act::inner(x)), value = x * s;
+    out[k] = value * up;
+    g[k] = Act::gate_gradient(g[k], d[k] * up * Act::gradient(x, value, s));
+    u[k] = Act::up_gradient(u[k], d[k] * value);
   }
   store<N>(dgate_up + wide, g);
   store<N>(dgate_up + wide + ffn, u);

@@ -396,6 +396,15 @@ TEST_CASE(
   core::job::ModelOptions sinks = tiny_qwen();
   sinks.attention.sinks = true;
   CHECK_THROWS_WITH(core::hf::family_of(sinks, ""), Catch::Contains("model.attention.sinks: true"));
+  core::job::ModelOptions gpt_oss = sinks;
+  gpt_oss.qk_norm = false;
+  gpt_oss.linear_bias = gpt_oss.attention_bias = gpt_oss.qkv_bias = gpt_oss.mlp_bias = true;
+  gpt_oss.mlp = core::job::Mlp::swiglu_clamped;
+  gpt_oss.experts = {.count = 4, .per_token = 2, .logit_bias = true};
+  gpt_oss.rope_scaling = {.kind = core::job::RopeScalingKind::yarn, .factor = 4, .original_max_position = 4};
+  CHECK(core::hf::family_of(gpt_oss, "") == "gpt_oss");
+  gpt_oss.experts.logit_bias = false;
+  CHECK_THROWS_WITH(core::hf::family_of(gpt_oss, ""), Catch::Contains("no Hugging Face family"));
   core::job::ModelOptions m = tiny_gemma();
   m.norm_weight = core::job::NormWeight::factor;
   CHECK_THROWS_WITH(core::hf::family_of(m, ""), Catch::Contains("norm_placement: sandwich"));

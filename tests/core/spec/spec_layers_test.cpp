@@ -278,10 +278,9 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   told("experts: {per_token: 3}", "", "has no effect: the MLPs are dense without experts.count");
   told("mlp: gelu, experts: {count: 2, per_token: 1}", "",
        "model.mlp: must have a gate where there are experts");
-  told("mlp_bias: true, experts: {count: 2, per_token: 1}", "",
-       "experts, which have no biases: leave `mlp_bias` out");
-  told("bias: true, experts: {count: 2, per_token: 1}", "",
-       "experts, which have no biases: leave `bias` out");
+  told("mlp_bias: true, experts: {count: 2, per_token: 2, shared_ffn: 16}", "",
+       "model.experts.shared_ffn: is of a shared MLP, which has no biases: leave it out");
+  told("experts: {logit_bias: true}", "", "has no effect: the MLPs are dense without experts.count");
   told("", "loss: {expert_balance: 0.1}\n", "loss.expert_balance: has no effect: the MLPs are dense");
   const std::string six = "experts: {count: 6, per_token: 2}";
   const auto with = [](const std::string& parallel, const std::string& rest = "") {

@@ -54,7 +54,7 @@ core::job::JobSpec layouts_job(const std::string& named) {
   // Far enough in a step to change choices.
   if (job.model.experts.bias) job.optimizer.expert_bias_rate = 0.02;
   if (model == "experts-six" || model == "experts-sandwich" || model == "experts-shared" ||
-      model == "latent-experts")
+      model == "latent-experts" || model == "gpt-oss")
     job.batch.global = 12;
   // At the learning rate above, a rounding error of olmo grows by a factor of 1000 in 20 steps.
   if (model == "olmo-calm") job.optimizer.lr = 1e-3;
@@ -269,7 +269,7 @@ TEST_CASE("tensor-parallel collectives behind their GEMMs change no bit", "[layo
 TEST_CASE("gathers behind weight gradients of their own walk change no bit", "[layouts]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
-  for (const std::string model : {"gpt2", "experts-shared", "post", "latent", "latent-experts"})
+  for (const std::string model : {"gpt2", "experts-shared", "post", "latent", "latent-experts", "gpt-oss"})
     for (const LayoutCase& layout :
          {LayoutCase{.tp = 2, .schedule = zb_h1, .sequence_parallel = true}, LayoutCase{.tp = 2,
                                                                              .pp = 2,
@@ -424,7 +424,7 @@ TEST_CASE("models whose layers differ give one rank's losses", "[layouts][recomp
   std::size_t turn = 0;
   for (const std::string model :
        {"windows", "gemma", "gemma2", "sinks", "post", "olmo", "olmo-shared", "granite", "experts",
-        "experts-sandwich", "experts-shared", "latent", "latent-experts"}) {
+        "experts-sandwich", "experts-shared", "latent", "latent-experts", "gpt-oss"}) {
     if (!test::in_slice(turn++, 4)) continue;
     CAPTURE(model);
     CHECK(reference(model).whole_loss_bound < 1e-4);
@@ -520,7 +520,7 @@ TEST_CASE("expert parallel layouts give one rank's losses", "[layouts][experts]"
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
   // Three or six experts; the first model's router chooses one, the second's two.
-  for (const std::string model : {"experts-sandwich", "experts-shared", "latent-experts"}) {
+  for (const std::string model : {"experts-sandwich", "experts-shared", "latent-experts", "gpt-oss"}) {
     CAPTURE(model);
     for (const std::int64_t zero : {0, 1, 2, 3}) check_layout(model, {.dp = 6, .zero = zero, .ep = 3});
     check_layout_always(model, {.dp = 3, .zero = 1, .ep = 3});
@@ -656,7 +656,8 @@ TEST_CASE("whole experts, to which each tensor-parallel rank sends its own token
           "[layouts][experts]") {
   using enum parallel::ScheduleKind;
   using enum core::job::RecomputeKind;
-  for (const std::string model : {"experts-six", "experts-sandwich", "experts-shared", "latent-experts"}) {
+  for (const std::string model :
+       {"experts-six", "experts-sandwich", "experts-shared", "latent-experts", "gpt-oss"}) {
     CAPTURE(model);
     // Every rank has all experts; those of a tp group share them; so do all ranks, by either kind of message.
     check_layout_always(model, {.tp = 2, .sequence_parallel = true, .etp = 1});

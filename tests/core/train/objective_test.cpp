@@ -42,7 +42,7 @@ core::job::JobSpec objective_job(const std::string& model, const std::string& pr
     m.mlp = core::job::Mlp::geglu;
     m.qk_norm = m.tie_embeddings = m.scale_embeddings = true;
   }
-  if (model.starts_with("experts")) test::set_layers(model, m);
+  if (model.starts_with("experts") || model == "gpt-oss") test::set_layers(model, m);
   return job;
 }
 
@@ -174,11 +174,11 @@ TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluati
 }
 
 TEST_CASE("the gradients used in training are those of the minimised loss", "[objective]") {
-  const std::string model = GENERATE("llama", "gpt2", "gemma", "experts", "experts-shared");
+  const std::string model = GENERATE("llama", "gpt2", "gemma", "experts", "experts-shared", "gpt-oss");
   CAPTURE(model);
   core::job::JobSpec job = objective_job(model);
   job.loss = {.label_smoothing = 0.1, .z_loss = 1e-2};
-  if (model.starts_with("experts")) {
+  if (job.model.experts.on()) {
     job.loss.expert_balance = 0.5;
     // The loss jumps where a token chooses other experts.
     job.model.experts.per_token = job.model.experts.count;

@@ -557,6 +557,60 @@ TEST_CASE("rows are gathered by expert, weighed and combined by token", "[expert
     }
 }
 
+TEST_CASE("biases of experts are added to their rows, and get the sums of their gradients", "[experts]") {
+  // An expert without rows, and rows that are not in use.
+  const std::vector<std::int32_t> first{0, 3, 3, 4, 9};
+  const std::int64_t rows = 11, experts = 4, used = 9;
+  const DType of_bias = GENERATE(DType::f32, DType::bf16);
+  for (const DType dtype : kActivationDtypes)
+    for (const std::int64_t columns : {1, 37, 64, 600}) {
+      std::vector<std::int32_t> source(index(rows), -1);
+      for (std::int64_t r = 0; r < used; ++r) source[index(r)] = static_cast<std::int32_t>(r * 5 % 12);
+      const Values y = normal_values(rows * columns, 1, dtype), dy = normal_values(rows * columns, 2, dtype),
+                   bias = normal_values(experts * columns, 3, of_bias),
+                   before = normal_values(experts * columns, 4, of_bias),
+                   weights = normal_values(12, 5, DType::f32), dweights = normal_values(12, 6, DType::f32);
+      Values sums = y, plain(bias.size()), weighed = before, more = dweights;
+      for (std::int64_t e = 0; e < experts; ++e)
+        for (std::int64_t r = first[index(e)]; r < first[index(e + 1)]; ++r)
+          for (std::int64_t c = 0; c < columns; ++c) {
+            const std::size_t at = index(r * columns + c), of = index(e * columns + c),
+                              copy = static_cast<std::size_t>(source[index(r)]);
+            sums[at] += bias[of];
+            plain[of] += dy[at];
+            weighed[of] += weights[copy] * dy[at];
+            more[copy] += dy[at] * bias[of];
+          }
+      check_operator([&](Machine& m) {
+        const Tensor first_E = m.ids(first), out = m.tensor(dtype, {rows, columns}, y),
+                     d = m.tensor(dtype, {rows, columns}, dy),
+                     b = m.tensor(of_bias, {experts * columns}, bias),
+                     assigned = m.empty(of_bias, {experts * columns}),
+                     added = m.tensor(of_bias, {experts * columns}, before),
+                     dweight = m.tensor(DType::f32, {4, 3}, dweights),
+                     alone = m.tensor(DType::f32, {4, 3}, dweights);
+        m.backend().add_expert_bias(m.stream(), {.y_RN = out, .bias_EN = b, .first_E = first_E});
+        m.backend().expert_bias_backward(
+            m.stream(), {.dy_RN = d, .first_E = first_E, .dbias_EN = assigned, .mode = WriteMode::assign});
+        kernels::ExpertBiasBackward a{.dy_RN = d,
+                                      .first_E = first_E,
+                                      .dbias_EN = added,
+                                      .source_R = m.ids(source),
+                                      .weight_TK = m.tensor(DType::f32, {4, 3}, weights),
+                                      .bias_EN = b,
+                                      .dweight_TK = dweight};
+        m.backend().expert_bias_backward(m.stream(), a);
+        a.dbias_EN = {}, a.dweight_TK = alone;
+        m.backend().expert_bias_backward(m.stream(), a);
+        return std::vector<Output>{{"sums", out, sums},
+                                   {"gradients", assigned, plain, used},
+                                   {"gradients with weights", added, weighed, used},
+                                   {"gradients of weights", dweight, more, columns},
+                                   {"gradients of weights alone", alone, more, columns}};
+      });
+    }
+}
+
 TEST_CASE("products of experts equal those of each expert alone", "[experts][gemm]") {
   const bool older = GENERATE(false, true);
   const DeviceAge device(older);

@@ -17,7 +17,10 @@ Values glu(const Values& gate_up, Size size, kernels::Gate gate = kernels::Gate:
   Values act(static_cast<std::size_t>(size.rows) * f);
   for (std::size_t i = 0; i < act.size(); ++i) {
     const double g = gate_up[i / f * 2 * f + i % f], u = gate_up[i / f * 2 * f + f + i % f];
-    act[i] = (gate == kernels::Gate::silu ? g / (1 + std::exp(-g)) : gelu(g)) * u;
+    const double clamped = std::min(g, 7.0);
+    if (gate == kernels::Gate::clamped)
+      act[i] = clamped / (1 + std::exp(-1.702 * clamped)) * (std::clamp(u, -7.0, 7.0) + 1);
+    else act[i] = (gate == kernels::Gate::silu ? g / (1 + std::exp(-g)) : gelu(g)) * u;
   }
   return act;
 }
@@ -31,11 +34,12 @@ Values gelu(const Values& x) {
 }  // namespace
 
 TEST_CASE("glu forward and backward match their float64 definition and its finite differences", "[mlp]") {
-  const auto gate = GENERATE(kernels::Gate::silu, kernels::Gate::gelu);
+  const auto gate = GENERATE(kernels::Gate::silu, kernels::Gate::gelu, kernels::Gate::clamped);
+  const double spread = gate == kernels::Gate::clamped ? 8.0 : 2.0;  // beyond the limits and within
   for (const DType dtype : kActivationDtypes)
     for (const Size size : kSizes) {
       const Shape wide{size.rows, 2 * size.columns}, narrow{size.rows, size.columns};
-      const Values gate_up = normal_values(wide.numel(), 1, dtype, 2.0),
+      const Values gate_up = normal_values(wide.numel(), 1, dtype, spread),
                    dact = normal_values(narrow.numel(), 2, dtype);
       const Values act = glu(gate_up, size, gate);
       const Values gradient =
@@ -57,6 +61,18 @@ TEST_CASE("glu forward and backward match their float64 definition and its finit
                                    {"dgate_up in place", in_place, gradient}};
       });
     }
+}
+
+TEST_CASE("a gate or an up projection that is no number stays none", "[mlp]") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const kernels::Gate gate : {kernels::Gate::silu, kernels::Gate::gelu, kernels::Gate::clamped})
+    for (const Values& gate_up : {Values{nan, 1}, Values{1, nan}})
+      for (const kernels::Isa isa : instruction_sets()) {
+        Machine m(isa, 1);
+        const Tensor x = m.tensor(DType::f32, {1, 2}, gate_up), act = m.empty(DType::f32, {1, 1});
+        m.backend().glu_forward(m.stream(), {.gate = gate, .gate_up_T2F = x, .act_TF = act});
+        CHECK(std::isnan(Machine::read(act)[0]));
+      }
 }
 
 TEST_CASE("glu leaves rows alone that are not in use", "[mlp]") {
