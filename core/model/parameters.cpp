@@ -425,7 +425,11 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
     return std::to_string(model.heads) + " heads cannot be split evenly" + over + valid;
   for (const auto& [name, width] :
        {std::pair{"ffn ", ffn}, {"experts.ffn ", expert_ffn}, {"experts.shared_ffn ", e.shared_ffn}})
-    if (width % tp != 0) return name + std::to_string(width) + " cannot be split evenly" + over + valid;
+    if (width % tp != 0) {
+      const bool of_experts = width == job::expert_ffn(model) && e.on() && width != e.shared_ffn;
+      return name + std::to_string(width) + " cannot be split evenly" + over + valid +
+             (of_experts ? "; parallel.etp: 1 leaves experts whole" : "");
+    }
   return std::to_string(model.kv_heads) + " kv_heads can neither be split nor replicated evenly" + over +
          valid;
 }

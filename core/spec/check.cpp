@@ -294,6 +294,10 @@ class Checker {
     if (!good({"parallel.order", "parallel.tp", "parallel.cp", "parallel.ep", "parallel.etp", "parallel.dp",
                "parallel.pp"}))
       return;
+    if (p.etp > 1 && p.etp != p.tp)
+      return problem("parallel.etp",
+                     "experts are cut over all tensor-parallel ranks or none (nearest valid: " +
+                         to_string(p.etp > p.tp / 2 ? p.tp : 1) + ")");
     if (p.etp == p.tp) p.etp = 0;
     what = parallel::grid_problem(p);
     if (!what.empty()) return problem("parallel", what);
@@ -301,7 +305,7 @@ class Checker {
     // NCCL rounds partial sums at every rank. A job for a preset may be for planning only; `run` checks it
     // again, see job_here.
     const job::PrecisionRecipe& r = job_.precision;
-    if (!cluster && job::uses_nccl(job_) && p.gradient_ranks() > 1 && r.grads == kernels::DType::bf16 &&
+    if (!cluster && job::uses_nccl(job_) && p.most_gradient_ranks() > 1 && r.grads == kernels::DType::bf16 &&
         !r.exchanges_gradients())
       problem("precision.grads",
               "bf16 gradients cannot be summed in fp32 by NCCL: set precision.reduce to bf16 (ranks exchange "

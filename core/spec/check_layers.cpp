@@ -221,10 +221,6 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
   const parallel::ParallelOptions& p = job.parallel;
   const std::int64_t count = job.model.experts.count;
   std::vector<KeyProblem> problems;
-  if (p.etp > 1 && p.etp != p.tp)
-    problems.push_back(
-        {"parallel.etp", "experts are cut over all tensor-parallel ranks or none (nearest valid: " +
-                             to_string(p.etp > p.tp / 2 ? p.tp : 1) + ")"});
   if (p.whole_experts() && count == 0)
     problems.push_back({"parallel.etp", "is of experts, and the model has none (nearest valid: 0)"});
   else if (p.whole_experts() && !p.sequence_parallel)
@@ -232,7 +228,10 @@ std::vector<KeyProblem> expert_parallel_problems(const job::JobSpec& job) {
                         "with whole experts each tensor-parallel rank sends its own tokens, which it has "
                         "with sequence parallelism (nearest valid: sequence_parallel: true beside it)"});
   if (p.ep <= 1) return problems;
-  if (count == 0) return {{"parallel.ep", "shares experts, and the model has none (nearest valid: 1)"}};
+  if (count == 0) {
+    problems.push_back({"parallel.ep", "shares experts, and the model has none (nearest valid: 1)"});
+    return problems;
+  }
   std::int64_t fits = std::min(p.ep, count);
   while (count % fits != 0) --fits;
   if (fits != p.ep)

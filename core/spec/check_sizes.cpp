@@ -41,7 +41,8 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
   const job::ModelOptions& m = job.model;
   const parallel::ParallelOptions& p = job.parallel;
   if (std::min({m.layers, m.hidden, m.heads, m.kv_heads, m.head_dim, m.ffn, m.vocab, m.seq_len,
-                job.batch.micro, job.batch.global, p.tp, p.cp, p.pp, p.dp, p.virtual_stages}) < 1)
+                job.batch.micro, job.batch.global, p.tp, p.cp, p.pp, p.dp, p.ep, p.expert_tp(),
+                p.virtual_stages}) < 1)
     return std::nullopt;
   const std::int64_t microbatches = job.microbatches(), chunks = p.pp * p.virtual_stages;
   if (microbatches > kMaxComputations / chunks)
@@ -57,11 +58,12 @@ std::optional<SizeProblem> size_problem(const job::JobSpec& job) {
                        "its parameters with their gradients and the optimizer's state are more than 4 EiB on "
                        "all ranks: no cluster has that; make "
                        "layers, hidden, ffn or vocab smaller"};
-  const double gradients = parameters / number(p.tp * p.pp) * number(kernels::size_of(job.precision.grads));
+  const std::int64_t cut = p.whole_experts() ? std::min(p.tp, p.ep) : p.tp;
+  const double gradients = parameters / number(cut * p.pp) * number(kernels::size_of(job.precision.grads));
   const double bucket =
-      number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.gradient_ranks()));
+      number(p.bucket_bytes > 0 ? p.bucket_bytes : parallel::default_bucket_bytes(p.most_gradient_ranks()));
   // Too many even with default buckets: the model is too large, not the buckets too small.
-  if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.gradient_ranks()))) {
+  if (gradients > kMaxBuckets * number(parallel::default_bucket_bytes(p.most_gradient_ranks()))) {
     constexpr double kTebi = 0x1p40;
     return SizeProblem{"model", "a rank's gradients alone are " +
                                     std::to_string(static_cast<std::int64_t>(gradients / kTebi)) +

@@ -45,8 +45,7 @@ void add_parallel(FieldTable& t, job::JobSpec& job) {
        "own part of the tokens to them, so `ep` may be a multiple of `tp`; needs `sequence_parallel`; 0: "
        "`tp`")
       .between(0, kMostRanks)
-      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out")
-      .idle_if(p.tp == 1, "with tp 1 every expert is whole");
+      .not_with("parallel.zero_group", "is not for hybrid sharding yet: leave one of them out");
   t.add("parallel.ep_capacity", &p.ep_capacity,
         "how many rows of a rank's experts there is memory for, as a multiple of the mean number; a step "
         "that needs "

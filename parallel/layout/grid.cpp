@@ -150,6 +150,7 @@ std::vector<std::vector<std::int64_t>> ProcessGrid::groups(Axis axis) const {
 std::string grid_problem(const ParallelOptions& o) {
   for (const std::int64_t size : {o.tp, o.cp, o.ep, o.dp, o.pp, o.expert_tp()})
     if (size < 1) return "every axis has at least one rank, got " + to_string(size);
+  if (o.etp > 1 && o.etp != o.tp) return "etp " + to_string(o.etp) + " is neither 1 nor tp";
   AxisOrder order = kDefaultOrder;
   std::string problem;
   if (!parse_order(o.order, order, problem)) return "the order '" + o.order + "' " + problem;

@@ -56,7 +56,8 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
                       std::int64_t microbatches) {
   Layout layout;
   layout.options = options;
-  if (options.bucket_bytes == 0) layout.options.bucket_bytes = default_bucket_bytes(options.gradient_ranks());
+  if (options.bucket_bytes == 0)
+    layout.options.bucket_bytes = default_bucket_bytes(options.most_gradient_ranks());
   const GridViews grids = make_grids(options);
   layout.grid = grids.dense, layout.expert_grid = grids.expert;
   const std::int64_t devices = topology.nodes * topology.devices_per_node;
@@ -83,7 +84,8 @@ std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_ran
 std::string describe(const Layout& layout) {
   std::string text;
   for (const Axis axis : {Axis::tp, Axis::cp, Axis::ep, Axis::dp, Axis::pp})
-    text += std::string(to_string(axis)) + std::to_string(layout.size(axis)) + " ";
+    text += std::string(to_string(axis)) + std::to_string(layout.size(axis)) +
+            (axis == Axis::ep && layout.options.whole_experts() ? " etp1 " : " ");
   return text + "zero" + std::to_string(layout.options.zero) + " " + to_string(layout.options.schedule);
 }
 

@@ -21,9 +21,9 @@ struct DataParallelLevels {
   bool one() const { return inner == size; }
 };
 
-/// Default bytes of gradients per reduction: 8 MiB per rank that sums them, at least 25 MiB. A ring of n
-/// ranks moves a bucket in hops of 1/n of it, and a hop should take long compared with its latency (14 us on
-/// a card of 50 GB/s: 0.7 MB).
+/// Default bytes of gradients per reduction: 8 MiB per rank that sums them
+/// (ParallelOptions::most_gradient_ranks), at least 25 MiB. A ring of n ranks moves a bucket in hops of 1/n
+/// of it, and a hop should take long compared with its latency (14 us on a card of 50 GB/s: 0.7 MB).
 std::int64_t default_bucket_bytes(std::int64_t gradient_ranks);
 
 /// The configuration that runs, resolved from the job and the available devices. Everything below the trainer
@@ -51,7 +51,8 @@ Layout resolve_layout(const ParallelOptions& options, const Topology& topology, 
 /// The chunks of one pipeline rank, in model order (ScheduleShape::chunk_of).
 std::vector<ChunkSpan> chunks_of(const Layout& layout, std::int64_t pipeline_rank);
 
-/// One line for logs and manifests: "tp1 cp1 ep1 dp1 pp1 zero1 1f1b".
+/// One line for logs and manifests: "tp1 cp1 ep1 dp1 pp1 zero1 1f1b", with etp1 behind ep where experts are
+/// whole.
 std::string describe(const Layout& layout);
 const char* to_string(ScheduleKind kind);
 

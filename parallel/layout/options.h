@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <string>
@@ -73,6 +74,9 @@ struct ParallelOptions {
 
   /// Ranks with the same parameters, which sum their gradients: data-parallel and context-parallel ones.
   std::int64_t gradient_ranks() const { return dp * cp; }
+  /// Those with the same experts; and the most ranks that sum any gradient.
+  std::int64_t expert_gradient_ranks() const { return tp * cp * dp / (expert_tp() * ep); }
+  std::int64_t most_gradient_ranks() const { return std::max(gradient_ranks(), expert_gradient_ranks()); }
   std::int64_t expert_tp() const { return etp == 0 ? tp : etp; }
   /// True if each tensor-parallel rank routes its own tokens, and has whole experts.
   bool whole_experts() const { return expert_tp() < tp; }

@@ -76,7 +76,7 @@ VALUE = {"restarts": 3, "supervise.restarts": 3, "data.train": "a.bin", "data.so
          "model.qkv_bias": True, "model.bias": True, "model.mlp_bias": True, "parallel.ep": 2, "parallel.etp": 1, "parallel.zero_group": 2}
 
 # Keys that have an effect only beside others: without those the parser reports nothing else of them.
-NEEDED = {"loss.expert_balance": {"model.experts": {"count": 4, "per_token": 2}}, "parallel.etp": {"parallel.tp": 2}}
+NEEDED = {"loss.expert_balance": {"model.experts": {"count": 4, "per_token": 2}}}
 
 
 def is_exclusion(error):

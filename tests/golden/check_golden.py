@@ -2,9 +2,9 @@
 """Checks the committed reference files against code other than their generator.
 
 1. Gradients by central differences of the float64 loss, on some elements of every parameter.
-2. Where the `transformers` package is installed: all twelve steps of Hugging Face's own Llama, GPT-2, Qwen3
-   and gpt-oss (with Llama's MLP in place of its experts) under torch.optim.AdamW and
-   torch.nn.utils.clip_grad_norm_. tests/parity has the families whose other configurations are here.
+2. Where the `transformers` package is installed: all twelve steps of Hugging Face's own Llama, GPT-2 and Qwen3
+   under torch.optim.AdamW and torch.nn.utils.clip_grad_norm_. tests/parity has the families whose other
+   configurations are here.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import make_golden as golden
 
 HERE = pathlib.Path(__file__).parent
-IN_TRANSFORMERS = ("llama", "gpt2", "qwen", "gpt_oss")
+IN_TRANSFORMERS = ("llama", "gpt2", "qwen")
 
 
 def group(tensors, prefix):
@@ -42,27 +42,6 @@ def check_differences(c, tensors):
     return worst
 
 
-def build_gpt_oss(c, shape):
-    import transformers
-    from transformers.models.llama.modeling_llama import LlamaMLP
-
-    class Dense(LlamaMLP):
-        def forward(self, x):
-            return super().forward(x), None  # in place of the router's scores
-
-    factor, length, quick, slow, whole = c.yarn
-    scaling = {"rope_type": "yarn", "rope_theta": c.rope_theta, "factor": factor, "original_max_position_embeddings": length,
-               "beta_fast": quick, "beta_slow": slow, "truncate": whole}
-    kinds = [f"{c.pattern[i % len(c.pattern)]}_attention" for i in range(c.layers)]
-    config = transformers.GptOssConfig(**shape | {"rope_parameters": scaling, "attention_bias": True}, num_local_experts=1, num_experts_per_tok=1,
-                                       sliding_window=c.window, layer_types=kinds)
-    model = transformers.GptOssForCausalLM(config)
-    dense = transformers.LlamaConfig(hidden_size=c.hidden, intermediate_size=c.ffn)
-    for layer in model.model.layers:
-        layer.mlp = Dense(dense)
-    return model
-
-
 def build_hugging_face(c, p):
     """The Hugging Face model with the values `p`, and a function that maps its gradients to our names."""
     import transformers
@@ -79,8 +58,7 @@ def build_hugging_face(c, p):
                      rms_norm_eps=c.norm_eps, max_position_embeddings=c.seq,
                      rope_parameters={"rope_type": "default", "rope_theta": c.rope_theta},
                      attention_bias=c.qkv_bias, **common)
-        model = (build_gpt_oss(c, shape) if c.sinks
-                 else transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape)) if c.qk_norm
+        model = (transformers.Qwen3ForCausalLM(transformers.Qwen3Config(**shape)) if c.qk_norm
                  else transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)))
     model.double()
     theirs = dict(model.named_parameters())
@@ -96,16 +74,15 @@ def build_hugging_face(c, p):
     else:
         part = {"attn_norm": ["input_layernorm"], "mlp_norm": ["post_attention_layernorm"],
                 "qkv": [f"self_attn.{x}_proj" for x in "qkv"], "attn_out": ["self_attn.o_proj"],
-                "sinks": ["self_attn.sinks"], "q_norm": ["self_attn.q_norm"], "k_norm": ["self_attn.k_norm"],
+                "q_norm": ["self_attn.q_norm"], "k_norm": ["self_attn.k_norm"],
                 "gate_up": ["mlp.gate_proj", "mlp.up_proj"], "down": ["mlp.down_proj"]}
     for n, w in p.items():
         if n in plain:
             pieces[n] = [(plain[n], False)]
             continue
         _, i, which, kind = n.split(".")
-        kind = "" if which == "sinks" else "." + kind
         stem = f"transformer.h.{i}." if c.name == "gpt2" else f"model.layers.{i}."
-        pieces[n] = [(f"{stem}{x}{kind}", c.name == "gpt2" and w.ndim == 2) for x in part[which]]
+        pieces[n] = [(f"{stem}{x}.{kind}", c.name == "gpt2" and w.ndim == 2) for x in part[which]]
     used = {t for group_ in pieces.values() for t, _ in group_}
     with torch.no_grad():
         for n, w in p.items():

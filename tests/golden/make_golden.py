@@ -27,7 +27,7 @@ class Config:
     seed: int
     norm: str  # rms | layer
     positions: str  # rope | learned
-    mlp: str  # swiglu | gelu
+    mlp: str  # swiglu | geglu | gelu | swiglu_clamped, of experts alone
     kv_heads: int
     ffn: int
     bias: bool = False  # on every linear and norm
@@ -69,6 +69,7 @@ class Config:
     sigmoid: bool = False  # experts' scores: sigmoids in place of a softmax
     expert_scale: float = 1.0  # factor of the weights
     bias_rate: float = 0.0  # how much a step moves the experts' biases, which are 0 at first; 0: none
+    expert_biases: bool = False  # on the experts' linear layers, and on the router
 
 
 CONFIGS = [
@@ -83,9 +84,8 @@ CONFIGS = [
     Config("gemma2", 17, "rms", "rope", "geglu", kv_heads=2, ffn=48, layers=3, tied=True, window=7, pattern=("sliding", "full"),
            placement="sandwich", less_one=True, scaled=True, softcap=0.5, logit_softcap=2.0),
     Config("sinks", 18, "rms", "rope", "swiglu", kv_heads=2, ffn=48, window=7, pattern=("sliding", "full"), sinks=True, rotary_fraction=0.5),
-    # The attention of gpt-oss, without its experts.
-    Config("gpt_oss", 20, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, yarn=(4.0, 12, 2.0, 0.5, False), window=7,
-           pattern=("sliding", "full"), sinks=True),
+    Config("gpt_oss", 20, "rms", "rope", "swiglu_clamped", kv_heads=2, ffn=24, attention_bias=True, yarn=(4.0, 12, 2.0, 0.5, False), window=7,
+           pattern=("sliding", "full"), sinks=True, experts=4, per_token=2, expert_biases=True),
     Config("granite", 19, "rms", "rope", "swiglu", kv_heads=2, ffn=48, attention_bias=True, embedding_scale=5.0, residual_scale=0.3,
            logit_divisor=3.0, score_scale=0.25),
     Config("experts", 21, "rms", "rope", "swiglu", kv_heads=2, ffn=24, experts=4, per_token=2, balance=0.05),
@@ -128,9 +128,9 @@ def parameter_shapes(c):
             norm(layer + "mlp_norm")
         if c.experts and i >= c.dense_layers:
             width = c.expert_ffn or f
-            linear(layer + "router", c.experts, d, False)
-            linear(layer + "experts.gate_up", c.experts * 2 * width, d, False)
-            linear(layer + "experts.down", c.experts * d, width, False)
+            linear(layer + "router", c.experts, d, c.expert_biases)
+            linear(layer + "experts.gate_up", c.experts * 2 * width, d, c.expert_biases)
+            linear(layer + "experts.down", c.experts * d, width, c.expert_biases)
             if c.shared_ffn:
                 linear(layer + "shared.gate_up", 2 * c.shared_ffn, d, False)
                 linear(layer + "shared.down", d, c.shared_ffn, False)
@@ -283,8 +283,17 @@ def forward(c, p, tokens_BS, routes=None):
         weights = torch.zeros_like(probs).scatter(-1, chosen, weights)
         y = torch.zeros_like(widen(x))
         for e in range(c.experts):
-            gate, up = (x @ p[layer + "experts.gate_up.weight"].chunk(c.experts)[e].T).chunk(2, dim=-1)
-            out = (F.silu(gate) * up) @ p[layer + "experts.down.weight"].chunk(c.experts)[e].T
+            def of_expert(x, name):
+                y = x @ p[f"{layer}experts.{name}.weight"].chunk(c.experts)[e].T
+                return y + p[f"{layer}experts.{name}.bias"].chunk(c.experts)[e] if c.expert_biases else y
+
+            gate, up = of_expert(x, "gate_up").chunk(2, dim=-1)
+            if c.mlp == "swiglu_clamped":  # gpt-oss's
+                gate, up = gate.clamp(max=7.0), up.clamp(-7.0, 7.0) + 1
+                act = gate * (1.702 * gate).sigmoid() * up
+            else:
+                act = F.silu(gate) * up
+            out = of_expert(act, "down")
             y = y + weights[..., e : e + 1] * widen(out)
         if c.shared_ffn:
             gate, up = linear(x, layer + "shared.gate_up").chunk(2, dim=-1)

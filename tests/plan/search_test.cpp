@@ -186,6 +186,11 @@ std::vector<Case> cases() {
         .micro = {1, 2},
         .schedule = {ScheduleKind::one_f_one_b, ScheduleKind::zb_h1},
         .recompute = {none, full}}},
+      // One rank holds each other parameter, and several each expert.
+      {"whole experts, offloaded",
+       small + ", experts: {count: 2, per_token: 1, normalise: false, ffn: 8192, dense_layers: 1}",
+       "parallel: {tp: 8}\nbatch: {global: 4, micro: 1}\noptimizer: {offload: true}\n",
+       {.tp = {2, 4, 8}, .pp = {1, 2}, .micro = {1, 2}, .sequence_parallel = {true}, .recompute = {none}}},
       {"turns",
        small + ", experts: {count: 8, per_token: 2}",
        "parallel: {dp: 8, pp: 2, ep: 4, virtual_stages: 2, schedule: dualpipe-v}\n"

@@ -96,8 +96,10 @@ std::string advice(const Plan& plan) {
       {l[base::LedgerPart::exposed_cp], "context parallelism: a smaller parallel.cp gathers less"},
       {l[base::LedgerPart::exposed_ep],
        std::string("expert parallelism: a smaller parallel.ep sends less") +
-           (p.tp > 1 && !p.whole_experts() ? ", parallel.etp: 1 sends each token from one rank of tp alone"
-                                           : "") +
+           (p.tp > 1 && !p.whole_experts()
+                ? std::string(", parallel.etp: 1 ") + (p.sequence_parallel ? "" : "with sequence_parallel ") +
+                      "sends each token from one rank of tp alone"
+                : "") +
            (p.ep_comm == parallel::ExpertComm::all_gather
                 ? ", parallel.ep_comm: all_to_all may, inside NVLink"
                 : "") +

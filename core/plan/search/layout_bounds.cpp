@@ -318,7 +318,7 @@ LayoutBound LayoutBounds::bound(const LayoutChoice& c, const Chain& chain) {
   const GroupPlaces& places = parts_.places(c);
   const job::JobSpec& job = parts_.job();
   const double m = static_cast<double>(parts_.microbatches(c));
-  const std::int64_t parts = levels.replicas ? levels.inner : c.gradient_ranks();
+  const std::int64_t parts = levels.replicas ? levels.inner : c.most_gradient_ranks();
   LayoutBound bound;
   // Ranks that share their node's memory can compensate each other, so the smallest one bounds.
   const bool own = parts_.topology().device_memory_bytes > 0;

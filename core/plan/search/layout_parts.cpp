@@ -16,7 +16,8 @@ const parallel::Layout& LayoutParts::like(const LayoutChoice& c) {
 parallel::Layout LayoutParts::layout(const LayoutChoice& c) {
   parallel::Layout layout = like(c);
   layout.options = with_choice(job_, c).parallel;
-  if (c.bucket_bytes == 0) layout.options.bucket_bytes = parallel::default_bucket_bytes(c.gradient_ranks());
+  if (c.bucket_bytes == 0)
+    layout.options.bucket_bytes = parallel::default_bucket_bytes(c.most_gradient_ranks());
   layout.chunks = chunks(c);
   return layout;
 }

@@ -230,7 +230,7 @@ class Enumerator {
   void states() {
     for (const std::int64_t zero : or_given(space_.zero, {0, 1, 2, 3})) {
       // A single rank shards nothing, so one value is enough.
-      if (at_.gradient_ranks() == 1 && !job_.parallel.offloads_state() &&
+      if (at_.most_gradient_ranks() == 1 && !job_.parallel.offloads_state() &&
           zero != (space_.zero.empty() ? 0 : space_.zero.front()))
         continue;
       if (zero < (job_.parallel.offload_params ? 3 : job_.parallel.offload_grads ? 2 : 0)) continue;

@@ -23,6 +23,10 @@ struct LayoutChoice {
 
   /// parallel::ParallelOptions::gradient_ranks
   std::int64_t gradient_ranks() const { return dp * cp; }
+  std::int64_t most_gradient_ranks() const {
+    return parallel::ParallelOptions{.tp = tp, .dp = dp, .cp = cp, .ep = ep, .etp = etp}
+        .most_gradient_ranks();
+  }
   bool operator==(const LayoutChoice&) const = default;
 };
 LayoutChoice choice_of(const job::JobSpec& job);

@@ -16,7 +16,7 @@ ProbeJob probe_job(const job::JobSpec& job, LayoutChoice choice, const parallel:
   probe.job.batch.global = microbatches * choice.micro * choice.dp;
   probe.layout.options = probe.job.parallel;
   if (choice.bucket_bytes == 0)
-    probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.gradient_ranks());
+    probe.layout.options.bucket_bytes = parallel::default_bucket_bytes(choice.most_gradient_ranks());
   // Three stages represent any number of stages. The probe may have more ranks than a job may.
   parallel::AxisOrder order = parallel::kDefaultOrder;
   std::string problem;

@@ -54,7 +54,7 @@ std::vector<Column> columns() {
       {"recompute", [](const LayoutChoice& c) { return recompute_text(c.recompute); }},
       {"bucket", [](const LayoutChoice& c) {
          const std::int64_t bytes =
-             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes;
+             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.most_gradient_ranks()) : c.bucket_bytes;
          return fmt::format("{:.4g} MiB", gib(bytes) * 1024);
        }}};
 }
@@ -124,7 +124,7 @@ Json layout_json(const RankedLayout& l, bool timed) {
             {"recompute", recompute_text({c.recompute.kind, 1})},
             {"recompute_every", c.recompute.every},
             {"bucket_bytes",
-             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.gradient_ranks()) : c.bucket_bytes},
+             c.bucket_bytes == 0 ? parallel::default_bucket_bytes(c.most_gradient_ranks()) : c.bucket_bytes},
             {"fits", l.fits},
             {"peak_bytes", l.peak_bytes}};
   if (!l.fits || !timed) return json;

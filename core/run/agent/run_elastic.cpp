@@ -22,8 +22,8 @@ std::string size_text(const JobSize& size) {
   const std::string nodes = std::to_string(job.cluster.nodes) + (job.cluster.nodes == 1 ? " node" : " nodes");
   if (size.layout.empty()) return nodes + " and dp " + std::to_string(p.dp);
   return nodes + ", tp " + std::to_string(p.tp) + (p.cp > 1 ? ", cp " + std::to_string(p.cp) : "") + ", pp " +
-         std::to_string(p.pp) + (p.ep > 1 ? ", ep " + std::to_string(p.ep) : "") + " and dp " +
-         std::to_string(p.dp);
+         std::to_string(p.pp) + (p.ep > 1 ? ", ep " + std::to_string(p.ep) : "") +
+         (p.whole_experts() ? ", etp 1" : "") + " and dp " + std::to_string(p.dp);
 }
 
 }  // namespace

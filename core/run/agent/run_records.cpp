@@ -71,6 +71,7 @@ std::string Run::layout_text() const {
     const bool usual = axis != parallel::Axis::cp && axis != parallel::Axis::ep;
     if (usual || layout.size(axis) > 1)
       axes += fmt::format("{}{} ", parallel::to_string(axis), layout.size(axis));
+    if (axis == parallel::Axis::ep && layout.options.whole_experts()) axes += "etp1 ";
   }
   const bool cpu = topology_.device.kind == kernels::DeviceKind::cpu;
   const std::int64_t ranks = layout.grid.ranks();

@@ -75,6 +75,13 @@ TEST_CASE("gradients that NCCL cannot sum in fp32 are refused", "[cuda][spec]") 
   CHECK_NOTHROW(cuda_job({recipe}));
   CHECK_NOTHROW(cuda_job({"precision={compute: bf16, grads: bf16, reduce: bf16}", "parallel.dp=2"}));
   CHECK_NOTHROW(cuda_job({recipe, "parallel.dp=2", "cluster.communication=staged"}));
+  // One data-parallel rank, of which two tensor-parallel ones have each whole expert.
+  const std::vector<std::string> whole{recipe, "model.experts={count: 4, per_token: 2}", "parallel.tp=2",
+                                       "parallel.sequence_parallel=true", "parallel.etp=1"};
+  CHECK_THROWS_WITH(cuda_job(whole), Catch::Contains("precision.grads"));
+  std::vector<std::string> apart = whole;
+  apart.push_back("parallel.ep=2");
+  CHECK_NOTHROW(cuda_job(apart));
 }
 
 TEST_CASE("gradients in bf16 between ranks of CUDA devices are planned with their staging", "[cuda][spec]") {

@@ -296,9 +296,11 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   const std::string whole = "tp: 2, sequence_parallel: true, etp: 1";
   told("", with(whole), "parallel.etp: is of experts, and the model has none (nearest valid: 0)");
   told(six, with("tp: 2, etp: 1"), "(nearest valid: sequence_parallel: true beside it)");
-  told(six, with("dp: 2, etp: 1"), "parallel.etp: has no effect: with tp 1 every expert is whole");
-  told(six, with("tp: 4, sequence_parallel: true, etp: 2"),
-       "experts are cut over all tensor-parallel ranks or none (nearest valid: 1)");
+  CHECK(spec::parse_job(layers_job(six) + with("etp: 1"), "job.yaml").parallel.etp == 0);
+  for (const auto& [etp, nearest] : {std::pair{"2", "1"}, {"3", "4"}, {"100", "4"}, {"131072", "4"}})
+    told(six, with("tp: 4, sequence_parallel: true, ep: 2, etp: " + std::string(etp)),
+         "parallel.etp: experts are cut over all tensor-parallel ranks or none (nearest valid: " +
+             std::string(nearest) + ")");
   told(six, with(whole + ", ep: 4"), "ep 4 does not divide the 2 ranks that share experts (tp x cp x dp");
   told(six, with(whole + ", dp: 4, zero_group: 2"), "parallel.etp: is not for hybrid sharding yet");
   told("from: somewhere, experts: {count: 2, per_token: 1}", "lora: {rank: 2, targets: [up_proj]}\n",

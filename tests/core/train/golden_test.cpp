@@ -89,7 +89,9 @@ core::job::JobSpec golden_job(const std::string& name, const std::string& precis
                       .beta_slow = 0.5,
                       .truncate = false};
     m.attention = {.window = 7, .pattern = {"sliding", "full"}, .sinks = true};
-    m.attention_bias = m.qkv_bias = true;
+    m.linear_bias = m.attention_bias = m.qkv_bias = m.mlp_bias = true;
+    m.mlp = core::job::Mlp::swiglu_clamped, m.ffn = 24;
+    m.experts = {.count = 4, .per_token = 2, .logit_bias = true};
   }
   if (name == "granite") {
     m.attention = {.scale = 0.25};

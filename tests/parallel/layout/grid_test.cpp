@@ -182,6 +182,10 @@ TEST_CASE("sizes that make no grid are refused", "[grid]") {
   CHECK_THAT(grid_problem(whole),
              Catch::Contains(
                  "ep 3 does not divide the 8 ranks that share experts (tp x cp x dp; nearest valid: 2)"));
+  whole.etp = 16;
+  CHECK(grid_problem(whole) == "etp 16 is neither 1 nor tp");
+  whole.etp = -1;
+  CHECK_THAT(grid_problem(whole), Catch::Contains("at least one rank"));
 }
 
 }  // namespace
