@@ -25,7 +25,7 @@ FlowRows rows_of_flow(const WalkContext& c, const LayerParams& ids, const Tensor
   return {c.ep.own_tokens ? flow : all, all};
 }
 
-/// How many of them are in use on average.
+/// How many of a microbatch's rows are in use on average.
 std::int64_t usual_rows(const WalkContext& c) { return routed_tokens(c) * c.model.experts.per_token; }
 
 Tensor rows_of_experts(const WalkContext& c, Arena& arena, std::int64_t columns) {

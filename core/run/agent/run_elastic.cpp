@@ -39,9 +39,8 @@ void Run::check_smallest() const {
         (series_.whole.cluster.replan
              ? "no layout fits fewer nodes with cluster.failures.min_replicas"
              : "its replicas (tp x cp x pp ranks, and as many as share experts) do not fit on fewer nodes, "
-               "or "
-               "cluster.failures.min_replicas is its dp; `elastic: {replan: true}` lets the planner choose "
-               "another tp, pp and ep") +
+               "or cluster.failures.min_replicas is its dp; `elastic: {replan: true}` lets the planner "
+               "choose another tp, pp and ep") +
         "; leave it out");
   try {
     plan_world(smallest.job, spec::job_topology(smallest.job), 0);
