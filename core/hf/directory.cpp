@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "core/hf/config.h"
 #include "core/hf/directory_files.h"
 #include "core/hf/elements.h"
+#include "core/hf/stacked_experts.h"
 #include "core/hf/weight_source.h"
 #include "io/checkpoint/safetensors.h"
 #include "io/hash/hash.h"
@@ -93,6 +95,8 @@ class Directory final : public WeightSource {
   BlockScales scales_of(const std::string& name) const;
   void read_part(const MappedTensor& tensor, const TheirTensor& part, const io::TensorSlice& box,
                  std::span<std::byte> out) const;
+  const ExpertPart& expert_part(const MappedTensor& tensor, const std::string& name, std::int64_t expert,
+                                std::int64_t column, std::int64_t columns, kernels::DType dtype) const;
   void read_stacked(const MappedTensor& tensor, const std::string& name, const io::TensorSlice& box,
                     std::span<std::byte> out) const;
 
@@ -101,6 +105,8 @@ class Directory final : public WeightSource {
   std::map<std::string, Stored> stored_;  // by name in the files
   std::set<std::string> odd_dtypes_;      // names of tensors of other dtypes
   std::vector<MappedTensor> mapped_;      // parallel to `tensors_`; part names are those in the files
+  mutable std::mutex reading_;
+  mutable ExpertPart last_;  // boxes that follow each other are often of one expert
 };
 
 Directory::Directory(const std::string& path) : storage_(io::open_storage(path)) {
@@ -337,42 +343,43 @@ void Directory::read(const io::TensorSlice& box, std::span<std::byte> out) const
   for (const TheirTensor& part : tensor.parts) read_part(tensor, part, box, out);
 }
 
-/// Reads the rows of `box`, expert by expert: all of an expert's numbers that have its columns.
+/// Reads the columns of an expert, or all of them, in `dtype`, unless they were the last that were read.
+const ExpertPart& Directory::expert_part(const MappedTensor& tensor, const std::string& name,
+                                         std::int64_t expert, std::int64_t column, std::int64_t columns,
+                                         kernels::DType dtype) const {
+  ExpertPart part{name, expert, column, columns, dtype};
+  const std::int64_t rows = tensor.expert_rows(), size = kernels::size_of(dtype);
+  const auto plain = stored_.find(name);
+  part.by_rows = plain == stored_.end();
+  if (part.by_rows) part.column = 0, part.columns = tensor.columns();
+  if (part.is(last_)) return last_;
+  part.values.resize(static_cast<std::size_t>(rows * part.columns * size));
+  const Stored& stored = part.by_rows ? stored_.at(name + kFp4Values) : plain->second;
+  std::optional<std::int64_t> bad;
+  if (part.by_rows) {
+    std::vector<float> wide(static_cast<std::size_t>(rows * part.columns));
+    from_mxfp4(bytes_of_expert(name + kFp4Values, expert), bytes_of_expert(name + kFp4Scales, expert), wide);
+    bad = convert(Element::f32, std::as_bytes(std::span(wide)), dtype, part.values);
+  } else {
+    const std::int64_t each = size_of(stored.element);
+    std::vector<std::byte> raw(static_cast<std::size_t>(rows * columns * each));
+    files_[stored.file].open->read(stored.begin + (expert * tensor.columns() + column) * rows * each, raw);
+    bad = convert(stored.element, raw, dtype, part.values);
+  }
+  if (bad)
+    not_finite(storage_->path_of(files_[stored.file].name), name, expert * rows * tensor.columns() + *bad);
+  return last_ = std::move(part);
+}
+
+/// Reads the rows of `box`, expert by expert.
 void Directory::read_stacked(const MappedTensor& tensor, const std::string& name, const io::TensorSlice& box,
                              std::span<std::byte> out) const {
-  const std::int64_t rows = tensor.expert_rows(), first = box.begin[0], end = first + box.shape[0],
-                     column = box.shape.size() == 1 ? 0 : box.begin[1],
-                     columns = box.shape.size() == 1 ? 1 : box.shape[1], size = kernels::size_of(box.dtype);
-  const auto plain = stored_.find(name);
-  std::vector<std::byte> values(static_cast<std::size_t>(rows * std::max(columns, tensor.columns()) * size));
-  for (std::int64_t row = first; row < end; row = (row / rows + 1) * rows) {
-    const std::int64_t expert = row / rows, stop = std::min(end, (expert + 1) * rows);
-    // Distances between a row's columns, and between rows.
-    std::int64_t across = rows, down = 1, from = 0;
-    std::optional<std::int64_t> bad;
-    std::string file = name;
-    if (plain != stored_.end()) {
-      const Stored& stored = plain->second;
-      const std::int64_t each = size_of(stored.element), count = rows * columns;
-      std::vector<std::byte> raw(static_cast<std::size_t>(count * each));
-      files_[stored.file].open->read(stored.begin + (expert * tensor.columns() + column) * rows * each, raw);
-      bad = convert(stored.element, raw, box.dtype,
-                    std::span(values).first(static_cast<std::size_t>(count * size)));
-      file = files_[stored.file].name;
-    } else {
-      std::vector<float> wide(static_cast<std::size_t>(rows * tensor.columns()));
-      from_mxfp4(bytes_of_expert(name + kFp4Values, expert), bytes_of_expert(name + kFp4Scales, expert),
-                 wide);
-      bad = convert(Element::f32, std::as_bytes(std::span(wide)), box.dtype, values);
-      across = 1, down = tensor.columns(), from = column;
-      file = files_[stored_.at(name + kFp4Values).file].name;
-    }
-    if (bad) not_finite(storage_->path_of(file), name, expert * rows * tensor.columns() + *bad);
-    for (std::int64_t r = row; r < stop; ++r)
-      for (std::int64_t c = 0; c < columns; ++c)
-        std::copy_n(values.begin() + (from + tensor.their_row(r % rows) * down + c * across) * size, size,
-                    out.begin() + ((r - first) * columns + c) * size);
-  }
+  const bool vector = box.shape.size() == 1;
+  const std::int64_t rows = tensor.expert_rows(), end = box.begin[0] + box.shape[0],
+                     column = vector ? 0 : box.begin[1], columns = vector ? 1 : box.shape[1];
+  const std::lock_guard lock(reading_);
+  for (std::int64_t expert = box.begin[0] / rows; expert * rows < end; ++expert)
+    place_expert(tensor, expert_part(tensor, name, expert, column, columns, box.dtype), box, out);
 }
 
 /// Reads the rows of `box` that lie in `part`.

@@ -141,6 +141,12 @@ std::vector<Field> gpt_oss_fields(const Field& kv_heads) {
                            "angles by YaRN, by 32 from 4096 positions; write what is meant");
         read(r, value);
       };
+    // So a file says that nothing is scaled.
+    if (field.name == "rope_parameters")
+      field.write = [](Writing& w) {
+        if (w.model.rope_scaling.kind == job::RopeScalingKind::none)
+          w.out["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", w.model.rope_theta}};
+      };
   }
   return joined({{kv_heads, size_field("head_dim", &ModelOptions::head_dim)},
                  llama_fields(1e-5),
@@ -264,8 +270,8 @@ std::vector<Field> gpt2_fields() {
 
 namespace {
 
-/// Weights may be in FP8 with a scale for each block of 128 x 128 elements, as DeepSeek-V3's are; and those
-/// of experts in MXFP4, as gpt-oss's.
+/// Weights may be in FP8 with a scale for each block of 128 x 128 elements, as DeepSeek-V3's are; and
+/// gpt-oss's experts in MXFP4.
 Field quantization_field(const std::string& name) {
   return {name,
           [name](Reading& r, const nlohmann::json* value) {
@@ -274,12 +280,12 @@ Field quantization_field(const std::string& name) {
               const nlohmann::json* found = value->is_object() ? find(*value, key) : nullptr;
               return !absent(found) && *found == what;
             };
-            const bool fp4 = says("quant_method", "mxfp4");
+            const bool fp4 = says("quant_method", "mxfp4") && r.model.experts.logit_bias;
             if (!fp4 && (!says("quant_method", "fp8") || !says("weight_block_size", {128, 128})))
               return r.problem(name,
                                "is " + shown(*value) +
                                    ": weights in fp32, bf16, fp16, in FP8 in blocks of 128 x 128 and, of "
-                                   "experts, in MXFP4 are read: dequantize them first");
+                                   "gpt-oss's experts, in MXFP4 are read: dequantize them first");
             r.notes.push_back(name + (fp4 ? ": experts in MXFP4 are" : ": weights in FP8 are") +
                               " read as bf16, and training does not round them again");
           },

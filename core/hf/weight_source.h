@@ -44,9 +44,10 @@ class WeightSource {
   /// Reads everything and returns its checksum. Throws CheckpointError that names a file that is damaged or
   /// has a value that is not finite.
   virtual std::string verify() const = 0;
-  /// Reads a box of a logical tensor, row-major, in the box's dtype (f32 or bf16). Reads only the bytes that
-  /// it needs. The box's tensor may have fewer rows than the source's (positions of shorter sequences).
-  /// Throws CheckpointError for a value that is not finite, a damaged file, or a tensor of another shape.
+  /// Reads a box of a logical tensor, row-major, in the box's dtype (f32 or bf16). Reads the bytes that it
+  /// needs; of experts that a file has in one tensor, whole ones. The box's tensor may have fewer rows than
+  /// the source's (positions of shorter sequences). Throws CheckpointError for a value that is not finite, a
+  /// damaged file, or a tensor of another shape.
   virtual void read(const io::TensorSlice& box, std::span<std::byte> out) const = 0;
 
  protected:

@@ -426,7 +426,7 @@ std::string tensor_parallel_problem(const job::ModelOptions& model, std::int64_t
   for (const auto& [name, width] :
        {std::pair{"ffn ", ffn}, {"experts.ffn ", expert_ffn}, {"experts.shared_ffn ", e.shared_ffn}})
     if (width % tp != 0) {
-      const bool of_experts = width == job::expert_ffn(model) && e.on() && width != e.shared_ffn;
+      const bool of_experts = !whole_experts && name == std::string(all_experts ? "ffn " : "experts.ffn ");
       return name + std::to_string(width) + " cannot be split evenly" + over + valid +
              (of_experts ? "; parallel.etp: 1 leaves experts whole" : "");
     }

@@ -26,9 +26,8 @@ void require_fp8(const RankRecord& record, const kernels::Target& target) {
               "with fp8 the widths of an expert's weights on a GPU are multiples of 128, and a rank has one "
               "of " +
               std::to_string(size) +
-              ": change model.hidden, model.experts.ffn or tp, leave experts whole by parallel.etp: 1, or "
-              "set "
-              "precision to bf16");
+              ": change model.hidden, model.experts.ffn or what tp cuts (parallel.etp: 1 leaves experts "
+              "whole), or set precision to bf16");
       continue;
     }
     for (const std::int64_t size : {g.m, g.n, g.k})

@@ -159,6 +159,20 @@ Tensor matrix_of(const Tensor& weight_NC, const Tensor& first_E, std::int64_t ex
   return weight_NC.rows(expert * rows, rows);
 }
 
+/// Calls `f(row, expert)` for each row in use, of `columns` numbers, by all threads.
+template <class F>
+void for_each_used_row(base::ThreadPool& pool, const Tensor& first_E, std::int64_t columns, const F& f) {
+  const std::int32_t* first = first_E.as<std::int32_t>();
+  const std::int64_t experts = first_E.numel() - 1;
+  for_each_block(pool, first[experts], rows_per_block(columns), [&](std::int64_t begin, std::int64_t end) {
+    auto expert = static_cast<std::int64_t>(std::upper_bound(first, first + experts, begin) - first) - 1;
+    for (std::int64_t r = begin; r < end; ++r) {
+      while (first[expert + 1] <= r) ++expert;
+      f(r, expert);
+    }
+  });
+}
+
 /// Which expert has how many rows is not planned: the scratch of a call is that of one expert with all rows.
 void hold_planned(Stream& stream, std::int64_t bytes) {
   const ArenaScope scope(stream.scratch());
@@ -300,16 +314,13 @@ void CpuBackend::weigh_rows(Stream&, const WeighRows& a) {
 void CpuBackend::add_expert_bias(Stream&, const AddExpertBias& a) {
   check_args(a);
   const std::int64_t columns = a.y_RN.size(1);
-  const std::int32_t* first = a.first_E.as<std::int32_t>();
   with_activation(a.y_RN.dtype, [&]<class T>(T) {
     with_activation(a.bias_EN.dtype, [&]<class W>(W) {
-      pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
-        const W* bias = a.bias_EN.as<W>() + e * columns;
-        for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
-          T* y = a.y_RN.as<T>() + r * columns;
-          for (std::int64_t i = 0; i < columns; ++i)
-            y[i] = narrowed_value<T>(widened_value(y[i]) + widened_value(bias[i]));
-        }
+      for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
+        const W* bias = a.bias_EN.as<W>() + expert * columns;
+        T* y = a.y_RN.as<T>() + r * columns;
+        for (std::int64_t i = 0; i < columns; ++i)
+          y[i] = narrowed_value<T>(widened_value(y[i]) + widened_value(bias[i]));
       });
     });
   });
@@ -317,37 +328,41 @@ void CpuBackend::add_expert_bias(Stream&, const AddExpertBias& a) {
 
 void CpuBackend::expert_bias_backward(Stream&, const ExpertBiasBackward& a) {
   check_args(a);
-  const std::int64_t columns = a.dy_RN.size(1);
+  constexpr std::int64_t kChunk = 256;  // columns that a thread sums at once
+  const std::int64_t columns = a.dy_RN.size(1), chunks = (columns + kChunk - 1) / kChunk,
+                     experts = a.first_E.numel() - 1;
   const std::int32_t* first = a.first_E.as<std::int32_t>();
   const auto* source = a.weight_TK.defined() ? a.source_R.as<std::int32_t>() : nullptr;
   const bool add = a.mode == WriteMode::accumulate;
   with_activation(a.dy_RN.dtype, [&]<class T>(T) {
+    const auto sum_chunk = [&]<class G>(G* dbias, std::int64_t expert, std::int64_t begin) {
+      const std::int64_t count = std::min(kChunk, columns - begin);
+      std::array<float, kChunk> sums{};
+      for (std::int64_t r = first[expert]; r < first[expert + 1]; ++r) {
+        const T* dy = a.dy_RN.as<T>() + r * columns + begin;
+        const float weight = source == nullptr ? 1.0f : a.weight_TK.as<float>()[source[r]];
+        for (std::int64_t i = 0; i < count; ++i)
+          sums[static_cast<std::size_t>(i)] += weight * widened_value(dy[i]);
+      }
+      for (std::int64_t i = 0; i < count; ++i)
+        dbias[i] =
+            narrowed_value<G>((add ? widened_value(dbias[i]) : 0.0f) + sums[static_cast<std::size_t>(i)]);
+    };
     if (a.dbias_EN.defined())
       with_activation(a.dbias_EN.dtype, [&]<class G>(G) {
-        pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
-          G* dbias = a.dbias_EN.as<G>() + e * columns;
-          std::vector<float> sums(static_cast<std::size_t>(columns), 0.0f);
-          for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
-            const T* dy = a.dy_RN.as<T>() + r * columns;
-            const float weight = source == nullptr ? 1.0f : a.weight_TK.as<float>()[source[r]];
-            for (std::int64_t i = 0; i < columns; ++i)
-              sums[static_cast<std::size_t>(i)] += weight * widened_value(dy[i]);
-          }
-          for (std::int64_t i = 0; i < columns; ++i)
-            dbias[i] =
-                narrowed_value<G>((add ? widened_value(dbias[i]) : 0.0f) + sums[static_cast<std::size_t>(i)]);
+        pool_.run(experts * chunks, [&](std::int64_t task, int) {
+          const std::int64_t expert = task / chunks, begin = task % chunks * kChunk;
+          sum_chunk(a.dbias_EN.as<G>() + expert * columns + begin, expert, begin);
         });
       });
     if (!a.bias_EN.defined()) return;
     with_activation(a.bias_EN.dtype, [&]<class W>(W) {
-      pool_.run(a.first_E.numel() - 1, [&](std::int64_t e, int) {
-        const W* bias = a.bias_EN.as<W>() + e * columns;
-        for (std::int64_t r = first[e]; r < first[e + 1]; ++r) {
-          const T* dy = a.dy_RN.as<T>() + r * columns;
-          float sum = 0;
-          for (std::int64_t i = 0; i < columns; ++i) sum += widened_value(dy[i]) * widened_value(bias[i]);
-          a.dweight_TK.as<float>()[source[r]] += sum;
-        }
+      for_each_used_row(pool_, a.first_E, columns, [&](std::int64_t r, std::int64_t expert) {
+        const T* dy = a.dy_RN.as<T>() + r * columns;
+        const W* bias = a.bias_EN.as<W>() + expert * columns;
+        float sum = 0;
+        for (std::int64_t i = 0; i < columns; ++i) sum += widened_value(dy[i]) * widened_value(bias[i]);
+        a.dweight_TK.as<float>()[source[r]] += sum;
       });
     });
   });

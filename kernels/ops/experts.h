@@ -136,7 +136,7 @@ struct AddExpertBias {
 
   bool operator==(const AddExpertBias&) const = default;
 };
-/// The gradient of biases: dbias[e] is the sum of dy[r] over the rows of e, in their order, in fp32. With
+/// The gradient of biases: dbias[e] is the sum of dy[r] over the rows of e, in fp32. With
 /// `weight_TK` that of rows that are added up with weights, of the copies in `source_R`: the sum of weight[s]
 /// dy[r]. Then with `bias_EN` also dweight[s] += dy[r] . bias[e], what the bias adds to the weights' gradient
 /// (WeighRows).

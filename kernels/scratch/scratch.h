@@ -30,6 +30,7 @@ std::int64_t scratch_bytes(const QkNormRopeBackward&, const Target&);
 std::int64_t scratch_bytes(const AttentionForward&, const Target&);
 std::int64_t scratch_bytes(const AttentionBackward&, const Target&);
 std::int64_t scratch_bytes(const SortExperts&, const Target&);
+std::int64_t scratch_bytes(const ExpertBiasBackward&, const Target&);
 /// The CPU runs one expert at a time: the scratch of a linear layer if one expert has all rows.
 std::int64_t scratch_bytes(const ExpertFprop&, const Target&);
 std::int64_t scratch_bytes(const ExpertDgrad&, const Target&);

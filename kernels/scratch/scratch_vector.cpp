@@ -41,4 +41,8 @@ std::int64_t scratch_bytes(const SortExperts& a, const Target& target) {
   return target.kind == DeviceKind::cuda ? cuda::kernel_scratch_bytes(a, target) : 0;
 }
 
+std::int64_t scratch_bytes(const ExpertBiasBackward& a, const Target& target) {
+  return target.kind == DeviceKind::cuda ? cuda::kernel_scratch_bytes(a, target) : 0;
+}
+
 }  // namespace trainerd::kernels

@@ -519,6 +519,16 @@ class HuggingFace(NodesTest):
             broken = {key: tensor for key, tensor in (stored | {name: wrong}).items() if tensor is not None}
             self.assertIn(said, self.command("import", make_directory(self.root / f"bad4-{number}", config, broken), "--out", self.root / "bad", status=5))
 
+    def test_gpt_oss_whose_angles_are_not_scaled_comes_out_so(self):
+        config = {**CONFIGS["gpt_oss"], "rope_scaling": None, "rope_parameters": {"rope_type": "default", "rope_theta": 150000}}
+        del config["rope_theta"]
+        tensors = make_tensors(config)
+        self.command("import", make_directory(self.root / "plain", config, tensors), "--out", self.root / "plain.ckpt")
+        self.command("export", self.root / "plain.ckpt", "--out", self.root / "plain.out")
+        self.assert_same(self.root / "plain.out", tensors)
+        self.assertEqual(json.loads((self.root / "plain.out" / "config.json").read_text())["rope_parameters"], {"rope_type": "default", "rope_theta": 150000})
+        self.command("import", self.root / "plain.out", "--out", self.root / "plain.again")
+
     def test_gpt_oss_with_another_gate_or_without_its_angles_is_refused(self):
         for number, (changes, said) in enumerate((
             ({"swiglu_limit": 5.0}, "swiglu_limit: 5.0 is not available"),

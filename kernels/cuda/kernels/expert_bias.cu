@@ -2,6 +2,7 @@
 // once; the gradient reads each once, and once more for the weights' gradient.
 
 #include "kernels/cuda/kernels/flat.cuh"
+#include "kernels/cuda/kernels/partials.cuh"
 #include "kernels/cuda/kernels/reduce.cuh"
 
 namespace trainerd::kernels::cuda {
@@ -38,32 +39,29 @@ __global__ void __launch_bounds__(kBiasThreads)
   store<N>(y + row * columns + column, x);
 }
 
-/// A thread sums N columns over the rows of an expert, in their order.
-template <class T, class G, int N>
+/// A thread sums N columns over the rows of part blockIdx.y of an expert. Partial sums of all experts'
+/// columns are `stride` apart.
+template <class T, int N>
 __global__ void __launch_bounds__(kBiasThreads)
-    expert_bias_gradient_kernel(const T* dy, const std::int32_t* first, const std::int32_t* source,
-                                const float* weights, std::int64_t columns, unsigned chunks, bool add,
-                                G* dbias) {
+    expert_bias_partials_kernel(const T* dy, const std::int32_t* first, const std::int32_t* source,
+                                const float* weights, std::int64_t columns, unsigned chunks,
+                                std::int64_t parts, float* partial, std::int64_t stride) {
   const std::int64_t expert = blockIdx.x / chunks,
                      column =
                          (static_cast<std::int64_t>(blockIdx.x % chunks) * kBiasThreads + threadIdx.x) * N;
   if (column >= columns) return;
+  const std::int64_t rows = first[expert + 1] - first[expert], of_part = (rows + parts - 1) / parts,
+                     begin = blockIdx.y * of_part, end = begin + of_part < rows ? begin + of_part : rows;
   float sum[N] = {}, x[N];
-  const std::int32_t end = first[expert + 1];
 #pragma unroll 2
-  for (std::int64_t r = first[expert]; r < end; ++r) {
+  for (std::int64_t i = begin; i < end; ++i) {
+    const std::int64_t r = first[expert] + i;
     load<N>(dy + r * columns + column, x);
     const float weight = weights == nullptr ? 1.0f : weights[source[r]];
 #pragma unroll
     for (int k = 0; k < N; ++k) sum[k] = fmaf(weight, x[k], sum[k]);
   }
-  G* out = dbias + expert * columns + column;
-  if (add) {
-    load<N>(out, x);
-#pragma unroll
-    for (int k = 0; k < N; ++k) sum[k] += x[k];
-  }
-  store<N>(out, sum);
+  store<N>(partial + blockIdx.y * stride + expert * columns + column, sum);
 }
 
 /// A warp takes one row.
@@ -119,18 +117,19 @@ void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
   const std::int64_t rows = a.dy_RN.size(0), columns = a.dy_RN.size(1), experts = a.first_E.numel() - 1;
   with_type(a.dy_RN.dtype, "expert bias: fp32 or bf16", [&](auto t) {
     using T = decltype(t);
-    if (a.dbias_EN.defined())
-      with_type(a.dbias_EN.dtype, "expert bias: fp32 or bf16", [&](auto g) {
-        using G = decltype(g);
-        with_bias_width<T>(aligned(a.dy_RN, a.dbias_EN), columns, [&](auto n) {
-          constexpr int N = decltype(n)::value;
-          const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
-          launch(where, {experts * chunks}, kBiasThreads, "expert_bias_gradient",
-                 expert_bias_gradient_kernel<T, G, N>, at<T>(a.dy_RN), at<std::int32_t>(a.first_E),
-                 at<std::int32_t>(a.source_R), at<float>(a.weight_TK), columns, static_cast<unsigned>(chunks),
-                 a.mode == WriteMode::accumulate, at<G>(a.dbias_EN));
-        });
+    if (a.dbias_EN.defined()) {
+      auto* partial = reinterpret_cast<float*>(where.scratch);
+      const std::int64_t parts = expert_parts(experts), stride = partial_stride(a.dbias_EN.numel());
+      with_bias_width<T>(aligned(a.dy_RN), columns, [&](auto n) {
+        constexpr int N = decltype(n)::value;
+        const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
+        launch(where, {experts * chunks, parts}, kBiasThreads, "expert_bias_partials",
+               expert_bias_partials_kernel<T, N>, at<T>(a.dy_RN), at<std::int32_t>(a.first_E),
+               at<std::int32_t>(a.source_R), at<float>(a.weight_TK), columns, static_cast<unsigned>(chunks),
+               parts, partial, stride);
       });
+      sum_partials(where, partial, parts, a.dbias_EN, a.mode);
+    }
     if (!a.bias_EN.defined()) return;
     with_type(a.bias_EN.dtype, "expert bias: fp32 or bf16", [&](auto w) {
       using W = decltype(w);

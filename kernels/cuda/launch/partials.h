@@ -22,6 +22,13 @@ constexpr RowParts row_parts(std::int64_t rows) {
   return {size, (rows + size - 1) / size};
 }
 
+/// Into how many parts the rows of each of several experts are divided, as long as their number is on the
+/// device alone.
+constexpr std::int64_t expert_parts(std::int64_t experts) {
+  constexpr std::int64_t kOfAll = 256;
+  return std::max<std::int64_t>(1, kOfAll / experts);
+}
+
 /// Floats between rows of partial sums.
 constexpr std::int64_t partial_stride(std::int64_t columns) { return align_up(columns * 4) / 4; }
 constexpr std::int64_t partial_bytes(std::int64_t rows, std::int64_t columns) {

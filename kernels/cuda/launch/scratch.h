@@ -28,6 +28,7 @@ std::int64_t kernel_scratch_bytes(const AddNormBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const QkNormRopeBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const OrderedSum&, const Target&);
 std::int64_t kernel_scratch_bytes(const SortExperts&, const Target&);
+std::int64_t kernel_scratch_bytes(const ExpertBiasBackward&, const Target&);
 std::int64_t kernel_scratch_bytes(const ExpertFprop&, const Target&);
 std::int64_t kernel_scratch_bytes(const ExpertDgrad&, const Target&);
 std::int64_t kernel_scratch_bytes(const ExpertWgrad&, const Target&);

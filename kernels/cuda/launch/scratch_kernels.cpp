@@ -29,6 +29,11 @@ std::int64_t kernel_scratch_bytes(const SortExperts& a, const Target&) {
   return SortLayout(a.expert_TK.numel(), a.first_E.numel() - 1).bytes();
 }
 
+std::int64_t kernel_scratch_bytes(const ExpertBiasBackward& a, const Target&) {
+  if (!a.dbias_EN.defined()) return 0;
+  return expert_parts(a.first_E.numel() - 1) * partial_stride(a.dbias_EN.numel()) * 4;
+}
+
 std::int64_t kernel_scratch_bytes(const ExpertFprop& a, const Target&) {
   return a.format == GemmFormat::plain ? 0 : ExpertRowsScratch(a.x_RC, a.weight_NC, false).total;
 }

@@ -270,7 +270,9 @@ TEST_CASE("experts are read, and count as what they are", "[spec]") {
   told("experts: {count: 2, per_token: 2, scale: 0}", "", "model.experts.scale: must be greater than 0");
   told("experts: {count: 2, per_token: 2, score: tanh}", "", "model.experts.score: ");
   told("experts: {count: 2, per_token: 2, dense_layers: 1, ffn: 18}", "parallel: {tp: 4}\n",
-       "parallel.tp: experts.ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
+       "parallel.tp: experts.ffn 18 cannot be split evenly over tp 4 (nearest valid: 2); parallel.etp: 1 "
+       "leaves "
+       "experts whole");
   told("experts: {count: 2, per_token: 2, shared_ffn: 18}", "parallel: {tp: 4}\n",
        "parallel.tp: experts.shared_ffn 18 cannot be split evenly over tp 4 (nearest valid: 2)");
   told("experts: {count: 2, per_token: 2}", "optimizer: {expert_bias_rate: 0.01}\n",

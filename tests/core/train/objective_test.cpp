@@ -147,6 +147,18 @@ void move_along(core::train::Trainer& to, const std::vector<std::vector<float>>&
   to.publish();
 }
 
+/// Biases begin at 0, where those of experts have no part in the router's gradient.
+void draw_biases(core::train::Trainer& trainer) {
+  core::model::ParamStore& params = trainer.params();
+  for (core::model::ParamId id = 0; id < params.count(); ++id) {
+    if (!params.info(id).name.ends_with(".bias")) continue;
+    float* b = params.master(id).as<float>();
+    for (std::int64_t i = 0; i < params.master(id).numel(); ++i)
+      b[i] = 0.3f * static_cast<float>(std::sin(static_cast<double>(7 * id + 3 * i)));
+  }
+  trainer.publish();
+}
+
 }  // namespace
 
 TEST_CASE("label smoothing and z-loss are the same on every layout, and evaluation omits them",
@@ -185,7 +197,11 @@ TEST_CASE("the gradients used in training are those of the minimised loss", "[ob
   }
   job.model.dropout = {.embedding = 0.2, .residual = 0.3};
   core::rank::DeviceRank rank(job, test::cpu_topology(1));
-  rank.trainer().initialise();
+  const auto begin = [](core::train::Trainer& trainer) {
+    trainer.initialise();
+    draw_biases(trainer);
+  };
+  begin(rank.trainer());
   const auto total = [&](core::train::Trainer& trainer) {
     const core::train::StepReport report = test::step_on(trainer, job, 1);
     return std::pair(report.loss + *report.z_loss + report.expert_balance.value_or(0), report.grad_norm);
@@ -208,7 +224,7 @@ TEST_CASE("the gradients used in training are those of the minimised loss", "[ob
     double ends[2] = {};
     for (const int side : {0, 1}) {
       core::rank::DeviceRank moved(job, test::cpu_topology(1));
-      moved.trainer().initialise();
+      begin(moved.trainer());
       move_along(moved.trainer(), gradients, norm, side == 0 ? -length : length);
       ends[side] = total(moved.trainer()).first;
     }
