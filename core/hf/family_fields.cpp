@@ -282,10 +282,10 @@ Field quantization_field(const std::string& name) {
             };
             const bool fp4 = says("quant_method", "mxfp4") && r.model.experts.logit_bias;
             if (!fp4 && (!says("quant_method", "fp8") || !says("weight_block_size", {128, 128})))
-              return r.problem(name,
-                               "is " + shown(*value) +
-                                   ": weights in fp32, bf16, fp16, in FP8 in blocks of 128 x 128 and, of "
-                                   "gpt-oss's experts, in MXFP4 are read: dequantize them first");
+              return r.problem(
+                  name, "is " + shown(*value) +
+                            ": weights in fp32, bf16, fp16, of gpt-oss's experts in MXFP4, and in FP8 in "
+                            "blocks of 128 x 128 are read: dequantize them first");
             r.notes.push_back(name + (fp4 ? ": experts in MXFP4 are" : ": weights in FP8 are") +
                               " read as bf16, and training does not round them again");
           },
