@@ -117,8 +117,7 @@ inline bool uses_staged(const JobSpec& job) {
 /// True if the job's replicas compute a step before the first one without an update, and compare its loss and
 /// gradients bit by bit. Jobs whose groups of NCCL may sum in different orders have none.
 inline bool has_canary(const JobSpec& job) {
-  // An expert may have the rows of other ranks beside a rank's own, and the bits of a product may depend on a
-  // row's place.
+  // Experts may compute rows of several ranks, and the bits of a product may depend on the place of a row.
   const bool sums_alike =
       !job.parallel.experts_apart() && (!uses_nccl(job) || (job.parallel.tp <= 2 && job.parallel.cp <= 2));
   return job.supervise.preflight && job.parallel.dp > 1 && sums_alike &&

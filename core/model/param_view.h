@@ -85,7 +85,7 @@ struct ViewSpec {
   bool expert_biases = false;
 };
 
-/// The arenas of a rank's parameters and their state. They may be the same.
+/// The arenas of a rank's parameters and their state. Several may be the same arena.
 struct ParamMemory {
   kernels::Arena& persistent;  ///< all that is not in the others
   kernels::Arena& states;      ///< master weights and optimizer states

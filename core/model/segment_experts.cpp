@@ -49,18 +49,16 @@ void send(const WalkContext& c, const SegmentState& state, const Tensor& x_TD, c
   transfer.start(c.ep, c.backend(), c.stream, x_TD, state.slots, label, c.ep.progress(c.stream, computes));
 }
 
-/// Adds up rows of experts, which `make` computes, by token, and over the ranks that have parts of them.
-/// `meanwhile`, if there is one, runs beside their way back. `finish` gets the routed tokens, to add more.
-/// `shared` adds the shared MLP's to all tokens, before the sum over tp.
 struct ExpertResults {
-  Tensor weight_TK;
-  Tensor to_TD;
+  Tensor weight_TK;  ///< of the rows; undefined: 1
+  Tensor to_TD;      ///< a flow
   const char* label = "";
-  std::function<void(const Tensor& rows_RD)> make;
-  std::function<void()> meanwhile = nullptr;
-  std::function<void(const Tensor& routed_TD)> finish = nullptr;
-  std::function<void(const Tensor& whole_TD)> shared;
+  std::function<void(const Tensor& rows_RD)> make;                ///< computes the experts' rows
+  std::function<void()> meanwhile = nullptr;                      ///< runs while results are sent
+  std::function<void(const Tensor& routed_TD)> finish = nullptr;  ///< adds to the routed tokens
+  std::function<void(const Tensor& whole_TD)> shared;  ///< adds to all tokens, before the sum over tp
 };
+/// Adds up rows of experts by token, and over the ranks that have parts of them.
 void from_experts(const WalkContext& c, const LayerParams& ids, const SegmentState& state,
                   const ExpertResults& a) {
   const auto add_up = [&](const Tensor& routed_TD) {

@@ -4,7 +4,7 @@
 // experts, and their outputs are added with the router's weights. No token is dropped. With tensor
 // parallelism every expert is cut like a dense MLP, and every rank routes all tokens of the group; or experts
 // are whole, and every rank routes its own tokens (parallel::ExpertParallel::own_tokens). With expert
-// parallelism a rank has some of the experts, and the tokens of all ranks for them.
+// parallelism a rank has some of the experts, and computes them for the tokens of all ranks.
 
 #include "core/model/model_chunk.h"
 #include "core/model/segments.h"

@@ -89,13 +89,6 @@ __global__ void __launch_bounds__(kEmbeddingThreads)
   store<N>(to, total);
 }
 
-/// Calls `f` with the vector width for rows of d elements.
-template <class T, class F>
-void with_width(bool vectors, std::int64_t d, const F& f) {
-  if (vectors && d % kVec<T> == 0) f(std::integral_constant<int, kVec<T>>{});
-  else f(std::integral_constant<int, 1>{});
-}
-
 }  // namespace
 
 void check_ids(const Launch& where, const CheckIds& a) {

@@ -85,13 +85,6 @@ __global__ void __launch_bounds__(kBiasThreads)
   if (lane_id() == 0) dweights[source[row]] += sum;
 }
 
-/// Calls `f` with the vector width: that of T, if rows of both tensors consist of such vectors.
-template <class T, class F>
-void with_bias_width(bool vectors, std::int64_t columns, const F& f) {
-  if (vectors && columns % kVec<T> == 0) f(std::integral_constant<int, kVec<T>>{});
-  else f(std::integral_constant<int, 1>{});
-}
-
 }  // namespace
 
 void add_expert_bias(const Launch& where, const AddExpertBias& a) {
@@ -101,7 +94,7 @@ void add_expert_bias(const Launch& where, const AddExpertBias& a) {
     with_type(a.bias_EN.dtype, "expert bias: fp32 or bf16", [&](auto w) {
       using T = decltype(t);
       using W = decltype(w);
-      with_bias_width<T>(aligned(a.y_RN, a.bias_EN), columns, [&](auto n) {
+      with_width<T>(aligned(a.y_RN, a.bias_EN), columns, [&](auto n) {
         constexpr int N = decltype(n)::value;
         const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
         launch(where, {rows * chunks}, kBiasThreads, "add_expert_bias", add_expert_bias_kernel<T, W, N>,
@@ -120,7 +113,7 @@ void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
     if (a.dbias_EN.defined()) {
       auto* partial = reinterpret_cast<float*>(where.scratch);
       const std::int64_t parts = expert_parts(experts), stride = partial_stride(a.dbias_EN.numel());
-      with_bias_width<T>(aligned(a.dy_RN), columns, [&](auto n) {
+      with_width<T>(aligned(a.dy_RN), columns, [&](auto n) {
         constexpr int N = decltype(n)::value;
         const std::int64_t chunks = ceil_div(columns, N * kBiasThreads);
         launch(where, {experts * chunks, parts}, kBiasThreads, "expert_bias_partials",
@@ -133,7 +126,7 @@ void expert_bias_backward(const Launch& where, const ExpertBiasBackward& a) {
     if (!a.bias_EN.defined()) return;
     with_type(a.bias_EN.dtype, "expert bias: fp32 or bf16", [&](auto w) {
       using W = decltype(w);
-      with_bias_width<T>(aligned(a.dy_RN, a.bias_EN), columns, [&](auto n) {
+      with_width<T>(aligned(a.dy_RN, a.bias_EN), columns, [&](auto n) {
         launch(where, {ceil_div(rows, kBiasWarps)}, kBiasThreads, "expert_bias_weights",
                expert_bias_weights_kernel<T, W, decltype(n)::value>, at<T>(a.dy_RN), at<W>(a.bias_EN),
                at<std::int32_t>(a.first_E), static_cast<int>(experts), at<std::int32_t>(a.source_R), rows,

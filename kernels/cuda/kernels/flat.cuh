@@ -28,4 +28,11 @@ void launch_flat(const Launch& where, std::int64_t n, bool vectors, const char* 
   else launch(where, {ceil_div(n, kFlatThreads)}, kFlatThreads, name, flat_kernel<1, Body>, n, body);
 }
 
+/// Calls `f` with the vector width for rows of `columns` elements: that of T, or 1.
+template <class T, class F>
+void with_width(bool vectors, std::int64_t columns, const F& f) {
+  if (vectors && columns % kVec<T> == 0) f(std::integral_constant<int, kVec<T>>{});
+  else f(std::integral_constant<int, 1>{});
+}
+
 }  // namespace trainerd::kernels::cuda
